@@ -20,7 +20,7 @@ import typer
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from arr_coc.adaptation.training_run import CURVE, Length, Means, TrainingRun, schedule
+from arr_coc.adaptation.training_run import CURVE, Checkpointable, Length, Means, TrainingRun, schedule
 from arr_coc.errors import ArrCocError
 from training.curve import draw_curve
 from training.export import export
@@ -78,7 +78,7 @@ class Trainer:
         others = [p for p in self.learner.parameters() if p.ndim <= 1]
         groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
         self.optimiser = torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.98), fused=True)
-        parts = {"learner": self.learner, "mean": self.mean, "optimiser": self.optimiser}
+        parts: dict[str, Checkpointable] = {"learner": self.learner, "mean": self.mean, "optimiser": self.optimiser}
         self.course = TrainingRun(folder, Length(recipe.minutes, recipe.steps), parts, {})
         self._kind = recipe.device.partition(":")[0]
         self._autocast = quick_in_bfloat16(self._kind)
@@ -119,7 +119,7 @@ class Trainer:
     def run(self) -> None:
         """Trains to the end of the course, or until the process is asked to end (SIGTERM)."""
         asked_to_end: list[int] = []
-        signal.signal(signal.SIGTERM, lambda number, frame: asked_to_end.append(number))
+        before = signal.signal(signal.SIGTERM, lambda number, frame: asked_to_end.append(number))
         batches = BackgroundBatches(self.recipe.seed * 1_000_000 + self.course.steps, self.recipe.workers)
         batches.progress.value = self._lessons_progress
         saved_s = self.course.spent_s
@@ -135,6 +135,7 @@ class Trainer:
                     self.save()
         finally:
             batches.close()
+            signal.signal(signal.SIGTERM, before)
         self.save()
 
 

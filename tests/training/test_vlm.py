@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,9 +15,9 @@ import training.export
 import training.vlm
 from arr_coc.errors import ModelError, ModelNotFound
 from training.model.batches import Batch, random_batches
-from training.model.network import VOCABULARY, new_model
+from training.model.network import VOCABULARY, begin_with, new_model
 from training.model.tokenizer import scenes_tokenizer
-from training.vlm import Recipe, Trainer
+from training.vlm import MEAN_KEPT, Recipe, Trainer
 
 
 class SameBatch:
@@ -26,7 +27,7 @@ class SameBatch:
         self.progress = SimpleNamespace(value=0.0)
         asking = (batch for batch in random_batches(5, self.progress) if batch.ids.numel())
         whole = next(batch for batch in asking if batch.regions.shape[2] < 60)
-        self._batch = Batch(whole.grid, *(tensor[:2] for tensor in whole.tensors))
+        self._batch = whole.clips(2)
         self.closed = False
 
     def next(self) -> Batch:
@@ -54,6 +55,58 @@ def test_it_learns_one_batch_by_heart_and_stops_after_its_steps(tmp_path: Path) 
     assert last < 0.9 * first
     assert (tmp_path / "model" / "config.json").exists()
     assert (tmp_path / "checkpoint.pt").exists()
+
+
+class EndAfterTwo(SameBatch):
+    """Asks the process to end while the second batch is learned."""
+
+    asked = 0
+
+    def next(self) -> Batch:
+        self.asked += 1
+        if self.asked == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return super().next()
+
+
+def test_a_run_that_is_asked_to_end_keeps_what_it_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training.vlm, "BackgroundBatches", EndAfterTwo)
+    before = signal.getsignal(signal.SIGTERM)
+    trainer = Trainer(Recipe(steps=50), tmp_path)
+    trainer.run()
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert trainer.course.steps == 2
+    assert Trainer(Recipe(steps=50), tmp_path, resume=True).course.steps == 2
+
+
+@pytest.mark.usefixtures("one_batch")
+def test_what_is_kept_as_the_model_is_the_running_mean(tmp_path: Path) -> None:
+    trainer, batches = Trainer(Recipe(steps=200, rate=3e-3), tmp_path / "run"), SameBatch()
+    expected: dict[str, torch.Tensor] = {}
+    for _ in range(3):
+        trainer.step(batches)  # type: ignore[arg-type]
+        for name, now in trainer.learner.model.named_parameters():
+            kept = expected.get(name, now)
+            expected[name] = (MEAN_KEPT * kept + (1 - MEAN_KEPT) * now).detach().clone()
+    trainer.save()
+    main = training.export.typer.Typer()
+    main.command()(training.export.main)
+    assert CliRunner().invoke(main, [str(tmp_path / "run"), str(tmp_path / "out")]).exit_code == 0
+    for folder in (tmp_path / "run" / "model", tmp_path / "out"):
+        kept = new_model(seed=0)
+        begin_with(kept, folder)
+        for name, parameter in kept.named_parameters():
+            if len(parameter) != VOCABULARY:
+                torch.testing.assert_close(parameter, expected[name], atol=1e-2, rtol=1e-2)
+    name, now = next((n, p) for n, p in trainer.learner.model.named_parameters() if n.endswith("q_proj.weight"))
+    assert not torch.allclose(now, expected[name], atol=1e-4)
+
+
+def test_lessons_may_begin_later_than_the_rate(tmp_path: Path) -> None:
+    trainer = Trainer(Recipe(steps=10, lessons_from=0.4), tmp_path)
+    batches = SameBatch()
+    trainer.step(batches)  # type: ignore[arg-type]
+    assert batches.progress.value == pytest.approx(0.4 + 0.6 * 0.1)
 
 
 @pytest.mark.usefixtures("one_batch")

@@ -62,12 +62,15 @@ class Batch:
     apart: bool = False
     overview: int = 0
 
+    @classmethod
+    def of(cls, grid: TileGrid, tensors: Sequence[torch.Tensor], apart: bool, overview: int) -> Batch:
+        """From `tensors` in the order of the property."""
+        pixels, regions, targets, times, ids, labels, places = tensors
+        return cls(grid, pixels, regions, targets, times, ids, labels, places, apart, overview)
+
     def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Batch:
         """The same with other `tensors`, in the order of the property."""
-        pixels, regions, targets, times, ids, labels, places = tensors
-        return Batch(
-            self.grid, pixels, regions, targets, times, ids, labels, places, apart=self.apart, overview=self.overview
-        )
+        return Batch.of(self.grid, tensors, self.apart, self.overview)
 
     def clips(self, count: int) -> Batch:
         """Only the first so many clips."""
@@ -115,10 +118,13 @@ def random_batches(seed: int, progress: Any) -> Iterator[Batch]:
     rng = np.random.default_rng(seed)
     teacher, viewer, prompter = Teacher(rng), Viewer(rng), Prompter()
     while True:
-        yield _batch(teacher.plan(progress.value), teacher, viewer, prompter, rng)
+        yield make_batch(teacher.plan(progress.value), teacher, viewer, prompter, rng)
 
 
-def _batch(plan: BatchPlan, teacher: Teacher, viewer: Viewer, prompter: Prompter, rng: np.random.Generator) -> Batch:
+def make_batch(
+    plan: BatchPlan, teacher: Teacher, viewer: Viewer, prompter: Prompter, rng: np.random.Generator
+) -> Batch:
+    """Clips by one plan, as many as fit, each frame with equally many tokens."""
     lessons: list[Lesson] = []
     views: list[list[TokenView]] = []
     most, text = (TOKENS_ASKED, TEXT_TOKENS * plan.questions) if plan.asks else (TOKENS_A_BATCH, 0)
@@ -210,7 +216,7 @@ class BackgroundBatches:
         except queue.Empty as error:
             raise RuntimeError("the processes that draw pictures have stopped; see their traceback above") from error
         grid, apart, overview, *arrays = fields
-        return Batch(grid, *(torch.from_numpy(array) for array in arrays), apart=apart, overview=overview)  # type: ignore[arg-type]
+        return Batch.of(grid, [torch.from_numpy(array) for array in arrays], apart, overview)  # type: ignore[arg-type]
 
     def close(self) -> None:
         for process in self._processes:

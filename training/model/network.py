@@ -262,32 +262,31 @@ class Learner(nn.Module):
         """Logits [C, Q, S, vocabulary]: all questions about a clip share its frames and do not see each other."""
         language = self.model.model.language_model
         clips, questions, steps = batch.ids.shape
-        frames = batch.regions.shape[1]
-        pieces, shown = [self._text(self._before, clips, language)], [torch.zeros(len(self._before))]
-        frame_of = [torch.full((len(self._before),), PREFIX)]
+        frames, tokens = batch.regions.shape[1:3]
         by_clip = visual.embeds.unflatten(0, (clips, frames))
+        before = self._text(self._before, clips, language)
+        pieces, prompt = [before], _Prompt()
+        prompt.add(len(self._before))
         for frame in range(frames):
-            pieces += [
-                language.embed_tokens(batch.times[:, frame]),
-                self._text(self._open, clips, language),
-                by_clip[:, frame],
-                self._text(self._close, clips, language),
-            ]
-            beside = batch.times.shape[2] + len(self._open) + len(self._close)
-            frame_of.append(torch.full((beside + by_clip.shape[2],), frame if batch.apart else PREFIX))
-            shown += [
-                torch.zeros(batch.times.shape[2] + len(self._open)),
-                torch.ones(by_clip.shape[2]),
-                torch.zeros(len(self._close)),
-            ]
-        shared = sum(len(part) for part in shown)
+            owner = frame if batch.apart else PREFIX
+            if batch.apart:
+                pieces.append(before)
+                prompt.add(len(self._before), owner, private=True)
+            pieces += [language.embed_tokens(batch.times[:, frame]), self._text(self._open, clips, language)]
+            prompt.add(batch.times.shape[2] + len(self._open), owner)
+            pieces.append(by_clip[:, frame])
+            prompt.add(tokens, owner, visual=True)
+            pieces.append(self._text(self._close, clips, language))
+            prompt.add(len(self._close), owner)
+        shared = len(prompt)
         pieces.append(language.embed_tokens(batch.ids.flatten(1)))
-        shown.append(torch.zeros(questions * steps))
+        prompt.add_questions(questions, steps)
+        device = batch.ids.device
         hidden = language(
             inputs_embeds=torch.cat([piece.to(pieces[0].dtype) for piece in pieces], dim=1),
             position_ids=self._positions(batch),
-            attention_mask=_mask(torch.cat(frame_of), questions, steps).to(batch.ids.device),
-            visual_pos_masks=torch.cat(shown).bool().to(batch.ids.device).expand(clips, -1),
+            attention_mask=prompt.mask().to(device),
+            visual_pos_masks=prompt.visual().to(device).expand(clips, -1),
             deepstack_visual_embeds=[rows.flatten(0, 1) for rows in visual.deepstack],
             use_cache=False,
         ).last_hidden_state[:, shared:]
@@ -309,6 +308,8 @@ class Learner(nn.Module):
         pieces, position = [text(0, len(self._before))], len(self._before)
         opening = batch.times.shape[2] + len(self._open)
         for frame in range(batch.regions.shape[1]):
+            if batch.apart:
+                pieces.append(text(position - len(self._before), len(self._before)))
             pieces.append(text(position, opening))
             position += opening
             pieces.append(visual_positions(position, batch.regions[:, frame]))
@@ -328,19 +329,46 @@ def _known_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.flatten(0, -2), wanted.flatten(), balance, ignore_index=IGNORED)
 
 
-def _mask(frame_of: torch.Tensor, questions: int, steps: int) -> torch.Tensor:
-    """Causal; frames with numbers of their own do not see each other, nor do questions; bool [1, 1, L, L], True where a
-    row may look.
+class _Prompt:
+    """What each token of a packed prompt belongs to, and so what it sees.
 
-    `frame_of` [shared]: the frame that each token of what all questions share belongs to; `PREFIX` is seen by all.
+    Frames that are read apart are read after the prompt's beginning alone, at the place where it ends, whatever slot
+    they stand in later. So each has the beginning for itself once more, just before it, which nothing else sees.
     """
-    question_of = torch.arange(questions).repeat_interleave(steps)
-    nobody = frame_of.new_tensor(PREFIX)
-    frame = torch.cat([frame_of, nobody.expand(len(question_of))])
-    question = torch.cat([nobody.expand(len(frame_of)), question_of])
-    place = torch.arange(len(frame))
-    asks = question != PREFIX
-    allowed = place[:, None] >= place[None]
-    allowed &= (frame[None] == PREFIX) | (frame[:, None] == frame[None]) | asks[:, None]
-    allowed &= ~asks[None] | (question[:, None] == question[None])
-    return allowed[None, None]
+
+    def __init__(self) -> None:
+        self._frame: list[int] = []
+        self._question: list[int] = []
+        self._private: list[bool] = []
+        self._visual: list[bool] = []
+
+    def __len__(self) -> int:
+        return len(self._frame)
+
+    def add(
+        self, tokens: int, frame: int = PREFIX, question: int = PREFIX, *, private: bool = False, visual: bool = False
+    ) -> None:
+        """Adds so many tokens, of a frame read apart, of a question, or of what all share."""
+        self._frame += [frame] * tokens
+        self._question += [question] * tokens
+        self._private += [private] * tokens
+        self._visual += [visual] * tokens
+
+    def add_questions(self, questions: int, steps: int) -> None:
+        for question in range(questions):
+            self.add(steps, question=question)
+
+    def visual(self) -> torch.Tensor:
+        """Which tokens are visual: bool [1, L]."""
+        return torch.tensor([self._visual])
+
+    def mask(self) -> torch.Tensor:
+        """True where a row may look: bool [1, 1, L, L]. Causal; questions see all frames, but not each other."""
+        frame, question = torch.tensor(self._frame), torch.tensor(self._question)
+        private = torch.tensor(self._private)
+        place = torch.arange(len(frame))
+        asks = question != PREFIX
+        allowed = place[:, None] >= place[None]
+        allowed &= (frame[:, None] == frame[None]) | (asks[:, None] & ~private[None])
+        allowed &= ~asks[None] | (question[:, None] == question[None])
+        return allowed[None, None]

@@ -139,8 +139,6 @@ class Viewer:
         return relevance / max(1.0, float(relevance.max()))
 
 
-
-
 def _tiles_of(box_px: Box) -> tuple[slice, slice]:
     left, top, right, bottom = (edge / TILE_PX for edge in box_px)
     return slice(max(0, int(top)), int(bottom) + 1), slice(max(0, int(left)), int(right) + 1)

@@ -25,6 +25,14 @@ def test_the_rate_rises_then_falls() -> None:
     assert rates[-1] == pytest.approx(0.01)
 
 
+def test_the_rate_may_stay_until_the_last_part() -> None:
+    rates = [schedule(share / 100, falls_from=0.7) for share in range(101)]
+    assert rates[1:71] == [pytest.approx(1.0)] * 70
+    assert rates[70:] == sorted(rates[70:], reverse=True)
+    assert rates[85] == pytest.approx(0.505, abs=0.01)
+    assert rates[-1] == pytest.approx(0.01)
+
+
 def test_a_course_may_be_counted_in_steps(tmp_path: Path) -> None:
     counted = TrainingRun(tmp_path, Length(minutes=1e-9, steps=4), {}, {})
     for done in range(4):

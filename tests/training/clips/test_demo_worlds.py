@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from stream.scenes.drawing import GroundTruth, SceneObject
+from stream.scenes.drawing import DIRECTIONS, GroundTruth, SceneObject
 from training.clips.demo_worlds import KINDS, SIZES_PX, Kind, ask, random_facts, random_world
 
 RED_CIRCLE = SceneObject("circle", "red", 100, 50, 40, "up")
@@ -42,6 +42,42 @@ def test_things_keep_apart_and_stand_plainly_in_one_place() -> None:
             assert other.x_px - one.x_px >= 0.08 * 384
         for thing in facts.things:
             assert thing.visible_share(384, 256) >= 0.7
+
+
+def test_what_moves_stands_elsewhere_in_each_frame_and_may_leave_its_streak_out() -> None:
+    rng = np.random.default_rng(2)
+    moved = 0
+    for _ in range(40):
+        world = random_world(rng, (320, 192), frames=3, streaks=False)
+        assert len(world.images) == len(world.frames) == 3
+        assert world.facts is world.frames[-1]
+        for first, middle, last in zip(*(facts.things for facts in world.frames), strict=True):
+            way = last.x_px - first.x_px, last.y_px - first.y_px
+            dx, dy = DIRECTIONS.get(last.movement, (0, 0))
+            assert [np.sign(round(axis, 6)) for axis in way] == [dx, dy]
+            assert first.visible_share(320, 192) >= 0.5
+            assert middle.x_px == pytest.approx((first.x_px + last.x_px) / 2)
+            moved += last.movement != "still"
+    assert moved > 20
+
+
+def test_a_streak_is_drawn_only_where_asked_for() -> None:
+    compared = 0
+    for seed in range(12):
+        streaked, plain = (
+            random_world(np.random.default_rng(seed), (320, 192), frames=2, streaks=streaks)
+            for streaks in (True, False)
+        )
+        if streaked.facts != plain.facts:
+            continue  # drawn anew until all of it was to be seen
+        for thing in plain.facts.things:
+            dx, dy = DIRECTIONS.get(thing.movement, (0, 0))
+            x, y = round(thing.x_px - 0.8 * thing.width_px * dx), round(thing.y_px - 0.8 * thing.size_px * dy)
+            if 0 <= x < 320 and 0 <= y < 192:
+                differs = np.abs(streaked.image[y, x].astype(int) - plain.image[y, x].astype(int)).max()
+                assert (differs > 15) == (thing.movement != "still")
+                compared += 1
+    assert compared > 8
 
 
 def test_captions() -> None:

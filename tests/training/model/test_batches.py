@@ -88,6 +88,15 @@ def test_dropping_tokens_takes_background_first() -> None:
     assert (kept.targets[:, 0] >= 0).all()
 
 
+def test_dropping_tokens_leaves_the_overview() -> None:
+    rng = np.random.default_rng(2)
+    clip = random_clip(rng, (256, 192))
+    view = Viewer(rng).look(clip.frames[0], clip.things[0], 40, "topk", overview=12)
+    kept = _dropped(rng, view, 20)
+    assert (kept.overview, len(kept.regions)) == (12, 20)
+    assert np.array_equal(kept.regions[:12], view.regions[:12])
+
+
 def test_the_template_is_that_of_answering() -> None:
     prompter, tokenizer = Prompter(), scenes_tokenizer()
     asked, learned = prompter.dialogue("Say what happens.", "nothing is there.")

@@ -6,6 +6,7 @@ import numpy as np
 
 from stream.scenes.drawing import GroundTruth, SceneObject
 from training.model.lessons import QUESTIONS, BatchPlan, Teacher, seen_in
+from training.model.views import HOWS
 
 
 def share_asking(progress: float) -> float:
@@ -16,6 +17,38 @@ def share_asking(progress: float) -> float:
 def test_it_begins_with_seeing() -> None:
     assert share_asking(0.1) < 0.5
     assert share_asking(0.9) > 0.65
+
+
+def test_overviews_take_half_of_the_tokens_at_most_or_all_of_them() -> None:
+    teacher = Teacher(np.random.default_rng(3))
+    plans = [plan for plan in (teacher.plan(0.9) for _ in range(600)) if plan.asks]
+    shown = [plan for plan in plans if plan.overview]
+    assert 0.35 < len(shown) / len(plans) < 0.55
+    glances = [plan for plan in shown if plan.overview >= plan.budget]
+    assert 0 < len(glances) / len(shown) < 0.2
+    assert all(plan.overview <= plan.budget / 2 for plan in shown if plan not in glances)
+    assert {plan.how for plan in shown} == set(HOWS)
+
+
+def test_frames_are_read_apart_as_often_as_in_a_row() -> None:
+    teacher = Teacher(np.random.default_rng(6))
+    clips = [plan for plan in (teacher.plan(0.9) for _ in range(900)) if plan.frames > 1]
+    assert 0.4 < np.mean([plan.apart for plan in clips]) < 0.6
+
+
+def test_a_demo_world_of_several_frames_mostly_shows_movement_by_frames_alone() -> None:
+    teacher = Teacher(np.random.default_rng(5))
+    plan = BatchPlan(True, 0, True, True, 2, (320, 192), 32, "grid")
+    streaked = []
+    for _ in range(40):
+        lesson = teacher.lesson(plan)
+        assert len(lesson.clip.frames) == len(lesson.clip.times_s) == len(lesson.clip.things) == 2
+        for before, now in zip(*lesson.clip.things, strict=True):
+            if now.movement != "still" and now.what != "number":
+                width, height = now.box_px[2] - now.box_px[0], now.box_px[3] - now.box_px[1]
+                streaked.append(abs(width - height) > 1)
+                assert before.box_px != now.box_px
+    assert 0.2 < np.mean(streaked) < 0.6, "with a streak its box is no square"
 
 
 def test_every_lesson_that_asks_has_questions_about_its_clip() -> None:

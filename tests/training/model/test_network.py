@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from arr_coc.qwen.checkpoint import family_of
 from arr_coc.qwen.decode import PrefixCache, PromptPart, prefill
-from arr_coc.qwen.encoding import EncodedFrame
+from arr_coc.qwen.encoding import encode_packet
+from arr_coc.qwen.frame_window import FrameDelimiters, insert_frames, prefill_frame
 from arr_coc.qwen.preprocess import PixelNormalisation, Preprocessing
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.vision import encode_regions
-from training.model.batches import IGNORED, Batch, random_batches
+from arr_coc.types import FrameStamp, TokenPacket
+from training.model.batches import IGNORED, Batch, Prompter, make_batch
+from training.model.lessons import BatchPlan, Teacher
 from training.model.network import Learner, new_model
 from training.model.tokenizer import scenes_tokenizer
+from training.model.views import How, Viewer
 
 
 @pytest.fixture(scope="module")
@@ -25,18 +28,72 @@ def learner() -> Learner:
     return Learner(new_model(seed=3)).eval()
 
 
+def batch_of(frames: int, *, apart: bool = False, overview: int = 0, how: How = "mixed") -> Batch:
+    """Two clips of 256x256 pixels, so many frames of 24 tokens each, with questions."""
+    rng = np.random.default_rng(5)
+    plan = BatchPlan(True, 0, False, False, frames, (256, 256), 24, how, apart=apart, overview=overview)
+    return make_batch(plan, Teacher(rng), Viewer(rng), Prompter(), rng).clips(2)
+
+
 @pytest.fixture(scope="module", params=[1, 3], ids=["picture", "clip"])
 def batch(request: pytest.FixtureRequest) -> Batch:
-    """Two clips of so many frames, with questions."""
-    for whole in random_batches(5, SimpleNamespace(value=1.0)):
-        known = bool((whole.places[:2] != IGNORED).any())
-        if known and whole.regions.shape[1] == request.param and whole.regions.shape[2] < 120:
-            return Batch(whole.grid, *(tensor[:2] for tensor in whole.tensors))  # frames see those before them
-    raise AssertionError
+    """Two clips of so many frames, with questions; frames see those before them."""
+    return batch_of(request.param)
+
+
+def packet_of(batch: Batch, clip: int, frame: int) -> TokenPacket:
+    """A frame of a batch as an answer stage gets it."""
+    regions = batch.regions[clip, frame].numpy().astype(np.int32)
+    relevance = np.ones(len(regions), np.float32)
+    pixels = batch.pixels[clip, frame].numpy()
+    return TokenPacket(FrameStamp(frame, frame, 0), batch.grid, regions, relevance, pixels, batch.overview)
 
 
 @torch.inference_mode()
-def test_packed_questions_have_the_logits_of_each_question_asked_alone(learner: Learner, batch: Batch) -> None:
+def answering_logits(qwen: QwenVL, batch: Batch, clip: int, asked: list[int]) -> torch.Tensor:
+    """Logits [vocabulary] of what follows a clip and a question, the way an answer stage reads them."""
+    ids = prompt_ids(qwen, None)
+    cache: PrefixCache[object] = PrefixCache()
+    part = PromptPart(qwen, 0, 0)
+    part.text(ids.head)
+    shown = [packet_of(batch, clip, frame) for frame in range(batch.regions.shape[1])]
+    openings = [(*batch.times[clip, frame].tolist(), *ids.frame_open) for frame in range(len(shown))]
+    frames = [encode_packet(qwen, packet, "sparse") for packet in shown]
+    if batch.apart:
+        prefill(qwen, part, cache.kv)
+        cache.mark(ids.head, part.tokens, part.position)
+        kept = [
+            prefill_frame(qwen, cache, packet, frame, FrameDelimiters(ids.head, opening, ids.frame_close))
+            for packet, frame, opening in zip(shown, frames, openings, strict=True)
+        ]
+        insert_frames(qwen, cache, kept)
+        part = PromptPart(qwen, len(cache), cache.position)
+    else:
+        for frame, opening in zip(frames, openings, strict=True):
+            part.text(opening)
+            part.frame(frame)
+            part.text(ids.frame_close)
+    part.text(asked)
+    return prefill(qwen, part, cache.kv).flatten()
+
+
+LAYOUTS = {
+    "picture": (1, False, 0),
+    "clip": (3, False, 0),
+    "overview": (1, False, 6),
+    "clip with overviews": (2, False, 6),
+    "glance": (1, False, 24),
+    "apart": (3, True, 0),
+    "apart with overviews": (2, True, 6),
+}
+"""Name → frames, read apart, tokens of an overview."""
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_training_has_the_logits_of_answering(learner: Learner, layout: str) -> None:
+    frames, apart, overview = LAYOUTS[layout]
+    batch = batch_of(frames, apart=apart, overview=overview)
+    assert batch.overview == (4 if overview == 6 else 16 if overview else 0)
     qwen = QwenVL(
         learner.model,
         scenes_tokenizer(),
@@ -44,25 +101,25 @@ def test_packed_questions_have_the_logits_of_each_question_asked_alone(learner: 
         "scenes",
         family_of("qwen3_vl", "scenes"),
     )
-    frames = batch.regions.shape[1]
-    visual = encode_regions(qwen.tower, batch.pixels.flatten(0, 1), batch.regions.flatten(0, 1), batch.grid)
-    packed = learner._answers(batch, visual)
-    ids = prompt_ids(qwen, None)
+    with torch.inference_mode():
+        packed = learner._answers(batch, learner.see(batch))
     for clip in range(2):
         for question in range(batch.ids.shape[1]):
-            learned = batch.labels[clip, question] != IGNORED
-            first = int(learned.nonzero()[0])
-            part = PromptPart(qwen, 0, 0)
-            part.text(ids.head)
-            for frame in range(frames):
-                part.text((*batch.times[clip, frame].tolist(), *ids.frame_open))
-                row = slice(clip * frames + frame, clip * frames + frame + 1)
-                tokens = visual.map(lambda rows, row=row: rows[row])
-                part.frame(EncodedFrame(tokens, batch.regions[clip, frame : frame + 1], batch.grid))
-                part.text(ids.frame_close)
-            part.text(batch.ids[clip, question, :first].tolist())
-            alone = prefill(qwen, part, PrefixCache().kv)
-            torch.testing.assert_close(packed[clip, question, first - 1], alone.flatten(), atol=3e-4, rtol=1e-3)
+            first = int((batch.labels[clip, question] != IGNORED).nonzero()[0])
+            alone = answering_logits(qwen, batch, clip, batch.ids[clip, question, :first].tolist())
+            torch.testing.assert_close(packed[clip, question, first - 1], alone, atol=3e-4, rtol=1e-3)
+
+
+@torch.inference_mode()
+def test_an_overview_is_encoded_apart_from_what_is_chosen(learner: Learner) -> None:
+    batch = batch_of(1, overview=6)
+    pixels = batch.pixels.clone()
+    pixels[:, :, batch.overview :] = 0
+    seen, other = learner.see(batch), learner.see(replace(batch, pixels=pixels))
+    overview = slice(0, batch.overview)
+    assert torch.equal(seen.embeds[:, overview], other.embeds[:, overview])
+    whole = learner.see(replace(batch, overview=0))
+    assert not torch.allclose(seen.embeds[:, overview], whole.embeds[:, overview])
 
 
 def test_all_losses_reach_the_vision_tower_and_the_language_model(learner: Learner, batch: Batch) -> None:
@@ -96,10 +153,8 @@ def test_the_model_is_small_and_says_what_it_knows(learner: Learner) -> None:
 
 @torch.inference_mode()
 def test_frames_apart_do_not_see_each_other(learner: Learner) -> None:
-    for whole in random_batches(5, SimpleNamespace(value=1.0)):
-        if whole.ids.numel() and whole.regions.shape[1] == 2 and whole.regions.shape[2] < 120:
-            break
-    visual = encode_regions(learner.model.model.visual, *_frames(whole), whole.grid)
+    whole = batch_of(2)
+    visual = learner.see(whole)
     other = visual.map(lambda rows: torch.cat([torch.zeros_like(rows[:1]), rows[1:]]))
     states: list[torch.Tensor] = []
     hook = learner.model.model.language_model.layers[2].register_forward_hook(lambda *seen: states.append(seen[-1]))
@@ -113,7 +168,3 @@ def test_frames_apart_do_not_see_each_other(learner: Learner) -> None:
     assert torch.equal(apart[second], apart_other[second])
     assert not torch.equal(after[second], after_other[second])
     assert not torch.equal(apart[shared:], apart_other[shared:]), "questions see all frames"
-
-
-def _frames(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    return batch.pixels.flatten(0, 1), batch.regions.flatten(0, 1)

@@ -40,6 +40,20 @@ def test_a_view_keeps_to_the_budget_and_shows_the_regions_pixels(how: How) -> No
     assert everything.regions[:, 0].max() == 0
 
 
+@pytest.mark.parametrize("how", HOWS)
+def test_an_overview_of_the_whole_frame_comes_first(how: How) -> None:
+    rng = clip_rng("train", 3)
+    clip, viewer = random_clip(rng, (384, 256)), Viewer(rng)
+    view = viewer.look(clip.frames[0], clip.things[0], 48, how, overview=24)
+    assert view.overview == 24
+    assert view.regions[:24].tolist() == [[1, row, col] for row in range(4) for col in range(6)]
+    assert 36 <= len(view.regions) <= 48, "the budget pays for both"
+    assert len({tuple(region) for region in view.regions[24:].tolist()}) == len(view.regions) - 24
+    glance = viewer.look(clip.frames[0], clip.things[0], 6, how, overview=6)
+    assert (glance.overview, len(glance.regions)) == (6, 6)
+    assert viewer.look(clip.frames[0], clip.things[0], 48, how, overview=2).overview == 2
+
+
 def test_targets_tell_what_each_region_shows() -> None:
     circle = Seen("circle", "blue", (16, 16, 112, 48), "left")
     letters = ((162.0, 70.0, 174.0, 90.0), (176.0, 70.0, 188.0, 90.0), (196.0, 70.0, 208.0, 90.0))
