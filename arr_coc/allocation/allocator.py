@@ -368,15 +368,21 @@ class StreamAllocator:
 
     def apply_feedback(self, feedback: Feedback) -> None:
         """Learn from an answer about an earlier frame of this epoch; feedback about another epoch is ignored."""
+        if self._learn(feedback) and self._state is not None:
+            self._state.prior.answered = True
+
+    def _learn(self, feedback: Feedback) -> bool:
+        """Take feedback in; returns whether it is about this epoch, and its frame is remembered."""
         if self._state is None or self._last is None or feedback.stamp.epoch != self._state.epoch:
-            return
+            return False
         moved, shape = self._state.compensator.since(feedback.stamp.frame_index), self._last.levels.shape
         if moved is None:
-            return
+            return False
         if self._state.history is not None:
             appearance = self._state.prior.appearance_asked(feedback.stamp.frame_index, shape)
             self._state.history.update(feedback, shape, moved, appearance)
         self._state.prior.update(feedback, shape, moved)
+        return True
 
     def glance_due(self, media_ns: int) -> bool:
         """Return True if it is time to glance at the newest frame before it is answered about.
@@ -400,7 +406,7 @@ class StreamAllocator:
             self._glances.failed()
         elif self._state is not None and feedback.stamp.epoch == self._state.epoch:
             self._glances.done(feedback.stamp.media_ns)
-            self.apply_feedback(feedback)
+            self._learn(feedback)
 
     @property
     def change(self) -> float:
@@ -488,8 +494,9 @@ class StreamAllocator:
         realised, explores = self._realised, self._tensions.explore
         staleness = state.exploration.staleness(realised.scores[0].numpy()) if explores else None
         self._warn_clamped(wanted, relevance.size)
+        answered = self._prior if state.prior.answered else None
         selection = state.selector.choose(
-            relevance, wanted, staleness, at_most, self._appearance, self._prior, glanced=glanced
+            relevance, wanted, staleness, at_most, self._appearance, answered, glanced=glanced
         )
         self._change = self._since_answer.measure(self._versions, relevance)
         self._last = FrameAllocation(

@@ -213,9 +213,13 @@ class FeedbackPrior:
     is not looked at because it is large. It is heavy-tailed, so its square root is kept; of similarity, what is above
     zero. What was learned of a tile is trusted less, the more its appearance has changed since the answer's frame:
     whatever came into it has not been looked at.
+
+    `answered`: an answer taught some of it. A glance alone tells where the model looks even on a picture of nothing, so
+    it does not prove that there is something to see.
     """
 
     def __init__(self) -> None:
+        self.answered = False
         self._known: Map | None = None
         self._learned_ns = np.zeros((0, 0))
         self._learned_appearance = np.zeros((0, 0, 0), np.float32)
@@ -226,6 +230,7 @@ class FeedbackPrior:
 
     def reset(self) -> None:
         """Another question: nothing is known about it."""
+        self.answered = False
         self._known = None
         self._tick = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from evaluation.errors import ChoiceError
+from evaluation.strategies.ablation import ABLATIONS
 from evaluation.strategies.arr_coc import (
     ARR_COC,
     ARR_COC_AGAIN,
@@ -39,6 +40,7 @@ STRATEGIES: dict[str, Strategy] = {
 
 def strategy_named(name: str) -> Strategy:
     """Raises ChoiceError, naming the strategies that there are."""
-    if name not in STRATEGIES:
-        raise ChoiceError(f"unknown strategy {name!r}; there are {', '.join(STRATEGIES)}")
-    return STRATEGIES[name]
+    known = STRATEGIES | ABLATIONS
+    if name not in known:
+        raise ChoiceError(f"unknown strategy {name!r}; there are {', '.join(known)}")
+    return known[name]
