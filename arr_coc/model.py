@@ -128,7 +128,7 @@ class ARRCOCQwen(nn.Module):
         super().__init__()
         self.model = qwen.model
         self.allocator = qwen.allocator or ARRCOCLayer(ARRCOCConfig(levels=qwen.knows_levels)).eval()
-        for parameter in self.parameters():
+        for parameter in self.eval().parameters():
             parameter.requires_grad_(parameter.is_floating_point())
         self.encode = encode
         self.fallbacks = 0
@@ -215,7 +215,7 @@ class ARRCOCQwen(nn.Module):
         their (1, rows, columns) of patches, as Qwen's processor makes them. The allocator reads the colours from them.
 
         `question_mask` [B, S] is true on the tokens that the allocator takes for the question about a sequence's
-        pictures; without it, that is the text of the picture's turn that is not to be learned. `mm_token_type_ids`,
+        pictures; without it, that is the text of each picture's turn that is not to be learned. `mm_token_type_ids`,
         which processors make, is not needed.
 
         The allocator's `config` has budget, strategy and gradient, `encode` says how tokens are shown; see

@@ -126,12 +126,14 @@ class BatchInputs:
             else self.attention_mask.bool()
         )
 
-    @property
-    def unasked(self) -> torch.Tensor:
-        """bool [B, S]: True where text is no question to the allocator."""
-        if self.question_mask is not None:
-            return ~self.question_mask.bool()
-        return ~self.attended if self.labels is None else ~self.attended | (self.labels != IGNORED)
+    def questions(self, qwen: QwenVL, places: Sequence[PicturePlace]) -> list[torch.Tensor]:
+        """The token ids int64 [Lq] of the question about each picture; never any that are to be learned, unless
+        `question_mask` says so."""
+        if self.question_mask is None:
+            learned = torch.zeros_like(self.attended) if self.labels is None else self.labels != IGNORED
+            return question_ids(qwen, self.input_ids, self.attended & ~learned, places)
+        asked = self.question_mask.bool() & self.attended
+        return [self.input_ids[place.sequence, asked[place.sequence]] for place in places]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ class BatchedForward:
         pictures = self._pictures(inputs)
         places = picture_places(inputs.input_ids, inputs.attended, qwen.model.config)
         check_places(places, [picture.grid.tiles for picture in pictures])
-        questions = question_ids(qwen, inputs.input_ids, inputs.unasked, places)
+        questions = inputs.questions(qwen, places)
         choices = self._choices(pictures, questions)
         tokens = self._encoded(pictures, choices)
         shown = [ShownRegions(choice.regions, picture.grid) for choice, picture in zip(choices, pictures, strict=True)]

@@ -89,17 +89,17 @@ def check_places(places: Sequence[PicturePlace], tiles: Sequence[int]) -> None:
 
 
 def question_ids(
-    qwen: QwenVL, input_ids: torch.Tensor, unasked: torch.Tensor, places: Sequence[PicturePlace]
+    qwen: QwenVL, input_ids: torch.Tensor, given: torch.Tensor, places: Sequence[PicturePlace]
 ) -> list[torch.Tensor]:
     """The token ids int64 [Lq] of the question that is asked about each picture.
 
     That is the text of the picture's turn after its last picture, or where there is none, before its first one, without
-    special tokens. `unasked` bool [B, S] is True where text is no question: padding, and what is to be learned.
+    special tokens. `given` bool [B, S] is False for what is no question: padding, and what is to be learned.
     """
     open_id, close_id = (qwen.tokenizer.convert_tokens_to_ids(name) for name in ("<|im_start|>", "<|im_end|>"))
     special = {*qwen.tokenizer.all_special_ids, qwen.model.config.image_token_id}
     heading = qwen.token_ids("<|im_start|>user\n")
-    rows, without = input_ids.tolist(), unasked.tolist()
+    rows, asking = input_ids.tolist(), given.tolist()
     questions = []
     for place in places:
         row = rows[place.sequence]
@@ -108,7 +108,7 @@ def question_ids(
         begin += len(heading) if row[begin : begin + len(heading)] == heading else 0
         inside = [other for other in places if other.sequence == place.sequence and begin <= other.first < end]
         spans = range(max(other.end for other in inside), end), range(begin, min(other.first for other in inside))
-        texts = ([c for c in span if row[c] not in special and not without[place.sequence][c]] for span in spans)
+        texts = ([c for c in span if row[c] not in special and asking[place.sequence][c]] for span in spans)
         questions.append(input_ids[place.sequence, next((text for text in texts if text), [])])
     return questions
 
