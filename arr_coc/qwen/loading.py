@@ -81,7 +81,7 @@ def load_qwen(
     facts = ModelSpec.read(folder, model_id)
     if dtype == "auto" and target.type == "cpu" and device_map is None:
         dtype = dtype_on_cpu(facts)
-    with _quiet():
+    with quiet():
         model = _load_model(folder, model_id, _dtype(dtype), target, device_map)
         tokenizer = _load_tokenizer(folder, model_id, model.config)
     preprocessing = Preprocessing.read(folder, int(model.config.vision_config.patch_size))
@@ -90,7 +90,7 @@ def load_qwen(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keeps transformers from writing warnings and progress bars to the terminal."""
     from transformers.utils import logging as library_logging
 

@@ -126,7 +126,8 @@ class QwenVL:
     @torch.inference_mode()
     def embed(self, ids: list[int]) -> torch.Tensor:
         """Embeddings [len(ids), D] of token ids, in the model's dtype."""
-        return self.language_model.embed_tokens(torch.tensor(ids, dtype=torch.long, device=self.device))
+        rows = self.language_model.embed_tokens(torch.tensor(ids, dtype=torch.long, device=self.device))
+        return rows.detach()  # adapters of peft make it require a gradient, even here
 
     def embed_query(self, text: str) -> QueryEmbedding:
         """The question as the embedding table sees it."""

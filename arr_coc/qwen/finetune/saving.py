@@ -11,6 +11,7 @@ from typing import Any
 from arr_coc.errors import ModelError
 from arr_coc.hub import ALLOCATOR_FOLDER
 from arr_coc.layer import ARRCOCLayer, fingerprint
+from arr_coc.qwen.loading import quiet
 from arr_coc.qwen.qwenvl import QwenVL
 
 
@@ -45,8 +46,9 @@ def _refuse_adapters(*modules: Any) -> None:
 
 
 def _write(qwen: QwenVL, allocator: ARRCOCLayer, folder: Path) -> None:
-    qwen.model.save_pretrained(folder)
-    qwen.tokenizer.save_pretrained(folder)
+    with quiet():
+        qwen.model.save_pretrained(folder)
+        qwen.tokenizer.save_pretrained(folder)
     qwen.preprocessing.write(folder)
     config = allocator.config
     own = ARRCOCLayer(replace(config, trained_for=fingerprint(qwen.model.get_input_embeddings().weight)))
