@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import math
 import time
@@ -132,6 +133,7 @@ class ARRCOCQwen(nn.Module):
             parameter.requires_grad_(parameter.is_floating_point())
         self.encode = encode
         self.fallbacks = 0
+        self._learned = False
         self._bind(qwen)
         self.register_state_dict_post_hook(_drop_tied)
         self.register_load_state_dict_pre_hook(_add_tied)
@@ -172,13 +174,22 @@ class ARRCOCQwen(nn.Module):
         """The table of token embeddings."""
         return self.qwen.model.get_input_embeddings()
 
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
+    def activation_checkpointing_enable(
+        self, activation_checkpointing_kwargs: dict[str, Any] | None = None, **options: Any
+    ) -> None:
         """Keep no activations of the language model's layers for the backward pass, as transformers does."""
-        self.qwen.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs)
+        stock = self.qwen.model
+        enable = getattr(stock, "activation_checkpointing_enable", None) or stock.gradient_checkpointing_enable
+        enable(activation_checkpointing_kwargs, **options)
 
-    def gradient_checkpointing_disable(self) -> None:
+    def activation_checkpointing_disable(self) -> None:
         """Keep activations again."""
-        self.qwen.model.gradient_checkpointing_disable()
+        stock = self.qwen.model
+        (getattr(stock, "activation_checkpointing_disable", None) or stock.gradient_checkpointing_disable)()
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
+        """The same under the name that transformers before version 5 calls."""
+        self.activation_checkpointing_enable(gradient_checkpointing_kwargs)
 
     def new_allocator(self, seed: int = 0, **options: Any) -> None:
         """Replace the allocator by a new one for this model's questions, to be trained.
@@ -281,19 +292,23 @@ class ARRCOCQwen(nn.Module):
         )
 
     def _bind(self, qwen: QwenVL) -> None:
-        """Answer with these parts; what was kept of earlier answers is dropped."""
-        came_along = qwen.allocator is not None or self.allocator.config.query_dim > 0
-        self.qwen = replace(qwen, allocator=self.allocator if came_along else None)
+        """Answer with these parts; what was kept of earlier answers is dropped.
+
+        Answers choose with a copy of the allocator, in float32 on the CPU, so that they disturb no training.
+        """
+        self.qwen = qwen
+        if self._learned or qwen.allocator is not None or self.allocator.config.query_dim:
+            own = copy.deepcopy(self.allocator).to("cpu", torch.float32).eval().requires_grad_(False)
+            self.qwen = replace(qwen, allocator=own)
         self._session = AnswerSession(self.qwen)
-        self._weights = self._weights_version()
+        self._versions = _versions(self.model), _versions(self.allocator)
 
     def _follow_weights(self) -> None:
         """Drop what was kept of earlier answers where weights have changed since."""
-        if self._weights != self._weights_version():
+        now = _versions(self.model), _versions(self.allocator)
+        if now != self._versions:
+            self._learned |= now[1] != self._versions[1]
             self._bind(self.qwen)
-
-    def _weights_version(self) -> tuple[tuple[int, int], ...]:
-        return tuple((parameter.data_ptr(), parameter._version) for parameter in self.parameters())
 
     def _apply(self, fn: Any, recurse: bool = True) -> ARRCOCQwen:
         super()._apply(fn, recurse)
@@ -313,6 +328,11 @@ def _stamps(frames: int, times_s: Sequence[float] | None) -> list[FrameStamp]:
     if len(times) != frames or any(later < earlier for earlier, later in pairwise(times)):
         raise OptionError(f"times_s must hold one time for each frame, {frames} in order, got {times}")
     return [FrameStamp(index, round(at_s * NS_PER_S), round(at_s * NS_PER_S)) for index, at_s in enumerate(times)]
+
+
+def _versions(module: nn.Module) -> tuple[tuple[int, int], ...]:
+    """Place and version of every parameter: another wherever one was replaced or changed."""
+    return tuple((parameter.data_ptr(), parameter._version) for parameter in module.parameters())
 
 
 def _drop_tied(module: nn.Module, state: dict[str, Any], prefix: str, local_metadata: dict[str, Any]) -> None:
