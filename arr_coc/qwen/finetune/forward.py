@@ -187,11 +187,7 @@ class BatchedForward:
         """The allocator's choice of every picture; those of one size go through it together."""
         chosen: dict[int, PictureChoice] = {}
         for indices in _alike(picture.grid.shape for picture in pictures):
-            textures = [pictures[index].texture for index in indices]
-            texture = TextureArray(
-                torch.stack([texture.channels for texture in textures]),
-                torch.stack([each.entropy for each in textures]),
-            )
+            texture = _batched([pictures[index].texture(self._allocator.config.channels) for index in indices])
             chosen |= zip(indices, self._chosen(texture, [questions[index] for index in indices]), strict=True)
         return [chosen[index] for index in range(len(pictures))]
 
@@ -292,6 +288,16 @@ class BatchedForward:
         model = self._qwen.model
         loss: torch.Tensor = model.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1])
         return loss
+
+
+def _batched(textures: Sequence[TextureArray]) -> TextureArray:
+    """Texture arrays of pictures of one size as a batch."""
+    gradients = [texture.gradients for texture in textures if texture.gradients is not None]
+    return TextureArray(
+        torch.stack([texture.channels for texture in textures]),
+        torch.stack([texture.entropy for texture in textures]),
+        torch.stack(gradients) if gradients else None,
+    )
 
 
 def _alike(keys: Iterable[Hashable]) -> list[list[int]]:

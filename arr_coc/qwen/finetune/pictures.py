@@ -49,10 +49,9 @@ class ModelPicture:
         versions = TileVersions(0, np.zeros(self.grid.shape, np.int64))
         return TextureView(FrameStamp(0, 0, 0), self.grid, versions, MemoryTexels(tuple(levels)))
 
-    @cached_property
-    def texture(self) -> TextureArray:
-        """Channels [C, gh, gw] and entropy [gh, gw] for the allocator."""
-        return texture_array(self.view)
+    def texture(self, profile: str) -> TextureArray:
+        """Channels of a profile [C, gh, gw] and entropy [gh, gw] for the allocator; nothing is known of a past."""
+        return texture_array(self.view, profile)
 
     def pixels(self, regions: torch.Tensor) -> torch.Tensor:
         """Pixels [K, 3, S, S] in 0..255 of regions int64 [K, 3]: single tiles as they are, larger regions resized."""

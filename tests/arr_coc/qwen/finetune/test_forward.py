@@ -260,15 +260,19 @@ def test_what_is_to_be_learned_is_no_question() -> None:
     assert not torch.equal(model(**batch, question_mask=mask).arr_coc_info.relevance[0], expected[0])
 
 
-CAN_MATTER = ("information", "perspective", "participation.asked", "balancer")
-"""The allocator's parts that a picture without feedback goes through."""
-
-
-@pytest.mark.parametrize("gradient", ["straight-through", "gumbel"])
-@pytest.mark.parametrize("encode", ["sparse", "prune", "weighted"])
-def test_gradients_reach_every_part_of_the_allocator(encode: Any, gradient: Any) -> None:
+@pytest.mark.parametrize(
+    ("encode", "options"),
+    [
+        ("sparse", {}),
+        ("sparse", {"gradient": "gumbel"}),
+        ("prune", {}),
+        ("weighted", {}),
+        ("sparse", {"scorer": "cross"}),
+    ],
+)
+def test_gradients_reach_every_part_of_the_allocator(encode: Any, options: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    model = fresh(budget=6, encode=encode, strategy="topk", gradient=gradient).train()
+    model = fresh(budget=6, encode=encode, strategy="topk", **options).train()
     for parameter in model.allocator.realiser.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     model(**AnswerCollator(model.qwen)(examples())).loss.backward()
@@ -282,6 +286,14 @@ def test_gradients_reach_every_part_of_the_allocator(encode: Any, gradient: Any)
     tower, head = model.model.model.visual.patch_embed.proj.weight, model.model.lm_head.weight
     assert tower.grad.any()
     assert head.grad.any()
+
+
+def test_an_allocator_of_forty_channels_learns_too() -> None:
+    model = fresh(budget=6, channels="full40").train()
+    out = model(**AnswerCollator(model.qwen)(examples()))
+    out.loss.backward()
+    assert model.allocator.realiser.information.gate.weight.grad.shape[1] == 40
+    assert model.allocator.realiser.information.gate.weight.grad.any()
 
 
 def test_all_tokens_leave_nothing_to_choose() -> None:
