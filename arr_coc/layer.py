@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, load_file, save, save_file
+from safetensors.torch import load, load_file, save
 from torch import nn
 from torch.nn import functional as F
 
@@ -248,11 +249,11 @@ class ARRCOCLayer(nn.Module):
         return with_embeddings(texture, components, asked)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write configuration and weights into a folder, which is made where it does not exist."""
+        """Write configuration and weights into a folder, which is made where it does not exist. Raises OSError."""
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        (path / CONFIG_FILE).write_text(json.dumps(asdict(self.config), indent=2) + "\n")
-        save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, path / WEIGHTS_FILE)
+        write_whole(path / WEIGHTS_FILE, save({name: rows.contiguous() for name, rows in self.state_dict().items()}))
+        write_whole(path / CONFIG_FILE, (json.dumps(asdict(self.config), indent=2) + "\n").encode())
 
     @classmethod
     def from_pretrained(cls, name: str | Path, token: str | None = None) -> ARRCOCLayer:
@@ -366,6 +367,20 @@ def new_layer(embeddings: torch.Tensor, **options: Any) -> ARRCOCLayer:
     with torch.no_grad():
         layer.realiser.balancer.out.bias.copy_(torch.tensor(_BEGIN_BIAS))
     return layer
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all: what was there before stays until all of it is on the disk. Raises OSError."""
+    new = path.with_name(f"{path.name}.new")
+    try:
+        with new.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
 
 
 _QUERY_WEIGHT = "balancer.query.weight"

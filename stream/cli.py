@@ -14,6 +14,7 @@ import typer
 
 from arr_coc.errors import ArrCocError, DeviceLost
 from stream import logs
+from stream.commands.adapt import adapt
 from stream.commands.bench import bench
 from stream.commands.caption import caption, demo
 from stream.commands.doctor import devices, doctor
@@ -38,6 +39,8 @@ With serve-answers and keys a run reaches other hosts; to ask it something:
   {program} ask tcp://127.0.0.1:5557 "Is the door open?"
 Frames a second, latency, jitter and drops:
   {program} bench clip.mp4
+Choose tokens better with your model, learned from your clips without labels:
+  {program} adapt clip.mp4 -m Qwen/Qwen3-VL-2B-Instruct -o adapted
 The same answers again, from what a run kept with --record FOLDER:
   {program} replay FOLDER
 What works on this machine; devices lists its cameras:
@@ -59,6 +62,7 @@ app.command()(caption)
 app.command()(watch)
 app.command()(demo)
 app.command()(bench)
+app.command()(adapt)
 app.command()(ask)
 app.command()(replay)
 app.command()(devices)

@@ -91,7 +91,7 @@ LAYERS = {
         {"monitor", "stages"},
         {"sinks"},
         {"display", "runtime"},
-        {"bench", "doctor"},
+        {"adaptation", "bench", "doctor"},
         {"commands"},
         {"cli"},
         {"start"},

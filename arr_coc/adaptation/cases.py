@@ -40,7 +40,7 @@ def _overlap(first: float, last: float, count: int) -> npt.NDArray[np.float64]:
 
 def texture_of(image: npt.NDArray[np.uint8]) -> TextureArray:
     """The texture of one picture uint8 [H, W, 3], without a batch dimension."""
-    texture = image_texture(torch.from_numpy(image).permute(2, 0, 1)[None])
+    texture = image_texture(torch.from_numpy(image.copy()).permute(2, 0, 1)[None])
     return TextureArray(texture.channels[0], texture.entropy[0])
 
 
@@ -67,6 +67,11 @@ class CaseBatch:
     texture: TextureArray
     query: torch.Tensor
     wanted: torch.Tensor
+
+    def to(self, device: torch.device) -> CaseBatch:
+        """The batch on a device."""
+        texture = TextureArray(self.texture.channels.to(device), self.texture.entropy.to(device))
+        return CaseBatch(texture, self.query.to(device), self.wanted.to(device))
 
 
 class Embedder:

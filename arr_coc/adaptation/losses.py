@@ -41,6 +41,20 @@ def box_loss(relevance: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     return (_LIST_WEIGHT * ranked + _HIT_WEIGHT * hit + _REST_WEIGHT * rest).mean()
 
 
+LOOKED_AT = 0.2
+"""A tile is looked at from this share of the largest attention in its frame on: of the bundled model's, this gives the
+masks that agree best with the boxes of what is asked about (`training/results/teacher.json`)."""
+
+
+def looked_at(attention: torch.Tensor) -> torch.Tensor:
+    """The tiles that attention [..., gh, gw] finds: 1 where it is at least `LOOKED_AT` of its largest, else 0.
+
+    Attention is spread thinly over all that is not asked about; to learn that too costs what is.
+    """
+    largest = attention.flatten(-2).amax(dim=-1)[..., None, None]
+    return ((attention >= LOOKED_AT * largest) & (largest > 0)).to(attention.dtype)
+
+
 def attention_loss(relevance: torch.Tensor, attention: torch.Tensor) -> torch.Tensor:
     """Distance of relevance [B, gh, gw] from a model's attention, [B, gh, gw] in [0, 1], largest 1 in each frame.
 

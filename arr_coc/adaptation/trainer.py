@@ -41,7 +41,7 @@ class MapObjective:
         self._batches, self._loss = batches, loss
 
     def __call__(self, realiser: RelevanceRealiser) -> torch.Tensor:
-        batch = self._batches.next()
+        batch = self._batches.next().to(next(realiser.parameters()).device)
         return realised_loss(realiser(batch.texture, batch.query), batch.wanted, self._loss)
 
 
@@ -85,11 +85,16 @@ class Trainer:
             self.optimiser.step()
         return loss.item()
 
-    def run(self, objective: Objective, on_step: Callable[[], None] | None = None) -> None:
-        """Trains to the end of the course, and saves; `on_step` is called after every step."""
+    def run(
+        self,
+        objective: Objective,
+        on_step: Callable[[], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> None:
+        """Trains to the end of the course, or until `should_stop`, and saves; `on_step` is called after every step."""
         means = Means()
         saved_s = self.course.spent_s
-        while self.course.progress < 1:
+        while self.course.progress < 1 and not (should_stop and should_stop()):
             means.add(loss=self.step(objective))
             if on_step is not None:
                 on_step()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import pickle
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from arr_coc.errors import ModelError, ModelNotFound
+from arr_coc.layer import write_whole
 
 CHECKPOINT, CURVE = "checkpoint.pt", "loss.jsonl"
 WARM_UP = 0.01
@@ -85,11 +87,11 @@ class TrainingRun:
                 raise ModelError(f"{self._folder} holds the {name} of an earlier run; give --resume, or a new folder")
 
     def save(self) -> None:
-        """Writes the checkpoint, whole or not at all."""
+        """Writes the checkpoint, whole or not at all. Raises OSError."""
         state = {name: part.state_dict() for name, part in self._parts.items()}
-        new = self._folder / "checkpoint.new"
-        torch.save({**state, **self._made_for, "steps": self.steps, "spent_s": self.spent_s}, new)
-        new.replace(self._folder / CHECKPOINT)
+        written = io.BytesIO()
+        torch.save({**state, **self._made_for, "steps": self.steps, "spent_s": self.spent_s}, written)
+        write_whole(self._folder / CHECKPOINT, written.getvalue())
 
     def resume(self, device: str = "cpu") -> None:
         """Goes on from the checkpoint. Raises ModelNotFound where there is none, ModelError where it does not fit."""

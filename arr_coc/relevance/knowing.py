@@ -27,6 +27,7 @@ _WORD_WIDTH = 64
 _HEADS = 4
 _CROSS_HEADS = 16
 _CROSS_WIDTH = 13
+_NO_WORD = -1e9
 _TINY = 1e-8
 _FAINT = 1e-3  # what was hardly looked at is no proof
 
@@ -170,12 +171,16 @@ class QueryAttention(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class WordKeys:
-    """A question's words as tiles are compared with them: keys [B, heads, Lq, W], biases [B, heads, Lq, 1]; `padding`
-    bool [B, 1, Lq, 1] of rows that are no words."""
+    """A question's words as tiles are compared with them.
+
+    `keys` [B, heads · Lq, W] and `bias` [B, heads · Lq, 1] for each word; `mixed_keys` [B, heads, W] and `mixed_bias`
+    [B, heads, 1] for their mean and sum, which are comparisons with one vector each.
+    """
 
     keys: torch.Tensor
     bias: torch.Tensor
-    padding: torch.Tensor
+    mixed_keys: torch.Tensor
+    mixed_bias: torch.Tensor
 
 
 class QueryCrossAttention(nn.Module):
@@ -208,28 +213,33 @@ class QueryCrossAttention(nn.Module):
         words = F.relu(self.words(even.transpose(1, 2))).transpose(1, 2)
         keys = self.key(words).unflatten(2, (_CROSS_HEADS, _CROSS_WIDTH)).transpose(1, 2) * _CROSS_WIDTH**-0.5
         # the tiles' projection is folded into the keys: a question's words are fewer than a frame's tiles
-        weight = self.query.weight.unflatten(0, (_CROSS_HEADS, _CROSS_WIDTH))
-        bias = self.query.bias.unflatten(0, (_CROSS_HEADS, _CROSS_WIDTH))
-        padding = ~query.any(dim=2)[:, None, :, None]
-        padding[:, :, 0] &= ~padding.all(dim=2)  # a question without words is one word of zeros
-        return WordKeys(keys @ weight, torch.einsum("bhld,hd->bhl", keys, bias)[..., None], padding)
+        bias = torch.einsum("bhld,hd->bhl", keys, self.query.bias.unflatten(0, (_CROSS_HEADS, _CROSS_WIDTH)))[..., None]
+        keys = keys @ self.query.weight.unflatten(0, (_CROSS_HEADS, _CROSS_WIDTH))
+        present = query.any(dim=2)
+        present[:, 0] |= ~present.any(dim=1)  # a question without words is one word of zeros
+        present = present[:, None, :, None]
+        _, mean, total = self.pooling.softmax(dim=1)[:, :, None, None].unbind(dim=1)
+        mix = present * (mean / present.sum(dim=2, keepdim=True) + total)
+        return WordKeys(
+            keys.flatten(1, 2),
+            bias.masked_fill(~present, _NO_WORD).flatten(1, 2),
+            (keys * mix).sum(dim=2),
+            (bias * mix).sum(dim=2),
+        )
 
     def forward(self, texture: TextureArray, query_weights: WordKeys) -> torch.Tensor:
         seen = torch.cat([texture.channels, texture.entropy[:, None]], dim=1)
         hidden = F.relu_(self.near(seen)).flatten(2)
-        likeness = query_weights.keys @ hidden[:, None] + query_weights.bias
-        scale, shift = self.gate(self._pooled(likeness, query_weights.padding)).chunk(2, dim=1)
+        scale, shift = self.gate(self.likeness(hidden, query_weights)).chunk(2, dim=1)
         asked = F.relu(self.narrow(F.relu(hidden * (1 + scale) + shift)))
         asked = asked.unflatten(2, texture.entropy.shape[1:])
         return torch.sigmoid(self.out(F.relu(self.around(asked) + asked)))[:, 0]
 
-    def _pooled(self, likeness: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
-        """[B, heads, Lq, tiles] over the words: [B, heads, tiles]."""
-        largest = likeness.masked_fill(padding, torch.finfo(likeness.dtype).min).amax(dim=2)
-        total = likeness.masked_fill(padding, 0).sum(dim=2)
-        mean = total / (~padding).sum(dim=2).clamp(min=1)
-        share = self.pooling.softmax(dim=1)[..., None]
-        return share[:, 0] * largest + share[:, 1] * mean + share[:, 2] * total
+    def likeness(self, hidden: torch.Tensor, words: WordKeys) -> torch.Tensor:
+        """Tiles [B, W, tiles] compared with words, pooled: [B, heads, tiles]."""
+        each = torch.baddbmm(words.bias, words.keys, hidden).unflatten(1, (_CROSS_HEADS, -1))
+        largest = self.pooling.softmax(dim=1)[:, :1] * each.amax(dim=2)
+        return largest + torch.baddbmm(words.mixed_bias, words.mixed_keys, hidden)
 
 
 QueryScorer: TypeAlias = Literal["film", "cross"]

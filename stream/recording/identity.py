@@ -65,7 +65,7 @@ ANSWER_KEYS = {
 def run_fingerprint(config: Config) -> dict[str, str] | None:
     """Return what must be equal for two runs to give the same answers, for people; None where the source cannot be read
     twice."""
-    source = _source(config.source)
+    source = source_fingerprint(config.source)
     if source is None:
         return None
     settings = {
@@ -103,7 +103,8 @@ def model_fingerprint(name: str | None) -> str:
         return UNKNOWN
 
 
-def _source(address: str) -> str | None:
+def source_fingerprint(address: str) -> str | None:
+    """Return a fingerprint of what can be read twice: a drawn scene, a file, a folder; None for all else."""
     if address.startswith(SCENE_PREFIX):
         return address
     path = Path(os.path.expanduser(address))

@@ -119,18 +119,18 @@ def test_rows_of_zeros_are_no_words(name: str, texture: TextureArray) -> None:
     assert torch.allclose(scorer(texture, query=torch.zeros(2, 3, 8))[0], wordless, atol=1e-6)
 
 
-def test_likenesses_to_words_are_pooled_by_their_maximum_mean_and_sum() -> None:
-    scorer = QueryCrossAttention(8)
-    heads = len(scorer.pooling)
-    likeness = torch.tensor([1.0, -2.0, 4.0, 9.0]).view(1, 1, 4, 1).expand(1, heads, 4, 1)
-    padding = torch.tensor([False, False, False, True]).view(1, 1, 4, 1)
-    for column, pooled in enumerate((4.0, 1.0, 3.0)):
-        with torch.no_grad():
-            scorer.pooling.fill_(-1e4)[:, column] = 0.0
-        assert scorer._pooled(likeness, padding).flatten().tolist() == [pooled] * heads
+@pytest.mark.parametrize("column", range(3))
+def test_likenesses_to_words_are_pooled_by_their_maximum_mean_and_sum(column: int) -> None:
+    torch.manual_seed(0)
+    scorer, hidden = QueryCrossAttention(8), torch.rand(1, 32, 5)
     with torch.no_grad():
-        scorer.pooling.zero_()
-    assert scorer._pooled(likeness, padding).flatten().tolist() == pytest.approx([8 / 3] * heads)
+        scorer.pooling.fill_(-1e4)[:, column] = 0.0
+    words = [torch.randn(1, 1, 8) for _ in range(4)]
+    scorer.words.weight.data[..., 0] = scorer.words.weight.data[..., 2] = 0  # each word is read without its neighbours
+    apart = torch.stack([scorer.likeness(hidden, scorer.encode_query(word)) for word in words])
+    together = scorer.likeness(hidden, scorer.encode_query(torch.cat([*words, torch.zeros(1, 2, 8)], dim=1)))
+    pooled = (apart.amax(dim=0), apart.mean(dim=0), apart.sum(dim=0))[column]
+    assert torch.allclose(together, pooled, atol=1e-5)
 
 
 @pytest.mark.parametrize("query_dim", [192, 2048])

@@ -1,0 +1,191 @@
+"""`Adaptation`: a model is asked about pictures, and an allocator learns to look where the model does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from arr_coc.adaptation.cases import AllocatorCase, Batches, Embedder
+from arr_coc.adaptation.folder import AdaptFolder
+from arr_coc.adaptation.found import measure
+from arr_coc.adaptation.lessons import HELD_OUT, PlannedLesson, TaughtPicture, cases_of_pictures
+from arr_coc.adaptation.losses import box_loss
+from arr_coc.adaptation.teacher import AttentionTeacher
+from arr_coc.adaptation.trainer import MapObjective, Trainer, new_layer
+from arr_coc.adaptation.training_run import Length
+from arr_coc.errors import OptionError, counted
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.relevance.balancing import RelevanceRealiser
+from arr_coc.relevance.knowing import DEFAULT_SCORER, QueryScorer
+
+LEAST_PICTURES = 8
+"""Fewer teach nothing that holds for others, and none could be held out."""
+
+ASKING_SHARE = 0.5
+"""Of the time, where that is limited, this much at most is spent on asking the model."""
+
+SAVE_S = 30.0
+
+ASKING, LEARNING, MEASURING = "asking the model", "learning", "measuring"
+
+
+class AdaptProgress(Protocol):
+    """What a person sees of an adaptation, and how it is ended."""
+
+    def begin(self, phase: str, total: int | None) -> None:
+        """A phase begins, of so many pictures or steps; None where its length is a time."""
+        ...
+
+    def advance(self, done: int) -> None:
+        """So much of the phase is done."""
+        ...
+
+    @property
+    def stopping(self) -> bool:
+        """True once the adaptation is to end as soon as what it has is safe."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptOptions:
+    """Settings of an adaptation: `steps` of learning, or so many `minutes` in all."""
+
+    steps: int = 2000
+    minutes: float | None = None
+    seed: int = 1
+    scorer: QueryScorer = DEFAULT_SCORER
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptResult:
+    """Figures on pictures that nothing was learned from, before and after, as `found.measure` gives them.
+
+    `pictures` were learned from and `held_out` measured on, with `questions` and `held_out_questions` about them, of
+    which `labelled` are compared with boxes, the others with the model's own attention; `unread` could not be read.
+    """
+
+    before: dict[str, float]
+    after: dict[str, float]
+    pictures: int
+    questions: int
+    held_out: int
+    held_out_questions: int
+    labelled: int
+    unread: int
+    steps: int
+    minutes: float
+
+
+class Adaptation:
+    """The making of one allocator for `qwen` in a folder; whatever ends it, the next run goes on from there."""
+
+    def __init__(self, qwen: QwenVL, folder: AdaptFolder, options: AdaptOptions, progress: AdaptProgress) -> None:
+        self._qwen, self._folder, self._options, self._progress = qwen, folder, options, progress
+        self._embed = Embedder(qwen)
+        self._asked_s = 0.0
+        self._unread = 0
+
+    def run(self, planned: Sequence[PlannedLesson], made_of: Mapping[str, str]) -> AdaptResult | None:
+        """Ask, learn, measure; None where `progress` says to stop, which leaves the folder unfinished.
+
+        `made_of` as `AdaptFolder.begin` takes it. Raises as that and as `AttentionTeacher.attention`; OptionError where
+        there is too little to learn from; OSError where the folder cannot be written.
+        """
+        self._folder.begin(made_of)
+        pictures = self._ask(planned)
+        if self._progress.stopping:
+            return None
+        self._check(pictures, len(planned))
+        trainer = self._learn(cases_of_pictures(pictures, held_out=False))
+        if trainer.course.progress < 1:
+            return None
+        result = self._measured(pictures, trainer)
+        self._folder.finish(made_of, asdict(result))
+        return result
+
+    def _ask(self, planned: Sequence[PlannedLesson]) -> list[TaughtPicture]:
+        """The pictures once the model was asked about them: those of an earlier run, and new ones."""
+        pictures, done, self._asked_s = self._folder.load_pictures()
+        teacher = AttentionTeacher(self._qwen)
+        self._progress.begin(ASKING, len(planned))
+        before_s, started_s = self._asked_s, time.perf_counter()
+        saved_s = started_s
+        try:
+            while done < len(planned) and not self._progress.stopping and not self._asked_enough(pictures):
+                self._progress.advance(done)
+                lesson = planned[done].load()
+                if lesson is not None:
+                    pictures.append(TaughtPicture.of(lesson, teacher, held_out=planned[done].held_out))
+                done += 1
+                now_s = time.perf_counter()
+                self._asked_s = before_s + now_s - started_s
+                if now_s - saved_s > SAVE_S:
+                    saved_s = now_s
+                    self._folder.save_pictures(pictures, done, self._asked_s)
+        finally:
+            self._folder.save_pictures(pictures, done, self._asked_s)
+        self._progress.advance(done)
+        self._unread = done - len(pictures)
+        return pictures
+
+    def _asked_enough(self, pictures: Sequence[TaughtPicture]) -> bool:
+        limit = self._options.minutes
+        return limit is not None and len(pictures) >= LEAST_PICTURES and self._asked_s > 60 * limit * ASKING_SHARE
+
+    def _check(self, pictures: Sequence[TaughtPicture], planned: int) -> None:
+        """Raises OptionError where there is too little to learn from, or to measure on."""
+        learned = sum(not picture.held_out for picture in pictures)
+        if len(pictures) >= LEAST_PICTURES and 0 < learned < len(pictures):
+            return
+        raise OptionError(
+            f"only {counted(len(pictures), 'frame')} of {planned} could be read, and at least {LEAST_PICTURES} are "
+            "needed to learn from",
+            "give longer clips, or more of them",
+        )
+
+    def _learn(self, cases: Sequence[AllocatorCase]) -> Trainer:
+        """Train a new layer, or the checkpoint's, until the end or until it is to stop; it is saved in both cases."""
+        options = self._options
+        torch.manual_seed(options.seed)
+        device = self._qwen.device
+        layer = new_layer(self._qwen, options.scorer).to(device)
+        left = None if options.minutes is None else max(options.minutes - self._asked_s / 60, 0.0)
+        length = Length(0.0, options.steps) if left is None else Length(left)
+        trainer = Trainer(layer, self._folder.path, self._folder.path, length)
+        if self._folder.has_checkpoint:
+            trainer.course.resume(str(device))
+        self._progress.begin(LEARNING, options.steps if left is None else None)
+        rng = np.random.default_rng([options.seed, trainer.course.steps])
+        objective = MapObjective(Batches(cases, self._embed, rng), box_loss)
+        trainer.run(
+            objective,
+            on_step=lambda: self._progress.advance(trainer.course.steps),
+            should_stop=lambda: self._progress.stopping,
+        )
+        return trainer
+
+    def _measured(self, pictures: Sequence[TaughtPicture], trainer: Trainer) -> AdaptResult:
+        cases = cases_of_pictures(pictures, held_out=True)
+        self._progress.begin(MEASURING, None)
+        before, after = (
+            measure(realiser, cases, self._embed, levels=self._qwen.knows_levels)[HELD_OUT]
+            for realiser in (RelevanceRealiser(), trainer.layer.cpu().realiser)
+        )
+        learned = [picture for picture in pictures if not picture.held_out]
+        return AdaptResult(
+            before=before,
+            after=after,
+            pictures=len(learned),
+            questions=sum(len(picture.questions) for picture in learned),
+            held_out=len(pictures) - len(learned),
+            held_out_questions=len(cases),
+            labelled=sum(len(picture.questions) for picture in pictures if picture.held_out and picture.labelled),
+            unread=self._unread,
+            steps=trainer.course.steps,
+            minutes=round((self._asked_s + trainer.course.spent_s) / 60, 2),
+        )

@@ -1,0 +1,116 @@
+"""`AdaptFolder`: files of an adaptation, from its beginning to the allocator that comes of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arr_coc.adaptation.lessons import TaughtPicture
+from arr_coc.adaptation.training_run import CHECKPOINT, CURVE
+from arr_coc.errors import ModelError, OptionError
+from arr_coc.layer import CONFIG_FILE, WEIGHTS_FILE, write_whole
+
+ABOUT_FILE = "adapt.json"
+PICTURES_FILE = "pictures.pt"
+KNOWN_FILES = frozenset({ABOUT_FILE, PICTURES_FILE, CHECKPOINT, CURVE, CONFIG_FILE, WEIGHTS_FILE})
+
+_NAMED = 3
+"""Files that a message names."""
+
+
+class AdaptFolder:
+    """A folder that an allocator is made in: `ARRCOCLayer.from_pretrained` reads it once there is one.
+
+    `adapt.json` says what it is made of, and what was measured when it is finished; until then `pictures.pt` and the
+    trainer's checkpoint are what the next run goes on from. Every file is written whole or not at all.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def check(self, *, resume: bool) -> None:
+        """Raises OptionError where the folder cannot be begun, or with `resume` gone on with; changes nothing."""
+        if self.path.exists() and not self.path.is_dir():
+            raise OptionError(f"{self.path} is a file", "name a folder for the allocator")
+        held = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
+        about = self._about()
+        if held and about is None:
+            names = ", ".join(held[:_NAMED]) + (", ..." if len(held) > _NAMED else "")
+            raise OptionError(f"{self.path} holds something else ({names})", "name a new or empty folder")
+        if about is None:
+            if resume:
+                raise OptionError(f"{self.path} holds nothing to go on with", "leave out --resume to begin")
+            return
+        if about["finished"]:
+            raise OptionError(
+                f"the allocator in {self.path} is finished", "use it with --allocator, or name a new folder"
+            )
+        if not resume:
+            raise OptionError(f"{self.path} holds an unfinished run", "add --resume to go on, or name a new folder")
+
+    def begin(self, made_of: Mapping[str, str]) -> None:
+        """Begin, or go on where an earlier run was made of the same; `made_of` names each thing for people.
+
+        Raises OptionError where it was made of something else, and OSError where the folder cannot be written.
+        """
+        about = self._about()
+        if about is None:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._write_about({"finished": False, "made_of": dict(made_of)})
+            return
+        before = about["made_of"]
+        other = [name for name in sorted({*before, *made_of}) if before.get(name) != made_of.get(name)]
+        if other:
+            raise OptionError(
+                f"{self.path} was begun with other {other[0]}", "give what it was begun with, or name a new folder"
+            )
+
+    def finish(self, made_of: Mapping[str, str], figures: Mapping[str, Any]) -> None:
+        """Keep what was measured, and remove what only an unfinished run needs."""
+        self._write_about({"finished": True, "made_of": dict(made_of), **figures})
+        for name in (CHECKPOINT, PICTURES_FILE):
+            with suppress(FileNotFoundError):
+                (self.path / name).unlink()
+
+    def save_pictures(self, pictures: Sequence[TaughtPicture], planned: int, spent_s: float) -> None:
+        """Keep the pictures that were asked about; `planned` of all lessons are done, which took `spent_s`."""
+        state = {"pictures": [picture.state() for picture in pictures], "planned": planned, "spent_s": spent_s}
+        written = io.BytesIO()
+        torch.save(state, written)
+        write_whole(self.path / PICTURES_FILE, written.getvalue())
+
+    def load_pictures(self) -> tuple[list[TaughtPicture], int, float]:
+        """What `save_pictures` kept; nothing where there is none. Raises ModelError where it is damaged."""
+        path = self.path / PICTURES_FILE
+        if not path.is_file():
+            return [], 0, 0.0
+        try:
+            state = torch.load(path, weights_only=True)
+            pictures = [TaughtPicture.from_state(one) for one in state["pictures"]]
+            return pictures, int(state["planned"]), float(state["spent_s"])
+        except (RuntimeError, ValueError, TypeError, KeyError, EOFError, pickle.UnpicklingError) as error:
+            raise ModelError(f"{path} is damaged", "remove it to ask the model again, or name a new folder") from error
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """True if an earlier run has learned for some steps."""
+        return (self.path / CHECKPOINT).is_file()
+
+    def _about(self) -> dict[str, Any] | None:
+        """What `adapt.json` says; None where there is none, or it is something else."""
+        try:
+            about = json.loads((self.path / ABOUT_FILE).read_text("utf-8"))
+            whole = isinstance(about["finished"], bool) and isinstance(about["made_of"], dict)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return about if whole else None
+
+    def _write_about(self, about: Mapping[str, Any]) -> None:
+        write_whole(self.path / ABOUT_FILE, (json.dumps(about, indent=2) + "\n").encode())

@@ -1,0 +1,105 @@
+"""`Lesson`: a picture to learn from and what is asked about it; `TaughtPicture`: what is wanted of its tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from arr_coc.adaptation.cases import AllocatorCase, Box, texture_of, tile_shares
+from arr_coc.adaptation.losses import looked_at
+from arr_coc.adaptation.teacher import AttentionTeacher
+from arr_coc.relevance.channels import TextureArray
+from arr_coc.types import TILE_PX, TileGrid
+
+HELD_OUT = "held out"
+"""Kind of the cases that nothing is learned from, which figures are made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A picture uint8 RGB [H, W, 3], the questions about it, and where the boxes of each are known, these.
+
+    Without boxes the model's own attention teaches.
+    """
+
+    image: npt.NDArray[np.uint8]
+    questions: tuple[str, ...]
+    boxes: tuple[tuple[Box, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLesson:
+    """A lesson that is read when it is its turn: `load` returns None where its picture cannot be read.
+
+    Nothing is learned from one that is `held_out`.
+    """
+
+    load: Callable[[], Lesson | None]
+    held_out: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TaughtPicture:
+    """A picture's texture, its questions, and what is wanted of its tiles for each: float32 [questions, gh, gw].
+
+    `labelled`: by boxes, not by the model's attention.
+    """
+
+    texture: TextureArray
+    questions: tuple[str, ...]
+    wanted: torch.Tensor
+    held_out: bool
+    labelled: bool
+
+    @classmethod
+    def of(cls, lesson: Lesson, teacher: AttentionTeacher, *, held_out: bool) -> TaughtPicture:
+        """The lesson once its teacher was asked. Raises as `AttentionTeacher.attention`."""
+        shape = TileGrid.of(*lesson.image.shape[:2]).shape
+        if lesson.boxes is not None:
+            wanted = [torch.from_numpy(tile_shares(boxes, shape, (TILE_PX, TILE_PX))).float() for boxes in lesson.boxes]
+        else:
+            teacher.show(lesson.image)
+            wanted = [looked_at(_on_grid(teacher.attention(question), shape)) for question in lesson.questions]
+        return cls(texture_of(lesson.image), lesson.questions, torch.stack(wanted), held_out, lesson.boxes is not None)
+
+    def cases(self) -> Iterator[AllocatorCase]:
+        """One for each question."""
+        kind = HELD_OUT if self.held_out else ""
+        for question, wanted in zip(self.questions, self.wanted, strict=True):
+            yield AllocatorCase(self.texture, wanted, question, kind)
+
+    def state(self) -> dict[str, Any]:
+        """Tensors and texts, to be kept in a file."""
+        return {
+            "channels": self.texture.channels,
+            "entropy": self.texture.entropy,
+            "questions": list(self.questions),
+            "wanted": self.wanted,
+            "held_out": self.held_out,
+            "labelled": self.labelled,
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> TaughtPicture:
+        """The picture that `state` was made of. Raises KeyError and TypeError where it is none."""
+        texture = TextureArray(state["channels"], state["entropy"])
+        return cls(
+            texture, tuple(state["questions"]), state["wanted"], bool(state["held_out"]), bool(state["labelled"])
+        )
+
+
+def cases_of_pictures(pictures: Sequence[TaughtPicture], *, held_out: bool) -> list[AllocatorCase]:
+    """The cases of all pictures that are held out, or of all others."""
+    return [case for picture in pictures if picture.held_out == held_out for case in picture.cases()]
+
+
+def _on_grid(attention: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
+    """A map of the model's own tiles on the allocator's: some models' tiles are not 32 pixels wide."""
+    if tuple(attention.shape) == shape:
+        return attention
+    return torch.nn.functional.interpolate(attention[None, None], shape, mode="bilinear")[0, 0]

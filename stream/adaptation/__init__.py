@@ -1,0 +1,1 @@
+"""Clips and labels that `adapt` learns from, its progress bar and its table."""

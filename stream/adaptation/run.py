@@ -1,0 +1,101 @@
+"""A run of `adapt`: what it is made of, planned before a model is loaded, and carried out."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from arr_coc.adaptation.adapt import Adaptation, AdaptOptions, AdaptResult
+from arr_coc.adaptation.folder import AdaptFolder
+from arr_coc.adaptation.lessons import PlannedLesson
+from arr_coc.adaptation.questions import GENERIC_QUESTIONS, read_question_file
+from arr_coc.layer import fingerprint
+from arr_coc.qwen.loading import load_qwen
+from stream.adaptation.clips import plan_clips
+from stream.adaptation.labels import plan_labels, read_labels
+from stream.adaptation.progress import AdaptBar
+from stream.control import signals_handled
+from stream.errors import OutputFailed
+from stream.recording.identity import source_fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class LearningMaterial:
+    """Clips to learn from, a file of `questions` about them (None: generic ones), and a file of `boxes`.
+
+    `frames` of all clips together, each of at most `max_tiles`.
+    """
+
+    clips: tuple[str, ...]
+    questions: str | None
+    boxes: str | None
+    frames: int
+    max_tiles: int
+
+    def plan(self, seed: int) -> list[PlannedLesson]:
+        """What is to be learned, in order. Raises SourceError, ConfigError and OptionError for what cannot be read."""
+        asked = GENERIC_QUESTIONS if self.questions is None else read_question_file(_path(self.questions))
+        labels = [] if self.boxes is None else read_labels(_path(self.boxes))
+        clips = plan_clips(self.clips, self.frames, asked, self.max_tiles, seed) if self.clips else []
+        return clips + plan_labels(labels, self.max_tiles, seed)
+
+    def made_of(self) -> dict[str, str]:
+        """What another run must be given to go on, named for people."""
+        return {
+            "clips": _digest(source_fingerprint(clip) or clip for clip in self.clips),
+            "questions": "generic" if self.questions is None else _digest([_path(self.questions).read_text("utf-8")]),
+            "boxes": "none" if self.boxes is None else _digest([_path(self.boxes).read_text("utf-8")]),
+            "--frames": str(self.frames),
+            "--max-tiles": str(self.max_tiles),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherOptions:
+    """The model that is asked: a folder or hub name (None: the bundled one), and where it computes."""
+
+    model: str | None
+    device: str
+    dtype: str
+
+
+def run_adaptation(
+    material: LearningMaterial, teacher: TeacherOptions, folder: str, options: AdaptOptions, *, resume: bool
+) -> AdaptResult | None:
+    """Make an allocator in a folder, with a progress bar; None where Ctrl-C ended it.
+
+    Raises what `LearningMaterial.plan`, `load_qwen` and `Adaptation.run` raise, and OutputFailed where the folder
+    cannot be written.
+    """
+    made = AdaptFolder(_path(folder))
+    made.check(resume=resume)
+    planned = material.plan(options.seed)
+    with AdaptBar() as bar, signals_handled(bar.on_signal):
+        bar.begin("loading the model", None)
+        qwen = load_qwen(teacher.model, device=teacher.device, dtype=teacher.dtype)
+        made_of = {
+            "model weights": fingerprint(qwen.model.get_input_embeddings().weight),
+            **material.made_of(),
+            "--seed": str(options.seed),
+            "--scorer": options.scorer,
+        }
+        try:
+            return Adaptation(qwen, made, options, bar).run(planned, made_of)
+        except OSError as error:
+            if error.strerror is None or error.errno is None:
+                raise
+            raise OutputFailed(
+                f"cannot write {made.path}: {os.strerror(error.errno)}; what was saved before is whole",
+                "make room, and go on with --resume",
+            ) from error
+
+
+def _path(name: str) -> Path:
+    return Path(name).expanduser()
+
+
+def _digest(texts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]

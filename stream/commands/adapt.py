@@ -1,0 +1,120 @@
+"""`adapt` command: an allocator for a model, learned from clips without labels, or from boxes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from stream.commands.options import Device, Dtype, Model, parse_count, parse_duration, text_option
+from stream.commands.outcome import INTERRUPTED, report_note
+from stream.errors import ConfigError, SourceError
+
+FRAMES, STEPS, MAX_TILES, SEED = 160, 1500, 1024, 1
+SCORERS = ("film", "cross")
+
+CONTINUE = "not finished: the same command with --resume goes on where this one stopped"
+
+
+def adapt(
+    clips: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="CLIP...", help="Videos, pictures or folders of pictures to learn from.", show_default=False
+        ),
+    ] = None,
+    *,
+    output: Annotated[str, text_option("--output", "-o", metavar="FOLDER", help="Folder for the allocator.")],
+    model: Model = None,
+    question: Annotated[
+        str | None,
+        text_option("--question", metavar="FILE", help="Questions to learn from, one a line. [generic ones]"),
+    ] = None,
+    boxes: Annotated[
+        str | None,
+        text_option("--boxes", metavar="FILE", help="Also learn from labels: JSONL of pictures, questions and boxes."),
+    ] = None,
+    frames: Annotated[
+        str | None, text_option("--frames", metavar="N", help=f"Frames of all clips together. [{FRAMES}]")
+    ] = None,
+    steps: Annotated[str | None, text_option("--steps", metavar="N", help=f"Steps of learning. [{STEPS}]")] = None,
+    minutes: Annotated[
+        str | None,
+        text_option("--minutes", metavar="TIME", help="Time in all, in place of --steps: 10, 90s, 1h. [no limit]"),
+    ] = None,
+    max_tiles: Annotated[
+        str | None,
+        text_option("--max-tiles", metavar="N", help=f"Scale frames down to so many tiles. [{MAX_TILES}]"),
+    ] = None,
+    scorer: Annotated[
+        str | None, text_option("--scorer", metavar="NAME", help="Kind of query scorer: film or cross. [film]")
+    ] = None,
+    seed: Annotated[
+        str | None, text_option("--seed", metavar="N", help=f"Seed of weights and of what is drawn. [{SEED}]")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted or killed.")] = False,
+    device: Device = None,
+    dtype: Dtype = None,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log as JSON lines on stderr.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,
+) -> int:
+    """Make an allocator for a model, from clips without labels.
+
+    The model is asked about frames, shown all of their tokens, and the allocator learns to look where the model looks.
+    Other commands use it with --allocator.
+    """
+    if not clips and boxes is None:
+        raise ConfigError("no CLIP to learn from; give videos or pictures, or --boxes FILE")
+    if steps is not None and minutes is not None:
+        raise ConfigError("--steps and --minutes both say how long; give one of them")
+    if scorer is not None and scorer not in SCORERS:
+        raise ConfigError(f"--scorer must be {' or '.join(SCORERS)}; got {scorer!r}")
+    count, tiles = _count("--frames", frames, FRAMES), _count("--max-tiles", max_tiles, MAX_TILES)
+    taken, drawn = _count("--steps", steps, STEPS), _count("--seed", seed, SEED)
+    limit = None if minutes is None else _minutes(minutes)
+    _check(clips or (), model)
+
+    from arr_coc.adaptation.adapt import AdaptOptions
+    from stream.adaptation.report import print_adaptation
+    from stream.adaptation.run import LearningMaterial, TeacherOptions, run_adaptation
+    from stream.commands.run import report_written
+
+    material = LearningMaterial(tuple(clips or ()), question, boxes, count, tiles)
+    teacher = TeacherOptions(model, device or "auto", dtype or "auto")
+    options = AdaptOptions(taken, limit, drawn, scorer or SCORERS[0])  # type: ignore[arg-type]
+    result = run_adaptation(material, teacher, output, options, resume=resume)
+    if result is None:
+        report_note(CONTINUE)
+        return INTERRUPTED
+    print_adaptation(result)
+    report_written([os.path.join(output, "adapt.json")])
+    report_note(f"other commands use it with --allocator {output}")
+    return 0
+
+
+def _check(clips: Sequence[str], model: str | None) -> None:
+    """Raises SourceError and ModelError where a clip or the model is not there, before anything is loaded."""
+    from stream.answer.model import model_name
+    from stream.commands.run import check_source
+    from stream.config import CaptureConfig, Config, NetworkConfig
+    from stream.sources.address import STDIN, is_live_address, redacted
+
+    for clip in clips:
+        if clip == STDIN or is_live_address(clip):
+            name = "standard input" if clip == STDIN else redacted(clip)
+            raise SourceError(f"{name} can be read only once, in order", "record it, and give the file")
+        check_source(clip, CaptureConfig(), NetworkConfig())
+    config = Config()
+    model_name(config.model_copy(update={"answer": config.answer.model_copy(update={"model": model})}))
+
+
+def _count(option: str, text: str | None, usual: int) -> int:
+    return usual if text is None else parse_count(option, text)
+
+
+def _minutes(text: str) -> float:
+    """Read a length of time, whose bare number means minutes. Raises ConfigError."""
+    bare = text.strip().replace(".", "", 1).isdigit()
+    return parse_duration("--minutes", f"{text.strip()}m" if bare else text) / 60
