@@ -15,6 +15,9 @@ from arr_coc.resources import bundled_folder
 ALLOCATOR_FOLDER = "arr_coc"
 """Where a model's folder holds its allocator, as `ARRCOCLayer.save_pretrained` writes it."""
 
+ALLOCATOR_FILES = ("config.json", "model.safetensors")
+"""Configuration and weights of an allocator."""
+
 WANTED_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -52,6 +55,30 @@ def local_folder(name: str | Path) -> Path | None:
     if isinstance(name, Path) or not _HUB_NAME.fullmatch(name) or name.startswith("."):
         raise ModelNotFound(f"there is no folder {name}", "give one, or a name on the hub as owner/model")
     return None
+
+
+def allocator_folder(name: str | Path) -> Path | None:
+    """The folder of an allocator, or None where it is a name on the hub.
+
+    Raises ModelNotFound where there is no such folder, or it holds no allocator.
+    """
+    try:
+        folder = local_folder(name)
+    except ModelNotFound as error:
+        raise ModelNotFound(f"no allocator: {error.problem}", "give a folder that `adapt` wrote") from error
+    if folder is not None:
+        check_allocator_files(folder)
+    return folder
+
+
+def check_allocator_files(folder: Path) -> None:
+    """Raises ModelNotFound where a folder lacks a file of an allocator."""
+    for file in ALLOCATOR_FILES:
+        if not (folder / file).is_file():
+            files = " and ".join(ALLOCATOR_FILES)
+            raise ModelNotFound(
+                f"{folder} holds no {file}", f"an allocator's folder, as `adapt` writes it, has {files}"
+            )
 
 
 def cached_folder(name: str) -> Path | None:

@@ -36,8 +36,8 @@ from arr_coc.allocation.choice_gradient import (
     token_of_tiles,
 )
 from arr_coc.budget import DEFAULT_BUDGET, Budget, check_budget, tokens_for
-from arr_coc.errors import ModelError, ModelNotFound, NonFiniteError, OptionError, ProfileError, ShapeError
-from arr_coc.hub import ALLOCATOR_FOLDER, download, local_folder
+from arr_coc.errors import ModelError, NonFiniteError, OptionError, ProfileError, ShapeError
+from arr_coc.hub import ALLOCATOR_FILES, ALLOCATOR_FOLDER, allocator_folder, check_allocator_files, download
 from arr_coc.ops.pictures import check_tensor
 from arr_coc.ops.regions import region_mean, region_scales, token_positions
 from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
@@ -48,8 +48,7 @@ from arr_coc.types import TILE_PX, Allocation
 
 log = logging.getLogger(__name__)
 
-CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "model.safetensors"
+CONFIG_FILE, WEIGHTS_FILE = ALLOCATOR_FILES
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,12 +260,8 @@ class ARRCOCLayer(nn.Module):
 
         `token`: for private and gated ones. Raises ModelNotFound, and ModelError where the files do not fit.
         """
-        path = local_folder(name) or download(str(name), token, (CONFIG_FILE, WEIGHTS_FILE))
-        for file in (CONFIG_FILE, WEIGHTS_FILE):
-            if not (path / file).is_file():
-                raise ModelNotFound(
-                    f"{path} holds no {file}; an ARRCOCLayer folder has {CONFIG_FILE} and {WEIGHTS_FILE}"
-                )
+        path = allocator_folder(name) or download(str(name), token, ALLOCATOR_FILES)
+        check_allocator_files(path)
         try:
             settings = json.loads((path / CONFIG_FILE).read_text("utf-8"))
         except ValueError as error:

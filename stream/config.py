@@ -185,6 +185,9 @@ class AnswerConfig(Section):
 
     model: str | None = Field(default=None, min_length=1)
     """Folder or hub name; the bundled model when absent."""
+    allocator: str | None = Field(default=None, min_length=1)
+    """Folder or hub name of an allocator for the model, as `adapt` makes one; when absent, the one that came with the
+    model, if any."""
     query: str = Field(default=DEFAULT_QUERY, min_length=1, max_length=QUERY_LIMIT_CHARS)
     """The question or instruction."""
     encode: Literal["full", "prune", "sparse", "incremental", "weighted"] = "sparse"

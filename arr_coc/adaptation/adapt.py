@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -111,16 +112,14 @@ class Adaptation:
     def _ask(self, planned: Sequence[PlannedLesson]) -> list[TaughtPicture]:
         """The pictures once the model was asked about them: those of an earlier run, and new ones."""
         pictures, done, self._asked_s = self._folder.load_pictures()
-        teacher = AttentionTeacher(self._qwen)
         self._progress.begin(ASKING, len(planned))
         before_s, started_s = self._asked_s, time.perf_counter()
         saved_s = started_s
         try:
             while done < len(planned) and not self._progress.stopping and not self._asked_enough(pictures):
                 self._progress.advance(done)
-                lesson = planned[done].load()
-                if lesson is not None:
-                    pictures.append(TaughtPicture.of(lesson, teacher, held_out=planned[done].held_out))
+                if (picture := self._taught(planned[done])) is not None:
+                    pictures.append(picture)
                 done += 1
                 now_s = time.perf_counter()
                 self._asked_s = before_s + now_s - started_s
@@ -132,6 +131,19 @@ class Adaptation:
         self._progress.advance(done)
         self._unread = done - len(pictures)
         return pictures
+
+    @cached_property
+    def _teacher(self) -> AttentionTeacher:
+        return AttentionTeacher(self._qwen)
+
+    def _taught(self, planned: PlannedLesson) -> TaughtPicture | None:
+        """The lesson's picture with what is wanted of its tiles; None where it cannot be read."""
+        lesson = planned.load()
+        if lesson is None:
+            return None
+        if lesson.boxes is not None:
+            return TaughtPicture.labelled_by_boxes(lesson, held_out=planned.held_out)
+        return TaughtPicture.looked_at_by(self._teacher, lesson, held_out=planned.held_out)
 
     def _asked_enough(self, pictures: Sequence[TaughtPicture]) -> bool:
         limit = self._options.minutes

@@ -57,15 +57,20 @@ class TaughtPicture:
     labelled: bool
 
     @classmethod
-    def of(cls, lesson: Lesson, teacher: AttentionTeacher, *, held_out: bool) -> TaughtPicture:
-        """The lesson once its teacher was asked. Raises as `AttentionTeacher.attention`."""
+    def labelled_by_boxes(cls, lesson: Lesson, *, held_out: bool) -> TaughtPicture:
+        """A lesson whose boxes are known."""
+        assert lesson.boxes is not None, "without boxes the model is asked"
         shape = TileGrid.of(*lesson.image.shape[:2]).shape
-        if lesson.boxes is not None:
-            wanted = [torch.from_numpy(tile_shares(boxes, shape, (TILE_PX, TILE_PX))).float() for boxes in lesson.boxes]
-        else:
-            teacher.show(lesson.image)
-            wanted = [looked_at(_on_grid(teacher.attention(question), shape)) for question in lesson.questions]
-        return cls(texture_of(lesson.image), lesson.questions, torch.stack(wanted), held_out, lesson.boxes is not None)
+        wanted = [torch.from_numpy(tile_shares(boxes, shape, (TILE_PX, TILE_PX))).float() for boxes in lesson.boxes]
+        return cls(texture_of(lesson.image), lesson.questions, torch.stack(wanted), held_out, labelled=True)
+
+    @classmethod
+    def looked_at_by(cls, teacher: AttentionTeacher, lesson: Lesson, *, held_out: bool) -> TaughtPicture:
+        """A lesson once its teacher was asked. Raises as `AttentionTeacher.attention`."""
+        shape = TileGrid.of(*lesson.image.shape[:2]).shape
+        teacher.show(lesson.image)
+        wanted = [looked_at(_on_grid(teacher.attention(question), shape)) for question in lesson.questions]
+        return cls(texture_of(lesson.image), lesson.questions, torch.stack(wanted), held_out, labelled=False)
 
     def cases(self) -> Iterator[AllocatorCase]:
         """One for each question."""

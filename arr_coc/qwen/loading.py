@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from arr_coc.errors import ModelError, counted
 from arr_coc.hub import bundled_model_path, download, local_folder
-from arr_coc.layer import load_bundled_layer
+from arr_coc.layer import load_bundled_layer, load_layer
 from arr_coc.qwen.checkpoint import family_of, read_config
 from arr_coc.qwen.memory_estimate import ModelSpec
 from arr_coc.qwen.preprocess import Preprocessing
@@ -60,16 +60,18 @@ def load_qwen(
     dtype: str = "auto",
     device_map: str | dict[str, Any] | None = None,
     token: str | None = None,
+    allocator: str | Path | None = None,
 ) -> QwenVL:
     """Loads a model. `name`: a folder, a name on the hub (`owner/model`), or None for the bundled model.
 
-    Allocator weights in its folder `arr_coc` come along where they were trained for these very weights.
+    Allocator weights in its folder `arr_coc` come along where they were trained for these very weights; `allocator`
+    names others in their place, a folder that `adapt` wrote or a name on the hub.
 
     `device`: `auto` is the first CUDA device, else the CPU. `dtype`: `auto` is the checkpoint's own, on the CPU what
     `dtype_on_cpu` says. `device_map`, as accelerate's, spreads the model over several devices in place of `device`.
     `token`: for private and gated models on the hub.
     Raises ModelNotFound (no such folder or name, no weights, no network) and ModelError (gated, another architecture,
-    damaged files, a device or dtype that is not there, too little memory).
+    damaged files, a device or dtype that is not there, too little memory, an allocator of another model).
     """
     target = _device(device)
     folder = bundled_model_path() if name is None else local_folder(name)
@@ -85,8 +87,12 @@ def load_qwen(
         model = _load_model(folder, model_id, _dtype(dtype), target, device_map)
         tokenizer = _load_tokenizer(folder, model_id, model.config)
     preprocessing = Preprocessing.read(folder, int(model.config.vision_config.patch_size))
-    allocator = load_bundled_layer(folder, model.get_input_embeddings().weight, model_id)
-    return QwenVL(model, tokenizer, preprocessing, model_id, facts.family, allocator)
+    embeddings = model.get_input_embeddings().weight
+    if allocator is None:
+        layer = load_bundled_layer(folder, embeddings, model_id)
+    else:
+        layer = load_layer(allocator, embeddings, model_id)
+    return QwenVL(model, tokenizer, preprocessing, model_id, facts.family, layer)
 
 
 @contextmanager

@@ -103,7 +103,7 @@ class RelevanceRealiser(nn.Module):
 
     `query_dim` is the width of the question's embeddings that the learned parts take; 0 leaves those parts out.
     `trained_for` names the model whose embeddings they were trained on: questions embedded by another model are not
-    given to them. `scorer` is the learned part of participation: "film" or "cross". `channels` is the profile of the
+    given to them. `scorer` is the learned part of participation: "cross" or "film". `channels` is the profile of the
     texture arrays that it takes; `axes` map embeddings to channels of a profile that has them, where learned parts read
     those.
     """

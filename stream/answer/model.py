@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from arr_coc.hub import bundled_model_path, local_folder
+from arr_coc.hub import allocator_folder, bundled_model_path, local_folder
 from arr_coc.qwen.checkpoint import check_folder, folder_token_ids, read_config, unseen_words
 from arr_coc.types import NEEDS_TOKENS_ONLY, Feedback, FramePacket, QueryEmbedding, TokenPacket
 from stream.config import Config
@@ -192,8 +192,13 @@ class QwenAnswerModel:
 
 
 def model_name(config: Config) -> str:
-    """Return the model's name for people. Raises ModelNotFound or ModelError where its folder is unusable."""
+    """Return the model's name for people.
+
+    Raises ModelNotFound or ModelError where its folder, or that of the allocator named for it, is unusable.
+    """
     name = config.answer.model
+    if config.answer.allocator is not None:
+        allocator_folder(config.answer.allocator)
     folder = bundled_model_path() if name is None else local_folder(name)
     if folder is None:
         return str(name)
@@ -209,7 +214,7 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
 
     answer = config.answer
     window = _window_options(config)
-    qwen = load_qwen(answer.model, device=answer.device, dtype=answer.dtype)
+    qwen = load_qwen(answer.model, device=answer.device, dtype=answer.dtype, allocator=answer.allocator)
     decoding = Decoding(
         max_tokens=answer.max_tokens, temperature=answer.temperature, top_p=answer.top_p, seed=answer.seed
     )

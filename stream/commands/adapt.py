@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +14,7 @@ from stream.commands.outcome import INTERRUPTED, report_note
 from stream.errors import ConfigError, SourceError
 
 FRAMES, STEPS, MAX_TILES, SEED = 160, 1500, 1024, 1
-SCORERS = ("film", "cross")
+SCORERS = ("cross", "film")
 
 CONTINUE = "not finished: the same command with --resume goes on where this one stopped"
 
@@ -49,7 +50,7 @@ def adapt(
         text_option("--max-tiles", metavar="N", help=f"Scale frames down to so many tiles. [{MAX_TILES}]"),
     ] = None,
     scorer: Annotated[
-        str | None, text_option("--scorer", metavar="NAME", help="Kind of query scorer: film or cross. [film]")
+        str | None, text_option("--scorer", metavar="NAME", help="Kind of query scorer: cross or film. [cross]")
     ] = None,
     seed: Annotated[
         str | None, text_option("--seed", metavar="N", help=f"Seed of weights and of what is drawn. [{SEED}]")
@@ -74,7 +75,7 @@ def adapt(
     count, tiles = _count("--frames", frames, FRAMES), _count("--max-tiles", max_tiles, MAX_TILES)
     taken, drawn = _count("--steps", steps, STEPS), _count("--seed", seed, SEED)
     limit = None if minutes is None else _minutes(minutes)
-    _check(clips or (), model)
+    _check(clips or (), model, question)
 
     from arr_coc.adaptation.adapt import AdaptOptions
     from stream.adaptation.report import print_adaptation
@@ -94,8 +95,10 @@ def adapt(
     return 0
 
 
-def _check(clips: Sequence[str], model: str | None) -> None:
-    """Raises SourceError and ModelError where a clip or the model is not there, before anything is loaded."""
+def _check(clips: Sequence[str], model: str | None, question: str | None) -> None:
+    """Raises SourceError, ModelError and OptionError where a clip, the model or the questions cannot be used, before
+    anything is loaded."""
+    from arr_coc.adaptation.questions import read_question_file
     from stream.answer.model import model_name
     from stream.commands.run import check_source
     from stream.config import CaptureConfig, Config, NetworkConfig
@@ -106,6 +109,8 @@ def _check(clips: Sequence[str], model: str | None) -> None:
             name = "standard input" if clip == STDIN else redacted(clip)
             raise SourceError(f"{name} can be read only once, in order", "record it, and give the file")
         check_source(clip, CaptureConfig(), NetworkConfig())
+    if question is not None:
+        read_question_file(Path(question).expanduser())
     config = Config()
     model_name(config.model_copy(update={"answer": config.answer.model_copy(update={"model": model})}))
 

@@ -116,6 +116,11 @@ Model = Annotated[
     text_option("--model", "-m", metavar="NAME", help="Folder or hub name of a Qwen-VL model. [bundled]"),
     ConfigKey("answer.model"),
 ]
+Allocator = Annotated[
+    str | None,
+    text_option("--allocator", metavar="FOLDER", help="Allocator for the model, made by `adapt`. [the model's own]"),
+    ConfigKey("answer.allocator"),
+]
 Encode = Annotated[
     str | None,
     text_option(
@@ -195,6 +200,7 @@ class RunOptions:
         ConfigKey("answer.query"),
     ] = None
     model: Model = None
+    allocator: Allocator = None
     every: Annotated[
         str | None,
         text_option("--every", metavar="SECONDS", help="Time between answers, or none: only at cuts. [2]"),
@@ -373,7 +379,11 @@ class RunOptions:
         """Raise ConfigError for an option about the model where that is elsewhere."""
         if config.answer.server is None:
             return
-        for option, given in (("-m", self.model), ("--device", self.device), ("--dtype", self.dtype)):
+        about_model = (
+            *(("-m", self.model), ("--allocator", self.allocator)),
+            *(("--device", self.device), ("--dtype", self.dtype)),
+        )
+        for option, given in about_model:
             if given is not None:
                 raise ConfigError(
                     f"{option} {given} has no effect with --server: the model is the one that {config.answer.server} "

@@ -9,6 +9,7 @@ import typer
 
 from stream import logs
 from stream.commands.options import (
+    Allocator,
     Assignments,
     ConfigFiles,
     ConfigKey,
@@ -87,6 +88,7 @@ def serve_answers(
         str, typer.Argument(metavar="ADDRESS", help="Address to listen on, such as tcp://0.0.0.0:5555.")
     ],
     model: Model = None,
+    allocator: Allocator = None,
     encode: Encode = None,
     max_tokens: Annotated[
         str | None,
@@ -117,8 +119,8 @@ def serve_answers(
 
     layers = [layer_from_file(name) for name in config or ()]
     layers += [layer_from_assignment(assignment) for assignment in set_ or ()]
-    options = {"model": model, "encode": encode, "max_tokens": max_tokens, "device": device, "dtype": dtype}
-    layers += layers_from_options(serve_answers, **options, keys=keys, plain_tcp=plain_tcp)
+    options = {"model": model, "allocator": allocator, "encode": encode, "max_tokens": max_tokens}
+    layers += layers_from_options(serve_answers, **options, device=device, dtype=dtype, keys=keys, plain_tcp=plain_tcp)
     made = build_config(layers)
 
     from stream.answer.model import model_name

@@ -19,7 +19,15 @@ from typing import Annotated, Any
 import msgspec
 
 from arr_coc.errors import ModelNotFound, counted
-from arr_coc.hub import ALLOCATOR_FOLDER, WANTED_FILES, bundled_model_path, cached_folder, local_folder
+from arr_coc.hub import (
+    ALLOCATOR_FILES,
+    ALLOCATOR_FOLDER,
+    WANTED_FILES,
+    allocator_folder,
+    bundled_model_path,
+    cached_folder,
+    local_folder,
+)
 from stream.config import Config
 from stream.errors import RecordingError
 
@@ -35,6 +43,7 @@ UNKNOWN = "unknown"
 WITHOUT_EFFECT = (
     "source",
     "answer.model",
+    "answer.allocator",
     "output.",
     "network.",
     "texture.backend",
@@ -73,7 +82,10 @@ def run_fingerprint(config: Config) -> dict[str, str] | None:
         for key, value in _leaves(config.model_dump(mode="json"))
         if not any(key == name or (name.endswith(".") and key.startswith(name)) for name in WITHOUT_EFFECT)
     }
-    return {"source": source, "model": _model(config.answer.model), **settings, "program": version("arr-coc-stream")}
+    files = {"source": source, "model": _model(config.answer.model)}
+    if config.answer.allocator is not None:
+        files["allocator"] = _allocator(config.answer.allocator)
+    return {**files, **settings, "program": version("arr-coc-stream")}
 
 
 def fingerprint(path: Path) -> str:
@@ -125,6 +137,11 @@ def _model(name: str | None) -> str:
         return str(name)
     own = folder / ALLOCATOR_FOLDER
     return f"{folder.name} ({_folder(folder)}" + (f", allocator {_folder(own)})" if own.is_dir() else ")")
+
+
+def _allocator(name: str) -> str:
+    folder = allocator_folder(name)
+    return name if folder is None else f"{folder.name} ({_files(folder / file for file in ALLOCATOR_FILES)})"
 
 
 def _folder(folder: Path) -> str:

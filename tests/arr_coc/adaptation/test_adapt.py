@@ -1,0 +1,302 @@
+"""Adapting an allocator: it learns what the model looks at, and whatever ends it, the next run goes on."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from arr_coc.adaptation import adapt as adapt_module
+from arr_coc.adaptation import folder as folder_module
+from arr_coc.adaptation.adapt import ASKING, LEARNING, LEAST_PICTURES, Adaptation, AdaptOptions, AdaptResult
+from arr_coc.adaptation.cases import AllocatorCase
+from arr_coc.adaptation.folder import AdaptFolder
+from arr_coc.adaptation.lessons import Lesson, PlannedLesson, TaughtPicture
+from arr_coc.adaptation.losses import looked_at
+from arr_coc.adaptation.teacher import AttentionTeacher
+from arr_coc.errors import ModelError, OptionError
+from arr_coc.layer import ARRCOCLayer, fingerprint, load_layer
+from arr_coc.qwen.attention import AttentionProbe
+from arr_coc.qwen.qwenvl import QwenVL
+from tests.support.models import tiny_qwen
+
+MADE_OF = {"clips": "some", "--seed": "1"}
+QUESTIONS = ("Where is the red circle?", "What is the number in the upper left?")
+
+
+class Watcher:
+    """A progress that keeps what it is told, and stops where it is told to."""
+
+    def __init__(self, stop_in: str = "", at: int = 0) -> None:
+        self.phases: list[str] = []
+        self.done: dict[str, int] = {}
+        self._stop = stop_in, at
+
+    def begin(self, phase: str, total: int | None) -> None:
+        self.phases.append(phase)
+
+    def advance(self, done: int) -> None:
+        self.done[self.phases[-1]] = done
+
+    @property
+    def stopping(self) -> bool:
+        phase, at = self._stop
+        return bool(self.phases) and self.phases[-1] == phase and self.done.get(phase, 0) >= at
+
+
+@pytest.fixture(scope="module")
+def qwen() -> QwenVL:
+    return tiny_qwen()
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def image(number: int) -> np.ndarray:
+    made = np.random.default_rng(number).integers(0, 60, (64, 96, 3)).astype(np.uint8)
+    made[:32, 32 * (number % 3) : 32 * (number % 3) + 32] = (250, 40, 30)
+    return made
+
+
+def lessons(count: int = 12, load: Callable[[int], Lesson | None] | None = None) -> list[PlannedLesson]:
+    read = load or (lambda number: Lesson(image(number), QUESTIONS))
+    return [PlannedLesson(lambda number=number: read(number), number % 4 == 3) for number in range(count)]  # type: ignore[misc]
+
+
+def adapted(
+    qwen: QwenVL,
+    folder: Path,
+    watcher: Watcher | None = None,
+    steps: int = 6,
+    planned: list[PlannedLesson] | None = None,
+) -> AdaptResult | None:
+    made = Adaptation(qwen, AdaptFolder(folder), AdaptOptions(steps=steps), watcher or Watcher())
+    return made.run(planned or lessons(), MADE_OF)
+
+
+def test_what_is_looked_at_is_a_fifth_of_the_largest_attention_or_more() -> None:
+    attention = torch.tensor([[[0.1, 0.5, 0.04]], [[0.0, 0.0, 0.0]]])
+    assert looked_at(attention).tolist() == [[[1, 1, 0]], [[0, 0, 0]]]
+
+
+def test_an_allocator_is_made_that_fits_its_model(qwen: QwenVL, tmp_path: Path) -> None:
+    watcher = Watcher()
+    result = adapted(qwen, tmp_path / "made", watcher)
+    assert result is not None
+    assert watcher.phases == [ASKING, LEARNING, adapt_module.MEASURING]
+    assert watcher.done == {ASKING: 12, LEARNING: 6}
+    assert (result.pictures, result.questions, result.held_out, result.held_out_questions) == (9, 18, 3, 6)
+    assert (result.steps, result.unread, result.labelled) == (6, 0, 0)
+    embeddings = qwen.model.get_input_embeddings().weight
+    layer = load_layer(tmp_path / "made", embeddings, "tiny")
+    assert layer.realiser.knows("tiny")
+    about = json.loads((tmp_path / "made" / "adapt.json").read_text())
+    assert about["finished"]
+    assert about["after"] == result.after
+    assert {path.name for path in (tmp_path / "made").iterdir()} == {"adapt.json", "config.json", "model.safetensors"}
+
+
+def test_learning_finds_more_of_what_the_model_looks_at(qwen: QwenVL, tmp_path: Path) -> None:
+    class Teacher:
+        """Looks at the lower row, where nothing stands out, whatever is asked."""
+
+        def show(self, image: np.ndarray) -> None:
+            self.looks = torch.tensor([[0.05] * 3, [1.0] * 3])
+
+        def attention(self, question: str) -> torch.Tensor:
+            return self.looks
+
+    made = Adaptation(qwen, AdaptFolder(tmp_path / "made"), AdaptOptions(steps=60), Watcher())
+    made.__dict__["_teacher"] = Teacher()
+    result = made.run(lessons(24), MADE_OF)
+    assert result is not None
+    assert result.after["matched_iou"] > 0.9 > result.before["matched_iou"]
+
+
+def test_boxes_teach_in_place_of_the_model(qwen: QwenVL, tmp_path: Path) -> None:
+    def labelled(number: int) -> Lesson:
+        left = 32.0 * (number % 3)
+        return Lesson(image(number), QUESTIONS[:1], (((left, 0.0, left + 32, 32.0),),))
+
+    unreadable = tiny_qwen()
+    del unreadable.language_model.layers[1].self_attn.q_proj  # what would be asked for attention cannot be
+    result = adapted(unreadable, tmp_path / "made", steps=60, planned=lessons(24, labelled))
+    assert result is not None
+    assert result.labelled == result.held_out_questions == 6
+    assert result.after["matched_iou"] > 0.9
+
+
+def test_a_model_whose_attention_cannot_be_read_cannot_teach(tmp_path: Path) -> None:
+    unreadable = tiny_qwen()
+    del unreadable.language_model.layers[1].self_attn.q_proj
+    with pytest.raises(ModelError, match="the attention of tiny-qwen3_vl cannot be read, so it cannot teach; take"):
+        adapted(unreadable, tmp_path / "made")
+
+
+def test_attention_that_is_nowhere_cannot_teach(qwen: QwenVL, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AttentionProbe, "attention", lambda self: torch.zeros(6))
+    teacher = AttentionTeacher(qwen)
+    teacher.show(image(0))
+    with pytest.raises(ModelError, match="cannot be read, so it cannot teach"):
+        teacher.attention(QUESTIONS[0])
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl"])
+def test_models_with_other_tiles_teach_on_the_allocators_tiles(family: str) -> None:
+    lesson = Lesson(image(0), QUESTIONS)
+    taught = TaughtPicture.looked_at_by(AttentionTeacher(tiny_qwen(family)), lesson, held_out=False)
+    assert taught.wanted.shape == (2, *taught.texture.entropy.shape) == (2, 2, 3)
+    assert all(wanted.any() for wanted in taught.wanted)
+
+
+@pytest.mark.parametrize(("phase", "at"), [(ASKING, 5), (LEARNING, 3)])
+def test_an_interrupted_run_goes_on_where_it_was(qwen: QwenVL, tmp_path: Path, phase: str, at: int) -> None:
+    stopped = Watcher(phase, at)
+    assert adapted(qwen, tmp_path / "made", stopped) is None
+    with pytest.raises(OptionError, match="holds an unfinished run; add --resume"):
+        AdaptFolder(tmp_path / "made").check(resume=False)
+    AdaptFolder(tmp_path / "made").check(resume=True)
+
+    read: list[int] = []
+
+    def remembered(number: int) -> Lesson:
+        read.append(number)
+        return Lesson(image(number), QUESTIONS)
+
+    result = adapted(qwen, tmp_path / "made", planned=lessons(load=remembered))
+    assert result is not None
+    assert result.pictures + result.held_out == 12
+    assert result.steps == 6
+    assert read == list(range(stopped.done[ASKING], 12))
+
+
+def test_ctrl_c_twice_loses_no_answer(qwen: QwenVL, tmp_path: Path) -> None:
+    def interrupted(number: int) -> Lesson:
+        if number == 7:
+            raise KeyboardInterrupt
+        return Lesson(image(number), QUESTIONS)
+
+    with pytest.raises(KeyboardInterrupt):
+        adapted(qwen, tmp_path / "made", planned=lessons(load=interrupted))
+    kept, done, _ = AdaptFolder(tmp_path / "made").load_pictures()
+    assert (len(kept), done) == (7, 7)
+
+
+def test_a_full_disk_leaves_what_was_saved_before(
+    qwen: QwenVL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert adapted(qwen, tmp_path / "made", Watcher(ASKING, 5)) is None
+    before = {path.name: path.read_bytes() for path in (tmp_path / "made").iterdir()}
+    real = folder_module.write_whole
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(folder_module, "write_whole", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        adapted(qwen, tmp_path / "made")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "made").iterdir()} == before
+    monkeypatch.setattr(folder_module, "write_whole", real)
+    assert adapted(qwen, tmp_path / "made") is not None
+
+
+def test_clips_with_too_few_frames_are_refused(qwen: QwenVL, tmp_path: Path) -> None:
+    few = lessons(load=lambda number: Lesson(image(number), QUESTIONS) if number < LEAST_PICTURES - 1 else None)
+    with pytest.raises(
+        OptionError, match=r"only 7 frames of 12 could be read, and at least 8 are needed.*; give longer"
+    ):
+        adapted(qwen, tmp_path / "made", planned=few)
+
+
+def test_minutes_are_for_asking_and_learning_together(
+    qwen: QwenVL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock:
+        """Every look at it is a minute later."""
+
+        def __init__(self) -> None:
+            self.now_s = 0.0
+
+        def perf_counter(self) -> float:
+            self.now_s += 60.0
+            return self.now_s
+
+    monkeypatch.setattr(adapt_module, "time", Clock())
+    made = Adaptation(qwen, AdaptFolder(tmp_path / "made"), AdaptOptions(minutes=18.0), Watcher())
+    result = made.run(lessons(40), MADE_OF)
+    assert result is not None
+    assert result.pictures + result.held_out == 10
+    assert result.steps == 0 or result.minutes >= 10
+
+
+def test_a_run_goes_on_with_what_it_was_begun_with_only(qwen: QwenVL, tmp_path: Path) -> None:
+    folder = AdaptFolder(tmp_path / "made")
+    folder.begin(MADE_OF)
+    folder.begin(MADE_OF)
+    with pytest.raises(OptionError, match="was begun with other clips; give what it was begun with, or name a new"):
+        folder.begin({**MADE_OF, "clips": "others"})
+
+
+def test_folders_that_cannot_be_used_say_so_in_one_line(qwen: QwenVL, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "full").mkdir()
+    for name in ("d.txt", "a.txt", "c.txt", "b.txt"):
+        (tmp_path / "full" / name).write_text("")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "adapt.json").write_text("[]")
+    ARRCOCLayer().save_pretrained(tmp_path / "allocator")
+    for name, resume, message in (
+        ("file", False, "is a file; name a folder"),
+        ("full", False, r"holds something else \(a.txt, b.txt, c.txt, ...\); name a new or empty folder"),
+        ("full", True, "holds something else"),
+        ("broken", False, r"holds something else \(adapt.json\)"),
+        ("allocator", False, r"holds something else \(config.json, model.safetensors\)"),
+        ("new", True, "holds nothing to go on with; leave out --resume to begin"),
+    ):
+        with pytest.raises(OptionError, match=message) as refused:
+            AdaptFolder(tmp_path / name).check(resume=resume)
+        assert "\n" not in str(refused.value)
+    AdaptFolder(tmp_path / "new").check(resume=False)
+    assert not (tmp_path / "new").exists()
+    assert adapted(qwen, tmp_path / "done") is not None
+    with pytest.raises(OptionError, match="is finished; use it with --allocator, or name a new folder"):
+        AdaptFolder(tmp_path / "done").check(resume=True)
+
+
+def test_damaged_pictures_are_told(qwen: QwenVL, tmp_path: Path) -> None:
+    assert adapted(qwen, tmp_path / "made", Watcher(ASKING, 5)) is None
+    (tmp_path / "made" / "pictures.pt").write_bytes(b"noise")
+    with pytest.raises(ModelError, match=r"pictures.pt is damaged; remove it to ask the model again"):
+        adapted(qwen, tmp_path / "made")
+
+
+def test_an_allocator_of_another_model_is_refused(qwen: QwenVL, tmp_path: Path) -> None:
+    assert adapted(qwen, tmp_path / "made") is not None
+    other = tiny_qwen(seed=5).model.get_input_embeddings().weight
+    assert fingerprint(other) != fingerprint(qwen.model.get_input_embeddings().weight)
+    with pytest.raises(ModelError, match="was made for another model than other, or for other weights of it; make one"):
+        load_layer(tmp_path / "made", other, "other")
+
+
+def test_pictures_come_back_from_their_file(tmp_path: Path) -> None:
+    boxes = (((0.0, 0.0, 40.0, 32.0),),)
+    picture = TaughtPicture.labelled_by_boxes(Lesson(image(1), ("Where?",), boxes), held_out=True)
+    (tmp_path / "made").mkdir()
+    folder = AdaptFolder(tmp_path / "made")
+    folder.save_pictures([picture], 3, 1.5)
+    (again,), done, spent_s = folder.load_pictures()
+    assert (done, spent_s, again.questions, again.held_out, again.labelled) == (3, 1.5, ("Where?",), True, True)
+    assert torch.equal(again.wanted, torch.tensor([[[1.0, 0.25, 0.0], [0.0, 0.0, 0.0]]]))
+    (case,) = again.cases()
+    assert isinstance(case, AllocatorCase)
+    assert torch.equal(case.texture.channels, picture.texture.channels)
