@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,32 +60,38 @@ def learned_cases(qwen: QwenVL, clips: int) -> dict[str, list[AllocatorCase]]:
     return {BOXES: list(cases_of(samples)), ATTENTION: looked}
 
 
-def trained(run: ComparedRun, qwen: QwenVL, cases: Sequence[AllocatorCase], steps: int, runs: Path) -> ARRCOCLayer:
-    """The layer of a run, which its folder holds once it is trained."""
-    torch.manual_seed(run.seed)
-    folder = runs / run.name
-    trainer = Trainer(new_layer(qwen, run.scorer), folder, folder, Length(0.0, steps), made_for={"run": run.name})
-    if (folder / CHECKPOINT).is_file():
-        trainer.course.resume()
-    rng = np.random.default_rng([run.seed, trainer.course.steps])
-    trainer.run(MapObjective(Batches(cases, Embedder(qwen), rng), box_loss))
-    return trainer.layer
+class Comparison:
+    """Runs that are trained where their folders do not hold them yet, all on the same cases."""
 
+    def __init__(self, qwen: QwenVL, clips: int, steps: int, runs: Path) -> None:
+        self._qwen, self._clips, self._steps, self._runs = qwen, clips, steps, runs
 
-def compare(
-    qwen: QwenVL, compared: Sequence[ComparedRun], clips: int, steps: int, runs: Path, measured: int
-) -> dict[str, Any]:
-    """Train what is not trained yet, and measure all of it on the same cases."""
-    cases: dict[str, list[AllocatorCase]] = {}
-    if not all((runs / run.name / CHECKPOINT).is_file() for run in compared):
-        cases = learned_cases(qwen, clips)
-    held_out, embed = held_out_cases("test", FIRST_MEASURED, measured), Embedder(qwen)
-    table = {"untrained": measure(RelevanceRealiser(), held_out, embed, levels=qwen.knows_levels)}
-    for run in compared:
-        layer = trained(run, qwen, cases.get(run.wanted, []), steps, runs)
-        table[run.name] = measure(layer.realiser, held_out, embed, levels=qwen.knows_levels)
-        print(run.name, table[run.name]["all"], flush=True)
-    return table
+    @cached_property
+    def _cases(self) -> dict[str, list[AllocatorCase]]:
+        return learned_cases(self._qwen, self._clips)
+
+    def trained(self, run: ComparedRun) -> ARRCOCLayer:
+        """The layer of a run."""
+        torch.manual_seed(run.seed)
+        folder = self._runs / run.name
+        layer = new_layer(self._qwen, run.scorer)
+        trainer = Trainer(layer, folder, folder, Length(0.0, self._steps), made_for={"run": run.name})
+        if (folder / CHECKPOINT).is_file():
+            trainer.course.resume()
+        if trainer.course.progress < 1:
+            rng = np.random.default_rng([run.seed, trainer.course.steps])
+            trainer.run(MapObjective(Batches(self._cases[run.wanted], Embedder(self._qwen), rng), box_loss))
+        return layer
+
+    def table(self, compared: Sequence[ComparedRun], measured: int) -> dict[str, Any]:
+        """Figures of all runs, and of none, on the same held-out cases."""
+        cases, embed = held_out_cases("test", FIRST_MEASURED, measured), Embedder(self._qwen)
+        levels = self._qwen.knows_levels
+        table = {"untrained": measure(RelevanceRealiser(), cases, embed, levels=levels)}
+        for run in compared:
+            table[run.name] = measure(self.trained(run).realiser, cases, embed, levels=levels)
+            print(run.name, table[run.name]["all"], flush=True)
+        return table
 
 
 def means_of(table: dict[str, Any], compared: Sequence[ComparedRun]) -> dict[str, dict[str, float]]:
@@ -117,7 +124,7 @@ def main(
         for scorer in SCORERS
         for wanted in (BOXES, ATTENTION)
     ]
-    table = compare(qwen, compared, clips, steps, runs, measured)
+    table = Comparison(qwen, clips, steps, runs).table(compared, measured)
     means = means_of(table, compared)
     result = {
         "model": qwen.model_id,

@@ -40,9 +40,10 @@ WAYS = (*OBJECTIVES, AFTER_BOXES)
 Table = dict[str, dict[str, Any]]
 
 
-def held_out_cases(split: str, first: int, clips: int) -> list[AllocatorCase]:
+def held_out_cases(split: str, first: int, clips: int, with_images: bool = False) -> list[AllocatorCase]:
     """Cases of all kinds about so many clips."""
-    return list(cases_of(random_samples(split, first, clips, QUESTIONS)))  # type: ignore[arg-type]
+    samples = random_samples(split, first, clips, QUESTIONS)  # type: ignore[arg-type]
+    return list(cases_of(samples, with_images))
 
 
 def compare(qwen: QwenVL, layers: dict[str, ARRCOCLayer], cases: list[AllocatorCase]) -> Table:
