@@ -130,21 +130,21 @@ def test_where_nothing_more_can_be_written_what_was_saved_stays(model: Path, cli
 def test_ctrl_c_saves_and_says_how_to_go_on(model: Path, clip: Path, tmp_path: Path) -> None:
     made = tmp_path / "made"
     asked = ["adapt", str(clip), "-m", str(model), "-o", str(made), "--frames", "10"]
-    run = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "run_stream.py", *asked, "--steps", "1000000"],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert run.stderr is not None
-    for line in run.stderr:
-        if line.startswith("learning"):
-            break
-    run.send_signal(signal.SIGINT)
-    rest = run.stderr.read()
-    assert run.wait(LIMIT_S) == 130
+    ) as run:
+        assert run.stderr is not None
+        for line in run.stderr:
+            if line.startswith("learning"):
+                break
+        run.send_signal(signal.SIGINT)
+        rest = run.stderr.read()
+        assert run.wait(LIMIT_S) == 130
     assert "stopping: what was learned is being saved" in rest
     assert "not finished: the same command with --resume goes on where this one stopped" in rest
     assert {path.name for path in made.iterdir()} >= {"adapt.json", "checkpoint.pt", "pictures.pt", "config.json"}
