@@ -36,7 +36,7 @@ ASKING, LEARNING, MEASURING = "asking the model", "learning", "measuring"
 
 
 class AdaptProgress(Protocol):
-    """What a person sees of an adaptation, and how it is ended."""
+    """Display of an adaptation to a person, who may end it."""
 
     def begin(self, phase: str, total: int | None) -> None:
         """A phase begins, of so many pictures or steps; None where its length is a time."""

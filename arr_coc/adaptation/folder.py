@@ -87,7 +87,7 @@ class AdaptFolder:
         write_whole(self.path / PICTURES_FILE, written.getvalue())
 
     def load_pictures(self) -> tuple[list[TaughtPicture], int, float]:
-        """What `save_pictures` kept; nothing where there is none. Raises ModelError where it is damaged."""
+        """Read what `save_pictures` kept; nothing where there is none. Raises ModelError where it is damaged."""
         path = self.path / PICTURES_FILE
         if not path.is_file():
             return [], 0, 0.0
@@ -104,7 +104,7 @@ class AdaptFolder:
         return (self.path / CHECKPOINT).is_file()
 
     def _about(self) -> dict[str, Any] | None:
-        """What `adapt.json` says; None where there is none, or it is something else."""
+        """Read `adapt.json`; None where there is none, or it is something else."""
         try:
             about = json.loads((self.path / ABOUT_FILE).read_text("utf-8"))
             whole = isinstance(about["finished"], bool) and isinstance(about["made_of"], dict)

@@ -92,7 +92,7 @@ def plan_clips(
 
 
 def _held_out(frames: int) -> list[bool]:
-    """Which frames of a clip are measured on."""
+    """True for frames of a clip that are measured on."""
     return [index >= frames - frames // HELD_OUT_PART for index in range(frames)]
 
 

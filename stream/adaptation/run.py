@@ -36,14 +36,14 @@ class LearningMaterial:
     max_tiles: int
 
     def plan(self, seed: int) -> list[PlannedLesson]:
-        """What is to be learned, in order. Raises SourceError, ConfigError and OptionError for what cannot be read."""
+        """Plan what is to be learned, in order. Raises SourceError, ConfigError and OptionError for what cannot be read."""
         asked = GENERIC_QUESTIONS if self.questions is None else read_question_file(_path(self.questions))
         labels = [] if self.boxes is None else read_labels(_path(self.boxes))
         clips = plan_clips(self.clips, self.frames, asked, self.max_tiles, seed) if self.clips else []
         return clips + plan_labels(labels, self.max_tiles, seed)
 
     def made_of(self) -> dict[str, str]:
-        """What another run must be given to go on, named for people."""
+        """Digests of what another run must be given to go on, named for people."""
         return {
             "clips": _digest(source_fingerprint(clip) or clip for clip in self.clips),
             "questions": "generic" if self.questions is None else _digest([_path(self.questions).read_text("utf-8")]),
