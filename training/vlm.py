@@ -13,7 +13,7 @@ import signal
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -29,6 +29,9 @@ from training.model.network import Learner, Losses, begin_with, new_model
 
 CLIP_NORM = 1.0
 LOG_STEPS = 20
+HEADS_ALONE = 0.01
+"""Share of the course in which only the heads learn, where a run begins with the weights of a model."""
+
 MEAN_KEPT = 0.998
 """Of the running mean of the weights, each step: it looks back over about 500 steps."""
 
@@ -74,10 +77,9 @@ class Trainer:
         self.mean = AveragedModel(self.learner.model, multi_avg_fn=get_ema_multi_avg_fn(MEAN_KEPT))
         if recipe.compiled:
             self.learner.compile_parts()
-        decayed = [p for p in self.learner.parameters() if p.ndim > 1]
-        others = [p for p in self.learner.parameters() if p.ndim <= 1]
-        groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
-        self.optimiser = torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.98), fused=True)
+        self.optimiser = torch.optim.AdamW(
+            _groups(self.learner, recipe.weight_decay), lr=recipe.rate, betas=(0.9, 0.98), fused=True
+        )
         parts: dict[str, Checkpointable] = {"learner": self.learner, "mean": self.mean, "optimiser": self.optimiser}
         self.course = TrainingRun(folder, Length(recipe.minutes, recipe.steps), parts, {})
         self._kind = recipe.device.partition(":")[0]
@@ -93,7 +95,7 @@ class Trainer:
         with self.course.step():
             batch = batches.next().to(self.recipe.device)
             for group in self.optimiser.param_groups:
-                group["lr"] = self.recipe.rate * schedule(self.course.progress, self.recipe.falls_from)
+                group["lr"] = self.recipe.rate * self._rate_share(known=group["known"])
             autocast = torch.autocast(self._kind, torch.bfloat16, enabled=self._autocast)
             with autocast, sdpa_kernel(_ATTENTION[self._kind]):
                 losses: Losses = self.learner(batch)
@@ -104,6 +106,15 @@ class Trainer:
             self.mean.update_parameters(self.learner.model)
         batches.progress.value = self._lessons_progress
         return losses
+
+    def _rate_share(self, *, known: bool) -> float:
+        """Share of the full rate. Weights that are `known` from the beginning wait until the heads know something."""
+        progress = self.course.progress
+        if known and self.recipe.begin_with:
+            if progress < HEADS_ALONE:
+                return 0.0
+            return min(schedule(progress, self.recipe.falls_from), schedule(progress - HEADS_ALONE))
+        return schedule(progress, self.recipe.falls_from)
 
     @property
     def _lessons_progress(self) -> float:
@@ -137,6 +148,18 @@ class Trainer:
             batches.close()
             signal.signal(signal.SIGTERM, before)
         self.save()
+
+
+def _groups(learner: Learner, weight_decay: float) -> list[dict[str, Any]]:
+    """Parameters of the model that is kept (`known`) and of the heads, matrices and others, for the optimiser."""
+    model = set(learner.model.parameters())
+    groups = []
+    for known in (True, False):
+        own = [parameter for parameter in learner.parameters() if (parameter in model) == known]
+        for matrices in (True, False):
+            chosen = [parameter for parameter in own if (parameter.ndim > 1) == matrices]
+            groups.append({"params": chosen, "weight_decay": weight_decay if matrices else 0.0, "known": known})
+    return groups
 
 
 def quick_in_bfloat16(kind: str) -> bool:

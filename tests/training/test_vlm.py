@@ -102,6 +102,22 @@ def test_what_is_kept_as_the_model_is_the_running_mean(tmp_path: Path) -> None:
     assert not torch.allclose(now, expected[name], atol=1e-4)
 
 
+@pytest.mark.usefixtures("one_batch")
+def test_the_heads_learn_alone_at_first_where_the_model_is_known(tmp_path: Path) -> None:
+    training.export.export(new_model(seed=7), tmp_path / "earlier")
+    trainer = Trainer(Recipe(steps=100, begin_with=str(tmp_path / "earlier")), tmp_path / "run")
+    batches = SameBatch()
+    known = set(trainer.learner.model.parameters())
+    for model_learns in (False, True):
+        before = [parameter.detach().clone() for parameter in trainer.learner.parameters()]
+        trainer.step(batches)  # type: ignore[arg-type]
+        moved = {True: 0, False: 0}
+        for was, now in zip(before, trainer.learner.parameters(), strict=True):
+            moved[now in known] += not torch.equal(was, now)
+        assert (moved[True] > 0) == model_learns
+        assert moved[False] > 0
+
+
 def test_lessons_may_begin_later_than_the_rate(tmp_path: Path) -> None:
     trainer = Trainer(Recipe(steps=10, lessons_from=0.4), tmp_path)
     batches = SameBatch()

@@ -134,7 +134,7 @@ def make_batch(
         lessons.append(lesson)
         views.append(
             [
-                viewer.look(image, clip.things[frame], plan.budget, plan.how, lesson.asked_in(frame), plan.overview)
+                viewer.look(image, clip.things[frame], plan.showing, lesson.asked_in(frame))
                 for frame, image in enumerate(clip.frames)
             ]
         )

@@ -14,7 +14,7 @@ from training.clips import demo_worlds
 from training.clips.cast import ClipOptions, one
 from training.clips.scenes import random_crowd
 from training.clips.truth import KINDS, Box, Clip, Kind, Sample, Seen
-from training.model.views import HOWS, How
+from training.model.views import HOWS, How, Showing
 from training.questions.samples import ask, plan_sample
 
 _AGAIN = 0.2
@@ -79,6 +79,9 @@ GLANCE_SHARE = 0.1
 MOST_OVERVIEW = 64
 """Tokens of an overview."""
 
+WIDE_SHARE = 0.25
+"""Of the batches that ask, and half of those that look at a cover: those that show strips along texts."""
+
 DEMO_FRAMES = (1, 1, 1, 2, 2, 3)
 STREAKS_SHARE = 0.4
 """Of the demo's worlds of several frames: those in which streaks tell too how things move."""
@@ -91,7 +94,7 @@ class BatchPlan:
     `asks`: questions are put, not only tokens looked at; `reads`: one for a word or a number of at most so many
     characters, in a small picture, else 0; `describes`: among them one for a description, which is long.
     `apart`: frames do not see each other, as in the window of a stream; else each sees those before it.
-    `overview`: at most so many of the `budget` tokens show the whole frame first.
+    `budget`, `how`, `overview`, `wide`: as in `Showing`.
     """
 
     asks: bool
@@ -105,6 +108,11 @@ class BatchPlan:
     apart: bool = False
     compares: bool = False
     overview: int = 0
+    wide: bool = False
+
+    @property
+    def showing(self) -> Showing:
+        return Showing(self.budget, self.how, self.overview, self.wide)
 
     @property
     def questions(self) -> int:
@@ -162,6 +170,7 @@ class Teacher:
         if rng.random() < seeing:
             return self._looking()
         plan = self._asking(demo_share)
+        plan = replace(plan, wide=bool(rng.random() < WIDE_SHARE))
         return self._with_overview(plan) if rng.random() < OVERVIEW_SHARE else plan
 
     def _looking(self) -> BatchPlan:
@@ -171,7 +180,7 @@ class Teacher:
         if rng.random() < 0.6:
             return BatchPlan(False, 0, False, False, 1, size_px, tiles, "grid")
         budget = max(self._shown(size_px)[0], tiles // 2)
-        return BatchPlan(False, 0, False, False, 1, size_px, budget, "foveated")
+        return BatchPlan(False, 0, False, False, 1, size_px, budget, "foveated", wide=bool(rng.random() < 0.5))
 
     def _asking(self, demo_share: float) -> BatchPlan:
         rng = self._rng

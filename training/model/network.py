@@ -111,7 +111,7 @@ def scenes_config() -> Qwen3VLConfig:
         "num_position_embeddings": 256,
         "deepstack_visual_indexes": [1],
     }
-    marks = {"arr_coc_levels": True, "arr_coc_world": "drawn scenes"}
+    marks = {"arr_coc_levels": True, "arr_coc_wide": True, "arr_coc_world": "drawn scenes"}
     return Qwen3VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=True, **special_ids(), **marks)
 
 

@@ -23,6 +23,7 @@ from stream.scenes.drawing import MOVEMENTS, SHAPE_NAMES
 from training.clips.cast import COLOUR_NAMES
 from training.clips.scenes import PATTERNS
 from training.clips.truth import Box, Image, Seen
+from training.model.wide_regions import with_strips
 from training.questions.stories import middle
 
 WHATS = (*SHAPE_NAMES, "number", "word", *PATTERNS)
@@ -58,6 +59,11 @@ UNKNOWN = -1
 
 _LEAST_COVER = 0.12
 
+_TEXTS = [WHATS.index("number"), WHATS.index("word")]
+
+_SQUARES_SHARE = 0.8
+"""Of the tokens: as many squares are chosen where some are split into strips afterwards."""
+
 Regions = npt.NDArray[np.int64]
 
 How = Literal["allocator", "foveated", "mixed", "topk", "grid", "random"]
@@ -84,6 +90,20 @@ class TokenView:
         return replace(self, regions=self.regions[rows], pixels=self.pixels[rows], targets=self.targets[rows])
 
 
+@dataclass(frozen=True, slots=True)
+class Showing:
+    """What is shown of a frame: at most `budget` tokens, chosen in one way.
+
+    `overview`: of these, at most so many show the whole frame first, with regions of one size; nothing else is shown
+    where that is all. `wide`: some of the others are strips along texts.
+    """
+
+    budget: int
+    how: How
+    overview: int = 0
+    wide: bool = False
+
+
 class Viewer:
     """Shows frames of any size, at budgets up to the number of their tiles."""
 
@@ -96,31 +116,33 @@ class Viewer:
         ]
         self._frame_index = 0
 
-    def look(
-        self, image: Image, things: Sequence[Seen], budget: int, how: How, about: Sequence[Box] = (), overview: int = 0
-    ) -> TokenView:
+    def look(self, image: Image, things: Sequence[Seen], showing: Showing, about: Sequence[Box] = ()) -> TokenView:
         """The frame at a budget of tokens, or with all of its tiles where the budget allows.
 
-        `about`: boxes of what is asked about, which a made-up map makes more of. `overview`: of the budget, at most so
-        many tokens show the whole frame first, with regions of one size; nothing else is shown where that is all.
+        `about`: boxes of what is asked about, which a made-up map makes more of.
         """
         self._frame_index += 1
         stamp = FrameStamp(self._frame_index, 0, 0)
         update = self._texture.process(FramePlanes("rgb", (image,)), stamp, discontinuity="start")
         with self._texture.lease() as view:
-            first = overview_regions(view.grid.shape, overview)
-            tokens = budget - len(first)
+            first = overview_regions(view.grid.shape, showing.overview)
+            tokens = showing.budget - len(first)
+            everything = tokens >= view.grid.tiles
             if tokens == 0:
                 chosen = first[:0]
-            elif tokens >= view.grid.tiles:
+            elif everything:
                 chosen = _chosen(np.ones(view.grid.shape, np.float32), view.grid.tiles, "topk")
-            elif how == "allocator":
+            elif showing.how == "allocator":
                 allocator = self._allocators[int(self._rng.integers(2))]
                 chosen = allocator.allocate(view, update.shift, tokens).allocation.regions.numpy()
-            elif how == "random":
+            elif showing.how == "random":
                 chosen = _chosen(self._rng.random(view.grid.shape, dtype=np.float32), tokens, "topk")
             else:
-                chosen = _chosen(self._imagined(things, about, view.grid), tokens, how)
+                squares = max(1, round(_SQUARES_SHARE * tokens)) if showing.wide else tokens
+                chosen = _chosen(self._imagined(things, about, view.grid), squares, showing.how)
+            if showing.wide and not everything:
+                shows = token_targets(things, image.shape[:2], chosen)[:, 0]
+                chosen = with_strips(self._rng, chosen, np.isin(shows, _TEXTS), view.grid.shape, tokens)
             regions = np.concatenate([first, chosen])
             targets = token_targets(things, image.shape[:2], regions)
             return TokenView(view.grid, regions, view.gather(regions), targets, len(first))

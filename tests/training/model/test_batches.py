@@ -25,7 +25,7 @@ from training.model.batches import (
 )
 from training.model.lessons import FEW_QUESTIONS, QUESTIONS, Lesson
 from training.model.tokenizer import scenes_tokenizer
-from training.model.views import UNKNOWN, Viewer
+from training.model.views import UNKNOWN, Showing, Viewer
 
 
 def test_a_batch_fits_together_and_only_answers_are_learned() -> None:
@@ -81,7 +81,7 @@ def test_the_same_seed_gives_the_same_batches() -> None:
 def test_dropping_tokens_takes_background_first() -> None:
     rng = np.random.default_rng(2)
     clip = random_clip(rng, (256, 192))
-    view = Viewer(rng).look(clip.frames[0], clip.things[0], 40, "foveated")
+    view = Viewer(rng).look(clip.frames[0], clip.things[0], Showing(40, "foveated"))
     things = int((view.targets[:, 0] >= 0).sum())
     kept = _dropped(rng, view, things)
     assert len(kept.regions) == things
@@ -91,7 +91,7 @@ def test_dropping_tokens_takes_background_first() -> None:
 def test_dropping_tokens_leaves_the_overview() -> None:
     rng = np.random.default_rng(2)
     clip = random_clip(rng, (256, 192))
-    view = Viewer(rng).look(clip.frames[0], clip.things[0], 40, "topk", overview=12)
+    view = Viewer(rng).look(clip.frames[0], clip.things[0], Showing(40, "topk", overview=12))
     kept = _dropped(rng, view, 20)
     assert (kept.overview, len(kept.regions)) == (12, 20)
     assert np.array_equal(kept.regions[:12], view.regions[:12])

@@ -15,12 +15,12 @@ from arr_coc.qwen.frame_window import FrameDelimiters, insert_frames, prefill_fr
 from arr_coc.qwen.preprocess import PixelNormalisation, Preprocessing
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.types import FrameStamp, TokenPacket
+from arr_coc.types import LEVELS, FrameStamp, TokenPacket
 from training.model.batches import IGNORED, Batch, Prompter, make_batch
 from training.model.lessons import BatchPlan, Teacher
 from training.model.network import Learner, new_model
 from training.model.tokenizer import scenes_tokenizer
-from training.model.views import How, Viewer
+from training.model.views import Viewer
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +28,10 @@ def learner() -> Learner:
     return Learner(new_model(seed=3)).eval()
 
 
-def batch_of(frames: int, *, apart: bool = False, overview: int = 0, how: How = "mixed") -> Batch:
+def batch_of(frames: int, *, apart: bool = False, overview: int = 0, wide: bool = False) -> Batch:
     """Two clips of 256x256 pixels, so many frames of 24 tokens each, with questions."""
     rng = np.random.default_rng(5)
-    plan = BatchPlan(True, 0, False, False, frames, (256, 256), 24, how, apart=apart, overview=overview)
+    plan = BatchPlan(True, 0, False, False, frames, (256, 256), 24, "foveated", apart, overview=overview, wide=wide)
     return make_batch(plan, Teacher(rng), Viewer(rng), Prompter(), rng).clips(2)
 
 
@@ -78,21 +78,23 @@ def answering_logits(qwen: QwenVL, batch: Batch, clip: int, asked: list[int]) ->
 
 
 LAYOUTS = {
-    "picture": (1, False, 0),
-    "clip": (3, False, 0),
-    "overview": (1, False, 6),
-    "clip with overviews": (2, False, 6),
-    "glance": (1, False, 24),
-    "apart": (3, True, 0),
-    "apart with overviews": (2, True, 6),
+    "picture": (1, False, 0, False),
+    "clip": (3, False, 0, False),
+    "overview": (1, False, 6, False),
+    "clip with overviews": (2, False, 6, False),
+    "glance": (1, False, 24, False),
+    "apart": (3, True, 0, False),
+    "apart with overviews": (2, True, 6, False),
+    "apart with overviews and strips": (2, True, 6, True),
 }
-"""Name → frames, read apart, tokens of an overview."""
+"""Name → frames, read apart, tokens of an overview, strips."""
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_training_has_the_logits_of_answering(learner: Learner, layout: str) -> None:
-    frames, apart, overview = LAYOUTS[layout]
-    batch = batch_of(frames, apart=apart, overview=overview)
+    frames, apart, overview, wide = LAYOUTS[layout]
+    batch = batch_of(frames, apart=apart, overview=overview, wide=wide)
+    assert bool((batch.regions[..., 0] >= LEVELS).any()) == wide
     assert batch.overview == (4 if overview == 6 else 16 if overview else 0)
     qwen = QwenVL(
         learner.model,
@@ -148,6 +150,7 @@ def test_where_things_are_is_asked_of_the_last_token_before_each_answer(learner:
 def test_the_model_is_small_and_says_what_it_knows(learner: Learner) -> None:
     assert 4e6 < sum(parameter.numel() for parameter in learner.model.parameters()) < 6e6
     assert learner.model.config.arr_coc_levels is True
+    assert learner.model.config.arr_coc_wide is True
     assert learner.model.config.arr_coc_world == "drawn scenes"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from arr_coc.ops.regions import tile_boxes
+from arr_coc.types import LEVELS
 from training.clips.scenes import clip_rng, random_clip, random_crowd
 from training.clips.truth import Seen
 from training.model.views import (
@@ -16,6 +18,7 @@ from training.model.views import (
     UNKNOWN,
     WHATS,
     How,
+    Showing,
     Viewer,
     token_targets,
 )
@@ -27,7 +30,7 @@ NAMES = list(TARGETS)
 def test_a_view_keeps_to_the_budget_and_shows_the_regions_pixels(how: How) -> None:
     rng = clip_rng("train", 3)
     clip, viewer = random_clip(rng, (384, 256)), Viewer(rng)
-    view = viewer.look(clip.frames[0], clip.things[0], 48, how)
+    view = viewer.look(clip.frames[0], clip.things[0], Showing(48, how))
     assert view.grid.shape == (8, 12)
     assert 30 <= len(view.regions) <= 48
     assert view.targets.shape == (len(view.regions), len(TARGETS))
@@ -35,7 +38,7 @@ def test_a_view_keeps_to_the_budget_and_shows_the_regions_pixels(how: How) -> No
         if level == 0:
             tile = clip.frames[0][row * 32 : row * 32 + 32, col * 32 : col * 32 + 32]
             np.testing.assert_array_equal(pixels.transpose(1, 2, 0), tile)
-    everything = viewer.look(clip.frames[0], clip.things[0], 500, how)
+    everything = viewer.look(clip.frames[0], clip.things[0], Showing(500, how))
     assert len(everything.regions) == 96
     assert everything.regions[:, 0].max() == 0
 
@@ -44,14 +47,27 @@ def test_a_view_keeps_to_the_budget_and_shows_the_regions_pixels(how: How) -> No
 def test_an_overview_of_the_whole_frame_comes_first(how: How) -> None:
     rng = clip_rng("train", 3)
     clip, viewer = random_clip(rng, (384, 256)), Viewer(rng)
-    view = viewer.look(clip.frames[0], clip.things[0], 48, how, overview=24)
+    view = viewer.look(clip.frames[0], clip.things[0], Showing(48, how, overview=24))
     assert view.overview == 24
     assert view.regions[:24].tolist() == [[1, row, col] for row in range(4) for col in range(6)]
     assert 36 <= len(view.regions) <= 48, "the budget pays for both"
     assert len({tuple(region) for region in view.regions[24:].tolist()}) == len(view.regions) - 24
-    glance = viewer.look(clip.frames[0], clip.things[0], 6, how, overview=6)
+    glance = viewer.look(clip.frames[0], clip.things[0], Showing(6, how, overview=6))
     assert (glance.overview, len(glance.regions)) == (6, 6)
-    assert viewer.look(clip.frames[0], clip.things[0], 48, how, overview=2).overview == 2
+    assert viewer.look(clip.frames[0], clip.things[0], Showing(48, how, overview=2)).overview == 2
+
+
+def test_strips_show_their_own_pixels_and_keep_to_the_budget() -> None:
+    rng = clip_rng("train", 3)
+    clip, viewer = random_clip(rng, (384, 256)), Viewer(rng)
+    view = viewer.look(clip.frames[0], clip.things[0], Showing(48, "foveated", overview=6, wide=True))
+    strips = np.flatnonzero(view.regions[:, 0] >= LEVELS)
+    assert len(strips)
+    assert len(view.regions) <= 48
+    assert (view.regions[:6, 0] == 2).all()
+    top, left, bottom, right = tile_boxes(view.regions[strips[:1]], view.grid.shape)[0] * 32
+    shown = clip.frames[0][top:bottom, left:right].mean(axis=(0, 1))
+    np.testing.assert_allclose(view.pixels[strips[0]].mean(axis=(1, 2)), shown, atol=1.5)
 
 
 def test_targets_tell_what_each_region_shows() -> None:
@@ -83,6 +99,6 @@ def test_targets_tell_what_each_region_shows() -> None:
 def test_a_crowd_fills_the_picture() -> None:
     rng = clip_rng("train", 5)
     clip = random_crowd(rng, (256, 256)).draw()
-    view = Viewer(rng).look(clip.frames[0], clip.things[0], 64, "grid")
+    view = Viewer(rng).look(clip.frames[0], clip.things[0], Showing(64, "grid"))
     assert (view.targets[:, 0] != UNKNOWN).mean() > 0.6
     assert {thing.what for thing in clip.things[0]} & {"word", "number"}
