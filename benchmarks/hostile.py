@@ -66,7 +66,7 @@ PACKET = TokenPacket(
 class SteadyAnswerModel:
     """Takes ANSWER_S for an answer, in four pieces, and nothing for a question."""
 
-    model_id, knows_levels, known_world, allocator = "steady", True, None, b""
+    model_id, knows_levels, knows_wide, known_world, allocator = "steady", True, False, None, b""
 
     def __init__(self) -> None:
         self.last_stats = AnswerStats(1, 4, 1.0, 1.0, 1.0, None)

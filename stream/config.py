@@ -98,6 +98,8 @@ class AllocateConfig(Section):
     """Share of the budget for tiles that were not shown for longest."""
     coverage: float = Field(default=0.25, ge=0, le=1)
     """Share of the budget that `mixed` spreads evenly."""
+    wide: Literal["auto"] | bool = "auto"
+    """Wide and tall tokens for lines of text, with `foveated` and `mixed`. `auto`: for a model that knows them."""
     tau_ms: float = Field(default=93.0, gt=0)
     """Time constant of blending relevance over time; 93 ms keeps 0.7 a frame at 30 fps."""
     seed: int = 0

@@ -31,13 +31,14 @@ from arr_coc.allocation.temporal import (
     TemporalBlend,
     shift_map,
 )
+from arr_coc.allocation.text_lines import line_strength, line_tiles
 from arr_coc.budget import ADAPTIVE, AUTO, DEFAULT_BUDGET, Budget, check_budget, least_tokens_wanted, tokens_for
 from arr_coc.errors import counted
-from arr_coc.ops.regions import overview_regions, region_mean, shape_map
+from arr_coc.ops.regions import UNKNOWN, overview_regions, region_mean, shape_map
 from arr_coc.ops.store.base import TextureView
 from arr_coc.relevance.balancing import CachedRelevance, RelevanceMaps, RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray, TextureArrayCache, device_texture_array, texture_array
-from arr_coc.types import LEVELS, NO_SHIFT, Allocation, Feedback, FrameStamp, QueryEmbedding, Shift, TileVersions
+from arr_coc.types import NO_SHIFT, Allocation, Feedback, FrameStamp, QueryEmbedding, Shift, TileVersions
 
 log = logging.getLogger(__name__)
 
@@ -80,9 +81,6 @@ class ChangeMeter:
         return float(relevance[changed].sum()) / total if total > 0 else float(changed.mean())
 
 
-UNKNOWN = LEVELS
-"""In a carried level map: a tile that was not in view before."""
-
 VOID_HYSTERESIS = 0.05
 """The semantic-void guard sets in this far below its threshold, and lets go this far above."""
 
@@ -122,6 +120,7 @@ class RegionSelector:
         self._glance = glance
         self._previous: npt.NDArray[np.int8] | None = None
         self._before: npt.NDArray[np.int8] | None = None
+        self._lines: npt.NDArray[np.bool_] | None = None
         self._selection: Selection | None = None
         self._relevance: Map | None = None
         self._staleness: Map | None = None
@@ -135,6 +134,8 @@ class RegionSelector:
         if self._previous is not None:
             self._previous = shift_map(self._previous, dy_tiles, dx_tiles, UNKNOWN)
             self._relevance = None
+        if self._lines is not None:
+            self._lines = shift_map(self._lines, dy_tiles, dx_tiles, False)
 
     def forget_choice(self) -> None:
         """The newest frame is chosen from once more, in the light of the frame before it."""
@@ -150,6 +151,7 @@ class RegionSelector:
         prior: Map | None = None,
         *,
         glanced: bool = False,
+        lines: Map | None = None,
     ) -> Selection:
         """Return the regions for a finite map [gh, gw]; `at_most` limits what `budget` means. Where frames have an
         overview, it comes first; where it is not shown, a frame that was `glanced` at has paid for it all the same.
@@ -157,7 +159,8 @@ class RegionSelector:
         `appearance` [7, gh, gw], as `picture_structure` takes it, is what the semantic-void guard judges; without it,
         the
         map. Its last map, entropy, tells `fixation` what there is to look at. `prior` [3, gh, gw] is what answers
-        taught: attention, similarity and trust. Maps are compared by identity: the same
+        taught: attention, similarity and trust. `lines` [2, gh, gw], as `line_strength` gives it, lets wide and tall
+        regions show lines of text. Maps are compared by identity: the same
         objects and the same budget keep the choice that there is. Raises BudgetError.
         """
         tokens = self._steady_tokens(relevance, budget)
@@ -173,7 +176,8 @@ class RegionSelector:
         strategy = resolve_strategy(self._strategy, void, left, self._levels, covered=len(shown) > 0)
         memory = AllocationHistory(self._previous, staleness, self._tensions.explore)
         entropy = None if appearance is None else appearance[-1]
-        request = AllocationRequest(relevance, left, self._tensions.coverage, self._seed, memory, entropy)
+        self._lines = None if lines is None else line_tiles(lines, self._lines)
+        request = AllocationRequest(relevance, left, self._tensions.coverage, self._seed, memory, entropy, self._lines)
         chosen = allocate_frame(request, strategy)
         levels = shape_map(chosen.regions.numpy(), relevance.shape)
         jitter = jitter_share(self._previous, levels)
@@ -248,11 +252,12 @@ def jitter_share(previous: npt.NDArray[np.int8] | None, levels: npt.NDArray[np.i
 
 @dataclass(frozen=True, slots=True)
 class AllocatorOptions:
-    """`levels`: whether the model knows coarse tokens. `tau_ms`: time constant of blending. `on_device`: channels and
-    scores are computed where the texture is, if it is a device that can; allocations then differ a little from another
-    backend's. `glance`: frames have an overview, which a glance looks at; None for none. `channels`: the texture's
-    profile; `auto` is the one that the allocator's weights were trained on, which wins over another name, and `core13`
-    where nothing was trained. The others are those of `allocate` and `Tensions`.
+    """`levels`: whether the model knows coarse tokens. `wide`: whether wide and tall tokens show lines of text; None:
+    if the model knows them, by `suiting`. `tau_ms`: time constant of blending. `on_device`: channels and scores are
+    computed where the texture is, if it is a device that can; allocations then differ a little from another backend's.
+    `glance`: frames have an overview, which a glance looks at; None for none. `channels`: the texture's profile; `auto`
+    is the one that the allocator's weights were trained on, which wins over another name, and `core13` where nothing
+    was trained. The others are those of `allocate` and `Tensions`.
     """
 
     strategy: str = "auto"
@@ -262,9 +267,14 @@ class AllocatorOptions:
     tau_ms: float = TAU_MS
     seed: int = 0
     levels: bool = False
+    wide: bool | None = None
     on_device: bool = False
     glance: GlanceOptions | None = None
     channels: str = AUTO
+
+    def suiting(self, *, levels: bool, wide: bool) -> AllocatorOptions:
+        """The options for a model that knows coarse tokens, and wide ones, or not."""
+        return replace(self, levels=levels, wide=wide if self.wide is None else self.wide)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +361,7 @@ class StreamAllocator:
         self._appearance = np.zeros((0, 0, 0), np.float32)
         self._prior: npt.NDArray[np.float32] | None = None
         self._realised: RelevanceMaps
+        self._lines: npt.NDArray[np.float32] | None = None
         self._warned = False
 
     def set_query(self, query: QueryEmbedding) -> None:
@@ -443,6 +454,8 @@ class StreamAllocator:
         state.follow(view.stamp.frame_index, shift)
         make = device_texture_array if self.options.on_device else texture_array
         texture = make(view, self._channels, self._texture)
+        if self.options.wide and texture is not self._shown_texture:
+            self._lines = line_strength(view)
         if state.history is not None:
             state.history.observe(view.versions, shift, view.stamp.media_ns)
         self._realise(state, texture, view.stamp)
@@ -496,7 +509,7 @@ class StreamAllocator:
         self._warn_clamped(wanted, relevance.size)
         answered = self._prior if state.prior.answered else None
         selection = state.selector.choose(
-            relevance, wanted, staleness, at_most, self._appearance, answered, glanced=glanced
+            relevance, wanted, staleness, at_most, self._appearance, answered, glanced=glanced, lines=self._lines
         )
         self._change = self._since_answer.measure(self._versions, relevance)
         self._last = FrameAllocation(

@@ -30,18 +30,23 @@ import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from arr_coc.allocation.text_lines import line_pairs, line_tree
 from arr_coc.budget import DEFAULT_BUDGET, Budget, tokens_for
 from arr_coc.errors import NonFiniteError, OptionError, ShapeError, StrategyError
 from arr_coc.ops.regions import (
     DULL,
-    QuadTree,
+    CoverTree,
+    first_tiles,
     fixation_cover,
     fixation_point,
     level_count,
     level_shape,
-    pool_max,
+    paint,
     quadtree,
     region_mean,
+    region_pool,
+    region_sides,
+    shape_map,
     split_worth,
     top_level,
 )
@@ -205,7 +210,8 @@ class AllocationHistory:
 class AllocationRequest:
     """One frame's worth of choosing: a finite map, a budget in tokens, and the strategy's own settings.
 
-    `entropy` float32 [gh, gw], what each tile holds, where it is known.
+    `entropy` float32 [gh, gw], what each tile holds, where it is known; `lines` bool [2, gh, gw], the tiles of lines of
+    text along rows and along columns (`line_tiles`), where wide and tall regions may be chosen.
     """
 
     relevance: Map
@@ -214,6 +220,7 @@ class AllocationRequest:
     seed: int
     memory: AllocationHistory
     entropy: Map | None = None
+    lines: npt.NDArray[np.bool_] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -357,7 +364,51 @@ def _mixed(request: AllocationRequest) -> Regions:
     covering = round(request.coverage * request.tokens)
     shape = request.shape
     chosen = even_tiles(shape, covering).copy() if covering else np.zeros(shape, dtype=bool)
-    return _tiles(_most_worth(request, chosen))
+    pairs = _NO_PAIRS if request.lines is None else line_pairs(request.lines)
+    return _tiles_and_pairs(request, chosen, pairs) if len(pairs) else _tiles(_most_worth(request, chosen))
+
+
+PAIR_WORTH = 1.5
+"""Worth of two tiles of a line in one token, of one tile: 24 px text is read at 97 % there (benchmarks/README.md)."""
+
+
+_NO_PAIRS = np.zeros((0, 3), np.int64)
+
+
+def _tiles_and_pairs(request: AllocationRequest, chosen: npt.NDArray[np.bool_], pairs: Regions) -> Regions:
+    """The tiles `chosen` already and those of most worth; of lines, `pairs` of tiles in one token each."""
+    single = paint(pairs, np.zeros(len(pairs), bool), request.shape, True)
+    regions = np.concatenate([pairs, _tiles(single)])
+    matter = region_mean(regions, request.relevance + np.float32(DULL))
+    shown = request.memory.previous
+    if shown is not None:
+        kept = region_pool(regions, (shown == shape_map(regions, request.shape)).astype(np.int32), np.minimum) > 0
+        matter = np.where(kept, matter * np.float32(1 + STICKINESS), matter)
+    worth = np.where(regions[:, 0] > 0, matter * np.float32(PAIR_WORTH), matter)
+    taken = region_pool(regions, chosen.astype(np.int32)) > 0
+    left = max(0, request.tokens - int(taken.sum()))
+    exploring = min(request.memory.exploring_tokens(request.tokens), left)
+    _best(worth, left - exploring, taken)
+    if exploring and request.memory.staleness is not None:
+        _best(region_pool(regions, request.memory.staleness, np.maximum), exploring, taken)
+    return _in_token_order(_pairs_split(regions[taken], worth[taken], request.tokens), request.shape)
+
+
+def _pairs_split(regions: Regions, worth: Map, tokens: int) -> Regions:
+    """Pairs, the best first, as two tiles each, as far as `tokens` pay for it."""
+    pairs = np.flatnonzero(regions[:, 0] > 0)
+    best = pairs[np.argsort(-worth[pairs], kind="stable")][: max(0, tokens - len(regions))]
+    if not len(best):
+        return regions
+    first, sides = first_tiles(regions[best]), region_sides(regions[best])
+    tiles = np.concatenate([first, first + sides - 1])
+    split = np.concatenate([np.zeros((len(tiles), 1), np.int64), tiles], axis=1)
+    return np.concatenate([np.delete(regions, best, axis=0), split])
+
+
+def _in_token_order(regions: Regions, shape: tuple[int, int]) -> Regions:
+    first = first_tiles(regions)
+    return regions[np.argsort(first[:, 0] * shape[1] + first[:, 1], kind="stable")]
 
 
 def _most_worth(request: AllocationRequest, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
@@ -376,14 +427,15 @@ def _most_worth(request: AllocationRequest, chosen: npt.NDArray[np.bool_]) -> np
 
 
 def _foveated(request: AllocationRequest) -> Regions:
-    tree = quadtree(request.shape, top_level(request.shape, request.tokens))
+    top = top_level(request.shape, request.tokens)
+    tree = quadtree(request.shape, top) if request.lines is None else line_tree(top, request.lines)
     if tree.roots > request.tokens:
         return _few(request, tree)
     memory = request.memory
     worth = split_worth(tree, request.relevance, memory.previous, STICKINESS)
     split = tree.refine(tree.root(), worth, max(request.tokens - memory.exploring_tokens(request.tokens), tree.roots))
     if memory.staleness is not None:
-        split = tree.refine(split, tree.pyramid(memory.staleness, pool_max), request.tokens)
+        split = tree.refine(split, tree.pyramid(memory.staleness, np.maximum), request.tokens)
     return tree.regions[tree.leaves(split)]
 
 
@@ -394,7 +446,7 @@ def _fixation(request: AllocationRequest) -> Regions:
     return fixation_cover(request.shape, request.tokens, fixation_point(request.relevance, request.entropy))[0]
 
 
-def _few(request: AllocationRequest, tree: QuadTree) -> Regions:
+def _few(request: AllocationRequest, tree: CoverTree) -> Regions:
     """A budget too small for any cover: the best regions of the coarsest level."""
     worth = tree.pyramid(request.relevance)[: tree.roots]
     return tree.regions[np.sort(np.argsort(-worth, kind="stable")[: request.tokens])]

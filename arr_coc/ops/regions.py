@@ -11,7 +11,6 @@ worth once and splitting the longest prefix that the budget pays: so a cover is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,8 +31,12 @@ Ints = npt.NDArray[np.int64]
 ABSENT = -1
 """In a map of shapes: a tile that no token shows."""
 
+UNKNOWN = len(REGION_SHAPES)
+"""In a map of shapes that is carried along with motion: a tile that was not in view before."""
+
 _SCALES = np.array(REGION_SHAPES)
-_SHAPES = len(REGION_SHAPES)
+_AREAS = np.array([*_SCALES.sum(axis=1), 2 * LEVELS, 2 * LEVELS], np.float32)
+"""Log2 of a region's area in tiles, by shape; more than any where a tile is `UNKNOWN` or `ABSENT` (−1, the last)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ def tile_boxes(regions: Regions, shape: tuple[int, int]) -> Ints:
 def exist_on(regions: Regions, shape: tuple[int, int]) -> npt.NDArray[np.bool_]:
     """Tell of each region [K, 3] whether it has a shape that exists and begins within a grid of `shape`: bool [K]."""
     wanted = regions.astype(np.int64)
-    known = (wanted >= 0).all(axis=1) & (wanted[:, 0] < _SHAPES) & (wanted[:, 1:] < shape).all(axis=1)
+    known = (wanted >= 0).all(axis=1) & (wanted[:, 0] < len(REGION_SHAPES)) & (wanted[:, 1:] < shape).all(axis=1)
     known[known] = (first_tiles(wanted[known]) < shape).all(axis=1)
     return known
 
@@ -116,46 +119,31 @@ def level_count(shape: tuple[int, int], level: int) -> int:
     return rows * cols
 
 
+def _paired(values: npt.NDArray[Any], axis: int, combine: np.ufunc) -> npt.NDArray[Any]:
+    """Each two neighbours along an axis combined; of an odd number, the last one by itself."""
+    first, second = (slice(None),) * axis + (slice(0, None, 2),), (slice(None),) * axis + (slice(1, None, 2),)
+    pairs = values[first].copy()
+    half = pairs[(slice(None),) * axis + (slice(values.shape[axis] // 2),)]
+    combine(half, values[second], out=half)
+    return pairs
+
+
 def pool_sum(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Sums over 2×2 cells, the last row and column of odd sizes by themselves: [h, w] → [⌈h/2⌉, ⌈w/2⌉]."""
-    return _pair_cols(_pair_rows(values))
-
-
-def _pair_rows(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Sums of each two rows: [h, w] → [⌈h/2⌉, w]."""
-    rows = values[0::2].copy()
-    rows[: values.shape[0] // 2] += values[1::2]
-    return rows
-
-
-def _pair_cols(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Sums of each two columns: [h, w] → [h, ⌈w/2⌉]."""
-    cols = values[:, 0::2].copy()
-    cols[:, : values.shape[1] // 2] += values[:, 1::2]
-    return cols
-
-
-def shape_sums(values: npt.NDArray[np.float32], code: int) -> npt.NDArray[np.float32]:
-    """Sums of `values` [gh, gw] over every region of one shape, cut off at the grid's edge: `shape_grid`'s shape."""
-    footprint = FOOTPRINTS[code]
-    for _ in range(footprint.level):
-        values = pool_sum(values)
-    for _ in range(footprint.down.bit_length() - 1):
-        values = _pair_rows(values)
-    for _ in range(footprint.across.bit_length() - 1):
-        values = _pair_cols(values)
-    return values
+    return _paired(_paired(values, 0, np.add), 1, np.add)
 
 
 def pool_max(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Largest of 2×2 cells: [h, w] → [⌈h/2⌉, ⌈w/2⌉]."""
-    rows = values[0::2].copy()
-    half = rows[: values.shape[0] // 2]
-    np.maximum(half, values[1::2], out=half)
-    cols = rows[:, 0::2].copy()
-    half = cols[:, : values.shape[1] // 2]
-    np.maximum(half, rows[:, 1::2], out=half)
-    return cols
+    return _paired(_paired(values, 0, np.maximum), 1, np.maximum)
+
+
+def shape_pool(values: npt.NDArray[Any], code: int, combine: np.ufunc = np.add) -> npt.NDArray[Any]:
+    """`values` [gh, gw] combined (added, or the largest taken) over every region of one shape: `shape_grid`'s shape."""
+    for axis, halvings in enumerate(REGION_SHAPES[code]):
+        for _ in range(halvings):
+            values = _paired(values, axis, combine)
+    return values
 
 
 def spread(coarse: npt.NDArray[Any], code: int, shape: tuple[int, int]) -> npt.NDArray[Any]:
@@ -187,14 +175,19 @@ def paint(regions: Regions, values: npt.NDArray[Any], shape: tuple[int, int], em
     return painted
 
 
-def region_mean(regions: Regions, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The mean of `values` [gh, gw] over each region's tiles: float32 [K]."""
-    means = np.empty(len(regions), dtype=np.float32)
-    tiles = tile_counts(regions, (values.shape[0], values.shape[1])).astype(np.float32)
+def region_pool(regions: Regions, values: npt.NDArray[Any], combine: np.ufunc = np.add) -> npt.NDArray[Any]:
+    """`values` [gh, gw] combined (added, or the largest taken) over each region's tiles: [K], of their dtype."""
+    pooled = np.empty(len(regions), values.dtype)
     for code in np.unique(regions[:, 0]).tolist():
         mine = regions[:, 0] == code
-        means[mine] = shape_sums(values, code)[regions[mine, 1], regions[mine, 2]] / tiles[mine]
-    return means
+        pooled[mine] = shape_pool(values, code, combine)[regions[mine, 1], regions[mine, 2]]
+    return pooled
+
+
+def region_mean(regions: Regions, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The mean of `values` [gh, gw] over each region's tiles: float32 [K]."""
+    tiles = tile_counts(regions, (values.shape[0], values.shape[1]))
+    return np.asarray(region_pool(regions, values) / tiles, np.float32)
 
 
 def shape_map(regions: Regions, shape: tuple[int, int]) -> npt.NDArray[np.int8]:
@@ -232,46 +225,36 @@ Worth = npt.NDArray[np.float32]
 Split = npt.NDArray[np.bool_]
 
 
-class QuadTree:
-    """The regions of levels `top`…0 over a tile grid, coarsest first, and how they descend from each other.
+class CoverTree:
+    """Regions over a tile grid that descend from each other: whatever is split, the leaves are a disjoint cover.
 
-    `regions` int64 [N, 3]; `cost` int64 [N], the tokens that splitting adds (0 at level 0); `parent` int64 [N] (−1
-    at the top); `tiles` float32 [N], how many tiles each covers. `inner` regions (levels ≥ 1) come first.
+    `regions` int64 [N, 3], parents before children; `parent` int64 [N] (−1 for the first `roots`); `cost` int64 [N],
+    the tokens that splitting adds; `tiles` float32 [N], how many tiles each covers. The first `inner` have children.
     """
 
-    def __init__(self, shape: tuple[int, int], top: int) -> None:
-        self.shape, self.top = shape, top
-        starts: list[int] = []
-        blocks, parents, costs, tiles = [], [], [], []
-        offset = 0
-        cover = [np.ones(shape, np.float32)]
-        for _ in range(top):
-            cover.append(pool_sum(cover[-1]))
-        for level in range(top, -1, -1):
-            rows, cols = level_shape(shape, level)
-            row, col = np.divmod(np.arange(rows * cols), cols)
-            blocks.append(np.stack([np.full_like(row, level), row, col], axis=1))
-            upper_cols = level_shape(shape, level + 1)[1]
-            upper = starts[-1] + (row >> 1) * upper_cols + (col >> 1) if starts else np.full_like(row, -1)
-            parents.append(upper)
-            children = pool_sum(np.ones(level_shape(shape, level - 1), np.float32)) - 1 if level else np.zeros(shape)
-            costs.append(children.ravel().astype(np.int64))
-            tiles.append(cover[level].ravel())
-            starts.append(offset)
-            offset += rows * cols
-        self.regions = np.concatenate(blocks).astype(np.int64)
-        self.parent, self.cost, self.tiles = np.concatenate(parents), np.concatenate(costs), np.concatenate(tiles)
-        self.inner = starts[-1]
-        self.roots = level_count(shape, top)
-        level, row, col = self.regions.T
-        self._by_place = np.lexsort((level, (row << level) * shape[1] + (col << level)))
+    def __init__(self, shape: tuple[int, int], regions: Ints, parent: Ints) -> None:
+        self.shape, self.regions, self.parent = shape, regions, parent
+        self.roots = int((parent < 0).sum())
+        children = np.bincount(parent[self.roots :], minlength=len(regions))
+        self.inner = int(np.flatnonzero(children).max(initial=-1)) + 1
+        self.cost = np.maximum(children - 1, 0)
+        self.tiles = tile_counts(regions, shape).astype(np.float32)
+        first = first_tiles(regions)
+        self._by_place = np.lexsort((regions[:, 0], first[:, 0] * shape[1] + first[:, 1]))
 
-    def pyramid(self, values: npt.NDArray[np.float32], pool: Callable = pool_sum) -> npt.NDArray[np.float32]:
-        """`values` [gh, gw] pooled for every region, in the order of `regions`: [N]."""
-        levels = [values]
-        for _ in range(self.top):
-            levels.append(pool(levels[-1]))
-        return np.concatenate([level.ravel() for level in reversed(levels)])
+    @property
+    def scales(self) -> Ints:
+        """Log2 of the area of the `inner` regions in tiles, before the grid's edge cuts them off: int64 [inner]."""
+        return np.asarray(region_scales(self.regions[: self.inner]).sum(axis=1))
+
+    def pyramid(self, values: npt.NDArray[np.float32], combine: np.ufunc = np.add) -> npt.NDArray[np.float32]:
+        """`values` [gh, gw] added up for every region, or their largest, in the order of `regions`: [N]."""
+        return region_pool(self.regions, values, combine)
+
+    def ranked(self, worth: Worth) -> Worth:
+        """The worth [inner] of splitting each region for as many tokens as a square takes, no child's more than its
+        parent's; from the worth of its tiles."""
+        return worth
 
     def root(self) -> Split:
         """The coarsest cover: nothing split. bool [inner]."""
@@ -309,6 +292,32 @@ class QuadTree:
         return self._by_place[(exists & ~whole)[self._by_place]]
 
 
+class QuadTree(CoverTree):
+    """The squares of levels `top`…0 over a tile grid, coarsest first. `inner` regions are those of levels ≥ 1."""
+
+    def __init__(self, shape: tuple[int, int], top: int) -> None:
+        self.top = top
+        starts: list[int] = []
+        blocks, parents = [], []
+        offset = 0
+        for level in range(top, -1, -1):
+            rows, cols = level_shape(shape, level)
+            row, col = np.divmod(np.arange(rows * cols), cols)
+            blocks.append(np.stack([np.full_like(row, level), row, col], axis=1))
+            upper_cols = level_shape(shape, level + 1)[1]
+            upper = starts[-1] + (row >> 1) * upper_cols + (col >> 1) if starts else np.full_like(row, -1)
+            parents.append(upper)
+            starts.append(offset)
+            offset += rows * cols
+        super().__init__(shape, np.concatenate(blocks).astype(np.int64), np.concatenate(parents))
+
+    def pyramid(self, values: npt.NDArray[np.float32], combine: np.ufunc = np.add) -> npt.NDArray[np.float32]:
+        levels = [values]
+        for _ in range(self.top):
+            levels.append(_paired(_paired(levels[-1], 0, combine), 1, combine))
+        return np.concatenate([level.ravel() for level in reversed(levels)])
+
+
 @lru_cache(maxsize=64)
 def quadtree(shape: tuple[int, int], top: int) -> QuadTree:
     """The quadtree of a grid, made once."""
@@ -328,24 +337,22 @@ def top_level(shape: tuple[int, int], budget: int) -> int:
 
 
 def split_worth(
-    tree: QuadTree, relevance: npt.NDArray[np.float32], previous: npt.NDArray[np.int8] | None, stickiness: float
+    tree: CoverTree, relevance: npt.NDArray[np.float32], previous: npt.NDArray[np.int8] | None, stickiness: float
 ) -> Worth:
-    """Return the worth of showing a region one level finer: the sum of (relevance + `DULL`)³ over its tiles, float32
-    [inner].
+    """Return the worth of splitting each region: the sum of (relevance + `DULL`)³ over its tiles, float32 [inner].
 
     Each octave of detail is worth the same on every tile (natural pictures have equal energy in each octave: Field,
     1987), times how much the tile matters; the cube keeps many dull tiles from outbidding a few that matter. A region
-    that `previous` (level map, int8 [gh, gw]) showed split has its relevance raised by the share `stickiness`, so
+    that `previous` (map of shapes, int8 [gh, gw]) showed split has its relevance raised by the share `stickiness`, so
     that near-equals do not take turns.
     """
     matter = relevance + np.float32(DULL)
     worth = tree.pyramid(matter * matter * matter)[: tree.inner]
     if previous is None:
-        return worth
-    shown = np.where(previous == ABSENT, LEVELS, previous)
-    finest = -tree.pyramid(-shown, pool_max)[: tree.inner]
-    was_split = finest < tree.regions[: tree.inner, 0]
-    return np.where(was_split, worth * np.float32((1 + stickiness) ** 3), worth)
+        return tree.ranked(worth)
+    finest = -tree.pyramid(-_AREAS[previous], np.maximum)[: tree.inner]
+    was_split = finest < tree.scales
+    return tree.ranked(np.where(was_split, worth * np.float32((1 + stickiness) ** 3), worth))
 
 
 FOVEA_TILES = 1.5

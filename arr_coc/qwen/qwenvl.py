@@ -91,6 +91,11 @@ class QwenVL:
         return None if self.realiser is None else self.realiser.axes
 
     @property
+    def knows_wide(self) -> bool:
+        """True if it was trained with wide and tall tokens."""
+        return bool(getattr(self.model.config, "arr_coc_wide", False))
+
+    @property
     def known_world(self) -> str | None:
         """Name of the only world that it knows, such as "drawn scenes"; None for a general model."""
         return getattr(self.model.config, "arr_coc_world", None)

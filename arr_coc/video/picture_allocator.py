@@ -77,9 +77,9 @@ class FrameAllocator:
 class PictureAllocator:
     """Chooses what a model is shown of pictures in order, as a stream of them: resized as its own processor would.
 
-    The options' `levels` are the model's own. `relevance` float32 [gh, gw] is the newest picture's. `fallbacks`
-    counts pictures whose allocation failed, so that all their tokens are shown. Raises BudgetError and StrategyError
-    for options that do not hold.
+    The options' `levels` are the model's own, as is `wide` where it is None. `relevance` float32 [gh, gw] is the newest
+    picture's. `fallbacks` counts pictures whose allocation failed, so that all their tokens are shown. Raises
+    BudgetError and StrategyError for options that do not hold.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class PictureAllocator:
     ) -> None:
         self._preprocessing = qwen.preprocessing
         self._encode = encode
-        options = replace(options or AllocatorOptions(), levels=qwen.knows_levels)
+        options = (options or AllocatorOptions()).suiting(levels=qwen.knows_levels, wide=qwen.knows_wide)
         self._frames = FrameAllocator(options, qwen.realiser)
         self._frames.allocator.set_query(qwen.embed_query(query))
         self.relevance: npt.NDArray[np.float32] = np.zeros((0, 0), np.float32)

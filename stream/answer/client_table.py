@@ -136,6 +136,7 @@ def server_hello(model: AnswerModel, provenance: str, unseen_words: tuple[str, .
     return ServerHello(
         model_id=model.model_id,
         knows_levels=model.knows_levels,
+        knows_wide=model.knows_wide,
         known_world=model.known_world,
         allocator=model.allocator,
         can_glance=model.can_glance,

@@ -61,13 +61,15 @@ class GlanceStats:
 class AnswerModel(Protocol):
     """Contract of a loaded model: it answers one packet at a time, and may remember the frames of each client apart.
 
-    `knows_levels`: it was trained with coarse tokens. `known_world`: what it only knows, where it is not general.
+    `knows_levels`: it was trained with coarse tokens; `knows_wide`: with wide and tall ones. `known_world`: what it
+    only knows, where it is not general.
     `allocator`: weights of an allocator trained for it, as `arr_coc.layer` packs them; empty where there are none.
     `can_glance`: its attention to an overview can be read.
     """
 
     model_id: str
     knows_levels: bool
+    knows_wide: bool
     known_world: str | None
     allocator: bytes
     can_glance: bool
@@ -125,6 +127,7 @@ class QwenAnswerModel:
         self._visions: dict[bytes, IncrementalEncoder] = {}
         self.model_id = session.qwen.model_id
         self.knows_levels = session.qwen.knows_levels
+        self.knows_wide = session.qwen.knows_wide
         self.known_world = session.qwen.known_world
         self.allocator = serialize_realiser(session.qwen.realiser)
         self.can_glance = session.options.encode in NEEDS_TOKENS_ONLY and session.can_glance

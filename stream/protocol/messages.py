@@ -198,6 +198,7 @@ class ServerHello(Message, frozen=True, tag="server_hello"):
     can_glance: bool = False
     provenance: Settings = ""
     unseen_words: Annotated[tuple[Name, ...], Meta(max_length=UNSEEN_MAX)] = ()
+    knows_wide: bool = False
 
 
 class SetQuery(Message, frozen=True, tag="set_query"):

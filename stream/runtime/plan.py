@@ -87,12 +87,13 @@ class RunPlan:
         return None if self.target_ms is None else LatencyController(self.target_ms, self.allocator.budget)
 
     def make_allocator(self, hello: ServerHello) -> StreamAllocator:
-        """Returns the allocator for a model; the strategy `auto` depends on whether that knows coarse tokens, and
-        glances on whether it came with an allocator of its own.
+        """Returns the allocator for a model: what `auto` means depends on whether that knows coarse and wide tokens,
+        and glances on whether it came with an allocator of its own.
 
         Raises ModelError where the weights that came with the hello do not fit, and where it must glance and cannot.
         """
-        options = replace(self.allocator, levels=hello.knows_levels, glance=self._glance_options(hello))
+        known = self.allocator.suiting(levels=hello.knows_levels, wide=hello.knows_wide)
+        options = replace(known, glance=self._glance_options(hello))
         return StreamAllocator(options, deserialize_realiser(hello.allocator, hello.model_id))
 
     def _glance_options(self, hello: ServerHello) -> GlanceOptions | None:
@@ -125,6 +126,7 @@ def _allocator_options(config: Config, *, paced: bool) -> AllocatorOptions:
         coverage=allocate.coverage,
         tau_ms=allocate.tau_ms,
         seed=allocate.seed,
+        wide=None if allocate.wide == "auto" else allocate.wide,
         on_device=paced,
         glance=_glance_options(config),
     )

@@ -31,6 +31,7 @@ class FakeAnswerModel:
 
     model_id = "fake"
     knows_levels = True
+    knows_wide = False
     known_world: str | None = None
     allocator = b""
     can_glance = False

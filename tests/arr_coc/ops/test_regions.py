@@ -158,7 +158,7 @@ def test_refining_keeps_what_was_split_and_follows_the_second_worth() -> None:
     second = np.zeros((16, 16), np.float32)
     second[15, 15] = 1
     split = tree.refine(tree.root(), tree.pyramid(first), 22)
-    both = tree.refine(split, tree.pyramid(second, pool_max), 28)
+    both = tree.refine(split, tree.pyramid(second, np.maximum), 28)
     levels = shape_map(tree.regions[tree.leaves(both)], (16, 16))
     assert levels[8, 8] == levels[15, 15] == 0
     assert tree.tokens(both) == 28

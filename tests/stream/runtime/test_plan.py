@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -137,6 +138,18 @@ def test_the_texture_section_becomes_options() -> None:
     options = RunPlan.of(Config(texture=section), FILE).texture
     assert (options.thresholds.mean, options.thresholds.largest) == (1, 2)
     assert (options.lease_timeout_ms, options.cuts, options.backend) == (3, False, "gl")
+
+
+@pytest.mark.parametrize(
+    ("wide", "knows_wide", "expected"),
+    [("auto", True, True), ("auto", False, False), (True, False, True), (False, True, False)],
+)
+def test_wide_tokens_are_for_models_that_know_them_unless_the_user_says_otherwise(
+    wide: bool | Literal["auto"], knows_wide: bool, expected: bool
+) -> None:
+    hello = ServerHello(model_id="m", knows_levels=True, known_world=None, knows_wide=knows_wide)
+    options = RunPlan.of(Config(allocate=AllocateConfig(wide=wide)), FILE).make_allocator(hello).options
+    assert options.wide is expected
 
 
 @pytest.mark.parametrize("knows_levels", [True, False])
