@@ -27,6 +27,7 @@ from torch import nn
 
 from arr_coc.adaptation.cases import Batches, Embedder
 from arr_coc.adaptation.losses import attention_loss, box_loss
+from arr_coc.adaptation.past import GlancedPast, fit_axes
 from arr_coc.adaptation.trainer import RATE, MapObjective, Objective, Trainer, new_layer
 from arr_coc.adaptation.training_run import Length
 from arr_coc.errors import ArrCocError, ModelError, OptionError
@@ -43,6 +44,9 @@ RATES: dict[How, float] = {"boxes": RATE, "attention": RATE, "answer": 1e-3}
 ATTENDED_SHARE, ANSWERED_SHARE = 1 / 16, 1 / 5
 """Where the model itself must look at every clip, this share of them is drawn."""
 
+AXES_CLIPS = 32
+"""Of so many clips' first frames the axes of the embeddings are the principal components."""
+
 ANSWERED_TILES = 2048
 """Tiles of all pictures of a batch together that the model answers about."""
 
@@ -52,7 +56,8 @@ class Recipe:
     """Settings of a training: what is trained, how long, and from how many drawn clips.
 
     Training takes `steps` steps, or where that is None, `minutes` spent on steps. Both include resumed runs.
-    `rate` 0: the one that suits the way of training.
+    `rate` 0: the one that suits the way of training. `channels`: the profile that the scorers see; with `past`, each
+    picture is learned from as one of which nothing is known, and after a glance at it, where they see that.
     """
 
     how: How = "boxes"
@@ -62,6 +67,8 @@ class Recipe:
     clips: int = 2500
     steps: int | None = None
     scorer: QueryScorer = DEFAULT_SCORER
+    channels: str = "core13"
+    past: bool = True
 
 
 def make_trainer(recipe: Recipe, layer: ARRCOCLayer, folder: Path, along: nn.ModuleList | None = None) -> Trainer:
@@ -72,32 +79,36 @@ def make_trainer(recipe: Recipe, layer: ARRCOCLayer, folder: Path, along: nn.Mod
         folder / ALLOCATOR_FOLDER,
         Length(recipe.minutes, recipe.steps),
         rate=recipe.rate or RATES[recipe.how],
-        made_for={"how": recipe.how},
+        made_for={"how": recipe.how, "past": str(recipe.past)},
         along=along,
     )
 
 
-def boxes_objective(recipe: Recipe, qwen: QwenVL, rng: np.random.Generator) -> Objective:
+def boxes_objective(recipe: Recipe, qwen: QwenVL, layer: ARRCOCLayer, rng: np.random.Generator) -> Objective:
     """Learns where the things are that are asked about."""
     samples = random_samples("train", FIRST_TRAINED, recipe.clips)
-    return MapObjective(Batches(cases_of(samples), Embedder(qwen), rng), box_loss)
+    past = GlancedPast(qwen, layer) if recipe.past and layer.realiser.axes is not None else None
+    cases = cases_of(samples, channels=recipe.channels, past=past)
+    return MapObjective(Batches(cases, Embedder(qwen), rng), box_loss)
 
 
-def attention_objective(recipe: Recipe, qwen: QwenVL, rng: np.random.Generator) -> Objective:
+def attention_objective(recipe: Recipe, qwen: QwenVL, layer: ARRCOCLayer, rng: np.random.Generator) -> Objective:
     """Learns what the model looks at by itself, which it is asked first."""
     samples = random_samples("train", FIRST_TRAINED, int(recipe.clips * ATTENDED_SHARE))
-    return MapObjective(Batches(attended(samples, qwen), Embedder(qwen), rng), attention_loss)
+    return MapObjective(Batches(attended(samples, qwen, recipe.channels), Embedder(qwen), rng), attention_loss)
 
 
-def answer_objective(recipe: Recipe, qwen: QwenVL, rng: np.random.Generator) -> Objective:
+def answer_objective(recipe: Recipe, qwen: QwenVL, layer: ARRCOCLayer, rng: np.random.Generator) -> Objective:
     """Learns what helps the model to answer."""
     samples = random_samples("train", FIRST_TRAINED, int(recipe.clips * ANSWERED_SHARE))
     stills = (sample for sample in samples if len(sample.clip.frames) == 1)
-    batches = Batches(cases_of(stills, with_images=True), Embedder(qwen), rng, tiles=ANSWERED_TILES)
+    batches = Batches(
+        cases_of(stills, with_images=True, channels=recipe.channels), Embedder(qwen), rng, tiles=ANSWERED_TILES
+    )
     return AnswerLoss(qwen, batches, rng)
 
 
-OBJECTIVES: dict[str, Callable[[Recipe, QwenVL, np.random.Generator], Objective]] = {
+OBJECTIVES: dict[str, Callable[[Recipe, QwenVL, ARRCOCLayer, np.random.Generator], Objective]] = {
     "boxes": boxes_objective,
     "attention": attention_objective,
     "answer": answer_objective,
@@ -125,7 +136,10 @@ def train(
         raise OptionError(f"unknown way of training {recipe.how!r}; there are {', '.join(OBJECTIVES)}")
     qwen = load_qwen(model, device="cpu")
     torch.manual_seed(recipe.seed)
-    layer = new_layer(qwen, recipe.scorer)
+    layer = new_layer(qwen, recipe.scorer, recipe.channels)
+    if layer.realiser.axes is not None:
+        samples = random_samples("train", FIRST_TRAINED, min(recipe.clips, AXES_CLIPS), questions=1)
+        fit_axes(layer.realiser.axes, qwen, (sample.clip.frames[0] for sample in samples))
     if begin_with is not None:
         _begin_with(layer, begin_with)
     trainer = make_trainer(recipe, layer, out, last_layers(qwen) if recipe.how == "answer" else None)
@@ -134,7 +148,8 @@ def train(
     else:
         trainer.course.begin()
     if trainer.course.progress < 1:
-        trainer.run(OBJECTIVES[recipe.how](recipe, qwen, np.random.default_rng([recipe.seed, trainer.course.steps])))
+        rng = np.random.default_rng([recipe.seed, trainer.course.steps])
+        trainer.run(OBJECTIVES[recipe.how](recipe, qwen, layer, rng))
     return trainer.layer
 
 
@@ -146,6 +161,8 @@ def main(
     steps: Annotated[int | None, typer.Option(min=1, help="Number of training steps, instead of minutes.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights and batches.")] = Recipe.seed,
     clips: Annotated[int, typer.Option(help="Drawn clips to learn from.")] = Recipe.clips,
+    channels: Annotated[str, typer.Option(help="Channels of a tile: core13, full40 or full40+text.")] = Recipe.channels,
+    past: Annotated[bool, typer.Option(help="Learn from pictures after a glance, too, where channels show it.")] = True,
     begin_with: Annotated[Path | None, typer.Option(help="Begin with the layer in this folder.")] = None,
     resume: Annotated[bool, typer.Option(help="Go on from the checkpoint in the folder.")] = False,
 ) -> None:
@@ -153,7 +170,7 @@ def main(
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     try:
-        recipe = Recipe(how, minutes, seed, clips=clips, steps=steps)  # type: ignore[arg-type]
+        recipe = Recipe(how, minutes, seed, clips=clips, steps=steps, channels=channels, past=past)  # type: ignore[arg-type]
         train(model, recipe, out, resume=resume, begin_with=begin_with)
     except ArrCocError as error:
         typer.echo(f"error: {error}", err=True)

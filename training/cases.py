@@ -9,7 +9,9 @@ import numpy as np
 import torch
 
 from arr_coc.adaptation.cases import AllocatorCase, texture_of, tile_shares
+from arr_coc.adaptation.past import GlancedPast
 from arr_coc.relevance.channels import TextureArray
+from arr_coc.relevance.history import with_history
 from arr_coc.types import TILE_PX, TileGrid
 from training.clips.fonts import Split
 from training.clips.scenes import SIZES_PX, clip_rng, random_plan
@@ -44,8 +46,13 @@ def random_samples(split: Split, first: int, clips: int, questions: int = 4) -> 
             yield from (replace(sample, clip=clip) for sample in samples)
 
 
-def cases_of(samples: Iterable[Sample], with_images: bool = False) -> Iterator[AllocatorCase]:
-    """Cases of all frames of every sample that show something asked about, but not nearly everywhere."""
+def cases_of(
+    samples: Iterable[Sample], with_images: bool = False, channels: str = "core13", past: GlancedPast | None = None
+) -> Iterator[AllocatorCase]:
+    """Cases of all frames of every sample that show something asked about, but not nearly everywhere.
+
+    With a `past` each comes twice: as a picture of which nothing is known, and after a glance at it.
+    """
     drawn = None
     textures: dict[int, TextureArray] = {}
     for sample in samples:
@@ -57,8 +64,8 @@ def cases_of(samples: Iterable[Sample], with_images: bool = False) -> Iterator[A
             if not wanted.any() or (wanted > 0).mean() > _MOST_SHARE:
                 continue
             if frame not in textures:
-                textures[frame] = texture_of(image)
-            yield AllocatorCase(
+                textures[frame] = texture_of(image, channels)
+            case = AllocatorCase(
                 textures[frame],
                 torch.from_numpy(wanted),
                 sample.question,
@@ -66,3 +73,8 @@ def cases_of(samples: Iterable[Sample], with_images: bool = False) -> Iterator[A
                 sample.answer,
                 image if with_images else None,
             )
+            yield case
+            if past is not None:
+                history, prior = past.look(image, sample.question)
+                texture = with_history(textures[frame], history)
+                yield replace(case, texture=texture, prior=torch.from_numpy(prior))

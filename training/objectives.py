@@ -31,12 +31,12 @@ from training.cases import cases_of
 from training.clips.truth import Sample
 
 
-def attended(samples: Iterable[Sample], qwen: QwenVL) -> Iterator[AllocatorCase]:
+def attended(samples: Iterable[Sample], qwen: QwenVL, channels: str = "core13") -> Iterator[AllocatorCase]:
     """Cases of the samples' frames, each shown to the model alone, `wanted` being its attention."""
     teacher = AttentionTeacher(qwen)
     for _, of_clip in groupby(samples, key=lambda sample: id(sample.clip)):
         by_frame: dict[int, list[AllocatorCase]] = {}
-        for case in cases_of(of_clip, with_images=True):
+        for case in cases_of(of_clip, with_images=True, channels=channels):
             by_frame.setdefault(id(case.image), []).append(case)
         for cases in by_frame.values():
             assert cases[0].image is not None, "the cases were made with images"

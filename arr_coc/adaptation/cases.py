@@ -38,9 +38,9 @@ def _overlap(first: float, last: float, count: int) -> npt.NDArray[np.float64]:
     return np.clip(np.minimum(edges + 1, last) - np.maximum(edges, first), 0, 1)
 
 
-def texture_of(image: npt.NDArray[np.uint8]) -> TextureArray:
-    """The texture of one picture uint8 [H, W, 3], without a batch dimension."""
-    texture = image_texture(torch.from_numpy(image.copy()).permute(2, 0, 1)[None])
+def texture_of(image: npt.NDArray[np.uint8], channels: str = "core13") -> TextureArray:
+    """The texture of one picture uint8 [H, W, 3], without a batch dimension. Raises ProfileError."""
+    texture = image_texture(torch.from_numpy(image.copy()).permute(2, 0, 1)[None], channels)
     return TextureArray(texture.channels[0], texture.entropy[0])
 
 
@@ -49,7 +49,8 @@ class AllocatorCase:
     """A question about one frame: its texture, and how much each tile is `wanted`, float32 [gh, gw] in [0, 1].
 
     `kind` names the kind of question, where figures tell them apart. `answer`, and `image` uint8 [H, W, 3], are kept
-    only where the model itself is to look at it.
+    only where the model itself is to look at it, and `prior` float32 [3, gh, gw] only where scorers are measured with
+    what answers taught.
     """
 
     texture: TextureArray
@@ -58,6 +59,7 @@ class AllocatorCase:
     kind: str = ""
     answer: str = ""
     image: npt.NDArray[np.uint8] | None = None
+    prior: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,8 @@ def measure(
     def relevance_of(case: AllocatorCase) -> torch.Tensor:
         texture = TextureArray(case.texture.channels[None], case.texture.entropy[None])
         query = embed([case.question]) if realiser.participation.asked is not None else None
-        return realiser(texture, query).relevance[0]
+        prior = None if case.prior is None else case.prior[None]
+        return realiser(texture, query, prior).relevance[0]
 
     return _table(((case, relevance_of(case)) for case in cases), levels)
 

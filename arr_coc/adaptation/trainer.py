@@ -29,9 +29,9 @@ _CLIP_NORM = 1.0
 _WEIGHT_DECAY = 0.02
 
 
-def new_layer(qwen: QwenVL, scorer: QueryScorer = DEFAULT_SCORER) -> ARRCOCLayer:
-    """An untrained layer for a model's questions."""
-    return qwen.new_allocator(scorer=scorer)
+def new_layer(qwen: QwenVL, scorer: QueryScorer = DEFAULT_SCORER, channels: str = "core13") -> ARRCOCLayer:
+    """An untrained layer for a model's questions. Raises ProfileError."""
+    return qwen.new_allocator(scorer=scorer, channels=channels)
 
 
 class MapObjective:
@@ -68,7 +68,12 @@ class Trainer:
         groups = [{"params": list(layer.parameters())}, {"params": list(self._along.parameters())}]
         self.optimiser = torch.optim.AdamW(groups, weight_decay=_WEIGHT_DECAY)
         parts: dict[str, Checkpointable] = {"layer": layer, "along": self._along, "optimiser": self.optimiser}
-        fits = {"trained_for": layer.config.trained_for, "scorer": layer.config.scorer, **(made_for or {})}
+        fits = {
+            "trained_for": layer.config.trained_for,
+            "scorer": layer.config.scorer,
+            "channels": layer.config.channels,
+            **(made_for or {}),
+        }
         self.course = TrainingRun(folder, length, parts, fits)
 
     def step(self, objective: Objective) -> float:

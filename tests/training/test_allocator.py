@@ -154,7 +154,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint(
     monkeypatch.setattr(trainer_module, "SAVE_S", 0.0)
     recipe = Recipe(steps=100, clips=CLIPS)
     killed = make_trainer(recipe, new_layer(qwen), tmp_path)
-    objective = boxes_objective(recipe, qwen, np.random.default_rng(0))
+    objective = boxes_objective(recipe, qwen, new_layer(qwen), np.random.default_rng(0))
 
     def dying(realiser: RelevanceRealiser) -> torch.Tensor:
         if killed.course.steps == 5:
@@ -271,7 +271,7 @@ def test_the_answer_s_loss_teaches_the_allocator_and_then_the_last_layers(tmp_pa
     qwen = tiny_qwen()
     recipe = Recipe("answer", steps=4, clips=60)
     trainer = make_trainer(recipe, new_layer(qwen), tmp_path, last_layers(qwen))
-    objective = answer_objective(recipe, qwen, np.random.default_rng(0))
+    objective = answer_objective(recipe, qwen, new_layer(qwen), np.random.default_rng(0))
     before = {name: value.clone() for name, value in qwen.model.state_dict().items()}
     asked = trainer.layer.realiser.participation.asked
     assert asked is not None

@@ -1,0 +1,110 @@
+"""`python -m training.channels_compare`: what the channels `full40` bring beside `core13`.
+
+    python -m training.channels_compare --runs runs/channels --steps 1200 --clips 300
+
+Allocators of one model are trained on boxes, from nothing, in as many steps on the same clips, and measured on the
+clips of the test split: pictures of which nothing is known, and the same after a glance at them, whose evidence moves
+the relevance of each. A run that a folder holds already is resumed, or kept if it is done.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import cv2
+import torch
+import typer
+
+from arr_coc.adaptation.cases import AllocatorCase, Embedder
+from arr_coc.adaptation.found import measure, measure_map
+from arr_coc.adaptation.past import GlancedPast
+from arr_coc.adaptation.training_run import CHECKPOINT
+from arr_coc.errors import ArrCocError
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.qwenvl import QwenVL
+from training.allocator import Recipe, train
+from training.allocator_compare import FIRST_MEASURED, QUESTIONS
+from training.cases import cases_of, random_samples
+
+RESULTS = Path(__file__).parent / "results" / "channels.json"
+
+WAYS: dict[str, dict[str, Any]] = {
+    "core13": {"channels": "core13"},
+    "full40, picture only": {"channels": "full40", "past": False},
+    "full40": {"channels": "full40"},
+    "full40+text": {"channels": "full40+text"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """The same pictures as the scorers of one profile see them: without a past, and after a glance."""
+
+    first: list[AllocatorCase]
+    glanced: list[AllocatorCase]
+
+    @classmethod
+    def of(cls, qwen: QwenVL, layer: ARRCOCLayer, clips: int) -> Cases:
+        """Cases of so many clips of the test split."""
+        samples = random_samples("test", FIRST_MEASURED, clips, QUESTIONS)
+        made = list(cases_of(samples, channels=layer.config.channels, past=GlancedPast(qwen, layer)))
+        return cls(made[0::2], made[1::2])
+
+
+def measured(qwen: QwenVL, layer: ARRCOCLayer, clips: int) -> dict[str, Any]:
+    """Means over all kinds of questions: nothing known; after a glance, and how much of that is evidence alone."""
+    cases, embed, levels = Cases.of(qwen, layer, clips), Embedder(qwen), qwen.knows_levels
+    realiser = layer.realiser
+    evidence = [replace(case, texture=first.texture) for case, first in zip(cases.glanced, cases.first, strict=True)]
+    return {
+        "weights": sum(parameter.numel() for parameter in layer.parameters()),
+        "nothing known": measure(realiser, cases.first, embed, levels=levels)["all"],
+        "after a glance": measure(realiser, cases.glanced, embed, levels=levels)["all"],
+        "after a glance, channels without it": measure(realiser, evidence, embed, levels=levels)["all"],
+        "by kind, after a glance": measure(realiser, cases.glanced, embed, levels=levels),
+    }
+
+
+def main(
+    runs: Annotated[Path, typer.Option(help="Folder with a folder for every run.")],
+    model: Annotated[str, typer.Option(help="The model's folder.")] = "models/scenes-tiny",
+    ways: Annotated[str, typer.Option(help="Ways to compare, separated by semicolons.")] = ";".join(WAYS),
+    steps: Annotated[int, typer.Option(help="Training steps of every run.")] = 1200,
+    clips: Annotated[int, typer.Option(help="Drawn clips to learn from.")] = 300,
+    test_clips: Annotated[int, typer.Option(help="Drawn clips to measure on.")] = 60,
+    seed: Annotated[int, typer.Option(help="Seed of all runs.")] = Recipe.seed,
+    out: Annotated[Path, typer.Option(help="Where the comparison goes.")] = RESULTS,
+) -> None:
+    """Train an allocator on each profile, and compare."""
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    table: dict[str, Any] = {}
+    qwen = load_qwen(model, device="cpu")
+    for name in ways.split(";"):
+        folder = runs / name.replace(" ", "-").replace(",", "")
+        recipe = Recipe("boxes", steps=steps, seed=seed, clips=clips, **WAYS[name])
+        try:
+            layer = train(model, recipe, folder, resume=(folder / CHECKPOINT).is_file())
+        except ArrCocError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(1) from error
+        table[name] = measured(qwen, layer, test_clips)
+        print(name, table[name]["nothing known"], table[name]["after a glance"], flush=True)
+        _write(out, model, table, {"steps": steps, "clips": clips, "test_clips": test_clips, "seed": seed})
+    if table:
+        cases = list(cases_of(random_samples("test", FIRST_MEASURED, test_clips, QUESTIONS)))
+        table["the boxes themselves"] = measure_map(cases, levels=qwen.knows_levels)["all"]
+    _write(out, model, table, {"steps": steps, "clips": clips, "test_clips": test_clips, "seed": seed})
+
+
+def _write(out: Path, model: str, table: dict[str, Any], settings: dict[str, int]) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps({"model": Path(model).name, **settings, "ways": table}, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)
