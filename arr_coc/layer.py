@@ -218,7 +218,7 @@ class ARRCOCLayer(nn.Module):
         relevance, config = realised.relevance, self.config
         by_chance = self.training and config.gradient == "gumbel"
         drawn = perturbed(relevance, config.temperature) if by_chance else relevance.detach()
-        appearance = torch.cat([texture.appearance, texture.entropy[:, None]], dim=1).float().cpu().numpy()
+        appearance = torch.cat([texture.appearance, texture.entropy[:, None]], dim=1).detach().float().cpu().numpy()
         known = [None] * len(relevance) if prior is None else (prior[:, 0] * prior[:, 2]).detach().float().cpu().numpy()
         pictures = zip(relevance.detach().cpu().numpy(), drawn.cpu().numpy(), appearance, known, strict=True)
         allocation = stacked([self._regions(*picture) for picture in pictures])

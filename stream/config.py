@@ -104,6 +104,9 @@ class AllocateConfig(Section):
     """Time constant of blending relevance over time; 93 ms keeps 0.7 a frame at 30 fps."""
     seed: int = 0
     """Seed of the strategy `random`."""
+    channels: Literal["auto", "core13", "full40", "full40+text"] = "auto"
+    """Channels of a tile that relevance is made of (docs/methods.md). `auto`: those that the model's allocator was
+    trained on, which also win over another name; `core13` where the model has none."""
 
 
 class IncrementalConfig(Section):

@@ -37,7 +37,13 @@ from arr_coc.errors import counted
 from arr_coc.ops.regions import UNKNOWN, overview_regions, region_mean, shape_map
 from arr_coc.ops.store.base import TextureView
 from arr_coc.relevance.balancing import CachedRelevance, RelevanceMaps, RelevanceRealiser
-from arr_coc.relevance.channels import TextureArray, TextureArrayCache, device_texture_array, texture_array
+from arr_coc.relevance.channels import (
+    TextureArray,
+    TextureArrayCache,
+    device_texture_array,
+    load_profile,
+    texture_array,
+)
 from arr_coc.types import NO_SHIFT, Allocation, Feedback, FrameStamp, QueryEmbedding, Shift, TileVersions
 
 log = logging.getLogger(__name__)
@@ -343,6 +349,7 @@ class StreamAllocator:
         check_budget(self.options.budget)
         realiser = realiser or RelevanceRealiser(channels=_untrained_profile(self.options.channels))
         self._channels = realiser.channels
+        load_profile(self._channels)
         if self.options.channels not in (AUTO, self._channels):
             log.warning(
                 "the model's allocator was trained on the channels %s; it is given these, not %s",

@@ -24,6 +24,7 @@ Gradients are cv2's: kornia's give the same numbers, and take many times as long
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -284,6 +285,15 @@ def texture_array(view: MipLevels, profile: str = "core13", cache: TextureArrayC
             picture_channels(texture.channels, local.detail), texture.entropy, texture.channels[GRADIENTS]
         )
     return cache.keep(view.versions, profile, texture)
+
+
+def load_profile(profile: str) -> None:
+    """Import what a profile is computed with (kornia takes half a second), before the first frame waits for it.
+
+    Raises ProfileError.
+    """
+    if channel_count(profile) == FULL:
+        importlib.import_module("arr_coc.relevance.full40")
 
 
 def device_texture_array(view: MipLevels, profile: str, cache: TextureArrayCache) -> TextureArray:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from arr_coc.ops.regions import exist_on
 from arr_coc.types import (
+    EMBEDDING_COMPONENTS,
     REGION_SHAPES,
     TILE_PX,
     Feedback,
@@ -50,6 +51,8 @@ TILES_MAX = LONG_SIDE_PX_MAX // TILE_PX
 
 REGIONS: Layout = ("int32", ("K", 3))
 SCORES: Layout = ("float32", ("K",))
+EMBEDDING: Layout = ("float32", ("K", EMBEDDING_COMPONENTS))
+FEEDBACK: tuple[Layout, ...] = (REGIONS, SCORES, SCORES)
 PIXELS: Layout = ("uint8", ("K", 3, 32, 32))
 
 
@@ -148,7 +151,10 @@ def embedding_of(message: QueryAccepted, parts: Sequence[Part]) -> QueryEmbeddin
 
 def feedback_arrays(feedback: Feedback | None) -> list[Array]:
     """Return the parts of an AnswerReply, YesNoReply or GlanceReply."""
-    return [] if feedback is None else [feedback.regions, feedback.attention, feedback.similarity]
+    if feedback is None:
+        return []
+    embedding = [] if feedback.embedding is None else [feedback.embedding]
+    return [feedback.regions, feedback.attention, feedback.similarity, *embedding]
 
 
 def feedback_of(message: AnswerReply | YesNoReply | GlanceReply, parts: Sequence[Part]) -> Feedback | None:
@@ -156,7 +162,8 @@ def feedback_of(message: AnswerReply | YesNoReply | GlanceReply, parts: Sequence
     if message.feedback_stamp is None:
         _arrays(message, parts)
         return None
-    return checked_feedback(Feedback(message.feedback_stamp, *_arrays(message, parts, REGIONS, SCORES, SCORES)))
+    embedding = (EMBEDDING,) if len(message.arrays) > len(FEEDBACK) else ()
+    return checked_feedback(Feedback(message.feedback_stamp, *_arrays(message, parts, *FEEDBACK, *embedding)))
 
 
 def checked_feedback(feedback: Feedback) -> Feedback:
@@ -165,6 +172,11 @@ def checked_feedback(feedback: Feedback) -> Feedback:
         raise TransportError("feedback holds as many regions as it has numbers for")
     _check_regions("feedback", feedback.regions, TILES_MAX, TILES_MAX)
     _check_finite("feedback", feedback.attention, feedback.similarity)
+    if feedback.embedding is not None:
+        if len(feedback.embedding) != len(feedback.regions):
+            raise TransportError("feedback holds as many embeddings as regions")
+        if not (np.abs(feedback.embedding) <= 1).all():
+            raise TransportError("feedback holds an embedding beyond 1")
     return feedback
 
 

@@ -271,8 +271,9 @@ class YesNoReply(Message, frozen=True, tag="yes_no_reply"):
 class AnswerReply(Message, frozen=True, tag="answer_reply"):
     """Answer server to client: the whole answer to `query`.
 
-    Parts: regions, attention and similarity of its feedback, if there is any. It covers `frames` frames, the oldest of
-    `oldest_frame_ns` (media time); `kept_bytes` is what the model keeps of them. `flops` as in `stream.events.Answer`.
+    Parts: regions, attention and similarity of its feedback, if there is any, and components of the embeddings, for an
+    allocator that sees them. It covers `frames` frames, the oldest of `oldest_frame_ns` (media time); `kept_bytes` is
+    what the model keeps of them. `flops` as in `stream.events.Answer`.
     """
 
     answer: Count
@@ -294,7 +295,7 @@ class AnswerReply(Message, frozen=True, tag="answer_reply"):
 class GlanceReply(Message, frozen=True, tag="glance_reply"):
     """Answer server to client: where the model looked in an overview, asked `query`. The client still has its turn.
 
-    Parts: regions, attention and similarity of the feedback. `flops` are the operations that the glance took.
+    Parts: those of the feedback, as in AnswerReply. `flops` are the operations that the glance took.
     """
 
     glance: Count

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from arr_coc.types import Feedback, FrameStamp
+from arr_coc.types import EMBEDDING_COMPONENTS, Feedback, FrameStamp
 from stream.config import STDOUT, Config
 from stream.errors import NothingToContinue, ResumeError, TransportError
 from stream.events import Answer, Glance
@@ -64,25 +64,29 @@ class _Identity(msgspec.Struct, frozen=True):
 
 
 class _FeedbackRecord(msgspec.Struct, frozen=True):
-    """Feedback, its arrays as bytes: int32 [K, 3], float32 [K], float32 [K]."""
+    """Feedback, its arrays as bytes: int32 [K, 3], float32 [K], float32 [K], float32 [K, 16] or nothing."""
 
     stamp: FrameStamp
     regions: bytes
     attention: bytes
     similarity: bytes
+    embedding: bytes = b""
 
     @classmethod
     def of(cls, feedback: Feedback | None) -> _FeedbackRecord | None:
         if feedback is None:
             return None
-        arrays = (feedback.regions, feedback.attention, feedback.similarity)
+        embedding = () if feedback.embedding is None else (feedback.embedding,)
+        arrays = (feedback.regions, feedback.attention, feedback.similarity, *embedding)
         return cls(feedback.stamp, *(np.ascontiguousarray(array).tobytes() for array in arrays))
 
     def feedback(self) -> Feedback:
         """Raises ValueError or TransportError for bytes that no run has written."""
         regions = np.frombuffer(self.regions, np.int32).reshape(-1, 3)
         attention, similarity = (np.frombuffer(part, np.float32) for part in (self.attention, self.similarity))
-        return checked_feedback(Feedback(self.stamp, regions, attention, similarity))
+        embedding = np.frombuffer(self.embedding, np.float32).reshape(-1, EMBEDDING_COMPONENTS)
+        known = embedding if self.embedding else None
+        return checked_feedback(Feedback(self.stamp, regions, attention, similarity, known))
 
 
 class _AnswerRecord(msgspec.Struct, frozen=True):

@@ -127,6 +127,7 @@ def _allocator_options(config: Config, *, paced: bool) -> AllocatorOptions:
         tau_ms=allocate.tau_ms,
         seed=allocate.seed,
         wide=None if allocate.wide == "auto" else allocate.wide,
+        channels=allocate.channels,
         on_device=paced,
         glance=_glance_options(config),
     )

@@ -191,6 +191,37 @@ def test_feedback_survives_the_way() -> None:
     assert_same(got, feedback)
 
 
+def embedded(value: float = 0.5, rows: int | None = None) -> Feedback:
+    packet = tokens()
+    components = np.full((len(packet.regions) if rows is None else rows, 16), value, np.float32)
+    return Feedback(STAMP, packet.regions, packet.relevance, -packet.relevance, components)
+
+
+def test_feedback_may_hold_components_of_embeddings() -> None:
+    got = feedback_of(answered(embedded()), wire(feedback_arrays(embedded())))
+    assert got is not None
+    assert_same(got, embedded())
+
+
+@pytest.mark.parametrize(
+    ("feedback", "reason"),
+    [
+        (embedded(1.5), "beyond 1"),
+        (embedded(float("nan")), "beyond 1"),
+        (embedded(rows=1), "must announce the arrays"),
+    ],
+    ids=["large", "nan", "too few"],
+)
+def test_embeddings_that_are_none_are_refused(feedback: Feedback, reason: str) -> None:
+    with pytest.raises(TransportError, match=reason):
+        feedback_of(answered(feedback), wire(feedback_arrays(feedback)))
+
+
+def test_feedback_holds_an_embedding_of_every_region() -> None:
+    with pytest.raises(TransportError, match="as many embeddings as regions"):
+        checked_feedback(embedded(rows=1))
+
+
 def test_an_answer_may_come_without_feedback() -> None:
     assert feedback_of(answered(None), []) is None
     with pytest.raises(TransportError, match="announces 0 arrays and came with 1"):

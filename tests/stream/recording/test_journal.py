@@ -48,7 +48,8 @@ def feedback(number: int) -> Feedback:
     rng = np.random.default_rng(number)
     regions = rng.integers(0, (6, 9, 9), (5, 3), dtype=np.int32)
     scores = rng.random((2, 5), dtype=np.float32)
-    return Feedback(FrameStamp(10 * number, 7, 8, 1 << 40), regions, scores[0], scores[1])
+    embedding = rng.random((5, 16), dtype=np.float32) if number % 4 == 1 else None
+    return Feedback(FrameStamp(10 * number, 7, 8, 1 << 40), regions, scores[0], scores[1], embedding)
 
 
 GLANCE = Glance(frame_index=0, pts_s=0.0, query="What?", tokens_used=15, tokens_total=240)
@@ -109,6 +110,8 @@ def test_what_was_kept_comes_back_exactly(path: Path) -> None:
             mine, theirs = getattr(was, name), getattr(now, name)
             assert mine.dtype == theirs.dtype
             assert np.array_equal(mine, theirs)
+        assert now.embedding is not None
+        np.testing.assert_array_equal(now.embedding, was.embedding)
     assert journal.lookup(3, 30) is None
 
 

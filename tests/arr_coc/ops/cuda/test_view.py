@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -23,7 +24,7 @@ from arr_coc.ops.cuda.store import CudaStore
 from arr_coc.ops.cuda.view import CudaView
 from arr_coc.ops.store.difference import Thresholds
 from arr_coc.ops.store.planes import PlaneFormat
-from arr_coc.relevance.channels import texture_array
+from arr_coc.relevance.channels import TextureArrayCache, device_texture_array, texture_array
 from arr_coc.types import REGION_SHAPES, FramePlanes
 from tests.arr_coc.ops.gl.test_kernels import bilinear, smooth_picture, trilinear
 from tests.arr_coc.ops.store.test_contract import regions_of
@@ -232,6 +233,21 @@ def test_channels_equal_those_of_the_host(cuda: None, size: tuple[int, int], see
     assert torch.equal(entropy.cpu(), expected.entropy)
     torch.testing.assert_close(channels.cpu()[8:11], expected.channels[8:11], rtol=0, atol=2e-6)
     torch.testing.assert_close(channels.cpu()[12], expected.channels[12], rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("size", [(200, 300), (96, 96), (33, 31)])
+def test_forty_channels_are_computed_on_the_device(cuda: None, size: tuple[int, int]) -> None:
+    with view_of(picture(np.random.default_rng(3), *size, "shapes")) as view:
+        made = device_texture_array(view, "full40+text", TextureArrayCache())
+        expected, core = texture_array(view, "full40+text"), texture_array(view)
+        luma, host = view.luma(), cv2.cvtColor(view.read(1), cv2.COLOR_RGB2GRAY)
+    assert made.channels.device == luma.device == find_device().place
+    assert torch.equal(luma.cpu(), torch.from_numpy(host).float())
+    exact = [*range(9), 10, 12, 16, *range(17, 40)]
+    assert torch.equal(made.channels.cpu()[exact], expected.channels[exact])
+    assert torch.equal(made.entropy.cpu(), expected.entropy)
+    assert torch.equal(made.appearance.cpu(), core.appearance)
+    torch.testing.assert_close(made.channels.cpu(), expected.channels, rtol=0, atol=1e-4)
 
 
 def test_a_flat_picture_has_neither_edges_nor_entropy(cuda: None) -> None:
