@@ -56,8 +56,8 @@ class GlancedPast:
         self._session = AnswerSession(replace(qwen, allocator=layer))
 
     def look(self, picture: Rgb, question: str) -> tuple[FrameHistory, Map]:
-        """What a glance at a picture uint8 [H, W, 3] teaches: its history, and the prior float32 [3, gh, gw] of scorers
-        (attention, similarity, trust). Raises as `AnswerSession.glance`."""
+        """Look at a picture uint8 [H, W, 3], and return what that teaches: its history, and the prior of scorers
+        float32 [3, gh, gw] (attention, similarity, trust). Raises as `AnswerSession.glance`."""
         with _view_of(picture) as view:
             feedback = self._session.glance(overview_packet(view, OVERVIEW_TOKENS), question).feedback
             shape, versions = view.grid.shape, view.versions
