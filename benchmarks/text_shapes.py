@@ -6,12 +6,17 @@ Lines of random letters and digits lie anywhere on the tiles of a picture. A rea
 tells it from the other 61 by the nearest of their pictures, shown through the same regions; it misreads every texel by
 an error whose standard deviation is half of the text's contrast. So only what regions leave of a character decides, and
 equally for every shape. Tokens: regions of one shape that touch the line, for each 640 pixels of its length.
+
+`covers` lets the reader read frames with several lines through whole allocations, whose relevance is that of a scorer
+that knows where the lines are, with squares alone and with wide regions at equal tokens. `gather` is the time that the
+CPU and the OpenGL store take for the pixels of 256 regions of one shape at 1080p.
 """
 
 from __future__ import annotations
 
 import argparse
 import string
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,12 +25,15 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
+from arr_coc.allocation.attending import AllocationHistory, AllocationRequest, allocate_frame
+from arr_coc.allocation.text_lines import line_strength, line_tiles
+from arr_coc.errors import BackendMissing
 from arr_coc.ops.backends import open_store
-from arr_coc.ops.regions import shape_grid
+from arr_coc.ops.regions import first_tiles, region_sides, shape_grid
 from arr_coc.ops.store.base import TextureStore
 from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import REGION_SHAPES, TILE_PX, FramePlanes, FrameStamp, TileGrid
-from benchmarks.support.harness import write_report
+from benchmarks.support.harness import percentiles, write_report
 from stream.bench.report import machine
 
 RESULTS = Path(__file__).parent / "results"
@@ -66,11 +74,16 @@ class Line:
 
     def draw(self, text: str) -> Grey:
         """The picture with `text`, a character in each cell."""
-        image = Image.new("L", (GRID.width_px, GRID.height_px), GROUND)
+        image = Image.new("L", (GRID.width_px, max(GRID.height_px, self.bottom_px)), GROUND)
         pen = ImageDraw.Draw(image)
         for character, (left, top, _, _) in zip(text, self.boxes, strict=True):
             pen.text((left, top - self._top), character, fill=GROUND - INK, font=self._font)
         return np.asarray(image)
+
+    def move(self, down_px: int) -> None:
+        """Lies so many pixels lower from here on."""
+        self.top_px, self.bottom_px = self.top_px + down_px, self.bottom_px + down_px
+        self.boxes = [(left, top + down_px, right, bottom + down_px) for left, top, right, bottom in self.boxes]
 
     def regions(self, code: int) -> npt.NDArray[np.int64]:
         """The regions of one shape that touch the line."""
@@ -159,6 +172,137 @@ def cheapest(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any] |
     return found
 
 
+FRAME = TileGrid.of(22 * TILE_PX, 40 * TILE_PX)
+LINE_HEIGHTS_PX = (16, 20, 24, 32, 48)
+BUDGETS = (0.05, 0.1, 0.2, 0.27)
+SLOT_PX = FRAME.height_px // len(LINE_HEIGHTS_PX)
+
+
+class LinedFrame:
+    """A frame with a line of each height, at random places in slots one below the other."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.lines = []
+        for slot, height_px in enumerate(rng.permutation(LINE_HEIGHTS_PX).tolist()):
+            line = Line(rng, height_px)
+            moved = slot * SLOT_PX + int(rng.integers(0, SLOT_PX - (line.bottom_px - line.top_px))) - line.top_px
+            line.move(moved)
+            self.lines.append(line)
+
+    def draw(self, texts: Sequence[str]) -> Grey:
+        """The picture with a text in each line."""
+        picture = np.full((FRAME.height_px, FRAME.width_px), GROUND, np.uint8)
+        for line, text in zip(self.lines, texts, strict=True):
+            drawn = line.draw(text)
+            picture[line.top_px : line.bottom_px, : drawn.shape[1]] = drawn[line.top_px : line.bottom_px]
+        return picture
+
+    def relevance(self) -> npt.NDArray[np.float32]:
+        """What a scorer says that knows where the lines are: 0.9 there, 0.1 elsewhere."""
+        relevance = np.full(FRAME.shape, 0.1, np.float32)
+        for line in self.lines:
+            right = line.boxes[-1][2]
+            relevance[line.top_px // TILE_PX : -(-line.bottom_px // TILE_PX), : -(-right // TILE_PX)] = 0.9
+        return relevance
+
+
+def read_covers(frames: int) -> list[dict[str, Any]]:
+    """A row for each strategy and budget: `read`, the share of characters told, with squares and with wide regions."""
+    rng = np.random.default_rng(1)
+    drawn = [LinedFrame(rng) for _ in range(frames)]
+    told: dict[tuple[str, float, bool], list[float]] = {}
+    for frame in drawn:
+        for key, share in _read_frame(frame, rng).items():
+            told.setdefault(key, []).append(share)
+    return [
+        {
+            "strategy": strategy,
+            "budget": budget,
+            "squares": round(float(np.mean(told[strategy, budget, False])), 3),
+            "wide": round(float(np.mean(told[strategy, budget, True])), 3),
+        }
+        for strategy in ("foveated", "mixed")
+        for budget in BUDGETS
+    ]
+
+
+def _read_frame(frame: LinedFrame, rng: np.random.Generator) -> dict[tuple[str, float, bool], float]:
+    texts = ["".join(rng.choice(list(CHARACTERS), len(line.boxes))) for line in frame.lines]
+    store = open_store(PlaneFormat.of(_planes(frame.draw(texts))), "cpu")
+    covers: dict[tuple[str, float, bool], npt.NDArray[np.int64]] = {}
+    seen: dict[tuple[str, float, bool], npt.NDArray[np.float32]] = {}
+    errors: dict[tuple[str, float, bool], list[list[float]]] = {}
+    for at, picture in enumerate(
+        [frame.draw(texts), *(frame.draw([one * len(t) for t in texts]) for one in CHARACTERS)]
+    ):
+        store.update(_planes(picture), FrameStamp(at, 0, 0, at + 1))
+        with store.lease() as view:
+            if not at:
+                covers = _covers(frame.relevance(), line_tiles(line_strength(view), None))
+                seen = {key: view.gather(regions)[:, 0].astype(np.float32) for key, regions in covers.items()}
+                seen = {key: one + rng.normal(0, ERROR, one.shape).astype(np.float32) for key, one in seen.items()}
+                continue
+            for key, regions in covers.items():
+                off = (seen[key] - view.gather(regions)[:, 0].astype(np.float32)) ** 2
+                errors.setdefault(key, []).append(_by_character(frame, regions, off))
+    wanted = list("".join(texts))
+    letters = np.array(list(CHARACTERS))
+    return {key: float((letters[np.argmin(rows, axis=0)] == wanted).mean()) for key, rows in errors.items()}
+
+
+def _covers(
+    relevance: npt.NDArray[np.float32], lines: npt.NDArray[np.bool_]
+) -> dict[tuple[str, float, bool], npt.NDArray[np.int64]]:
+    covers = {}
+    for strategy in ("foveated", "mixed"):
+        for budget in BUDGETS:
+            for wide in (False, True):
+                tokens = round(budget * FRAME.tiles)
+                request = AllocationRequest(
+                    relevance, tokens, 0.25, 0, AllocationHistory(), lines=lines if wide else None
+                )
+                covers[strategy, budget, wide] = allocate_frame(request, strategy).regions.numpy()
+    return covers
+
+
+def _by_character(frame: LinedFrame, regions: npt.NDArray[np.int64], off: npt.NDArray[np.float32]) -> list[float]:
+    """Errors [K, 32, 32] of texels, summed over each character's cell; what is not shown tells nothing."""
+    spread = np.zeros((FRAME.height_px, FRAME.width_px), np.float32)
+    for (top, left), (down, across), texels in zip(
+        first_tiles(regions) * TILE_PX, region_sides(regions), off, strict=True
+    ):
+        part = texels.repeat(down, axis=0).repeat(across, axis=1) / (down * across)
+        place = spread[top : top + part.shape[0], left : left + part.shape[1]]
+        place[:] = part[: place.shape[0], : place.shape[1]]
+    return [
+        float(spread[top:bottom, left:right].sum()) for line in frame.lines for left, top, right, bottom in line.boxes
+    ]
+
+
+def gather_times(repeats: int = 20) -> list[dict[str, Any]]:
+    """A row for each store and shape: milliseconds for 256 regions at 1080p."""
+    rng, rows = np.random.default_rng(2), []
+    planes = FramePlanes("rgb", (rng.integers(0, 256, (1080, 1920, 3), dtype=np.uint8),))
+    for backend in ("cpu", "gl"):
+        try:
+            store = open_store(PlaneFormat.of(planes), backend)  # type: ignore[arg-type]
+        except BackendMissing:
+            continue
+        store.update(planes, FrameStamp(0, 0, 0))
+        with store.lease() as view:
+            for code in SHAPES:
+                high, wide = shape_grid(view.grid.shape, code)
+                regions = np.stack([np.full(256, code), rng.integers(0, high, 256), rng.integers(0, wide, 256)], axis=1)
+                times_ms = []
+                for _ in range(repeats):
+                    started_s = time.perf_counter()
+                    view.gather(regions)
+                    times_ms.append((time.perf_counter() - started_s) * 1e3)
+                rows.append({"store": backend, "shape": name_of(code), **percentiles(times_ms, 2)})
+        store.close()
+    return rows
+
+
 def main() -> None:
     """Measures, prints a table, and writes the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
@@ -171,7 +315,14 @@ def main() -> None:
         cells = [row for row in rows if row["text_px"] == height_px]
         told = (f"{100 * row['read']:5.0f}% {row['tokens_per_640_px']:4.0f}t" for row in cells)
         print(f"{height_px:3} px  " + "".join(f"{cell:>12}" for cell in told))
-    report = {"machine": machine(), "lines": options.lines, "rows": rows, "cheapest": cheapest(rows)}
+    covers, gather = read_covers(options.lines), gather_times()
+    for row in covers:
+        read = f"{row['squares']:4.0%} read in squares, {row['wide']:4.0%} with wide regions"
+        print(f"{row['strategy']:9} {row['budget']:4.0%} of the tokens: {read}")
+    for row in gather:
+        print(f"{row['store']:4} {row['shape']}: {row['p50']:.2f} ms for 256 regions")
+    report = {"machine": machine(), "lines": options.lines, "rows": rows, "cheapest": cheapest(rows), "covers": covers}
+    report["gather"] = gather
     write_report(options.out, report)
 
 

@@ -61,7 +61,7 @@ class Levels(Protocol):
 
 
 def line_strength(view: Levels) -> Map:
-    """How much of a line of text each tile is: float32 [2, gh, gw], along rows and along columns; 1 suffices."""
+    """Strength of a line of text at each tile, along rows and along columns: float32 [2, gh, gw]; 1 is a line's."""
     fine = cv2.cvtColor(view.read(FINE), cv2.COLOR_RGB2GRAY)
     grid = fine.shape[0] * 2 // TILE_PX, fine.shape[1] * 2 // TILE_PX
     coarse = cv2.cvtColor(view.read(COARSE), cv2.COLOR_RGB2GRAY)
@@ -99,7 +99,7 @@ def line_pairs(lines: npt.NDArray[np.bool_]) -> Ints:
 
 
 def _runs(found: npt.NDArray[np.bool_], size: tuple[int, int]) -> npt.NDArray[np.bool_]:
-    """What is left of tiles that lie in a run of so many (width, height)."""
+    """The tiles that lie in a run of so many (width, height)."""
     run = np.ones(size[::-1], np.uint8)
     opened = cv2.morphologyEx(
         found.astype(np.uint8), cv2.MORPH_OPEN, run, borderType=cv2.BORDER_CONSTANT, borderValue=0
@@ -179,7 +179,7 @@ def line_tree(top: int, lines: npt.NDArray[np.bool_]) -> CoverTree:
 
 
 def _ways(regions: Ints, lines: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Whether regions of one size are split into rows, and into columns: bool [K] each.
+    """Tell which regions of one size are split into rows, and which into columns: bool [K] each.
 
     A square with a line is split across it. What that leaves is split across it once more where the line fills half of
     it, and otherwise along it: side by side, lines are read better in squares than in stripes of the same size.
@@ -196,7 +196,7 @@ def _ways(regions: Ints, lines: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.b
 
 
 def _in_one_half(regions: Ints, line: npt.NDArray[np.bool_], axis: int) -> npt.NDArray[np.bool_]:
-    """Whether only the even or only the odd rows (columns, where `axis` is 1) of regions hold tiles of a line."""
+    """Tell where only the even or only the odd rows (columns, where `axis` is 1) of regions hold tiles of a line."""
     odd = np.indices(line.shape, sparse=True)[axis] % 2 == 1
     held = [region_pool(regions, (line & side).astype(np.int32)) > 0 for side in (odd, ~odd)]
     return np.asarray(held[0] != held[1])

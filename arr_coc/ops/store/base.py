@@ -6,7 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import cv2
 import numpy as np
@@ -57,16 +57,26 @@ class PatchGatherer(threading.local):
             out[slots, index] = box_mean(channel, footprint).reshape(-1, TILE_PX, TILE_PX)
 
 
+_WIDER = {np.dtype(np.uint8): np.uint16, np.dtype(np.uint16): np.uint32, np.dtype(np.uint32): np.uint64}
+
+
 def box_mean(channel: Plane, footprint: Footprint) -> Plane:
-    """Means of a channel uint8 [h * down, w * across] over the footprint's boxes, halves up: uint8 [h, w]."""
+    """Means of a channel uint8 [h * down, w * across] over the footprint's boxes, halves up: uint8 [h, w].
+
+    Neighbours in a row are added as the two halves of one number of twice the size, which is several times as fast as
+    adding every second one.
+    """
     if footprint.texels == 1:
         return channel
-    boxes = channel.reshape(-1, footprint.down, channel.shape[1] // footprint.across, footprint.across)
-    total = np.full(boxes.shape[::2], footprint.texels // 2, np.uint16)
-    for down in range(footprint.down):
-        for across in range(footprint.across):
-            total += boxes[:, down, :, across]
-    return (total // footprint.texels).astype(np.uint8)
+    total: npt.NDArray[Any] = channel
+    for _ in range(footprint.across.bit_length() - 1):
+        bits = total.dtype.itemsize * 8
+        pairs = total.view(_WIDER[total.dtype])
+        total = (pairs & pairs.dtype.type((1 << bits) - 1)) + (pairs >> pairs.dtype.type(bits))
+    for _ in range(footprint.down.bit_length() - 1):
+        total = total[0::2].astype(np.uint16) + total[1::2]
+    half = total.dtype.type(footprint.texels // 2)
+    return ((total + half) // total.dtype.type(footprint.texels)).astype(np.uint8)
 
 
 def _copy_whole(level: Plane, places: npt.NDArray[np.int64], texels: Plane) -> None:
