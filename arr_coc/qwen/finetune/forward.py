@@ -276,8 +276,11 @@ class BatchedForward:
         return logits
 
     def _attention_mask(self, layout: SequenceLayout, presence: torch.Tensor) -> torch.Tensor:
-        """Padding bool [B, L]; with a gradient to pass on, what is added to the attention's logits [B, 1, L, L]."""
-        if not presence.requires_grad:
+        """Padding bool [B, L]; with a gradient to pass on, what is added to the attention's logits [B, 1, L, L].
+
+        FlashAttention takes no such mask.
+        """
+        if not presence.requires_grad or "flash" in str(self._qwen.model.config._attn_implementation):
             return layout.attended
         length = layout.attended.shape[1]
         earlier = torch.ones(length, length, dtype=torch.bool, device=presence.device).tril()
