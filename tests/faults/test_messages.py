@@ -28,6 +28,7 @@ from stream.protocol.codec import (
     feedback_of,
     frame_message,
     frame_packet,
+    glance_message,
     specs_of,
     token_message,
     token_packet,
@@ -40,6 +41,8 @@ from stream.protocol.messages import (
     End,
     FrameCaptured,
     FramePacketMessage,
+    GlancePacketMessage,
+    GlanceReply,
     Message,
     QueryAccepted,
     ServerHello,
@@ -62,12 +65,12 @@ from stream.recording.format import (
     compress_arrays,
     decompress_arrays,
 )
-from stream.recording.journal import Journal
+from stream.recording.journal import Journal, JournalGlance
 from stream.recording.log import frame_record
 from stream.stages.base import StageThread
 from stream.transport import Link, Transport, ipc_endpoint, private_directory
 from tests.support.answer_models import FakeAnswerModel
-from tests.support.events import answer, frame, summary
+from tests.support.events import answer, frame, glance, summary
 from tests.support.faults import many
 from tests.support.network import LIMIT_S
 
@@ -92,6 +95,15 @@ ANSWERED = AnswerReply(
     encode_ms=1.0,
     prefill_ms=2.0,
     decode_ms=3.0,
+    feedback_stamp=STAMP,
+    arrays=specs_of(*feedback_arrays(FEEDBACK)),
+)
+GLANCED = GlanceReply(
+    glance=1,
+    query="What?",
+    tokens_used=2,
+    encode_ms=1.0,
+    prefill_ms=2.0,
     feedback_stamp=STAMP,
     arrays=specs_of(*feedback_arrays(FEEDBACK)),
 )
@@ -126,8 +138,10 @@ def sent(message: Message, arrays: list[np.ndarray]) -> list[bytes]:
 
 WITH_PARTS: list[list[bytes]] = [
     sent(*token_message(2, 1, PACKET)),
+    sent(*glance_message(2, 1, PACKET)),
     sent(*frame_message(2, 1, WHOLE, in_snapshot=False)),
     sent(ANSWERED, feedback_arrays(FEEDBACK)),
+    sent(GLANCED, feedback_arrays(FEEDBACK)),
     sent(ASKING, [np.zeros((2, 8), np.float32)]),
 ]
 
@@ -161,11 +175,11 @@ def test_events_are_read_or_refused(count: int) -> None:
 
 
 def unpack(message: Message, parts: list[bytes]) -> None:
-    if isinstance(message, TokenPacketMessage):
+    if isinstance(message, (TokenPacketMessage, GlancePacketMessage)):
         token_packet(message, parts)
     elif isinstance(message, FramePacketMessage):
         frame_packet(message, parts)
-    elif isinstance(message, AnswerReply):
+    elif isinstance(message, (AnswerReply, GlanceReply)):
         feedback_of(message, parts)
     elif isinstance(message, QueryAccepted):
         embedding_of(message, parts)
@@ -187,7 +201,7 @@ def test_arrays_are_what_their_header_says_or_refused(count: int) -> None:
 
 
 @pytest.mark.parametrize("length", [10**12, 2**63 - 1, 2**64 - 1])
-@pytest.mark.parametrize("seed", WITH_PARTS, ids=["tokens", "frame", "answered", "asking"])
+@pytest.mark.parametrize("seed", WITH_PARTS, ids=["tokens", "overview", "frame", "answered", "glanced", "asking"])
 def test_a_header_that_announces_too_much_allocates_nothing(seed: list[bytes], length: int) -> None:
     fields = msgspec.msgpack.decode(seed[0])
     for spec in fields["arrays"]:
@@ -208,13 +222,18 @@ def test_a_damaged_journal_gives_answers_or_nothing(tmp_path: Path, count: int) 
     journal = Journal(path, {"source": "x"})
     journal.open()
     for number in range(4):
-        journal.append(msgspec.structs.replace(answer(number, "a red circle"), answer=number), FEEDBACK)
+        glanced = JournalGlance(glance(number), FEEDBACK if number % 2 else None)
+        journal.append(msgspec.structs.replace(answer(number, "a red circle"), answer=number), FEEDBACK, glanced)
     journal.close()
     whole = path.read_bytes()
     for data in many([whole], count // 10):
         path.write_bytes(data)
         with suppress(ResumeError):
             assert Journal.continued(path, {"source": "x"}).earlier_answers <= 4
+
+
+def _packed(sent: tuple[Message, list[np.ndarray]]) -> tuple[Message, tuple[bytes, ...]]:
+    return sent[0], compress_arrays(sent[1])
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -227,7 +246,9 @@ def test_a_damaged_recording_gives_packets_or_an_error(tmp_path: Path, count: in
         SessionStarted("0.1.0", "x", "now"),
         SentMessage(message, compress_arrays(arrays)),
         SentMessage(whole, compress_arrays(image)),
+        SentMessage(*_packed(glance_message(2, 1, PACKET))),
         ReceivedMessage(ANSWERED),
+        ReceivedMessage(GLANCED, compress_arrays(feedback_arrays(FEEDBACK))),
     ]
     payloads = [encoder.encode(record) for record in [*records, EventRecord(EVENTS[0])]]
     path, read = tmp_path / "0001.rec", 0
@@ -240,10 +261,7 @@ def test_a_damaged_recording_gives_packets_or_an_error(tmp_path: Path, count: in
                 if isinstance(record, (SentMessage, ReceivedMessage)):
                     with suppress(TransportError):
                         parts = decompress_arrays(record)
-                        if isinstance(record.message, TokenPacketMessage):
-                            token_packet(record.message, parts)
-                        elif isinstance(record.message, FramePacketMessage):
-                            frame_packet(record.message, parts)
+                        unpack(record.message, parts)
                         read += 1
     assert read
 

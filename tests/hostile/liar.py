@@ -12,6 +12,7 @@ from stream.errors import TransportError
 from stream.protocol.messages import (
     Connect,
     FramePacketMessage,
+    GlancePacketMessage,
     SetQuery,
     TokenPacketMessage,
     TurnGrant,
@@ -19,7 +20,7 @@ from stream.protocol.messages import (
     decode,
     encode,
 )
-from tests.hostile.lies import Sent, answered, greeting
+from tests.hostile.lies import Sent, answered, glanced, greeting
 from tests.support.network import LIMIT_S
 
 Say = Callable[[int], Sequence[Sent]]
@@ -27,10 +28,12 @@ Say = Callable[[int], Sequence[Sent]]
 
 
 class Liar:
-    """Serves one port in a thread. `honest_after`: from this packet on it answers as it should."""
+    """Serves one port in a thread. `honest_after`: from this packet on it answers as it should. `look`: what it says of
+    overviews, if it wants any; from the third one on it tells the truth."""
 
-    def __init__(self, say: Say, honest_after: int | None = None) -> None:
+    def __init__(self, say: Say, honest_after: int | None = None, look: Say | None = None) -> None:
         self._say = say
+        self._look = look
         self._honest_after = honest_after
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -39,7 +42,7 @@ class Liar:
         self._socket.setsockopt(zmq.SNDTIMEO, 5000)
         self._socket.bind("tcp://127.0.0.1:*")
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self.packets = self.sent = 0
+        self.packets = self.overviews = self.sent = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="liar")
 
@@ -67,11 +70,15 @@ class Liar:
     def _reply(self, head: bytes) -> Iterator[Sent]:
         message = decode(head)
         if isinstance(message, Connect):
-            yield from greeting(message.query)
+            yield from greeting(message.query, can_glance=self._look is not None)
         elif isinstance(message, SetQuery):
             yield greeting(message.query)[1]
         elif isinstance(message, TurnRequest):
-            yield [encode(TurnGrant(turn=self.packets + 1))]
+            yield [encode(TurnGrant(turn=self.packets + self.overviews + 1))]
+        elif isinstance(message, GlancePacketMessage):
+            assert self._look is not None
+            self.overviews += 1
+            yield from self._look(message.glance) if self.overviews < 3 else [glanced(message.glance)]
         elif isinstance(message, (TokenPacketMessage, FramePacketMessage)):
             self.packets += 1
             if self._honest_after is None or self.packets <= self._honest_after:
@@ -81,8 +88,8 @@ class Liar:
 
 
 @contextmanager
-def lying(say: Say, honest_after: int | None = None) -> Iterator[Liar]:
-    liar = Liar(say, honest_after)
+def lying(say: Say, honest_after: int | None = None, look: Say | None = None) -> Iterator[Liar]:
+    liar = Liar(say, honest_after, look)
     liar.start()
     try:
         yield liar

@@ -14,6 +14,7 @@ from stream.protocol.messages import (
     AnswerDelta,
     AnswerReply,
     ErrorReply,
+    GlanceReply,
     KeepAlive,
     QueryAccepted,
     ServerHello,
@@ -42,12 +43,16 @@ def answered(number: int, query: str = "What?", text: str = "well") -> Sent:
     return [encode(AnswerReply(answer=number, query=query, text=text, **FIGURES))]  # type: ignore[arg-type]
 
 
-def greeting(query: str = "What?") -> list[Sent]:
+def glanced(number: int, query: str = "What?", **fields: Any) -> Sent:
+    return [encode(GlanceReply(glance=number, query=query, tokens_used=1, encode_ms=1.0, prefill_ms=1.0, **fields))]
+
+
+def greeting(query: str = "What?", *, can_glance: bool = False) -> list[Sent]:
     """What a client must hear before it asks."""
     embedding = np.full((1, 8), 0.5, np.float32)
     asking = QueryAccepted(query=query, model_id="liar", arrays=specs_of(embedding))
     return [
-        [encode(ServerHello(model_id="liar", knows_levels=True, known_world=None))],
+        [encode(ServerHello(model_id="liar", knows_levels=True, known_world=None, can_glance=can_glance))],
         [encode(asking), embedding.tobytes()],
     ]
 
@@ -78,6 +83,36 @@ LIES: dict[str, Callable[[int], list[Sent]]] = {
     "empty messages": lambda number: [[b""]] * 100,
 }
 
+LOOKS: dict[str, Callable[[int], list[Sent]]] = {
+    "a look at nothing": lambda number: [
+        changed(glanced(number), arrays=[["float32", [2**31, 2**31]]] * 3, feedback_stamp=[0, 0, 0, 0])
+    ],
+    "a look at what no frame has": lambda number: [
+        [
+            *changed(
+                glanced(number),
+                arrays=[["int32", [1, 3]], ["float32", [1]], ["float32", [1]]],
+                feedback_stamp=[0, 0, 0, 0],
+            ),
+            np.array([[0, 999, 999]], np.int32).tobytes(),
+            np.full(1, np.nan, np.float32).tobytes(),
+            np.zeros(1, np.float32).tobytes(),
+        ]
+    ],
+    "a look for another question": lambda number: [glanced(number, query="What did the other one ask?")] * 10,
+    "looks of others": lambda number: [glanced(n) for n in range(100, 400)] + [glanced(number)],
+    "a look again and again": lambda number: [glanced(number)] * 500,
+    "costs that are none": lambda number: [changed(glanced(number), prefill_ms=value) for value in NUMBERS],
+    "a turn in the middle": lambda number: [
+        [encode(TurnGrant(turn=5))],
+        [encode(TurnExpired(turn=3))],
+        glanced(number),
+    ],
+    "a turn that expires": lambda number: [[encode(TurnExpired(turn=turn))] for turn in range(50)],
+    "an answer instead": lambda number: [answered(number), glanced(number)],
+}
+"""What is said about an overview, by the number of the glance."""
+
 
 def lie(rng: random.Random, number: int) -> Sequence[Sent]:
     """Some message of an answer stage with some of its fields changed."""
@@ -87,6 +122,7 @@ def lie(rng: random.Random, number: int) -> Sequence[Sent]:
         [encode(TurnGrant(turn=rng.randrange(5)))],
         [encode(TurnExpired(turn=1))],
         [encode(KeepAlive())],
+        glanced(number),
         [encode(YesNoReply(answer=number, yes=0.5, certain=0.5, tokens_used=1, encode_ms=1.0, prefill_ms=1.0))],
         *greeting(),
     ]

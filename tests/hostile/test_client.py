@@ -19,7 +19,7 @@ from stream.answer.client_table import ServerOptions
 from stream.answer.server import AnswerServer
 from stream.config import Config, NetworkConfig
 from stream.control import RunControl
-from stream.protocol.codec import token_message
+from stream.protocol.codec import glance_message, token_message
 from stream.protocol.messages import (
     AnswerReply,
     Cancel,
@@ -39,7 +39,7 @@ from stream.transport.security import client_curve, make_keys, server_curve
 from stream.untrusted import QUERY_LIMIT_CHARS
 from tests.hostile.lies import NUMBERS
 from tests.hostile.nasty import NASTY
-from tests.support.answer_models import FakeAnswerModel
+from tests.support.answer_models import GlancingAnswerModel
 from tests.support.network import LIMIT_S, free_port
 
 GROWTH_MAX_BYTES = 200 << 20
@@ -61,7 +61,7 @@ def _memory_stays() -> Iterator[None]:
     assert psutil.Process().memory_info().rss - before < GROWTH_MAX_BYTES
 
 
-class EchoingAnswerModel(FakeAnswerModel):
+class EchoingAnswerModel(GlancingAnswerModel):
     """Says the question with its answer, so that another client's would be seen; trips over some questions."""
 
     def embed_query(self, query: str) -> Any:
@@ -149,6 +149,7 @@ class Honest:
 def structured(rng: random.Random) -> list[bytes]:
     """A message of a client, with some of its fields changed, or in a place where it does not belong."""
     packet, arrays = token_message(rng.randrange(3), rng.randrange(50), OTHER)
+    overview, _ = glance_message(rng.randrange(3), rng.randrange(50), OTHER)
     seeds: list[tuple[Message, list[bytes]]] = [
         (Connect(query=rng.choice(["a", NASTY[:QUERY_LIMIT_CHARS], "x" * QUERY_LIMIT_CHARS, "\x00"])), []),
         (SetQuery(query=rng.choice(["b", "\x00", "y" * QUERY_LIMIT_CHARS])), []),
@@ -156,6 +157,7 @@ def structured(rng: random.Random) -> list[bytes]:
         (Cancel(), []),
         (Disconnect(), []),
         (packet, [array.tobytes() for array in arrays]),
+        (overview, [array.tobytes() for array in arrays]),
     ]
     message, parts = rng.choice(seeds)
     fields = msgspec.msgpack.decode(encode(message))
@@ -211,6 +213,25 @@ def test_one_that_wants_turns_and_takes_none_loses_them_sooner_and_sooner(tmp_pa
         for _ in range(8):
             bad.send(encode(TurnRequest()))
             honest.ask()
+        assert place.control.failure is None
+
+
+def test_one_that_glances_without_end_gets_no_more_than_its_share(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        place = Place(stack, tmp_path)
+        honest = Honest(place.client(), "What is mine?")
+        bad = place.raw()
+        bad.send(encode(Connect(query="mine too")))
+        for turn in range(200):
+            bad.send(encode(TurnRequest()))
+            message, arrays = glance_message(turn, turn, OTHER)
+            for _ in range(5):
+                bad.send_multipart([encode(message), *(array.tobytes() for array in arrays)])
+            while bad.poll(0):
+                bad.recv_multipart()
+            if turn % 40 == 0:
+                honest.ask()
+        honest.ask()
         assert place.control.failure is None
 
 

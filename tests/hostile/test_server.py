@@ -9,14 +9,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stream.config import AnswerConfig, CaptureConfig, Config, OutputConfig, PipelineConfig
+from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, OutputConfig, PipelineConfig
 from stream.errors import StageDied
 from stream.events import PEER_MISBEHAVES, Answer, AnswerDeltaEvent, Event, FrameReady, Notice, Summary
 from stream.protocol.messages import AnswerDelta, encode
 from stream.runtime.pipeline import Pipeline
 from stream.untrusted import PIECES_MAX
 from tests.hostile.liar import lying
-from tests.hostile.lies import LIES, answered, lie
+from tests.hostile.lies import LIES, LOOKS, answered, lie
 
 GROWTH_MAX_BYTES = 250 << 20
 """Both ends are in this process, and the lies of 40 MB with them."""
@@ -79,6 +79,17 @@ def test_where_the_truth_follows_a_lie_every_answer_comes(name: str, tmp_path: P
         assert sum(isinstance(event, FrameReady) for event in events) == FRAMES
     else:
         assert "at most" in str(error) or "cannot be read" in str(error) or "were invalid" in str(error)
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_lie_about_an_overview_is_survived(name: str, live: bool) -> None:
+    with lying(lambda number: [answered(number)], look=LOOKS[name]) as liar:
+        events, error = run(config(liar.endpoint, live=live, allocate=AllocateConfig(budget=8)))
+        assert liar.overviews
+    assert error is None
+    assert [event for event in events if isinstance(event, FrameReady)]
+    assert {event.text for event in events if isinstance(event, Answer)} == {"well"}
 
 
 def test_a_flood_of_texts_costs_no_frame() -> None:

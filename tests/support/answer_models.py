@@ -6,18 +6,22 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 
 from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket
-from stream.answer.model import AnswerStats, Packet
+from stream.answer.model import AnswerStats, GlanceStats, Packet
 from stream.config import Config
 
 
 def on_packet(frame_index: int) -> None:
     """Called with the frame of every packet, in the middle of its answer; for tests to replace."""
 
+
+GLANCED_AT = "ARR_COC_TEST_GLANCED_AT"
+"""Environment variable: the file that a killed process leaves."""
 
 BRIGHT = 200
 """Of 255: a pixel that is brighter makes a check say yes."""
@@ -52,6 +56,9 @@ class FakeAnswerModel:
         """Takes any."""
         return ()
 
+    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
+        raise ModelError("it cannot look")
+
     def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
         on_packet(packet.stamp.frame_index)
         self._spoken = AnswerStats(len(packet.regions), 0, 1.0, 2.0, 0.0, None)
@@ -75,6 +82,38 @@ class FakeAnswerModel:
     def last_stats(self) -> AnswerStats:
         assert self._spoken is not None
         return self._spoken
+
+
+class GlancingAnswerModel(FakeAnswerModel):
+    """Looks at the brightest region of an overview."""
+
+    can_glance = True
+
+    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
+        assert packet.is_glance
+        on_packet(packet.stamp.frame_index)
+        attention = packet.pixels.mean(axis=(1, 2, 3), dtype=np.float32)
+        attention = (attention == attention.max()).astype(np.float32)
+        feedback = Feedback(packet.stamp, packet.regions, attention, np.zeros_like(attention))
+        return GlanceStats(feedback, len(packet.regions), 1.0, 2.0, 7)
+
+
+class KilledGlancingAnswerModel(GlancingAnswerModel):
+    """Its process is killed in the middle of the first glance of all, after which the named file is there."""
+
+    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
+        mark = Path(os.environ[GLANCED_AT])
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().glance(packet, query)
+
+
+class BlindAnswerModel(GlancingAnswerModel):
+    """Finds out too late that it cannot look."""
+
+    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
+        raise ModelError("the attention of blind cannot be read; turn glances off")
 
 
 class DrawnWorldAnswerModel(FakeAnswerModel):

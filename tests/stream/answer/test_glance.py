@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from arr_coc.types import Feedback
 from stream.answer.client import ClientPhase
 from stream.answer.glance import GlanceOutcome
 from stream.events import Answer, YesNoResult
@@ -40,12 +39,13 @@ from tests.stream.answer.test_scheduler import Opener as RunOpener
 from tests.stream.answer.test_scheduler import S, ScheduledRun, watched
 from tests.stream.answer.test_scheduler import opened as scheduled
 from tests.support.clock import FakeClock
-from tests.support.events import make_glance_reply, make_overview
+from tests.support.events import glance, make_glance_reply, make_overview
 
 __all__ = ["clock", "opened", "scheduled"]
 
 ARRAYS = [FEEDBACK.regions, FEEDBACK.attention, FEEDBACK.similarity]
 OVERVIEW = make_overview(STAMP, GRID)
+GLANCE = glance(2.5, frame_index=5, query="what?")
 
 
 def look(server: ServerFixture, turn: int = 1) -> int:
@@ -187,7 +187,7 @@ def test_the_journal_keeps_a_glance_with_its_answer(opened: Opener) -> None:
 
 
 def test_a_glance_of_an_earlier_run_is_not_taken_again(opened: Opener) -> None:
-    kept = JournalGlance(make_event(), FEEDBACK)
+    kept = JournalGlance(GLANCE, FEEDBACK)
     server = opened(journal=FakeJournal(JournalEntry(answer(0), None, kept), JournalEntry(answer(1), None)))
     assert server.client.recall_glance(STAMP)
     outcome = taken(server)
@@ -204,12 +204,6 @@ def test_a_glance_of_an_earlier_run_is_not_taken_again(opened: Opener) -> None:
     assert server.peer.receive() is None
 
 
-def make_event():  # type: ignore[no-untyped-def]
-    from stream.events import Glance
-
-    return Glance(frame_index=5, pts_s=2.5, query="what?", tokens_used=1, tokens_total=GRID.tiles)
-
-
 def test_in_lockstep_a_glance_comes_before_the_answer_and_about_the_same_frame(scheduled: RunOpener) -> None:
     run = scheduled().greet()
     run.glance_due = True
@@ -217,7 +211,7 @@ def test_in_lockstep_a_glance_comes_before_the_answer_and_about_the_same_frame(s
         run.show(index)
     assert run.peer.overviews() == [0]
     assert run.peer.packets() == [0, 2]
-    assert [glance.event.frame_index for glance in run.glances] == [0]
+    assert [seen.event.frame_index for seen in run.glances] == [0]
     assert [event.glances for event in run.events if isinstance(event, Answer)] == [1, 0]
     kinds = [type(message) for message in run.peer.received]
     assert kinds.count(TurnRequest) == 2, "one turn for a glance and its answer"
@@ -248,7 +242,7 @@ def test_a_cut_during_a_glance_makes_it_stale_and_another_one_is_taken(scheduled
     run.peer.glances = True
     run.go_on(3)
     assert run.peer.overviews() == [0, 1]
-    assert [glance.stamp.epoch for glance in run.glances] == [1]
+    assert [seen.stamp.epoch for seen in run.glances] == [1]
     assert run.peer.packets() == [1]
     assert run.scheduler.drops["glance.stale"] == 1
     assert run.peer.turn == 1
@@ -281,7 +275,7 @@ def test_a_glance_for_another_question_is_stale(scheduled: RunOpener) -> None:
     run.peer.glances = True
     run.go_on(4)
     assert run.scheduler.drops["glance.stale"] == 1
-    assert [glance.event.query for glance in run.glances] == ["who?"]
+    assert [seen.event.query for seen in run.glances] == ["who?"]
     assert [event.query for event in run.events if isinstance(event, Answer)] == ["who?"]
 
 
@@ -344,16 +338,10 @@ def test_a_standing_query_alone_is_glanced_for_before_its_check(scheduled: RunOp
 
 
 def test_what_the_journal_holds_needs_no_server(scheduled: RunOpener) -> None:
-    run: ScheduledRun = scheduled().greet()
+    journal = FakeJournal(JournalEntry(answer(0), None, JournalGlance(GLANCE, FEEDBACK)))
+    run: ScheduledRun = scheduled(journal=journal).greet()
     run.glance_due = True
-    client = run.scheduler.client
-    feedback = Feedback(run.stamp, np.zeros((1, 3), np.int32), np.ones(1, np.float32), np.zeros(1, np.float32))
-    client.requests._options = type(client.requests._options)(
-        journal=FakeJournal(JournalEntry(answer(0), None, JournalGlance(make_event(), feedback)))  # type: ignore[arg-type]
-    )
-    run.scheduler._stamp = run.stamp
-    run._newest = 5
-    run.scheduler.observe(run.stamp, 5 * S, change=0.0, cut=False)
+    run.show(5)
     assert run.peer.overviews() == run.peer.packets() == []
-    assert [glance.stamp.frame_index for glance in run.glances] == [5]
+    assert [seen.stamp for seen in run.glances] == [run.stamp]
     assert [event.answer for event in run.events if isinstance(event, Answer)] == [0]

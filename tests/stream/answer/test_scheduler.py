@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -130,7 +131,7 @@ class Peer:
 class ScheduledRun:
     """A scheduler, and the test as the stage that it serves."""
 
-    def __init__(self, transport: Transport, *, reconnect: bool = False, **policy: object) -> None:
+    def __init__(self, transport: Transport, *, reconnect: bool = False, journal: Any = None, **policy: object) -> None:
         self.clock = FakeClock()
         self.control = Stepping()
         self.met: list[tuple[ServerHello, QueryEmbedding]] = []
@@ -160,6 +161,7 @@ class ScheduledRun:
                 reconnect=reconnect,
                 resend_after_loss=bool(values["lockstep"]),
                 standing_query="is it there?" if "standing_query" in policy else None,
+                journal=journal,
             ),
             self,
             self.control,

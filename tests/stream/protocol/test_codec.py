@@ -20,6 +20,7 @@ from stream.protocol.codec import (
     feedback_of,
     frame_message,
     frame_packet,
+    glance_message,
     specs_of,
     token_message,
     token_packet,
@@ -61,6 +62,29 @@ def test_a_token_packet_survives_the_way(count: int) -> None:
     message, arrays = token_message(3, 9, tokens(count))
     assert (message.answer, message.turn) == (3, 9)
     assert_same(token_packet(message, wire(arrays)), tokens(count))
+
+
+@pytest.mark.parametrize("overview", [1, 5])
+def test_an_overview_survives_the_way(overview: int) -> None:
+    packet = dataclasses.replace(tokens(), overview=overview)
+    message, arrays = token_message(0, 0, packet)
+    assert_same(token_packet(message, wire(arrays)), packet)
+
+
+def test_a_glance_is_an_overview_and_nothing_else() -> None:
+    packet = dataclasses.replace(tokens(), overview=5)
+    message, arrays = glance_message(3, 9, packet)
+    assert (message.glance, message.turn) == (3, 9)
+    assert_same(token_packet(message, wire(arrays)), packet)
+    message, arrays = glance_message(0, 0, tokens(0))
+    with pytest.raises(TransportError, match="GlancePacketMessage holds no overview"):
+        token_packet(message, wire(arrays))
+
+
+def test_an_overview_of_more_regions_than_there_are_is_refused() -> None:
+    message, arrays = token_message(0, 0, dataclasses.replace(tokens(), overview=6))
+    with pytest.raises(TransportError, match="holds 5 regions, and says that 6 of them are an overview"):
+        token_packet(message, wire(arrays))
 
 
 def test_arrays_share_the_memory_that_they_came_in_and_cannot_be_written() -> None:

@@ -1,0 +1,165 @@
+"""Glances at the answer server: the turn that goes on, and what one client may not do to others with them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from arr_coc.types import TokenPacket
+from stream.answer import server as server_module
+from stream.answer.model import GlanceStats
+from stream.protocol.codec import feedback_of, glance_message, token_message
+from stream.protocol.messages import (
+    Cancel,
+    Disconnect,
+    ErrorReply,
+    GlanceReply,
+    QueryAccepted,
+    SetQuery,
+    TurnExpired,
+    TurnGrant,
+    TurnRequest,
+)
+from stream.untrusted import GLANCES_A_TURN_MAX
+from tests.stream.answer.test_server import LIMIT_MS, Client, runner, serve, tokens
+from tests.support import answer_models
+from tests.support.answer_models import BlindAnswerModel, GlancingAnswerModel
+from tests.support.runs import StageRunner
+
+__all__ = ["runner"]
+
+
+@pytest.fixture(autouse=True)
+def _ignore_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_models, "on_packet", lambda frame_index: None)
+
+
+def overview() -> TokenPacket:
+    packet = tokens()
+    packet.pixels[1] = 9
+    return replace(packet, overview=2)
+
+
+def test_a_glance_tells_where_the_model_looks_and_leaves_the_turn(runner: StageRunner) -> None:
+    serve(runner, GlancingAnswerModel)
+    client = Client(runner).greeted()
+    turn = client.turn()
+    client.link.send(*glance_message(5, turn, overview()))
+    reply, received = client.expect_whole(GlanceReply)
+    assert (reply.glance, reply.query, reply.tokens_used, reply.flops) == (5, "what is it", 2, 7)
+    feedback = feedback_of(reply, received.parts)
+    assert feedback is not None
+    np.testing.assert_array_equal(feedback.attention, [0, 1])
+    client.ask(3, turn)
+    assert client.hear_answer().answer == 3
+
+
+def test_nobody_else_has_a_turn_between_a_glance_and_its_packet(runner: StageRunner) -> None:
+    serve(runner, GlancingAnswerModel, shared=True)
+    one, other = Client(runner).greeted(), Client(runner).greeted()
+    turn = one.turn()
+    other.link.send(TurnRequest())
+    one.link.send(*glance_message(0, turn, overview()))
+    one.expect(GlanceReply)
+    assert other.quiet()
+    one.ask(0, turn)
+    one.hear_answer()
+    other.expect(TurnGrant)
+
+
+def test_glance_after_glance_is_refused_while_others_wait(runner: StageRunner) -> None:
+    serve(runner, GlancingAnswerModel, shared=True)
+    one, other = Client(runner).greeted(), Client(runner).greeted()
+    turn = one.turn()
+    other.link.send(TurnRequest())
+    for number in range(GLANCES_A_TURN_MAX):
+        one.link.send(*glance_message(number, turn, overview()))
+        one.expect(GlanceReply)
+    one.link.send(*glance_message(9, turn, overview()))
+    assert one.expect(TurnExpired).turn == turn
+    other.expect(TurnGrant)
+
+
+def test_a_turn_ends_where_no_packet_follows_the_glance(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(runner, GlancingAnswerModel, shared=True)
+    one, other = Client(runner).greeted(), Client(runner).greeted()
+    turn = one.turn()
+    one.link.send(*glance_message(0, turn, overview()))
+    one.expect(GlanceReply)
+    monkeypatch.setattr(server_module, "TURN_LIMIT_NS", 1)
+    other.link.send(TurnRequest())
+    other.expect(TurnGrant)  # the packet never came
+
+
+def test_a_packet_that_is_no_overview_is_refused(runner: StageRunner) -> None:
+    serve(runner, GlancingAnswerModel, shared=True)
+    client = Client(runner).greeted()
+    message, _ = glance_message(0, client.turn(), overview())
+    client.link.send(structs.replace(message, arrays=()))
+    assert client.expect(ErrorReply).error == "TransportError"
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_model_that_cannot_look_says_so(runner: StageRunner, shared: bool) -> None:
+    serve(runner, BlindAnswerModel, shared=shared)
+    client = Client(runner).greeted()
+    client.link.send(*glance_message(0, client.turn(), overview()))
+    error = client.expect(ErrorReply)
+    assert (error.error, error.message.split(";")[0]) == ("ModelError", "the attention of blind cannot be read")
+
+
+class WaitingModel(GlancingAnswerModel):
+    """Looks when it is told to."""
+
+    looking, go_on = threading.Event(), threading.Event()
+
+    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
+        self.looking.set()
+        assert self.go_on.wait(LIMIT_MS / 1000)
+        return super().glance(packet, query)
+
+
+@pytest.fixture
+def glancing(runner: StageRunner) -> Iterator[tuple[Client, int]]:
+    """A client in the middle of a glance, and its turn."""
+    WaitingModel.looking.clear()
+    WaitingModel.go_on.clear()
+    serve(runner, WaitingModel, shared=True)
+    client = Client(runner).greeted()
+    turn = client.turn()
+    client.link.send(*glance_message(0, turn, overview()))
+    assert WaitingModel.looking.wait(LIMIT_MS / 1000)
+    yield client, turn
+    WaitingModel.go_on.set()
+
+
+@pytest.mark.parametrize(
+    "leave", [lambda client: client.link.send(Disconnect()), lambda client: client.link.send(Cancel())]
+)
+def test_who_leaves_during_a_glance_leaves_the_turn_to_others(
+    runner: StageRunner, glancing: tuple[Client, int], leave: Callable[[Client], None]
+) -> None:
+    client, _ = glancing
+    other = Client(runner)
+    leave(client)
+    other.link.send(TurnRequest())
+    WaitingModel.go_on.set()
+    other.greeted()
+    other.link.send(TurnRequest())
+    other.expect(TurnGrant)
+    assert client.quiet()
+
+
+def test_a_question_changed_during_a_glance_holds_for_the_packet(glancing: tuple[Client, int]) -> None:
+    client, turn = glancing
+    client.link.send(SetQuery(query="who?"))
+    WaitingModel.go_on.set()
+    assert client.expect(QueryAccepted).query == "who?"
+    assert client.expect(GlanceReply).query == "what is it"
+    client.link.send(*token_message(0, turn, tokens()))
+    assert client.hear_answer().query == "who?"

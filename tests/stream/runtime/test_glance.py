@@ -1,0 +1,376 @@
+"""Whole runs that glance, with a fake answer model that looks at what is brightest."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arr_coc.errors import BudgetError, ModelError
+from stream.cli import main
+from stream.config import (
+    AllocateConfig,
+    AnswerConfig,
+    CaptureConfig,
+    Config,
+    GlanceConfig,
+    OutputConfig,
+    PipelineConfig,
+    StandingQueryConfig,
+    WindowConfig,
+)
+from stream.events import Answer, Event, Explanation, FrameReady, Glance, QueryChanged, Summary, YesNoResult
+from stream.recording.format import Recording
+from stream.runtime.pipeline import Pipeline
+from stream.runtime.replay import Replay, ReplayedAnswer, ReplayedGlance, answered_by
+from tests.stream.runtime.test_answer_worker import endpoint, serving_at, without_clock, without_pieces
+from tests.stream.runtime.test_pipeline import configured, nothing_left_behind, run, without_timing
+from tests.support import answer_models
+from tests.support.answer_models import GLANCED_AT, FakeAnswerModel, GlancingAnswerModel
+from tests.support.network import LIMIT_S
+from tests.support.video import make_video
+
+__all__ = ["endpoint", "nothing_left_behind"]
+
+FRAMES, FPS = 30, 10
+MODEL = "GlancingAnswerModel"
+LAMP = {(0, row, col) for row in (2, 3) for col in (4, 5)}
+"""Tiles (level, row, column) in which the lamp is."""
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dim room with a busy rug, and a plain lamp that is hardly brighter than the wall and the brightest there is."""
+    rng = np.random.default_rng(0)
+    rug = rng.integers(20, 80, (64, 64, 3), np.uint8)
+    frames = []
+    for index in range(FRAMES):
+        frame = np.full((128, 192, 3), 60, np.uint8)
+        frame[:64, :64] = rug
+        frame[64:128, 128:192] = 75
+        frame[index : index + 4, 96:100] = 0
+        frames.append(frame)
+    return str(make_video(tmp_path_factory.mktemp("video") / "lamp.mp4", iter(frames), FPS))
+
+
+@pytest.fixture(autouse=True)
+def _ignore_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_models, "on_packet", lambda frame_index: None)
+
+
+def glancing(video: str, every_s: float = 60.0, **answer: Any) -> Config:
+    given = {"every_s": 1.0, "glance": GlanceConfig(every_s=every_s), **answer}
+    return configured(video, answer=AnswerConfig(**given))
+
+
+def test_the_model_looks_once_before_the_first_answer_about_a_question(video: str) -> None:
+    result = run(glancing(video), MODEL)
+    assert result.error is None
+    (glance,) = result.of(Glance)
+    assert (glance.frame_index, glance.query, glance.tokens_used, glance.tokens_total) == (
+        0,
+        "Say what happens.",
+        6,
+        24,
+    )
+    answers = result.of(Answer)
+    assert [answer.glances for answer in answers] == [1, 0, 0, 0]
+    assert [answer.glance_tokens for answer in answers] == [6, 0, 0, 0]
+    assert {answer.tokens_used for answer in answers} == {12}
+    order = [type(event) for event in result.events if isinstance(event, (FrameReady, Glance, Answer))]
+    assert order[:4] == [FrameReady, Glance, Answer, FrameReady]
+    assert result.summary.glances == 1
+
+
+def test_the_place_that_it_looked_at_is_what_matters_most_in_its_answer(video: str, tmp_path: Path) -> None:
+    """The lamp is the dullest thing in the room, and nobody would choose it by how it looks."""
+
+    def ranks(**answer: Any) -> list[int]:
+        """The best rank of a sharp token on the lamp, in each frame that was answered about."""
+        config = glancing(video, feedback=False, **answer)
+        config = config.model_copy(update={"output": OutputConfig(why=str(tmp_path / "why.jsonl"))})
+        return [
+            min((token.rank for token in event.tokens if (token.level, token.row, token.col) in LAMP), default=24)
+            for event in run(config, MODEL).of(Explanation)
+        ]
+
+    with_glance, without = ranks(), ranks(glance=GlanceConfig(enabled=False))
+    assert with_glance[0] <= 2, "only the lamp's region of the overview may matter as much"
+    assert without[0] > 8
+
+
+@pytest.mark.parametrize("overview", ["keep", "drop"])
+def test_an_overview_counts_in_the_budget_kept_or_dropped(video: str, overview: str) -> None:
+    answers = run(glancing(video, overview=overview), MODEL).of(Answer)
+    assert [answer.tokens_used for answer in answers] == ([12, 12, 12, 12] if overview == "keep" else [6, 12, 12, 12])
+
+
+def test_runs_give_the_same_events_in_one_process_and_in_two(video: str) -> None:
+    config = glancing(video, every_s=1.0)
+    two = config.model_copy(update={"pipeline": PipelineConfig()})
+    first, *others = [without_timing(run(one, MODEL).events) for one in (config, config, two)]
+    assert sum(event["type"] == "glance" for event in first) == 3
+    for other in others:
+        assert other == first
+
+
+@pytest.mark.parametrize(
+    ("answer", "model"),
+    [
+        ({"glance": GlanceConfig(enabled=False)}, MODEL),
+        ({"encode": "full"}, MODEL),
+        ({"encode": "prune"}, MODEL),
+        ({}, "FakeAnswerModel"),
+    ],
+)
+def test_where_it_is_off_nothing_is_looked_at(video: str, answer: dict[str, Any], model: str) -> None:
+    result = run(glancing(video, **answer), model)
+    assert result.error is None
+    assert result.of(Glance) == []
+    assert {answer.glances for answer in result.of(Answer)} == {0}
+
+
+def test_a_model_that_must_glance_and_cannot_is_refused_in_one_line(video: str) -> None:
+    result = run(glancing(video, glance=GlanceConfig(enabled=True)), "FakeAnswerModel")
+    assert isinstance(result.error, ModelError)
+    assert str(result.error).startswith("fake cannot glance: its attention cannot be read; leave --glance out")
+
+
+def test_a_model_whose_attention_turns_out_to_be_unreadable_ends_the_run_in_one_line(video: str) -> None:
+    result = run(glancing(video), "BlindAnswerModel")
+    assert isinstance(result.error, ModelError)
+    assert str(result.error) == "the attention of blind cannot be read; turn glances off"
+    assert isinstance(result.events[-1], Summary)
+
+
+def test_an_overview_larger_than_a_frames_budget_ends_the_run_in_one_line(video: str) -> None:
+    config = glancing(video, glance=GlanceConfig(tokens=12))
+    config = config.model_copy(update={"allocate": AllocateConfig(budget="50%")})
+    result = run(config, MODEL)
+    assert isinstance(result.error, BudgetError)
+    assert "an overview of 12 tokens leaves nothing of a budget of 12" in str(result.error)
+
+
+def test_incremental_encoding_and_windows_glance_too(video: str) -> None:
+    for answer in ({"encode": "incremental"}, {"window": WindowConfig(frames=2)}):
+        result = run(glancing(video, **answer), MODEL)
+        assert result.error is None
+        assert len(result.of(Glance)) == 1
+
+
+def test_a_standing_query_alone_is_what_the_glance_asks(video: str) -> None:
+    until = StandingQueryConfig(question="is there a lamp?", on_cut=False)
+    events = run(glancing(video, until=until), MODEL).events
+    order = [event for event in events if isinstance(event, (Glance, YesNoResult))]
+    assert [type(event) for event in order] == [Glance, YesNoResult]
+    assert isinstance(order[0], Glance)
+    assert order[0].query == "is there a lamp?"
+
+
+def test_another_question_is_glanced_for_anew(video: str) -> None:
+    def ask(pipeline: Pipeline, event: Event) -> None:
+        if isinstance(event, Answer) and event.answer == 0:
+            pipeline.ask("who?")
+
+    result = run(glancing(video), MODEL, ask)
+    assert result.error is None
+    queries = [event.query for event in result.of(Glance)]
+    assert (queries[0], set(queries[1:])) == ("Say what happens.", {"who?"})
+    told = [event for event in result.events if isinstance(event, (Glance, QueryChanged, Answer))]
+    after = told[next(index for index, event in enumerate(told) if isinstance(event, QueryChanged)) + 1 :]
+    assert isinstance(after[0], Glance)
+
+
+def test_shadow_checks_follow_answers_that_a_glance_came_before(video: str) -> None:
+    result = run(glancing(video, shadow_every=1), MODEL)
+    assert result.error is None
+    assert len(result.of(Glance)) == 1
+    assert len(result.of(Answer)) == 4
+
+
+def test_in_a_stream_of_one_question_hardly_any_answer_needs_a_glance() -> None:
+    """Thirty frames a second, an answer with every other frame."""
+    config = Config(
+        source="scene:paced-720p30",
+        capture=CaptureConfig(max_frames=300, size="192x128"),
+        allocate=AllocateConfig(budget=12),
+        answer=AnswerConfig(every_s=1 / 15),
+        pipeline=PipelineConfig(single_process=True),
+    )
+    result = run(config, MODEL)
+    assert result.error is None
+    answers = result.of(Answer)
+    assert len(answers) >= 149
+    assert 1 <= sum(answer.glances for answer in answers) <= 0.05 * len(answers)
+
+
+def test_frames_never_wait_for_a_glance(video: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model looks for as long as no frame has come after the one that it looks at."""
+    seen = threading.Event()
+    glance = GlancingAnswerModel.glance
+
+    def wait(self: GlancingAnswerModel, packet: Any, query: str) -> Any:
+        assert seen.wait(LIMIT_S)
+        return glance(self, packet, query)
+
+    def follow(pipeline: Pipeline, event: Event) -> None:
+        if isinstance(event, FrameReady) and event.frame_index == FRAMES - 1:
+            seen.set()
+
+    monkeypatch.setattr(GlancingAnswerModel, "glance", wait)
+    config = glancing(video).model_copy(update={"pipeline": PipelineConfig(single_process=True, answers="newest")})
+    result = run(config, MODEL, follow)
+    assert result.error is None
+    assert [event.frame_index for event in result.of(FrameReady)] == list(range(FRAMES))
+    (found,) = result.of(Glance)
+    (last,) = result.of(Answer)
+    assert found.frame_index < last.frame_index == FRAMES - 1
+    assert last.glances == 1
+
+
+def test_ctrl_c_in_the_middle_of_a_glance_ends_the_run(video: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipelines: list[Pipeline] = []
+
+    def end(self: GlancingAnswerModel, packet: Any, query: str) -> Any:
+        pipelines[0].end()
+        return glance(self, packet, query)
+
+    glance = GlancingAnswerModel.glance
+    monkeypatch.setattr(GlancingAnswerModel, "glance", end)
+    result = run(glancing(video), MODEL, lambda pipeline, event: pipelines.append(pipeline))
+    assert result.error is None
+    assert result.summary.ended == "interrupted"
+
+
+@pytest.fixture
+def _killed_once(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(GLANCED_AT, str(tmp_path_factory.mktemp("mark") / "glanced"))
+
+
+@pytest.mark.usefixtures("_killed_once")
+def test_a_server_that_dies_in_a_glance_is_replaced_and_looks_at_the_same_frame(video: str) -> None:
+    config = glancing(video).model_copy(update={"pipeline": PipelineConfig(restart=True)})
+    result, calm = run(config, "KilledGlancingAnswerModel"), run(glancing(video), MODEL)
+    assert result.error is None
+    told = (FrameReady, Glance, Answer)
+    assert without_timing([event for event in result.events if isinstance(event, told)]) == without_timing(
+        [event for event in calm.events if isinstance(event, told)]
+    )
+
+
+@pytest.mark.usefixtures("_killed_once")
+def test_otherwise_a_glance_that_was_lost_is_counted_and_another_frame_is_looked_at() -> None:
+    def end(pipeline: Pipeline, event: Event) -> None:
+        if isinstance(event, Answer):
+            pipeline.end()
+
+    config = Config(
+        source="scene:paced-720p30",
+        capture=CaptureConfig(size="192x128"),
+        allocate=AllocateConfig(budget=12),
+        pipeline=PipelineConfig(restart=True, answers="newest"),
+    )
+    result = run(config, "KilledGlancingAnswerModel", end)
+    assert result.error is None
+    assert result.of(Answer)[0].glances == 1
+    assert result.summary.dropped["glance.lost"] == 1
+
+
+def test_a_recorded_run_is_glanced_at_again(video: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("recording") / "a"
+    config = glancing(video, every_s=1.0).model_copy(update={"output": OutputConfig(record=str(folder))})
+    recorded = run(config, MODEL)
+    recording = Recording(folder)
+
+    def replayed(model: FakeAnswerModel) -> tuple[list[Event], Any]:
+        replay = Replay(model, answered_by(recording))
+        events = [event for record in recording.records() for event in replay.take(record)]
+        return events, replay.summary(recording.damage)
+
+    events, summary = replayed(GlancingAnswerModel(Config()))
+    again = [event for event in events if isinstance(event, ReplayedGlance)]
+    assert [event.frame_index for event in again] == [event.frame_index for event in recorded.of(Glance)]
+    assert all(event.same and event.difference == 0 for event in again)
+    assert (summary.glances, summary.answers, summary.differing) == (3, 4, 0)
+    order = [type(event) for event in events if isinstance(event, (ReplayedGlance, ReplayedAnswer))]
+    assert order[:2] == [ReplayedGlance, ReplayedAnswer]
+
+    class Elsewhere(GlancingAnswerModel):
+        def glance(self, packet: Any, query: str) -> Any:
+            found = super().glance(packet, query)
+            found.feedback.attention[:] = 0.5
+            return found
+
+    events, summary = replayed(Elsewhere(Config()))
+    assert summary.differing == 3
+    assert not any(event.same for event in events if isinstance(event, ReplayedGlance))
+
+
+def test_a_run_that_failed_ends_with_the_same_bytes_once_it_is_continued(
+    video: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", f"tests.support.answer_models:{MODEL}")
+    folder = tmp_path_factory.mktemp("resumed")
+
+    def caption(name: str, *more: str) -> tuple[int, bytes]:
+        path = folder / f"{name}.jsonl"
+        given = ["--every", "0.5", "--budget", "12", "--set", "answer.glance.every_s=1", "--no-timing"]
+        status = main(["caption", video, "-o", str(path), "--single-process", *given, *more])
+        return status, path.read_bytes()
+
+    def fail(frame_index: int) -> None:
+        if frame_index == 25:
+            raise ArithmeticError("the spoon is bent")
+
+    whole = caption("whole")
+    assert whole[0] == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(answer_models, "on_packet", fail)
+        status, broken = caption("broken")
+        assert status == 1
+    assert broken.count(b'"glance"') >= 2
+    asked: list[int] = []
+    monkeypatch.setattr(answer_models, "on_packet", asked.append)
+    assert caption("broken", "--resume") == whole
+    assert set(asked) == {25, 29}
+
+
+def remote(endpoint: str) -> Config:
+    return Config(
+        source="scene:moving",
+        capture=CaptureConfig(max_frames=20, size="192x128", open_timeout_s=3.0),
+        allocate=AllocateConfig(budget=12),
+        answer=AnswerConfig(server=endpoint, query="What?", every_s=0.2),
+    )
+
+
+def test_a_glance_over_tcp_is_lost_with_its_server_and_taken_again(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving_at(endpoint, model=MODEL):
+        unbroken = without_clock(without_pieces(Pipeline(remote(endpoint)).run()))
+    assert sum(event["type"] == "glance" for event in unbroken) >= 1
+    gone = threading.Event()
+    with ExitStack() as stack:
+        first = stack.enter_context(serving_at(endpoint, model=MODEL))
+
+        def go(frame_index: int) -> None:
+            if not gone.is_set():
+                first.control.cancel()
+                gone.set()
+
+        def follow() -> None:
+            assert gone.wait(LIMIT_S)
+            first.join()
+            stack.enter_context(serving_at(endpoint, model=MODEL))
+
+        monkeypatch.setattr(answer_models, "on_packet", go)
+        follower = threading.Thread(target=follow)
+        follower.start()
+        events = without_clock(without_pieces(Pipeline(remote(endpoint)).run()))
+        follower.join(LIMIT_S)
+    assert [event for event in events if event.get("code") != "answers-lost"] == unbroken
