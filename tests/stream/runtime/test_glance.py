@@ -100,7 +100,7 @@ def test_the_place_that_it_looked_at_is_what_matters_most_in_its_answer(video: s
 
     with_glance, without = ranks(), ranks(glance=GlanceConfig(enabled=False))
     assert with_glance[0] <= 2, "only the lamp's region of the overview may matter as much"
-    assert without[0] > 8
+    assert without[0] > 4
 
 
 @pytest.mark.parametrize("overview", ["keep", "drop"])

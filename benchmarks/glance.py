@@ -1,0 +1,260 @@
+"""Glances: what one adds to the time to first token, over ipc and over TCP, and how many answers need one.
+
+    python -m benchmarks.glance [--frames N] [--out FILE]
+
+The bundled model without its allocator, in a process of its own behind the answer protocol; frames of 1024x1024 pixels,
+each new to the model. Time to first token counts from the request of a turn, with an allocated frame at hand, to the
+first piece of text; with a glance that is the overview, its reply, the second allocation, and the packet. Three ways
+take turns with every frame, at the same budget: no glance and no overview; an overview in the packet and no glance; a
+glance. A round trip is a glance's time at the client without encoding and prefill at the server.
+
+The share is of the answers of a run of one question, 30 frames a second.
+Targets: a glance adds at most 40 % where it runs, and nothing where it does not; at most 5 % of the answers have one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import shutil
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from multiprocessing.synchronize import Event as ProcessEvent
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from arr_coc.allocation.allocator import AllocatorOptions
+from arr_coc.allocation.glance import GlanceOptions
+from arr_coc.allocation.packets import overview_packet, packet_from
+from arr_coc.hub import ALLOCATOR_FOLDER, bundled_model_path
+from arr_coc.types import FramePlanes, FrameStamp, QueryEmbedding, TokenPacket
+from arr_coc.video.picture_allocator import AllocatedFrame, FrameAllocator
+from benchmarks.support.answer_ways import SIZE, pictures
+from benchmarks.support.harness import percentiles, write_report
+from stream.answer.client import AnswerClient
+from stream.answer.request import ClientOptions
+from stream.answer.scheduler import AnswerEndpoint
+from stream.bench.report import machine
+from stream.clock import MonotonicClock
+from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config
+from stream.control import RunControl
+from stream.events import Answer, AnswerDeltaEvent, Event
+from stream.runtime.answer_worker import serve_answers
+from stream.runtime.pipeline import Pipeline
+from stream.transport import Transport, ipc_endpoint, private_directory
+
+RESULTS = Path(__file__).parent / "results" / "glance.json"
+QUERY = "What do you see?"
+BUDGET = 273
+SHARE_FPS, SHARE_FRAMES, SHARE_EVERY_S = 30, 300, 0.1
+WARM_UP = 3
+LIMIT_S = 120.0
+TARGETS = {"added_percent": 40.0, "answers_percent": 5.0}
+WAYS = ("plain", "overview", "glance")
+
+
+class Asked:
+    """One way to ask a server about frames, with an allocator of its own. Each frame begins an epoch: nothing is known
+    of it."""
+
+    def __init__(self, way: str, client: AnswerClient, embedding: QueryEmbedding) -> None:
+        self._way, self._client = way, client
+        glance = None if way == "plain" else GlanceOptions()
+        self._frames = FrameAllocator(AllocatorOptions(budget=BUDGET, levels=True, glance=glance))
+        self._frames.allocator.set_query(embedding)
+
+    def ask(self, planes: FramePlanes, stamp: FrameStamp) -> dict[str, float]:
+        """Ask about a frame; return what it took in milliseconds."""
+        allocated = self._frames.allocate(planes, stamp, "resolution")
+        packet, glance = allocated.packet, None
+        start_s = time.perf_counter()
+        self._client.request_turn()
+        self._events_until(lambda: self._client.may_send)
+        if self._way == "glance":
+            packet, glance = self._glance(allocated)
+        self._client.send_request(packet, "every")
+        first = self._events_until(lambda: any(isinstance(event, AnswerDeltaEvent) for event in self._heard))
+        first_ms = (time.perf_counter() - start_s) * 1e3
+        events = first + self._events_until(lambda: not self._client.busy)
+        (answer,) = (event for event in events if isinstance(event, Answer))
+        assert BUDGET - 2 <= answer.tokens_used <= BUDGET, "a cover may leave two tokens"
+        assert answer.timing is not None
+        took = {
+            "first_token_ms": first_ms,
+            "encode_ms": answer.timing.encode_ms,
+            "prefill_ms": answer.timing.prefill_ms,
+        }
+        return took | (glance or {})
+
+    def _glance(self, allocated: AllocatedFrame) -> tuple[TokenPacket, dict[str, float]]:
+        """Return the packet of the tokens that a glance chose, and what the glance took."""
+        allocator = self._frames.allocator
+        with self._frames.texture.lease() as view:
+            overview = overview_packet(view, allocated.allocation.glance_tokens)
+        allocator.on_glance()
+        self._client.send_glance(overview)
+        self._events_until(lambda: not self._client.busy)
+        outcome = self._client.requests.glances.take_outcome()
+        assert outcome is not None
+        timing = outcome.event.timing
+        assert timing is not None
+        start_s = time.perf_counter()
+        allocator.apply_glance(outcome.feedback)
+        with self._frames.texture.lease() as view:
+            packet = packet_from(view, allocator.reallocate(view))
+        return packet, {
+            "glance_ms": timing.total_ms,
+            "glance_encode_ms": timing.encode_ms,
+            "glance_prefill_ms": timing.prefill_ms,
+            "round_trip_ms": timing.total_ms - timing.encode_ms - timing.prefill_ms,
+            "reallocate_ms": (time.perf_counter() - start_s) * 1e3,
+        }
+
+    def _events_until(self, done: Callable[[], bool]) -> list[Event]:
+        self._heard: list[Event] = []
+        until_s = time.monotonic() + LIMIT_S
+        while not done():
+            self._heard += self._client.receive_events(1)
+            assert time.monotonic() < until_s, "the server is silent"
+        return self._heard
+
+
+def measured(endpoint: str, frames: int) -> dict[str, Any]:
+    """Return the figures of all ways at one server, by turns."""
+    transport = Transport()
+    with closing(transport), closing(AnswerClient(QUERY, ClientOptions(supervised=False), MonotonicClock())) as client:
+        client.open(lambda: AnswerEndpoint(endpoint, supervised=False).connect(transport, RunControl()))
+        while not client.ready:
+            list(client.receive_events(50))
+        embedding = client.take_embedding()
+        assert embedding is not None
+        ways = {way: Asked(way, client, embedding) for way in WAYS}
+        took: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+        for number, picture in enumerate(pictures(frames + WARM_UP)):
+            turn = number % len(WAYS)
+            for place, way in enumerate(WAYS[turn:] + WAYS[:turn]):  # none is shown what another one was
+                stamp = FrameStamp(number, len(WAYS) * number + place, 0, 0)
+                figures = ways[way].ask(FramePlanes("rgb", (picture ^ np.uint8(place),)), stamp)
+                if number >= WARM_UP:
+                    took[way].append(figures)
+    return {way: summary(rows) for way, rows in took.items()} | added(took)
+
+
+def summary(rows: list[dict[str, float]]) -> dict[str, Any]:
+    return {name: percentiles([row[name] for row in rows], 2) for name in rows[0]}
+
+
+def added(took: dict[str, list[dict[str, float]]]) -> dict[str, float]:
+    """Return by how much a way is later than another, frame by frame: the median, in percent."""
+
+    def later(way: str, than: str) -> float:
+        pairs = zip(took[way], took[than], strict=True)
+        return round(
+            100 * statistics.median(one["first_token_ms"] / other["first_token_ms"] - 1 for one, other in pairs), 1
+        )
+
+    return {
+        "overview_added_percent": later("overview", "plain"),
+        "glance_added_percent": later("glance", "plain"),
+        "glance_added_to_overview_percent": later("glance", "overview"),
+    }
+
+
+def share_of_answers(model: str) -> dict[str, Any]:
+    """Return how many answers about one question have a glance, of a run that is asked ten times a second."""
+    config = Config(
+        source=f"scene:paced-720p{SHARE_FPS}",
+        capture=CaptureConfig(size="320x192", max_frames=SHARE_FRAMES),
+        answer=AnswerConfig(model=model, query=QUERY, every_s=SHARE_EVERY_S, max_tokens=1),
+        allocate=AllocateConfig(budget="27%"),
+    )
+    answers = [event for event in Pipeline(config).run() if isinstance(event, Answer)]
+    glances = sum(answer.glances for answer in answers)
+    percent = round(100 * glances / len(answers), 2)
+    return {"frames": SHARE_FRAMES, "answers": len(answers), "glances": glances, "percent": percent}
+
+
+def serve(endpoint: str, model: str, ready: ProcessEvent) -> None:
+    config = Config(answer=AnswerConfig(model=model, max_tokens=4))
+    serve_answers(config, endpoint, ready.set)
+
+
+@contextmanager
+def serving(endpoint: str, model: str) -> Iterator[None]:
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    process = context.Process(target=serve, args=(endpoint, model, ready))
+    process.start()
+    try:
+        assert ready.wait(LIMIT_S), "the server has not loaded its model"
+        yield
+    finally:
+        process.terminate()
+        process.join()
+
+
+@contextmanager
+def untrained_model() -> Iterator[str]:
+    """The folder of the bundled model without its allocator, while the block lasts."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "untrained"
+        shutil.copytree(bundled_model_path(), copy, ignore=shutil.ignore_patterns(ALLOCATOR_FOLDER))
+        yield str(copy)
+
+
+def free_tcp_endpoint() -> str:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{bound.getsockname()[1]}"
+
+
+def measure(frames: int) -> dict[str, Any]:
+    """Return the whole report."""
+    report: dict[str, Any] = {
+        "benchmark": "glance",
+        "machine": machine(),
+        "size": SIZE,
+        "budget": BUDGET,
+        "frames": frames,
+        "targets": TARGETS,
+    }
+    with untrained_model() as model:
+        with private_directory() as directory:
+            endpoint = ipc_endpoint(directory)
+            with serving(endpoint, model):
+                report["ipc"] = measured(endpoint, frames)
+        endpoint = free_tcp_endpoint()
+        with serving(endpoint, model):
+            report["tcp"] = measured(endpoint, frames)
+        report["share_of_answers"] = share_of_answers(model)
+    return report
+
+
+def main() -> None:
+    """Measure and write the report."""
+    parser = argparse.ArgumentParser(prog="benchmarks.glance", description=__doc__.split("\n")[0])
+    parser.add_argument("--frames", type=int, default=30, help="frames that are measured")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    report = measure(given.frames)
+    write_report(given.out, report)
+    for link in ("ipc", "tcp"):
+        figures = report[link]
+        plain, glance = figures["plain"]["first_token_ms"]["p50"], figures["glance"]["first_token_ms"]["p50"]
+        print(
+            f"{link}: first token {plain:.0f} ms, with a glance {glance:.0f} ms "
+            f"({figures['glance_added_percent']:+} %), with an overview alone {figures['overview_added_percent']:+} %; "
+            f"round trip {figures['glance']['round_trip_ms']['p50']:.1f} ms"
+        )
+    share = report["share_of_answers"]
+    print(f"{share['glances']} glances before {share['answers']} answers: {share['percent']} %")
+
+
+if __name__ == "__main__":
+    main()
