@@ -24,16 +24,17 @@ from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.budget import DEFAULT_BUDGET, Budget
 from arr_coc.errors import OptionError, counted
 from arr_coc.layer import ARRCOCConfig, ARRCOCLayer
-from arr_coc.qwen.encoding import VisionStats
+from arr_coc.qwen.encoding import Packet, VisionStats
 from arr_coc.qwen.finetune.forward import ARRCOCOutput, BatchedForward, BatchInputs
 from arr_coc.qwen.finetune.saving import save_folder
+from arr_coc.qwen.glancing import GlanceChoice, Glancer, OverviewChoice, resolve_glance, unshown_tokens
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding, Frames
 from arr_coc.qwen.preprocess import Picture, to_frames
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import widened
-from arr_coc.qwen.session import AnswerSession
-from arr_coc.types import NS_PER_S, Encode, FrameStamp
+from arr_coc.qwen.session import AnswerSession, GlanceResult
+from arr_coc.types import NS_PER_S, Encode, FrameStamp, TokenPacket
 from arr_coc.video.picture_allocator import PictureAllocator
 
 LONGEST_PX = 1024
@@ -73,12 +74,18 @@ FRAMES_PER_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Milliseconds: choosing tokens, encoding them, from there to the first token, and from there to the last."""
+    """Milliseconds: choosing tokens, encoding them, from there to the first token, and from there to the last; and what
+    glances took while tokens were chosen, which is not part of `allocate_ms`."""
 
     allocate_ms: float
     encode_ms: float
     prefill_ms: float
     decode_ms: float
+    glance_ms: float = 0.0
+
+    @property
+    def total_ms(self) -> float:
+        return self.allocate_ms + self.glance_ms + self.encode_ms + self.prefill_ms + self.decode_ms
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -86,7 +93,8 @@ class Generation:
     """An answer. Printed it is one line; a notebook shows the newest picture with the heat map over it.
 
     `heatmap` float32 [gh, gw] in [0, 1]: the newest frame's relevance. `regions` int32 [K, 3] (level, row, col):
-    what was shown of it. `tokens_used`: visual tokens of all frames together. `vision`: what encoding the newest frame
+    what was shown of it, the first `overview` of them a coarse overview. `tokens_used`: visual tokens of all frames
+    together, also those of overviews that were looked at and not shown again. `vision`: what encoding the newest frame
     took with `encode="incremental"`, which encodes of later frames only what changed. `picture` uint8 [H, W, 3]: the
     newest one.
     """
@@ -98,13 +106,12 @@ class Generation:
     timings: Timings
     vision: VisionStats | None = None
     picture: Rgb | None = None
+    overview: int = 0
 
     def __repr__(self) -> str:
         rows, cols = self.heatmap.shape
-        times = self.timings
-        took_ms = times.allocate_ms + times.encode_ms + times.prefill_ms + times.decode_ms
         used = counted(self.tokens_used, "visual token")
-        return f"Generation({self.text!r}, {used}, heat map {rows}x{cols}, {took_ms:.0f} ms)"
+        return f"Generation({self.text!r}, {used}, heat map {rows}x{cols}, {self.timings.total_ms:.0f} ms)"
 
     def _repr_png_(self) -> bytes | None:
         """The newest picture with the heat map over it, as a PNG."""
@@ -252,6 +259,8 @@ class ARRCOCQwen(nn.Module):
         top_p: float = 1.0,
         times_s: Sequence[float] | None = None,
         frames: Frames = "causal",
+        glance: GlanceChoice = "auto",
+        overview: OverviewChoice = "auto",
     ) -> Generation:
         """Answers `query` about one picture, or about several frames in order (a list, or an array [T, …]).
 
@@ -259,36 +268,44 @@ class ARRCOCQwen(nn.Module):
         `times_s`: the frames' times; half a second apart if not given.
         `frames`: how several are read. `causal`, as the stock model does: each after those before it. `window`: each by
         itself, so that a frame that comes again in another order or company is not read again.
+        `glance`: whether a coarse overview is looked at with the question in mind, before tokens are chosen: at the
+        first frame, and at a later one where much is new. `auto`: where no trained allocator came with the model, its
+        attention can be read, and `encode` takes chosen tokens only. A `GlanceOptions` says more. `overview`: whether
+        it stays in the prompt; the budget pays for it either way.
         Pictures are resized as the model's own processor does, so that with `encode="full"`, or a budget of all tiles,
         the answer about a picture is the stock model's.
         A picture is a file, a Pillow image, an array or a tensor (`arr_coc.ops.pictures.to_rgb`); those of a list may
         be of several sizes. One that is more than 200 times as long as wide is padded by its edge pixels.
-        Raises FileNotFoundError, ShapeError, BudgetError, StrategyError, OptionError, ContextLengthError and
-        NonFiniteError.
+        Raises FileNotFoundError, ShapeError, BudgetError, StrategyError, OptionError, ContextLengthError,
+        NonFiniteError, and ModelError where a model cannot glance that has to.
         """
         _check_question(query)
         decoding = Decoding(max_tokens, temperature, top_p, seed)
         self._follow_weights()
         self._session.configure(AnswerOptions(encode, decoding, frames=frames, feedback=False))
-        options = AllocatorOptions(strategy, budget, explore=0.0, seed=seed)
+        glancing = resolve_glance(self._session, glance, overview)
+        options = AllocatorOptions(strategy, budget, explore=0.0, seed=seed, glance=glancing)
         allocator = PictureAllocator(self.qwen, query, options, encode)
         pictures = [widened(picture) for picture in to_frames(image_or_frames)]
-
-        started_s = time.perf_counter()
         stamps = _stamps(len(pictures), times_s)
-        packets = [allocator.allocate(picture, stamp) for picture, stamp in zip(pictures, stamps, strict=True)]
-        self.fallbacks += allocator.fallbacks
-        allocate_ms = (time.perf_counter() - started_s) * 1e3
+        packets, glances, allocate_ms = self._allocated(allocator, pictures, stamps, query)
         text = "".join(self._session.answer(packets, query))
-        answer = self._session.last
+        answer, newest = self._session.last, packets[-1]
         return Generation(
             text=text,
             heatmap=allocator.relevance,
-            tokens_used=answer.tokens_used,
+            tokens_used=answer.tokens_used + unshown_tokens(glances, packets),
             regions=answer.regions,
-            timings=Timings(allocate_ms, answer.encode_ms, answer.prefill_ms, answer.decode_ms),
+            timings=Timings(
+                allocate_ms=allocate_ms,
+                encode_ms=answer.encode_ms,
+                prefill_ms=answer.prefill_ms,
+                decode_ms=answer.decode_ms,
+                glance_ms=sum(glance.took_ms for glance in glances),
+            ),
             vision=answer.vision,
             picture=pictures[-1],
+            overview=newest.overview if isinstance(newest, TokenPacket) else 0,
         )
 
     def _bind(self, qwen: QwenVL) -> None:
@@ -314,6 +331,19 @@ class ARRCOCQwen(nn.Module):
         super()._apply(fn, recurse)
         self._bind(self.qwen)
         return self
+
+    def _allocated(
+        self, allocator: PictureAllocator, pictures: Sequence[Rgb], stamps: Sequence[FrameStamp], query: str
+    ) -> tuple[list[Packet], list[GlanceResult], float]:
+        """Packets of pictures in order, the glances that were made for them, and the milliseconds beside those."""
+        started_s = time.perf_counter()
+        packets: list[Packet] = []
+        glancer = Glancer(self._session, query, timed=len(pictures) > 1)
+        for picture, stamp in zip(pictures, stamps, strict=True):
+            packets.append(allocator.allocate(picture, stamp, glancer.after(packets)))
+        self.fallbacks += allocator.fallbacks
+        allocate_ms = (time.perf_counter() - started_s) * 1e3 - sum(glance.took_ms for glance in glancer.glances)
+        return packets, glancer.glances, allocate_ms
 
 
 def _check_question(query: object) -> None:

@@ -72,6 +72,11 @@ class GlanceResult:
     prefill_ms: float
     work: Work
 
+    @property
+    def took_ms(self) -> float:
+        """All of it."""
+        return self.encode_ms + self.prefill_ms
+
 
 @dataclass(slots=True)
 class AnswerTimer:

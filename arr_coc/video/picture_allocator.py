@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, FrameAllocation, StreamAllocator
-from arr_coc.allocation.packets import packet_from
+from arr_coc.allocation.packets import overview_packet, packet_from
+from arr_coc.errors import BudgetError
 from arr_coc.qwen.encoding import Packet
 from arr_coc.qwen.preprocess import Rgb, fit_tiles, grid_regions, to_tiles
 from arr_coc.qwen.qwenvl import QwenVL
@@ -55,13 +57,38 @@ class FrameAllocator:
     ) -> None:
         self.texture = TextureUpdater(texture)
         self.allocator = StreamAllocator(options, realiser)
+        self._allocated: AllocatedFrame | None = None
 
     def allocate(self, planes: FramePlanes, stamp: FrameStamp, discontinuity: str | None = None) -> AllocatedFrame:
         """Bring the texture up to date with the next frame, and choose its tokens. Raises as the two do."""
+        self._allocated = None
         update = self.texture.process(planes, stamp, discontinuity)
         with self.texture.lease() as view:
             allocation = self.allocator.allocate(view, update.shift)
-            return AllocatedFrame(update, allocation, packet_from(view, allocation))
+            self._allocated = AllocatedFrame(update, allocation, packet_from(view, allocation))
+        return self._allocated
+
+    def glance_packet(self) -> TokenPacket | None:
+        """Return an overview of the newest frame where a glance at it is due, and None where none is.
+
+        `apply_glance` is to be told what was looked at.
+        """
+        frame = self._allocated
+        if frame is None or not self.allocator.glance_due(frame.allocation.stamp.media_ns):
+            return None
+        self.allocator.on_glance()
+        with self.texture.lease() as view:
+            return overview_packet(view, frame.allocation.glance_tokens)
+
+    def apply_glance(self, feedback: Feedback) -> AllocatedFrame:
+        """Choose the newest frame's tokens once more, after a glance at it."""
+        if self._allocated is None:
+            raise ValueError("there is no frame yet that could have been glanced at")
+        self.allocator.apply_glance(feedback)
+        with self.texture.lease() as view:
+            allocation = self.allocator.reallocate(view)
+            self._allocated = AllocatedFrame(self._allocated.update, allocation, packet_from(view, allocation))
+        return self._allocated
 
     def on_answer(self, feedback: Feedback | None) -> None:
         """The newest frame was answered about; what that teaches draws the tokens of those that follow."""
@@ -93,8 +120,15 @@ class PictureAllocator:
         self.relevance: npt.NDArray[np.float32] = np.zeros((0, 0), np.float32)
         self.fallbacks = 0
 
-    def allocate(self, picture: Rgb, stamp: FrameStamp) -> Packet:
-        """Return what the model is shown of a picture uint8 [H, W, 3]. Raises ShapeError where it is too narrow."""
+    def allocate(
+        self, picture: Rgb, stamp: FrameStamp, glance: Callable[[TokenPacket], Feedback] | None = None
+    ) -> Packet:
+        """Return what the model is shown of a picture uint8 [H, W, 3].
+
+        `glance` looks at an overview of the picture where the options ask for that and it is due. Raises ShapeError
+        where the picture is too narrow, BudgetError where its budget has no room for the overview that is asked for,
+        and whatever `glance` raises.
+        """
         prep = self._preprocessing
         height_px, width_px = picture.shape[:2]
         image = resize_image(picture, *smart_resize(height_px, width_px, prep.tile_px, prep.min_px, prep.max_px))
@@ -103,17 +137,25 @@ class PictureAllocator:
         planes = FramePlanes("rgb", (resize_image(picture, grid.height_px, grid.width_px),))
         try:
             allocated = self._frames.allocate(planes, stamp)
+        except BudgetError:
+            raise
         except Exception as error:
-            self.fallbacks += 1
-            log.warning("allocating tokens failed (%s); the frame is shown with all its tokens", error)
-            self.relevance = np.ones(grid.shape, np.float32)
-            every = grid_regions(grid).numpy().astype(np.int32)
-            return FramePacket(stamp, grid, every, self.relevance, image)
+            return self._whole(image, grid, stamp, error)
+        overview = self._frames.glance_packet() if glance is not None else None
+        if glance is not None and overview is not None:
+            allocated = self._frames.apply_glance(glance(_with_own_tiles(overview, image, prep.tile_px)))
         self.relevance = allocated.allocation.relevance.numpy().copy()
         packet = allocated.packet
         if self._encode in NEEDS_TOKENS_ONLY:
             return _with_own_tiles(packet, image, prep.tile_px)
-        return FramePacket(packet.stamp, grid, packet.regions, self.relevance, image)
+        return FramePacket(packet.stamp, grid, packet.regions[packet.overview :], self.relevance, image)
+
+    def _whole(self, image: Rgb, grid: TileGrid, stamp: FrameStamp, error: Exception) -> FramePacket:
+        """All tokens of a picture whose allocation failed."""
+        self.fallbacks += 1
+        log.warning("allocating tokens failed (%s); the frame is shown with all its tokens", error)
+        self.relevance = np.ones(grid.shape, np.float32)
+        return FramePacket(stamp, grid, grid_regions(grid).numpy().astype(np.int32), self.relevance, image)
 
     def on_answer(self, feedback: Feedback | None) -> None:
         """The newest picture was answered about; what that teaches draws the tokens of those that follow."""

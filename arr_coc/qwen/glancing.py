@@ -1,0 +1,73 @@
+"""Glances in a session: whether to glance, and `Glancer`, which glances at pictures while their tokens are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal, TypeAlias, get_args
+
+from arr_coc.allocation.glance import KEEP_OVERVIEW, GlanceOptions
+from arr_coc.errors import OptionError
+from arr_coc.qwen.attention import check_readable
+from arr_coc.qwen.encoding import Packet
+from arr_coc.qwen.session import AnswerSession, GlanceResult
+from arr_coc.types import NEEDS_TOKENS_ONLY, Feedback, TokenPacket
+
+GlanceChoice: TypeAlias = Literal["auto"] | bool | GlanceOptions
+OverviewChoice = Literal["auto", "keep", "drop"]
+
+
+def resolve_glance(session: AnswerSession, glance: GlanceChoice, overview: OverviewChoice) -> GlanceOptions | None:
+    """Return the options of the glances that a session makes; None for no glances.
+
+    `auto`: where no trained allocator came with the model, its attention can be read, and chosen tokens are all that is
+    encoded. Raises OptionError where glances are asked for that would be of no use, or for another value; ModelError
+    where the model cannot glance.
+    """
+    if overview not in get_args(OverviewChoice):
+        raise OptionError(f"overview must be one of {', '.join(get_args(OverviewChoice))}, got {overview!r}")
+    if glance is False or (glance == "auto" and not _glances_by_itself(session)):
+        return None
+    if glance not in ("auto", True) and not isinstance(glance, GlanceOptions):
+        raise OptionError(f'glance must be "auto", True, False or GlanceOptions, got {glance!r}')
+    check_readable(session.qwen)
+    if session.options.encode not in NEEDS_TOKENS_ONLY:
+        raise OptionError(
+            f"encode={session.options.encode!r} encodes the whole frame, so a glance would be of no use",
+            'leave glance at "auto", or take encode="sparse"',
+        )
+    options = glance if isinstance(glance, GlanceOptions) else GlanceOptions(keep=KEEP_OVERVIEW)
+    return options if overview == "auto" else replace(options, keep=overview == "keep")
+
+
+def _glances_by_itself(session: AnswerSession) -> bool:
+    return session.qwen.realiser is None and session.can_glance and session.options.encode in NEEDS_TOKENS_ONLY
+
+
+class Glancer:
+    """Glances at pictures in order for one question; `glances` are those that were made.
+
+    `timed`: whether the pictures are introduced by their times, as several are.
+    """
+
+    def __init__(self, session: AnswerSession, query: str, *, timed: bool) -> None:
+        self.glances: list[GlanceResult] = []
+        self._session, self._query, self._timed = session, query, timed
+
+    def after(self, packets: Sequence[Packet]) -> Callable[[TokenPacket], Feedback]:
+        """Return the function that glances at the picture that follows `packets`, as it will be read: after them, or by
+        itself."""
+        before = list(packets) if self._session.options.frames == "causal" else []
+
+        def glance(overview: TokenPacket) -> Feedback:
+            seen = self._session.glance([*before, overview], self._query, timed=self._timed)
+            self.glances.append(seen)
+            return seen.feedback
+
+        return glance
+
+
+def unshown_tokens(glances: Sequence[GlanceResult], packets: Sequence[Packet]) -> int:
+    """Tokens of overviews that were looked at, but are not in the packets of their frames."""
+    shown = {packet.stamp for packet in packets if isinstance(packet, TokenPacket) and packet.overview}
+    return sum(seen.tokens_used for seen in glances if seen.feedback.stamp not in shown)
