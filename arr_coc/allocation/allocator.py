@@ -21,7 +21,7 @@ from arr_coc.allocation.attending import (
     picture_structure,
     resolve_strategy,
 )
-from arr_coc.allocation.glance import EVERY_S, GlanceOptions, GlancePolicy
+from arr_coc.allocation.glance import EVERY_S, LEAST_REGIONS, GlanceOptions, GlancePolicy
 from arr_coc.allocation.history import HistoryTracker
 from arr_coc.allocation.temporal import (
     TAU_MS,
@@ -179,7 +179,7 @@ class RegionSelector:
         overview = self._overview(tokens, relevance)
         shown = overview if self._glance is not None and self._glance.keep else overview[:0]
         left = tokens - (len(overview) if glanced else len(shown))
-        strategy = resolve_strategy(self._strategy, void, left, self._levels, covered=len(shown) > 0)
+        strategy = resolve_strategy(self._strategy, void, left, self._levels, glances=self._glance is not None)
         memory = AllocationHistory(self._previous, staleness, self._tensions.explore)
         entropy = None if appearance is None else appearance[-1]
         self._lines = None if lines is None else line_tiles(lines, self._lines)
@@ -199,7 +199,8 @@ class RegionSelector:
     def _overview(self, tokens: int, relevance: Map) -> npt.NDArray[np.int64]:
         """The regions [K, 3] of the overview that a budget has room for; none without glances."""
         room = 0 if self._glance is None else self._glance.overview_tokens(tokens, relevance.size)
-        return overview_regions((relevance.shape[0], relevance.shape[1]), room)
+        regions = overview_regions((relevance.shape[0], relevance.shape[1]), room)
+        return regions if len(regions) >= LEAST_REGIONS else regions[:0]
 
     def _steady_tokens(self, relevance: Map, budget: Budget) -> int:
         if budget != ADAPTIVE:
@@ -386,10 +387,10 @@ class StreamAllocator:
 
     def apply_feedback(self, feedback: Feedback) -> None:
         """Learn from an answer about an earlier frame of this epoch; feedback about another epoch is ignored."""
-        if self._learn(feedback) and self._state is not None:
+        if self._learn(feedback, glance=False) and self._state is not None:
             self._state.prior.answered = True
 
-    def _learn(self, feedback: Feedback) -> bool:
+    def _learn(self, feedback: Feedback, *, glance: bool) -> bool:
         """Take feedback in; returns whether it is about this epoch, and its frame is remembered."""
         if self._state is None or self._last is None or feedback.stamp.epoch != self._state.epoch:
             return False
@@ -399,7 +400,7 @@ class StreamAllocator:
         if self._state.history is not None:
             appearance = self._state.prior.appearance_asked(feedback.stamp.frame_index, shape)
             self._state.history.update(feedback, shape, moved, appearance)
-        self._state.prior.update(feedback, shape, moved)
+        self._state.prior.update(feedback, shape, moved, glance=glance)
         return True
 
     def glance_due(self, media_ns: int) -> bool:
@@ -424,7 +425,7 @@ class StreamAllocator:
             self._glances.failed()
         elif self._state is not None and feedback.stamp.epoch == self._state.epoch:
             self._glances.done(feedback.stamp.media_ns)
-            self._learn(feedback)
+            self._learn(feedback, glance=True)
 
     @property
     def change(self) -> float:

@@ -15,7 +15,8 @@ at in a picture overrules how it looks.
 | `grid` | every n-th tile, n the smallest that the budget pays, phase fixed |
 | `uniform` | K regions of one level, spread evenly: the coarsest level that has as many |
 | `random` | K tiles drawn with `seed` |
-| `auto` | `foveated` if the model knows levels and has 64 tokens or more, else `mixed`; `grid` for a void |
+| `auto` | `topk` where glances are made, `grid` for a void; else `foveated` if the model knows levels and has 64 tokens
+or more, else `mixed` |
 """
 
 from __future__ import annotations
@@ -287,14 +288,16 @@ def resolve(strategy: str, relevance: Map, tokens: int, levels: bool) -> str:
     return resolve_strategy(strategy, map_structure(relevance) < VOID_STRUCTURE, tokens, levels)
 
 
-def resolve_strategy(strategy: str, void: bool, tokens: int, levels: bool, covered: bool = False) -> str:
-    """Return the strategy that `auto` means where it is known whether the picture is a void, and whether an overview
-    covers the frame."""
+def resolve_strategy(strategy: str, void: bool, tokens: int, levels: bool, glances: bool = False) -> str:
+    """Return the strategy that `auto` means where it is known whether the picture is a void.
+
+    `glances`: whether the question chooses from the first frame on, so that coverage is needless.
+    """
     if strategy != "auto":
         return strategy
     if void:
         return "grid"
-    if covered:
+    if glances:
         return "topk"
     return "foveated" if levels and tokens >= COVER_TOKENS else "mixed"
 

@@ -18,6 +18,9 @@ AUTO_TOKENS = 64
 AUTO_SHARE = 0.5
 """…and at most this share of the budget."""
 
+LEAST_REGIONS = 4
+"""With fewer an overview tells no place from another: there is none."""
+
 EVERY_S = 60.0
 """After so much media time a glance is due again."""
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.ops.regions import paint, tile_counts
+from arr_coc.ops.regions import paint, smooth_map, tile_counts
 from arr_coc.types import NS_PER_S, TILE_PX, Feedback
 
 CARRY_AT_TILES = 0.6
@@ -196,6 +196,10 @@ FADE_S = 5.0
 RENEW = 0.7
 """Share of the newest answer where an older one spoke of the same tile."""
 
+GLANCE_TRUST = 0.4
+"""Trust in a glance at first, where an answer has 1: relevance counts its attention to this power (evaluation/README.md
+says how it was chosen)."""
+
 _TICK_NS = NS_PER_S // 4  # fading goes in steps, so that a still scene has a still prior
 _TINY = 1e-12
 
@@ -212,7 +216,8 @@ class FeedbackPrior:
     Attention is spread over the tiles of its region, and counts against the tile that has most of it: a coarse region
     is not looked at because it is large. It is heavy-tailed, so its square root is kept; of similarity, what is above
     zero. What was learned of a tile is trusted less, the more its appearance has changed since the answer's frame:
-    whatever came into it has not been looked at.
+    whatever came into it has not been looked at. A glance sees coarse regions, so its attention is spread smoothly and
+    trusted less from the start.
 
     `answered`: an answer taught some of it. A glance alone tells where the model looks even on a picture of nothing, so
     it does not prove that there is something to see.
@@ -222,6 +227,7 @@ class FeedbackPrior:
         self.answered = False
         self._known: Map | None = None
         self._learned_ns = np.zeros((0, 0))
+        self._confidence = np.zeros((0, 0), np.float32)
         self._learned_appearance = np.zeros((0, 0, 0), np.float32)
         self._asked: tuple[int, Map] | None = None
         self._prior: Map | None = None
@@ -239,6 +245,7 @@ class FeedbackPrior:
         if self._known is not None:
             self._known = shift_map(self._known, dy_tiles, dx_tiles, 0)
             self._learned_ns = shift_map(self._learned_ns, dy_tiles, dx_tiles, -np.inf)
+            self._confidence = shift_map(self._confidence, dy_tiles, dx_tiles, 0)
             self._learned_appearance = shift_map(self._learned_appearance, dy_tiles, dx_tiles, np.nan)
             self._tick = None
         if self._asked is not None:
@@ -249,20 +256,28 @@ class FeedbackPrior:
         """An answer about this frame is due, whose tiles look so: float32 [C, gh, gw]."""
         self._asked = frame_index, appearance
 
-    def update(self, feedback: Feedback, shape: tuple[int, int], moved_tiles: tuple[int, int]) -> None:
-        """Take in one answer's feedback on a grid of `shape`; content has moved by `moved_tiles` since its frame."""
-        reported = np.stack([attention_of(feedback, shape), np.clip(feedback.similarity, 0, 1)])
-        maps = np.stack([paint(feedback.regions, row.astype(np.float32), shape, np.nan) for row in reported])
+    def update(
+        self, feedback: Feedback, shape: tuple[int, int], moved_tiles: tuple[int, int], *, glance: bool = False
+    ) -> None:
+        """Take in the feedback of one answer, or `glance`, on a grid of `shape`; content has moved by `moved_tiles`
+        since its frame."""
+        reported = np.stack([attention_of(feedback, shape), np.clip(feedback.similarity, 0, 1)]).astype(np.float32)
+        if glance:
+            maps = np.stack([smooth_map(row, int(feedback.regions[0, 0]), shape) for row in reported])
+        else:
+            maps = np.stack([paint(feedback.regions, row, shape, np.nan) for row in reported])
         maps = shift_map(maps, *moved_tiles, np.nan)
         spoken = ~np.isnan(maps[0])
         appearance = self.appearance_asked(feedback.stamp.frame_index, shape)
         if self._known is None:
             self._known = np.zeros((2, *shape), np.float32)
             self._learned_ns = np.full(shape, -np.inf)
+            self._confidence = np.zeros(shape, np.float32)
             self._learned_appearance = np.full_like(appearance, np.nan)
         mixed = np.where(np.isfinite(self._learned_ns), RENEW * maps + (1 - RENEW) * self._known, maps)
         self._known = np.where(spoken, mixed, self._known).astype(np.float32)
         self._learned_ns = np.where(spoken, float(feedback.stamp.media_ns), self._learned_ns)
+        self._confidence = np.where(spoken, np.float32(GLANCE_TRUST if glance else 1), self._confidence)
         self._learned_appearance = np.where(spoken, appearance, self._learned_appearance)
         self._tick = None
 
@@ -280,7 +295,7 @@ class FeedbackPrior:
             self._tick, self._appearance = tick, appearance
             age_s = np.maximum(tick * _TICK_NS - self._learned_ns, 0) / NS_PER_S
             change = np.nan_to_num(np.abs(appearance - self._learned_appearance).max(axis=0))
-            trust = np.exp(-age_s / FADE_S) * (1 - np.minimum(change / RENEWAL, 1))
+            trust = self._confidence * np.exp(-age_s / FADE_S) * (1 - np.minimum(change / RENEWAL, 1))
             self._prior = np.concatenate([self._known, trust[None].astype(np.float32)])
         return self._prior
 

@@ -209,6 +209,18 @@ def overview_regions(shape: tuple[int, int], tokens: int) -> npt.NDArray[np.int6
     return np.stack([np.full_like(row, level), row, col], axis=1).astype(np.int64)
 
 
+def smooth_map(values: npt.NDArray[np.float32], level: int, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
+    """The map [gh, gw] of `values` [K] of the regions that cover a tile grid by one level, in token order.
+
+    Bilinear between the regions' middles, so that what lies at a region's edge has a share of its neighbour's value.
+    """
+    rows, cols = shape_grid(shape, level)
+    coarse = np.ascontiguousarray(values, np.float32).reshape(rows, cols)
+    down, across = (1 << scale for scale in REGION_SHAPES[level])
+    fine = cv2.resize(coarse, (cols * across, rows * down), interpolation=cv2.INTER_LINEAR)
+    return np.ascontiguousarray(fine[: shape[0], : shape[1]])
+
+
 def token_positions(regions: Array) -> Array:
     """Centre of each region in level-0 tiles: floats [..., K, 2] (row, col) from regions [..., K, 3].
 

@@ -75,6 +75,12 @@ class Costs:
         through = sum(weights * length for weights, length in zip(self._layers, lengths, strict=True))
         return 2 * through + 4 * self._attended * pairs + 2 * self._head
 
+    def prefill_after(self, kept: int, tokens: int) -> int:
+        """So many more tokens of a prompt through every layer, behind `kept` ones that are in the cache; then the first
+        logits."""
+        whole, before = ([count] * self.layers for count in (kept + tokens, kept))
+        return self.prefill(whole) - self.prefill(before) + 2 * self._head
+
     def answer(
         self, encode: Encode, shown: Sequence[int], tiles: Sequence[int], text_tokens: int, answer_tokens: int
     ) -> Flops:

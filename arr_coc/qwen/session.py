@@ -61,7 +61,8 @@ class AnswerResult:
 class GlanceResult:
     """A look at an overview with a question in mind.
 
-    `feedback`: what the prompt's last token looks at; `tokens_used`: the overview's. Times in milliseconds, as of an
+    `feedback`: what the prompt's last token looks at; `tokens_used`: the overview's. Of its `prompt_tokens` so many had
+    to be prefilled. Times in milliseconds, as of an
     answer: `encode_ms` for what had to be encoded, `prefill_ms` from there to the attention. `work`: the operations
     that it took; its `full_flops` are 0, as an answer from all tokens needs no glance.
     """
@@ -71,6 +72,8 @@ class GlanceResult:
     encode_ms: float
     prefill_ms: float
     work: Work
+    prompt_tokens: int
+    prefilled_tokens: int
 
     @property
     def took_ms(self) -> float:
@@ -244,7 +247,15 @@ class AnswerSession:
             raise
         flops = self._work(prompt, frames, None, 0).flops
         made = record.result(prompt, feedback, 0, None, Work())
-        return GlanceResult(feedback, overview.overview, made.encode_ms, made.prefill_ms, Work(flops))
+        return GlanceResult(
+            feedback=feedback,
+            tokens_used=overview.overview,
+            encode_ms=made.encode_ms,
+            prefill_ms=made.prefill_ms,
+            work=Work(flops),
+            prompt_tokens=prompt.part.tokens,
+            prefilled_tokens=prompt.prefilled_tokens,
+        )
 
     @contextmanager
     def _asked(

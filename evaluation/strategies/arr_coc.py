@@ -14,11 +14,14 @@ from dataclasses import replace
 from functools import partial
 
 from arr_coc.allocation.allocator import AllocatorOptions
+from arr_coc.allocation.glance import GlanceOptions
 from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS
-from arr_coc.qwen.encoding import Packet, VisionStats
-from arr_coc.qwen.flops import Costs
+from arr_coc.qwen.encoding import Packet, VisionStats, segment_counts
+from arr_coc.qwen.flops import Costs, Flops
+from arr_coc.qwen.glancing import unshown_tokens
 from arr_coc.qwen.preprocess import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.session import GlanceResult
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import TILE_PX, Encode
 from arr_coc.video.picture_allocator import PictureAllocator
@@ -41,11 +44,17 @@ def choosing_flops(realiser: RelevanceRealiser | None, tiles: int) -> int:
 
 
 def allocator_for(
-    qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], strategy: str = "auto", explore: float = 0.0
+    qwen: QwenVL,
+    ask: Ask,
+    views: Sequence[TiledFrame],
+    strategy: str = "auto",
+    explore: float = 0.0,
+    glance: GlanceOptions | None = None,
 ) -> PictureAllocator:
     """One stream's allocator, with the budget and the question of `ask`."""
     budget = ask.budget.of(views[-1].grid.tiles)
-    return PictureAllocator(qwen, ask.text, AllocatorOptions(strategy, budget, explore=explore), ask.encode)
+    options = AllocatorOptions(strategy, budget, explore=explore, glance=glance)
+    return PictureAllocator(qwen, ask.text, options, ask.encode)
 
 
 def reply_from(qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], spoken: SessionAnswer, allocate_ms: float) -> Reply:
@@ -84,9 +93,55 @@ def _answer(qwen: QwenVL, ask: Ask, strategy: str = "auto", *, streaming: bool =
     return reply_from(qwen, ask, views, EvalSession(qwen, ask).answer(packets), allocate_ms)
 
 
+def _answer_glanced(qwen: QwenVL, ask: Ask, options: GlanceOptions) -> Reply:
+    """Each frame's overview is looked at with the question in mind before its tokens are chosen, where that is due."""
+    views = ask.views(qwen)
+    allocator = allocator_for(qwen, ask, views, glance=options)
+    speaking = EvalSession(qwen, ask)
+    glancer = speaking.glancer(timed=len(views) > 1)
+    started_s = time.perf_counter()
+    packets: list[Packet] = []
+    for frame, stamp in zip(ask.frames, stamps_of(ask.times_s), strict=True):
+        packets.append(allocator.allocate(frame, stamp, glancer.after(packets)))
+    allocate_ms = (time.perf_counter() - started_s) * 1e3
+    check_allocated(allocator)
+    spoken = speaking.answer(packets)
+    reply = reply_from(qwen, ask, views, spoken, allocate_ms)
+    unshown = unshown_tokens(glancer.glances, packets)
+    encode = sum(Costs(qwen).encode(count) for packet in packets for count in segment_counts(packet, ask.encode))
+    flops = replace(
+        _glanced_flops(qwen, ask, views, spoken, glancer.glances), encode=encode + Costs(qwen).encode(unshown)
+    )
+    return replace(reply, tokens=reply.tokens + unshown, flops=flops)
+
+
+def _glanced_flops(
+    qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], spoken: SessionAnswer, glances: Sequence[GlanceResult]
+) -> Flops:
+    """All but encoding. What a glance leaves in the cache is not computed again for the answer: it is charged once."""
+    costs, made = Costs(qwen), spoken.result
+    prompt_tokens = EvalPrompt(qwen, views, ask.text).text_tokens + made.tokens_used
+    looks = sum(PROBED_LAYERS * costs.attention_row(seen.prompt_tokens) for seen in glances)
+    runs = [(seen.prompt_tokens, seen.prefilled_tokens) for seen in glances]
+    runs.append((prompt_tokens, made.prefilled_tokens))
+    return Flops(
+        choose=choosing_flops(qwen.realiser, sum(view.grid.tiles for view in views)) + looks,
+        prefill=sum(costs.prefill_after(tokens - new, new) for tokens, new in runs),
+        decode=costs.decode([prompt_tokens] * costs.layers, len(qwen.plain_token_ids(made.text))),
+    )
+
+
 ARR_COC = Strategy("arr-coc", _answer, encodes=ENCODES)
 ARR_COC_FOVEATED = Strategy("arr-coc-foveated", partial(_answer, strategy="foveated"), encodes=ENCODES)
 ARR_COC_MIXED = Strategy("arr-coc-mixed", partial(_answer, strategy="mixed"), encodes=ENCODES)
+ARR_COC_TOPK = Strategy("arr-coc-topk", partial(_answer, strategy="topk"), encodes=ENCODES)
+ARR_COC_GLANCE = Strategy("arr-coc-glance", partial(_answer_glanced, options=GlanceOptions()), encodes=("sparse",))
+ARR_COC_GLANCE_KEEP = Strategy(
+    "arr-coc-glance-keep", partial(_answer_glanced, options=GlanceOptions(keep=True)), encodes=("sparse",)
+)
+ARR_COC_GLANCE_DROP = Strategy(
+    "arr-coc-glance-drop", partial(_answer_glanced, options=GlanceOptions(keep=False)), encodes=("sparse",)
+)
 ARR_COC_STREAM = Strategy("arr-coc-stream", partial(_answer, streaming=True), encodes=ENCODES)
 
 

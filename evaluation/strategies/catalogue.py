@@ -9,8 +9,12 @@ from evaluation.strategies.arr_coc import (
     ARR_COC_AGAIN,
     ARR_COC_FEEDBACK,
     ARR_COC_FOVEATED,
+    ARR_COC_GLANCE,
+    ARR_COC_GLANCE_DROP,
+    ARR_COC_GLANCE_KEEP,
     ARR_COC_MIXED,
     ARR_COC_STREAM,
+    ARR_COC_TOPK,
 )
 from evaluation.strategies.base import Strategy
 from evaluation.strategies.pruning import DIVPRUNE, FASTV, PYRAMIDDROP
@@ -22,6 +26,10 @@ STRATEGIES: dict[str, Strategy] = {
         ARR_COC,
         ARR_COC_FOVEATED,
         ARR_COC_MIXED,
+        ARR_COC_TOPK,
+        ARR_COC_GLANCE,
+        ARR_COC_GLANCE_KEEP,
+        ARR_COC_GLANCE_DROP,
         ARR_COC_STREAM,
         ARR_COC_AGAIN,
         ARR_COC_FEEDBACK,

@@ -12,6 +12,7 @@ import torch
 from arr_coc.qwen.decode import PromptPart
 from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet, VisionStats
 from arr_coc.qwen.flops import Costs, Flops
+from arr_coc.qwen.glancing import Glancer
 from arr_coc.qwen.options import AnswerOptions, Decoding, Frames, IncrementalOptions
 from arr_coc.qwen.prompt import prompt_ids, time_text
 from arr_coc.qwen.qwenvl import QwenVL
@@ -66,6 +67,10 @@ class EvalSession:
         self._session = AnswerSession(qwen, options)
         self._session.vision = self._vision = _NotingEncoder(options.incremental)
         self._query = ask.text
+
+    def glancer(self, *, timed: bool) -> Glancer:
+        """What glances at pictures for this question, and keeps what it read of them for the answer."""
+        return Glancer(self._session, self._query, timed=timed)
 
     def answer(self, packets: Sequence[Packet]) -> SessionAnswer:
         """What is said about frames, the oldest first."""

@@ -1,0 +1,178 @@
+"""Glances of `ARRCOCQwen.generate`: for which models, what they cost, and what they change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arr_coc.allocation.glance import GlanceOptions
+from arr_coc.errors import BudgetError, ModelError, OptionError
+from arr_coc.model import ARRCOCQwen, Generation
+from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.session import AnswerSession
+from evaluation.questions import EvalQuestion
+from evaluation.strategies.arr_coc import ARR_COC_GLANCE_DROP, ARR_COC_GLANCE_KEEP, ARR_COC_TOPK
+from evaluation.strategies.base import Ask, Budget
+from evaluation.suites import suite_samples
+from tests.support.models import FAMILIES, tiny_qwen
+from tests.support.video import scenery
+
+QUERY = "Is the cat sleeping?"
+BUDGET = 24
+
+
+@pytest.fixture
+def picture() -> np.ndarray:
+    return scenery(8, 12)
+
+
+@pytest.fixture(scope="module")
+def untrained() -> ARRCOCQwen:
+    """The bundled model without the allocator that was trained for it: as any other model comes."""
+    return ARRCOCQwen(replace(load_qwen(None), allocator=None))
+
+
+def sharp(made: Generation) -> set[tuple[int, ...]]:
+    return {tuple(region) for region in made.regions[made.overview :].tolist()}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_stock_model_glances_by_itself(family: str, picture: np.ndarray) -> None:
+    model = ARRCOCQwen(tiny_qwen(family))
+    kept = model.generate(picture, QUERY, max_tokens=3, budget=BUDGET, overview="keep")
+    assert kept.overview > 0
+    assert kept.tokens_used == len(kept.regions) == BUDGET
+    assert (kept.regions[: kept.overview, 0] > 0).all()
+    assert kept.timings.glance_ms > 0
+    dropped = model.generate(picture, QUERY, max_tokens=3, budget=BUDGET, overview="drop")
+    assert dropped.overview == 0
+    assert len(dropped.regions) == BUDGET - kept.overview
+    assert dropped.tokens_used == BUDGET, "what was looked at is paid for"
+    plain = model.generate(picture, QUERY, max_tokens=3, budget=BUDGET, glance=False)
+    assert (plain.overview, plain.timings.glance_ms, plain.tokens_used) == (0, 0, BUDGET)
+    assert model.fallbacks == 0
+
+
+def test_an_answer_after_a_glance_is_that_of_its_packet_alone(
+    picture: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Any] = []
+    answer = AnswerSession.answer
+
+    def noting(self: AnswerSession, packets: Any, *rest: Any) -> Any:
+        shown.append(packets)
+        return answer(self, packets, *rest)
+
+    monkeypatch.setattr(AnswerSession, "answer", noting)
+    model = ARRCOCQwen(tiny_qwen())
+    made = model.generate(picture, QUERY, budget=BUDGET, overview="keep")
+    fresh = AnswerSession(model.qwen, model._session.options)
+    assert "".join(answer(fresh, shown[0], QUERY)) == made.text
+
+
+def test_a_model_with_a_trained_allocator_does_not_glance_unless_it_is_asked_to(picture: np.ndarray) -> None:
+    model = ARRCOCQwen.from_pretrained()
+    assert model.generate(picture, "Is there a red circle?", budget=BUDGET).timings.glance_ms == 0
+    assert model.generate(picture, "Is there a red circle?", budget=BUDGET, glance=True).timings.glance_ms > 0
+
+
+def test_two_questions_about_one_frame_get_different_regions(untrained: ARRCOCQwen) -> None:
+    sample = next(one for one in suite_samples("still", 12) if len(one.clip.things[-1]) > 1)
+    frame = sample.clip.frames[-1]
+    questions = [f"What colour is the {thing.what}?" for thing in sample.clip.things[-1]]
+    made = [untrained.generate(frame, question, max_tokens=2, budget="27%") for question in questions]
+    overlaps = [
+        len(sharp(one) & sharp(other)) / len(sharp(one) | sharp(other))
+        for index, one in enumerate(made)
+        for other in made[:index]
+    ]
+    assert min(overlaps) < 0.7
+    plain = [untrained.generate(frame, question, max_tokens=2, budget="27%", glance=False) for question in questions]
+    assert all(sharp(one) == sharp(plain[0]) for one in plain)
+
+
+@pytest.mark.parametrize("frames", ["causal", "window"])
+def test_of_several_frames_the_first_is_glanced_at_and_others_where_that_is_due(
+    frames: Any, picture: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    glanced: list[int] = []
+    glance = AnswerSession.glance
+
+    def noting(self: AnswerSession, packets: Any, *rest: Any, **named: Any) -> Any:
+        glanced.append(packets[-1].stamp.frame_index)
+        return glance(self, packets, *rest, **named)
+
+    monkeypatch.setattr(AnswerSession, "glance", noting)
+    model = ARRCOCQwen(tiny_qwen())
+    clip, times_s = [picture, picture, 255 - picture, 255 - picture], (0, 2, 6, 7)
+    made = model.generate(clip, QUERY, 3, BUDGET, overview="keep", frames=frames, times_s=times_s)
+    assert glanced == [0, 2], "the third frame is another scene"
+    assert made.tokens_used == 4 * BUDGET
+
+
+def test_the_same_call_gives_the_same(picture: np.ndarray) -> None:
+    one, other = (ARRCOCQwen(tiny_qwen()).generate(picture, QUERY, 4, BUDGET) for _ in range(2))
+    assert (one.text, one.regions.tolist()) == (other.text, other.regions.tolist())
+    assert one.heatmap.tolist() == other.heatmap.tolist()
+
+
+def test_a_budget_of_all_tiles_needs_no_glance(picture: np.ndarray) -> None:
+    made = ARRCOCQwen(tiny_qwen()).generate(picture, QUERY, 3, "100%", glance=True)
+    assert (made.overview, made.timings.glance_ms) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        (
+            {"glance": GlanceOptions(tokens=24)},
+            BudgetError,
+            "overview of 24 tokens leaves nothing of a budget of 24; rai",
+        ),
+        ({"glance": "yes"}, OptionError, "glance must be"),
+        ({"overview": "yes"}, OptionError, "overview must be one of auto, keep, drop"),
+        (
+            {"glance": True, "encode": "full"},
+            OptionError,
+            "encodes the whole frame, so a glance would be of no use; leav",
+        ),
+    ],
+)
+def test_bad_options_are_named(
+    options: dict[str, Any], error: type[Exception], match: str, picture: np.ndarray
+) -> None:
+    with pytest.raises(error, match=match):
+        ARRCOCQwen(tiny_qwen()).generate(picture, QUERY, 3, BUDGET, **options)
+
+
+@pytest.mark.parametrize("encode", ["full", "prune", "weighted"])
+def test_where_the_whole_frame_is_encoded_nothing_is_glanced_at(encode: Any, picture: np.ndarray) -> None:
+    assert ARRCOCQwen(tiny_qwen()).generate(picture, QUERY, 3, BUDGET, encode).timings.glance_ms == 0
+
+
+def test_a_model_whose_attention_cannot_be_read_answers_without_a_glance(picture: np.ndarray) -> None:
+    qwen = tiny_qwen()
+    model = ARRCOCQwen(qwen)
+    model._session.__dict__["can_glance"] = False
+    assert model.generate(picture, QUERY, 3, BUDGET).timings.glance_ms == 0
+    for layer in qwen.language_model.layers:
+        del layer.self_attn.q_proj
+    with pytest.raises(ModelError, match="so it cannot glance; turn glances off"):
+        model.generate(picture, QUERY, 3, BUDGET, glance=True)
+
+
+@pytest.mark.parametrize("suite", ["still", "video"])
+def test_strategies_are_charged_for_what_they_look_at(suite: str, untrained: ARRCOCQwen) -> None:
+    (sample,) = suite_samples(suite, 1)
+    question = EvalQuestion.of(0, sample)
+    ask = Ask(question.frames, question.times_s, question.text, Budget.parse("27%"), "sparse", max_tokens=8)
+    kept, dropped, plain = (
+        strategy.answer(untrained.qwen, ask) for strategy in (ARR_COC_GLANCE_KEEP, ARR_COC_GLANCE_DROP, ARR_COC_TOPK)
+    )
+    assert kept.tokens == dropped.tokens == plain.tokens
+    assert kept.flops.prefill > plain.flops.prefill
+    assert dropped.flops.choose == kept.flops.choose > plain.flops.choose
+    assert kept.flops.encode < plain.flops.encode, "two parts attend to less than one"
