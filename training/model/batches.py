@@ -42,11 +42,12 @@ _WAIT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """C clips of F frames of K tokens, and Q questions of at most S tokens each about every one.
+    """C clips of F frames of K tokens, and Q questions about every one, one after the other in T tokens.
 
     `pixels` uint8 [C, F, K, 3, 32, 32]; `regions` int64 [C, F, K, 3] on `grid`; `targets` int8 [C, F, K, 15]; `times`
-    int64 [C, F, H] introduces each frame (H is 0 where a clip has one); `ids` int64 [C, Q, S] (query, template, answer,
-    end of turn, padding), `labels` like it, `IGNORED` but on the answer; `places` int8 [C, Q, 8] of `asked_places`. Q
+    int64 [C, F, H] introduces each frame (H is 0 where a clip has one); `ids` int64 [C, T] (of each question: query,
+    template, answer, end of turn; padding at the end); `asked` int64 [C, T] numbers the question that a token belongs
+    to, Q for padding; `labels` like `ids`, `IGNORED` but on the answers; `places` int8 [C, Q, 8] of `asked_places`. T
     is 0 where nothing is asked. `apart`: frames do not see each other, as in the window of a stream. `overview`: so
     many of the K tokens come first and show the whole frame; they and the others are encoded apart.
     """
@@ -57,6 +58,7 @@ class Batch:
     targets: torch.Tensor
     times: torch.Tensor
     ids: torch.Tensor
+    asked: torch.Tensor
     labels: torch.Tensor
     places: torch.Tensor
     apart: bool = False
@@ -65,8 +67,8 @@ class Batch:
     @classmethod
     def of(cls, grid: TileGrid, tensors: Sequence[torch.Tensor], apart: bool, overview: int) -> Batch:
         """From `tensors` in the order of the property."""
-        pixels, regions, targets, times, ids, labels, places = tensors
-        return cls(grid, pixels, regions, targets, times, ids, labels, places, apart, overview)
+        pixels, regions, targets, times, ids, asked, labels, places = tensors
+        return cls(grid, pixels, regions, targets, times, ids, asked, labels, places, apart, overview)
 
     def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Batch:
         """The same with other `tensors`, in the order of the property."""
@@ -78,7 +80,8 @@ class Batch:
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        return (self.pixels, self.regions, self.targets, self.times, self.ids, self.labels, self.places)
+        shown = self.pixels, self.regions, self.targets, self.times
+        return (*shown, self.ids, self.asked, self.labels, self.places)
 
     def to(self, device: torch.device | str) -> Batch:
         return self.with_tensors([tensor.to(device) for tensor in self.tensors])
@@ -140,10 +143,7 @@ def make_batch(
         )
     least = min(len(view.regions) for shown in views for view in shown)
     kept = [[_dropped(rng, view, least) for view in shown] for shown in views]
-    dialogues = [[prompter.dialogue(*pair) for pair in lesson.questions] for lesson in lessons]
-    ids, labels = (
-        _padded([[pair[k] for pair in row] for row in dialogues], fill) for k, fill in ((0, 0), (1, IGNORED))
-    )
+    ids, asked, labels = _in_rows(prompter, lessons)
     return Batch(
         views[0][0].grid,
         pixels=_stacked([[view.pixels for view in shown] for shown in kept]),
@@ -151,6 +151,7 @@ def make_batch(
         targets=_stacked([[view.targets for view in shown] for shown in kept]),
         times=torch.tensor([prompter.times(lesson.clip) for lesson in lessons], dtype=torch.long),
         ids=ids,
+        asked=asked,
         labels=labels,
         places=torch.tensor([asked_places(lesson) for lesson in lessons], dtype=torch.int8),
         apart=plan.apart,
@@ -188,11 +189,23 @@ def _dropped(rng: np.random.Generator, view: TokenView, tokens: int) -> TokenVie
     return view.kept(np.sort(np.argsort(importance)[excess:]))
 
 
-def _padded(rows: list[list[list[int]]], fill: int) -> torch.Tensor:
-    """[C, Q, S], filled up to the longest."""
-    width = max((len(ids) for row in rows for ids in row), default=0)
-    padded = [[ids + [fill] * (width - len(ids)) for ids in row] for row in rows]
-    return torch.tensor(padded, dtype=torch.long).view(len(rows), len(rows[0]), width)
+def _in_rows(prompter: Prompter, lessons: Sequence[Lesson]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The questions about each clip one after the other: ids, the question each belongs to, and labels, each [C, T]."""
+    rows: list[tuple[list[int], list[int], list[int]]] = []
+    for lesson in lessons:
+        row: tuple[list[int], list[int], list[int]] = ([], [], [])
+        for number, pair in enumerate(lesson.questions):
+            said, learned = prompter.dialogue(*pair)
+            for kept, more in zip(row, (said, [number] * len(said), learned), strict=True):
+                kept += more
+        rows.append(row)
+    length = max(len(row[0]) for row in rows)
+    fills = 0, len(lessons[0].questions), IGNORED
+    ids, asked, labels = (
+        torch.tensor([row[part] + [fill] * (length - len(row[part])) for row in rows], dtype=torch.long)
+        for part, fill in enumerate(fills)
+    )
+    return ids, asked, labels
 
 
 class BackgroundBatches:

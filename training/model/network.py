@@ -60,7 +60,7 @@ def _carry_words(embeddings: torch.Tensor, before: torch.Tensor, tokenizer: Toke
 
 
 PREFIX = -1
-"""The number of what belongs to no frame, or to no question."""
+"""The number of what belongs to no frame."""
 
 VOCABULARY = 640
 CONTEXT_TOKENS = 8192
@@ -209,9 +209,9 @@ class Learner(nn.Module):
         if batch.ids.numel() == 0:
             return Losses(token_loss, None, None, token_loss.item(), None)
         logits = self._answers(batch, visual)
-        labels = batch.labels[..., 1:].flatten()
+        labels = batch.labels[:, 1:].flatten()
         learned = labels != IGNORED
-        logits = logits[:, :, :-1].flatten(0, 2)[learned]
+        logits = logits[:, :-1].flatten(0, 1)[learned]
         answer_loss = F.cross_entropy(logits.float(), labels[learned])
         right = (logits.argmax(-1) == labels[learned]).float().mean()
         place_loss = self._place_loss(batch, self._located.take())
@@ -250,18 +250,17 @@ class Learner(nn.Module):
 
     def _place_loss(self, batch: Batch, hidden: torch.Tensor) -> torch.Tensor:
         """How badly the last token before each answer knows where the things are that the question is about."""
-        questions, steps = batch.ids.shape[1:]
-        hidden = hidden[:, -questions * steps :].unflatten(1, (questions, steps))
-        last = (batch.labels != IGNORED).int().argmax(-1) - 1
-        at = last[..., None, None].expand(-1, -1, 1, hidden.shape[-1])
-        logits = self.locator(hidden.gather(2, at).squeeze(2)).float().unflatten(-1, (_PLACES, -1))
+        learned = batch.labels != IGNORED
+        last = (learned[:, 1:] & ~learned[:, :-1]).nonzero()[:, 1].view(batch.places.shape[:2])
+        at = (hidden.shape[1] - batch.ids.shape[1] + last)[..., None].expand(-1, -1, hidden.shape[-1])
+        logits = self.locator(hidden.gather(1, at)).float().unflatten(-1, (_PLACES, -1))
         places = batch.places.long()
         return _known_loss(logits, places) if bool((places != IGNORED).any()) else logits.sum() * 0
 
     def _answers(self, batch: Batch, visual: VisualTokens) -> torch.Tensor:
-        """Logits [C, Q, S, vocabulary]: all questions about a clip share its frames and do not see each other."""
+        """Logits [C, T, vocabulary]: all questions about a clip share its frames and do not see each other."""
         language = self.model.model.language_model
-        clips, questions, steps = batch.ids.shape
+        clips = len(batch.ids)
         frames, tokens = batch.regions.shape[1:3]
         by_clip = visual.embeds.unflatten(0, (clips, frames))
         before = self._text(self._before, clips, language)
@@ -278,20 +277,17 @@ class Learner(nn.Module):
             prompt.add(tokens, owner, visual=True)
             pieces.append(self._text(self._close, clips, language))
             prompt.add(len(self._close), owner)
-        shared = len(prompt)
-        pieces.append(language.embed_tokens(batch.ids.flatten(1)))
-        prompt.add_questions(questions, steps)
-        device = batch.ids.device
+        pieces.append(language.embed_tokens(batch.ids))
         hidden = language(
             inputs_embeds=torch.cat([piece.to(pieces[0].dtype) for piece in pieces], dim=1),
             position_ids=self._positions(batch),
-            attention_mask=prompt.mask().to(device),
-            visual_pos_masks=prompt.visual().to(device).expand(clips, -1),
+            attention_mask=prompt.mask(batch.asked),
+            visual_pos_masks=prompt.visual(batch.asked),
             deepstack_visual_embeds=[rows.flatten(0, 1) for rows in visual.deepstack],
             use_cache=False,
-        ).last_hidden_state[:, shared:]
+        ).last_hidden_state[:, len(prompt) :]
         logits: torch.Tensor = self.model.lm_head(hidden)
-        return logits.view(clips, questions, steps, -1)
+        return logits
 
     def _text(self, ids: list[int], clips: int, language: Any) -> torch.Tensor:
         embeds: torch.Tensor = language.embed_tokens(torch.tensor([ids], device=self.head.weight.device))
@@ -299,8 +295,7 @@ class Learner(nn.Module):
 
     def _positions(self, batch: Batch) -> torch.Tensor:
         """M-RoPE rows float32 [3, C, L]; every question begins where the first one does."""
-        clips, questions, steps = batch.ids.shape
-        device = batch.ids.device
+        clips, device = len(batch.ids), batch.ids.device
 
         def text(start: int, tokens: int) -> torch.Tensor:
             return text_positions(start, tokens, device)[:, None].expand(3, clips, -1)
@@ -316,8 +311,16 @@ class Learner(nn.Module):
             position = after_frame(position, batch.grid)
             pieces.append(text(position, len(self._close)))
             position += len(self._close)
-        pieces.append(text(position, steps).repeat(1, 1, questions))
+        pieces.append((position + _places_in_questions(batch.asked)).float().expand(3, -1, -1))
         return torch.cat(pieces, dim=-1)
+
+
+def _places_in_questions(asked: torch.Tensor) -> torch.Tensor:
+    """How far each token is from the first of its question: int64 [C, T]."""
+    place = torch.arange(asked.shape[1], device=asked.device).expand_as(asked)
+    begins = torch.ones_like(asked, dtype=torch.bool)
+    begins[:, 1:] = asked[:, 1:] != asked[:, :-1]
+    return place - (place * begins).cummax(dim=1).values
 
 
 def _known_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -330,7 +333,7 @@ def _known_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 class _Prompt:
-    """What each token of a packed prompt belongs to, and so what it sees.
+    """What each token of a packed prompt, up to its questions, belongs to, and so what it sees.
 
     Frames that are read apart are read after the prompt's beginning alone, at the place where it ends, whatever slot
     they stand in later. So each has the beginning for itself once more, just before it, which nothing else sees.
@@ -338,37 +341,29 @@ class _Prompt:
 
     def __init__(self) -> None:
         self._frame: list[int] = []
-        self._question: list[int] = []
         self._private: list[bool] = []
         self._visual: list[bool] = []
 
     def __len__(self) -> int:
         return len(self._frame)
 
-    def add(
-        self, tokens: int, frame: int = PREFIX, question: int = PREFIX, *, private: bool = False, visual: bool = False
-    ) -> None:
-        """Adds so many tokens, of a frame read apart, of a question, or of what all share."""
+    def add(self, tokens: int, frame: int = PREFIX, *, private: bool = False, visual: bool = False) -> None:
+        """Adds so many tokens, of a frame read apart, or of what all share."""
         self._frame += [frame] * tokens
-        self._question += [question] * tokens
         self._private += [private] * tokens
         self._visual += [visual] * tokens
 
-    def add_questions(self, questions: int, steps: int) -> None:
-        for question in range(questions):
-            self.add(steps, question=question)
+    def visual(self, asked: torch.Tensor) -> torch.Tensor:
+        """Which tokens are visual, the questions `asked` [C, T] included: bool [C, L + T]."""
+        shared = torch.tensor(self._visual, device=asked.device).expand(len(asked), -1)
+        return torch.cat([shared, torch.zeros_like(asked, dtype=torch.bool)], dim=1)
 
-    def visual(self) -> torch.Tensor:
-        """Which tokens are visual: bool [1, L]."""
-        return torch.tensor([self._visual])
-
-    def mask(self) -> torch.Tensor:
-        """True where a row may look: bool [1, 1, L, L]. Causal; questions see all frames, but not each other."""
-        frame, question = torch.tensor(self._frame), torch.tensor(self._question)
-        private = torch.tensor(self._private)
-        place = torch.arange(len(frame))
-        asks = question != PREFIX
-        allowed = place[:, None] >= place[None]
-        allowed &= (frame[:, None] == frame[None]) | (asks[:, None] & ~private[None])
-        allowed &= ~asks[None] | (question[:, None] == question[None])
-        return allowed[None, None]
+    def mask(self, asked: torch.Tensor) -> torch.Tensor:
+        """True where a row may look: bool [C, 1, L + T, L + T]. Questions see all frames, but not each other."""
+        clips, steps = asked.shape
+        frame = torch.tensor(self._frame, device=asked.device)
+        shared = (frame[:, None] == frame).tril()
+        seen = ~torch.tensor(self._private, device=asked.device)
+        above = torch.cat([shared, shared.new_zeros(len(frame), steps)], dim=1)
+        below = torch.cat([seen.expand(clips, steps, -1), (asked[:, :, None] == asked[:, None]).tril()], dim=2)
+        return torch.cat([above.expand(clips, -1, -1), below], dim=1)[:, None]

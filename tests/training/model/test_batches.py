@@ -40,11 +40,15 @@ def test_a_batch_fits_together_and_only_answers_are_learned() -> None:
         if not batch.ids.numel():
             continue
         assert batch.ids.shape == batch.labels.shape
-        assert batch.ids.shape[:2] in ((clips, QUESTIONS), (clips, FEW_QUESTIONS), (clips, 1))
+        assert batch.asked.shape == batch.ids.shape
+        questions = batch.places.shape[1]
+        assert questions in (QUESTIONS, FEW_QUESTIONS, 1)
         learned = batch.labels != IGNORED
         assert torch.equal(batch.ids[learned], batch.labels[learned])
-        for ids, mask in zip(batch.ids.flatten(0, 1), learned.flatten(0, 1), strict=True):
-            answer = tokenizer.decode(ids[mask])
+        assert not learned[batch.asked == questions].any(), "padding"
+        for clip, question in np.ndindex(clips, questions):
+            mine = batch.asked[clip] == question
+            answer = tokenizer.decode(batch.ids[clip, mine & learned[clip]])
             assert answer.endswith(".<|im_end|>")
             assert "?" not in answer
             asked += 1

@@ -106,10 +106,11 @@ def test_training_has_the_logits_of_answering(learner: Learner, layout: str) -> 
     with torch.inference_mode():
         packed = learner._answers(batch, learner.see(batch))
     for clip in range(2):
-        for question in range(batch.ids.shape[1]):
-            first = int((batch.labels[clip, question] != IGNORED).nonzero()[0])
-            alone = answering_logits(qwen, batch, clip, batch.ids[clip, question, :first].tolist())
-            torch.testing.assert_close(packed[clip, question, first - 1], alone, atol=3e-4, rtol=1e-3)
+        for question in range(batch.places.shape[1]):
+            own = (batch.asked[clip] == question).nonzero().flatten()
+            begins = own[0] + int((batch.labels[clip, own] != IGNORED).nonzero()[0])
+            alone = answering_logits(qwen, batch, clip, batch.ids[clip, own[0] : begins].tolist())
+            torch.testing.assert_close(packed[clip, begins - 1], alone, atol=3e-4, rtol=1e-3)
 
 
 @torch.inference_mode()
@@ -135,16 +136,15 @@ def test_all_losses_reach_the_vision_tower_and_the_language_model(learner: Learn
 
 
 def test_where_things_are_is_asked_of_the_last_token_before_each_answer(learner: Learner, batch: Batch) -> None:
-    clips, questions, steps = batch.ids.shape
-    hidden = torch.zeros(clips, 50 + questions * steps, 192)
-    asked = hidden[:, -questions * steps :].unflatten(1, (questions, steps))
+    clips, steps = batch.ids.shape
+    hidden = torch.zeros(clips, 50 + steps, 192)
     blind = learner._place_loss(batch, hidden).item()
-    last = ((batch.labels != IGNORED).int().argmax(-1) - 1)[..., None, None].expand(-1, -1, 1, 192)
-    asked.scatter_(2, last, 1.0)
+    learned = batch.labels != IGNORED
+    last = 50 - 1 + (learned & ~learned.roll(1, dims=1)).nonzero()[:, 1].view(clips, -1)
+    assert last.shape == batch.places.shape[:2]
+    hidden[torch.arange(clips)[:, None], last] = 1.0
     assert learner._place_loss(batch, hidden).item() != pytest.approx(blind), "what stands there counts"
-    hidden += 1.0
-    asked.scatter_(2, last, 0.0)
-    assert learner._place_loss(batch, hidden).item() == pytest.approx(blind), "nothing else does"
+    assert learner._place_loss(batch, 1 - hidden).item() == pytest.approx(blind), "nothing else does"
 
 
 def test_the_model_is_small_and_says_what_it_knows(learner: Learner) -> None:
@@ -166,7 +166,7 @@ def test_frames_apart_do_not_see_each_other(learner: Learner) -> None:
             learner._answers(replace(whole, apart=apart), shown)
     hook.remove()
     apart, apart_other, after, after_other = (state[0] for state in states)
-    shared = apart.shape[0] - whole.ids.shape[1] * whole.ids.shape[2]
+    shared = apart.shape[0] - whole.ids.shape[1]
     second = shared - 5  # a visual token of the second frame
     assert torch.equal(apart[second], apart_other[second])
     assert not torch.equal(after[second], after_other[second])
