@@ -100,6 +100,7 @@ def main(
     untrained: Annotated[
         bool, typer.Option("--untrained", help="Leave out the allocator's weights that come with the model.")
     ] = False,
+    allocator: Annotated[Path | None, typer.Option(help="An allocator that `adapt` made for the model.")] = None,
     count: Annotated[int | None, typer.Option(min=1, help="Questions of each suite; all when absent.")] = None,
     out: Annotated[Path, typer.Option(help="Figures; the answers go beside it.")] = Path("evaluation.json"),
     png: Annotated[Path | None, typer.Option(help="A picture of the curves.")] = None,
@@ -121,8 +122,10 @@ def main(
         suites = _suites(suite, questions, count, frames)
         if png is not None:
             check_plotting()
-        qwen = load_qwen(model, device=device, dtype=dtype)
+        qwen = load_qwen(model, device=device, dtype=dtype, allocator=allocator)
         named = model_hash(Path(qwen.model.name_or_path))
+        if allocator is not None:
+            named = f"{named} allocator {model_hash(allocator)}"
         asking = ModelUnderTest(qwen, named, max_tokens)
         if untrained:
             asking = ModelUnderTest(replace(qwen, allocator=None), f"{named} untrained", max_tokens)

@@ -5,7 +5,7 @@ Only the allocator's scorers and balancer learn, not the model. What is learned 
 | how | learns from |
 | --- | --- |
 | `boxes` | where the things are that a question asks about |
-| `attention` | what the model attends to while it answers, shown all tokens |
+| `attention` | what the model attends to before it answers, shown all tokens |
 | `answer` | the model's loss on the answer, shown only the chosen tokens |
 
 The folder gets a checkpoint every half minute, from which `--resume` goes on, the loss as JSON Lines, and in `arr_coc`
@@ -15,7 +15,7 @@ the layer itself, to be laid into the model's folder.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -26,7 +26,7 @@ import typer
 from torch import nn
 
 from arr_coc.adaptation.cases import Batches, Embedder
-from arr_coc.adaptation.losses import attention_loss, box_loss
+from arr_coc.adaptation.losses import box_loss, looked_at
 from arr_coc.adaptation.past import GlancedPast, fit_axes
 from arr_coc.adaptation.trainer import RATE, MapObjective, Objective, Trainer, new_layer
 from arr_coc.adaptation.training_run import Length
@@ -95,7 +95,8 @@ def boxes_objective(recipe: Recipe, qwen: QwenVL, layer: ARRCOCLayer, rng: np.ra
 def attention_objective(recipe: Recipe, qwen: QwenVL, layer: ARRCOCLayer, rng: np.random.Generator) -> Objective:
     """Learns what the model looks at by itself, which it is asked first."""
     samples = random_samples("train", FIRST_TRAINED, int(recipe.clips * ATTENDED_SHARE))
-    return MapObjective(Batches(attended(samples, qwen, recipe.channels), Embedder(qwen), rng), attention_loss)
+    cases = (replace(case, wanted=looked_at(case.wanted)) for case in attended(samples, qwen, recipe.channels))
+    return MapObjective(Batches(cases, Embedder(qwen), rng), box_loss)
 
 
 def answer_objective(recipe: Recipe, qwen: QwenVL, layer: ARRCOCLayer, rng: np.random.Generator) -> Objective:

@@ -55,19 +55,6 @@ def looked_at(attention: torch.Tensor) -> torch.Tensor:
     return ((attention >= LOOKED_AT * largest) & (largest > 0)).to(attention.dtype)
 
 
-def attention_loss(relevance: torch.Tensor, attention: torch.Tensor) -> torch.Tensor:
-    """Distance of relevance [B, gh, gw] from a model's attention, [B, gh, gw] in [0, 1], largest 1 in each frame.
-
-    The softmax over the frame shall be the attention's distribution, and each tile's relevance the attention's square
-    root, because attention is heavy-tailed.
-    """
-    scores, looked = logit(relevance).flatten(1), attention.flatten(1)
-    shares = looked / looked.sum(dim=1, keepdim=True).clamp(min=_EDGE)
-    ranked = -(shares * F.log_softmax(scores, dim=1)).sum(dim=1)
-    single = F.binary_cross_entropy_with_logits(scores, looked.sqrt(), reduction="none").mean(dim=1)
-    return (_LIST_WEIGHT * ranked + _REST_WEIGHT * single).mean()
-
-
 def realised_loss(realised: RelevanceMaps, target: torch.Tensor, loss: Loss) -> torch.Tensor:
     """The loss of relevance, and half as much that of participation alone, without which balancing may silence it."""
     return loss(realised.relevance, target) + _PARTICIPATION_WEIGHT * loss(realised.scores[:, 2], target)

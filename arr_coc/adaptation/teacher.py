@@ -24,7 +24,7 @@ class AttentionTeacher:
 
     What is read is a glance at all tiles: the attention of the prompt's last token in the middle layers. That token
     finds what the question asks about; the tokens before it and the answer's own also look elsewhere
-    (`training/teacher_compare.py`).
+    (`training/results/teacher.json`).
     """
 
     def __init__(self, qwen: QwenVL) -> None:

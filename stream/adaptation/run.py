@@ -36,7 +36,7 @@ class LearningMaterial:
     max_tiles: int
 
     def plan(self, seed: int) -> list[PlannedLesson]:
-        """Plan what is to be learned, in order. Raises SourceError, ConfigError and OptionError for what cannot be read."""
+        """Plan what is learned, in order. Raises SourceError, ConfigError and OptionError for what cannot be read."""
         asked = GENERIC_QUESTIONS if self.questions is None else read_question_file(_path(self.questions))
         labels = [] if self.boxes is None else read_labels(_path(self.boxes))
         clips = plan_clips(self.clips, self.frames, asked, self.max_tiles, seed) if self.clips else []

@@ -15,7 +15,7 @@ from typer import Exit
 from arr_coc.adaptation import trainer as trainer_module
 from arr_coc.adaptation.cases import AllocatorCase, Batches, Embedder, tile_shares
 from arr_coc.adaptation.found import found, measure
-from arr_coc.adaptation.losses import LEAST_SHARE, attention_loss, box_loss, realised_loss
+from arr_coc.adaptation.losses import LEAST_SHARE, box_loss, realised_loss
 from arr_coc.adaptation.trainer import new_layer
 from arr_coc.adaptation.training_run import CHECKPOINT
 from arr_coc.errors import ModelError, ModelNotFound, OptionError
@@ -100,14 +100,13 @@ def test_batches_hold_one_grid_and_pad_questions_with_zeros(qwen: QwenVL, cases:
             assert not query[len(words) :].any()
 
 
-@pytest.mark.parametrize("loss", [box_loss, attention_loss])
-def test_losses_are_least_where_relevance_is_what_is_wanted(loss: object) -> None:
+def test_the_loss_is_least_where_relevance_is_what_is_wanted() -> None:
     wanted = torch.zeros(2, 4, 5)
     wanted[:, 1, 2:4] = 1
     right, blank = wanted.clone(), torch.full_like(wanted, 0.1)
     half, wrong = wanted.clone(), wanted.flip(1)
     half[:, 1, 3] = 0.3
-    values = [loss(relevance, wanted).item() for relevance in (right, half, blank, wrong)]  # type: ignore[operator]
+    values = [box_loss(relevance, wanted).item() for relevance in (right, half, blank, wrong)]
     assert values == sorted(values)
     assert values[0] < 0.3 < values[3] < 20
 

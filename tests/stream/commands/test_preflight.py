@@ -50,6 +50,12 @@ WRONG = {
     "watch clip.mp4 --for never": "--for needs a length of time",
     "bench nosuch.mp4": "nosuch.mp4 does not exist",
     "bench clip.mp4 --json nosuch/a.json": "there is no folder 'nosuch'",
+    "caption clip.mp4 --allocator nosuch": "no allocator: there is no folder nosuch",
+    "caption clip.mp4 --allocator shots": "shots holds no config.json; an allocator's folder",
+    "watch clip.mp4 --server tcp://127.0.0.1:5 --allocator shots": "--allocator shots has no effect with --server",
+    "adapt nosuch.mp4 -o made": "nosuch.mp4 does not exist",
+    "adapt clip.mp4 -o made --question empty.mp4": "empty.mp4 holds no question",
+    "adapt clip.mp4 -o made -m ./nosuch": "there is no folder ./nosuch",
     "serve-answers tcp://127.0.0.1:5 --max-tokens none": "--max-tokens: answer.max_tokens should be",
     "doctor --budget much": "--budget: allocate.budget should be",
 }
