@@ -138,6 +138,7 @@ class ARRCOCQwen(nn.Module):
         self.allocator = qwen.allocator or ARRCOCLayer(ARRCOCConfig(levels=qwen.knows_levels)).eval()
         for parameter in self.eval().parameters():
             parameter.requires_grad_(parameter.is_floating_point())
+        self.allocator.to(qwen.device)
         self.encode = encode
         self.fallbacks = 0
         self._learned = False

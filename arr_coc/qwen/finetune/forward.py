@@ -23,7 +23,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers.utils import ModelOutput
 
-from arr_coc.errors import OptionError, ShapeError
+from arr_coc.errors import ContextLengthError, OptionError, ShapeError, counted
 from arr_coc.layer import ARRCOCLayer, token_texels
 from arr_coc.ops.pictures import Picture
 from arr_coc.ops.regions import token_positions
@@ -171,6 +171,7 @@ class BatchedForward:
         tokens = self._encoded(pictures, choices)
         shown = [ShownRegions(choice.regions, picture.grid) for choice, picture in zip(choices, pictures, strict=True)]
         layout = lay_out(inputs.attended.cpu(), places, shown).to(qwen.device)
+        _check_length(layout.source.shape[1], qwen.max_context_tokens)
         logits = self._logits(inputs.input_ids, tokens, choices, layout)
         loss = (
             None if inputs.labels is None else self._loss(logits, layout.picked(inputs.labels.to(qwen.device), IGNORED))
@@ -244,7 +245,8 @@ class BatchedForward:
             return tokens
         factor = choice.relevance.flatten() if self._encode == "weighted" else 1 + choice.presence
         if self._encode == "prune":
-            frame = EncodedFrame(tokens.map(lambda rows: rows[None]), grid_regions(picture.grid)[None], picture.grid)
+            every = grid_regions(picture.grid, tokens.embeds.device)
+            frame = EncodedFrame(tokens.map(lambda rows: rows[None]), every[None], picture.grid)
             tokens = pooled(frame, choice.regions).tokens.map(lambda rows: rows[0])
         return tokens.map(lambda rows: rows * factor[:, None].to(rows))
 
@@ -291,6 +293,14 @@ class BatchedForward:
         model = self._qwen.model
         loss: torch.Tensor = model.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1])
         return loss
+
+
+def _check_length(tokens: int, most: int) -> None:
+    if tokens > most:
+        raise ContextLengthError(
+            f"a sequence has {counted(tokens, 'token')}, the model's context {most}",
+            "shorten the text, or lower the allocator's budget",
+        )
 
 
 def _batched(textures: Sequence[TextureArray]) -> TextureArray:

@@ -26,8 +26,8 @@ def test_every_example_runs_and_teaches(
             exec(compile(code, str(DOCUMENT), "exec"), names)
     finally:
         torch.set_num_threads(threads)
-    assert names["after"] < names["before"] / 3
-    assert names["losses"][-1] < names["losses"][0] / 3
+    assert names["after"] < names["before"] / 10
+    assert names["losses"][-1] < names["losses"][0] / 10
     assert names["answer"].tokens_used == 4
     assert names["answer"].text == names["unseen"][0]["answer"]
     assert names["answer"].text.replace(".", " square.") in capsys.readouterr().out

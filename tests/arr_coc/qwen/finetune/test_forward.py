@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from arr_coc.errors import BudgetError, OptionError, ShapeError
+from arr_coc.errors import BudgetError, ContextLengthError, OptionError, ShapeError
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.finetune.collator import AnswerCollator
 from arr_coc.qwen.finetune.sequences import picture_places, question_ids
@@ -328,7 +328,7 @@ def learned(model: ARRCOCQwen, steps: int) -> tuple[float, float]:
             return float(model.eval()(**batch).loss)
 
     before = loss()
-    optimiser = torch.optim.AdamW(model.allocator.parameters(), lr=5e-3)
+    optimiser = torch.optim.AdamW(model.allocator.parameters(), lr=2e-3)
     torch.manual_seed(0)
     for _ in range(steps):
         optimiser.zero_grad()
@@ -337,11 +337,11 @@ def learned(model: ARRCOCQwen, steps: int) -> tuple[float, float]:
     return before, loss()
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient": "gumbel", "temperature": 0.3}], ids=["straight", "gumbel"])
+@pytest.mark.parametrize("options", [{}, {"gradient": "gumbel", "temperature": 0.1}], ids=["straight", "gumbel"])
 def test_the_loss_falls_while_the_allocator_alone_learns_to_choose(options: dict[str, Any]) -> None:
     model = ARRCOCQwen.from_pretrained()
     model.new_allocator(seed=1, budget=4, strategy="topk", **options)
-    before, after = learned(model, 25)
+    before, after = learned(model, 30)
     assert after < before / 3
 
 
@@ -351,7 +351,7 @@ def test_the_loss_falls_while_the_allocator_alone_learns_to_weigh() -> None:
     model.new_allocator(seed=1)
     with torch.no_grad():
         model.allocator.realiser.participation.asked.out.bias.fill_(-5.0)
-    before, after = learned(model, 12)
+    before, after = learned(model, 20)
     assert after < before / 3
 
 
@@ -411,6 +411,13 @@ def test_bad_input_gets_one_line(
     with pytest.raises(error, match=match.replace("|", r"\|")) as caught:
         model(**batch)
     assert "\n" not in str(caught.value)
+
+
+def test_a_sequence_that_is_too_long_is_refused_with_numbers() -> None:
+    model = fresh(budget=6)
+    model.config.get_text_config().max_position_embeddings = 30
+    with pytest.raises(ContextLengthError, match=r"a sequence has \d+ tokens, the model's context 30; shorten"):
+        model(**batch_of(model))
 
 
 def test_options_that_do_not_hold(model: ARRCOCQwen) -> None:
