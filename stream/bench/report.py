@@ -190,6 +190,7 @@ def report(record: RunRecord, *, warmup_s: float = TRIM_S) -> Report:
         memory_mb=_largest_of_each(record),
         counts={
             "answers": counted.answers,
+            "glances": counted.glances,
             "cuts": counted.cuts,
             "skipped": counted.skipped,
             "outages": counted.outages,
@@ -244,7 +245,9 @@ def _answer_latencies(answers: list[Answer], frames: Frames) -> tuple[Latency, .
         timing.total_ms - timing.encode_ms - timing.prefill_ms - timing.decode_ms - latency_ms
         for timing, latency_ms in timed
     ]
+    glances = [answer.timing.glance_ms for answer in answers if answer.timing is not None and answer.glances]
     return (
+        Latency.of("glance", glances, "overview sent to its reply, before an answer"),
         Latency.of("answer, first token", [timing.ttft_ms for timing, _ in timed], "capture to first token"),
         Latency.of("answer, last token", [timing.total_ms for timing, _ in timed], "capture to last token"),
         Latency.of("encode", [timing.encode_ms for timing, _ in timed], "vision encoder, an answer"),

@@ -107,7 +107,7 @@ def test_faults_are_counted() -> None:
     for lasted_s in (None, 2.0):
         take(record, Outage(frame_index=1, pts_s=0.0, reason="gone", lasted_s=lasted_s))
     take(record, Restarted(process="answers", cause="killed", count=1))
-    assert report(record).counts == {"answers": 1, "cuts": 0, "skipped": 0, "outages": 1, "restarts": 1}
+    assert report(record).counts == {"answers": 1, "glances": 0, "cuts": 0, "skipped": 0, "outages": 1, "restarts": 1}
 
 
 def test_memory_is_the_largest_sum_and_has_a_slope_after_a_minute() -> None:

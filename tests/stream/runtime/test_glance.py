@@ -23,6 +23,8 @@ from stream.config import (
     StandingQueryConfig,
     WindowConfig,
 )
+from stream.config_loading import ConfigLayer, build_config
+from stream.errors import ConfigError
 from stream.events import Answer, Event, Explanation, FrameReady, Glance, QueryChanged, Summary, YesNoResult
 from stream.recording.format import Recording
 from stream.runtime.pipeline import Pipeline
@@ -337,6 +339,30 @@ def test_a_run_that_failed_ends_with_the_same_bytes_once_it_is_continued(
     monkeypatch.setattr(answer_models, "on_packet", asked.append)
     assert caption("broken", "--resume") == whole
     assert set(asked) == {25, 29}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"answer.glance.enabled": True, "answer.encode": "full"}, "encodes whole frames; give --encode sparse"),
+        ({"answer.glance.enabled": True, "answer.encode": "prune"}, "encodes whole frames; give --encode sparse"),
+        ({"answer.glance.tokens": 64, "allocate.budget": 64}, "leaves nothing of allocate.budget, 64 tokens"),
+        ({"answer.glance.tokens": 64, "answer.target_ms": 100.0}, "leaves nothing of the target's least budget, 64"),
+        ({"answer.glance.tokens": 64, "allocate.budget": "adaptive"}, "leaves nothing of allocate.budget, 64 tokens"),
+        ({"answer.glance.enabled": False, "answer.overview": "keep"}, "answer.overview = keep needs glances"),
+        ({"answer.glance.every_s": 0}, "should be greater than 0"),
+        ({"answer.glance.tokens": 0}, "should be greater than or equal to 1, or be 'auto'"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        build_config([ConfigLayer("x", given)])
+    assert "\n" not in str(refused.value)
+
+
+def test_an_overview_that_the_budget_pays_is_taken() -> None:
+    for given in ({"answer.glance.tokens": 63, "allocate.budget": 64}, {"answer.glance.tokens": 300}):
+        build_config([ConfigLayer("x", given)])
 
 
 def remote(endpoint: str) -> Config:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -13,7 +14,7 @@ from stream.errors import OutputError
 from stream.media import AllocationOverlay
 from stream.sinks.drawing import LEAST_WIDTH_PX, draw, draw_allocation, drawn_size, strip_height
 from stream.sinks.heatmap import CLOCK_HZ, HeatmapSink
-from tests.support.events import answer, frame
+from tests.support.events import answer, frame, glance
 
 GREY = 128
 
@@ -140,6 +141,30 @@ def test_an_answer_stands_under_the_frame_that_it_is_about(tmp_path: Path) -> No
         picture = next(container.decode(video=0)).to_ndarray(format="rgb24")
     bare = draw(overlay(), "", "64 of 240 tokens · 0:00.0")
     assert np.abs(picture.astype(int) - bare)[-80:, 20:400].max() > 90
+
+
+def test_a_frame_is_drawn_as_it_was_allocated_after_a_glance(tmp_path: Path) -> None:
+    slots, path = Slots(), tmp_path / "out.mp4"
+    sink = HeatmapSink(str(path), slots.take)
+    sink.write(frame(0, 0.0, slot=slots.put(overlay())))
+    anew = overlay(regions=[(0, 2, 3)])
+    sink.write(glance(0.0, slot=slots.put(anew)))
+    sink.write(glance(0.0))
+    sink.close()
+    assert not slots.waiting
+    with av.open(str(path)) as container:
+        (picture,) = (found.to_ndarray(format="rgb24") for found in container.decode(video=0))
+    drawn, before = (draw(item, "", "64 of 240 tokens · 0:00.0").astype(int) for item in (anew, overlay()))
+    assert np.abs(picture - drawn).mean() < np.abs(picture - before).mean() / 4
+
+
+def test_an_overview_is_shown_coarse_and_has_no_outlines() -> None:
+    both = overlay(regions=[(2, 0, 0), (0, 1, 1)])
+    marked, plain = draw_allocation(both), draw_allocation(replace(both, overview=1))
+    tile = marked.shape[1] // 4
+    edge = np.abs(marked.astype(int) - plain).max(axis=2)
+    assert edge[:2, tile // 2].max() > 20, "the outline of a region all over the frame"
+    assert edge[tile + 1 : 2 * tile - 1, tile + 1 : 2 * tile - 1].max() == 0
 
 
 def test_what_was_drawn_can_be_played_although_the_program_is_killed(tmp_path: Path) -> None:
