@@ -57,7 +57,7 @@ class Recipe:
 
     Training takes `steps` steps, or where that is None, `minutes` spent on steps. Both include resumed runs.
     `rate` 0: the one that suits the way of training. `channels`: the profile that the scorers see; with `past`, each
-    picture is learned from as one of which nothing is known, and after a glance at it, where they see that.
+    picture is learned from as one of which nothing is known, and after a glance at it (`boxes` only).
     """
 
     how: How = "boxes"
@@ -68,7 +68,7 @@ class Recipe:
     steps: int | None = None
     scorer: QueryScorer = DEFAULT_SCORER
     channels: str = "core13"
-    past: bool = True
+    past: bool = False
 
 
 def make_trainer(recipe: Recipe, layer: ARRCOCLayer, folder: Path, along: nn.ModuleList | None = None) -> Trainer:
@@ -87,7 +87,7 @@ def make_trainer(recipe: Recipe, layer: ARRCOCLayer, folder: Path, along: nn.Mod
 def boxes_objective(recipe: Recipe, qwen: QwenVL, layer: ARRCOCLayer, rng: np.random.Generator) -> Objective:
     """Learns where the things are that are asked about."""
     samples = random_samples("train", FIRST_TRAINED, recipe.clips)
-    past = GlancedPast(qwen, layer) if recipe.past and layer.realiser.axes is not None else None
+    past = GlancedPast(qwen, layer) if recipe.past else None
     cases = cases_of(samples, channels=recipe.channels, past=past)
     return MapObjective(Batches(cases, Embedder(qwen), rng), box_loss)
 
@@ -163,7 +163,9 @@ def main(
     seed: Annotated[int, typer.Option(help="Seed of weights and batches.")] = Recipe.seed,
     clips: Annotated[int, typer.Option(help="Drawn clips to learn from.")] = Recipe.clips,
     channels: Annotated[str, typer.Option(help="Channels of a tile: core13, full40 or full40+text.")] = Recipe.channels,
-    past: Annotated[bool, typer.Option(help="Learn from pictures after a glance, too, where channels show it.")] = True,
+    past: Annotated[
+        bool, typer.Option("--past", help="With boxes: learn from each picture after a glance at it, too.")
+    ] = False,
     begin_with: Annotated[Path | None, typer.Option(help="Begin with the layer in this folder.")] = None,
     resume: Annotated[bool, typer.Option(help="Go on from the checkpoint in the folder.")] = False,
 ) -> None:

@@ -1,10 +1,11 @@
 """`python -m training.channels_compare`: what the channels `full40` bring beside `core13`.
 
-    python -m training.channels_compare --runs runs/channels --steps 1200 --clips 300
+    python -m training.channels_compare --runs runs/channels
 
 Allocators of one model are trained on boxes, from nothing, in as many steps on the same clips, and measured on the
 clips of the test split: pictures of which nothing is known, and the same after a glance at them, whose evidence moves
-the relevance of each. A run that a folder holds already is resumed, or kept if it is done.
+the relevance of each. A run that a folder holds already is resumed, or kept if it is done; ways that the
+output holds already, made with the same settings, are not made again.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ RESULTS = Path(__file__).parent / "results" / "channels.json"
 
 WAYS: dict[str, dict[str, Any]] = {
     "core13": {"channels": "core13"},
-    "full40, picture only": {"channels": "full40", "past": False},
+    "core13, glanced": {"channels": "core13", "past": True},
     "full40": {"channels": "full40"},
-    "full40+text": {"channels": "full40+text"},
+    "full40, glanced": {"channels": "full40", "past": True},
 }
+"""Ways of training; `glanced`: also on pictures after a glance at them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,6 @@ def measured(qwen: QwenVL, layer: ARRCOCLayer, clips: int) -> dict[str, Any]:
         "nothing known": measure(realiser, cases.first, embed, levels=levels)["all"],
         "after a glance": measure(realiser, cases.glanced, embed, levels=levels)["all"],
         "after a glance, channels without it": measure(realiser, evidence, embed, levels=levels)["all"],
-        "by kind, after a glance": measure(realiser, cases.glanced, embed, levels=levels),
     }
 
 
@@ -73,20 +74,28 @@ def main(
     runs: Annotated[Path, typer.Option(help="Folder with a folder for every run.")],
     model: Annotated[str, typer.Option(help="The model's folder.")] = "models/scenes-tiny",
     ways: Annotated[str, typer.Option(help="Ways to compare, separated by semicolons.")] = ";".join(WAYS),
-    steps: Annotated[int, typer.Option(help="Training steps of every run.")] = 1200,
-    clips: Annotated[int, typer.Option(help="Drawn clips to learn from.")] = 300,
-    test_clips: Annotated[int, typer.Option(help="Drawn clips to measure on.")] = 60,
+    steps: Annotated[int, typer.Option(help="Training steps of every run.")] = 600,
+    clips: Annotated[int, typer.Option(help="Drawn clips to learn from.")] = 150,
+    test_clips: Annotated[int, typer.Option(help="Drawn clips to measure on.")] = 40,
     seed: Annotated[int, typer.Option(help="Seed of all runs.")] = Recipe.seed,
+    scorer: Annotated[str, typer.Option(help="Query scorer: film or cross.")] = "film",
     out: Annotated[Path, typer.Option(help="Where the comparison goes.")] = RESULTS,
 ) -> None:
     """Train an allocator on each profile, and compare."""
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
-    table: dict[str, Any] = {}
+    settings: dict[str, int | str] = {
+        "steps": steps,
+        "clips": clips,
+        "test_clips": test_clips,
+        "seed": seed,
+        "scorer": scorer,
+    }
+    table = _read(out, settings)
     qwen = load_qwen(model, device="cpu")
-    for name in ways.split(";"):
+    for name in (way for way in ways.split(";") if way not in table):
         folder = runs / name.replace(" ", "-").replace(",", "")
-        recipe = Recipe("boxes", steps=steps, seed=seed, clips=clips, **WAYS[name])
+        recipe = Recipe("boxes", steps=steps, seed=seed, clips=clips, scorer=scorer, **WAYS[name])  # type: ignore[arg-type]
         try:
             layer = train(model, recipe, folder, resume=(folder / CHECKPOINT).is_file())
         except ArrCocError as error:
@@ -94,14 +103,20 @@ def main(
             raise typer.Exit(1) from error
         table[name] = measured(qwen, layer, test_clips)
         print(name, table[name]["nothing known"], table[name]["after a glance"], flush=True)
-        _write(out, model, table, {"steps": steps, "clips": clips, "test_clips": test_clips, "seed": seed})
-    if table:
-        cases = list(cases_of(random_samples("test", FIRST_MEASURED, test_clips, QUESTIONS)))
-        table["the boxes themselves"] = measure_map(cases, levels=qwen.knows_levels)["all"]
-    _write(out, model, table, {"steps": steps, "clips": clips, "test_clips": test_clips, "seed": seed})
+        _write(out, model, table, settings)
+    cases = list(cases_of(random_samples("test", FIRST_MEASURED, test_clips, QUESTIONS)))
+    table["the boxes themselves"] = measure_map(cases, levels=qwen.knows_levels)["all"]
+    _write(out, model, table, settings)
 
 
-def _write(out: Path, model: str, table: dict[str, Any], settings: dict[str, int]) -> None:
+def _read(out: Path, settings: dict[str, int | str]) -> dict[str, Any]:
+    """The table that an earlier run with these settings has begun."""
+    written = json.loads(out.read_text("utf-8")) if out.is_file() else {}
+    same = all(written.get(name) == value for name, value in settings.items())
+    return {name: row for name, row in written["ways"].items() if name in WAYS} if same else {}
+
+
+def _write(out: Path, model: str, table: dict[str, Any], settings: dict[str, int | str]) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({"model": Path(model).name, **settings, "ways": table}, indent=2) + "\n", "utf-8")
 

@@ -49,8 +49,8 @@ class AllocatorCase:
     """A question about one frame: its texture, and how much each tile is `wanted`, float32 [gh, gw] in [0, 1].
 
     `kind` names the kind of question, where figures tell them apart. `answer`, and `image` uint8 [H, W, 3], are kept
-    only where the model itself is to look at it, and `prior` float32 [3, gh, gw] only where scorers are measured with
-    what answers taught.
+    only where the model itself is to look at it, and `prior` float32 [3, gh, gw] where answers or a
+    glance taught something.
     """
 
     texture: TextureArray
@@ -64,11 +64,13 @@ class AllocatorCase:
 
 @dataclass(frozen=True, slots=True)
 class CaseBatch:
-    """B cases of one grid: textures [B, …], `query` float32 [B, Lq, D] padded by zeros, `wanted` [B, gh, gw]."""
+    """B cases of one grid: textures [B, …], `query` float32 [B, Lq, D] padded by zeros, `wanted` [B, gh, gw], and
+    `prior` [B, 3, gh, gw] where any of them has one, of no trust for the others."""
 
     texture: TextureArray
     query: torch.Tensor
     wanted: torch.Tensor
+    prior: torch.Tensor | None = None
 
     def to(self, device: torch.device) -> CaseBatch:
         """The batch on a device."""
@@ -128,4 +130,12 @@ class Batches:
             ),
             self._embed(case.question for case in cases),
             torch.stack([case.wanted for case in cases]),
+            _priors(cases),
         )
+
+
+def _priors(cases: list[AllocatorCase]) -> torch.Tensor | None:
+    if all(case.prior is None for case in cases):
+        return None
+    unknown = torch.zeros(3, *cases[0].wanted.shape)
+    return torch.stack([unknown if case.prior is None else case.prior for case in cases])
