@@ -2,10 +2,10 @@
 
     python -m benchmarks.channels [--out FILE]
 
-A 1920×1080 frame with 0, 2, 10 and 100 % of its tiles changed since the frame before: milliseconds (of
-one thread's processor time) of its texture array, and of `StreamAllocator.allocate` as a whole, with an allocator that knows a question. Beside them, why
-`core13` stays with cv2: kornia's Sobel operator on a whole frame's luma of level 1; and the time that importing
-kornia takes after torch.
+A 1920×1080 frame with 0, 2, 10 and 100 % of its tiles changed since the frame before: milliseconds (processor time of
+one thread) of its texture array, and of `StreamAllocator.allocate` as a whole, with an allocator that knows a question.
+Beside them, why `core13` stays with cv2: kornia's Sobel operator on a whole frame's luma of level 1; and the time that
+importing kornia takes after torch.
 """
 
 from __future__ import annotations

@@ -270,12 +270,13 @@ def test_the_documented_example_runs(cuda: None) -> None:
     assert (names["patches"] == -1).all()
 
 
+@pytest.mark.parametrize("channels", ["core13", "full40"])
 @pytest.mark.usefixtures("cuda")
-def test_the_allocator_may_score_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_allocator_may_score_on_the_device(channels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(8)
     pictures = [picture(rng, 200, 300, "shapes") for _ in range(2)]
     stores = [open_store(PlaneFormat.of(rgb_planes(pictures[0])), backend) for backend in ("cuda", "cpu")]
-    allocators = [StreamAllocator(AllocatorOptions(budget=20, on_device=True)) for _ in stores]
+    allocators = [StreamAllocator(AllocatorOptions(budget=20, on_device=True, channels=channels)) for _ in stores]
     # a GPU's convolutions round to TF32, which makes 0.006 of a score; the dead band may keep two hundredths more
     tolerance = 0.03 if find_device().place.type == "cuda" else 2e-3
     for index, shown in enumerate((pictures[0], pictures[1], pictures[1])):
