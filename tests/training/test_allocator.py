@@ -325,10 +325,10 @@ def test_the_comparison_ships_the_best_and_says_what_was_found(
 
 def test_an_allocator_of_forty_channels_learns_with_its_past_and_is_resumed_only_as_such(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "tiny", tie_word_embeddings=True)
-    layer = train(folder, Recipe(steps=3, clips=2, channels="full40"), tmp_path / "run")
+    layer = train(folder, Recipe(steps=3, clips=2, channels="full40", past=True), tmp_path / "run")
     assert layer.realiser.axes is not None
     assert layer.realiser.participation.asked is not None
     assert layer.realiser.participation.asked.near.weight[:, 17:33].any(), "embeddings were learned from"
     assert not layer.realiser.participation.asked.near.weight[:, 10].any(), "motion was not"
     with pytest.raises(ModelError, match="made in another way"):
-        train(folder, Recipe(steps=9, clips=2), tmp_path / "run", resume=True)
+        train(folder, Recipe(steps=9, clips=2, past=True), tmp_path / "run", resume=True)
