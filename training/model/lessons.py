@@ -80,7 +80,8 @@ MOST_OVERVIEW = 64
 """Tokens of an overview."""
 
 WIDE_SHARE = 0.25
-"""Of the batches that ask, and half of those that look at a cover: those that show strips along texts."""
+"""Of the batches that ask: those with wide and tall regions along lines of text. So have half of those that look at a
+cover."""
 
 DEMO_FRAMES = (1, 1, 1, 2, 2, 3)
 STREAKS_SHARE = 0.4

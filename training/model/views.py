@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.attending import AllocationHistory, AllocationRequest, allocate_frame
+from arr_coc.allocation.text_lines import LEAST_RUN, Levels, line_strength, line_tiles
 from arr_coc.ops.regions import first_tiles, overview_regions, region_sides
 from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileGrid
 from arr_coc.video.texture_updater import TextureUpdater
@@ -23,7 +24,6 @@ from stream.scenes.drawing import MOVEMENTS, SHAPE_NAMES
 from training.clips.cast import COLOUR_NAMES
 from training.clips.scenes import PATTERNS
 from training.clips.truth import Box, Image, Seen
-from training.model.wide_regions import with_strips
 from training.questions.stories import middle
 
 WHATS = (*SHAPE_NAMES, "number", "word", *PATTERNS)
@@ -59,12 +59,16 @@ UNKNOWN = -1
 
 _LEAST_COVER = 0.12
 
-_TEXTS = [WHATS.index("number"), WHATS.index("word")]
+_FOUND_SHARE = 0.3
+"""Of the pictures with wide regions: those whose lines of text are found as an allocator finds them, not made up."""
 
-_SQUARES_SHARE = 0.8
-"""Of the tokens: as many squares are chosen where some are split into strips afterwards."""
+_KNOWN_SHARE = 0.8
+_UPRIGHT_SHARE = 0.15
+_STRAY_RUNS = 1.0
+"""Of made-up lines: how many texts have one, how many stand upright, and how many lie where no text is."""
 
 Regions = npt.NDArray[np.int64]
+Lines = npt.NDArray[np.bool_]
 
 How = Literal["allocator", "foveated", "mixed", "topk", "grid", "random"]
 """The real allocator, or a strategy of `allocate` on a made-up relevance map."""
@@ -95,7 +99,7 @@ class Showing:
     """What is shown of a frame: at most `budget` tokens, chosen in one way.
 
     `overview`: of these, at most so many show the whole frame first, with regions of one size; nothing else is shown
-    where that is all. `wide`: some of the others are strips along texts.
+    where that is all. `wide`: wide and tall regions show lines of text.
     """
 
     budget: int
@@ -111,8 +115,11 @@ class Viewer:
         self._rng = rng
         self._texture = TextureUpdater()
         self._allocators = [
-            StreamAllocator(AllocatorOptions(strategy="foveated", explore=explore, levels=True))
-            for explore in (0.0, 0.1)
+            [
+                StreamAllocator(AllocatorOptions(strategy="foveated", explore=explore, levels=True, wide=wide))
+                for explore in (0.0, 0.1)
+            ]
+            for wide in (False, True)
         ]
         self._frame_index = 0
 
@@ -127,22 +134,18 @@ class Viewer:
         with self._texture.lease() as view:
             first = overview_regions(view.grid.shape, showing.overview)
             tokens = showing.budget - len(first)
-            everything = tokens >= view.grid.tiles
+            lines = self._lines(view, things) if showing.wide else None
             if tokens == 0:
                 chosen = first[:0]
-            elif everything:
+            elif tokens >= view.grid.tiles:
                 chosen = _chosen(np.ones(view.grid.shape, np.float32), view.grid.tiles, "topk")
             elif showing.how == "allocator":
-                allocator = self._allocators[int(self._rng.integers(2))]
+                allocator = self._allocators[showing.wide][int(self._rng.integers(2))]
                 chosen = allocator.allocate(view, update.shift, tokens).allocation.regions.numpy()
             elif showing.how == "random":
                 chosen = _chosen(self._rng.random(view.grid.shape, dtype=np.float32), tokens, "topk")
             else:
-                squares = max(1, round(_SQUARES_SHARE * tokens)) if showing.wide else tokens
-                chosen = _chosen(self._imagined(things, about, view.grid), squares, showing.how)
-            if showing.wide and not everything:
-                shows = token_targets(things, image.shape[:2], chosen)[:, 0]
-                chosen = with_strips(self._rng, chosen, np.isin(shows, _TEXTS), view.grid.shape, tokens)
+                chosen = _chosen(self._imagined(things, about, view.grid), tokens, showing.how, lines)
             regions = np.concatenate([first, chosen])
             targets = token_targets(things, image.shape[:2], regions)
             return TokenView(view.grid, regions, view.gather(regions), targets, len(first))
@@ -160,14 +163,34 @@ class Viewer:
             relevance[_tiles_of(box)] += float(rng.uniform(0.4, 1.2))
         return relevance / max(1.0, float(relevance.max()))
 
+    def _lines(self, view: Levels, things: Sequence[Seen]) -> Lines:
+        """Tiles of lines, bool [2, gh, gw]: as an allocator finds them, or where the texts are, more or less."""
+        rng = self._rng
+        found = line_tiles(line_strength(view), None)
+        if rng.random() < _FOUND_SHARE:
+            return found
+        lines = np.zeros_like(found)
+        for thing in things:
+            if thing.text and rng.random() < _KNOWN_SHARE:
+                lines[int(rng.random() < _UPRIGHT_SHARE)][_tiles_of(thing.box_px)] = True
+        for _ in range(int(rng.poisson(_STRAY_RUNS))):
+            row, col = (int(rng.integers(side)) for side in found.shape[1:])
+            if rng.random() < _UPRIGHT_SHARE:
+                lines[1, row : row + LEAST_RUN, col] = True
+            else:
+                lines[0, row, col : col + LEAST_RUN] = True
+        lines[1] &= ~lines[0]
+        return lines
+
 
 def _tiles_of(box_px: Box) -> tuple[slice, slice]:
     left, top, right, bottom = (edge / TILE_PX for edge in box_px)
     return slice(max(0, int(top)), int(bottom) + 1), slice(max(0, int(left)), int(right) + 1)
 
 
-def _chosen(relevance: npt.NDArray[np.float32], tokens: int, strategy: str) -> Regions:
-    return allocate_frame(AllocationRequest(relevance, tokens, 0.25, 0, AllocationHistory()), strategy).regions.numpy()
+def _chosen(relevance: npt.NDArray[np.float32], tokens: int, strategy: str, lines: Lines | None = None) -> Regions:
+    request = AllocationRequest(relevance, tokens, 0.25, 0, AllocationHistory(), lines=lines)
+    return allocate_frame(request, strategy).regions.numpy()
 
 
 def token_targets(things: Sequence[Seen], size_px: tuple[int, int], regions: Regions) -> npt.NDArray[np.int8]:
