@@ -19,11 +19,14 @@ from arr_coc.adaptation.folder import AdaptFolder
 from arr_coc.adaptation.lessons import Lesson, PlannedLesson, TaughtPicture
 from arr_coc.adaptation.losses import looked_at
 from arr_coc.adaptation.teacher import AttentionTeacher
+from arr_coc.adaptation.trainer import new_layer
 from arr_coc.errors import ModelError, OptionError
 from arr_coc.layer import ARRCOCLayer, fingerprint, load_layer
+from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.attention import AttentionProbe
+from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
-from tests.support.models import tiny_qwen
+from tests.support.models import tiny_folder, tiny_qwen
 
 MADE_OF = {"clips": "some", "--seed": "1"}
 QUESTIONS = ("Where is the red circle?", "What is the number in the upper left?")
@@ -300,3 +303,13 @@ def test_pictures_come_back_from_their_file(tmp_path: Path) -> None:
     (case,) = again.cases()
     assert isinstance(case, AllocatorCase)
     assert torch.equal(case.texture.channels, picture.texture.channels)
+
+
+def test_the_library_takes_an_allocator_by_name(qwen: QwenVL, tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "tiny")
+    own = load_qwen(folder)
+    layer = new_layer(own, "film")
+    layer.save_pretrained(tmp_path / "made")
+    assert ARRCOCQwen.from_pretrained(folder, allocator=tmp_path / "made").allocator.config == layer.config
+    with pytest.raises(ModelError, match="no allocator: there is no folder"):
+        ARRCOCQwen.from_pretrained(folder, allocator=tmp_path / "nosuch")
