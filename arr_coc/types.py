@@ -303,15 +303,18 @@ class Feedback:
 
 
 @dataclass(frozen=True, slots=True)
-class Shift:
-    """Content moved by (`dy_px`, `dx_px`), down and right positive, since the frame before. `response` in [0, 1]."""
+class TileMotion:
+    """Motion of every tile's content since the frame before; where nothing moved there is None instead.
 
-    dy_px: float = 0.0
-    dx_px: float = 0.0
-    response: float = 0.0
+    The content of tile (r, c) lay `dy_px` above and `dx_px` left of it: float32 [rows, cols], down and right positive.
+    `confidence` float32 [rows, cols] in [0, 1]: 1 for a tile that did not change.
+    """
 
-    def __bool__(self) -> bool:
-        return self.dy_px != 0 or self.dx_px != 0
+    dy_px: npt.NDArray[np.float32]
+    dx_px: npt.NDArray[np.float32]
+    confidence: npt.NDArray[np.float32]
 
-
-NO_SHIFT = Shift()
+    @property
+    def magnitude_px(self) -> npt.NDArray[np.float32]:
+        """Length of each tile's motion, float32 [rows, cols]."""
+        return np.hypot(self.dy_px, self.dx_px)

@@ -69,7 +69,7 @@ def follow(frames: Iterator[Picture], options: AllocatorOptions) -> tuple[list[f
         update = updater.process(FramePlanes("rgb", (picture,)), FrameStamp(index, index * PERIOD_NS, 0))
         with updater.lease() as view:
             started = time.perf_counter()
-            frame = allocator.allocate(view, update.shift)
+            frame = allocator.allocate(view, update.motion)
             costs_ms.append((time.perf_counter() - started) * 1e3)
         jitter.append(frame.jitter_share)
         dirty.append(update.change.dirty_share)

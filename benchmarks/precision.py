@@ -142,7 +142,7 @@ def chosen(allocator: StreamAllocator, picture: npt.NDArray[np.uint8], index: in
     updater = TextureUpdater()
     update = updater.process(FramePlanes("rgb", (picture,)), FrameStamp(index, index, 0))
     with updater.lease() as view:
-        packet = packet_from(view, allocator.allocate(view, update.shift))
+        packet = packet_from(view, allocator.allocate(view, update.motion))
     updater.close()
     return packet
 

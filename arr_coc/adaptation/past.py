@@ -13,6 +13,7 @@ import torch
 from arr_coc.allocation.history import HistoryTracker
 from arr_coc.allocation.packets import overview_packet
 from arr_coc.allocation.temporal import FeedbackPrior, Map
+from arr_coc.allocation.warping import Warp
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.ops.store.base import TextureView
 from arr_coc.qwen.preprocess import grid_regions
@@ -21,7 +22,7 @@ from arr_coc.qwen.session import AnswerSession
 from arr_coc.qwen.vision import encode_regions
 from arr_coc.relevance.embedding_axes import EmbeddingAxes
 from arr_coc.relevance.history import FrameHistory
-from arr_coc.types import NO_SHIFT, FramePlanes, FrameStamp
+from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.video.texture_updater import TextureUpdater
 
 Rgb = npt.NDArray[np.uint8]
@@ -63,10 +64,10 @@ class GlancedPast:
             shape, versions = view.grid.shape, view.versions
         appearance = np.zeros((1, *shape), np.float32)
         known, tracker = FeedbackPrior(), HistoryTracker()
-        tracker.observe(versions, NO_SHIFT, 0)
+        tracker.observe(versions, None, 0)
         known.on_request(0, appearance)
-        known.update(feedback, shape, (0, 0))
-        tracker.update(feedback, shape, (0, 0), appearance)
+        known.update(feedback, shape, Warp.none(shape))
+        tracker.update(feedback, shape, Warp.none(shape), appearance)
         prior = known.evaluate(0, appearance)
         assert prior is not None, "it was updated"
         return tracker.evaluate(0, appearance, prior, self._components(question)), prior

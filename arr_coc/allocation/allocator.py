@@ -27,11 +27,10 @@ from arr_coc.allocation.temporal import (
     TAU_MS,
     ExplorationTracker,
     FeedbackPrior,
-    MotionCompensator,
     TemporalBlend,
-    shift_map,
 )
 from arr_coc.allocation.text_lines import line_strength, line_tiles
+from arr_coc.allocation.warping import MotionHistory, Warp, WholeTileSteps
 from arr_coc.budget import ADAPTIVE, AUTO, DEFAULT_BUDGET, Budget, check_budget, least_tokens_wanted, tokens_for
 from arr_coc.errors import counted
 from arr_coc.ops.regions import UNKNOWN, overview_regions, region_mean, shape_map
@@ -44,7 +43,7 @@ from arr_coc.relevance.channels import (
     load_profile,
     texture_array,
 )
-from arr_coc.types import NO_SHIFT, Allocation, Feedback, FrameStamp, QueryEmbedding, Shift, TileVersions
+from arr_coc.types import Allocation, Feedback, FrameStamp, QueryEmbedding, TileMotion, TileVersions
 
 log = logging.getLogger(__name__)
 
@@ -135,13 +134,13 @@ class RegionSelector:
         self._tokens = self._spread_tokens = 0
         self._spread: Map | None = None
 
-    def shift(self, dy_tiles: int, dx_tiles: int) -> None:
+    def follow(self, step: Warp) -> None:
         """Content moved by whole tiles: what was shown moves with it."""
         if self._previous is not None:
-            self._previous = shift_map(self._previous, dy_tiles, dx_tiles, UNKNOWN)
+            self._previous = step.nearest(self._previous, UNKNOWN)
             self._relevance = None
         if self._lines is not None:
-            self._lines = shift_map(self._lines, dy_tiles, dx_tiles, False)
+            self._lines = step.nearest(self._lines, False)
 
     def forget_choice(self) -> None:
         """The newest frame is chosen from once more, in the light of the frame before it."""
@@ -319,20 +318,26 @@ class _EpochState:
     """All that is remembered of one epoch."""
 
     epoch: int
-    compensator: MotionCompensator
+    motions: MotionHistory
+    steps: WholeTileSteps
     blend: TemporalBlend
     prior: FeedbackPrior
     exploration: ExplorationTracker
     selector: RegionSelector
     history: HistoryTracker | None
 
-    def follow(self, frame_index: int, shift: Shift) -> None:
-        """Carry along with the camera all that belongs to content, not to places."""
-        moved = self.compensator.move(frame_index, shift.dy_px, shift.dx_px)
-        if moved != (0, 0):
-            for memory in (self.blend, self.prior, self.exploration, self.selector, self.history):
-                if memory is not None:
-                    memory.shift(*moved)
+    def follow(self, frame_index: int, motion: TileMotion) -> None:
+        """Carry along with the picture all that belongs to content, not to places."""
+        warp = Warp.of(motion)
+        self.motions.add(frame_index, warp)
+        self.blend.follow(warp)
+        self.prior.follow(warp)
+        step = self.steps.step(warp)
+        if step is not None:
+            self.exploration.follow(step)
+            self.selector.follow(step)
+        if self.history is not None:
+            self.history.follow(motion, warp, step)
 
 
 class StreamAllocator:
@@ -394,13 +399,14 @@ class StreamAllocator:
         """Take feedback in; returns whether it is about this epoch, and its frame is remembered."""
         if self._state is None or self._last is None or feedback.stamp.epoch != self._state.epoch:
             return False
-        moved, shape = self._state.compensator.since(feedback.stamp.frame_index), self._last.levels.shape
-        if moved is None:
+        shape = self._last.levels.shape
+        warp = self._state.motions.since(feedback.stamp.frame_index, shape)
+        if warp is None:
             return False
         if self._state.history is not None:
             appearance = self._state.prior.appearance_asked(feedback.stamp.frame_index, shape)
-            self._state.history.update(feedback, shape, moved, appearance)
-        self._state.prior.update(feedback, shape, moved, glance=glance)
+            self._state.history.update(feedback, shape, warp, appearance)
+        self._state.prior.update(feedback, shape, warp, glance=glance)
         return True
 
     def glance_due(self, media_ns: int) -> bool:
@@ -449,23 +455,24 @@ class StreamAllocator:
     def allocate(
         self,
         view: TextureView,
-        shift: Shift = NO_SHIFT,
+        motion: TileMotion | None = None,
         budget: Budget | None = None,
         at_most: int | None = None,
     ) -> FrameAllocation:
-        """Allocate the frame in `view`, whose content moved by `shift` since the frame before.
+        """Allocate the frame in `view`, whose tiles moved by `motion` since the frame before; None: nothing moved.
 
         `budget` overrides the options' for this frame, `at_most` limits it. Raises BudgetError, and NonFiniteError
         where weights are broken.
         """
         state = self._state_of(view.versions.epoch, view.stamp.frame_index)
-        state.follow(view.stamp.frame_index, shift)
+        if motion is not None:
+            state.follow(view.stamp.frame_index, motion)
         make = device_texture_array if self.options.on_device else texture_array
         texture = make(view, self._channels, self._texture)
         if self.options.wide and texture is not self._shown_texture:
             self._lines = line_strength(view)
         if state.history is not None:
-            state.history.observe(view.versions, shift, view.stamp.media_ns)
+            state.history.observe(view.versions, motion, view.stamp.media_ns)
         self._realise(state, texture, view.stamp)
         relevance = state.blend.step(
             self._realised.relevance, torch.from_numpy(self._appearance[:-1]), view.stamp.media_ns
@@ -540,7 +547,8 @@ class StreamAllocator:
             options = self.options
             self._state = _EpochState(
                 epoch=epoch,
-                compensator=MotionCompensator(frame_index),
+                motions=MotionHistory(frame_index),
+                steps=WholeTileSteps(),
                 blend=TemporalBlend(options.tau_ms),
                 prior=FeedbackPrior(),
                 exploration=ExplorationTracker(),

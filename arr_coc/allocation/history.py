@@ -9,11 +9,12 @@ from operator import is_
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.allocation.temporal import RENEWAL, Map, attention_of, shift_map
+from arr_coc.allocation.temporal import RENEWAL, Map, attention_of
+from arr_coc.allocation.warping import Warp
 from arr_coc.ops.regions import paint
 from arr_coc.relevance.channels import TextureArray
 from arr_coc.relevance.history import LONG_S, FrameHistory, with_history
-from arr_coc.types import NS_PER_S, Feedback, Shift, TileVersions
+from arr_coc.types import NS_PER_S, Feedback, TileMotion, TileVersions
 
 MEAN_S = 5.0
 """Time constant of the mean attention of the answers."""
@@ -41,7 +42,7 @@ class _Embedding:
 class HistoryTracker:
     """Remembers relevance, changes, attention and embeddings of one epoch's tiles, carried along with motion.
 
-    For each frame in order: `shift` where content moved by whole tiles, `observe`, `fill`, `remember`.
+    For each frame in order: `follow` where tiles moved, `observe`, `fill`, `remember`.
     """
 
     def __init__(self) -> None:
@@ -57,29 +58,29 @@ class HistoryTracker:
         self._history = FrameHistory()
         self._filled: tuple[TextureArray, FrameHistory, TextureArray] | None = None
 
-    def shift(self, dy_tiles: int, dx_tiles: int) -> None:
-        """Content moved by whole tiles; of those that come into view nothing is known."""
+    def follow(self, motion: TileMotion, warp: Warp, step: Warp | None) -> None:
+        """Tiles moved by `motion` with the frame to come, which is `warp`, and by whole tiles with `step`; of those
+        that come into view nothing is known."""
         self._advance()
-        moved = dy_tiles, dx_tiles
         if self._before is not None:
-            self._before = shift_map(self._before, *moved, 0)
+            relevance, sure = self._before
+            sure = np.minimum(warp.sample(sure, 0), motion.confidence)
+            self._before = np.stack([warp.sample(relevance, 0), np.where(warp.inside, sure, np.float32(0))])
+        if step is None:
+            return
         if self._changed_ns is not None:
-            self._changed_ns = shift_map(self._changed_ns, *moved, np.inf)
+            self._changed_ns = step.nearest(self._changed_ns, np.inf)
         if (kept := self._attention) is not None:
-            self._attention = _Attention(
-                shift_map(kept.last, *moved, 0), shift_map(kept.mean, *moved, 0), kept.media_ns
-            )
+            self._attention = _Attention(step.nearest(kept.last, 0), step.nearest(kept.mean, 0), kept.media_ns)
         if (shown := self._embedding) is not None:
-            self._embedding = _Embedding(
-                shift_map(shown.components, *moved, 0), shift_map(shown.appearance, *moved, np.nan)
-            )
+            self._embedding = _Embedding(step.nearest(shown.components, 0), step.nearest(shown.appearance, np.nan))
 
     def forget_question(self) -> None:
         """Another question: attention was about the old one. Embeddings are about the picture, and stay."""
         self._attention = None
 
-    def observe(self, versions: TileVersions, shift: Shift, media_ns: int) -> None:
-        """A frame with these versions, whose content moved by `shift` since the frame before."""
+    def observe(self, versions: TileVersions, motion: TileMotion | None, media_ns: int) -> None:
+        """A frame with these versions, whose tiles moved by `motion` since the frame before."""
         self._advance()
         shape = versions.frame.shape
         if self._changed_ns is None or self._versions is None:
@@ -89,23 +90,19 @@ class HistoryTracker:
             if stale.any():
                 self._changed_ns = np.where(stale, float(media_ns), self._changed_ns)
         self._versions = versions
-        if shift:
-            self._motion = np.empty((3, *shape), np.float32)
-            self._motion[:] = np.array([shift.dy_px, shift.dx_px, shift.response], np.float32)[:, None, None]
-        else:
-            self._motion = None
+        self._motion = None if motion is None else np.stack([motion.dy_px, motion.dx_px, motion.confidence])
 
-    def update(self, feedback: Feedback, shape: tuple[int, int], moved_tiles: tuple[int, int], appearance: Map) -> None:
-        """Take in an answer's feedback; content has moved by `moved_tiles` since its frame, whose tiles looked like
-        `appearance` [C, gh, gw], carried along."""
-        attention = shift_map(paint(feedback.regions, attention_of(feedback, shape), shape, 0), *moved_tiles, 0)
+    def update(self, feedback: Feedback, shape: tuple[int, int], warp: Warp, appearance: Map) -> None:
+        """Take in an answer's feedback, from whose frame `warp` leads to now; its tiles looked like `appearance`
+        [C, gh, gw]."""
+        attention = warp.nearest(paint(feedback.regions, attention_of(feedback, shape), shape, 0), 0)
         mean, media_ns, past = attention, feedback.stamp.media_ns, self._attention
         if past is not None:
             kept = math.exp(-max(media_ns - past.media_ns, 0) / (MEAN_S * NS_PER_S))
             mean = (kept * past.mean + (1 - kept) * attention).astype(np.float32)
         self._attention = _Attention(attention, mean, media_ns)
         if feedback.embedding is not None:
-            self._embedding = self._embedded(feedback, shape, moved_tiles, appearance)
+            self._embedding = self._embedded(feedback, shape, warp, warp.sample(appearance, np.nan))
 
     def fill(
         self, texture: TextureArray, media_ns: int, appearance: Map, prior: Map | None, question: Map | None
@@ -166,13 +163,11 @@ class HistoryTracker:
         change = np.nan_to_num(np.abs(appearance - self._embedding.appearance).max(axis=0))
         return self._embedding.components * (1 - np.minimum(change / np.float32(RENEWAL), 1))
 
-    def _embedded(
-        self, feedback: Feedback, shape: tuple[int, int], moved_tiles: tuple[int, int], appearance: Map
-    ) -> _Embedding:
+    def _embedded(self, feedback: Feedback, shape: tuple[int, int], warp: Warp, appearance: Map) -> _Embedding:
         """What was known before, and over it the tokens of this answer; a coarse one speaks for all of its tiles."""
         assert feedback.embedding is not None
         order = paint(feedback.regions, np.arange(len(feedback.regions)), shape, -1)
-        order = shift_map(order, *moved_tiles, -1)
+        order = warp.nearest(order, -1)
         components = np.zeros((feedback.embedding.shape[1], *shape), np.float32)
         looked = np.full((1, *shape), np.nan, np.float32)
         if self._embedding is not None:

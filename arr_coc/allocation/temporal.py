@@ -1,68 +1,17 @@
-"""Maps over time: blending, motion compensation, feedback that fades, and exploration."""
+"""Maps over time: blending, feedback that fades, and exploration. They follow what the tiles show."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from arr_coc.allocation.warping import Warp
 from arr_coc.ops.regions import paint, smooth_map, tile_counts
-from arr_coc.types import NS_PER_S, TILE_PX, Feedback
-
-CARRY_AT_TILES = 0.6
-"""How far content must have moved before maps follow it: a little over half a tile, so that a shaking hand at the
-border does not carry them to and fro."""
-
-_REMEMBERED_MOVES = 1024
-
-
-def shift_map(values: npt.NDArray[Any], dy_tiles: int, dx_tiles: int, entering: float) -> npt.NDArray[Any]:
-    """A map [gh, gw] (or [C, gh, gw]) moved down and right; tiles that come into view hold `entering`."""
-    rows, cols = values.shape[-2:]
-    moved = np.full_like(values, entering)
-    if abs(dy_tiles) < rows and abs(dx_tiles) < cols:
-        to = slice(max(dy_tiles, 0), rows + min(dy_tiles, 0)), slice(max(dx_tiles, 0), cols + min(dx_tiles, 0))
-        source = slice(max(-dy_tiles, 0), rows - max(dy_tiles, 0)), slice(max(-dx_tiles, 0), cols - max(dx_tiles, 0))
-        moved[..., to[0], to[1]] = values[..., source[0], source[1]]
-    return moved
-
-
-class MotionCompensator:
-    """Adds up an epoch's camera motion, gives it out in whole tiles, and remembers where the camera was."""
-
-    def __init__(self, frame_index: int) -> None:
-        """`frame_index`: the frame with which the epoch begins."""
-        self._left_px = np.zeros(2)
-        self._position = (0, 0)
-        self._moves = deque([(frame_index, self._position)], maxlen=_REMEMBERED_MOVES)
-
-    def move(self, frame_index: int, dy_px: float, dx_px: float) -> tuple[int, int]:
-        """Content moved by so many pixels with this frame; by how many tiles (down, right) maps are to follow now."""
-        if dy_px == 0 and dx_px == 0:
-            return 0, 0
-        self._left_px += dy_px, dx_px
-        tiles = self._left_px / TILE_PX
-        if np.abs(tiles).max() < CARRY_AT_TILES:
-            return 0, 0
-        whole = np.rint(tiles).astype(int)
-        self._left_px -= whole * TILE_PX
-        dy, dx = int(whole[0]), int(whole[1])
-        self._position = self._position[0] + dy, self._position[1] + dx
-        self._moves.append((frame_index, self._position))
-        return dy, dx
-
-    def since(self, frame_index: int) -> tuple[int, int] | None:
-        """By how many tiles maps have moved since that frame; None where that is no longer known."""
-        for moved_at, (row, col) in reversed(self._moves):
-            if moved_at <= frame_index:
-                return self._position[0] - row, self._position[1] - col
-        return None
-
+from arr_coc.types import NS_PER_S, Feedback
 
 TAU_MS = 93.0
 """Time constant of blending: a = exp(−Δt/τ) is 0.7 at 30 frames a second."""
@@ -101,12 +50,11 @@ class TemporalBlend:
         self._settled = False
         self._media_ns = 0
 
-    def shift(self, dy_tiles: int, dx_tiles: int) -> None:
-        """Content moved by whole tiles; tiles that come into view have no past."""
+    def follow(self, warp: Warp) -> None:
+        """Tiles moved so with the frame to come; those that come into view have no past."""
         past = self._past
         if past is not None:
-            maps = (shift_map(of, dy_tiles, dx_tiles, np.nan) for of in (past.blended, past.held, past.appearance))
-            self._past = _Past(*maps)
+            self._past = _Past(*(warp.sample(of, np.nan) for of in (past.blended, past.held, past.appearance)))
             self._settled = False
 
     def replace(self, relevance: torch.Tensor) -> Map:
@@ -162,11 +110,11 @@ class ExplorationTracker:
         self._information: npt.NDArray[np.float32] | None = None
         self._staleness: npt.NDArray[np.float32] | None = None
 
-    def shift(self, dy_tiles: int, dx_tiles: int) -> None:
+    def follow(self, step: Warp) -> None:
         """Content moved by whole tiles; those that come into view were never seen."""
         if self._shown_at is not None and self._information is not None:
-            self._shown_at = shift_map(self._shown_at, dy_tiles, dx_tiles, 0)
-            self._information = shift_map(self._information, dy_tiles, dx_tiles, np.nan)
+            self._shown_at = step.nearest(self._shown_at, 0)
+            self._information = step.nearest(self._information, np.nan)
             self._staleness = None
 
     def mark_shown(self, levels: npt.NDArray[np.int8]) -> None:
@@ -210,6 +158,33 @@ def attention_of(feedback: Feedback, shape: tuple[int, int]) -> Map:
     return np.sqrt(attention / attention.max(initial=_TINY)).astype(np.float32)
 
 
+@dataclass(frozen=True, eq=False)
+class _Learned:
+    """What answers taught, on the grid of one frame: `known` float32 [2, gh, gw] (attention, similarity), `learned_ns`
+    [gh, gw], `confidence` [gh, gw] of what taught it, and the tiles' `appearance` [C, gh, gw] at that time; NaN where
+    nothing is known of it."""
+
+    known: Map
+    learned_ns: npt.NDArray[np.float64]
+    confidence: Map
+    appearance: Map
+
+    @classmethod
+    def nothing(cls, shape: tuple[int, int], appearance: Map) -> _Learned:
+        """Nothing of any tile of a grid, whose tiles look so."""
+        known, never = np.zeros((2, *shape), np.float32), np.full(shape, -np.inf)
+        return cls(known, never, np.zeros(shape, np.float32), np.full_like(appearance, np.nan))
+
+    def at(self, warp: Warp) -> _Learned:
+        """The same on the grid of a later frame; of tiles that came into view nothing is known."""
+        return _Learned(
+            warp.sample(self.known, 0.0),
+            warp.nearest(self.learned_ns, -np.inf),
+            warp.nearest(self.confidence, 0.0),
+            warp.sample(self.appearance, np.nan),
+        )
+
+
 class FeedbackPrior:
     """Per tile: attention and similarity, both in [0, 1], and when they were learned (media time).
 
@@ -219,16 +194,18 @@ class FeedbackPrior:
     whatever came into it has not been looked at. A glance sees coarse regions, so its attention is spread smoothly and
     trusted less from the start.
 
+    Maps stay on the grid of the frame at which they were learned, with the warp from there to now, so that they are
+    read between tiles once, however many frames ago that was.
+
     `answered`: an answer taught some of it. A glance alone tells where the model looks even on a picture of nothing, so
     it does not prove that there is something to see.
     """
 
     def __init__(self) -> None:
         self.answered = False
-        self._known: Map | None = None
-        self._learned_ns = np.zeros((0, 0))
-        self._confidence = np.zeros((0, 0), np.float32)
-        self._learned_appearance = np.zeros((0, 0, 0), np.float32)
+        self._learned: _Learned | None = None
+        self._warp: Warp | None = None
+        self._here: _Learned | None = None
         self._asked: tuple[int, Map] | None = None
         self._prior: Map | None = None
         self._tick: int | None = None
@@ -237,48 +214,40 @@ class FeedbackPrior:
     def reset(self) -> None:
         """Another question: nothing is known about it."""
         self.answered = False
-        self._known = None
+        self._learned = self._warp = self._here = None
         self._tick = None
 
-    def shift(self, dy_tiles: int, dx_tiles: int) -> None:
-        """Content moved by whole tiles; of those that come into view nothing is known."""
-        if self._known is not None:
-            self._known = shift_map(self._known, dy_tiles, dx_tiles, 0)
-            self._learned_ns = shift_map(self._learned_ns, dy_tiles, dx_tiles, -np.inf)
-            self._confidence = shift_map(self._confidence, dy_tiles, dx_tiles, 0)
-            self._learned_appearance = shift_map(self._learned_appearance, dy_tiles, dx_tiles, np.nan)
+    def follow(self, warp: Warp) -> None:
+        """Tiles moved so with the frame to come; of those that come into view nothing is known."""
+        if self._learned is not None:
+            self._warp = warp if self._warp is None else self._warp.then(warp)
+            self._here = None
             self._tick = None
-        if self._asked is not None:
-            frame_index, appearance = self._asked
-            self._asked = frame_index, shift_map(appearance, dy_tiles, dx_tiles, np.nan)
 
     def on_request(self, frame_index: int, appearance: Map) -> None:
         """An answer about this frame is due, whose tiles look so: float32 [C, gh, gw]."""
         self._asked = frame_index, appearance
 
-    def update(
-        self, feedback: Feedback, shape: tuple[int, int], moved_tiles: tuple[int, int], *, glance: bool = False
-    ) -> None:
-        """Take in the feedback of one answer, or `glance`, on a grid of `shape`; content has moved by `moved_tiles`
-        since its frame."""
+    def update(self, feedback: Feedback, shape: tuple[int, int], warp: Warp, *, glance: bool = False) -> None:
+        """Take in the feedback of one answer, or `glance`, on a grid of `shape`, from whose frame `warp` leads to
+        now."""
         reported = np.stack([attention_of(feedback, shape), np.clip(feedback.similarity, 0, 1)]).astype(np.float32)
         if glance:
             maps = np.stack([smooth_map(row, int(feedback.regions[0, 0]), shape) for row in reported])
         else:
             maps = np.stack([paint(feedback.regions, row, shape, np.nan) for row in reported])
-        maps = shift_map(maps, *moved_tiles, np.nan)
+        maps = warp.sample(maps, np.nan)
+        appearance = warp.sample(self.appearance_asked(feedback.stamp.frame_index, shape), np.nan)
         spoken = ~np.isnan(maps[0])
-        appearance = self.appearance_asked(feedback.stamp.frame_index, shape)
-        if self._known is None:
-            self._known = np.zeros((2, *shape), np.float32)
-            self._learned_ns = np.full(shape, -np.inf)
-            self._confidence = np.zeros(shape, np.float32)
-            self._learned_appearance = np.full_like(appearance, np.nan)
-        mixed = np.where(np.isfinite(self._learned_ns), RENEW * maps + (1 - RENEW) * self._known, maps)
-        self._known = np.where(spoken, mixed, self._known).astype(np.float32)
-        self._learned_ns = np.where(spoken, float(feedback.stamp.media_ns), self._learned_ns)
-        self._confidence = np.where(spoken, np.float32(GLANCE_TRUST if glance else 1), self._confidence)
-        self._learned_appearance = np.where(spoken, appearance, self._learned_appearance)
+        old = self._now() or _Learned.nothing(shape, appearance)
+        mixed = np.where(np.isfinite(old.learned_ns), RENEW * maps + (1 - RENEW) * old.known, maps)
+        self._learned = self._here = _Learned(
+            np.where(spoken, mixed, old.known).astype(np.float32),
+            np.where(spoken, float(feedback.stamp.media_ns), old.learned_ns),
+            np.where(spoken, np.float32(GLANCE_TRUST if glance else 1), old.confidence),
+            np.where(spoken, appearance, old.appearance),
+        )
+        self._warp = None
         self._tick = None
 
     def evaluate(self, media_ns: int, appearance: Map) -> Map | None:
@@ -288,26 +257,34 @@ class FeedbackPrior:
         The same array object for a quarter of a second, unless something was learned or carried, or `appearance` is
         another.
         """
-        if self._known is None:
+        learned = self._now()
+        if learned is None:
             return None
         tick = media_ns // _TICK_NS
         if tick != self._tick or appearance is not self._appearance or self._prior is None:
             self._tick, self._appearance = tick, appearance
-            age_s = np.maximum(tick * _TICK_NS - self._learned_ns, 0) / NS_PER_S
-            change = np.nan_to_num(np.abs(appearance - self._learned_appearance).max(axis=0))
-            trust = self._confidence * np.exp(-age_s / FADE_S) * (1 - np.minimum(change / RENEWAL, 1))
-            self._prior = np.concatenate([self._known, trust[None].astype(np.float32)])
+            age_s = np.maximum(tick * _TICK_NS - learned.learned_ns, 0) / NS_PER_S
+            change = np.nan_to_num(np.abs(appearance - learned.appearance).max(axis=0))
+            trust = learned.confidence * np.exp(-age_s / FADE_S) * (1 - np.minimum(change / RENEWAL, 1))
+            self._prior = np.concatenate([learned.known, trust[None].astype(np.float32)])
         return self._prior
 
     def unknown_share(self, appearance: Map) -> float:
         """Share of tiles, which look so, of which nothing is known: never spoken of, or changed altogether since."""
-        if self._known is None:
+        learned = self._now()
+        if learned is None:
             return 1.0
-        change = np.nan_to_num(np.abs(appearance - self._learned_appearance).max(axis=0))
-        return float((~np.isfinite(self._learned_ns) | (change >= RENEWAL)).mean())
+        change = np.nan_to_num(np.abs(appearance - learned.appearance).max(axis=0))
+        return float((~np.isfinite(learned.learned_ns) | (change >= RENEWAL)).mean())
+
+    def _now(self) -> _Learned | None:
+        """What answers taught, on the grid of the newest frame."""
+        if self._here is None and self._learned is not None:
+            self._here = self._learned if self._warp is None else self._learned.at(self._warp)
+        return self._here
 
     def appearance_asked(self, frame_index: int, shape: tuple[int, int]) -> Map:
-        """Return the appearance of a frame's tiles, shifted with the camera since; NaN where it is unknown."""
+        """Return the appearance of an asked frame's tiles, as they lay there; NaN where it is unknown."""
         if self._asked is not None and self._asked[0] == frame_index:
             return self._asked[1]
         return np.full((1, *shape), np.nan, np.float32)

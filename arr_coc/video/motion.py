@@ -1,11 +1,12 @@
-"""Motion between pictures: global shift by phase correlation, and block matching, both on thumbnails.
+"""Pictures of one stream compared for cuts: thumbnails, phase correlation, and blocks that are there again.
 
-It is made from the planes, without converting them, and only for frames that differ much from the texture.
+Thumbnails are made from the planes, without converting them, and only for frames that differ much from the texture.
 
-Two searches, from cheap to dear. In place: blocks of the whole luma picture are correlated with the same place before,
+Searches, from cheap to dear. In place: blocks of the whole luma picture are correlated with the same place before,
 and with the place from where one shift of the whole picture brought them (phase correlation). Anywhere: blocks of a
 smaller picture are looked for all over the smaller picture before (full search by normalised correlation); those count
-that came with their neighbours, because a block of unrelated pictures is often found, but each somewhere else.
+that came with their neighbours, because a block of unrelated pictures is often found, but each somewhere else. At full
+size: texture that is too fine for thumbnails.
 
 Correlation is of detail, without what is smooth, and does not see gain and offset: light may change.
 """
@@ -20,7 +21,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.types import NO_SHIFT, FramePlanes, Shift
+from arr_coc.types import FramePlanes
 
 Floats = npt.NDArray[np.float32]
 
@@ -71,60 +72,9 @@ def _halved(plane: npt.NDArray[np.uint8], factor: int) -> npt.NDArray[np.uint8]:
     return plane
 
 
-RESPONSE = 0.08
-"""Least share of the correlation's energy in its peak. Unrelated pictures stay about there, and are refused by what
-follows."""
-
-BLOCK_TEXELS = 8
-"""Side of the blocks in which the shift must prove itself: 64 px at 1920×1080."""
-
-BLOCK_CHANGE = 2.0
-"""By how much, of 255, the shift must change a block's picture for the block to have a say: flat ones have none."""
-
-BLOCK_GAIN = 0.85
-"""A block is explained where moving the picture brings its mean difference to this share or less."""
-
-EXPLAINED_SHARE = 0.6
-"""Least share of the telling blocks that the shift must explain: most of the picture moves, not one thing in it."""
-
-TELLING_SHARE = 0.1
-"""Least share of blocks that must have a say: one thing before a blank wall is not the camera's motion."""
-
-LEAST_TEXELS = 0.05
-"""Shifts below the precision of the estimate are none."""
-
-
-def estimate_shift(before: Thumbnail, after: Thumbnail) -> Shift:
-    """Phase correlation (Kuglin and Hines, 1975) of the two luma pictures under a Hann window.
-
-    NO_SHIFT where their sizes differ, where the peak is weak, or where moving `before` does not make most of
-    it more alike.
-    """
-    if before.luma.shape != after.luma.shape or min(before.luma.shape) < 2 * BLOCK_TEXELS:
-        return NO_SHIFT
-    first, second = before.luma.astype(np.float32), after.luma.astype(np.float32)
-    dy, dx, response = correlate(first, second)
-    if response < RESPONSE or max(abs(dy), abs(dx)) < LEAST_TEXELS or not _explains(first, second, dy, dx):
-        return NO_SHIFT
-    return Shift(dy * after.texel_px, dx * after.texel_px, min(1.0, float(response)))
-
-
 @lru_cache(maxsize=4)
 def _hann_window(rows: int, cols: int) -> Floats:
     return np.asarray(cv2.createHanningWindow((cols, rows), cv2.CV_32F), np.float32)
-
-
-def _explains(first: Floats, second: Floats, dy: float, dx: float) -> bool:
-    """Whether most blocks that tell are closer to `first` moved by (dy, dx) than to `first`, where both overlap."""
-    rows, cols = first.shape
-    if abs(dy) > rows / 2 or abs(dx) > cols / 2:
-        return False
-    moved, overlap = shifted(first, dy, dx)
-    still = block_means(cv2.absdiff(first[overlap], second[overlap]), BLOCK_TEXELS)
-    aligned = block_means(cv2.absdiff(moved[overlap], second[overlap]), BLOCK_TEXELS)
-    telling = block_means(cv2.absdiff(moved[overlap], first[overlap]), BLOCK_TEXELS) > BLOCK_CHANGE
-    explained = telling & (aligned <= BLOCK_GAIN * still)
-    return bool(telling.mean() >= TELLING_SHARE and explained.sum() >= EXPLAINED_SHARE * telling.sum())
 
 
 def correlate(first: Floats, second: Floats) -> tuple[float, float, float]:

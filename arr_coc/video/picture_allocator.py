@@ -64,7 +64,7 @@ class FrameAllocator:
         self._allocated = None
         update = self.texture.process(planes, stamp, discontinuity)
         with self.texture.lease() as view:
-            allocation = self.allocator.allocate(view, update.shift)
+            allocation = self.allocator.allocate(view, update.motion)
             self._allocated = AllocatedFrame(update, allocation, packet_from(view, allocation))
         return self._allocated
 

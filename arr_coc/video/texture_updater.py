@@ -12,21 +12,20 @@ from arr_coc.ops.backends import open_store
 from arr_coc.ops.store.base import LEASE_TIMEOUT_MS, Backend, TextureStore, TextureView
 from arr_coc.ops.store.difference import Difference, Thresholds
 from arr_coc.ops.store.planes import PlaneFormat
-from arr_coc.types import NO_SHIFT, FramePlanes, FrameStamp, Shift, TileChange, new_epoch
+from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileMotion, new_epoch
 from arr_coc.video.cuts import NO_CUT, CutVerdict, SceneCutDetector
-from arr_coc.video.motion import Thumbnail, estimate_shift
+from arr_coc.video.motion import Thumbnail
+from arr_coc.video.tile_motion import MotionEstimate, TileMotionEstimator
 
 BUSY_SHARE = 0.25
 """Share of dirty tiles from which a frame may be a cut; below it nothing more is computed. A dark shot's cut may leave
 most of the frame black."""
 
-MOVING_SHARE = 0.5
-"""Share of dirty tiles from which the camera may have moved: most of them."""
-
 
 @dataclass(frozen=True, slots=True)
 class TextureOptions:
-    """Options of the texture. `cuts`: whether a scene cut begins an epoch.
+    """Options of the texture. `cuts`: whether a scene cut begins an epoch. `motion`: whether the motion of tiles is
+    estimated.
 
     Where hardware gives up, the texture goes on in the CPU store if `backend` is "auto"; one that was asked for by name
     ends with the error.
@@ -36,6 +35,7 @@ class TextureOptions:
     thresholds: Thresholds = field(default_factory=Thresholds)
     lease_timeout_ms: int = LEASE_TIMEOUT_MS
     cuts: bool = True
+    motion: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class PendingUpdate:
     """A frame compared with the texture and not yet written.
 
     `epoch_reason` is why an epoch begins with it, None where it goes on. `before` and `after` are there for busy
-    frames only.
+    frames only, `motion` for frames that go on and differ.
     """
 
     planes: FramePlanes
@@ -51,14 +51,14 @@ class PendingUpdate:
     difference: Difference
     epoch_reason: str | None = None
     cut: CutVerdict = NO_CUT
-    shift: Shift = NO_SHIFT
+    motion: MotionEstimate | None = None
     before: Thumbnail | None = None
     after: Thumbnail | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TextureUpdate:
-    """Result of writing one frame to the texture.
+    """Result of writing one frame to the texture. `motion` is None where nothing moved, and where an epoch begins.
 
     `change.stamp.epoch` is the epoch that the frame belongs to. `epoch_reason` is None where it goes on, else
     "start", "size", "cut", "store" or the discontinuity's name. `fallback` is why the CPU store took over with this
@@ -67,7 +67,7 @@ class TextureUpdate:
 
     change: TileChange
     cut: CutVerdict
-    shift: Shift
+    motion: TileMotion | None
     epoch_reason: str | None
     fallback: str | None = None
 
@@ -92,6 +92,7 @@ class TextureUpdater:
         self._fallbacks = 0
         self._cuts = SceneCutDetector()
         self._last: Thumbnail | None = None
+        self._motion: TileMotionEstimator | None = None
 
     @property
     def fallbacks(self) -> int:
@@ -114,9 +115,11 @@ class TextureUpdater:
         if discontinuity is not None:
             return PendingUpdate(planes, store.format, Difference.everywhere(store.grid), discontinuity)
         difference = store.compare(planes)
-        if (share := difference.dirty_share) < BUSY_SHARE:
-            return PendingUpdate(planes, store.format, difference, cut=CutVerdict(dirty_share=share))
-        return self._looked_at(PendingUpdate(planes, store.format, difference), store)
+        share = difference.dirty_share
+        pending = PendingUpdate(planes, store.format, difference, cut=CutVerdict(dirty_share=share))
+        if share >= BUSY_SHARE:
+            pending = self._judged(pending, store)
+        return self._followed(pending, store) if share and pending.epoch_reason is None else pending
 
     def commit(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:
         """Writes a prepared frame. The stamp's epoch is filled in here.
@@ -137,7 +140,10 @@ class TextureUpdater:
             self._last = pending.after or (None if update.change.dirty.any() else self._last)
             if pending.epoch_reason not in (None, "cut"):
                 self._cuts.forget()
-            self._cuts.advance(pending.before, pending.after, bool(pending.shift))
+            camera_moved = pending.motion is not None and pending.motion.camera_moved
+            self._cuts.advance(pending.before, pending.after, camera_moved)
+            if self._motion is not None and update.change.dirty.any():
+                self._motion.keep(pending.motion if update.epoch_reason is None else None)
             return update
 
     def process(self, planes: FramePlanes, stamp: FrameStamp, discontinuity: str | None = None) -> TextureUpdate:
@@ -169,15 +175,20 @@ class TextureUpdater:
         self._show(None)
         self._close_retired()
 
-    def _looked_at(self, pending: PendingUpdate, store: TextureStore) -> PendingUpdate:
-        """Adds what only a busy frame needs: whether it is a cut, and how the camera moved."""
+    def _judged(self, pending: PendingUpdate, store: TextureStore) -> PendingUpdate:
+        """Adds what only a busy frame needs: whether it is a cut."""
         before, after = self._last or Thumbnail.of(store.held), Thumbnail.of(pending.planes)
-        share = pending.difference.dirty_share
-        cut = self._cuts.judge(before, after, share, (store.held, pending.planes))
-        if cut.is_cut and self._options.cuts:
-            return replace(pending, before=before, after=after, cut=cut, epoch_reason="cut")
-        shift = estimate_shift(before, after) if share >= MOVING_SHARE else NO_SHIFT
-        return replace(pending, before=before, after=after, cut=cut, shift=shift)
+        cut = self._cuts.judge(before, after, pending.cut.dirty_share, (store.held, pending.planes))
+        reason = "cut" if cut.is_cut and self._options.cuts else None
+        return replace(pending, before=before, after=after, cut=cut, epoch_reason=reason)
+
+    def _followed(self, pending: PendingUpdate, store: TextureStore) -> PendingUpdate:
+        """Adds how the tiles of a frame that differs have moved."""
+        if not self._options.motion:
+            return pending
+        if self._motion is None or self._motion.grid != store.grid:
+            self._motion = TileMotionEstimator(store.grid)
+        return replace(pending, motion=self._motion.estimate(store.held, pending.planes, pending.difference.dirty))
 
     def _write(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:
         """Writes into the store that fits, and shows it to readers."""
@@ -193,7 +204,8 @@ class TextureUpdater:
             raise
         self._close_retired()
         self._show(store)
-        return TextureUpdate(change, pending.cut, pending.shift, pending.epoch_reason)
+        motion = None if pending.motion is None or pending.epoch_reason else pending.motion.motion
+        return TextureUpdate(change, pending.cut, motion, pending.epoch_reason)
 
     def _open(self, fmt: PlaneFormat) -> TextureStore:
         options = self._options

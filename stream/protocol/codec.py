@@ -24,10 +24,12 @@ from arr_coc.types import (
     FrameStamp,
     QueryEmbedding,
     TileGrid,
+    TileMotion,
     TokenPacket,
 )
 from stream.errors import TransportError
 from stream.protocol.messages import (
+    FRAME_TILES_MAX,
     AnswerReply,
     ArraySpec,
     FramePacketMessage,
@@ -35,6 +37,7 @@ from stream.protocol.messages import (
     GlanceReply,
     Message,
     QueryAccepted,
+    TextureUpdated,
     TokenPacketMessage,
     YesNoReply,
     check_bounds,
@@ -187,6 +190,24 @@ def check_taught(feedback: Feedback | None, stamp: FrameStamp, grid: TileGrid) -
     if feedback.stamp.frame_index > stamp.frame_index or feedback.stamp.media_ns > stamp.media_ns:
         raise TransportError(f"feedback on frame {feedback.stamp.frame_index} came before it")
     _check_regions("feedback", feedback.regions, grid.rows, grid.cols)
+
+
+def motion_arrays(motion: TileMotion | None) -> list[Array]:
+    """Return the parts of a TextureUpdated: none where nothing moved."""
+    return [] if motion is None else [motion.dy_px, motion.dx_px, motion.confidence]
+
+
+def motion_of(message: TextureUpdated, parts: Sequence[Part]) -> TileMotion | None:
+    """Return how the tiles of a frame have moved, None where they did not."""
+    if not message.arrays:
+        _arrays(message, parts)
+        return None
+    tiles: Layout = ("float32", ("rows", "cols"))
+    motion = TileMotion(*_arrays(message, parts, tiles, tiles, tiles))
+    if motion.confidence.size > FRAME_TILES_MAX:
+        raise TransportError(f"{type(message).__name__} holds motion of {motion.confidence.size} tiles")
+    _check_finite(type(message).__name__, motion.dy_px, motion.dx_px, motion.confidence)
+    return motion
 
 
 def _check_regions(what: str, regions: Array, rows: int, cols: int) -> None:

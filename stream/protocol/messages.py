@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from arr_coc.types import NO_SHIFT, TILE_PX, FrameStamp, Shift, TileGrid
+from arr_coc.types import TILE_PX, FrameStamp, TileGrid
 from stream.errors import TransportError
 from stream.media import SkippedItem
 from stream.untrusted import (
@@ -112,15 +112,14 @@ class FrameCaptured(Message, frozen=True, tag="frame_captured"):
 class TextureUpdated(Message, frozen=True, tag="texture_updated"):
     """Texture to allocate: the texture holds this frame now.
 
-    `shift` is the camera's motion since the frame before; `cut_score` is the verdict's, where a new shot begins;
-    `discontinuity` is why the frame cannot be compared with the one before, which is then no cut; `fallback` is why the
-    CPU store took over with this frame.
+    Parts, where tiles moved: dy_px, dx_px and confidence of their motion since the frame before, float32 [rows, cols].
+    `cut_score` is the verdict's, where a new shot begins; `discontinuity` is why the frame cannot be compared with the
+    one before, which is then no cut; `fallback` is why the CPU store took over with this frame.
     """
 
     stamp: FrameStamp
     texture_ms: float
     dirty_share: float
-    shift: Shift = NO_SHIFT
     cut_score: float | None = None
     discontinuity: Discontinuity | None = None
     fallback: str | None = None

@@ -25,7 +25,7 @@ from arr_coc.allocation.packets import (
 )
 from arr_coc.errors import BudgetError, StoreError, StoreReplaced, counted
 from arr_coc.ops.store.base import TextureView
-from arr_coc.types import NS_PER_S, Feedback, FramePacket, QueryEmbedding, TileGrid, TokenPacket
+from arr_coc.types import NS_PER_S, Feedback, FramePacket, QueryEmbedding, TileGrid, TileMotion, TokenPacket
 from stream.answer.glance import GlanceOutcome
 from stream.answer.latency import LatencyController
 from stream.answer.request import ClientOptions
@@ -48,6 +48,7 @@ from stream.events import (
 )
 from stream.media import AllocationOverlay, SkippedItem
 from stream.protocol.buffers import SlotTable
+from stream.protocol.codec import motion_of
 from stream.protocol.messages import Credit, Discontinuity, End, ServerHello, SourceLost, TextureUpdated
 from stream.recording.recorder import Recorder
 from stream.stages.base import EVENTS, TEXTURE_ALLOCATE
@@ -215,15 +216,15 @@ class AllocateStage:
                 self._emit(_outage_of(received.message))
             elif isinstance(received.message, TextureUpdated):
                 if not self._control.found:
-                    self._process_frame(received.message)
+                    self._process_frame(received.message, motion_of(received.message, received.parts))
                 self._texture.offer(Credit())
 
-    def _process_frame(self, update: TextureUpdated) -> None:
-        """Allocate one frame, emit its events, and ask about it where that is due."""
+    def _process_frame(self, update: TextureUpdated, motion: TileMotion | None) -> None:
+        """Allocate one frame, whose tiles moved by `motion`, emit its events, and ask about it where that is due."""
         start_ns = self._clock.now_ns()
         if update.fallback is not None:
             self._emit_store_lost(update.fallback)
-        frame, grid, ready_ns, overlay = self._read(lambda view: self._allocate_view(view, update))
+        frame, grid, ready_ns, overlay = self._read(lambda view: self._allocate_view(view, motion))
         begun, self._last, stamp = self._last is not None, frame, update.stamp
         at_s = stamp.media_ns / NS_PER_S
         self._emit_skipped(update.skipped, stamp.frame_index, at_s)
@@ -255,16 +256,16 @@ class AllocateStage:
             return make(view)
 
     def _allocate_view(
-        self, view: TextureView, update: TextureUpdated
+        self, view: TextureView, motion: TileMotion | None
     ) -> tuple[FrameAllocation, TileGrid, int, AllocationOverlay | None]:
         """Return the frame's allocation and grid, when it was ready, and a picture of it where a sink draws one."""
-        frame = self._allocate(view, update)
+        frame = self._allocate(view, motion)
         return frame, view.grid, self._clock.now_ns(), self._overlay(view, frame)
 
-    def _allocate(self, view: TextureView, update: TextureUpdated) -> FrameAllocation:
+    def _allocate(self, view: TextureView, motion: TileMotion | None) -> FrameAllocation:
         """Return the frame's allocation; all of its tiles where that fails: better answered about than lost."""
         try:
-            return self._allocator.allocate(view, update.shift, *self._limits(view))
+            return self._allocator.allocate(view, motion, *self._limits(view))
         except (StoreError, BudgetError):
             raise
         except Exception as error:

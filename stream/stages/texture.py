@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.video.texture_updater import PendingUpdate, TextureUpdater
 from stream.control import WAIT_MS, RunControl
 from stream.protocol.buffers import Mailbox, SlotTable
+from stream.protocol.codec import motion_arrays, specs_of
 from stream.protocol.messages import Credit, Discontinuity, End, FrameCaptured, SourceLost, TextureUpdated
 from stream.stages.base import CAPTURE_TEXTURE, TEXTURE_ALLOCATE
 from stream.transport import Link, LinkPoller, Transport
@@ -95,7 +98,7 @@ class TextureStage:
             self._process_credits(allocate, 0)
             self._receive_frame(capture, allocate)
         if self._outbox.ready:
-            allocate.send(self._write(self._outbox.take()))
+            allocate.send(*self._write(self._outbox.take()))
             if not self._drop_frames:
                 capture.offer(Credit())
 
@@ -136,20 +139,23 @@ class TextureStage:
         pending = self._updater.prepare(planes, frame.discontinuity)
         self._outbox.put(ComparedFrame(frame, pending, time.monotonic_ns() - start_ns))
 
-    def _write(self, compared: ComparedFrame) -> TextureUpdated:
+    def _write(self, compared: ComparedFrame) -> tuple[TextureUpdated, list[npt.NDArray[Any]]]:
+        """Writes the frame; returns the message about it, and its parts."""
         start_ns = time.monotonic_ns()
         frame = compared.frame
         stamp = FrameStamp(frame.frame_index, frame.media_ns, frame.capture_ns)
         update = self._updater.commit(compared.pending, stamp)
         texture_ns = compared.prepare_ns + time.monotonic_ns() - start_ns
-        return TextureUpdated(
+        arrays = motion_arrays(update.motion)
+        message = TextureUpdated(
             stamp=update.change.stamp,
             texture_ms=texture_ns / NS_PER_MS,
             dirty_share=update.change.dirty_share,
-            shift=update.shift,
             cut_score=update.cut.score if update.cut.is_cut else None,
             discontinuity=_DISCONTINUITIES.get(update.epoch_reason or ""),
             fallback=update.fallback,
             skipped=frame.skipped,
             duration_ns=frame.duration_ns,
+            arrays=specs_of(*arrays),
         )
+        return message, arrays

@@ -141,7 +141,7 @@ class Viewer:
                 chosen = _chosen(np.ones(view.grid.shape, np.float32), view.grid.tiles, "topk")
             elif showing.how == "allocator":
                 allocator = self._allocators[showing.wide][int(self._rng.integers(2))]
-                chosen = allocator.allocate(view, update.shift, tokens).allocation.regions.numpy()
+                chosen = allocator.allocate(view, update.motion, tokens).allocation.regions.numpy()
             elif showing.how == "random":
                 chosen = _chosen(self._rng.random(view.grid.shape, dtype=np.float32), tokens, "topk")
             else:

@@ -23,7 +23,8 @@ from arr_coc.allocation.attending import VOID_STRUCTURE, Tensions, map_structure
 from arr_coc.budget import Budget, adaptive_budget
 from arr_coc.errors import BudgetError, NonFiniteError, StrategyError
 from arr_coc.relevance.balancing import RelevanceRealiser
-from arr_coc.types import NO_SHIFT, Feedback, QueryEmbedding, Shift, TileVersions
+from arr_coc.types import Feedback, QueryEmbedding, TileVersions
+from tests.support.motion import moved, pan
 from tests.support.video import PictureStream, scenery
 
 ROWS, COLS = 12, 20
@@ -89,8 +90,8 @@ def test_a_pan_carries_its_allocation_along(strategy: str, speed: int) -> None:
     rng, wide, jitter = np.random.default_rng(0), scenery(ROWS, COLS + 20), []
     for index in range(30):
         picture = wide[:, index * speed : index * speed + COLS * 32]
-        shift = Shift(0.0, -speed, 1.0) if index else NO_SHIFT
-        jitter.append(allocator.allocate(stream.show(noisy(picture, 2, rng)), shift).jitter_share)
+        motion = pan((ROWS, COLS), 0, -speed) if index else None
+        jitter.append(allocator.allocate(stream.show(noisy(picture, 2, rng)), motion).jitter_share)
         if index % 10 == 9:
             allocator.mark_answered()
     assert np.mean(jitter) < 0.2
@@ -104,7 +105,7 @@ def test_nothing_is_remembered_across_a_cut() -> None:
     allocator.allocate(stream.show(scenery(ROWS, COLS)))
     allocator.mark_answered()
     stream.cut()
-    after = allocator.allocate(stream.show(scenery(ROWS, COLS, seed=7)), Shift(0, 500.0, 1.0))
+    after = allocator.allocate(stream.show(scenery(ROWS, COLS, seed=7)), pan((ROWS, COLS), 0, 500))
     fresh = StreamAllocator(OPTIONS).allocate(PictureStream().show(scenery(ROWS, COLS, seed=7)))
     assert torch.equal(after.allocation.regions, fresh.allocation.regions)
     assert torch.equal(after.relevance, fresh.relevance)
@@ -123,7 +124,9 @@ def test_the_same_stream_gives_the_same_allocations() -> None:
     def run() -> list[torch.Tensor]:
         stream, allocator, regions = PictureStream(), StreamAllocator(replace(OPTIONS, strategy="mixed")), []
         for index in range(12):
-            frame = allocator.allocate(stream.show(scenery(ROWS, COLS, seed=index // 4)), Shift(0.0, 7.0 * index, 1.0))
+            frame = allocator.allocate(
+                stream.show(scenery(ROWS, COLS, seed=index // 4)), pan((ROWS, COLS), 0, 7 * index)
+            )
             if index % 5 == 4:
                 allocator.mark_answered()
                 allocator.apply_feedback(feedback_on(frame, 2, 2))
@@ -168,7 +171,7 @@ def test_what_comes_where_nobody_looked_is_seen_at_once() -> None:
 def test_feedback_follows_the_camera() -> None:
     stream, allocator = PictureStream(), StreamAllocator(replace(OPTIONS, budget=ROWS * COLS))
     first = allocator.allocate(stream.show(scenery(ROWS, COLS)))
-    allocator.allocate(stream.show(scenery(ROWS, COLS)), Shift(0.0, 96.0, 1.0))
+    allocator.allocate(stream.show(scenery(ROWS, COLS)), pan((ROWS, COLS), 0, 96))
     allocator.apply_feedback(feedback_on(first, 5, 4))
     taught = allocator.allocate(stream.show(scenery(ROWS, COLS)))
     assert taught.scores[2].argmax() == 5 * COLS + 7
@@ -387,7 +390,7 @@ def test_jitter_is_counted_against_the_carried_map() -> None:
     assert 0.02 < selector.choose(elsewhere, 100, None).jitter_share < 0.1
     assert selector.choose(elsewhere, 100, None).jitter_share == 0
     assert selector.choose(blob(col=40), 100, None).jitter_share == 0
-    selector.shift(0, 5)
+    selector.follow(moved(blob().shape, 0, 5))
     assert selector.choose(blob(col=45), 100, None).jitter_share == 0
 
 
@@ -400,7 +403,7 @@ def test_jitter_leaves_out_what_came_into_view() -> None:
 
 def test_carrying_before_the_first_frame_is_nothing() -> None:
     selector = RegionSelector("topk", Tensions())
-    selector.shift(1, 1)
+    selector.follow(moved(blob().shape, 1, 1))
     assert selector.choose(blob(), 10, None).jitter_share == 0
 
 

@@ -14,7 +14,8 @@ from arr_coc.allocation.packets import frame_packet_from, overview_packet, packe
 from arr_coc.allocation.temporal import GLANCE_TRUST
 from arr_coc.errors import BudgetError, OptionError
 from arr_coc.ops.regions import level_count, overview_regions, tile_counts
-from arr_coc.types import NS_PER_S, Feedback, QueryEmbedding, Shift
+from arr_coc.types import NS_PER_S, Feedback, QueryEmbedding
+from tests.support.motion import pan
 from tests.support.video import PictureStream, scenery
 
 ROWS, COLS = 12, 20
@@ -150,7 +151,7 @@ def test_what_a_glance_saw_moves_along_and_fades() -> None:
     allocator.on_glance()
     allocator.apply_glance(looked_at(frame, 5, 9))
     view = stream.show(wide[:, 64 : (COLS + 2) * 32])
-    moved = allocator.allocate(view, Shift(dx_px=-64.0, response=1.0))
+    moved = allocator.allocate(view, pan(view.grid.shape, 0, -64))
     seen = moved.scores[2]
     assert seen[4:8, 6:10].min() > seen[4:8, 10:14].max()
     appearance = allocator._appearance

@@ -8,9 +8,11 @@ import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.history import HistoryTracker
+from arr_coc.allocation.warping import Warp
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray
-from arr_coc.types import NO_SHIFT, NS_PER_S, Feedback, FrameStamp, QueryEmbedding, Shift, TileVersions
+from arr_coc.types import NS_PER_S, Feedback, FrameStamp, QueryEmbedding, TileVersions
+from tests.support.motion import moved, pan
 from tests.support.video import PictureStream, scenery
 
 SHAPE = ROWS, COLS = 3, 4
@@ -44,8 +46,8 @@ def prior(trust: float = 1.0) -> np.ndarray:
 
 def test_time_since_a_tile_changed_grows_in_quarters_and_ends() -> None:
     tracker = HistoryTracker()
-    tracker.observe(versions(), NO_SHIFT, 0)
-    tracker.observe(versions((1, 2), frame=5), NO_SHIFT, NS_PER_S)
+    tracker.observe(versions(), None, 0)
+    tracker.observe(versions((1, 2), frame=5), None, NS_PER_S)
     history = tracker.evaluate(int(2.3 * NS_PER_S), STILL, None, None)
     assert history.unchanged_s is not None
     assert history.unchanged_s[1, 2] == 1.25
@@ -58,36 +60,36 @@ def test_time_since_a_tile_changed_grows_in_quarters_and_ends() -> None:
 
 def test_the_texture_is_filled_once_while_nothing_moves() -> None:
     tracker = HistoryTracker()
-    tracker.observe(versions(), NO_SHIFT, 0)
+    tracker.observe(versions(), None, 0)
     filled = tracker.fill(TEXTURE, 0, STILL, None, None)
     assert tracker.fill(TEXTURE, 1, STILL, None, None) is filled
     held = np.random.default_rng(0).random(SHAPE, np.float32)
     tracker.remember(held)
     assert tracker.fill(TEXTURE, 1, STILL, None, None) is filled
-    tracker.observe(versions(), NO_SHIFT, 2)
+    tracker.observe(versions(), None, 2)
     again = tracker.fill(TEXTURE, 2, STILL, None, None)
     assert torch.equal(again.channels[34], torch.from_numpy(held))
     tracker.remember(held)
-    tracker.observe(versions(), NO_SHIFT, 3)
+    tracker.observe(versions(), None, 3)
     assert tracker.fill(TEXTURE, 3, STILL, None, None) is again
 
 
 def test_motion_is_that_of_the_newest_frame() -> None:
     tracker = HistoryTracker()
-    tracker.observe(versions(), Shift(3, 4, 0.5), 0)
+    tracker.observe(versions(), replace(pan(SHAPE, 3, 4), confidence=np.full(SHAPE, 0.5, np.float32)), 0)
     moving = tracker.evaluate(0, STILL, None, None)
     assert moving.motion is not None
     assert moving.motion[:, 1, 1].tolist() == [3, 4, 0.5]
-    tracker.observe(versions(), NO_SHIFT, 1)
+    tracker.observe(versions(), None, 1)
     assert tracker.evaluate(1, STILL, None, None).motion is None
 
 
 def test_relevance_is_carried_along_and_unknown_where_content_came_in() -> None:
     tracker = HistoryTracker()
-    tracker.observe(versions(), NO_SHIFT, 0)
+    tracker.observe(versions(), None, 0)
     held = np.arange(12, dtype=np.float32).reshape(SHAPE) / 12
     tracker.remember(held)
-    tracker.shift(0, 1)
+    tracker.follow(pan(SHAPE, 0, 32), moved(SHAPE, 0, 1), moved(SHAPE, 0, 1))
     history = tracker.evaluate(0, STILL, None, None)
     assert history.relevance is not None
     assert (history.relevance[0, :, 1:] == held[:, :-1]).all()
@@ -97,8 +99,8 @@ def test_relevance_is_carried_along_and_unknown_where_content_came_in() -> None:
 
 def test_attention_is_that_of_the_last_answer_and_its_mean() -> None:
     tracker = HistoryTracker()
-    tracker.observe(versions(), NO_SHIFT, 0)
-    tracker.update(feedback(), SHAPE, (0, 0), STILL)
+    tracker.observe(versions(), None, 0)
+    tracker.update(feedback(), SHAPE, Warp.none(SHAPE), STILL)
     first = tracker.evaluate(0, STILL, prior(0.5), None).attention
     assert first is not None
     assert first[0, 1, 2] == 1
@@ -106,7 +108,7 @@ def test_attention_is_that_of_the_last_answer_and_its_mean() -> None:
     assert first[0, 2, 3] == 0
     assert (first[0] == first[1]).all()
     assert (first[2] == 0.5).all()
-    tracker.update(feedback(5 * NS_PER_S, [(0, 2, 3)]), SHAPE, (0, 0), STILL)
+    tracker.update(feedback(5 * NS_PER_S, [(0, 2, 3)]), SHAPE, Warp.none(SHAPE), STILL)
     later = tracker.evaluate(0, STILL, prior(), None).attention
     assert later is not None
     assert later[0, 1, 2] == 0
@@ -116,8 +118,8 @@ def test_attention_is_that_of_the_last_answer_and_its_mean() -> None:
 
 def test_another_question_forgets_attention_and_keeps_embeddings() -> None:
     tracker = HistoryTracker()
-    tracker.observe(versions(), NO_SHIFT, 0)
-    tracker.update(feedback(), SHAPE, (0, 0), STILL)
+    tracker.observe(versions(), None, 0)
+    tracker.update(feedback(), SHAPE, Warp.none(SHAPE), STILL)
     tracker.forget_question()
     history = tracker.evaluate(0, STILL, prior(), None)
     assert history.attention is None
@@ -126,30 +128,30 @@ def test_another_question_forgets_attention_and_keeps_embeddings() -> None:
 
 def test_embeddings_are_those_of_the_tokens_and_0_elsewhere() -> None:
     tracker, taught = HistoryTracker(), feedback()
-    tracker.observe(versions(), NO_SHIFT, 0)
-    tracker.update(taught, SHAPE, (0, 0), STILL)
+    tracker.observe(versions(), None, 0)
+    tracker.update(taught, SHAPE, Warp.none(SHAPE), STILL)
     shown = tracker.evaluate(0, STILL, prior(), None).embedding
     assert shown is not None
     assert taught.embedding is not None
     assert (shown[:, 1, 2] == taught.embedding[0]).all()
     assert (shown[:, :2, :2] == taught.embedding[1][:, None, None]).all()
     assert not shown[:, 2].any()
-    tracker.update(feedback(1, [(0, 0, 0)], seed=1), SHAPE, (0, 0), STILL)
+    tracker.update(feedback(1, [(0, 0, 0)], seed=1), SHAPE, Warp.none(SHAPE), STILL)
     mixed = tracker.evaluate(0, STILL, prior(), None).embedding
     assert mixed is not None
     assert (mixed[:, 1, 2] == shown[:, 1, 2]).all()
     assert not (mixed[:, 0, 0] == shown[:, 0, 0]).any()
-    tracker.shift(1, 0)
-    moved = tracker.evaluate(0, np.concatenate([STILL[:, :1], STILL[:, :-1]], axis=1), prior(), None).embedding
-    assert moved is not None
-    assert (moved[:, 1:] == mixed[:, :-1]).all()
-    assert not moved[:, 0].any()
+    tracker.follow(pan(SHAPE, 32, 0), moved(SHAPE, 1, 0), moved(SHAPE, 1, 0))
+    after = tracker.evaluate(0, np.concatenate([STILL[:, :1], STILL[:, :-1]], axis=1), prior(), None).embedding
+    assert after is not None
+    assert (after[:, 1:] == mixed[:, :-1]).all()
+    assert not after[:, 0].any()
 
 
 def test_an_embedding_fades_as_its_tile_looks_different() -> None:
     tracker = HistoryTracker()
-    tracker.observe(versions(), NO_SHIFT, 0)
-    tracker.update(feedback(), SHAPE, (0, 0), STILL)
+    tracker.observe(versions(), None, 0)
+    tracker.update(feedback(), SHAPE, Warp.none(SHAPE), STILL)
     known = tracker.evaluate(0, STILL, None, None).embedding
     looks = STILL.copy()
     looks[0, 1, 2], looks[1, 0, 0] = 0.125, 0.3
@@ -215,7 +217,7 @@ def test_the_same_frames_give_the_same_allocations() -> None:
         stream, allocator, relevance = PictureStream(), StreamAllocator(OPTIONS, full_realiser()), []
         for index in range(8):
             picture = scenery(6, 9, seed=index // 3)
-            relevance.append(allocator.allocate(stream.show(picture), Shift(0, 7 * (index % 2), 0.8)).relevance)
+            relevance.append(allocator.allocate(stream.show(picture), pan((6, 9), 0, 7 * (index % 2))).relevance)
         runs.append(torch.stack(relevance))
     assert torch.equal(*runs)
 

@@ -7,64 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from arr_coc.allocation.temporal import DEAD_BAND, RENEWAL, MotionCompensator, TemporalBlend, shift_map
-
-
-@given(dy=st.integers(-6, 6), dx=st.integers(-6, 6))
-def test_tiles_move_and_others_come_in(dy: int, dx: int) -> None:
-    values = np.arange(20, dtype=np.float32).reshape(4, 5)
-    moved = shift_map(values, dy, dx, -1)
-    for row in range(4):
-        for col in range(5):
-            inside = 0 <= row - dy < 4 and 0 <= col - dx < 5
-            assert moved[row, col] == (values[row - dy, col - dx] if inside else -1)
-    assert (shift_map(np.stack([values, values]), dy, dx, -1) == moved).all()
-
-
-def test_small_moves_add_up_to_whole_tiles() -> None:
-    compensator = MotionCompensator(0)
-    moves = [compensator.move(frame, 0, -5) for frame in range(1, 41)]
-    assert sum(dx for _, dx in moves) == -200 // 32 + 1
-    assert {dx for _, dx in moves} == {0, -1}
-    assert compensator.move(41, 70, 0) == (2, 0)
-
-
-def test_a_shaking_hand_carries_nothing() -> None:
-    compensator = MotionCompensator(0)
-    assert all(compensator.move(frame, 0, 17 * (-1) ** frame) == (0, 0) for frame in range(1, 50))
-
-
-def test_it_knows_how_far_an_earlier_frame_is_away() -> None:
-    compensator = MotionCompensator(10)
-    compensator.move(12, 32, 0)
-    compensator.move(15, 32, -64)
-    compensator.move(16, 0, 0)
-    assert compensator.since(9) is None
-    assert [compensator.since(frame) for frame in (10, 11, 12, 14, 15, 20)] == [
-        (2, -2),
-        (2, -2),
-        (1, -2),
-        (1, -2),
-        (0, 0),
-        (0, 0),
-    ]
-
-
-def test_it_remembers_a_bounded_number_of_moves() -> None:
-    compensator = MotionCompensator(0)
-    for frame in range(1, 2000):
-        compensator.move(frame, 32, 0)
-    assert compensator.since(0) is None
-    assert compensator.since(1990) == (9, 0)
-
-
-@pytest.mark.parametrize("far", [(9, 0), (0, -9)])
-def test_a_move_beyond_the_frame_leaves_nothing(far: tuple[int, int]) -> None:
-    assert (shift_map(np.ones((4, 5)), *far, np.nan) != 1).all()
-
+from arr_coc.allocation.temporal import DEAD_BAND, RENEWAL, TemporalBlend
+from tests.support.motion import moved
 
 MS = 1_000_000
 SAME = torch.zeros(2, 3, 4)
@@ -141,10 +86,10 @@ def test_a_clock_that_stands_or_runs_back_keeps_the_past() -> None:
 
 def test_it_is_carried_along_and_what_comes_in_is_new() -> None:
     blend, spot = TemporalBlend(), flat(0.0)
-    blend.shift(1, 1)
+    blend.follow(moved(spot.shape, 1, 1))
     spot[1, 1] = 1.0
     blend.step(spot, SAME, 0)
-    blend.shift(0, 1)
+    blend.follow(moved(spot.shape, 0, 1))
     held = blend.step(flat(0.5), SAME, 33 * MS)
     share = math.exp(-33 / 93)
     assert held[1, 2] == pytest.approx(share + 0.5 * (1 - share))

@@ -1,16 +1,14 @@
-"""The camera's shift, found in moved pictures and nowhere else."""
+"""Thumbnails of pictures, and blocks that are there again."""
 
 from __future__ import annotations
-
-import itertools
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from arr_coc.types import NO_SHIFT, FramePlanes
-from arr_coc.video.motion import DOWNSCALED_SHAPE, Match, Thumbnail, estimate_shift, found_in_place, match_blocks
+from arr_coc.types import FramePlanes
+from arr_coc.video.motion import DOWNSCALED_SHAPE, Match, Thumbnail, found_in_place, match_blocks
 from tests.support.video import SUBSAMPLINGS, random_planes
 
 
@@ -25,60 +23,6 @@ def scenery(seed: int, height: int, width: int) -> npt.NDArray[np.uint8]:
 
 def thumbnail(luma: npt.NDArray[np.uint8]) -> Thumbnail:
     return Thumbnail.of(FramePlanes("gray", (luma,)))
-
-
-@pytest.mark.parametrize("scale", [1, 4])
-@pytest.mark.parametrize(("dy", "dx"), [(0, 6), (-4, 3), (9, -12), (0, -30), (2, 0)])
-def test_a_pan_is_measured_in_pixels_of_the_frame(dy: int, dx: int, scale: int) -> None:
-    """`scale`: at 1280 wide the picture is halved twice before it is looked at."""
-    height, width, margin = 180, 320, 40
-    wide = scenery(1, height + 2 * margin, width + 2 * margin)
-    wide = cv2.resize(wide, None, fx=scale, fy=scale, interpolation=cv2.INTER_CUBIC)
-    height, width, margin, dy, dx = (value * scale for value in (height, width, margin, dy, dx))
-    before = wide[margin : margin + height, margin : margin + width]
-    after = wide[margin - dy : margin - dy + height, margin - dx : margin - dx + width]
-    shift = estimate_shift(thumbnail(before), thumbnail(after))
-    assert shift
-    assert abs(shift.dy_px - dy) < 0.3 * scale
-    assert abs(shift.dx_px - dx) < 0.3 * scale
-    assert 0 < shift.response <= 1
-
-
-def test_unrelated_pictures_have_no_shift() -> None:
-    for seed in range(2, 22, 2):
-        assert estimate_shift(thumbnail(scenery(seed, 180, 320)), thumbnail(scenery(seed + 1, 180, 320))) is NO_SHIFT
-
-
-def test_a_still_picture_has_no_shift() -> None:
-    rng = np.random.default_rng(3)
-    picture = scenery(3, 180, 320)
-    noisy = np.clip(picture + rng.normal(0, 6, picture.shape), 0, 255).astype(np.uint8)
-    assert not estimate_shift(thumbnail(picture), thumbnail(noisy))
-    assert not estimate_shift(thumbnail(picture), thumbnail((picture * 0.7).astype(np.uint8)))
-    assert not estimate_shift(thumbnail(picture), thumbnail(picture))
-
-
-def test_flat_small_and_resized_pictures_have_no_shift() -> None:
-    flat, small, other = np.full((90, 160), 80, np.uint8), np.zeros((4, 160), np.uint8), np.zeros((60, 160), np.uint8)
-    assert estimate_shift(thumbnail(flat), thumbnail(flat)) is NO_SHIFT
-    assert estimate_shift(thumbnail(small), thumbnail(small)) is NO_SHIFT
-    assert estimate_shift(thumbnail(flat), thumbnail(other)) is NO_SHIFT
-    assert not NO_SHIFT
-
-
-def test_one_thing_that_moves_while_the_light_changes_is_no_shift() -> None:
-    road = scenery(4, 180, 320) // 8 + 100
-    before, after = road.copy(), (road * 0.9).astype(np.uint8)
-    cv2.rectangle(before, (100, 60), (160, 140), 250, -1)
-    cv2.rectangle(after, (106, 60), (166, 140), 250, -1)
-    assert estimate_shift(thumbnail(before), thumbnail(after)) is NO_SHIFT
-
-
-def test_unrelated_noise_has_no_shift() -> None:
-    rng = np.random.default_rng(5)
-    noise = [rng.integers(0, 256, (90, 160), dtype=np.uint8) for _ in range(8)]
-    for one, other in itertools.pairwise(noise):
-        assert estimate_shift(thumbnail(one), thumbnail(other)) is NO_SHIFT
 
 
 @pytest.mark.parametrize("sampling", list(SUBSAMPLINGS))

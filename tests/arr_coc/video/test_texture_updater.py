@@ -96,11 +96,12 @@ def test_a_pan_is_reported_with_the_frame() -> None:
         updater.process(FramePlanes("gray", (np.ascontiguousarray(wide[:, x : x + 320]),)), stamp(i))
         for i, x in enumerate(range(0, 60, 12))
     ]
-    assert not updates[0].shift
+    assert updates[0].motion is None
     for update in updates[1:]:
         assert update.epoch_reason is None
-        assert update.shift.dx_px == pytest.approx(-12, abs=0.5)
-        assert update.shift.dy_px == pytest.approx(0, abs=0.5)
+        assert update.motion is not None
+        assert update.motion.dx_px[:, :-1] == pytest.approx(-12, abs=0.5)
+        assert update.motion.dy_px[:, :-1] == pytest.approx(0, abs=0.5)
 
 
 def test_preparing_changes_nothing_and_does_not_wait_for_readers() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_coc.types import FrameStamp, Shift, TileGrid
+from arr_coc.types import FrameStamp, TileGrid
 from stream.errors import TransportError
 from stream.media import SkippedItem
 from stream.protocol.messages import (
@@ -49,7 +49,7 @@ MESSAGES: list[Message] = [
     Cancel(),
     End(reason="finished", skipped=(SkippedItem("packet 9", "Invalid data", None, 2),)),
     FrameCaptured(slot=4, frame_index=7, media_ns=-5, capture_ns=9, discontinuity="resolution"),
-    TextureUpdated(stamp=STAMP, texture_ms=0.25, dirty_share=0.125, shift=Shift(1.5, -2.0, 0.5), cut_score=0.75),
+    TextureUpdated(stamp=STAMP, texture_ms=0.25, dirty_share=0.125, cut_score=0.75),
     TextureUpdated(stamp=STAMP, texture_ms=0.25, dirty_share=1.0, discontinuity="resolution"),
     SourceLost(frame_index=7, media_ns=5, reason="the cable", lasted_s=1.5, attempts=3),
     TokenPacketMessage(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(100, 60), arrays=(ArraySpec("int32", (3, 3)),)),

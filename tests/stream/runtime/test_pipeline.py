@@ -18,7 +18,7 @@ from PIL import Image
 from arr_coc.allocation.allocator import FrameAllocation, StreamAllocator
 from arr_coc.errors import DeviceLost, ModelNotFound
 from arr_coc.ops.store.base import TextureView
-from arr_coc.types import Encode, Feedback, Shift
+from arr_coc.types import Encode, Feedback, TileMotion
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.config import (
     AllocateConfig,
@@ -191,9 +191,11 @@ def test_whole_frames_reach_the_model_as_the_texture_holds_them(
     sums: dict[int, int] = {}
     allocate = StreamAllocator.allocate
 
-    def note(self: StreamAllocator, view: TextureView, shift: Shift, *limits: int | None) -> FrameAllocation:
+    def note(
+        self: StreamAllocator, view: TextureView, motion: TileMotion | None, *limits: int | None
+    ) -> FrameAllocation:
         sums[view.stamp.frame_index] = int(view.read(0).sum(dtype=np.int64))
-        return allocate(self, view, shift, *limits)
+        return allocate(self, view, motion, *limits)
 
     monkeypatch.setattr(StreamAllocator, "allocate", note)
     answer = AnswerConfig(every_s=1.0, encode="full")
@@ -207,10 +209,12 @@ def test_feedback_of_an_answer_reaches_exactly_the_frames_after_it(video: str, m
     learnt: list[tuple[int, int]] = []
     allocate, learn = StreamAllocator.allocate, StreamAllocator.apply_feedback
 
-    def count(self: StreamAllocator, view: TextureView, shift: Shift, *limits: int | None) -> FrameAllocation:
+    def count(
+        self: StreamAllocator, view: TextureView, motion: TileMotion | None, *limits: int | None
+    ) -> FrameAllocation:
         nonlocal frames
         frames += 1
-        return allocate(self, view, shift, *limits)
+        return allocate(self, view, motion, *limits)
 
     def note(self: StreamAllocator, feedback: Feedback) -> None:
         learnt.append((feedback.stamp.frame_index, frames))
@@ -337,10 +341,12 @@ def test_where_allocation_fails_the_frame_is_shown_with_all_tokens(
 ) -> None:
     allocate = StreamAllocator.allocate
 
-    def fail_twice(self: StreamAllocator, view: TextureView, shift: Shift, *limits: int | None) -> FrameAllocation:
+    def fail_twice(
+        self: StreamAllocator, view: TextureView, motion: TileMotion | None, *limits: int | None
+    ) -> FrameAllocation:
         if view.stamp.frame_index in (10, 11):
             raise ArithmeticError("NaN in relevance")
-        return allocate(self, view, shift, *limits)
+        return allocate(self, view, motion, *limits)
 
     monkeypatch.setattr(StreamAllocator, "allocate", fail_twice)
     result = run(configured(video))

@@ -1,0 +1,206 @@
+"""Warps of maps of tiles along with what the tiles show: of one frame, of many, and in whole tiles."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.types import TILE_PX, TileMotion
+
+Map = npt.NDArray[np.float32]
+
+REMEMBERED_BYTES = 16 << 20
+"""What warps of earlier frames may take: 34 s of a pan at 1080p30."""
+
+CARRY_AT_TILES = 0.6
+"""How far content must have moved before maps of whole tiles follow it: a little over half a tile, so that a shaking
+hand at the border does not carry them to and fro."""
+
+CARRY_WITH_TILES = 0.4
+"""How far content must have moved to go with neighbours that are due: what goes first would overwrite the others."""
+
+APART_TILES = 0.2
+"""A tile whose way departs by more from the mean of it and its neighbours lies where things move apart."""
+
+NEAR_TILES = 0.02
+"""How much of a difference in motion a tile's distance outweighs."""
+
+KNOWN = 0.5
+"""Least weight of known neighbours for a value between tiles to be known."""
+
+
+@lru_cache(maxsize=8)
+def _places(rows: int, cols: int) -> Map:
+    """Row and column of each tile: float32 [2, rows, cols]."""
+    return np.ascontiguousarray(np.mgrid[0:rows, 0:cols], np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Warp:
+    """Backward map from the tiles of a frame to where they were in an earlier one.
+
+    `origin` float32 [2, gh, gw] holds row and column, in tiles; whole numbers are the middles of tiles. What came into
+    view since has its origin outside the grid. `newest` float32 [2, gh, gw]: how far tiles moved with the last frame.
+    """
+
+    origin: Map
+    newest: Map
+
+    @classmethod
+    def of(cls, motion: TileMotion) -> Warp:
+        """The warp from a frame to the one before."""
+        moved = np.stack([motion.dy_px, motion.dx_px]) * np.float32(1 / TILE_PX)
+        return cls(_places(*motion.dy_px.shape) - moved, moved)
+
+    @classmethod
+    def none(cls, shape: tuple[int, int]) -> Warp:
+        """The warp of tiles [gh, gw] that stayed where they were."""
+        return cls(_places(*shape), np.zeros((2, *shape), np.float32))
+
+    def then(self, newer: Warp) -> Warp:
+        """This warp, and after it that of one frame more: from there to this one's earlier frame.
+
+        The way so far is read between tiles; what lies outside the grid goes on as the tiles at its edge. At the border
+        of things that move apart, where a mean would be the way of neither, a tile takes the way of that neighbour
+        which moved as it does.
+        """
+        way = self.origin - _places(*self.origin.shape[1:])
+        read = _read_exactly(way, newer.origin)
+        apart = _at_borders(way)
+        if apart.any():
+            read[:, apart] = self._way_of_the_same_thing(way, newer)[:, apart]
+        return Warp(newer.origin + read, newer.newest)
+
+    def _way_of_the_same_thing(self, way: Map, newer: Warp) -> Map:
+        """Of the nine tiles around where each tile came from, the way of that which last moved most like it."""
+        rows, cols = way.shape[1:]
+        row, col = np.rint(newer.origin).astype(np.intp)
+        best, chosen = np.full((rows, cols), np.inf, np.float32), np.zeros_like(way)
+        for down, right in sorted(np.ndindex(3, 3), key=lambda at: abs(at[0] - 1) + abs(at[1] - 1)):
+            at = np.clip(row + down - 1, 0, rows - 1), np.clip(col + right - 1, 0, cols - 1)
+            unlike = np.abs(self.newest[:, at[0], at[1]] - newer.newest).max(axis=0)
+            unlike += NEAR_TILES * np.hypot(at[0] - newer.origin[0], at[1] - newer.origin[1])
+            better = unlike < best
+            best = np.where(better, unlike, best)
+            chosen = np.where(better, way[:, at[0], at[1]], chosen)
+        return chosen
+
+    @cached_property
+    def inside(self) -> npt.NDArray[np.bool_]:
+        """Tiles that were in view: bool [gh, gw]."""
+        rows, cols = self.origin.shape[1:]
+        row, col = self.origin
+        return (row >= -0.5) & (row <= rows - 0.5) & (col >= -0.5) & (col <= cols - 0.5)
+
+    def sample(self, values: npt.NDArray[Any], entering: float) -> Map:
+        """A map [gh, gw] or [C, gh, gw] of the earlier frame, as it lies now: float32, read between tiles.
+
+        Tiles that came into view hold `entering`, and so do those that lie mostly between unknown ones (NaN).
+        """
+        maps = values.reshape(-1, *values.shape[-2:]).astype(np.float32)
+        unknown = np.isnan(maps)
+        if unknown.any():
+            known = np.stack([_read(of, self.origin) for of in (~unknown).astype(np.float32)])
+            read = np.stack([_read(of, self.origin) for of in np.where(unknown, np.float32(0), maps)])
+            there = self.inside & (known >= KNOWN)
+            moved = np.where(there, read / np.maximum(known, np.float32(1e-6)), np.float32(entering))
+        else:
+            read = np.stack([_read(of, self.origin) for of in maps])
+            moved = np.where(self.inside, read, np.float32(entering))
+        return moved.reshape(values.shape)
+
+    def nearest(self, values: npt.NDArray[Any], entering: float) -> npt.NDArray[Any]:
+        """The same for values that do not mix: those of the nearest tile, in their own dtype."""
+        rows, cols = self.origin.shape[1:]
+        row, col = np.rint(self.origin).astype(np.int64)
+        taken = values[..., np.clip(row, 0, rows - 1), np.clip(col, 0, cols - 1)]
+        return np.where(self.inside, taken, np.asarray(entering, values.dtype))
+
+
+def _read(values: Map, origin: Map) -> Map:
+    """Bilinear values of a map [gh, gw] at float places [2, gh, gw]; beyond the edge, those of the edge."""
+    row, col = origin
+    return np.asarray(cv2.remap(values, col, row, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE), np.float32)
+
+
+def _read_exactly(values: Map, origin: Map) -> Map:
+    """The same for maps [C, gh, gw], up to a tile beyond the edge along their slope. OpenCV rounds places to a 32nd of
+    a tile, which would add up over frames."""
+    rows, cols = values.shape[1:]
+    row, col = np.clip(origin[0], -1, rows), np.clip(origin[1], -1, cols)
+    top = np.clip(np.floor(row), 0, max(rows - 2, 0)).astype(np.intp)
+    left = np.clip(np.floor(col), 0, max(cols - 2, 0)).astype(np.intp)
+    bottom, right = np.minimum(top + 1, rows - 1), np.minimum(left + 1, cols - 1)
+    down, across = row - top, col - left
+    above = values[:, top, left] * (1 - across) + values[:, top, right] * across
+    below = values[:, bottom, left] * (1 - across) + values[:, bottom, right] * across
+    return np.asarray(above * (1 - down) + below * down, np.float32)
+
+
+def _at_borders(way: Map) -> npt.NDArray[np.bool_]:
+    """Tiles at whose place the ways [2, gh, gw] around do not lie in a plane, and their neighbours: bool [gh, gw]."""
+    departs = np.max([np.abs(part - cv2.blur(part, (3, 3))) for part in way], axis=0)
+    apart = np.zeros(departs.shape, np.uint8)
+    apart[1:-1, 1:-1] = departs[1:-1, 1:-1] > APART_TILES
+    return cv2.dilate(apart, np.ones((3, 3), np.uint8)) > 0
+
+
+class MotionHistory:
+    """Warps of an epoch's frames, as many as `REMEMBERED_BYTES` hold, to be composed."""
+
+    def __init__(self, frame_index: int) -> None:
+        """`frame_index`: the frame with which the epoch begins."""
+        self._warps: deque[tuple[int, Warp]] = deque()
+        self._known_from = frame_index
+
+    def add(self, frame_index: int, warp: Warp) -> None:
+        """Tiles moved so with this frame."""
+        self._warps.append((frame_index, warp))
+        if len(self._warps) * warp.origin.nbytes > REMEMBERED_BYTES:
+            self._known_from, _ = self._warps.popleft()
+
+    def since(self, frame_index: int, shape: tuple[int, int]) -> Warp | None:
+        """The warp from now to that frame, on a grid of `shape`; None where that is no longer known."""
+        if frame_index < self._known_from:
+            return None
+        warp = Warp.none(shape)
+        for moved_at, newer in self._warps:
+            if moved_at > frame_index:
+                warp = warp.then(newer)
+        return warp
+
+
+class WholeTileSteps:
+    """Adds up motion tile by tile, and gives it out in whole tiles, for maps whose values cannot be mixed.
+
+    A map that follows all steps is never farther than `CARRY_AT_TILES` from what it is about, however slowly that
+    moves.
+    """
+
+    def __init__(self) -> None:
+        self._left: Map | None = None
+
+    def step(self, warp: Warp) -> Warp | None:
+        """Tiles moved by `warp` with this frame; the warp in whole tiles that maps are to follow now, None for none."""
+        places = _places(*warp.origin.shape[1:])
+        left = np.zeros_like(places) if self._left is None else warp.nearest(self._left, 0.0)
+        moved = places - warp.origin + left
+        due = _due(np.abs(moved).max(axis=0))
+        whole = np.where(due, np.trunc(moved + np.copysign(1 - CARRY_WITH_TILES, moved)), np.float32(0))
+        self._left = moved - whole
+        return Warp(places - whole, whole) if due.any() else None
+
+
+def _due(moved_tiles: Map) -> npt.NDArray[np.bool_]:
+    """Tiles that maps are to follow now, bool [gh, gw]: those that moved far enough, and theirs that nearly did."""
+    far = moved_tiles >= CARRY_AT_TILES
+    if not far.any():
+        return far
+    _, groups = cv2.connectedComponents((moved_tiles > CARRY_WITH_TILES).astype(np.uint8), connectivity=8)
+    return np.isin(groups, np.unique(groups[far]))
