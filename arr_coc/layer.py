@@ -138,7 +138,7 @@ class LayerOutput:
 
     @property
     def regions(self) -> torch.Tensor:
-        """int64 [B, K, 3] (level, row, col), on the CPU."""
+        """int64 [B, K, 3] (shape, row, col), on the CPU."""
         return self.allocation.regions
 
 

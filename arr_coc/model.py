@@ -92,7 +92,7 @@ class Timings:
 class Generation:
     """An answer. Printed it is one line; a notebook shows the newest picture with the heat map over it.
 
-    `heatmap` float32 [gh, gw] in [0, 1]: the newest frame's relevance. `regions` int32 [K, 3] (level, row, col):
+    `heatmap` float32 [gh, gw] in [0, 1]: the newest frame's relevance. `regions` int32 [K, 3] (shape, row, col):
     what was shown of it, the first `overview` of them a coarse overview. `tokens_used`: visual tokens of all frames
     together, also those of overviews that were looked at and not shown again. `vision`: what encoding the newest frame
     took with `encode="incremental"`, which encodes of later frames only what changed. `picture` uint8 [H, W, 3]: the

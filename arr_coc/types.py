@@ -207,6 +207,8 @@ class Allocation:
 class TokenReason:
     """One region of an allocation and what speaks for it; all but `rank` are means over its tiles.
 
+    `level` is the region's shape, the level of a square; `row` and `col` count regions of that shape.
+
     `scores` in [0, 1], by their names in `arr_coc.allocation.packets`; `shares`: how much of `now` each gave, 1 in
     all (0 where `now`
     is 0). `now` is this frame's relevance, the scores balanced by their weights; `memory` what the past adds to it, by

@@ -97,9 +97,9 @@ BUDGET_HYSTERESIS = 0.05
 class Selection:
     """The regions of one frame.
 
-    `levels` int8 [gh, gw]: each tile's level, −1 where it is not shown. `jitter_share`: share of tiles whose level
-    differs from the frame before, carried along with motion. `strategy`: what `auto` meant. `glance_tokens`: how many
-    tokens its overview has, shown or not; 0 without one.
+    `levels` int8 [gh, gw]: the shape of the region that shows each tile (the level, of squares), −1 where none does.
+    `jitter_share`: share of tiles whose shape differs from the frame before, carried along with motion. `strategy`:
+    what `auto` meant. `glance_tokens`: how many tokens its overview has, shown or not; 0 without one.
     """
 
     allocation: Allocation
@@ -244,7 +244,7 @@ def _is_known(prior: Map | None) -> bool:
 
 
 def jitter_share(previous: npt.NDArray[np.int8] | None, levels: npt.NDArray[np.int8]) -> float:
-    """Share of tiles whose level (or absence) is another than in `previous`, among those that were in view; 0 without
+    """Share of tiles whose shape (or absence) is another than in `previous`, among those that were in view; 0 without
     it.
 
     Both int8 [gh, gw]; `previous` is the frame before, carried along with motion, `UNKNOWN` where a tile came into
@@ -288,9 +288,10 @@ class FrameAllocation:
     """Decision for one frame, with its reasons.
 
     `relevance` float32 [gh, gw], as blended over time; `scores` float32 [3, gh, gw] (information, perspective,
-    participation) and their `weights` float32 [3], of this frame alone; `levels` int8 [gh, gw], each tile's level, −1
-    where it is not shown; `jitter_share`, the share of tiles whose level differs from the frame before, carried along
-    with motion; `change_since`, the relevance-weighted share of tiles that changed since the last answer, and
+    participation) and their `weights` float32 [3], of this frame alone; `levels` int8 [gh, gw], the shape of the region
+    that shows each tile (the level, of squares), −1 where none does; `jitter_share`, the share of tiles whose shape
+    differs from the frame before, carried along with motion; `change_since`, the relevance-weighted share of tiles that
+    changed since the last answer, and
     `change_since_look`, since the last look, where what has vanished counts too; `strategy`, what `auto` meant;
     `glance_tokens`, the tokens of the overview that a glance at this frame would take, 0 where none would be of use.
     """

@@ -1,7 +1,7 @@
 """Lines of text from cheap per-tile data, and covers in which wide and tall regions compete for them.
 
 Print has strokes across its line and, seen from afar, is a bar along it. So a tile is part of a line of text where
-fine detail (level 1) changes along the line, and the structure tensor of a coarse level (3) says that what is left
+fine detail (level 1) changes along the line, and the structure tensor of a coarse level (3 or 4) says that what is left
 there runs along it too (Bigün and Granlund, "Optimal orientation detection of linear symmetry", ICCV 1987). A run of
 such tiles is a line; an edge has no strokes, and foliage no direction.
 
@@ -33,22 +33,23 @@ from arr_coc.types import LEVELS, REGION_SHAPES, TILE_PX
 
 Map = npt.NDArray[np.float32]
 
-FINE, COARSE = 1, 3
-"""Mipmap levels at which strokes and the direction of lines are looked for."""
+FINE, COARSE = 1, (3, 4)
+"""Mipmap levels at which strokes and the direction of lines are looked for: 3 parts the lines of a page, 4 the words of
+one line no more."""
 
-STROKES = 4.0
+STROKES = 3.0
 """Mean step between neighbouring texels along a line, in grey levels of 255, from which it counts as print."""
 
 COHERENCE = 0.5
-"""Share of the coarse gradient's energy that lies across the line, above what lies along it."""
+"""By how much of the coarse gradients' energy more lies across the line than along it, from which it is one."""
 
 LEAST_RUN = 3
-"""Tiles in a row from which a line is one."""
+"""Tiles in a row from which a line is one; smaller gaps in it are filled."""
 
 STAY = 0.7
 """A tile of a line stays one down to this share of the thresholds."""
 
-_WINDOW = 3
+WINDOW = 5
 """Tiles of a line whose coarse gradients are taken together."""
 
 
@@ -64,17 +65,21 @@ def line_strength(view: Levels) -> Map:
     """Strength of a line of text at each tile, along rows and along columns: float32 [2, gh, gw]; 1 is a line's."""
     fine = cv2.cvtColor(view.read(FINE), cv2.COLOR_RGB2GRAY)
     grid = fine.shape[0] * 2 // TILE_PX, fine.shape[1] * 2 // TILE_PX
-    coarse = cv2.cvtColor(view.read(COARSE), cv2.COLOR_RGB2GRAY)
-    slopes = (cv2.Sobel(coarse, cv2.CV_32F, *order, borderType=cv2.BORDER_REPLICATE) for order in ((0, 1), (1, 0)))
-    energy = [_tile_means(slope * slope, grid) for slope in slopes]
-    strength = np.empty((2, *grid), np.float32)
-    for axis, (over, along) in enumerate((energy, energy[::-1])):
-        window = (_WINDOW, 1) if axis == 0 else (1, _WINDOW)  # cv2: width first
+    coherence = np.max([_coherence(view.read(level), grid) for level in COARSE], axis=0)
+    strokes = np.stack([_tile_means(_steps(fine, axis), grid) for axis in (1, 0)])
+    return np.asarray(np.minimum(coherence / np.float32(COHERENCE), strokes / np.float32(STROKES)))
+
+
+def _coherence(texels: npt.NDArray[np.uint8], grid: tuple[int, int]) -> Map:
+    """Share of the gradients' energy across rows, less that along them; the same of columns: float32 [2, gh, gw]."""
+    grey = cv2.cvtColor(texels, cv2.COLOR_RGB2GRAY)
+    slopes = (cv2.Sobel(grey, cv2.CV_32F, *order, borderType=cv2.BORDER_REPLICATE) for order in ((0, 1), (1, 0)))
+    down, across = (_tile_means(slope * slope, grid) for slope in slopes)
+    found = []
+    for over, along, window in ((down, across, (WINDOW, 1)), (across, down, (1, WINDOW))):
         one, other = (cv2.blur(part, window, borderType=cv2.BORDER_REPLICATE) for part in (over, along))
-        coherence = (one - other) / np.maximum(one + other, 1.0)
-        strokes = _tile_means(_steps(fine, 1 - axis), grid)
-        strength[axis] = np.minimum(coherence / COHERENCE, strokes / STROKES)
-    return strength
+        found.append((one - other) / np.maximum(one + other, np.float32(1)))
+    return np.stack(found)
 
 
 def line_tiles(strength: Map, previous: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_]:
@@ -99,11 +104,10 @@ def line_pairs(lines: npt.NDArray[np.bool_]) -> Ints:
 
 
 def _runs(found: npt.NDArray[np.bool_], size: tuple[int, int]) -> npt.NDArray[np.bool_]:
-    """The tiles that lie in a run of so many (width, height)."""
+    """The tiles that lie in a run of so many (width, height), its gaps filled."""
     run = np.ones(size[::-1], np.uint8)
-    opened = cv2.morphologyEx(
-        found.astype(np.uint8), cv2.MORPH_OPEN, run, borderType=cv2.BORDER_CONSTANT, borderValue=0
-    )
+    filled = cv2.morphologyEx(found.astype(np.uint8), cv2.MORPH_CLOSE, run)
+    opened = cv2.morphologyEx(filled, cv2.MORPH_OPEN, run, borderType=cv2.BORDER_CONSTANT, borderValue=0)
     return np.asarray(opened.astype(bool))
 
 

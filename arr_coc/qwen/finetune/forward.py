@@ -54,7 +54,7 @@ class ARRCOCInfo:
 
     `relevance`: N maps float32 [gh, gw] in [0, 1], and `scores`: N times float32 [3, gh, gw] (information, perspective,
     participation), both with their gradient; `weights` float32 [N, 3] of the scores. The chosen regions, padded to the
-    most, K: `regions` int64 [N, K, 3] (level, row, col); `positions` float32 [N, K, 2], each one's middle in tiles;
+    most, K: `regions` int64 [N, K, 3] (shape, row, col); `positions` float32 [N, K, 2], each one's middle in tiles;
     `budgets` int64 [N, K], the texels that it spends on each of its tiles; `mask` bool [N, K], False for padding. With
     `encode` `weighted` and `full` these are all tiles. `sequences` int64 [N]: the sequence of each picture.
     `columns` int64 [B, L]: the column of `input_ids` whose logits stand there, -1 for visual tokens and padding.
