@@ -387,20 +387,26 @@ def _tiles_and_pairs(request: AllocationRequest, chosen: npt.NDArray[np.bool_], 
     if shown is not None:
         kept = region_pool(regions, (shown == shape_map(regions, request.shape)).astype(np.int32), np.minimum) > 0
         matter = np.where(kept, matter * np.float32(1 + STICKINESS), matter)
-    worth = np.where(regions[:, 0] > 0, matter * np.float32(PAIR_WORTH), matter)
-    taken = region_pool(regions, chosen.astype(np.int32)) > 0
+    of_pairs = matter[: len(pairs)] * np.float32(PAIR_WORTH)
+    worth = np.concatenate(
+        [of_pairs, matter[len(pairs) :], 2 * matter[: len(pairs)] - of_pairs]
+    )  # the last: of a split
+    taken = np.concatenate([region_pool(regions, chosen.astype(np.int32)) > 0, np.zeros(len(pairs), bool)])
     left = max(0, request.tokens - int(taken.sum()))
     exploring = min(request.memory.exploring_tokens(request.tokens), left)
     _best(worth, left - exploring, taken)
+    split, taken = taken[len(regions) :], taken[: len(regions)]
     if exploring and request.memory.staleness is not None:
         _best(region_pool(regions, request.memory.staleness, np.maximum), exploring, taken)
-    return _in_token_order(_pairs_split(regions[taken], worth[taken], request.tokens), request.shape)
+    matter[: len(pairs)][split] = np.inf
+    extra = int(split.sum()) + max(0, request.tokens - int(taken.sum()) - int(split.sum()))
+    return _in_token_order(_pairs_split(regions[taken], matter[taken], extra), request.shape)
 
 
-def _pairs_split(regions: Regions, worth: Map, tokens: int) -> Regions:
-    """Pairs, the best first, as two tiles each, as far as `tokens` pay for it."""
+def _pairs_split(regions: Regions, worth: Map, count: int) -> Regions:
+    """So many pairs, the best first, as two tiles each."""
     pairs = np.flatnonzero(regions[:, 0] > 0)
-    best = pairs[np.argsort(-worth[pairs], kind="stable")][: max(0, tokens - len(regions))]
+    best = pairs[np.argsort(-worth[pairs], kind="stable")][:count]
     if not len(best):
         return regions
     first, sides = first_tiles(regions[best]), region_sides(regions[best])
