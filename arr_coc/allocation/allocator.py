@@ -21,7 +21,7 @@ from arr_coc.allocation.attending import (
     picture_structure,
     resolve_strategy,
 )
-from arr_coc.allocation.glance import EVERY_S, LEAST_REGIONS, GlanceOptions, GlancePolicy
+from arr_coc.allocation.glance import EVERY_S, GlanceOptions, GlancePolicy
 from arr_coc.allocation.history import HistoryTracker
 from arr_coc.allocation.temporal import (
     TAU_MS,
@@ -33,7 +33,7 @@ from arr_coc.allocation.text_lines import line_strength, line_tiles
 from arr_coc.allocation.warping import MotionHistory, Warp, WholeTileSteps
 from arr_coc.budget import ADAPTIVE, AUTO, DEFAULT_BUDGET, Budget, check_budget, least_tokens_wanted, tokens_for
 from arr_coc.errors import counted
-from arr_coc.ops.regions import UNKNOWN, overview_regions, region_mean, shape_map
+from arr_coc.ops.regions import UNKNOWN, region_mean, shape_map
 from arr_coc.ops.store.base import TextureView
 from arr_coc.relevance.balancing import CachedRelevance, RelevanceMaps, RelevanceRealiser
 from arr_coc.relevance.channels import (
@@ -175,7 +175,7 @@ class RegionSelector:
         if unmoved and self._selection is not None:
             return self._selection
         void = self._is_void(relevance, appearance) and not _is_known(prior)
-        overview = self._overview(tokens, relevance)
+        overview = self._overview_of(tokens, relevance)
         shown = overview if self._glance is not None and self._glance.keep else overview[:0]
         left = tokens - (len(overview) if glanced else len(shown))
         strategy = resolve_strategy(self._strategy, void, left, self._levels, glances=self._glance is not None)
@@ -195,11 +195,10 @@ class RegionSelector:
         self._selection = replace(selection, jitter_share=0.0)
         return selection
 
-    def _overview(self, tokens: int, relevance: Map) -> npt.NDArray[np.int64]:
+    def _overview_of(self, tokens: int, relevance: Map) -> npt.NDArray[np.int64]:
         """The regions [K, 3] of the overview that a budget has room for; none without glances."""
-        room = 0 if self._glance is None else self._glance.overview_tokens(tokens, relevance.size)
-        regions = overview_regions((relevance.shape[0], relevance.shape[1]), room)
-        return regions if len(regions) >= LEAST_REGIONS else regions[:0]
+        rows, cols = relevance.shape
+        return np.zeros((0, 3), np.int64) if self._glance is None else self._glance.overview(tokens, (rows, cols))
 
     def _steady_tokens(self, relevance: Map, budget: Budget) -> int:
         if budget != ADAPTIVE:

@@ -9,7 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from arr_coc.errors import BudgetError, OptionError
+from arr_coc.ops.regions import overview_regions
 from arr_coc.types import NS_PER_S
 
 AUTO_TOKENS = 64
@@ -18,8 +22,8 @@ AUTO_TOKENS = 64
 AUTO_SHARE = 0.5
 """…and at most this share of the budget."""
 
-LEAST_REGIONS = 4
-"""With fewer an overview tells no place from another: there is none."""
+LEAST_REGIONS = 6
+"""With fewer regions an overview hardly tells one place from another, and costs more than it brings: there is none."""
 
 EVERY_S = 60.0
 """After so much media time a glance is due again."""
@@ -38,8 +42,9 @@ KEEP_OVERVIEW = True
 class GlanceOptions:
     """Options of glances. Raises OptionError for values out of range.
 
-    `tokens` of an overview; "auto" for 64, and no more than half of the budget. `every_s`: media time after which a
-    glance is due again. `keep`: whether the overview stays in the prompt as context; the budget pays for it either way.
+    `tokens`: the most that an overview takes; "auto" for 64, no more than half of the budget, and no overview at all
+    where these make fewer than 6 regions. `every_s`: media time after which a glance is due again. `keep`: whether the
+    overview stays in the prompt as context; the budget pays for it either way.
     """
 
     tokens: int | Literal["auto"] = "auto"
@@ -52,22 +57,23 @@ class GlanceOptions:
         if not self.every_s > 0:
             raise OptionError(f"every_s must be above 0 seconds, got {self.every_s!r}")
 
-    def overview_tokens(self, budget_tokens: int, tiles: int) -> int:
-        """The most tokens that an overview may take of a budget, for a frame of so many tiles; 0 where the budget shows
-        all of them.
+    def overview(self, budget_tokens: int, shape: tuple[int, int]) -> npt.NDArray[np.int64]:
+        """The regions [K, 3] of the overview of a tile grid that a budget has room for.
 
+        None, [0, 3], where the budget shows all tiles, and by "auto" where they would be fewer than `LEAST_REGIONS`.
         Raises BudgetError where the overview that is asked for leaves nothing of the budget.
         """
-        if budget_tokens >= tiles:
-            return 0
+        if budget_tokens >= shape[0] * shape[1]:
+            return overview_regions(shape, 0)
         if self.tokens == "auto":
-            return min(AUTO_TOKENS, int(AUTO_SHARE * budget_tokens))
+            regions = overview_regions(shape, min(AUTO_TOKENS, int(AUTO_SHARE * budget_tokens)))
+            return regions if len(regions) >= LEAST_REGIONS else regions[:0]
         if self.tokens >= budget_tokens:
             raise BudgetError(
                 f"an overview of {self.tokens} tokens leaves nothing of a budget of {budget_tokens}",
                 'raise the budget, or let the overview have "auto" tokens: at most half of the budget',
             )
-        return self.tokens
+        return overview_regions(shape, self.tokens)
 
 
 class GlancePolicy:

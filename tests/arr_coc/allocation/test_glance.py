@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from arr_coc.allocation.allocator import AllocatorOptions, FrameAllocation, StreamAllocator
-from arr_coc.allocation.glance import LEAST_S, UNKNOWN_SHARE, GlanceOptions, GlancePolicy
+from arr_coc.allocation.glance import LEAST_REGIONS, LEAST_S, UNKNOWN_SHARE, GlanceOptions, GlancePolicy
 from arr_coc.allocation.packets import frame_packet_from, overview_packet, packet_from
 from arr_coc.allocation.temporal import GLANCE_TRUST
 from arr_coc.errors import BudgetError, OptionError
@@ -201,6 +201,13 @@ def test_a_glance_is_due_again_after_a_while_and_where_much_is_unknown() -> None
 def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(OptionError):
         GlanceOptions(**options)
+
+
+def test_an_overview_of_few_regions_is_made_only_where_it_is_asked_for() -> None:
+    assert len(GlanceOptions().overview(30, (ROWS, COLS))) == 15
+    assert len(GlanceOptions().overview(29, (ROWS, COLS))) == LEAST_REGIONS == 6
+    assert len(GlanceOptions().overview(11, (ROWS, COLS))) == 0, "two regions hardly tell one place from another"
+    assert len(GlanceOptions(tokens=5).overview(11, (ROWS, COLS))) == 2
 
 
 def test_an_overview_larger_than_the_budget_is_refused_in_one_line() -> None:
