@@ -2,11 +2,11 @@
 
     python -m benchmarks.glance [--frames N] [--out FILE]
 
-The bundled model without its allocator, in a process of its own behind the answer protocol; frames of 1024x1024 pixels,
-each new to the model. Time to first token counts from the request of a turn, with an allocated frame at hand, to the
-first piece of text; with a glance that is the overview, its reply, the second allocation, and the packet. Three ways
-take turns with every frame, at the same budget: no glance and no overview; an overview in the packet and no glance; a
-glance. A round trip is a glance's time at the client without encoding and prefill at the server.
+The bundled model without its allocator, in a process of its own behind the answer protocol; frames of 1024x1024 and of
+512x512 pixels, each new to the model. Time to first token counts from the request of a turn, with an allocated frame at
+hand, to the first piece of text; with a glance that is the overview, its reply, the second allocation, and the packet.
+Three ways take turns with every frame, at the same budget: no glance and no overview; an overview in the packet and no
+glance; a glance. A round trip is a glance's time at the client without encoding and prefill at the server.
 
 The share is of the answers of a run of one question, 30 frames a second.
 Targets: a glance adds at most 40 % where it runs, and nothing where it does not; at most 5 % of the answers have one.
@@ -15,6 +15,7 @@ Targets: a glance adds at most 40 % where it runs, and nothing where it does not
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import shutil
 import socket
@@ -35,7 +36,7 @@ from arr_coc.allocation.packets import overview_packet, packet_from
 from arr_coc.hub import ALLOCATOR_FOLDER, bundled_model_path
 from arr_coc.types import FramePlanes, FrameStamp, QueryEmbedding, TokenPacket
 from arr_coc.video.picture_allocator import AllocatedFrame, FrameAllocator
-from benchmarks.support.answer_ways import SIZE, pictures
+from benchmarks.support.answer_ways import pictures
 from benchmarks.support.harness import percentiles, write_report
 from stream.answer.client import AnswerClient
 from stream.answer.request import ClientOptions
@@ -51,7 +52,9 @@ from stream.transport import Transport, ipc_endpoint, private_directory
 
 RESULTS = Path(__file__).parent / "results" / "glance.json"
 QUERY = "What do you see?"
-BUDGET = 273
+BUDGETS = {1024: 273, 512: 69}
+"""Visual tokens of a square picture of so many pixels a side: 27 % of its tiles."""
+
 SHARE_FPS, SHARE_FRAMES, SHARE_EVERY_S = 30, 300, 0.1
 WARM_UP = 3
 LIMIT_S = 120.0
@@ -63,10 +66,10 @@ class Asked:
     """One way to ask a server about frames, with an allocator of its own. Each frame begins an epoch: nothing is known
     of it."""
 
-    def __init__(self, way: str, client: AnswerClient, embedding: QueryEmbedding) -> None:
-        self._way, self._client = way, client
+    def __init__(self, way: str, budget: int, client: AnswerClient, embedding: QueryEmbedding) -> None:
+        self._way, self._budget, self._client = way, budget, client
         glance = None if way == "plain" else GlanceOptions()
-        self._frames = FrameAllocator(AllocatorOptions(budget=BUDGET, levels=True, glance=glance))
+        self._frames = FrameAllocator(AllocatorOptions(budget=budget, levels=True, glance=glance))
         self._frames.allocator.set_query(embedding)
 
     def ask(self, planes: FramePlanes, stamp: FrameStamp) -> dict[str, float]:
@@ -83,7 +86,7 @@ class Asked:
         first_ms = (time.perf_counter() - start_s) * 1e3
         events = first + self._events_until(lambda: not self._client.busy)
         (answer,) = (event for event in events if isinstance(event, Answer))
-        assert BUDGET - 2 <= answer.tokens_used <= BUDGET, "a cover may leave two tokens"
+        assert self._budget - 2 <= answer.tokens_used <= self._budget, "a cover may leave two tokens"
         assert answer.timing is not None
         took = {
             "first_token_ms": first_ms,
@@ -126,6 +129,11 @@ class Asked:
 
 
 def measured(endpoint: str, frames: int) -> dict[str, Any]:
+    """Return the figures at one server, by size."""
+    return {str(side_px): measured_at(side_px, endpoint, frames) for side_px in BUDGETS}
+
+
+def measured_at(side_px: int, endpoint: str, frames: int) -> dict[str, Any]:
     """Return the figures of all ways at one server, by turns."""
     transport = Transport()
     with closing(transport), closing(AnswerClient(QUERY, ClientOptions(supervised=False), MonotonicClock())) as client:
@@ -134,13 +142,14 @@ def measured(endpoint: str, frames: int) -> dict[str, Any]:
             list(client.receive_events(50))
         embedding = client.take_embedding()
         assert embedding is not None
-        ways = {way: Asked(way, client, embedding) for way in WAYS}
+        ways = {way: Asked(way, BUDGETS[side_px], client, embedding) for way in WAYS}
         took: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+        smaller = max(BUDGETS) // side_px
         for number, picture in enumerate(pictures(frames + WARM_UP)):
             turn = number % len(WAYS)
             for place, way in enumerate(WAYS[turn:] + WAYS[:turn]):  # none is shown what another one was
                 stamp = FrameStamp(number, len(WAYS) * number + place, 0, 0)
-                figures = ways[way].ask(FramePlanes("rgb", (picture ^ np.uint8(place),)), stamp)
+                figures = ways[way].ask(FramePlanes("rgb", (picture[::smaller, ::smaller] ^ np.uint8(place),)), stamp)
                 if number >= WARM_UP:
                     took[way].append(figures)
     return {way: summary(rows) for way, rows in took.items()} | added(took)
@@ -219,8 +228,7 @@ def measure(frames: int) -> dict[str, Any]:
     report: dict[str, Any] = {
         "benchmark": "glance",
         "machine": machine(),
-        "size": SIZE,
-        "budget": BUDGET,
+        "budgets": BUDGETS,
         "frames": frames,
         "targets": TARGETS,
     }
@@ -244,11 +252,11 @@ def main() -> None:
     given = parser.parse_args()
     report = measure(given.frames)
     write_report(given.out, report)
-    for link in ("ipc", "tcp"):
-        figures = report[link]
+    for link, side_px in itertools.product(("ipc", "tcp"), BUDGETS):
+        figures = report[link][str(side_px)]
         plain, glance = figures["plain"]["first_token_ms"]["p50"], figures["glance"]["first_token_ms"]["p50"]
         print(
-            f"{link}: first token {plain:.0f} ms, with a glance {glance:.0f} ms "
+            f"{link}, {side_px} px: first token {plain:.0f} ms, with a glance {glance:.0f} ms "
             f"({figures['glance_added_percent']:+} %), with an overview alone {figures['overview_added_percent']:+} %; "
             f"round trip {figures['glance']['round_trip_ms']['p50']:.1f} ms"
         )
