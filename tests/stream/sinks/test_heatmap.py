@@ -52,6 +52,23 @@ def test_finer_tiles_are_brighter_and_unseen_ones_darkest() -> None:
     assert middle[2, 0] > coarse > middle[2, 3]
 
 
+def test_a_wide_region_is_shown_along_its_line_and_outlined_as_such() -> None:
+    """Columns of one pixel in rows of four tiles: single tiles show them, a wide region shows their grey."""
+    plain = overlay(96, 128, [(7, 1, 0), *((0, row, col) for row in (0, 2) for col in range(4))])
+    striped = plain.image.copy()
+    striped[:, ::2] = 0
+    drawn = draw_allocation(AllocationOverlay(striped, plain.regions, plain.relevance))[..., 1].astype(int)
+    tile = drawn.shape[1] // 4
+    inside = {
+        row: drawn[round((row + 0.3) * tile) : round((row + 0.7) * tile), tile + 8 : 2 * tile - 8] for row in (0, 1)
+    }
+    assert np.ptp(inside[1]) < 20 < np.ptp(inside[0])
+    bare = draw_allocation(AllocationOverlay(plain.image, plain.regions[:1], plain.relevance))[..., 1].astype(int)
+    edge, middle = bare[tile], bare[round(1.5 * tile)]
+    assert np.ptp(edge[4:-4]) < 5, "the upper edge runs through"
+    assert np.ptp(middle[tile - 8 : tile + 8]) < 5, "no edge between the region's tiles"
+
+
 def test_relevance_is_tinted_where_it_is_high() -> None:
     plain = overlay(regions=[(3, 0, 0)])
     relevance = plain.relevance.copy()
