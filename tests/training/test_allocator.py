@@ -28,7 +28,7 @@ from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
-from arr_coc.relevance.balancing import RelevanceRealiser
+from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
 from arr_coc.relevance.channels import image_texture
 from arr_coc.types import FramePacket, FrameStamp, TileGrid
 from tests.support.models import tiny_folder, tiny_qwen
@@ -109,6 +109,17 @@ def test_the_loss_is_least_where_relevance_is_what_is_wanted() -> None:
     values = [box_loss(relevance, wanted).item() for relevance in (right, half, blank, wrong)]
     assert values == sorted(values)
     assert values[0] < 0.3 < values[3] < 20
+
+
+def test_a_score_that_balancing_silences_learns_all_the_same() -> None:
+    scores = torch.full((1, 3, 4, 5), 0.4, requires_grad=True)
+    wanted = torch.zeros(1, 4, 5)
+    wanted[:, 1, 2] = 1
+    silenced = RelevanceMaps(scores[:, 2], scores, torch.tensor([[0.0, 0.0, 1.0]]))
+    realised_loss(silenced, wanted, box_loss).backward()
+    assert scores.grad is not None
+    assert (scores.grad[0, :, 1, 2] < 0).all()
+    assert (scores.grad[0, :, 3, 4] > 0).all()
 
 
 def test_one_batch_is_learned_by_heart(qwen: QwenVL, cases: list[AllocatorCase]) -> None:
