@@ -66,6 +66,7 @@ class HistoryTracker:
             relevance, sure = self._before
             sure = np.minimum(warp.sample(sure, 0), motion.confidence)
             self._before = np.stack([warp.sample(relevance, 0), np.where(warp.inside, sure, np.float32(0))])
+            self._relevance = None  # what is warped is not the newest relevance, even where that is the same object
         if step is None:
             return
         if self._changed_ns is not None:

@@ -97,6 +97,21 @@ def test_relevance_is_carried_along_and_unknown_where_content_came_in() -> None:
     assert not history.relevance[0, :, 0].any()
 
 
+def test_the_same_relevance_held_after_a_move_is_not_moved_twice() -> None:
+    tracker = HistoryTracker()
+    tracker.observe(versions(), None, 0)
+    held = np.arange(12, dtype=np.float32).reshape(SHAPE) / 12
+    tracker.remember(held)
+    tracker.follow(pan(SHAPE, 0, 32), moved(SHAPE, 0, 1), moved(SHAPE, 0, 1))
+    tracker.observe(versions(), pan(SHAPE, 0, 32), 1)
+    tracker.remember(held)
+    tracker.observe(versions(), None, 2)
+    history = tracker.evaluate(2, STILL, None, None)
+    assert history.relevance is not None
+    assert (history.relevance[0] == held).all()
+    assert (history.relevance[1] == 1).all()
+
+
 def test_attention_is_that_of_the_last_answer_and_its_mean() -> None:
     tracker = HistoryTracker()
     tracker.observe(versions(), None, 0)
