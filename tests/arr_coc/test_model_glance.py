@@ -134,9 +134,9 @@ def test_a_budget_of_all_tiles_needs_no_glance(picture: np.ndarray) -> None:
     ("options", "error", "match"),
     [
         (
-            {"glance": GlanceOptions(tokens=24)},
+            {"glance": GlanceOptions(tokens=64)},
             BudgetError,
-            "overview of 24 tokens leaves nothing of a budget of 24; rai",
+            "overview of 64 tokens leaves nothing of a budget of 64; rai",
         ),
         ({"glance": "yes"}, OptionError, "glance must be"),
         ({"overview": "yes"}, OptionError, "overview must be one of auto, keep, drop"),

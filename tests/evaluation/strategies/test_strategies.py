@@ -96,7 +96,7 @@ def test_who_chooses_after_the_encoder_pays_all_of_it(qwen: QwenVL) -> None:
 
 def test_arr_coc_answers_as_generate_does_for_a_user(qwen: QwenVL) -> None:
     asked = ask("40%", 2)
-    made = ARRCOCQwen(qwen).generate(list(asked.frames), asked.text, 6, budget=14, times_s=asked.times_s)
+    made = ARRCOCQwen(qwen).generate(list(asked.frames), asked.text, 6, budget=14, times_s=asked.times_s, glance=False)
     reply = STRATEGIES["arr-coc"].answer(qwen, asked)
     assert reply.text == made.text
     assert np.array_equal(reply.regions, made.regions)
@@ -284,7 +284,7 @@ def test_what_the_decoder_looked_at_draws_tokens_when_a_scene_is_asked_about_aga
     shown = {(row, col) for _, row, col in STRATEGIES["arr-coc-again"].answer(qwen, asked).regions.tolist()}
     wanted = next(place for place in places if place not in shown)
 
-    def only_there(prompt: Any, probe: Any, pooled: Any) -> Feedback:
+    def only_there(prompt: Any, *rest: Any) -> Feedback:
         regions = np.array([(0, row, col) for row in range(7) for col in range(10)], np.int32)
         there = (regions[:, 1:] == wanted).all(axis=1).astype(np.float32)
         return Feedback(prompt.stamps[-1], regions, there, np.zeros(70, np.float32))
