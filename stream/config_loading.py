@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from arr_coc.budget import ADAPTIVE, LEAST_TOKENS
+from arr_coc.errors import counted
 from arr_coc.resources import preset_folder, presets
 from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES
 from stream.config import Config
@@ -100,7 +101,8 @@ def _glance_contradictions(config: Config) -> Iterator[tuple[str, str]]:
         named = "the target's least budget" if answer.target_ms is not None else "allocate.budget"
         yield (
             "answer.glance.tokens",
-            f"an overview of {glance.tokens} tokens leaves nothing of {named}, {least} tokens; give fewer, or auto",
+            f"an overview of {counted(glance.tokens, 'token')} leaves nothing of {named}, {counted(least, 'token')}; "
+            "give fewer, or auto",
         )
 
 

@@ -77,7 +77,7 @@ class TrainingRun:
         """Adds a line to the loss curve, and returns it."""
         line = json.dumps({"step": self.steps, "minutes": round(self.spent_s / 60, 2), **figures})
         with (self._folder / CURVE).open("a", encoding="utf-8") as curve:
-            print(line, file=curve)
+            curve.write(line + "\n")
         return line
 
     def begin(self) -> None:

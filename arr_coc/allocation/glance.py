@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.errors import BudgetError, OptionError
+from arr_coc.errors import BudgetError, OptionError, counted
 from arr_coc.ops.regions import overview_regions
 from arr_coc.types import NS_PER_S
 
@@ -70,7 +70,7 @@ class GlanceOptions:
             return regions if len(regions) >= LEAST_REGIONS else regions[:0]
         if self.tokens >= budget_tokens:
             raise BudgetError(
-                f"an overview of {self.tokens} tokens leaves nothing of a budget of {budget_tokens}",
+                f"an overview of {counted(self.tokens, 'token')} leaves nothing of a budget of {budget_tokens}",
                 'raise the budget, or let the overview have "auto" tokens: at most half of the budget',
             )
         return overview_regions(shape, self.tokens)

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from arr_coc.errors import counted
 from arr_coc.ops.regions import exist_on
 from arr_coc.types import (
     EMBEDDING_COMPONENTS,
@@ -205,7 +206,7 @@ def motion_of(message: TextureUpdated, parts: Sequence[Part]) -> TileMotion | No
     tiles: Layout = ("float32", ("rows", "cols"))
     motion = TileMotion(*_arrays(message, parts, tiles, tiles, tiles))
     if motion.confidence.size > FRAME_TILES_MAX:
-        raise TransportError(f"{type(message).__name__} holds motion of {motion.confidence.size} tiles")
+        raise TransportError(f"{type(message).__name__} holds motion of {counted(motion.confidence.size, 'tile')}")
     _check_finite(type(message).__name__, motion.dy_px, motion.dx_px, motion.confidence)
     return motion
 
