@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-BENCHMARKS := texture precision hierarchical text_shapes cuts void allocate channels encode transport hostile hops pipeline live until answer glance feedback
+BENCHMARKS := texture precision hierarchical text_shapes cuts motion void allocate channels encode transport hostile hops pipeline live until answer glance feedback
 SOAKS := soak soak_answers reconnect watch_memory
 
 # Runs each program in turn, goes on where one fails, and ends with the list of those.

@@ -1,0 +1,113 @@
+"""Cost of following each tile's motion: a frame in the texture, with and without it, at 1080p.
+
+    python -m benchmarks.motion [--frames N] [--out FILE]
+
+Cases: a still frame with noise of standard deviation 2, a block of 10 % of the frame that moves, a pan of 8 pixels a
+frame, a zoom of 1 % a frame, and another picture every frame (cuts are not asked for). Times are medians of
+`TextureUpdater.process` on one thread; the two take turns. `motion` is the difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.types import FramePlanes, FrameStamp
+from arr_coc.video.texture_updater import TextureOptions, TextureUpdater
+from benchmarks.support.harness import write_report
+from stream.bench.report import machine
+
+RESULTS = Path(__file__).parent / "results" / "motion.json"
+HEIGHT_PX, WIDTH_PX = 1080, 1920
+
+Picture = npt.NDArray[np.uint8]
+
+
+def scenery(seed: int) -> Picture:
+    """Rectangles of many sizes on a soft ground, wider and higher than a frame: uint8 [1620, 2880]."""
+    rng = np.random.default_rng(seed)
+    height, width = HEIGHT_PX * 3 // 2, WIDTH_PX * 3 // 2
+    ground = cv2.resize(rng.integers(40, 215, (9, 16), dtype=np.uint8), (width, height), interpolation=cv2.INTER_CUBIC)
+    for _ in range(1500):
+        x, y, side = int(rng.integers(width)), int(rng.integers(height)), int(rng.integers(6, 60))
+        cv2.rectangle(ground, (x, y), (x + side, y + side), int(rng.integers(20, 235)), -1)
+    return ground
+
+
+def cases() -> dict[str, Callable[[int], Picture]]:
+    """Luma of frame n of each case."""
+    wide, rng = scenery(1), np.random.default_rng(2)
+    still = wide[:HEIGHT_PX, :WIDTH_PX]
+    grain = [np.rint(rng.normal(0, 2, still.shape)).astype(np.int16) for _ in range(4)]
+    others = [scenery(seed)[:HEIGHT_PX, :WIDTH_PX] for seed in range(3, 6)]
+
+    def block(index: int) -> Picture:
+        shown = still.copy()
+        left = 200 + 4 * (index % 60)
+        shown[300:740, left : left + 440] = wide[1100:1540, 100:540]
+        return shown
+
+    def zoom(index: int) -> Picture:
+        matrix = cv2.getRotationMatrix2D((WIDTH_PX * 0.75, HEIGHT_PX * 0.75), 0, 1.01**index)
+        return np.asarray(cv2.warpAffine(wide, matrix, (WIDTH_PX, HEIGHT_PX)), np.uint8)
+
+    return {
+        "still, noise": lambda index: np.clip(still + grain[index % 4], 0, 255).astype(np.uint8),
+        "10 % moves": block,
+        "pan": lambda index: wide[:HEIGHT_PX, 8 * (index % 100) : 8 * (index % 100) + WIDTH_PX],
+        "zoom": zoom,
+        "other pictures": lambda index: others[index % 3],
+    }
+
+
+def planes_of(luma: Picture) -> FramePlanes:
+    chroma = np.full((HEIGHT_PX // 2, WIDTH_PX // 2), 128, np.uint8)
+    return FramePlanes("yuv", (np.ascontiguousarray(luma), chroma, chroma))
+
+
+def measure(draw: Callable[[int], Picture], frames: int) -> dict[str, float]:
+    updaters = {name: TextureUpdater(TextureOptions("cpu", cuts=False, motion=name == "with")) for name in WAYS}
+    took_ms: dict[str, list[float]] = {name: [] for name in WAYS}
+    dirty: list[float] = []
+    for index in range(frames):
+        planes = planes_of(draw(index))
+        for name, updater in updaters.items():
+            start_ns = time.thread_time_ns()
+            update = updater.process(planes, FrameStamp(index, 0, 0))
+            if index > 1:
+                took_ms[name].append((time.thread_time_ns() - start_ns) / 1e6)
+        dirty.append(update.change.dirty_share)
+    medians = {name: statistics.median(times) for name, times in took_ms.items()}
+    return {
+        "dirty_share": round(statistics.median(dirty), 3),
+        "without_ms": round(medians["without"], 2),
+        "with_ms": round(medians["with"], 2),
+        "motion_ms": round(medians["with"] - medians["without"], 2),
+    }
+
+
+WAYS = ("without", "with")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--frames", type=int, default=30, help="frames of each case")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    cv2.setNumThreads(1)
+    report = {name: measure(draw, arguments.frames) for name, draw in cases().items()}
+    for name, row in report.items():
+        print(f"{name:16}" + "".join(f"{key} {value:<8}" for key, value in row.items()))
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    write_report(arguments.out, {"benchmark": "motion", "machine": machine(), "cases": report})
+
+
+if __name__ == "__main__":
+    main()
