@@ -14,7 +14,6 @@ import argparse
 import json
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from itertools import cycle, islice
@@ -35,12 +34,11 @@ from arr_coc.video.texture_updater import TextureUpdater
 from benchmarks.allocate import PERIOD_NS, WIDTH_PX, Picture, inverted, scenery
 from benchmarks.support.harness import write_report
 from stream.bench.report import machine
+from stream.runtime.child import python_command, python_environment
 
 RESULTS = Path(__file__).parent / "results" / "channels.json"
 SHARES = (0.0, 0.02, 0.1, 1.0)
 QUERY_DIM = 384
-
-IMPORT = "import time, torch; t = time.process_time(); import arr_coc.relevance.{}; print(time.process_time() - t)"
 
 
 def asked_allocator(profile: str) -> StreamAllocator:
@@ -109,7 +107,8 @@ def measure_import(repeats: int) -> dict[str, float]:
     """Least seconds of importing each profile's module after torch, in a fresh process."""
     took = {}
     for profile, module in (("core13", "channels"), ("full40", "full40")):
-        runs = [subprocess.check_output([sys.executable, "-c", IMPORT.format(module)]) for _ in range(repeats)]
+        command = python_command("scripts.import_time", f"arr_coc.relevance.{module}")
+        runs = [subprocess.check_output(command, env=python_environment()) for _ in range(repeats)]
         took[f"{profile}_s"] = round(min(map(float, runs)), 3)
     return took
 

@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
+from arr_coc.types import REGION_SHAPES
 from stream.cli import main
 from stream.config_loading import build_config, layer_from_file
 from stream.errors import ConfigError, RecordingError, ResumeError, TransportError
@@ -67,7 +68,7 @@ def test_a_record_of_a_journal_beyond_measure_is_not_read(tmp_path: Path) -> Non
     "kept",
     [
         {"answer": msgspec.to_builtins(answer(0.0, "x" * (ANSWER_CHARS_MAX + 1)))},
-        {"answer": msgspec.to_builtins(answer(0.0, "x")), "stamp": [0, 0, 0, 0]},
+        {"answer": msgspec.to_builtins(answer(0.0, "x")), "feedback": {"stamp": [0, 0, 0, 0]}},
         {"answer": {"type": "answer"}},
         {},
         [[[]]],
@@ -81,16 +82,16 @@ def test_an_answer_that_no_run_has_kept_is_refused(tmp_path: Path, kept: object)
         Journal.continued(path, {"source": "x"})
 
 
-@pytest.mark.parametrize("regions", [[[6, 0, 0]], [[0, -1, 0]], [[0, 40_000, 0]], [[0, 0]]])
+@pytest.mark.parametrize("regions", [[[len(REGION_SHAPES), 0, 0]], [[0, -1, 0]], [[0, 40_000, 0]], [[0, 0]]])
 def test_feedback_that_no_frame_has_is_refused(tmp_path: Path, regions: list[list[int]]) -> None:
     path = tmp_path / "a.resume"
-    kept = {
-        "answer": msgspec.to_builtins(answer(0.0, "x")),
+    feedback = {
         "stamp": {"frame_index": 0, "media_ns": 0, "capture_ns": 0, "epoch": 0},
         "regions": np.array(regions, np.int32).tobytes(),
         "attention": np.ones(1, np.float32).tobytes(),
         "similarity": np.ones(1, np.float32).tobytes(),
     }
+    kept = {"answer": msgspec.to_builtins(answer(0.0, "x")), "feedback": feedback}
     path.write_bytes(JOURNAL_MAGIC + frame_record(IDENTITY) + frame_record(msgspec.msgpack.encode(kept)))
     with pytest.raises(ResumeError):
         Journal.continued(path, {"source": "x"})

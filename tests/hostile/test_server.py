@@ -31,11 +31,11 @@ def _memory_stays() -> Iterator[None]:
     assert psutil.Process().memory_info().rss - before < GROWTH_MAX_BYTES
 
 
-def config(endpoint: str, *, live: bool = False, **sections: object) -> Config:
+def config(endpoint: str, *, live: bool = False, size: str = "128x96", **sections: object) -> Config:
     return Config(
         source="scene:moving",
         answer=AnswerConfig(server=endpoint, query="What?", every_s=0.2),
-        capture=CaptureConfig(max_frames=FRAMES, size="128x96", realtime=live),
+        capture=CaptureConfig(max_frames=FRAMES, size=size, realtime=live),
         pipeline=PipelineConfig(restart=True) if live else PipelineConfig(),
         **sections,  # type: ignore[arg-type]
     )
@@ -85,7 +85,7 @@ def test_where_the_truth_follows_a_lie_every_answer_comes(name: str, tmp_path: P
 @pytest.mark.parametrize("name", LOOKS)
 def test_a_lie_about_an_overview_is_survived(name: str, live: bool) -> None:
     with lying(lambda number: [answered(number)], look=LOOKS[name]) as liar:
-        events, error = run(config(liar.endpoint, live=live, allocate=AllocateConfig(budget=8)))
+        events, error = run(config(liar.endpoint, live=live, size="256x192", allocate=AllocateConfig(budget=24)))
         assert liar.overviews
     assert error is None
     assert [event for event in events if isinstance(event, FrameReady)]

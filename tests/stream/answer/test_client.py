@@ -454,7 +454,7 @@ def test_an_answer_has_an_end(opened: Opener) -> None:
 def test_what_teaches_nonsense_is_an_answer_that_teaches_nothing(opened: Opener) -> None:
     server = opened()
     lies = [
-        ([[6, 0, 0]], [1.0], STAMP),
+        ([[14, 0, 0]], [1.0], STAMP),
         ([[0, -1, 0]], [1.0], STAMP),
         ([[0, 2, 0]], [1.0], STAMP),
         ([[0, 0, 0]], [np.nan], STAMP),
