@@ -29,7 +29,7 @@ demo: $(READY)
 	$(BIN)/python run_stream.py demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	sh scripts/test_halves.sh $(BIN)/python
 
 test-loaded: $(READY)
 	sh scripts/loaded.sh $(BIN)/python -m pytest -m "concurrent and not slow"
