@@ -392,22 +392,20 @@ class StreamAllocator:
 
     def apply_feedback(self, feedback: Feedback) -> None:
         """Learn from an answer about an earlier frame of this epoch; feedback about another epoch is ignored."""
-        if self._learn(feedback, glance=False) and self._state is not None:
-            self._state.prior.answered = True
+        self._learn(feedback, glance=False)
 
-    def _learn(self, feedback: Feedback, *, glance: bool) -> bool:
-        """Take feedback in; returns whether it is about this epoch, and its frame is remembered."""
+    def _learn(self, feedback: Feedback, *, glance: bool) -> None:
+        """Take feedback in, if it is about this epoch, and its frame is remembered."""
         if self._state is None or self._last is None or feedback.stamp.epoch != self._state.epoch:
-            return False
+            return
         shape = self._last.levels.shape
         warp = self._state.motions.since(feedback.stamp.frame_index, shape)
         if warp is None:
-            return False
+            return
         if self._state.history is not None:
             appearance = self._state.prior.appearance_asked(feedback.stamp.frame_index, shape)
             self._state.history.update(feedback, shape, warp, appearance)
         self._state.prior.update(feedback, shape, warp, glance=glance)
-        return True
 
     def glance_due(self, media_ns: int) -> bool:
         """Return True if it is time to glance at the newest frame before it is answered about.

@@ -231,6 +231,7 @@ class FeedbackPrior:
     def update(self, feedback: Feedback, shape: tuple[int, int], warp: Warp, *, glance: bool = False) -> None:
         """Take in the feedback of one answer, or `glance`, on a grid of `shape`, from whose frame `warp` leads to
         now."""
+        self.answered |= not glance
         reported = np.stack([attention_of(feedback, shape), np.clip(feedback.similarity, 0, 1)]).astype(np.float32)
         if glance:
             maps = np.stack([smooth_map(row, int(feedback.regions[0, 0]), shape) for row in reported])

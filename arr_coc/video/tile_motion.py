@@ -299,11 +299,10 @@ class _Comparison:
         )
         after = self._difference(self._moved_by_tiles(dy, dx))
         fills = weak & (around > 0) & (after <= EXPLAINS * left + NOISE)
-        stays = np.float32(0) * left
         filled = FILLED * np.minimum(around, 1) * self._fit(after)
         return TileMotion(
-            np.where(weak, np.where(fills, dy, stays), found.dy_px),
-            np.where(weak, np.where(fills, dx, stays), found.dx_px),
+            np.where(weak, np.where(fills, dy, np.float32(0)), found.dy_px),
+            np.where(weak, np.where(fills, dx, np.float32(0)), found.dx_px),
             np.where(fills, filled, found.confidence).astype(np.float32),
         )
 
