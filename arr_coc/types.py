@@ -43,6 +43,7 @@ EMBEDDING_COMPONENTS = 16
 """Numbers to which a tile's embedding is reduced, where feedback carries it."""
 
 NS_PER_S = 1_000_000_000
+NS_PER_MS = 1_000_000
 
 Matrix = Literal["bt601", "bt709", "bt2020", "smpte240m", "fcc"]
 Layout = Literal["yuv", "gray", "rgb"]

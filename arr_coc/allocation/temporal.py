@@ -11,7 +11,7 @@ import torch
 
 from arr_coc.allocation.warping import Warp
 from arr_coc.ops.regions import paint, smooth_map, tile_counts
-from arr_coc.types import NS_PER_S, Feedback
+from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback
 
 TAU_MS = 93.0
 """Time constant of blending: a = exp(−Δt/τ) is 0.7 at 30 frames a second."""
@@ -23,7 +23,6 @@ RENEWAL = 0.25
 """A tile whose appearance changed by this much forgets its past altogether; less change, in proportion."""
 
 _SETTLED = 1e-3
-_NS_PER_MS = 1e6
 
 Map = npt.NDArray[np.float32]
 
@@ -44,7 +43,7 @@ class TemporalBlend:
     """
 
     def __init__(self, tau_ms: float = TAU_MS) -> None:
-        self._tau_ns = tau_ms * _NS_PER_MS
+        self._tau_ns = tau_ms * NS_PER_MS
         self._past: _Past | None = None
         self._current: torch.Tensor | None = None
         self._settled = False

@@ -23,8 +23,9 @@ from torch.nn import functional as F
 from arr_coc.errors import ModelError, ShapeError
 from arr_coc.ops.pictures import Picture, Rgb, to_rgb
 from arr_coc.ops.regions import region_sides, token_positions
+from arr_coc.qwen.resize import resize_image, smart_resize
 from arr_coc.qwen.weight_files import read_object
-from arr_coc.types import TileGrid
+from arr_coc.types import TILE_PX, TileGrid
 
 __all__ = ["Picture", "Rgb", "to_frames", "to_rgb"]
 
@@ -117,6 +118,14 @@ class Preprocessing:
     def tile_px(self) -> int:
         """Side of the square that one token shows: 32 for Qwen3-VL, 28 for the older families."""
         return self.patch_px * MERGE
+
+    def fit(self, picture: Rgb) -> tuple[Rgb, TileGrid]:
+        """A picture uint8 [H, W, 3] resized as the model's own processor does, and its grid, whose tiles have 32 pixels
+        whatever the model's have. Raises ShapeError where it is too narrow."""
+        height_px, width_px = picture.shape[:2]
+        rows_px, cols_px = smart_resize(height_px, width_px, self.tile_px, self.min_px, self.max_px)
+        grid = TileGrid.of(rows_px // self.tile_px * TILE_PX, cols_px // self.tile_px * TILE_PX)
+        return resize_image(picture, rows_px, cols_px), grid
 
     @classmethod
     def read(cls, folder: Path, patch_px: int) -> Preprocessing:

@@ -16,7 +16,7 @@ from arr_coc.errors import BudgetError
 from arr_coc.qwen.encoding import Packet
 from arr_coc.qwen.preprocess import Rgb, fit_tiles, grid_regions, to_tiles
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.resize import resize_image, smart_resize
+from arr_coc.qwen.resize import resize_image
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import (
     NEEDS_TOKENS_ONLY,
@@ -130,10 +130,7 @@ class PictureAllocator:
         and whatever `glance` raises.
         """
         prep = self._preprocessing
-        height_px, width_px = picture.shape[:2]
-        image = resize_image(picture, *smart_resize(height_px, width_px, prep.tile_px, prep.min_px, prep.max_px))
-        rows, cols = image.shape[0] // prep.tile_px, image.shape[1] // prep.tile_px
-        grid = TileGrid.of(rows * TILE_PX, cols * TILE_PX)
+        image, grid = prep.fit(picture)
         planes = FramePlanes("rgb", (resize_image(picture, grid.height_px, grid.width_px),))
         try:
             allocated = self._frames.allocate(planes, stamp)

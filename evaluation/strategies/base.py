@@ -13,8 +13,7 @@ import torch
 from arr_coc.qwen.flops import Flops
 from arr_coc.qwen.preprocess import Preprocessing, Rgb, to_tiles
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.resize import resize_image, smart_resize
-from arr_coc.types import NS_PER_S, TILE_PX, Encode, FramePacket, FrameStamp, TileGrid, TokenPacket
+from arr_coc.types import NS_PER_S, Encode, FramePacket, FrameStamp, TileGrid, TokenPacket
 from evaluation.errors import ChoiceError
 
 
@@ -69,11 +68,8 @@ class TiledFrame:
     @classmethod
     def fit(cls, prep: Preprocessing, frame: Rgb, stamp: FrameStamp) -> TiledFrame:
         """Raises ShapeError where the frame is too narrow."""
-        height_px, width_px = frame.shape[:2]
-        size = smart_resize(height_px, width_px, prep.tile_px, prep.min_px, prep.max_px)
-        rows, cols = size[0] // prep.tile_px, size[1] // prep.tile_px
-        grid = TileGrid.of(rows * TILE_PX, cols * TILE_PX)
-        return cls(resize_image(frame, *size), grid, prep.tile_px, stamp)
+        image, grid = prep.fit(frame)
+        return cls(image, grid, prep.tile_px, stamp)
 
     def tiles(self) -> npt.NDArray[np.uint8]:
         """Every tile in token order: [rows * cols, 3, tile_px, tile_px]."""

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from arr_coc.types import NS_PER_S, Feedback, FrameStamp, TokenPacket
+from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FrameStamp, TokenPacket
 from stream.clock import Clock
 from stream.errors import TransportError
 from stream.events import Glance, GlanceTiming
 from stream.protocol.codec import check_taught, feedback_of
 from stream.protocol.messages import GlanceReply
 from stream.transport import Envelope
-
-NS_PER_MS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, TokenPacket
+from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FramePacket, FrameStamp, TokenPacket
 from stream.answer.glance import GlanceCosts, GlanceOutcome, GlanceTracker
 from stream.clock import Clock
 from stream.errors import TransportError
@@ -27,8 +27,6 @@ from stream.protocol.messages import AnswerDelta, AnswerReply, GlanceReply, YesN
 from stream.recording.journal import Journal, JournalGlance
 from stream.transport import Envelope
 from stream.untrusted import ANSWER_CHARS_MAX, PIECES_MAX
-
-NS_PER_MS = 1_000_000
 
 _WORDS = re.compile(r"\w+(?:['’.,]\w+)*")
 

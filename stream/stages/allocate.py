@@ -25,7 +25,7 @@ from arr_coc.allocation.packets import (
 )
 from arr_coc.errors import BudgetError, StoreError, StoreReplaced, counted
 from arr_coc.ops.store.base import TextureView
-from arr_coc.types import NS_PER_S, Feedback, FramePacket, QueryEmbedding, TileGrid, TileMotion, TokenPacket
+from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FramePacket, QueryEmbedding, TileGrid, TileMotion, TokenPacket
 from stream.answer.glance import GlanceOutcome
 from stream.answer.latency import LatencyController
 from stream.answer.request import ClientOptions
@@ -57,8 +57,6 @@ from stream.transport import LinkPoller, Transport
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-
-NS_PER_MS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

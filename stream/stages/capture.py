@@ -6,7 +6,7 @@ import dataclasses
 import time
 from contextlib import closing
 
-from arr_coc.types import NS_PER_S, FramePlanes
+from arr_coc.types import NS_PER_MS, NS_PER_S, FramePlanes
 from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl
 from stream.media import PollableSource, Source, SourceFrame, SourceOutage, merge_metadata
@@ -14,8 +14,6 @@ from stream.protocol.buffers import Mailbox, SlotTable
 from stream.protocol.messages import Credit, End, FrameCaptured, SourceLost
 from stream.stages.base import CAPTURE_TEXTURE
 from stream.transport import Link, LinkPoller, Transport
-
-NS_PER_MS = 1_000_000
 
 
 class CaptureStage:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from arr_coc.types import FramePlanes, FrameStamp
+from arr_coc.types import NS_PER_MS, FramePlanes, FrameStamp
 from arr_coc.video.texture_updater import PendingUpdate, TextureUpdater
 from stream.control import WAIT_MS, RunControl
 from stream.protocol.buffers import Mailbox, SlotTable
@@ -22,7 +22,6 @@ from stream.transport import Link, LinkPoller, Transport
 LOSSLESS_CREDITS = 2
 """Frames on their way from capture: one that waits here while the next one is being decoded."""
 
-NS_PER_MS = 1_000_000
 
 _DISCONTINUITIES: dict[str, Discontinuity] = {
     "resolution": "resolution", "size": "resolution", "format": "format", "reconnect": "reconnect",

@@ -20,7 +20,7 @@ from arr_coc.errors import NonFiniteError, ShapeError
 from arr_coc.ops.pictures import Picture, Rgb
 from arr_coc.ops.store.base import MemoryTexels, TextureView
 from arr_coc.qwen.preprocess import MERGE, Preprocessing, fit_tiles, to_frames, to_patches, to_tiles
-from arr_coc.qwen.resize import resize_image, smart_resize, widened
+from arr_coc.qwen.resize import resize_image, widened
 from arr_coc.relevance.channels import TextureArray, texture_array
 from arr_coc.types import LEVELS, TILE_PX, FrameStamp, TileGrid, TileVersions
 
@@ -68,12 +68,8 @@ class ModelPicture:
 
 def model_picture(picture: Rgb, preprocessing: Preprocessing) -> ModelPicture:
     """A picture uint8 [H, W, 3], resized as the model's own processor does."""
-    prep, picture = preprocessing, widened(picture)
-    height_px, width_px = picture.shape[:2]
-    image = resize_image(picture, *smart_resize(height_px, width_px, prep.tile_px, prep.min_px, prep.max_px))
-    rows, cols = image.shape[0] // prep.tile_px, image.shape[1] // prep.tile_px
-    tiles = to_tiles(torch.from_numpy(image.copy()), prep.tile_px)
-    return ModelPicture(tiles, TileGrid.of(rows * TILE_PX, cols * TILE_PX))
+    image, grid = preprocessing.fit(widened(picture))
+    return ModelPicture(to_tiles(torch.from_numpy(image.copy()), preprocessing.tile_px), grid)
 
 
 def pictures_of(images: Picture | Sequence[Picture | Sequence[Picture]], prep: Preprocessing) -> list[ModelPicture]:
