@@ -78,9 +78,9 @@ def test_frames_of_a_video_lie_evenly_in_it(folder: Path) -> None:
         ({**GOOD, "answers": [3]}, 'it needs "answers"'),
         ({**GOOD, "image": "none.png"}, r"there is no file .*none.png; put it there, or correct the path in .image."),
         ({**GOOD, "image": "broken.png"}, "broken.png is not an image that can be read; convert it"),
-        ({**GOOD, "boxes": [[1, 2, 3]]}, r'"boxes" holds \[left, top, right, bottom\] in pixels'),
-        ({**GOOD, "boxes": [[9, 2, 3, 8]]}, '"boxes" holds'),
-        ({**GOOD, "boxes": "all"}, '"boxes" holds'),
+        ({**GOOD, "boxes": [[1, 2, 3]]}, r"a box is \[left, top, right, bottom\] in pixels"),
+        ({**GOOD, "boxes": [[9, 2, 3, 8]]}, "left of its right and above its bottom"),
+        ({**GOOD, "boxes": "all"}, 'it needs "boxes", a list of'),
     ],
 )
 def test_a_line_that_does_not_hold_is_named_with_a_remedy(

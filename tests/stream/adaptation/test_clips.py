@@ -126,8 +126,11 @@ def test_labels_are_lessons_with_boxes_in_the_pixels_that_the_frame_has_now(tmp_
         ({"question": "?", "boxes": [[0, 0, 1, 1]]}, "needs one of image, frames and video, and has none"),
         ({"image": "a.png", "video": "b", "question": "?"}, "has image and video; name one"),
         ({"image": "a.png", "boxes": [[0, 0, 1, 1]]}, 'it needs "question", a text; got None'),
-        ({"image": 3, "question": "?", "boxes": [[0, 0, 1, 1]]}, '"image" must name a file; got 3'),
-        ({"frames": [], "question": "?", "boxes": [[0, 0, 1, 1]]}, '"frames" must name a file'),
+        ({"image": 3, "question": "?", "boxes": [[0, 0, 1, 1]]}, 'it needs "image", a text; got 3'),
+        (
+            {"frames": [], "question": "?", "boxes": [[0, 0, 1, 1]]},
+            'it needs "frames", a list of at least one text',
+        ),
         ({"image": "no.png", "question": "?", "boxes": [[0, 0, 1, 1]]}, "there is no file .*no.png"),
         ({"image": "a.png", "question": "?"}, r'it needs "boxes", a list of \[left'),
         ({"image": "a.png", "question": "?", "boxes": [[0, 0, 1]]}, r"a box is \[left, top, right, bottom\] in pixels"),
