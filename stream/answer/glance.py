@@ -12,7 +12,7 @@ from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FrameStamp, TokenPacket
 from stream.clock import Clock
 from stream.errors import TransportError
 from stream.events import Glance, GlanceTiming
-from stream.protocol.codec import check_taught, feedback_of
+from stream.protocol.codec import feedback_on
 from stream.protocol.messages import GlanceReply
 from stream.transport import Envelope
 
@@ -87,10 +87,9 @@ class GlanceTracker:
         self.request = None
         feedback, error = None, None
         try:
-            feedback = feedback_of(reply, received.parts)
-            check_taught(feedback, request.packet.stamp, request.packet.grid)
+            feedback = feedback_on(reply, received.parts, request.packet.stamp, request.packet.grid)
         except TransportError as unusable:
-            feedback, error = None, unusable
+            error = unusable
         ms = (self._clock.now_ns() - request.sent_ns) / NS_PER_MS
         before = self._costs
         self._costs = GlanceCosts(

@@ -22,7 +22,7 @@ from stream.events import (
     YesNoTiming,
 )
 from stream.protocol.buffers import SharedFrameWriter
-from stream.protocol.codec import check_taught, feedback_of
+from stream.protocol.codec import feedback_on
 from stream.protocol.messages import AnswerDelta, AnswerReply, GlanceReply, YesNoReply
 from stream.recording.journal import Journal, JournalGlance
 from stream.transport import Envelope
@@ -343,12 +343,10 @@ class RequestTracker:
     ) -> Feedback | None:
         """Return a reply's feedback; None where it is unusable, which makes the answer no worse."""
         try:
-            feedback = feedback_of(reply, received.parts)
-            check_taught(feedback, request.stamp, request.packet.grid)
+            return feedback_on(reply, received.parts, request.stamp, request.packet.grid)
         except TransportError as error:
             self._feedback_error = error
             return None
-        return feedback
 
     def _write_snapshot(self, packet: FramePacket) -> bool:
         """Write the image of a whole frame to the snapshot, where there is one."""

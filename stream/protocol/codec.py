@@ -184,6 +184,15 @@ def checked_feedback(feedback: Feedback) -> Feedback:
     return feedback
 
 
+def feedback_on(
+    message: AnswerReply | YesNoReply | GlanceReply, parts: Sequence[Part], stamp: FrameStamp, grid: TileGrid
+) -> Feedback | None:
+    """Return the feedback that a reply about this frame carries, if any. Raises TransportError where it is unusable."""
+    feedback = feedback_of(message, parts)
+    check_taught(feedback, stamp, grid)
+    return feedback
+
+
 def check_taught(feedback: Feedback | None, stamp: FrameStamp, grid: TileGrid) -> None:
     """Raises TransportError for feedback on what is not in the frame that was asked about, or on one to come."""
     if feedback is None or feedback.stamp.epoch != stamp.epoch:
