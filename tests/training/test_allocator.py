@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,14 +48,6 @@ def qwen() -> QwenVL:
 @pytest.fixture(scope="module")
 def cases() -> list[AllocatorCase]:
     return list(cases_of(random_samples("train", 0, CLIPS)))
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def test_samples_are_the_same_on_every_call_and_others_in_each_split() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,6 @@ from tests.support.models import tiny_folder
 pytestmark = pytest.mark.slow
 
 LORA = LoraConfig(r=4, target_modules=r".*language_model.*\.(q_proj|v_proj)", modules_to_save=["allocator"])
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture
