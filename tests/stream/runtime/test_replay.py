@@ -8,16 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cv2
 import msgspec
+import numpy as np
 import pytest
 
-from arr_coc.types import FrameStamp, TileGrid
+from arr_coc.types import LEVELS, REGION_SHAPES, FrameStamp, TileGrid
 from stream.answer.model import Packet
 from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, StandingQueryConfig
 from stream.errors import RecordingError
 from stream.events import Answer, Event, FrameReady, QueryChanged, Restarted, Summary, YesNoResult
-from stream.protocol.codec import token_message
-from stream.protocol.messages import Cancel, Connect, ServerHello, TurnExpired
+from stream.protocol.codec import token_message, token_packet
+from stream.protocol.messages import Cancel, Connect, ServerHello, TokenPacketMessage, TurnExpired
 from stream.recording.format import (
     AnyRecord,
     EventRecord,
@@ -26,6 +28,7 @@ from stream.recording.format import (
     SentMessage,
     SessionStarted,
     compress_arrays,
+    decompress_arrays,
 )
 from stream.recording.identity import AnswerProvenance, answer_provenance, parse_provenance
 from stream.runtime.pipeline import Pipeline
@@ -68,11 +71,15 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def record(
-    video: str, folder: Path, on_event: Callable[[Pipeline, Event], None] | None = None, **answer: Any
+    video: str,
+    folder: Path,
+    on_event: Callable[[Pipeline, Event], None] | None = None,
+    allocate: AllocateConfig | None = None,
+    **answer: Any,
 ) -> list[Event]:
     config = Config(
         source=video,
-        allocate=AllocateConfig(budget=12),
+        allocate=allocate or AllocateConfig(budget=12),
         answer=AnswerConfig(every_s=1.0, **answer),
         output=OutputConfig(record=str(folder)),
         pipeline=PipelineConfig(single_process=True),
@@ -109,6 +116,25 @@ def test_a_recorded_run_gives_the_same_answers_again(video: str, tmp_path: Path,
     assert (summary.answers, summary.looks, summary.differing, summary.unanswered) == (4, 0, 0, 0)
     assert (summary.damage, summary.first_s) == ((), None)
     assert summary.recorded == recorded_events[-1]
+
+
+def test_wide_regions_come_back_from_a_recording(tmp_path: Path) -> None:
+    page = np.full((384, 768, 3), 240, np.uint8)
+    for row in range(40, 384, 64):
+        cv2.putText(page, "lines of text that are read along", (16, row), cv2.FONT_HERSHEY_SIMPLEX, 1.2, (0, 0, 0), 3)
+    video = make_video(tmp_path / "page.mp4", [page] * 12, 10)
+    shown = AllocateConfig(budget=72, wide=True)
+    record(str(video), tmp_path / "a", allocate=shown)
+    recording = Recording(tmp_path / "a")
+    packets = [
+        token_packet(one.message, decompress_arrays(one))
+        for one in recording.records()
+        if isinstance(one, SentMessage) and isinstance(one.message, TokenPacketMessage)
+    ]
+    codes = {code for packet in packets for code in packet.regions[:, 0].tolist()}
+    assert codes & set(range(LEVELS, len(REGION_SHAPES)))
+    _, summary = replayed(recording)
+    assert (summary.answers, summary.differing, summary.unanswered, summary.damage) == (3, 0, 0, ())
 
 
 def test_a_recording_is_whole_when_its_run_tells_the_summary(video: str, tmp_path: Path) -> None:
