@@ -16,7 +16,7 @@ from arr_coc.allocation.packets import SCORES
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.relevance.balancing import AdaptiveTensionBalancer
-from evaluation.strategies.arr_coc import ARR_COC
+from evaluation.strategies.arr_coc import ARR_COC, ARR_COC_GLANCE
 from evaluation.strategies.base import Ask, Reply, Strategy
 
 
@@ -46,7 +46,7 @@ def ablated(qwen: QwenVL, kept: tuple[str, ...]) -> QwenVL:
     return replace(qwen, allocator=layer)
 
 
-def _strategy(name: str, kept: tuple[str, ...], base: Strategy = ARR_COC) -> Strategy:
+def _strategy(name: str, kept: tuple[str, ...], base: Strategy) -> Strategy:
     def answer(qwen: QwenVL, ask: Ask) -> Reply:
         return base.answer(ablated(qwen, kept), ask)
 
@@ -59,5 +59,7 @@ def _all_of(base: Strategy) -> list[Strategy]:
     return [*alone, *left_out]
 
 
-ABLATIONS: dict[str, Strategy] = {strategy.name: strategy for strategy in _all_of(ARR_COC)}
+ABLATIONS: dict[str, Strategy] = {
+    strategy.name: strategy for base in (ARR_COC, ARR_COC_GLANCE) for strategy in _all_of(base)
+}
 """The strategies by name; asked for by name only."""

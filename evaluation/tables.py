@@ -1,0 +1,258 @@
+"""Tables of the documents, made of the committed figures: `python -m evaluation.tables [--check]`.
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; the rest of a document is left as it is. With --check
+nothing is written, and tables that differ from the figures end with status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from arr_coc.allocation.packets import SCORES
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = Path(__file__).parent / "results"
+DOCUMENTS = ("README.md", "evaluation/README.md", "models/scenes-tiny/README.md")
+_BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+SHARES = ("27%", "10%")
+MEASURED = ("still", "video", "text")
+NONE = "–"
+
+Line = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A row of a table: what it is called, and the cells that it shows."""
+
+    label: str
+    results: str
+    strategy: str
+    budgets: tuple[str, ...] = SHARES
+
+    def cells(self, suite: str) -> list[dict[str, Any] | None]:
+        """The cells of a suite, one for each budget; None where that was not measured."""
+        return [_cells(self.results).get((suite, self.strategy, budget)) for budget in self.budgets]
+
+    def shown(self, suite: str, value: Callable[[dict[str, Any]], float], digits: int = 0, unit: str = " %") -> str:
+        """The values at each budget, in one field of a table."""
+        found = [NONE if cell is None else f"{value(cell):.{digits}f}" for cell in self.cells(suite)]
+        return NONE if set(found) == {NONE} else " / ".join(found) + unit
+
+
+def right(cell: dict[str, Any]) -> float:
+    """Right answers in per cent."""
+    return 100 * float(cell["accuracy"])
+
+
+def markdown(head: Sequence[str], lines: Iterable[Line]) -> str:
+    """A table of Markdown, which ends with a line break."""
+    rows = [tuple(head), ("---",) * len(head), *lines]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _of_suites(title: str, suites: Sequence[str], ways: Iterable[Way], digits: int = 0) -> str:
+    return markdown(
+        (title, *suites), ((way.label, *(way.shown(suite, right, digits) for suite in suites)) for way in ways)
+    )
+
+
+def glances() -> str:
+    """What a glance brings to an allocator that was not trained, beside one that was."""
+    ways = (
+        Way("all tokens", "whole", "full", ("100%",)),
+        Way("trained allocator", "whole", "arr-coc"),
+        Way("untrained, with a glance", "glance-untrained", "arr-coc-glance"),
+        Way("untrained, without", "glance-untrained", "arr-coc"),
+        Way("untrained, without, `topk`", "glance-untrained", "arr-coc-topk"),
+    )
+    return _of_suites("right, 27 / 10 %", MEASURED, ways)
+
+
+def scores(results: str, strategy: str) -> str:
+    """What each score brings: alone, left out, all."""
+    ways = [Way("all three", results, strategy)]
+    ways += [Way(f"{score} alone", results, f"{strategy}-only-{score}") for score in SCORES]
+    ways += [Way(f"without {score}", results, f"{strategy}-without-{score}") for score in SCORES]
+    return _of_suites("right, 27 / 10 %", MEASURED, ways)
+
+
+def strategies() -> str:
+    """All strategies and suites."""
+    names = dict.fromkeys(strategy for _, strategy, _ in _cells("scenes-tiny"))
+    names.pop("full")
+    ways = [Way("`full` (100 %)", "scenes-tiny", "full", ("100%",))]
+    ways += [Way(f"`{name}`", "scenes-tiny", name) for name in names]
+    return _of_suites("right, 27 / 10 %", (*MEASURED, "camouflage", "pan"), ways)
+
+
+def whole() -> str:
+    """All 300 questions of the suites, and what of the knowledge is kept."""
+    full, ours, smaller = (
+        Way("`full`", "whole", "full", ("100%",)),
+        Way("`arr-coc`", "whole", "arr-coc"),
+        Way("`smaller`", "whole", "smaller"),
+    )
+
+    def kept(suite: str) -> str:
+        (known,) = full.cells(suite)
+        return NONE if known is None else ours.shown(suite, lambda cell: 100 * right(cell) / right(known))
+
+    lines = [(way.label, *(way.shown(suite, right, 1) for suite in MEASURED)) for way in (full, ours, smaller)]
+    lines.insert(2, ("… of what all tokens know", *map(kept, MEASURED)))
+    return markdown(("right, 100 % or 27 / 10 %", *MEASURED), lines)
+
+
+def feedback() -> str:
+    """What answers teach, in points, with the interval of the pairs."""
+    lines: list[Line] = []
+    for label, results in (
+        ("untrained, as for any other model", "feedback-untrained"),
+        ("trained for this model", "feedback"),
+    ):
+        effects = {
+            (one["suite"], one["budget"]): one for one in _results(results)["effects"] if one["part"] == "feedback"
+        }
+        for budget in SHARES:
+            told = (_points(effects[suite, budget]) for suite in MEASURED)
+            lines.append((label if budget == SHARES[0] else "", budget.replace("%", " %"), *told))
+    return markdown(("allocator", "tokens", *MEASURED), lines)
+
+
+def _points(effect: dict[str, Any]) -> str:
+    """A difference with its interval; bold where that is above 0."""
+    low, high = (_signed(100 * effect[end]) for end in ("low", "high"))
+    told = f"{_signed(100 * effect['difference'], plus=True)} ({low} to {high})"
+    bold = f"**{told}**" if effect["low"] > 0 else told
+    return f"{bold}, shown {_signed(100 * effect['covered'], digits=0, plus=True)}"
+
+
+def _signed(number: float, digits: int = 1, *, plus: bool = False) -> str:
+    told = f"{abs(number):.{digits}f}"
+    if float(told) == 0:
+        return told
+    return f"− {told}" if number < 0 else f"+ {told}" if plus else told
+
+
+def presence() -> str:
+    """What a model says is there, before and after calibration."""
+    figures = _results("presence")
+    labels = {
+        "present": "it is there",
+        "absent": "another of its kind",
+        "colour": "a colour of no scene",
+        "shape": "a shape of no scene",
+        "absurd": "something absurd",
+    }
+    lines = []
+    for kind, label in labels.items():
+        shares = [
+            figures[when][kind][name]
+            for when in ("before", "after")
+            for name in ("true_yes" if kind == "present" else "false_yes", "surely")
+        ]
+        auc = figures["auc"].get(kind)
+        told = (*(f"{100 * share:.0f} %" for share in shares), NONE if auc is None else f"{auc:.3f}")
+        lines.append((label, *told, f"{100 * figures['unseen'][kind]:.0f} %"))
+    return markdown(("", "own odds: yes", "surely", "calibrated: yes", "surely", "AUC", "refused by `--until`"), lines)
+
+
+def costs() -> str:
+    """Right answers of `still`, visual tokens and work of the strategies that a user would compare."""
+    suite = "still"
+    lines = []
+    for way in (
+        Way("all tokens", "scenes-tiny", "full", ("100%",)),
+        Way("ARR-COC, 27 / 10 % of the tokens", "scenes-tiny", "arr-coc"),
+        Way("the picture scaled down to as many tokens", "scenes-tiny", "smaller"),
+        Way("an even grid", "scenes-tiny", "grid"),
+        Way("EVS, which drops tiles that did not change", "scenes-tiny", "evs"),
+        Way("DivPrune, which encodes all tokens first", "scenes-tiny", "divprune"),
+        Way("PyramidDrop, likewise", "scenes-tiny", "pyramiddrop"),
+        Way("FastV, likewise", "scenes-tiny", "fastv"),
+    ):
+        tokens = way.shown(suite, lambda cell: cell["tokens"], unit="")
+        gflops = way.shown(suite, lambda cell: cell["flops"]["total"] / 1e9, 1, unit="")
+        lines.append((way.label, way.shown(suite, right), tokens, gflops))
+    return markdown(("shown to the model", "correct", "visual tokens", "GFLOPs"), lines)
+
+
+def kinds() -> str:
+    """Right answers of `still` by kind of question, the best known first."""
+    labels = {
+        "number": "which number",
+        "word": "which word",
+        "count": "how many",
+        "exists": "is there a …",
+        "describe": "describe (share of its facts)",
+    }
+    ways = (Way("all", "scenes-tiny", "full", ("100%",)), Way("ours", "scenes-tiny", "arr-coc"))
+    measured = [cell for way in ways for cell in way.cells("still") if cell is not None]
+    order = sorted(measured[0]["kinds"], key=lambda kind: -measured[0]["kinds"][kind]["accuracy"])
+    lines = [
+        (labels.get(kind, kind), *(f"{100 * cell['kinds'][kind]['accuracy']:.0f} %" for cell in measured))
+        for kind in order
+    ]
+    lines.append(("**all**", *(f"**{right(cell):.0f} %**" for cell in measured)))
+    return markdown(("`still`, kind of question", "all tokens", "27 %", "10 %"), lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "glances": glances,
+    "scores-trained": lambda: scores("scores", "arr-coc"),
+    "scores-glanced": lambda: scores("scores-glanced", "arr-coc-glance"),
+    "strategies": strategies,
+    "whole": whole,
+    "feedback": feedback,
+    "presence": presence,
+    "costs": costs,
+    "kinds": kinds,
+}
+
+
+@cache
+def _results(name: str) -> dict[str, Any]:
+    figures: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
+    return figures
+
+
+@cache
+def _cells(name: str) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """Cells by suite, strategy and budget."""
+    return {(cell["suite"], cell["strategy"], cell["budget"]): cell for cell in _results(name)["cells"]}
+
+
+def filled(text: str) -> str:
+    """A document with its tables made anew. Raises KeyError for a table that there is not."""
+    return _BLOCK.sub(lambda block: block[1] + TABLES[block["name"]]() + block[3], text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="only say which documents differ")
+    only_check = parser.parse_args(arguments).check
+    differing = []
+    for name in DOCUMENTS:
+        path = ROOT / name
+        text = path.read_text("utf-8")
+        made = filled(text)
+        if made != text:
+            differing.append(name)
+            if not only_check:
+                path.write_text(made, "utf-8")
+    for name in differing:
+        print(f"{name}: its tables {'differ from' if only_check else 'were made anew from'} the figures")
+    return 1 if only_check and differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
