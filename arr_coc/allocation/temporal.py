@@ -53,7 +53,8 @@ class TemporalBlend:
         """Tiles moved so with the frame to come; those that come into view have no past."""
         past = self._past
         if past is not None:
-            self._past = _Past(*(warp.sample(of, np.nan) for of in (past.blended, past.held, past.appearance)))
+            moved = warp.sample(np.concatenate([past.blended[None], past.held[None], past.appearance]), np.nan)
+            self._past = _Past(moved[0], moved[1], moved[2:])
             self._settled = False
 
     def replace(self, relevance: torch.Tensor) -> Map:

@@ -74,18 +74,20 @@ class Warp:
         read = _read_exactly(way, newer.origin)
         apart = _at_borders(way)
         if apart.any():
-            read[:, apart] = self._way_of_the_same_thing(way, newer)[:, apart]
+            read[:, apart] = self._way_of_the_same_thing(way, newer, apart)
         return Warp(newer.origin + read, newer.newest)
 
-    def _way_of_the_same_thing(self, way: Map, newer: Warp) -> Map:
-        """Of the nine tiles around where each tile came from, the way of that which last moved most like it."""
+    def _way_of_the_same_thing(self, way: Map, newer: Warp, apart: npt.NDArray[np.bool_]) -> Map:
+        """For each of n tiles `apart` bool [gh, gw], of the nine tiles around where it came from, the way of that which
+        last moved most like it: float32 [2, n]."""
         rows, cols = way.shape[1:]
-        row, col = np.rint(newer.origin).astype(np.intp)
-        best, chosen = np.full((rows, cols), np.inf, np.float32), np.zeros_like(way)
+        origin, newest = newer.origin[:, apart], newer.newest[:, apart]
+        row, col = np.rint(origin).astype(np.intp)
+        best, chosen = np.full(origin.shape[1], np.inf, np.float32), np.zeros_like(origin)
         for down, right in sorted(np.ndindex(3, 3), key=lambda at: abs(at[0] - 1) + abs(at[1] - 1)):
             at = np.clip(row + down - 1, 0, rows - 1), np.clip(col + right - 1, 0, cols - 1)
-            unlike = np.abs(self.newest[:, at[0], at[1]] - newer.newest).max(axis=0)
-            unlike += NEAR_TILES * np.hypot(at[0] - newer.origin[0], at[1] - newer.origin[1])
+            unlike = np.abs(self.newest[:, at[0], at[1]] - newest).max(axis=0)
+            unlike += NEAR_TILES * np.hypot(at[0] - origin[0], at[1] - origin[1])
             better = unlike < best
             best = np.where(better, unlike, best)
             chosen = np.where(better, way[:, at[0], at[1]], chosen)
@@ -105,42 +107,51 @@ class Warp:
         """
         maps = values.reshape(-1, *values.shape[-2:]).astype(np.float32)
         unknown = np.isnan(maps)
-        if unknown.any():
-            known = np.stack([_read(of, self.origin) for of in (~unknown).astype(np.float32)])
-            read = np.stack([_read(of, self.origin) for of in np.where(unknown, np.float32(0), maps)])
-            there = self.inside & (known >= KNOWN)
-            moved = np.where(there, read / np.maximum(known, np.float32(1e-6)), np.float32(entering))
-        else:
-            read = np.stack([_read(of, self.origin) for of in maps])
-            moved = np.where(self.inside, read, np.float32(entering))
+        if not unknown.any():
+            return np.where(self.inside, self._read(maps), np.float32(entering)).reshape(values.shape)
+        if (unknown == unknown[0]).all():
+            unknown = unknown[:1]  # mostly the same tiles of all maps came into view
+        weights = (~unknown).astype(np.float32)
+        read = self._read(np.concatenate([weights, np.where(unknown, np.float32(0), maps)]))
+        known, moved = read[: len(weights)], read[len(weights) :]
+        there = self.inside & (known >= KNOWN)
+        moved = np.where(there, moved / np.maximum(known, np.float32(1e-6)), np.float32(entering))
         return moved.reshape(values.shape)
 
     def nearest(self, values: npt.NDArray[Any], entering: float) -> npt.NDArray[Any]:
         """The same for values that do not mix: those of the nearest tile, in their own dtype."""
-        rows, cols = self.origin.shape[1:]
-        row, col = np.rint(self.origin).astype(np.int64)
-        taken = values[..., np.clip(row, 0, rows - 1), np.clip(col, 0, cols - 1)]
+        taken = values.reshape(-1, self._nearest.size)[:, self._nearest].reshape(values.shape)
         return np.where(self.inside, taken, np.asarray(entering, values.dtype))
 
+    @cached_property
+    def _nearest(self) -> npt.NDArray[np.intp]:
+        """For each tile, counted row by row, the tile nearest to where it was: int [gh · gw]."""
+        rows, cols = self.origin.shape[1:]
+        row, col = np.rint(self.origin).astype(np.intp)
+        return np.asarray(np.clip(row, 0, rows - 1) * cols + np.clip(col, 0, cols - 1)).ravel()
 
-def _read(values: Map, origin: Map) -> Map:
-    """Bilinear values of a map [gh, gw] at float places [2, gh, gw]; beyond the edge, those of the edge."""
-    row, col = origin
-    return np.asarray(cv2.remap(values, col, row, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE), np.float32)
+    def _read(self, maps: Map) -> Map:
+        """Bilinear values of maps [C, gh, gw]; beyond the edge, those of the edge. All are read at once."""
+        row, col = self.origin
+        together = np.ascontiguousarray(maps.transpose(1, 2, 0))
+        read = cv2.remap(together, col, row, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+        return np.ascontiguousarray(read.reshape(together.shape).transpose(2, 0, 1))
 
 
 def _read_exactly(values: Map, origin: Map) -> Map:
-    """The same for maps [C, gh, gw], up to a tile beyond the edge along their slope. OpenCV rounds places to a 32nd of
-    a tile, which would add up over frames."""
+    """Bilinear values of maps [C, gh, gw] at float places [2, gh, gw], up to a tile beyond the edge along their slope.
+    OpenCV rounds places to a 32nd of a tile, which would add up over frames."""
     rows, cols = values.shape[1:]
     row, col = np.clip(origin[0], -1, rows), np.clip(origin[1], -1, cols)
-    top = np.clip(np.floor(row), 0, max(rows - 2, 0)).astype(np.intp)
-    left = np.clip(np.floor(col), 0, max(cols - 2, 0)).astype(np.intp)
-    bottom, right = np.minimum(top + 1, rows - 1), np.minimum(left + 1, cols - 1)
-    down, across = row - top, col - left
-    above = values[:, top, left] * (1 - across) + values[:, top, right] * across
-    below = values[:, bottom, left] * (1 - across) + values[:, bottom, right] * across
-    return np.asarray(above * (1 - down) + below * down, np.float32)
+    top = np.clip(np.floor(row), 0, max(rows - 2, 0))
+    left = np.clip(np.floor(col), 0, max(cols - 2, 0))
+    corner = (top * cols + left).astype(np.intp)
+    right, below = min(1, cols - 1), cols * min(1, rows - 1)
+    together = np.ascontiguousarray(values.reshape(len(values), -1).T)
+    down, across = (row - top)[..., None], (col - left)[..., None]
+    above = together[corner] + across * (together[corner + right] - together[corner])
+    under = together[corner + below] + across * (together[corner + below + right] - together[corner + below])
+    return np.ascontiguousarray((above + down * (under - above)).transpose(2, 0, 1), np.float32)
 
 
 def _at_borders(way: Map) -> npt.NDArray[np.bool_]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
 from arr_coc.types import TILE_PX
 
 Floats = npt.NDArray[np.float32]
+Luma = npt.NDArray[np.uint8]
+Fit = npt.NDArray[np.float64]
 
 START_SCALE_PX, END_SCALE_PX = 64.0, 2.0
 SCALE_STEP = 0.5
@@ -28,6 +31,9 @@ AFFINE_SPREAD_TILES = 1.0
 
 TILES_USED = 300
 """Of more tiles every n-th is fitted."""
+
+LEAST_BEND_TEXELS = 0.125
+"""Zooms and turns that move the picture's edges by less are none where a picture is moved."""
 
 _RIDGE = 1e-3  # tiles; keeps the fit of tiles in one line from an arbitrary slope across it
 
@@ -49,20 +55,29 @@ class CameraMotion:
 
     def over(self, rows: int, cols: int) -> tuple[Floats, Floats]:
         """Return the motion (dy_px, dx_px) of each tile of a grid: float32 [rows, cols] each."""
-        row, col = np.mgrid[0:rows, 0:cols]
-        dy, dx = (m[0] * row + m[1] * col + m[2] for m in self.matrix)
-        return dy.astype(np.float32), dx.astype(np.float32)
+        m = self.matrix.astype(np.float32)
+        row, col = np.arange(rows, dtype=np.float32)[:, None], np.arange(cols, dtype=np.float32)
+        return m[0, 0] * row + (m[0, 1] * col + m[0, 2]), m[1, 0] * row + (m[1, 1] * col + m[1, 2])
 
-    def warp(self, texels: int) -> npt.NDArray[np.float64]:
-        """Return the matrix [2, 3] that `cv2.warpAffine` takes, with WARP_INVERSE_MAP, to bring the picture before
-        to where it is now; a tile has `texels` × `texels` texels."""
+    def moved(self, picture: Luma, texels: int) -> Luma:
+        """A picture uint8 [rows · texels, cols · texels] of this frame's tiles, brought to where its content is now."""
+        height, width = picture.shape
         texel_px = TILE_PX / texels
         (a, b, ty), (c, d, tx) = self.matrix / texel_px
+        rows, cols = height / texels, width / texels
+        if max(abs(a) + abs(c), abs(b) + abs(d)) * max(rows, cols) < 2 * LEAST_BEND_TEXELS:
+            # One shift for all of it, several times as fast as an affine warp.
+            dy, dx = (m[0] * (rows - 1) / 2 + m[1] * (cols - 1) / 2 + m[2] for m in self.matrix / texel_px)
+            middle = (width - 1) / 2 - dx, (height - 1) / 2 - dy
+            return np.asarray(cv2.getRectSubPix(picture, (width, height), middle), np.uint8)
         # tile coordinates of a texel: (texel + 0.5) / texels - 0.5
         offset = 0.5 / texels - 0.5
         down = [-b / texels, 1 - a / texels, -(ty + (a + b) * offset)]
         across = [1 - d / texels, -c / texels, -(tx + (c + d) * offset)]
-        return np.array([across, down], np.float64)
+        flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+        inverse = np.array([across, down], np.float64)
+        warped = cv2.warpAffine(picture, inverse, (width, height), flags=flags, borderMode=cv2.BORDER_REPLICATE)
+        return np.asarray(warped, np.uint8)
 
 
 def fit_camera(dy_px: Floats, dx_px: Floats, weights: Floats) -> CameraMotion | None:
@@ -71,30 +86,41 @@ def fit_camera(dy_px: Floats, dx_px: Floats, weights: Floats) -> CameraMotion | 
     Iteratively reweighted least squares with Geman and McClure's weights and graduated non-convexity (Blake and
     Zisserman, Visual Reconstruction, 1987): it begins with all tiles and ends with those that agree.
     """
-    at = np.argwhere(weights > 0)
-    if len(at) < LEAST_TILES:
+    row, col = np.nonzero(weights)
+    if len(row) < LEAST_TILES:
         return None
-    at = at[:: -(-len(at) // TILES_USED)]
-    moved = np.stack([dy_px[tuple(at.T)], dx_px[tuple(at.T)]], axis=1).astype(np.float64)
-    trust = weights[tuple(at.T)].astype(np.float64)
-    spread = at.std(axis=0).min()
-    affine = len(at) >= AFFINE_TILES and spread >= AFFINE_SPREAD_TILES
-    centre = at.mean(axis=0)
-    design = np.column_stack([at - centre, np.ones(len(at))]) if affine else np.ones((len(at), 1))
-    fitted = np.zeros((design.shape[1], 2))
+    every = -(-len(row) // TILES_USED)
+    row, col = row[::every], col[::every]
+    moved: Fit = np.array([dy_px[row, col], dx_px[row, col]], np.float64).T
+    trust: Fit = weights[row, col].astype(np.float64)
+    places = np.array([row, col], np.float64).T
+    centre = places.mean(axis=0)
+    affine = len(row) >= AFFINE_TILES and places.std(axis=0).min() >= AFFINE_SPREAD_TILES
+    design = np.column_stack([places - centre, np.ones(len(row))]) if affine else np.ones((len(row), 1))
+    fitted = _fitted(moved, design, trust)
+    agree = _squares(moved - design @ fitted) <= (INLIER_PX + INLIER_SHARE * np.sqrt(_squares(moved))) ** 2
+    support = float(trust @ agree / trust.sum())
+    if np.count_nonzero(agree) < LEAST_TILES or support < LEAST_SUPPORT:
+        return None
+    slopes = fitted[:2].T if affine else np.zeros((2, 2))
+    return CameraMotion(np.column_stack([slopes, fitted[-1] - slopes @ centre]), support)
+
+
+def _fitted(moved: Fit, design: Fit, trust: Fit) -> Fit:
+    """Parameters [k, 2] that map places [n, k] to how most of them moved [n, 2]."""
+    ridge = _RIDGE * np.eye(design.shape[1])
+    fitted: Fit = np.zeros((design.shape[1], 2))
     fitted[-1] = np.median(moved, axis=0)
     scale_px = START_SCALE_PX
     while scale_px >= END_SCALE_PX:
         for _ in range(2):
-            residual = ((moved - design @ fitted) ** 2).sum(axis=1)
-            share = trust / (1 + residual / scale_px**2) ** 2
-            normal = design.T @ (design * share[:, None]) + _RIDGE * np.eye(design.shape[1])
-            fitted = np.linalg.solve(normal, design.T @ (moved * share[:, None]))
+            off = 1 + _squares(moved - design @ fitted) / scale_px**2
+            weighted = design * (trust / (off * off))[:, None]
+            fitted = np.asarray(np.linalg.solve(design.T @ weighted + ridge, weighted.T @ moved), np.float64)
         scale_px *= SCALE_STEP
-    departure = np.linalg.norm(moved - design @ fitted, axis=1)
-    inliers = departure <= INLIER_PX + INLIER_SHARE * np.linalg.norm(moved, axis=1)
-    support = float(trust[inliers].sum() / trust.sum())
-    if inliers.sum() < LEAST_TILES or support < LEAST_SUPPORT:
-        return None
-    slopes = fitted[:2].T if affine else np.zeros((2, 2))
-    return CameraMotion(np.column_stack([slopes, fitted[-1] - slopes @ centre]), support)
+    return fitted
+
+
+def _squares(vectors: Fit) -> Fit:
+    """Squared length of vectors [n, 2]: [n]."""
+    return np.einsum("ij,ij->i", vectors, vectors)

@@ -37,12 +37,14 @@ class Thumbnail:
     """`luma` uint8 [h, w], each texel a box mean of `texel_px` × `texel_px` pixels; `chroma` its u and v, where it
     has any.
 
-    `downscaled` uint8 [3, 36, 64] (y, u, v) shows the whole frame.
+    `downscaled` uint8 [3, 36, 64] (y, u, v) shows the whole frame. `halvings` are the first plane, halved once, twice
+    and so on.
     """
 
     luma: npt.NDArray[np.uint8]
     texel_px: int
     chroma: tuple[npt.NDArray[np.uint8], ...]
+    halvings: tuple[npt.NDArray[np.uint8], ...] = ()
 
     @classmethod
     def of(cls, planes: FramePlanes) -> Thumbnail:
@@ -50,11 +52,14 @@ class Thumbnail:
         texel_px = 1
         while planes.width_px // texel_px > LUMA_WIDTH_PX and planes.height_px // texel_px > 1:
             texel_px *= 2
-        first = _halved(planes.planes[0], texel_px)
+        levels = [planes.planes[0]]
+        for _ in range(texel_px.bit_length() - 1):
+            levels.append(halved(levels[-1], 2))
+        first, halvings = levels[-1], tuple(levels[1:])
         if planes.layout == "rgb":
             luma, v, u = cv2.split(cv2.cvtColor(first, cv2.COLOR_RGB2YCrCb))
-            return cls(luma, texel_px, (u, v))
-        return cls(first, texel_px, tuple(_halved(plane, texel_px // 2) for plane in planes.planes[1:]))
+            return cls(luma, texel_px, (u, v), halvings)
+        return cls(first, texel_px, tuple(halved(plane, texel_px // 2) for plane in planes.planes[1:]), halvings)
 
     @cached_property
     def downscaled(self) -> npt.NDArray[np.uint8]:
@@ -64,7 +69,9 @@ class Thumbnail:
         return downscaled
 
 
-def _halved(plane: npt.NDArray[np.uint8], factor: int) -> npt.NDArray[np.uint8]:
+def halved(plane: npt.NDArray[np.uint8], factor: int) -> npt.NDArray[np.uint8]:
+    """Means over `factor` × `factor` samples, a power of two, by halving again and again; of odd sizes the last row or
+    column is left out."""
     while factor > 1 and min(plane.shape[:2]) > 1:
         height, width = plane.shape[0] // 2, plane.shape[1] // 2
         plane = cv2.resize(plane[: height * 2, : width * 2], (width, height), interpolation=cv2.INTER_AREA)
@@ -362,4 +369,4 @@ class _FinePair:
         texel_px = self.texel_px
         part = planes.planes[0][top * texel_px : (top + rows) * texel_px, left * texel_px : (left + cols) * texel_px]
         luma = cv2.cvtColor(np.ascontiguousarray(part), cv2.COLOR_RGB2GRAY) if planes.layout == "rgb" else part
-        return np.asarray(_softened(_halved(luma, texel_px).astype(np.float32)), np.float32)
+        return np.asarray(_softened(halved(luma, texel_px).astype(np.float32)), np.float32)

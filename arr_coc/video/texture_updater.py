@@ -188,7 +188,8 @@ class TextureUpdater:
             return pending
         if self._motion is None or self._motion.grid != store.grid:
             self._motion = TileMotionEstimator(store.grid)
-        return replace(pending, motion=self._motion.estimate(store.held, pending.planes, pending.difference.dirty))
+        motion = self._motion.estimate(store.held, pending.planes, pending.difference.dirty, pending.after)
+        return replace(pending, motion=motion)
 
     def _write(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:
         """Writes into the store that fits, and shows it to readers."""

@@ -1,29 +1,31 @@
 """Motion of each tile between what the texture holds and a new frame, with a confidence.
 
-Dense inverse search (Kroeger et al., Fast Optical Flow using Dense Inverse Search, 2016; OpenCV's) runs backward, from
-the new picture to the old one, on luma at level 2 or 3, around tiles that changed; the rest of the frame costs nothing.
-A tile takes the flow's median. Its confidence says whether the tile has structure in two directions (the smaller
-eigenvalue of its structure tensor; Shi and Tomasi, Good Features to Track, 1994), and whether the old picture, moved
-so, looks like the new one.
+Guesses are tried from cheap to dear, on luma at level 2 or 3, and only on tiles that changed: no motion, the camera's
+with the frame before, one shift (phase correlation; Kuglin and Hines, 1975). Each is judged by the picture: it explains
+a tile where the old picture, moved so, looks like the new one. Dense inverse search (Kroeger et al., Fast Optical Flow
+using Dense Inverse Search, 2016; OpenCV's) then runs around those tiles only that no guess explains, backward, from the
+new picture to the old one; a tile takes its median. One step of registration does the rest.
 
-Where that tells little (a plain wall, repeated lines), a tile moves as the camera does (`camera_motion`), else as its
-neighbours, else not at all: whichever explains the picture. Tiles that did not change did not move, whatever moves
-around them; plain ones go with a camera that moves, because they cannot be told from their neighbours.
+A tile's confidence says whether it has structure in two directions (the smaller eigenvalue of its structure tensor; Shi
+and Tomasi, Good Features to Track, 1994), and how well its motion explains it. Where that tells little (a plain wall,
+repeated lines), a tile moves as the camera does (`camera_motion`), else as its neighbours, else not at all: whichever
+explains the picture. Tiles that did not change did not move, whatever moves around them; plain ones go with a camera
+that moves, because they cannot be told from their neighbours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 from arr_coc.types import TILE_PX, FramePlanes, TileGrid, TileMotion
-from arr_coc.video.camera_motion import CameraMotion, fit_camera
-from arr_coc.video.motion import correlate
+from arr_coc.video.camera_motion import LEAST_SUPPORT, CameraMotion, fit_camera
+from arr_coc.video.motion import Thumbnail, correlate, halved
+from arr_coc.video.tile_patches import LEAST_TEXELS, NOISE, MovedTiles, TilePair
 
 Luma = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -31,26 +33,29 @@ Mask = npt.NDArray[np.bool_]
 Box = tuple[slice, slice]
 
 WIDTH_TEXELS = 480
-LEAST_TEXELS = 4
 """Luma is halved until it is at most this wide, but a tile has at least so many texels each way."""
 
 REACH_TILES = 2
-"""How far around changed tiles the flow looks for where they came from."""
+"""How far around tiles the flow looks for where they came from."""
+
+_AROUND = np.ones((2 * REACH_TILES + 1, 2 * REACH_TILES + 1), np.uint8)
 
 BOXES_MAX = 6
 WHOLE_SHARE = 0.5
 """More boxes, or boxes that cover more of the frame, are done as one."""
 
-STRUCTURE = 1.0
-"""Square root of the smaller eigenvalue of a tile's structure tensor, in grey levels a texel, that gives half of the
-confidence: twice what noise of σ = 2 leaves after the area mean and the blur."""
+OPEN_SHARE = 0.25
+"""Share of changed tiles that must be left without an explanation for another guess about all of them to be made."""
 
-FITS, MISFITS = 0.45, 0.95
-"""Mean difference after motion, over the tile's own standard deviation, that is as good as none, and that unrelated
-content has. Texture of single pixels that moved by half a texel has 0.47."""
+LEAST_TOGETHER = 3
+"""Where a guess explains the rest, fewer tiles together that it does not explain lie at the border of what moves: they
+show both sides, and flow finds nothing there."""
 
-NOISE = 2.0
-"""Grey levels of difference that say nothing."""
+GUESS_LEAVES = 0.9
+"""Flow begins from one motion of the whole part where that leaves less than this share of the mean difference."""
+
+SAME_PX = 0.5
+"""Motions of the camera this near to each other explain the same."""
 
 TRUSTED = 0.25
 """Confidence from which a tile's own flow counts."""
@@ -64,15 +69,8 @@ EXPLAINS = 1.2
 FILLED = 0.5
 """Most confidence of a motion that was filled in."""
 
-GUESS_LEAVES = 0.9
-"""Flow begins from one motion of the whole part where that leaves less than this share of the mean difference."""
-
 STILL_PX = 0.25
 """Motion below this is none."""
-
-REST_TEXELS = 1.0
-LEAST_SLOPE = 0.1
-"""A registration step goes at most so far, and nowhere where the squared slope is below this."""
 
 MOVING_SHARE = 0.5
 """Share of tiles that move with the camera from which it counts as moving."""
@@ -104,77 +102,109 @@ class TileMotionEstimator:
         while grid.width_px > WIDTH_TEXELS * self._texel_px and self._texel_px < TILE_PX // LEAST_TEXELS:
             self._texel_px *= 2
         self._texels = TILE_PX // self._texel_px
-        self._luma: Luma | None = None
-        self._camera: CameraMotion | None = None
+        self._last: MotionEstimate | None = None
         self._flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
 
     def keep(self, estimate: MotionEstimate | None) -> None:
         """The texture holds this frame now; None: it holds one that was not compared."""
-        self._luma = None if estimate is None else estimate.luma
-        self._camera = None if estimate is None else estimate.camera
+        self._last = estimate
 
-    def estimate(self, held: FramePlanes, planes: FramePlanes, dirty: Mask) -> MotionEstimate:
-        """Return the motion from `held`, the planes in the texture, to `planes`, of which `dirty` tiles differ."""
-        old = self._luma if self._luma is not None else self._read(held, np.ones(self.grid.shape, bool), None)
-        new = self._read(planes, dirty, old)
-        rows, cols = self.grid.shape
-        dy, dx = np.zeros((rows, cols), np.float32), np.zeros((rows, cols), np.float32)
+    def estimate(
+        self, held: FramePlanes, planes: FramePlanes, dirty: Mask, thumbnail: Thumbnail | None = None
+    ) -> MotionEstimate:
+        """Return the motion from `held`, the planes in the texture, to `planes`, of which `dirty` tiles differ.
+
+        `thumbnail` of `planes`, if there is one, saves reading them again.
+        """
+        boxes = _boxes(dirty)
+        old = self._read(held, [_all_of(dirty)]) if self._last is None else self._last.luma
+        new = self._read(planes, boxes, old, thumbnail)
+        dy, dx = np.zeros(dirty.shape, np.float32), np.zeros(dirty.shape, np.float32)
         confidence = np.where(dirty, np.float32(0), np.float32(1))
-        whole = None
-        for box in self._boxes(dirty):
+        camera = None
+        for box in boxes:
             is_whole = dirty[box].shape == dirty.shape
             pair = self._texels_of(old, box), self._texels_of(new, box)
-            part = _Comparison(*pair, dirty[box], self._texels, whole=is_whole)
-            found, camera = part.motion(self._flow, self._camera if is_whole else None)
+            part = _Part(*pair, dirty[box], self._texels, whole=is_whole)
+            found, together = part.motion(self._flow, self._expected(box, whole=is_whole))
             dy[box], dx[box] = found.dy_px, found.dx_px
             confidence[box] = np.where(dirty[box] | _moves(found), found.confidence, 1)
-            whole = camera if is_whole else None
+            camera = together if is_whole else None
         motion = TileMotion(dy, dx, confidence)
         moves = _moves(motion)
-        camera_moved = whole is not None and float(moves.mean()) >= MOVING_SHARE
-        return MotionEstimate(motion if moves.any() else None, camera_moved, whole, new)
+        camera_moved = camera is not None and float(moves.mean()) >= MOVING_SHARE
+        return MotionEstimate(motion if moves.any() else None, camera_moved, camera, new)
 
-    def _read(self, planes: FramePlanes, dirty: Mask, old: Luma | None) -> Luma:
-        """Luma [rows · texels, cols · texels], blurred, with what is new in `dirty` tiles only."""
+    def _expected(self, box: Box, *, whole: bool) -> CameraMotion | None:
+        """What moved goes on as it did: the camera, or most of what moved in this part of the frame."""
+        if self._last is None or whole:
+            return None if self._last is None else self._last.camera
+        motion = self._last.motion
+        if motion is None:
+            return None
+        moved = _moves(motion)[box] & (motion.confidence[box] >= TRUSTED)
+        if not moved.any():
+            return None
+        ways = np.sort(np.stack([motion.dy_px[box][moved], motion.dx_px[box][moved]]), axis=1)
+        return CameraMotion.shift(*ways[:, ways.shape[1] // 2].tolist())
+
+    def _read(
+        self, planes: FramePlanes, boxes: list[Box], old: Luma | None = None, thumbnail: Thumbnail | None = None
+    ) -> Luma:
+        """Luma [rows · texels, cols · texels], blurred, with what is new in boxes of tiles, and elsewhere as it was."""
         texels = self._texels
         small = np.zeros((self.grid.rows * texels, self.grid.cols * texels), np.uint8) if old is None else old.copy()
-        for rows, cols in _bounds(dirty):
-            part = planes.planes[0][
-                rows.start * TILE_PX : rows.stop * TILE_PX, cols.start * TILE_PX : cols.stop * TILE_PX
-            ]
-            size = (cols.stop - cols.start) * texels, (rows.stop - rows.start) * texels
-            whole = min(size[0], part.shape[1] // self._texel_px), min(size[1], part.shape[0] // self._texel_px)
-            if not min(whole):
-                continue
-            crop = part[: whole[1] * self._texel_px, : whole[0] * self._texel_px]
-            texel = cv2.resize(crop, whole, interpolation=cv2.INTER_AREA)
-            luma = cv2.cvtColor(texel, cv2.COLOR_RGB2GRAY) if planes.layout == "rgb" else texel
-            edges = 0, size[1] - whole[1], 0, size[0] - whole[0]
-            padded = cv2.copyMakeBorder(luma, *edges, cv2.BORDER_REPLICATE)
-            softened = cv2.GaussianBlur(padded, (3, 3), 0, borderType=cv2.BORDER_REPLICATE)
-            small[rows.start * texels : rows.stop * texels, cols.start * texels : cols.stop * texels] = softened
+        for box in boxes:
+            part = _texels(small, box, texels)
+            shown = self._halved(planes, box, thumbnail if part.size == small.size else None)
+            if min(shown.shape):
+                edges = 0, part.shape[0] - shown.shape[0], 0, part.shape[1] - shown.shape[1]
+                padded = cv2.copyMakeBorder(shown, *edges, cv2.BORDER_REPLICATE) if any(edges) else shown
+                part[:] = cv2.GaussianBlur(padded, (3, 3), 0, borderType=cv2.BORDER_REPLICATE)
         return small
 
-    def _boxes(self, dirty: Mask) -> Iterator[Box]:
-        """Parts of the grid that hold the dirty tiles, each with what is around it; disjoint."""
-        around = 2 * REACH_TILES + 1
-        near = cv2.dilate(dirty.astype(np.uint8), np.ones((around, around), np.uint8)) > 0
-        boxes = list(_bounds(near))
-        covered = sum((rows.stop - rows.start) * (cols.stop - cols.start) for rows, cols in boxes)
-        if covered > WHOLE_SHARE * dirty.size:
-            yield slice(0, dirty.shape[0]), slice(0, dirty.shape[1])
+    def _halved(self, planes: FramePlanes, box: Box, thumbnail: Thumbnail | None) -> Luma:
+        """Luma of the texels of a box that lie wholly in the frame. `thumbnail`: of the frame, if the box is all."""
+        level = self._texel_px.bit_length() - 1
+        if thumbnail is not None and 0 < level <= len(thumbnail.halvings):
+            texel = thumbnail.halvings[level - 1]
         else:
-            yield from boxes
+            part = _texels(planes.planes[0], box, TILE_PX)
+            height, width = (size // self._texel_px for size in part.shape[:2])
+            if not (height and width):
+                return np.empty((0, 0), np.uint8)
+            texel = halved(part[: height * self._texel_px, : width * self._texel_px], self._texel_px)
+        return cv2.cvtColor(texel, cv2.COLOR_RGB2GRAY) if planes.layout == "rgb" else texel
 
     def _texels_of(self, luma: Luma, box: Box) -> Luma:
-        rows, cols = (slice(part.start * self._texels, part.stop * self._texels) for part in box)
-        return np.ascontiguousarray(luma[rows, cols])
+        return np.ascontiguousarray(_texels(luma, box, self._texels))
 
 
-def _bounds(mask: Mask) -> Iterator[Box]:
+def _texels(luma: npt.NDArray[np.uint8], box: Box, texels: int) -> Luma:
+    """The part of a picture that shows a box of tiles."""
+    rows, cols = (slice(part.start * texels, part.stop * texels) for part in box)
+    return luma[rows, cols]
+
+
+def _boxes(tiles: Mask) -> list[Box]:
+    """Parts of the grid that hold these tiles, each with what is around it; disjoint."""
+    if np.count_nonzero(tiles) > WHOLE_SHARE * tiles.size:
+        return [_all_of(tiles)]
+    boxes = list(_bounds(cv2.dilate(tiles.view(np.uint8), _AROUND)))
+    covered = sum((rows.stop - rows.start) * (cols.stop - cols.start) for rows, cols in boxes)
+    if covered > WHOLE_SHARE * tiles.size:
+        return [_all_of(tiles)]
+    return boxes
+
+
+def _all_of(tiles: Mask) -> Box:
+    return slice(0, tiles.shape[0]), slice(0, tiles.shape[1])
+
+
+def _bounds(mask: npt.NDArray[np.uint8]) -> Iterator[Box]:
     """Bounding boxes of a mask's connected parts, joined where they overlap; of all of it, where there are many."""
-    count, _, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=8)
-    boxes = [(int(y), int(x), int(y + h), int(x + w)) for x, y, w, h, _ in stats[1:count]]
+    count, _, stats, _ = cv2.connectedComponentsWithStats(mask, connectivity=8)
+    boxes = [(y, x, y + h, x + w) for x, y, w, h, _ in stats[1:count].tolist()]
     if len(boxes) > BOXES_MAX:
         boxes = [tuple(f(side) for f, side in zip((min, min, max, max), zip(*boxes, strict=True), strict=True))]
     while (pair := _overlapping(boxes)) is not None:
@@ -182,6 +212,13 @@ def _bounds(mask: Mask) -> Iterator[Box]:
         boxes.append((min(one[0], other[0]), min(one[1], other[1]), max(one[2], other[2]), max(one[3], other[3])))
     for top, left, bottom, right in boxes:
         yield slice(top, bottom), slice(left, right)
+
+
+def _together(tiles: Mask, least: int) -> Mask:
+    """Those of the tiles of which at least so many lie together."""
+    _, groups, stats, _ = cv2.connectedComponentsWithStats(tiles.view(np.uint8), connectivity=8)
+    enough = stats[:, cv2.CC_STAT_AREA] >= least
+    return np.asarray(tiles & enough[groups])
 
 
 def _overlapping(boxes: list[tuple[int, int, int, int]]) -> tuple[int, int] | None:
@@ -197,52 +234,81 @@ def _moves(motion: TileMotion) -> Mask:
     return np.maximum(np.abs(motion.dy_px), np.abs(motion.dx_px)) >= STILL_PX
 
 
-@lru_cache(maxsize=8)
-def _texel_places(rows: int, cols: int) -> tuple[Floats, Floats]:
-    """Column and row of each texel, float32 [rows, cols] each."""
-    across, down = np.meshgrid(np.arange(cols, dtype=np.float32), np.arange(rows, dtype=np.float32))
-    return across, down
+@dataclass(frozen=True, slots=True)
+class _Guess:
+    """One motion of a whole part, what it explains, and the old picture moved so."""
+
+    camera: CameraMotion
+    explained: MovedTiles
+    picture: Luma
 
 
-class _Comparison:
+class _Part:
     """Two small pictures of the same part of a frame: uint8 [rows · texels, cols · texels], and its dirty tiles."""
 
     def __init__(self, old: Luma, new: Luma, dirty: Mask, texels: int, *, whole: bool) -> None:
-        """`whole`: they show the whole frame."""
-        self._old, self._new, self._dirty, self._texels, self._whole = old, new, dirty, texels, whole
-        self._texel_px = TILE_PX // texels
-        self._spread = self._tile_spread()
-        down, across = (cv2.Sobel(new, cv2.CV_32F, *order, scale=1 / 8) for order in ((0, 1), (1, 0)))
-        self._slopes = down, across
-        self._products = tuple(self._tile_means(of) for of in (down * down, across * across, down * across))
-        self._structure = self._tile_structure()
-        self._still = self._difference(old)
+        """`whole`: they show the whole frame. Plain tiles then go with the camera, also where they did not change."""
+        self._old, self._new, self._dirty, self._whole = old, new, dirty, whole
+        self._dirty_count = int(np.count_nonzero(dirty))
+        self._pair = TilePair(old, new, texels)
+        self._structure, self._still = self._pair.structure(), self._pair.still()
 
     def motion(self, flow: cv2.DISOpticalFlow, expected: CameraMotion | None) -> tuple[TileMotion, CameraMotion | None]:
         """Return the motion of the part's tiles, and the camera's where most of them agree on one.
 
-        `expected` is the camera's motion with the frame before, which mostly goes on.
+        `expected` is how it moved with the frame before, which mostly goes on.
         """
-        found, left = self._own_motion(flow, *self._guess(expected))
+        best, guess = self._guessed(expected)
+        best = self._flowed(flow, best, guess)
+        found = self._own_motion(best)
         sure = np.where(found.confidence >= TRUSTED, found.confidence, np.float32(0))
-        camera = fit_camera(found.dy_px, found.dx_px, sure)
         weak = self._dirty & (sure == 0)
-        if camera is not None:
-            found, weak = self._with_camera(found, left, weak, camera)
-        return (self._like_neighbours(found, left, weak, sure) if weak.any() else found), camera
+        camera = None
+        if self._whole or weak.any():
+            camera, of_camera = self._camera(found, sure, guess)
+            if camera is not None and of_camera is not None:
+                found, weak = self._with_camera(found, best.left, weak, camera.support, of_camera)
+        return (self._like_neighbours(found, best.left, weak, sure) if weak.any() else found), camera
 
-    def _guess(self, expected: CameraMotion | None) -> tuple[CameraMotion, Luma]:
-        """One motion of the whole part that explains some of its change, and the old picture moved so: the expected
-        one, or a shift by phase correlation (Kuglin and Hines, 1975), or none. Flow begins there, so that it does not
-        take one line of text for the next."""
-        changed = float(self._still[self._dirty].mean())
+    def _camera(
+        self, found: TileMotion, sure: Floats, guess: _Guess | None
+    ) -> tuple[CameraMotion | None, MovedTiles | None]:
+        """The motion that most tiles which are sure agree on, and what it explains. It is the guess, if they do, which
+        needs no fit."""
+        if guess is not None:
+            near, support = guess.explained, 0.0
+            agree = (np.abs(found.dy_px - near.dy_px) <= SAME_PX) & (np.abs(found.dx_px - near.dx_px) <= SAME_PX)
+            support = float(sure[agree].sum()) / max(float(sure.sum()), 1e-6)
+            if support >= LEAST_SUPPORT:
+                return CameraMotion(guess.camera.matrix, support), near
+        camera = fit_camera(found.dy_px, found.dx_px, sure)
+        return camera, None if camera is None else self._pair.with_camera(camera)[0]
+
+    def _guessed(self, expected: CameraMotion | None) -> tuple[MovedTiles, _Guess | None]:
+        """The motion of each tile as far as it can be guessed, and the guess about all of them that leaves least, if
+        one leaves less than no motion does. Flow begins there, so that it does not take one line of text for the
+        next."""
+        best, guess = self._still, None
+        least = GUESS_LEAVES * self._mean(best.left)
         for make in (lambda: expected, self._shift):
-            guess = make()
-            if guess is not None:
-                moved = self._moved_by_camera(guess)
-                if float(self._difference(moved)[self._dirty].mean()) < GUESS_LEAVES * changed:
-                    return guess, moved
-        return CameraMotion.shift(0, 0), self._old
+            camera = make()
+            if camera is not None:
+                explained, picture = self._pair.with_camera(camera)
+                mean = self._mean(explained.left)
+                if mean < least:
+                    least, guess = mean, _Guess(camera, explained, picture)
+                    best = best.or_better(explained)
+            if np.count_nonzero(self._open(best)) <= OPEN_SHARE * self._dirty_count:
+                break
+        return best, guess
+
+    def _mean(self, left: Floats) -> float:
+        """Mean over dirty tiles."""
+        return float(np.vdot(left, self._dirty.astype(np.float32))) / self._dirty_count
+
+    def _open(self, best: MovedTiles) -> Mask:
+        """Dirty tiles that are not explained yet: bool [rows, cols]."""
+        return self._dirty & ~self._pair.explained(best.left, self._still.left)
 
     def _shift(self) -> CameraMotion | None:
         half = self._new.shape[1] // 2, self._new.shape[0] // 2
@@ -252,42 +318,54 @@ class _Comparison:
         dy, dx, _ = correlate(old, new)
         if abs(dy) > half[1] / 2 or abs(dx) > half[0] / 2:
             return None
-        return CameraMotion.shift(2 * dy * self._texel_px, 2 * dx * self._texel_px)
+        return CameraMotion.shift(2 * dy * self._pair.texel_px, 2 * dx * self._pair.texel_px)
 
-    def _own_motion(self, flow: cv2.DISOpticalFlow, guess: CameraMotion, base: Luma) -> tuple[TileMotion, Floats]:
-        """The motion that each dirty tile shows by itself, and the mean difference that it leaves.
+    def _flowed(self, flow: cv2.DISOpticalFlow, best: MovedTiles, guess: _Guess | None) -> MovedTiles:
+        """The same, with dense flow from the guess on where nothing explains a tile that was in view."""
+        wanted = self._open(best)
+        if guess is not None:
+            wanted = _together(wanted, LEAST_TOGETHER)
+        if not wanted.any():
+            return best
+        camera, base = (CameraMotion.shift(0, 0), self._old) if guess is None else (guess.camera, guess.picture)
+        dy, dx = camera.over(*self._pair.shape)
+        if self._whole:
+            wanted &= _in_view(dy, dx)
+        if not wanted.any():
+            return best
+        texels = self._pair.texels
+        for box in _boxes(wanted):
+            backward = _dense_flow(flow, _texels(self._new, box, texels), _texels(base, box, texels))
+            rest_dy, rest_dx = _tile_flow(backward, texels)
+            dy[box] += rest_dy
+            dx[box] += rest_dx
+        return best.or_better(self._pair.each(dy, dx, wanted))
 
-        It is that of the flow, of the guess, or none, whichever explains the tile best, and the rest by registration.
-        """
-        guess_dy, guess_dx = guess.over(*self._dirty.shape)
-        rest_dy, rest_dx = self._tile_flow(self._dense_flow(flow, base))
-        flow_dy, flow_dx = guess_dy + rest_dy, guess_dx + rest_dx
-        moved = self._moved_by_tiles(flow_dy, flow_dx)
-        of_flow, of_guess = self._difference(moved), self._difference(base)
-        left = np.minimum(np.minimum(of_flow, of_guess), self._still)
-        stays, guessed = ~self._dirty | (self._still <= left), of_guess <= left
-        picture = self._chosen(stays, self._old, self._chosen(guessed, base, moved))
-        polish_dy, polish_dx = self._rest(picture)
-        dy = np.where(stays, 0, np.where(guessed, guess_dy, flow_dy)) + polish_dy
-        dx = np.where(stays, 0, np.where(guessed, guess_dx, flow_dx)) + polish_dx
-        confidence = self._structure * np.where(self._dirty, self._fit(left), np.float32(1))
-        dy, dx = (np.where(self._dirty, part, np.float32(0)) for part in (dy, dx))
-        return TileMotion(dy, dx, confidence), left
+    def _own_motion(self, best: MovedTiles) -> TileMotion:
+        """The motion that each dirty tile shows by itself: the best one, and the rest by registration."""
+        rest_dy, rest_dx = self._pair.rest(best.patches)
+        dirty = self._dirty.astype(np.float32)
+        confidence = self._structure * (self._pair.fit(best.left) * dirty)
+        return TileMotion((best.dy_px + rest_dy) * dirty, (best.dx_px + rest_dx) * dirty, confidence)
 
     def _with_camera(
-        self, found: TileMotion, left: Floats, weak: Mask, camera: CameraMotion
+        self, found: TileMotion, left: Floats, weak: Mask, support: float, camera: MovedTiles
     ) -> tuple[TileMotion, Mask]:
         """Tiles whose motion says little, or leaves more than the camera's does, move with the camera; the weak ones
         that it does not explain are returned."""
-        after = self._difference(self._moved_by_camera(camera))
+        after = camera.left
         fills = weak & (after <= EXPLAINS * left + NOISE)
         fills |= self._dirty & (after < BETTER * left)
         if self._whole:
             fills |= ~self._dirty & (self._structure < TRUSTED) & (after <= NOISE)
-        trust = camera.support * self._fit(after) * np.maximum(self._structure, np.float32(FILLED))
-        dy, dx = camera.over(*self._dirty.shape)
-        confidence = np.where(fills, np.maximum(trust, found.confidence), found.confidence).astype(np.float32)
-        merged = TileMotion(np.where(fills, dy, found.dy_px), np.where(fills, dx, found.dx_px), confidence)
+        if not fills.any():
+            return found, weak
+        trust = np.float32(support) * self._pair.fit(after) * np.maximum(self._structure, np.float32(FILLED))
+        merged = TileMotion(
+            np.where(fills, camera.dy_px, found.dy_px),
+            np.where(fills, camera.dx_px, found.dx_px),
+            np.where(fills, np.maximum(trust, found.confidence), found.confidence),
+        )
         return merged, weak & ~fills
 
     def _like_neighbours(self, found: TileMotion, left: Floats, weak: Mask, sure: Floats) -> TileMotion:
@@ -297,82 +375,38 @@ class _Comparison:
             cv2.GaussianBlur(part * sure, (5, 5), 0) / np.maximum(around, np.float32(1e-6))
             for part in (found.dy_px, found.dx_px)
         )
-        after = self._difference(self._moved_by_tiles(dy, dx))
-        fills = weak & (around > 0) & (after <= EXPLAINS * left + NOISE)
-        filled = FILLED * np.minimum(around, 1) * self._fit(after)
+        near = weak & (around > 0)
+        after = self._pair.each(dy, dx, near).left
+        fills = near & (after <= EXPLAINS * left + NOISE)
+        filled = np.float32(FILLED) * np.minimum(around, 1) * self._pair.fit(after)
         return TileMotion(
             np.where(weak, np.where(fills, dy, np.float32(0)), found.dy_px),
             np.where(weak, np.where(fills, dx, np.float32(0)), found.dx_px),
-            np.where(fills, filled, found.confidence).astype(np.float32),
+            np.where(fills, filled, found.confidence),
         )
 
-    def _rest(self, base: Luma) -> tuple[Floats, Floats]:
-        """How far the tiles of a picture are still from where they are now, in pixels: one step of Lucas and Kanade's
-        registration (1981), for what is within a texel."""
-        change = self._new.astype(np.float32) - base
-        by, bx = (self._tile_means(slope * change) for slope in self._slopes)
-        yy, xx, xy = self._products
-        determinant = yy * xx - xy * xy + (LEAST_SLOPE * (yy + xx)) + LEAST_SLOPE**2
-        dy, dx = (xy * bx - (xx + LEAST_SLOPE) * by) / determinant, (xy * by - (yy + LEAST_SLOPE) * bx) / determinant
-        return tuple(np.clip(step, -REST_TEXELS, REST_TEXELS) * self._texel_px for step in (dy, dx))
 
-    def _dense_flow(self, flow: cv2.DISOpticalFlow, base: Luma) -> Floats:
-        """Where each texel was in `base`: float32 [h, w, 2] (across, down)."""
-        rows, cols = base.shape
-        edges = 0, max(0, FLOW_TEXELS - rows), 0, max(0, FLOW_TEXELS - cols)
-        if not any(edges):
-            return np.asarray(flow.calc(self._new, base, None), np.float32)
-        new, old = (cv2.copyMakeBorder(luma, *edges, cv2.BORDER_REPLICATE) for luma in (self._new, base))
-        return np.ascontiguousarray(flow.calc(new, old, None)[:rows, :cols], np.float32)
+def _in_view(dy_px: Floats, dx_px: Floats) -> Mask:
+    """Tiles that were in view before they moved so, but for a pixel: bool [rows, cols]."""
+    rows, cols = dy_px.shape
+    down, right = (np.arange(size, dtype=np.float32) * TILE_PX for size in (rows, cols))
+    top, left = down[:, None] - dy_px, right - dx_px
+    return (top >= -1) & (top <= down[-1] + 1) & (left >= -1) & (left <= right[-1] + 1)
 
-    def _tile_flow(self, backward: Floats) -> tuple[Floats, Floats]:
-        """Medians of the tiles' flow, in pixels, turned round to motion."""
-        texels = self._texels
-        places = [((2 * sample + 1) * texels) // (2 * SAMPLES) for sample in range(SAMPLES)]
-        samples = np.stack([backward[row::texels, col::texels] for row in places for col in places])
-        middle = np.sort(samples, axis=0)[len(samples) // 2]
-        return -middle[..., 1] * self._texel_px, -middle[..., 0] * self._texel_px
 
-    def _tile_means(self, values: Floats | Luma) -> Floats:
-        rows, cols = self._dirty.shape
-        return np.asarray(cv2.resize(values, (cols, rows), interpolation=cv2.INTER_AREA), np.float32)
+def _dense_flow(flow: cv2.DISOpticalFlow, new: Luma, base: Luma) -> Floats:
+    """Where each texel of a picture was in `base`: float32 [h, w, 2] (across, down)."""
+    rows, cols = base.shape
+    edges = 0, max(0, FLOW_TEXELS - rows), 0, max(0, FLOW_TEXELS - cols)
+    if any(edges):
+        new, base = (cv2.copyMakeBorder(luma, *edges, cv2.BORDER_REPLICATE) for luma in (new, base))
+    backward = flow.calc(np.ascontiguousarray(new), np.ascontiguousarray(base), None)
+    return np.asarray(backward[:rows, :cols], np.float32)
 
-    def _difference(self, moved: Luma) -> Floats:
-        return self._tile_means(cv2.absdiff(moved, self._new).astype(np.float32))
 
-    def _fit(self, difference: Floats) -> Floats:
-        """How well the tiles are explained by what leaves this mean difference, in [0, 1]."""
-        share = np.maximum(difference - NOISE, 0) / np.maximum(self._spread, NOISE)
-        return np.clip((MISFITS - share) / (MISFITS - FITS), 0, 1).astype(np.float32)
-
-    def _tile_spread(self) -> Floats:
-        picture = self._new.astype(np.float32)
-        mean = self._tile_means(picture)
-        return np.sqrt(np.maximum(self._tile_means(picture * picture) - mean * mean, 0))
-
-    def _tile_structure(self) -> Floats:
-        """Share in [0, 1]: whether a tile has structure in two directions."""
-        yy, xx, xy = self._products
-        least = np.maximum((yy + xx) / 2 - np.sqrt(((yy - xx) / 2) ** 2 + xy * xy), 0)
-        return np.asarray(least / (least + STRUCTURE**2), np.float32)
-
-    def _moved(self, old: Luma, backward: Floats) -> Luma:
-        """A picture, brought to where the flow float32 [h, w, 2] (across, down) says that it is now."""
-        across, down = _texel_places(*old.shape)
-        places = across + backward[..., 0], down + backward[..., 1]
-        return np.asarray(cv2.remap(old, *places, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE), np.uint8)
-
-    def _chosen(self, tiles: Mask, one: Luma, other: Luma) -> Luma:
-        """`one` in the given tiles and `other` elsewhere."""
-        mask = cv2.resize(tiles.astype(np.uint8), one.shape[::-1], interpolation=cv2.INTER_NEAREST)
-        return np.asarray(cv2.copyTo(one, mask, other.copy()), np.uint8)
-
-    def _moved_by_tiles(self, dy_px: Floats, dx_px: Floats) -> Luma:
-        rows, cols = self._new.shape
-        flow = np.stack([-dx_px, -dy_px], axis=-1) / self._texel_px
-        return self._moved(self._old, cv2.resize(flow, (cols, rows), interpolation=cv2.INTER_NEAREST))
-
-    def _moved_by_camera(self, camera: CameraMotion) -> Luma:
-        size, flags = self._new.shape[::-1], cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-        matrix = camera.warp(self._texels)
-        return np.asarray(cv2.warpAffine(self._old, matrix, size, flags=flags, borderMode=cv2.BORDER_REPLICATE))
+def _tile_flow(backward: Floats, texels: int) -> tuple[Floats, Floats]:
+    """Medians of the tiles' flow, in pixels, turned round to motion."""
+    places = [((2 * sample + 1) * texels) // (2 * SAMPLES) for sample in range(SAMPLES)]
+    samples = np.stack([backward[row::texels, col::texels] for row in places for col in places])
+    middle = np.sort(samples, axis=0)[len(samples) // 2] * np.float32(-TILE_PX / texels)
+    return middle[..., 1], middle[..., 0]
