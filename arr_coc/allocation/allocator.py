@@ -176,7 +176,8 @@ class RegionSelector:
             return self._selection
         void = self._is_void(relevance, appearance) and not _is_known(prior)
         overview = self._overview_of(tokens, relevance)
-        shown = overview if self._glance is not None and self._glance.keep else overview[:0]
+        keeps = self._glance is not None and self._glance.keeps(overview, glanced=glanced)
+        shown = overview if keeps else overview[:0]
         left = tokens - (len(overview) if glanced else len(shown))
         strategy = resolve_strategy(self._strategy, void, left, self._levels, glances=self._glance is not None)
         memory = AllocationHistory(self._previous, staleness, self._tensions.explore)

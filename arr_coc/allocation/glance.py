@@ -23,7 +23,11 @@ AUTO_SHARE = 0.5
 """…and at most this share of the budget."""
 
 LEAST_REGIONS = 6
-"""With fewer regions an overview hardly tells one place from another, and costs more than it brings: there is none."""
+"""With fewer regions an overview hardly tells one place from another, and costs more than it brings: there is none…"""
+
+LEAST_FINE_REGIONS, FINE_LEVEL = 4, 2
+"""…but with so few where they are of this level or finer: 4×4 tiles still show what is asked about. Such an overview is
+not shown again with later frames, where its tokens are missed more than it tells."""
 
 EVERY_S = 60.0
 """After so much media time a glance is due again."""
@@ -43,8 +47,8 @@ class GlanceOptions:
     """Options of glances. Raises OptionError for values out of range.
 
     `tokens`: the most that an overview takes; "auto" for 64, no more than half of the budget, and no overview at all
-    where these make fewer than 6 regions. `every_s`: media time after which a glance is due again. `keep`: whether the
-    overview stays in the prompt as context; the budget pays for it either way.
+    where these make fewer than 6 regions, or 4 of 4×4 tiles. `every_s`: media time after which a glance is due again.
+    `keep`: whether the overview stays in the prompt as context; the budget pays for it either way.
     """
 
     tokens: int | Literal["auto"] = "auto"
@@ -60,20 +64,30 @@ class GlanceOptions:
     def overview(self, budget_tokens: int, shape: tuple[int, int]) -> npt.NDArray[np.int64]:
         """The regions [K, 3] of the overview of a tile grid that a budget has room for.
 
-        None, [0, 3], where the budget shows all tiles, and by "auto" where they would be fewer than `LEAST_REGIONS`.
+        None, [0, 3], where the budget shows all tiles, and by "auto" where they would be too few to tell places apart.
         Raises BudgetError where the overview that is asked for leaves nothing of the budget.
         """
         if budget_tokens >= shape[0] * shape[1]:
             return overview_regions(shape, 0)
         if self.tokens == "auto":
             regions = overview_regions(shape, min(AUTO_TOKENS, int(AUTO_SHARE * budget_tokens)))
-            return regions if len(regions) >= LEAST_REGIONS else regions[:0]
+            return regions if _tells_apart(regions) else regions[:0]
         if self.tokens >= budget_tokens:
             raise BudgetError(
                 f"an overview of {counted(self.tokens, 'token')} leaves nothing of a budget of {budget_tokens}",
                 'raise the budget, or let the overview have "auto" tokens: at most half of the budget',
             )
         return overview_regions(shape, self.tokens)
+
+    def keeps(self, overview: npt.NDArray[np.int64], *, glanced: bool) -> bool:
+        """True if an overview [K, 3] stands in the packet of a frame, which was `glanced` at or not."""
+        return self.keep and (glanced or len(overview) >= LEAST_REGIONS or self.tokens != "auto")
+
+
+def _tells_apart(regions: npt.NDArray[np.int64]) -> bool:
+    """True if attention on these regions [K, 3] of one level says where to look."""
+    fine = len(regions) > 0 and regions[0, 0] <= FINE_LEVEL
+    return len(regions) >= (LEAST_FINE_REGIONS if fine else LEAST_REGIONS)
 
 
 class GlancePolicy:

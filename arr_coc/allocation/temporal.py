@@ -144,7 +144,7 @@ FADE_S = 5.0
 RENEW = 0.7
 """Share of the newest answer where an older one spoke of the same tile."""
 
-GLANCE_TRUST = 0.4
+GLANCE_TRUST = 0.3
 """Trust in a glance at first, where an answer has 1: relevance counts its attention to this power (evaluation/README.md
 says how it was chosen)."""
 

@@ -32,6 +32,12 @@ def probed_layers(layers: int) -> range:
     return range(first, min(layers, first + PROBED_LAYERS))
 
 
+def glanced_layers(layers: int) -> range:
+    """The numbers of those that a glance looks at: the upper one of the middle ones, which tells sooner where it is
+    than what it is (evaluation/README.md)."""
+    return probed_layers(layers)[-1:]
+
+
 def unreadable_layer(qwen: QwenVL) -> int | None:
     """The number of a layer that is to be looked at, but has no query projection of its own; None where all have."""
     layers = qwen.language_model.layers
@@ -61,9 +67,10 @@ class AttentionProbe:
     often enough is let go of.
     """
 
-    def __init__(self, qwen: QwenVL, kv: Any, visual: slice) -> None:
+    def __init__(self, qwen: QwenVL, kv: Any, visual: slice, *, glance: bool = False) -> None:
         layers = qwen.language_model.layers
-        self._layers = [layers[number] for number in probed_layers(len(layers))]
+        numbers = glanced_layers(len(layers)) if glance else probed_layers(len(layers))
+        self._layers = [layers[number] for number in numbers]
         self._kv = kv
         self._visual = visual
         self._notes: dict[int, _Notes] = {}

@@ -237,8 +237,9 @@ class AnswerSession:
         record = AnswerTimer()
         try:
             prompt = self.prompts.make_glance(frames, query, record.encoded, timed=timed or len(frames) > 1)
-            with AttentionProbe(self.qwen, self.prompts.cache.kv, prompt.places[-1]) as probe:
-                prefill(self.qwen, prompt.part, self.prompts.cache.kv)
+            kv = self.prompts.cache.kv
+            with AttentionProbe(self.qwen, kv, prompt.places[-1], glance=True) as probe:
+                prefill(self.qwen, prompt.part, kv)
             self.prompts.cache.marks += prompt.marks
             feedback = feedback_from(prompt, probe, self.prompts.pooled(query), self.qwen.embedding_axes)
             record.decoded()

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from arr_coc.errors import DeviceLost, NonFiniteError
 from arr_coc.relevance.channels import TextureArray
+from arr_coc.relevance.contradiction import contradiction
 from arr_coc.relevance.embedding_axes import EmbeddingAxes
 from arr_coc.relevance.knowing import (
     DEFAULT_SCORER,
@@ -147,12 +148,24 @@ class RelevanceRealiser(nn.Module):
         seen = self.score_picture(texture) if picture_scores is None else picture_scores
         scores = torch.cat([seen, participation[:, None]], dim=1)
         weights = self.balancer(scores, trust, query)
+        doubt = None if prior is None else self._doubt(seen[:, 1], prior, query, query_weights)
+        if doubt is not None:
+            weights = weights * torch.stack([torch.ones_like(doubt), 1 - doubt, torch.ones_like(doubt)], dim=1)
         relevance = weighted(scores, weights)
         if prior is not None:
-            relevance = torch.sigmoid(torch.logit(relevance, eps=DOUBT) + self.participation.evidence(prior))
+            evidence = self.participation.evidence(prior, doubt)
+            relevance = torch.sigmoid(torch.logit(relevance, eps=DOUBT) + evidence)
         if not torch.isfinite(relevance).all():
             raise NonFiniteError(_first_broken(texture, query, prior, scores, weights))
         return RelevanceMaps(relevance, scores, weights)
+
+    def _doubt(
+        self, saliency: torch.Tensor, prior: torch.Tensor, query: torch.Tensor | None, heard: QueryWeights | None
+    ) -> torch.Tensor | None:
+        """How far to doubt that what stands out is what is asked for, [B]; None where learned parts hear the question
+        and know better."""
+        hears = self.participation.asked is not None and not (query is None and heard is None)
+        return None if hears else contradiction(saliency, prior)
 
 
 class CachedRelevance:

@@ -31,6 +31,9 @@ _NO_WORD = -1e9
 _TINY = 1e-8
 _FAINT = 1e-3  # what was hardly looked at is no proof
 
+ALONE = 2.5
+"""Where nothing else is a guide, a look is trusted so many times as much, but never more than an answer at first."""
+
 
 def saliency_channels(channels: int) -> slice:
     """The centre–surround channels of a profile of so many: three, or their sum."""
@@ -307,13 +310,16 @@ class ParticipatoryScorer(nn.Module):
         score, usual, trust = self._recalled(prior)
         return usual + trust * (score - usual), trust.amax(dim=(1, 2))
 
-    def evidence(self, prior: torch.Tensor) -> torch.Tensor:
+    def evidence(self, prior: torch.Tensor, doubt: torch.Tensor | None = None) -> torch.Tensor:
         """Return the feedback as log odds [B, gh, gw]: how many times the usual attention it is, as far as it is
         trusted.
 
-        0 where a tile was looked at as usual, and where nothing is known of it.
+        0 where a tile was looked at as usual, and where nothing is known of it. `doubt` [B], in [0, 1], is how far what
+        stands out is no guide: attention, which then is the only one, is trusted more.
         """
         score, usual, trust = self._recalled(prior)
+        if doubt is not None:
+            trust = torch.lerp(trust, (ALONE * trust).clamp(max=1), doubt[:, None, None])
         return 2 * trust * torch.log((score + _FAINT) / (usual + _FAINT))  # twice, for a prior holds square roots
 
     def _recalled(self, prior: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -15,7 +15,7 @@ from functools import partial
 
 from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.allocation.glance import GlanceOptions
-from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS
+from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS, glanced_layers
 from arr_coc.qwen.encoding import Packet, VisionStats, segment_counts
 from arr_coc.qwen.flops import Costs, Flops
 from arr_coc.qwen.glancing import unshown_tokens
@@ -121,7 +121,8 @@ def _glanced_flops(
     """All but encoding. What a glance leaves in the cache is not computed again for the answer: it is charged once."""
     costs, made = Costs(qwen), spoken.result
     prompt_tokens = EvalPrompt(qwen, views, ask.text).text_tokens + made.tokens_used
-    looks = sum(PROBED_LAYERS * costs.attention_row(seen.prompt_tokens) for seen in glances)
+    layers = len(glanced_layers(costs.layers))
+    looks = sum(layers * costs.attention_row(seen.prompt_tokens) for seen in glances)
     runs = [(seen.prompt_tokens, seen.prefilled_tokens) for seen in glances]
     runs.append((prompt_tokens, made.prefilled_tokens))
     return Flops(

@@ -14,11 +14,14 @@ from arr_coc.model import ARRCOCQwen, Generation
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.session import AnswerSession
 from evaluation.questions import EvalQuestion
-from evaluation.strategies.arr_coc import ARR_COC_GLANCE_DROP, ARR_COC_GLANCE_KEEP, ARR_COC_TOPK
-from evaluation.strategies.base import Ask, Budget
-from evaluation.suites import suite_samples
+from evaluation.scoring import looking
+from evaluation.special_samples import camouflaged
+from evaluation.strategies.arr_coc import ARR_COC_GLANCE, ARR_COC_GLANCE_DROP, ARR_COC_GLANCE_KEEP, ARR_COC_TOPK
+from evaluation.strategies.base import Ask, Budget, Strategy
+from evaluation.suites import SUITES, suite_samples
 from tests.support.models import FAMILIES, tiny_qwen
 from tests.support.video import scenery
+from training.clips.scenes import clip_rng
 from training.clips.truth import Sample
 
 QUERY = "Is the cat sleeping?"
@@ -98,6 +101,28 @@ def test_two_questions_about_one_frame_get_different_regions(untrained: ARRCOCQw
     assert min(overlaps) < 0.7
     plain = [untrained.generate(frame, question, max_tokens=2, budget="27%", glance=False) for question in questions]
     assert all(sharp(one) == sharp(plain[0]) for one in plain)
+
+
+def camouflage(seed: int) -> EvalQuestion:
+    """A faint word on a quiet ground beside bright shapes, 512 pixels square; the word is asked for."""
+    options = replace(SUITES["camouflage"].options, clutter=0.0, capitals_px=(28, 32))
+    plan, sample = camouflaged(clip_rng("test", seed), (512, 512), options)
+    return EvalQuestion.of(0, replace(sample, clip=plan.draw()))
+
+
+def share_of_faint_text(untrained: ARRCOCQwen, strategy: Strategy) -> float:
+    """Tokens on the faint words by those on the bright shapes, both by their areas, over a few scenes."""
+    looks = []
+    for seed in (9_000_004, 9_000_006, 9_000_008, 9_000_009):
+        question = camouflage(seed)
+        ask = Ask(question.frames, question.times_s, question.text, Budget.parse("20%"), "sparse", max_tokens=2)
+        looks.append(looking(question, strategy.answer(untrained.qwen, ask)))
+    return sum(look.on_asked or 0 for look in looks) / sum(look.on_distractor or 0 for look in looks)
+
+
+def test_faint_text_gets_more_than_twice_the_tokens_of_bright_things_beside_it(untrained: ARRCOCQwen) -> None:
+    assert share_of_faint_text(untrained, ARR_COC_TOPK) < 1, "without a glance, what stands out has them"
+    assert share_of_faint_text(untrained, ARR_COC_GLANCE) > 2
 
 
 @pytest.mark.parametrize("frames", ["causal", "window"])

@@ -208,6 +208,26 @@ def test_an_overview_of_few_regions_is_made_only_where_it_is_asked_for() -> None
     assert len(GlanceOptions().overview(29, (ROWS, COLS))) == LEAST_REGIONS == 6
     assert len(GlanceOptions().overview(11, (ROWS, COLS))) == 0, "two regions hardly tell one place from another"
     assert len(GlanceOptions(tokens=5).overview(11, (ROWS, COLS))) == 2
+    small = GlanceOptions().overview(17, (8, 8))
+    assert small[:, 0].tolist() == [2, 2, 2, 2], "four tell places apart where each shows 4×4 tiles"
+    assert len(GlanceOptions().overview(17, (16, 16))) == 0
+
+
+@pytest.mark.parametrize(("tokens", "later"), [("auto", 0), (4, 4)])
+def test_an_overview_of_four_regions_is_shown_with_the_frame_that_was_glanced_at_only(tokens: Any, later: int) -> None:
+    stream, allocator = PictureStream(), StreamAllocator(replace(OPTIONS, budget=17, glance=GlanceOptions(tokens)))
+    frame = allocator.allocate(stream.show(scenery(8, 8)))
+    assert (frame.overview, frame.glance_tokens, frame.allocation.tokens) == (later, 4, 17)
+    view = stream.show(scenery(8, 8))
+    allocator.allocate(view)
+    allocator.on_glance()
+    regions = overview_regions((8, 8), 4).astype(np.int32)
+    there = np.array([0.02, 0.02, 1.0, 0.02], np.float32)
+    allocator.apply_glance(Feedback(view.stamp, regions, there, np.zeros(4, np.float32)))
+    glanced = allocator.reallocate(view)
+    assert (glanced.overview, glanced.allocation.tokens) == (4, 17)
+    moved = allocator.allocate(stream.show(255 - scenery(8, 8)))
+    assert (moved.overview, moved.allocation.tokens) == (later, 17)
 
 
 def test_an_overview_larger_than_the_budget_is_refused_in_one_line() -> None:

@@ -11,7 +11,7 @@ import torch
 
 from arr_coc.errors import ContextLengthError, ModelError, NonFiniteError, OptionError
 from arr_coc.ops.regions import overview_regions
-from arr_coc.qwen.attention import probed_layers
+from arr_coc.qwen.attention import glanced_layers
 from arr_coc.qwen.decode import PrefixCache
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.frame_window import FrameWindow
@@ -127,7 +127,7 @@ def test_a_glance_tells_what_the_last_token_attends_to(family: str) -> None:
         weights = speaking.qwen.language_model(
             **prompt.part.inputs(), past_key_values=PrefixCache().kv, use_cache=True, output_attentions=True
         ).attentions
-    expected = sum(weights[layer][0, :, -1, prompt.places[0]].sum(dim=0) for layer in probed_layers(len(weights)))
+    expected = sum(weights[layer][0, :, -1, prompt.places[0]].sum(dim=0) for layer in glanced_layers(len(weights)))
     np.testing.assert_allclose(seen.attention, expected / expected.max(), atol=1e-4)
 
 

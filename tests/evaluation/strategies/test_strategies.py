@@ -47,7 +47,7 @@ def test_it_shows_what_the_budget_pays(qwen: QwenVL, name: str, frames: int) -> 
     least = 0.7 * wanted if name.startswith(("arr-coc", "smaller")) else wanted
     assert least <= reply.tokens <= wanted
     assert reply.grid.tiles == TILES
-    if frames == 1 and name != "smaller":
+    if frames == 1 and name not in ("smaller", "arr-coc-glance-drop"):  # which pays for what it does not show
         assert len(reply.regions) == reply.tokens
     assert reply.ttft_ms > 0
     assert reply.flops.encode > 0

@@ -1,0 +1,33 @@
+"""`contradiction` of attention and saliency: where the model looked away from what stands out, that is no guide."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+LOOKED_AWAY, LOOKED_AT = 0.6, 1.0
+"""Saliency where the model looked, relative to that of the whole frame: from the first down it looked away from what
+stands out, from the second up it did not. In drawn scenes it is about a half where a faint word is asked for beside
+bright shapes, and more than the whole frame's where something is asked for that stands out (evaluation/README.md)."""
+
+SURE = 0.3
+"""What was learned with this much trust, or more, may contradict fully: that of a glance at first."""
+
+_TINY = 1e-6
+
+
+def contradiction(saliency: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:
+    """Contradiction of attention and saliency: [B] in [0, 1], from `saliency` [B, gh, gw] and `prior` [B, 3, gh, gw].
+
+    Attention is a prior's first map, as its square root, and counts squared, so that its peak decides. A thing is
+    looked at where its edges are, so each tile has the strongest saliency of its neighbours. As trust fades, so does
+    the contradiction; 0 where nothing is known, and where nothing stands out.
+    """
+    attention, trust = prior[:, 0], prior[:, 2]
+    looked = attention**4 * trust
+    near = F.max_pool2d(saliency[:, None], kernel_size=3, stride=1, padding=1)[:, 0]
+    seen = (looked * near).sum(dim=(1, 2)) / looked.sum(dim=(1, 2)).clamp(min=_TINY)
+    usual = near.mean(dim=(1, 2))
+    away = ((LOOKED_AT - seen / usual.clamp(min=_TINY)) / (LOOKED_AT - LOOKED_AWAY)).clamp(0, 1)
+    known = (looked.sum(dim=(1, 2)) > _TINY) & (usual > _TINY)
+    return away * (trust.amax(dim=(1, 2)) / SURE).clamp(max=1) * known
