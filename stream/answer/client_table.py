@@ -140,6 +140,7 @@ def server_hello(model: AnswerModel, provenance: str, unseen_words: tuple[str, .
         known_world=model.known_world,
         allocator=model.allocator,
         can_glance=model.can_glance,
+        attention_readable=model.attention_readable,
         provenance=provenance,
         unseen_words=tuple(word[:UNSEEN_CHARS] for word in unseen_words[:UNSEEN_MAX]),
     )

@@ -64,7 +64,7 @@ class AnswerModel(Protocol):
     `knows_levels`: it was trained with coarse tokens; `knows_wide`: with wide and tall ones. `known_world`: what it
     only knows, where it is not general.
     `allocator`: weights of an allocator trained for it, as `arr_coc.layer` packs them; empty where there are none.
-    `can_glance`: its attention to an overview can be read.
+    `can_glance`: it can look at an overview; `attention_readable`: it could, were its frames encoded that way.
     """
 
     model_id: str
@@ -73,6 +73,7 @@ class AnswerModel(Protocol):
     known_world: str | None
     allocator: bytes
     can_glance: bool
+    attention_readable: bool
 
     def select_client(self, client: bytes) -> None:
         """Answer `client` from here on."""
@@ -130,6 +131,7 @@ class QwenAnswerModel:
         self.knows_wide = session.qwen.knows_wide
         self.known_world = session.qwen.known_world
         self.allocator = serialize_realiser(session.qwen.realiser)
+        self.attention_readable = session.can_glance
         self.can_glance = session.options.encode in NEEDS_TOKENS_ONLY and session.can_glance
 
     def select_client(self, client: bytes) -> None:

@@ -29,6 +29,11 @@ MODEL_WORLD = (
     "or the folder of such a model"
 )
 
+NO_GLANCE = (
+    "no glances: the attention of {model} cannot be read, so what is shown does not depend on the question; "
+    "name another model with -m, or give --no-glance"
+)
+
 CANCEL_OFF = "cancel-off"
 """Code of the notice that no answer can be cancelled by a cut in this run."""
 
@@ -43,7 +48,7 @@ class SchedulePolicy:
     be silent while an answer is due; `connect_limit_s`: how long connecting to it may take. `source_is_drawn`: the
     source is what a model of drawn scenes was made for. `shadow_every`: after so many answers one is verified by
     another about all of the frame. `cancel_on_cut`: a cut cancels the answer that is being generated; in lockstep none
-    is being generated then.
+    is being generated then. `glances`: a model without an allocator of its own glances, if it can.
     """
 
     triggers: AnswerTriggerOptions
@@ -55,6 +60,7 @@ class SchedulePolicy:
     standing_query: StandingQueryOptions | None = None
     shadow_every: int | None = None
     cancel_on_cut: bool = False
+    glances: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,9 +312,16 @@ class AnswerScheduler:
         if self._model_known:
             if embedding.text != self._query or not self._options.resend_after_loss:
                 self._triggers.ask()
-        elif hello.known_world is not None and not self._policy.source_is_drawn:
-            self._observer.on_event(Notice(code="model-world", message=MODEL_WORLD.format(world=hello.known_world)))
+        else:
+            self._tell_about(hello)
         self._model_known, self._query = True, embedding.text
+
+    def _tell_about(self, hello: ServerHello) -> None:
+        """Say what a model that is new to this run cannot do."""
+        if hello.known_world is not None and not self._policy.source_is_drawn:
+            self._observer.on_event(Notice(code="model-world", message=MODEL_WORLD.format(world=hello.known_world)))
+        if self._policy.glances and not hello.allocator and not hello.attention_readable:
+            self._observer.on_event(Notice(code="glances-off", message=NO_GLANCE.format(model=hello.model_id)))
 
     def _on_glance(self, glance: GlanceOutcome) -> None:
         """Pass on where the model looked, unless it looked at another shot, or for another query."""

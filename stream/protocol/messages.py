@@ -185,9 +185,9 @@ class ServerHello(Message, frozen=True, tag="server_hello"):
     """Answer server to client: the model is ready.
 
     `allocator` holds the weights that its allocator was trained to, as `arr_coc.layer` packs them; empty where there
-    are none. `can_glance`: the model's attention to an overview can be read. `provenance`: model and settings that
-    answers depend on, as `stream.recording.identity` writes them. `unseen_words`: words of the standing query that a
-    model of a small world has never seen, the first of them.
+    are none. `can_glance`: it can look at an overview, which its settings may not want; `attention_readable`: the model
+    could. `provenance`: model and settings that answers depend on, as `stream.recording.identity` writes them.
+    `unseen_words`: words of the standing query that a model of a small world has never seen, the first of them.
     """
 
     model_id: Name
@@ -198,6 +198,7 @@ class ServerHello(Message, frozen=True, tag="server_hello"):
     provenance: Settings = ""
     unseen_words: Annotated[tuple[Name, ...], Meta(max_length=UNSEEN_MAX)] = ()
     knows_wide: bool = False
+    attention_readable: bool = True
 
 
 class SetQuery(Message, frozen=True, tag="set_query"):

@@ -164,6 +164,7 @@ def _schedule_policy(config: Config, *, lockstep: bool, initial_verdict: bool | 
         connect_limit_s=config.capture.open_timeout_s if answer.server is not None else None,
         shadow_every=answer.shadow_every,
         cancel_on_cut=answer.on_cut == "cancel",
+        glances=_glance_options(config) is not None,
         standing_query=_standing_query(answer.until, initial_verdict),
     )
 

@@ -39,6 +39,7 @@ class FakeAnswerModel:
     known_world: str | None = None
     allocator = b""
     can_glance = False
+    attention_readable = True
 
     def __init__(self, config: Config) -> None:
         self._spoken: AnswerStats | None = None
@@ -114,6 +115,12 @@ class BlindAnswerModel(GlancingAnswerModel):
 
     def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
         raise ModelError("the attention of blind cannot be read; turn glances off")
+
+
+class UnreadableAnswerModel(FakeAnswerModel):
+    """Its attention cannot be read, so it cannot glance."""
+
+    attention_readable = False
 
 
 class DrawnWorldAnswerModel(FakeAnswerModel):

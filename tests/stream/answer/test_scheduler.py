@@ -75,6 +75,8 @@ class Peer:
     greets: bool = True
     model_id: str = "m"
     known_world: str | None = None
+    attention_readable: bool = True
+    allocator: bytes = b""
     unseen: tuple[str, ...] = ()
     received: list[Message] = field(default_factory=list)
     turn: int = 0
@@ -96,7 +98,12 @@ class Peer:
         if isinstance(message, Connect) and self.greets:
             self.send(
                 ServerHello(
-                    model_id=self.model_id, knows_levels=False, known_world=self.known_world, unseen_words=self.unseen
+                    model_id=self.model_id,
+                    knows_levels=False,
+                    known_world=self.known_world,
+                    unseen_words=self.unseen,
+                    allocator=self.allocator,
+                    attention_readable=self.attention_readable,
                 )
             )
             self.hold(message.query)
@@ -470,6 +477,25 @@ def test_a_model_of_a_small_world_is_named_once(
     if warned:
         assert notices[0].code == "model-world"
         assert notices[0].message.startswith("this model only knows cats; for real video give --model Qwen/")
+
+
+@pytest.mark.parametrize(
+    ("glances", "readable", "allocator", "told"),
+    [(True, False, b"", 1), (False, False, b"", 0), (True, True, b"", 0), (True, False, b"weights", 0)],
+)
+def test_a_model_that_cannot_glance_is_told_of_once(
+    opened: Opener, glances: bool, readable: bool, allocator: bytes, told: int
+) -> None:
+    run = opened(glances=glances)
+    run.peer.attention_readable, run.peer.allocator = readable, allocator
+    run.greet()
+    run.control.ask("who?")
+    run.go_on()
+    notices = [event for event in run.events if isinstance(event, Notice)]
+    assert [notice.code for notice in notices] == ["glances-off"] * told
+    if told:
+        assert notices[0].message.startswith("no glances: the attention of m cannot be read")
+        assert notices[0].message.endswith("name another model with -m, or give --no-glance")
 
 
 def watched(*, only_query: bool, force: bool = False) -> StandingQueryOptions:

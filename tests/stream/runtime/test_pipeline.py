@@ -294,6 +294,14 @@ def test_repaired_times_are_reported_once_at_the_end(tmp_path_factory: pytest.Te
     assert not [n for n in run(configured(video)).of(Notice) if n.code == "pts-repaired"]
 
 
+def test_a_model_that_cannot_glance_is_told_of_once_where_it_would() -> None:
+    scene = configured("scene:demo", capture=CaptureConfig(max_frames=3))
+    notices = [n for n in run(scene, "UnreadableAnswerModel").of(Notice) if n.code == "glances-off"]
+    assert len(notices) == 1
+    assert notices[0].message.endswith("name another model with -m, or give --no-glance")
+    assert not [n for n in run(scene).of(Notice) if n.code == "glances-off"]
+
+
 def test_a_model_of_drawn_scenes_says_so_on_real_video_only(video: str) -> None:
     notices = [n for n in run(configured(video), "DrawnWorldAnswerModel").of(Notice) if n.code == "model-world"]
     assert len(notices) == 1
