@@ -9,7 +9,7 @@ import itertools
 import os
 import secrets
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -134,19 +134,33 @@ class Colour:
     transfer: str = "unspecified"
 
 
+class CodedMotion(Protocol):
+    """Motion vectors that a codec stored with a frame. They made it cheap to code, and are a guess of how it moved."""
+
+    def over(self, grid: TileGrid) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None:
+        """Return how far each tile's content moved, (dy_px, dx_px), float32 [rows, cols] each, down and right positive;
+        NaN where the codec says nothing of a tile, None where it says nothing at all.
+
+        It moved so far since a frame before that is one or a few frames away: the codec does not say how many.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class FramePlanes:
     """The undecoded-to-RGB picture of one frame, 8 bits a sample.
 
     `yuv`: three uint8 planes y [H, W], u and v [ceil(H/sy), ceil(W/sx)], sx and sy in {1, 2, 4}.
     `gray`: one uint8 plane [H, W]. `rgb`: one uint8 array [H, W, 3].
-    The arrays may be strided views on a decoder's buffer; `owner` keeps that buffer alive.
+    The arrays may be strided views on a decoder's buffer; `owner` keeps that buffer alive. `coded_motion` is what the
+    frame's codec says of its motion, where the decoder tells.
     """
 
     layout: Layout
     planes: tuple[npt.NDArray[np.uint8], ...]
     colour: Colour = field(default_factory=Colour)
     owner: object = None
+    coded_motion: CodedMotion | None = None
 
     @property
     def height_px(self) -> int:
@@ -305,6 +319,13 @@ class Feedback:
     embedding: npt.NDArray[np.float32] | None = None
 
 
+LEAST_MOTION_PX = 0.25
+"""Motion of a tile below this is none."""
+
+LEAST_CONFIDENCE = 0.25
+"""Confidence from which a tile's motion is sure."""
+
+
 @dataclass(frozen=True, slots=True)
 class TileMotion:
     """Motion of every tile's content since the frame before; where nothing moved there is None instead.
@@ -321,3 +342,14 @@ class TileMotion:
     def magnitude_px(self) -> npt.NDArray[np.float32]:
         """Length of each tile's motion, float32 [rows, cols]."""
         return np.hypot(self.dy_px, self.dx_px)
+
+    @property
+    def moving(self) -> npt.NDArray[np.bool_]:
+        """Tiles that move, and of which that is sure: bool [rows, cols]."""
+        return (self.magnitude_px >= LEAST_MOTION_PX) & (self.confidence >= LEAST_CONFIDENCE)
+
+    @property
+    def median_px(self) -> float:
+        """Median length of the motion of those tiles; 0 where there are none."""
+        lengths = self.magnitude_px[self.moving]
+        return float(np.median(lengths)) if len(lengths) else 0.0

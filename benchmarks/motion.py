@@ -1,20 +1,27 @@
 """Cost of following each tile's motion: a frame in the texture, with and without it, at 1080p.
 
-    python -m benchmarks.motion [--frames N] [--out FILE]
+    python -m benchmarks.motion [--frames N] [--clips FOLDER] [--out FILE]
 
 Cases: a still frame with noise of standard deviation 2, a block of 10 % of the frame that moves, a pan of 8 pixels a
 frame, a zoom of 1 % a frame, and another picture every frame (cuts are not asked for). Times are medians of
 `TextureUpdater.process` on one thread; the two take turns. `motion` is the difference.
+
+Real clips of FOLDER, where it is there: the same with and without the codec's motion vectors, by turns, and the time to
+decode a frame with and without exporting them.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
+import av
 import cv2
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +30,14 @@ from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.video.texture_updater import TextureOptions, TextureUpdater
 from benchmarks.support.harness import write_report
 from stream.bench.report import machine
+from stream.clock import MonotonicClock
+from stream.config import CaptureConfig
+from stream.sources.file import FileSource
+from stream.sources.motion_vectors import EXPORT_VECTORS
 
 RESULTS = Path(__file__).parent / "results" / "motion.json"
+CLIPS = Path(os.environ.get("ARR_COC_CLIPS", Path(__file__).resolve().parents[2] / "shared" / "clips"))
+CLIP_NAMES = "handheld_figurine.mp4", "cuts_bunny_1080p60.mp4", "anim_1200x1200_60fps.mp4", "static_cars_topdown.mp4"
 HEIGHT_PX, WIDTH_PX = 1080, 1920
 
 Picture = npt.NDArray[np.uint8]
@@ -96,17 +109,53 @@ def measure(draw: Callable[[int], Picture], frames: int) -> dict[str, float]:
 WAYS = ("without", "with")
 
 
+def measure_clip(path: Path, frames: int) -> dict[str, float]:
+    """Milliseconds of a frame in the texture, and of decoding one, without and with the codec's motion vectors."""
+    updaters = {name: TextureUpdater(TextureOptions("cpu")) for name in WAYS}
+    took_ms: dict[str, list[float]] = {name: [] for name in WAYS}
+    told = 0
+    with FileSource(path, CaptureConfig(max_frames=frames), MonotonicClock()) as source:
+        for frame in source.frames():
+            told += frame.planes.coded_motion is not None
+            for name, updater in updaters.items():
+                planes = frame.planes if name == "with" else replace(frame.planes, coded_motion=None)
+                start_ns = time.thread_time_ns()
+                updater.process(planes, FrameStamp(frame.frame_index, frame.media_ns, 0))
+                took_ms[name].append((time.thread_time_ns() - start_ns) / 1e6)
+    decode_ms: dict[str, list[float]] = {name: [] for name in WAYS}
+    for _ in range(3):
+        for name, options in zip(WAYS, ({}, EXPORT_VECTORS), strict=True):
+            decode_ms[name].append(_decoding_ms(path, options, frames))
+    return {
+        "frames_with_vectors": told,
+        **{f"{name}_ms": round(statistics.fmean(times), 2) for name, times in took_ms.items()},
+        **{f"decode_{name}_ms": round(min(times), 2) for name, times in decode_ms.items()},
+    }
+
+
+def _decoding_ms(path: Path, options: Mapping[str, str], frames: int) -> float:
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        stream.codec_context.options, stream.codec_context.thread_count = dict(options), 1
+        start_ns = time.thread_time_ns()
+        count = sum(1 for _ in islice(container.decode(stream), frames))
+        return (time.thread_time_ns() - start_ns) / 1e6 / count
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--frames", type=int, default=30, help="frames of each case")
+    parser.add_argument("--clips", type=Path, default=CLIPS, help="folder with real clips")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     cv2.setNumThreads(1)
     report = {name: measure(draw, arguments.frames) for name, draw in cases().items()}
-    for name, row in report.items():
-        print(f"{name:16}" + "".join(f"{key} {value:<8}" for key, value in row.items()))
+    there = [path for name in CLIP_NAMES if (path := arguments.clips / name).is_file()]
+    clips = {path.name: measure_clip(path, 2 * arguments.frames) for path in there}
+    for name, row in (*report.items(), *clips.items()):
+        print(f"{name:26}" + "".join(f"{key} {value:<8}" for key, value in row.items()))
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    write_report(arguments.out, {"benchmark": "motion", "machine": machine(), "cases": report})
+    write_report(arguments.out, {"benchmark": "motion", "machine": machine(), "cases": report, "clips": clips})
 
 
 if __name__ == "__main__":

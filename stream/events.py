@@ -299,7 +299,8 @@ class FrameReady(Event, frozen=True, tag="frame"):
     `tokens` are the visual tokens that the model gets where the frame is answered about: the chosen regions, or with
     `encode` full and weighted one for each of the `tiles`. `jitter_share` and `map` speak of the chosen regions.
     `slot` names the picture in the run's slot table, where an overlay was asked for; `map` is there where the run
-    publishes. `duration_s`: how long the frame is shown, where its source knows.
+    publishes. `duration_s`: how long the frame is shown, where its source knows. `moving_share`: share of tiles that
+    move, and of which that is sure; `motion_px`: their median motion since the frame before, in pixels.
     """
 
     frame_index: int
@@ -315,6 +316,8 @@ class FrameReady(Event, frozen=True, tag="frame"):
     slot: int | None = None
     map: FrameMap | None = None
     duration_s: float | None = None
+    motion_px: float = 0.0
+    moving_share: float = 0.0
 
 
 class Summary(Event, frozen=True, tag="summary"):
@@ -323,7 +326,8 @@ class Summary(Event, frozen=True, tag="summary"):
     `mean_tokens` are the visual tokens that a frame was given, of `mean_tiles`. `work_ratio`: how many times the
     operations of the answers all tokens of their frames would have taken; None without answers, or where the model does
     not tell. `found`: whether the answer to the standing question was ever yes; None where nothing was looked at for
-    one. `glances`: looks at an overview before an answer.
+    one. `glances`: looks at an overview before an answer. `mean_motion_px`, `mean_moving_share`: means over all frames
+    of what FrameReady tells.
     """
 
     frames: int
@@ -342,6 +346,8 @@ class Summary(Event, frozen=True, tag="summary"):
     work_ratio: float | None = None
     found: bool | None = None
     glances: int = 0
+    mean_motion_px: float = 0.0
+    mean_moving_share: float = 0.0
     timing: dict[str, float] | None = None
 
 

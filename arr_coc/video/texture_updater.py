@@ -99,8 +99,12 @@ class TextureUpdater:
         """Number of times the CPU store took over from hardware that gave up: at most one."""
         return self._fallbacks
 
-    def prepare(self, planes: FramePlanes, discontinuity: str | None = None) -> PendingUpdate:
+    def prepare(
+        self, planes: FramePlanes, discontinuity: str | None = None, frame_index: int | None = None
+    ) -> PendingUpdate:
         """Compares a frame with the texture, while readers go on.
+
+        Its coded motion counts only where `frame_index` says that it follows the frame in the texture.
 
         The pending update fits the texture as it is now: commit it, or drop it, before the next one is prepared.
         Raises ShapeError where the planes do not belong together, StoreError once closed.
@@ -119,7 +123,9 @@ class TextureUpdater:
         pending = PendingUpdate(planes, store.format, difference, cut=CutVerdict(dirty_share=share))
         if share >= BUSY_SHARE:
             pending = self._judged(pending, store)
-        return self._followed(pending, store) if share and pending.epoch_reason is None else pending
+        if not share or pending.epoch_reason is not None:
+            return pending
+        return self._followed(pending, store, next_one=frame_index == self._stamp.frame_index + 1)
 
     def commit(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:
         """Writes a prepared frame. The stamp's epoch is filled in here.
@@ -148,7 +154,7 @@ class TextureUpdater:
 
     def process(self, planes: FramePlanes, stamp: FrameStamp, discontinuity: str | None = None) -> TextureUpdate:
         """Prepares and commits."""
-        return self.commit(self.prepare(planes, discontinuity), stamp)
+        return self.commit(self.prepare(planes, discontinuity, stamp.frame_index), stamp)
 
     @contextmanager
     def lease(self, timeout_ms: int | None = None) -> Iterator[TextureView]:
@@ -182,13 +188,14 @@ class TextureUpdater:
         reason = "cut" if cut.is_cut and self._options.cuts else None
         return replace(pending, before=before, after=after, cut=cut, epoch_reason=reason)
 
-    def _followed(self, pending: PendingUpdate, store: TextureStore) -> PendingUpdate:
-        """Adds how the tiles of a frame that differs have moved."""
+    def _followed(self, pending: PendingUpdate, store: TextureStore, *, next_one: bool) -> PendingUpdate:
+        """Adds how the tiles of a frame that differs have moved; `next_one`: no frame lies between."""
         if not self._options.motion:
             return pending
         if self._motion is None or self._motion.grid != store.grid:
             self._motion = TileMotionEstimator(store.grid)
-        motion = self._motion.estimate(store.held, pending.planes, pending.difference.dirty, pending.after)
+        planes = pending.planes if next_one else replace(pending.planes, coded_motion=None)
+        motion = self._motion.estimate(store.held, planes, pending.difference.dirty, pending.after)
         return replace(pending, motion=motion)
 
     def _write(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:

@@ -1,10 +1,11 @@
 """Motion of each tile between what the texture holds and a new frame, with a confidence.
 
 Guesses are tried from cheap to dear, on luma at level 2 or 3, and only on tiles that changed: no motion, the camera's
-with the frame before, one shift (phase correlation; Kuglin and Hines, 1975). Each is judged by the picture: it explains
-a tile where the old picture, moved so, looks like the new one. Dense inverse search (Kroeger et al., Fast Optical Flow
-using Dense Inverse Search, 2016; OpenCV's) then runs around those tiles only that no guess explains, backward, from the
-new picture to the old one; a tile takes its median. One step of registration does the rest.
+with the frame before, the codec's motion vectors, one shift (phase correlation; Kuglin and Hines, 1975). Each is judged
+by the picture: it explains a tile where the old picture, moved so, looks like the new one. Dense inverse search
+(Kroeger et al., Fast Optical Flow using Dense Inverse Search, 2016; OpenCV's) then runs around those tiles only that no
+guess explains, backward, from the new picture to the old one; a tile takes its median. One step of registration does
+the rest.
 
 A tile's confidence says whether it has structure in two directions (the smaller eigenvalue of its structure tensor; Shi
 and Tomasi, Good Features to Track, 1994), and how well its motion explains it. Where that tells little (a plain wall,
@@ -22,7 +23,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.types import TILE_PX, FramePlanes, TileGrid, TileMotion
+from arr_coc.types import LEAST_CONFIDENCE, LEAST_MOTION_PX, TILE_PX, FramePlanes, TileGrid, TileMotion
 from arr_coc.video.camera_motion import LEAST_SUPPORT, CameraMotion, fit_camera
 from arr_coc.video.motion import Thumbnail, correlate, halved
 from arr_coc.video.tile_patches import LEAST_TEXELS, NOISE, MovedTiles, TilePair
@@ -44,21 +45,25 @@ BOXES_MAX = 6
 WHOLE_SHARE = 0.5
 """More boxes, or boxes that cover more of the frame, are done as one."""
 
-OPEN_SHARE = 0.25
-"""Share of changed tiles that must be left without an explanation for another guess about all of them to be made."""
+CODED_SHARE, SHIFT_SHARE = 0.1, 0.25
+"""Share of changed tiles that must be left without an explanation for the codec's motion vectors to be read, and for
+one shift of all of them to be looked for."""
 
 LEAST_TOGETHER = 3
 """Where a guess explains the rest, fewer tiles together that it does not explain lie at the border of what moves: they
 show both sides, and flow finds nothing there."""
+
+CODED_FRAMES = 1, 2, 3
+"""How many frames a codec's motion may span: that to the frame before, or past one or two frames of kind B."""
+
+CODED_SAMPLES = 48
+"""Tiles on which the number of frames is chosen."""
 
 GUESS_LEAVES = 0.9
 """Flow begins from one motion of the whole part where that leaves less than this share of the mean difference."""
 
 SAME_PX = 0.5
 """Motions of the camera this near to each other explain the same."""
-
-TRUSTED = 0.25
-"""Confidence from which a tile's own flow counts."""
 
 BETTER = 0.8
 """The camera's motion replaces a tile's own where it leaves less than this share of the difference."""
@@ -68,9 +73,6 @@ EXPLAINS = 1.2
 
 FILLED = 0.5
 """Most confidence of a motion that was filled in."""
-
-STILL_PX = 0.25
-"""Motion below this is none."""
 
 MOVING_SHARE = 0.5
 """Share of tiles that move with the camera from which it counts as moving."""
@@ -114,6 +116,8 @@ class TileMotionEstimator:
     ) -> MotionEstimate:
         """Return the motion from `held`, the planes in the texture, to `planes`, of which `dirty` tiles differ.
 
+        `planes.coded_motion` is since the frame that the texture holds, or a few frames more.
+
         `thumbnail` of `planes`, if there is one, saves reading them again.
         """
         boxes = _boxes(dirty)
@@ -126,7 +130,9 @@ class TileMotionEstimator:
             is_whole = dirty[box].shape == dirty.shape
             pair = self._texels_of(old, box), self._texels_of(new, box)
             part = _Part(*pair, dirty[box], self._texels, whole=is_whole)
-            found, together = part.motion(self._flow, self._expected(box, whole=is_whole))
+            found, together = part.motion(
+                self._flow, self._expected(box, whole=is_whole), _Coded(planes, self.grid, box)
+            )
             dy[box], dx[box] = found.dy_px, found.dx_px
             confidence[box] = np.where(dirty[box] | _moves(found), found.confidence, 1)
             camera = together if is_whole else None
@@ -142,7 +148,7 @@ class TileMotionEstimator:
         motion = self._last.motion
         if motion is None:
             return None
-        moved = _moves(motion)[box] & (motion.confidence[box] >= TRUSTED)
+        moved = _moves(motion)[box] & (motion.confidence[box] >= LEAST_CONFIDENCE)
         if not moved.any():
             return None
         ways = np.sort(np.stack([motion.dy_px[box][moved], motion.dx_px[box][moved]]), axis=1)
@@ -231,7 +237,7 @@ def _overlapping(boxes: list[tuple[int, int, int, int]]) -> tuple[int, int] | No
 
 
 def _moves(motion: TileMotion) -> Mask:
-    return np.maximum(np.abs(motion.dy_px), np.abs(motion.dx_px)) >= STILL_PX
+    return np.maximum(np.abs(motion.dy_px), np.abs(motion.dx_px)) >= LEAST_MOTION_PX
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +247,20 @@ class _Guess:
     camera: CameraMotion
     explained: MovedTiles
     picture: Luma
+
+
+@dataclass(frozen=True, slots=True)
+class _Coded:
+    """What a frame's codec says of the motion of a box of tiles, read when it is asked for."""
+
+    planes: FramePlanes
+    grid: TileGrid
+    box: Box
+
+    def motion(self) -> tuple[Floats, Floats] | None:
+        """(dy_px, dx_px), NaN where it says nothing: float32 [rows, cols] each."""
+        motion = None if self.planes.coded_motion is None else self.planes.coded_motion.over(self.grid)
+        return None if motion is None else (motion[0][self.box], motion[1][self.box])
 
 
 class _Part:
@@ -253,15 +273,17 @@ class _Part:
         self._pair = TilePair(old, new, texels)
         self._structure, self._still = self._pair.structure(), self._pair.still()
 
-    def motion(self, flow: cv2.DISOpticalFlow, expected: CameraMotion | None) -> tuple[TileMotion, CameraMotion | None]:
+    def motion(
+        self, flow: cv2.DISOpticalFlow, expected: CameraMotion | None, coded: _Coded
+    ) -> tuple[TileMotion, CameraMotion | None]:
         """Return the motion of the part's tiles, and the camera's where most of them agree on one.
 
         `expected` is how it moved with the frame before, which mostly goes on.
         """
-        best, guess = self._guessed(expected)
+        best, guess = self._guessed(expected, coded)
         best = self._flowed(flow, best, guess)
         found = self._own_motion(best)
-        sure = np.where(found.confidence >= TRUSTED, found.confidence, np.float32(0))
+        sure = np.where(found.confidence >= LEAST_CONFIDENCE, found.confidence, np.float32(0))
         weak = self._dirty & (sure == 0)
         camera = None
         if self._whole or weak.any():
@@ -284,23 +306,47 @@ class _Part:
         camera = fit_camera(found.dy_px, found.dx_px, sure)
         return camera, None if camera is None else self._pair.with_camera(camera)[0]
 
-    def _guessed(self, expected: CameraMotion | None) -> tuple[MovedTiles, _Guess | None]:
+    def _guessed(self, expected: CameraMotion | None, coded: _Coded) -> tuple[MovedTiles, _Guess | None]:
         """The motion of each tile as far as it can be guessed, and the guess about all of them that leaves least, if
         one leaves less than no motion does. Flow begins there, so that it does not take one line of text for the
         next."""
-        best, guess = self._still, None
-        least = GUESS_LEAVES * self._mean(best.left)
-        for make in (lambda: expected, self._shift):
-            camera = make()
-            if camera is not None:
-                explained, picture = self._pair.with_camera(camera)
-                mean = self._mean(explained.left)
-                if mean < least:
-                    least, guess = mean, _Guess(camera, explained, picture)
-                    best = best.or_better(explained)
-            if np.count_nonzero(self._open(best)) <= OPEN_SHARE * self._dirty_count:
-                break
+        best, guess = self._tried(expected, self._still, None)
+        if self._more(CODED_SHARE, self._open(best)) and (vectors := coded.motion()) is not None:
+            best = self._as_coded(best, *vectors)
+        if self._more(SHIFT_SHARE, self._open(best)):
+            best, guess = self._tried(self._shift(), best, guess)
         return best, guess
+
+    def _tried(
+        self, camera: CameraMotion | None, best: MovedTiles, guess: _Guess | None
+    ) -> tuple[MovedTiles, _Guess | None]:
+        """The same with one more guess about all tiles, if there is one and it leaves less than any before."""
+        if camera is None:
+            return best, guess
+        explained, picture = self._pair.with_camera(camera)
+        least = GUESS_LEAVES * self._mean(self._still.left) if guess is None else self._mean(guess.explained.left)
+        if self._mean(explained.left) >= least:
+            return best, guess
+        return best.or_better(explained), _Guess(camera, explained, picture)
+
+    def _as_coded(self, best: MovedTiles, dy: Floats, dx: Floats) -> MovedTiles:
+        """The same, with the codec's motion where nothing explains a tile yet and that does better.
+
+        How many frames it spans is what explains some of those tiles best.
+        """
+        wanted = self._open(best) & np.isfinite(dy) & (np.maximum(np.abs(dy), np.abs(dx)) >= LEAST_MOTION_PX)
+        if not wanted.any():
+            return best
+        some = np.zeros_like(wanted)
+        at = np.flatnonzero(wanted)
+        some.ravel()[at[:: -(-len(at) // CODED_SAMPLES)]] = True
+        ways = [(dy * np.float32(1 / frames), dx * np.float32(1 / frames)) for frames in CODED_FRAMES]
+        left = [float(self._pair.each(*way, some).left[some].mean()) for way in ways]
+        return best.or_better(self._pair.each(*ways[int(np.argmin(left))], wanted))
+
+    def _more(self, share: float, tiles: Mask) -> bool:
+        """Whether these are more than this share of the dirty tiles."""
+        return bool(np.count_nonzero(tiles) > share * self._dirty_count)
 
     def _mean(self, left: Floats) -> float:
         """Mean over dirty tiles."""
@@ -357,7 +403,7 @@ class _Part:
         fills = weak & (after <= EXPLAINS * left + NOISE)
         fills |= self._dirty & (after < BETTER * left)
         if self._whole:
-            fills |= ~self._dirty & (self._structure < TRUSTED) & (after <= NOISE)
+            fills |= ~self._dirty & (self._structure < LEAST_CONFIDENCE) & (after <= NOISE)
         if not fills.any():
             return found, weak
         trust = np.float32(support) * self._pair.fit(after) * np.maximum(self._structure, np.float32(FILLED))

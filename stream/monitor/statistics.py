@@ -162,7 +162,7 @@ class RunStatistics:
         self._found: bool | None = None
         self.frames = self.answers = self._cuts = self._discontinuities = self._skipped = self._misses = 0
         self._tokens = self._tiles = self._flops = self._full_flops = 0
-        self._dirty_share = 0.0
+        self._dirty_share = self._motion_px = self._moving_share = 0.0
         self._outages, self._outages_s = 0, 0.0
         self._glances = self._glance_tokens = 0
         self._glance_ms: float | None = None
@@ -267,6 +267,8 @@ class RunStatistics:
                 work_ratio=self._full_flops / self._flops if self._flops else None,
                 found=self._found,
                 glances=self._glances,
+                mean_motion_px=self._motion_px / frames,
+                mean_moving_share=self._moving_share / frames,
                 timing={"wall_s": (now_ns - self._start_ns) / NS_PER_S, "fps": self._fps_run() or 0.0},
             )
 
@@ -283,6 +285,8 @@ class RunStatistics:
         self._tokens += event.tokens
         self._tiles += event.tiles
         self._dirty_share += event.dirty_share
+        self._motion_px += event.motion_px
+        self._moving_share += event.moving_share
 
     def _add_answer(self, event: Answer) -> None:
         self._answer = event

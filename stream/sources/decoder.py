@@ -18,6 +18,7 @@ from stream.errors import SourceError
 from stream.media import SkippedItem, SourceInfo
 from stream.sources.checks import check_file
 from stream.sources.connection import decoder_options, decoding_failure, file_options
+from stream.sources.motion_vectors import EXPORT_VECTORS
 from stream.sources.planes import quarter_turns
 from stream.sources.timing import MediaTimeline
 
@@ -305,7 +306,7 @@ class VideoDecoder:
         self._max_pixels = max_pixels
         context = stream.codec_context
         self._one_thread = context.width * context.height <= ONE_THREAD_MAX_PX
-        context.options = decoder_options(max_pixels)
+        context.options = {**decoder_options(max_pixels), **EXPORT_VECTORS}
         context.thread_type = "AUTO"
         context.thread_count = 1 if self._one_thread else LARGE_PICTURE_THREADS
 

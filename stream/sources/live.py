@@ -27,6 +27,7 @@ from stream.sources.connection import (
 )
 from stream.sources.decoder import ONE_THREAD_MAX_PX, LossTracker, rate_of, source_info, video_stream
 from stream.sources.fit import FrameFormat
+from stream.sources.motion_vectors import EXPORT_VECTORS
 from stream.sources.planes import to_planes
 from stream.sources.threaded import ReaderThread, ThreadedSource
 from stream.sources.timing import Backoff, Pacer
@@ -68,7 +69,7 @@ class LiveDecoder:
         self._waited_ns = 0
         self._losses = LossTracker()
         context = stream.codec_context
-        context.options = decoder_options(config.max_pixels)
+        context.options = {**decoder_options(config.max_pixels), **EXPORT_VECTORS}
         context.thread_type = "SLICE"
         context.thread_count = 1 if context.width * context.height <= ONE_THREAD_MAX_PX else LARGE_PICTURE_THREADS
 

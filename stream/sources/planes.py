@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 
 import av
 import cv2
 import numpy as np
 import numpy.typing as npt
+from av.sidedata.sidedata import Type
 from av.video.reformatter import ColorRange, Colorspace
 
 from arr_coc.types import Colour, FramePlanes, Matrix
 from stream.errors import SourceError
 from stream.sources.fit import FrameFitter
+from stream.sources.motion_vectors import DecodedVectors
 
 Plane = npt.NDArray[np.uint8]
 
@@ -194,14 +197,18 @@ def _view(plane: av.video.plane.VideoPlane, width: int, height: int) -> Plane:
 
 
 def to_planes(frame: av.VideoFrame, fit: FrameFitter, name: str) -> FramePlanes:
-    """Return a frame's planes at the processing resolution.
+    """Return a frame's planes at the processing resolution, with its motion vectors where it has some.
 
     Raises SourceError if format or shape cannot be converted.
     """
     try:
-        return fit.apply(planes_of(frame), partial(rgb_of, frame))
+        planes = fit.apply(planes_of(frame), partial(rgb_of, frame))
     except av.FFmpegError as error:
         raise SourceError(
             f"{name} has pictures of the format {frame.format.name}, which FFmpeg cannot convert ({error.strerror}); "
             "convert them to yuv420p"
         ) from error
+    if Type.MOTION_VECTORS not in frame.side_data:
+        return planes
+    vectors = DecodedVectors(frame, quarter_turns(frame.rotation), planes.height_px, planes.width_px)
+    return replace(planes, coded_motion=vectors)

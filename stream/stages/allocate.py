@@ -233,6 +233,8 @@ class AllocateStage:
             self._emit(_picture_changed(update, discontinuity, grid))
         slot = None if overlay is None else self._put_overlay(overlay)
         ready = _ready_of(frame, update, (start_ns, ready_ns), slot, self._policy.all_tiles)
+        if motion is not None:
+            ready = structs.replace(ready, motion_px=motion.median_px, moving_share=float(motion.moving.mean()))
         self._emit(structs.replace(ready, map=_map_of(frame)) if self._policy.with_maps else ready)
         self._scheduler.observe(
             frame.stamp,

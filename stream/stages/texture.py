@@ -135,7 +135,7 @@ class TextureStage:
                 skipped=older.frame.skipped + frame.skipped,
             )
         planes = self._planes.take(frame.slot)
-        pending = self._updater.prepare(planes, frame.discontinuity)
+        pending = self._updater.prepare(planes, frame.discontinuity, frame.frame_index)
         self._outbox.put(ComparedFrame(frame, pending, time.monotonic_ns() - start_ns))
 
     def _write(self, compared: ComparedFrame) -> tuple[TextureUpdated, list[npt.NDArray[Any]]]:

@@ -169,7 +169,10 @@ def test_the_newest_frames_are_kept_however_fast_they_come() -> None:
 
 
 def counted_frame(index: int, ready_ns: int) -> FrameReady:
-    return frame(index, 1 + index / 10, ready_ns=ready_ns, dirty_share=index / 10, tokens=100 + index, tiles=200)
+    moved = {"motion_px": 4.0 * index, "moving_share": index / 4}
+    return frame(
+        index, 1 + index / 10, ready_ns=ready_ns, dirty_share=index / 10, tokens=100 + index, tiles=200, **moved
+    )
 
 
 def test_every_kind_is_counted_in_the_summary() -> None:
@@ -188,6 +191,7 @@ def test_every_kind_is_counted_in_the_summary() -> None:
     counts = (summary.frames, summary.answers, summary.cuts, summary.skipped, summary.discontinuities)
     assert (counts, summary.dropped) == ((3, 1, 1, 4, 1), {"capture.replaced": 2})
     assert (summary.mean_tokens, summary.mean_tiles, summary.mean_dirty_share) == (101, 200, pytest.approx(0.1))
+    assert (summary.mean_motion_px, summary.mean_moving_share) == (4, 0.25)
     assert summary.duration_s == pytest.approx(0.2)
     assert summary.timing == {"wall_s": 15.0, "fps": 2.0}
     assert summary.work_ratio is None, "the model does not tell"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.errors import StoreError
-from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp, QueryEmbedding
+from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp, QueryEmbedding, TileMotion
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.latency import LatencyController
 from stream.answer.request import ClientOptions
@@ -33,7 +34,7 @@ from stream.events import (
 )
 from stream.media import AllocationOverlay, SkippedItem
 from stream.protocol.buffers import SlotTable
-from stream.protocol.codec import frame_packet, specs_of, token_packet
+from stream.protocol.codec import frame_packet, motion_arrays, specs_of, token_packet
 from stream.protocol.messages import (
     AnswerReply,
     Cancel,
@@ -179,12 +180,20 @@ class Fixture:
         figures = {"tokens_used": 4, "text_tokens": 1, "encode_ms": 1.0, "prefill_ms": 1.0, "decode_ms": 1.0}
         self.say(AnswerReply(answer=number, query="what?", text="t", **figures))  # type: ignore[arg-type]
 
-    def show(self, index: int, **fields: object) -> None:
-        """Writes a frame into the texture and tells of it."""
+    def show(self, index: int, motion: list[npt.NDArray[Any]] | None = None, **fields: object) -> None:
+        """Writes a frame into the texture and tells of it, and of its motion."""
         image = np.random.default_rng(index).integers(0, 256, (96, 128, 3), dtype=np.uint8)
         update = self.updater.process(FramePlanes("rgb", (image,)), FrameStamp(index, index, 1000 + index))
         stamp = update.change.stamp
-        self.texture.send(TextureUpdated(stamp=stamp, texture_ms=0.5, dirty_share=1.0, **fields))  # type: ignore[arg-type]
+        arrays = motion or []
+        message = TextureUpdated(
+            stamp=stamp,
+            texture_ms=0.5,
+            dirty_share=1.0,
+            arrays=specs_of(*arrays),
+            **fields,  # type: ignore[arg-type]
+        )
+        self.texture.send(message, arrays)
 
     def next_event(self) -> Event:
         data = self.events.receive(LIMIT_MS)
@@ -287,6 +296,22 @@ def test_what_happened_to_a_frame_comes_before_the_frame_and_its_answer(runner: 
     assert isinstance(frame, FrameReady)
     assert (frame.frame_index, frame.capture_ns, frame.tokens, frame.tiles) == (8, 1008, 4, 12)
     assert (frame.texture_ms, frame.dirty_share, frame.slot, frame.map) == (0.5, 1.0, None, None)
+
+
+def test_a_frame_says_how_far_its_tiles_surely_moved(runner: StageRunner) -> None:
+    fixture = Fixture(runner)
+    fixture.begin()
+    right = np.zeros((3, 4), np.float32)
+    right[0], right[1], right[2, 0] = 6, 2, 0.1
+    sure = np.ones((3, 4), np.float32)
+    sure[1] = 0.1
+    arrays = motion_arrays(TileMotion(np.zeros_like(right), right, sure))
+    fixture.show(0)
+    fixture.frame_asked()
+    fixture.reply(0)
+    fixture.show(1, arrays)
+    frames = [event for event in (fixture.next_event() for _ in range(3)) if isinstance(event, FrameReady)]
+    assert [(frame.motion_px, frame.moving_share) for frame in frames] == [(0, 0), (6, pytest.approx(1 / 3))]
 
 
 def test_a_change_of_size_is_reported_and_answered_at_once_but_at_the_beginning(runner: StageRunner) -> None:

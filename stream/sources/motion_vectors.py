@@ -1,0 +1,91 @@
+"""Motion vectors of a decoded frame, where its codec has some and FFmpeg's decoder exports them.
+
+H.264 and the codecs of MPEG-1, MPEG-2 and MPEG-4 Visual do; HEVC, VP8, VP9 and AV1 do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import av
+import numpy as np
+import numpy.typing as npt
+from av.sidedata.sidedata import Type
+
+from arr_coc.types import TILE_PX, TileGrid
+
+EXPORT_VECTORS = {"flags2": "+export_mvs"}
+"""Option of a decoder; those that export nothing ignore it."""
+
+LEAST_BLOCK_PX2 = 16
+"""Pixels of the smallest block that any of these codecs moves, 4×4. A block refers to two frames at most, so a frame
+with more vectors than that allows is not believed."""
+
+COVERED = 0.5
+"""Least share of a tile that vectors speak of."""
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedVectors:
+    """A `CodedMotion` that is read from a frame when somebody asks: until then it costs nothing.
+
+    `turns` quarter turns counterclockwise make the frame upright; then it is scaled to `height_px` × `width_px`.
+    """
+
+    frame: av.VideoFrame
+    turns: int
+    height_px: int
+    width_px: int
+
+    def over(self, grid: TileGrid) -> tuple[Floats, Floats] | None:
+        """As `CodedMotion.over`: means of the vectors in a tile, by the area of their blocks.
+
+        Blocks that refer to a frame before count; where there are none, those that refer to a later one, turned round.
+        """
+        side_data = self.frame.side_data.get(Type.MOTION_VECTORS)
+        vectors = None if side_data is None else np.asarray(side_data.to_ndarray())
+        most = 2 * self.frame.width * self.frame.height // LEAST_BLOCK_PX2
+        if vectors is None or not 0 < len(vectors) <= most:
+            return None
+        if (vectors["motion_scale"] == 0).any():
+            return None
+        motion = self._on_tiles(_chosen(vectors, vectors["source"] < 0), grid)
+        later = vectors["source"] > 0
+        if later.any() and np.isnan(motion).any():
+            motion = np.where(np.isnan(motion), -self._on_tiles(_chosen(vectors, later), grid), motion)
+        return None if np.isnan(motion).all() else (motion[0], motion[1])
+
+    def _on_tiles(self, vectors: npt.NDArray[np.void], grid: TileGrid) -> Floats:
+        """Motion since the frame that vectors refer to: float32 [2, rows, cols], NaN where they cover too little."""
+        x, y, dx, dy = self._upright(vectors)
+        scale = np.float32(self.height_px * self.width_px / (self.frame.height * self.frame.width))
+        area = np.asarray(vectors["w"] * (vectors["h"] * scale), np.float32)
+        inside = (y >= 0) & (y < grid.rows * TILE_PX) & (x >= 0) & (x < grid.cols * TILE_PX)
+        area[~inside | (np.abs(dy) >= self.height_px) | (np.abs(dx) >= self.width_px)] = 0
+        row, col = ((np.where(inside, part, 0) * (1 / TILE_PX)).astype(np.intp) for part in (y, x))
+        tile = row * grid.cols + col
+        covered = np.bincount(tile, area, grid.tiles)
+        sums = np.stack([np.bincount(tile, area * part, grid.tiles) for part in (dy, dx)])
+        means = np.where(covered >= COVERED * TILE_PX**2, sums / np.maximum(covered, 1), np.nan)
+        motion: Floats = means.astype(np.float32)
+        return motion.reshape(2, *grid.shape)
+
+    def _upright(self, vectors: npt.NDArray[np.void]) -> tuple[Floats, Floats, Floats, Floats]:
+        """Middles of the blocks and how far their content moved, in pixels of the upright, scaled frame: x, y, dx, dy,
+        float32 [n] each."""
+        x, y, dx, dy = (vectors[name].astype(np.float32) for name in ("dst_x", "dst_y", "motion_x", "motion_y"))
+        scale = np.float32(-1) / vectors["motion_scale"].astype(np.float32)
+        dx, dy = dx * scale, dy * scale
+        height, width = self.frame.height, self.frame.width
+        for _ in range(self.turns % 4):
+            x, y, dx, dy = y, width - x, dy, -dx
+            height, width = width, height
+        across, down = self.width_px / width, self.height_px / height
+        return (x, y, dx, dy) if across == down == 1 else (x * across, y * down, dx * across, dy * down)
+
+
+def _chosen(vectors: npt.NDArray[np.void], chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.void]:
+    """Those of an array of structures, each copied at once."""
+    return vectors.view(np.dtype((np.void, vectors.itemsize)))[chosen].view(vectors.dtype)
