@@ -39,6 +39,7 @@ SCENES = 120
 _STEPS = 50
 _RIDGE = 1e-3
 """Keeps the fit finite where the odds part yes from no without error."""
+_SETTLED = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,19 @@ def fit(found: Sequence[Found]) -> Calibration:
     weights = np.array([shares[one.kind] / sum(other.kind == one.kind for other in found) for one in found])
     line = np.array([1.0, 0.0])
     columns = np.stack([odds, np.ones_like(odds)], axis=1)
+
+    def loss(line: npt.NDArray[np.float64]) -> float:
+        logits = columns @ line
+        return float(weights @ (np.logaddexp(0, logits) - there * logits) + _RIDGE / 2 * line @ line)
+
     for _ in range(_STEPS):
         chance = _sigmoid(columns @ line)
         slope = columns.T @ (weights * (chance - there)) + _RIDGE * line
         curve = (columns * (weights * chance * (1 - chance))[:, None]).T @ columns + _RIDGE * np.eye(2)
-        line = line - np.linalg.solve(curve, slope)
+        step, here = np.linalg.solve(curve, slope), loss(line)
+        while np.abs(step).max() > _SETTLED and loss(line - step) > here:
+            step = step / 2  # a whole step of Newton's leaps past the least where many odds are far from even
+        line = line - step
     return Calibration(scale=round(float(line[0]), 4), bias=round(float(line[1]), 4))
 
 

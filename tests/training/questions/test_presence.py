@@ -12,7 +12,7 @@ from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.yes_no import Calibration
 from tests.support.models import tiny_folder
 from training.calibration import Found, fit, measure, write
-from training.questions.presence import KINDS, UNSEEN, presence_scenes
+from training.questions.presence import KINDS, UNSEEN, Kind, presence_scenes
 
 
 def test_scenes_ask_one_question_of_each_kind_and_are_the_same_each_time() -> None:
@@ -77,3 +77,12 @@ def test_measured_odds_are_the_models_own(tmp_path: Path) -> None:
     assert qwen.yes_no_calibration == Calibration(0.5, 3.0)
     assert [one.log_odds for one in measure(qwen, presence_scenes(1, "train", 1))] == plain
     assert len(plain) == len(KINDS)
+
+
+def test_a_fit_is_the_likeliest_line_where_most_odds_are_far_from_even() -> None:
+    draw = np.random.default_rng(1).normal
+    kinds: dict[Kind, tuple[float, float]] = {"present": (5.0, 2.2), "absent": (-5.2, 2.5), "colour": (2.2, 2.3)}
+    odds = [Found(kind, "?", float(one)) for kind, (mean, spread) in kinds.items() for one in draw(mean, spread, 120)]
+    fitted = fit(odds)
+    assert 0.5 < fitted.scale < 1.5
+    assert -4 < fitted.bias < -1
