@@ -121,7 +121,7 @@ def share_of_faint_text(untrained: ARRCOCQwen, strategy: Strategy) -> float:
 
 
 def test_faint_text_gets_more_than_twice_the_tokens_of_bright_things_beside_it(untrained: ARRCOCQwen) -> None:
-    assert share_of_faint_text(untrained, ARR_COC_TOPK) < 1, "without a glance, what stands out has them"
+    assert share_of_faint_text(untrained, ARR_COC_TOPK) < 1.5, "without a glance, what stands out has as many"
     assert share_of_faint_text(untrained, ARR_COC_GLANCE) > 2
 
 
