@@ -313,6 +313,20 @@ class FrameAllocation:
         """Number of leading regions of the allocation that are an overview."""
         return self.allocation.overview
 
+    @property
+    def tokens(self) -> int:
+        """Number of regions."""
+        return self.allocation.tokens
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles of the frame."""
+        return self.levels.size
+
+    def on_host(self) -> FrameAllocation:
+        """Itself: it lies in host memory."""
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class _EpochState:
@@ -381,7 +395,7 @@ class StreamAllocator:
     def set_query(self, query: QueryEmbedding) -> None:
         """Ask another question: what answers to the old one taught is forgotten. The same one again changes nothing, as
         when the model that was asked died and its successor gets the question."""
-        if self._query is not None and _same(self._query, query):
+        if self._query is not None and same_query(self._query, query):
             return
         self._query = query
         self._relevance.set_query(query)
@@ -583,5 +597,6 @@ def _untrained_profile(channels: str) -> str:
     return "core13" if channels == AUTO else channels
 
 
-def _same(one: QueryEmbedding, other: QueryEmbedding) -> bool:
+def same_query(one: QueryEmbedding, other: QueryEmbedding) -> bool:
+    """Return True if two embeddings are of the same question by the same model."""
     return (one.text, one.model_id) == (other.text, other.model_id) and np.array_equal(one.tokens, other.tokens)

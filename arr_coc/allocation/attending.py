@@ -65,17 +65,17 @@ LEAST_TILES = 64
 _CLEAR = 0.35
 """Above every threshold, hysteresis included: nothing else needs to be measured."""
 
-_LEAST_RANGES = (0.05, 0.05, 0.05, 0.02, 0.1)
+LEAST_RANGES = (0.05, 0.05, 0.05, 0.02, 0.1)
 """What red, green, blue, edge magnitude and entropy must vary by, between tiles, to count. A blank wall or a slope of
 light varies by 0.007, 0.007, 0.007, 0.003 and 0.055 at most, under a sensor's noise of 4 of 255."""
 
-_COUNTING = (0, 1, 2, 5, 6)
-_COLOURS, _EDGES, _ENTROPY = (0, 1, 2), 5, 6
+COUNTING = (0, 1, 2, 5, 6)
+COLOURS, EDGES, ENTROPY = (0, 1, 2), 5, 6
 
-_LEAST_STEP = 0.04
+LEAST_STEP = 0.04
 """By how much a colour must differ from its neighbours' mean somewhere; slopes and spots of light bend by 0.03."""
 
-_LEAST_EDGES = 0.004
+LEAST_EDGES = 0.004
 """What edge magnitude must vary by where entropy counts: a steep slope fills more or fewer bins of the histogram, and
 has no edges."""
 
@@ -107,8 +107,8 @@ def picture_structure(appearance: Map) -> float:
     rows, cols = appearance.shape[1:]
     if rows * cols < LEAST_TILES:
         return 1.0
-    slopes, found = _slopes(rows, cols), 0.0
-    for channel, least in zip(_COUNTING, _LEAST_RANGES, strict=True):
+    slopes, found = second_order_surfaces(rows, cols), 0.0
+    for channel, least in zip(COUNTING, LEAST_RANGES, strict=True):
         values = appearance[channel].ravel()
         rest = (values - slopes @ (values @ slopes)).reshape(rows, cols)
         if float(rest.max() - rest.min()) < least or _is_light(channel, appearance):
@@ -123,17 +123,17 @@ def picture_structure(appearance: Map) -> float:
 
 def _is_light(channel: int, appearance: Map) -> bool:
     """Whether slopes of light explain how a channel varies."""
-    if channel in _COLOURS:
+    if channel in COLOURS:
         values = appearance[channel]
         if min(values.shape) < 3:
             return False  # a strip has no tile with neighbours all around
         bends = values[1:-1, 1:-1] - (values[:-2, 1:-1] + values[2:, 1:-1] + values[1:-1, :-2] + values[1:-1, 2:]) / 4
-        return float(np.abs(bends).max()) < _LEAST_STEP
-    return channel == _ENTROPY and float(np.ptp(appearance[_EDGES])) < _LEAST_EDGES
+        return float(np.abs(bends).max()) < LEAST_STEP
+    return channel == ENTROPY and float(np.ptp(appearance[EDGES])) < LEAST_EDGES
 
 
 @lru_cache(maxsize=8)
-def _slopes(rows: int, cols: int) -> Map:
+def second_order_surfaces(rows: int, cols: int) -> Map:
     """An orthonormal basis of the surfaces of second order over a grid: float32 [rows · cols, 6]."""
     y, x = (axis.ravel() for axis in np.meshgrid(np.linspace(-1, 1, rows), np.linspace(-1, 1, cols), indexing="ij"))
     basis = np.linalg.qr(np.stack([np.ones_like(x), x, y, x * x, x * y, y * y], axis=1))[0]

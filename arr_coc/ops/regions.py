@@ -39,6 +39,11 @@ _AREAS = np.array([*_SCALES.sum(axis=1), 2 * LEVELS, 2 * LEVELS], np.float32)
 """Log2 of a region's area in tiles, by shape; more than any where a tile is `UNKNOWN` or `ABSENT` (−1, the last)."""
 
 
+def region_areas() -> npt.NDArray[np.float32]:
+    """Log2 of a region's area in tiles, by shape; more than any for `UNKNOWN` and `ABSENT` (−1, the last)."""
+    return _AREAS.copy()
+
+
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """Texels that a region of one shape shows: 32×32 means over `down` × `across` texels of a mipmap level.
@@ -252,7 +257,7 @@ class CoverTree:
         self.cost = np.maximum(children - 1, 0)
         self.tiles = tile_counts(regions, shape).astype(np.float32)
         first = first_tiles(regions)
-        self._by_place = np.lexsort((regions[:, 0], first[:, 0] * shape[1] + first[:, 1]))
+        self.by_place = np.lexsort((regions[:, 0], first[:, 0] * shape[1] + first[:, 1]))
 
     @property
     def scales(self) -> Ints:
@@ -301,7 +306,7 @@ class CoverTree:
         whole = np.concatenate([split, np.zeros(len(self.regions) - self.inner, dtype=bool)])
         exists = whole[self.parent]
         exists[: self.roots] = True
-        return self._by_place[(exists & ~whole)[self._by_place]]
+        return self.by_place[(exists & ~whole)[self.by_place]]
 
 
 class QuadTree(CoverTree):

@@ -137,12 +137,14 @@ class RelevanceRealiser(nn.Module):
         prior: torch.Tensor | None = None,
         picture_scores: torch.Tensor | None = None,
         query_weights: QueryWeights | None = None,
+        *,
+        checked: bool = True,
     ) -> RelevanceMaps:
         """Batched `texture`; `query` [B, Lq, D]; `prior` [B, 3, gh, gw] as ParticipatoryScorer takes it.
 
         `picture_scores` saves computing `score_picture(texture)` again, and `query_weights`
         `participation.encode_query(query)`. Raises
-        NonFiniteError, naming the tensor.
+        NonFiniteError, naming the tensor, where the result is `checked`, which waits for the device.
         """
         participation, trust = self.participation(texture, query, prior, query_weights)
         seen = self.score_picture(texture) if picture_scores is None else picture_scores
@@ -155,7 +157,7 @@ class RelevanceRealiser(nn.Module):
         if prior is not None:
             evidence = self.participation.evidence(prior, doubt)
             relevance = torch.sigmoid(torch.logit(relevance, eps=DOUBT) + evidence)
-        if not torch.isfinite(relevance).all():
+        if checked and not torch.isfinite(relevance).all():
             raise NonFiniteError(_first_broken(texture, query, prior, scores, weights))
         return RelevanceMaps(relevance, scores, weights)
 

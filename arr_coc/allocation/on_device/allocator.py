@@ -1,0 +1,454 @@
+"""`DeviceAllocator`: the frames of one stream allocated where their texture lies; `DeviceFrame`, what it decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from arr_coc.allocation.allocator import AllocatorOptions, FrameAllocation, StreamAllocator, same_query
+from arr_coc.allocation.attending import Tensions, check_strategy
+from arr_coc.allocation.glance import EVERY_S, GlancePolicy
+from arr_coc.allocation.on_device.choice import STRATEGIES_ON_DEVICE, DeviceChoice, DeviceSelector
+from arr_coc.allocation.on_device.maps import DeviceBlend, DeviceExploration, DevicePrior, DeviceWarp
+from arr_coc.allocation.warping import MotionHistory, Warp, WholeTileSteps
+from arr_coc.budget import ADAPTIVE, Budget, check_budget, fixed_tokens
+from arr_coc.errors import DeviceLost, NonFiniteError
+from arr_coc.ops.store.base import TextureView
+from arr_coc.relevance.balancing import RelevanceRealiser
+from arr_coc.relevance.channels import DeviceChannels, TextureArray, TextureArrayCache, device_texture_array
+from arr_coc.relevance.knowing import QueryWeights
+from arr_coc.types import Allocation, Feedback, FrameStamp, QueryEmbedding, TileMotion, TileVersions
+
+
+@dataclass(frozen=True)
+class DeviceFrame:
+    """Decision for one frame, on its texture's device; `on_host` brings it over whole, `chosen` the regions alone.
+
+    `relevance` float32 [gh, gw], as blended over time; `scores` float32 [3, gh, gw] and their `weights` float32 [3], of
+    this frame alone; `jitter`, a scalar; `void`, a scalar bool: the picture is one, and `grid` was chosen. The others
+    are those of `FrameAllocation`; `tokens` is how many were planned, of which a quadtree may leave two and the grid of a void some.
+    """
+
+    stamp: FrameStamp
+    choice: DeviceChoice
+    overview: int
+    relevance: torch.Tensor
+    scores: torch.Tensor
+    weights: torch.Tensor
+    jitter: torch.Tensor
+    void: torch.Tensor | None
+    strategy: str
+    change_since: float
+    change_since_look: float
+    glance_tokens: int
+
+    jitter_share = None
+    """It is not brought over for each frame; see `on_host`."""
+
+    @property
+    def tokens(self) -> int:
+        """Number of regions that were planned."""
+        return self.choice.tokens
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles of the frame."""
+        return self.relevance.numel()
+
+    @cached_property
+    def chosen(self) -> Allocation:
+        """The regions in host memory, in one copy of 20 bytes a token.
+
+        Raises NonFiniteError where weights are broken: a frame is not looked at before it is asked about.
+        """
+        choice, count = self.choice, self.tokens
+        together = torch.cat(
+            [choice.regions.int().flatten(), choice.relevance.view(torch.int32), choice.mask.int()]
+        ).cpu()
+        regions, relevance, mask = together.split((3 * count, count, count))
+        kept = int(mask.sum())
+        shown = relevance.view(torch.float32)[:kept]
+        if not torch.isfinite(shown).all():
+            raise NonFiniteError("the relevance of the chosen regions holds NaN or Inf")
+        return Allocation(
+            regions.view(-1, 3)[:kept].long(), shown, torch.ones(kept, dtype=torch.bool), overview=self.overview
+        )
+
+    def on_host(self) -> FrameAllocation:
+        """The whole of it in host memory. Raises as `chosen`."""
+        return self._host
+
+    @cached_property
+    def _host(self) -> FrameAllocation:
+        void = self.void is not None and bool(self.void)
+        return FrameAllocation(
+            stamp=self.stamp,
+            allocation=self.chosen,
+            relevance=self.relevance.cpu(),
+            scores=self.scores.cpu(),
+            weights=self.weights.cpu(),
+            levels=self.choice.levels.cpu().numpy(),
+            jitter_share=float(self.jitter),
+            change_since=self.change_since,
+            strategy="grid" if void else self.strategy,
+            change_since_look=self.change_since_look,
+            glance_tokens=self.glance_tokens,
+        )
+
+
+class _DeviceChangeMeter:
+    """Counts from the versions that were marked last, weighted by relevance; see `ChangeMeter`.
+
+    Versions are the host's; where nothing moved, nothing is asked of the device.
+    """
+
+    def __init__(self, *, keep_vanished: bool = False) -> None:
+        self._keep_vanished = keep_vanished
+        self._marked: TileVersions | None = None
+        self._now: torch.Tensor | None = None
+        self._weights: torch.Tensor | None = None
+
+    def mark(self, versions: TileVersions | None) -> None:
+        """Counts from here: from the frame that was shown last."""
+        self._marked, self._weights = versions, self._now
+
+    def measure(self, versions: TileVersions, relevance: torch.Tensor) -> torch.Tensor | float:
+        """The share of a frame's relevance [rows, cols] on tiles that changed, a scalar on the device, or a number that
+        is known without it."""
+        if self._keep_vanished:
+            before = self._weights
+            self._now = relevance
+            if before is not None and before.shape == relevance.shape:
+                relevance = torch.maximum(before, relevance)
+            self._weights = relevance
+        if self._marked is None:
+            return 1.0
+        stale = self._marked.stale(versions)
+        if not stale.any():
+            return 0.0
+        changed = torch.from_numpy(stale.astype(np.float32)).to(relevance.device)
+        total = relevance.sum()
+        return torch.where(total > 0, (relevance * changed).sum() / total, changed.mean())
+
+
+class DeviceRelevance:
+    """The relevance of one stream's pictures on their device, made again where texture, prior or question moved."""
+
+    def __init__(self, realiser: RelevanceRealiser, device: torch.device) -> None:
+        self._realiser, self._device = realiser.eval().to(device), device
+        self._query: torch.Tensor | None = None
+        self._query_weights: QueryWeights | None = None
+        self._made: tuple[object, object, torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+
+    def set_query(self, query: QueryEmbedding | None) -> None:
+        """Ask another question; only learned parts that know its model's embeddings hear it."""
+        known = query is not None and self._realiser.knows(query.model_id)
+        if known and query is not None:
+            self._query = torch.from_numpy(query.tokens.astype(np.float32))[None].to(self._device)
+        else:
+            self._query = None
+        with torch.inference_mode():
+            self._query_weights = self._realiser.participation.encode_query(self._query)
+        self._made = None
+
+    def compute(
+        self, texture: TextureArray, prior: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Relevance [gh, gw], scores [3, gh, gw] and weights [3]; the same objects for the same arguments.
+
+        Raises DeviceLost where the device has no memory left.
+        """
+        done = self._made
+        if done is not None and done[0] is texture and done[1] is prior:
+            return done[2:]
+        picture_scores = done[3][None, :2] if done is not None and done[0] is texture else None
+        batch = TextureArray(texture.channels[None], texture.entropy[None])
+        asked = None if prior is None else prior[None]
+        try:
+            maps = self._realiser(batch, self._query, asked, picture_scores, self._query_weights, checked=False)
+        except torch.OutOfMemoryError as error:
+            reason = str(error).splitlines()[0]
+            raise DeviceLost(f"no memory is left on {self._device} to score frames: {reason}") from error
+        self._made = (texture, prior, maps.relevance[0], maps.scores[0], maps.weights[0])
+        return self._made[2:]
+
+
+@dataclass(frozen=True, slots=True)
+class _DeviceEpoch:
+    """All that is remembered of one epoch."""
+
+    epoch: int
+    motions: MotionHistory
+    steps: WholeTileSteps
+    blend: DeviceBlend
+    prior: DevicePrior
+    exploration: DeviceExploration
+    selector: DeviceSelector
+
+    def follow(self, frame_index: int, motion: TileMotion, device: torch.device) -> None:
+        """Carry along with the picture all that belongs to content, not to places."""
+        warp = Warp.of(motion)
+        self.motions.add(frame_index, warp)
+        self.blend.follow(DeviceWarp(warp, device))
+        self.prior.follow(warp)
+        step = self.steps.step(warp)
+        if step is not None:
+            whole = DeviceWarp(step, device)
+            self.exploration.follow(whole)
+            self.selector.follow(whole)
+
+
+def suits_device(options: AllocatorOptions, channels: str) -> bool:
+    """Return True if frames with these options can be allocated on a device.
+
+    The host's own are: channels of the past (`full40`), wide tokens, the budget `adaptive` and the strategy `fixation`.
+    """
+    return (
+        channels == "core13"
+        and not options.wide
+        and options.budget != ADAPTIVE
+        and options.strategy in STRATEGIES_ON_DEVICE
+    )
+
+
+class DeviceAllocator:
+    """Allocates the frames of one stream where their texture lies; used by one thread.
+
+    It decides as `StreamAllocator` does, but for rounding, and copies nothing to the host: not for a frame, but for
+    `measures_change`, which is one number each for the last answer and the last look; regions and relevance once a
+    frame is asked about. Where a view is no device's (hardware that gave up), a `StreamAllocator` takes over for good.
+    """
+
+    def __init__(self, options: AllocatorOptions, realiser: RelevanceRealiser, *, measures_change: bool = True) -> None:
+        """Raises BudgetError, StrategyError, and ValueError for shares outside [0, 1] or options that do not suit."""
+        if not suits_device(options, realiser.channels):
+            raise ValueError(f"{options} with channels {realiser.channels} are allocated in host memory only")
+        check_strategy(options.strategy)
+        check_budget(options.budget)
+        self.options = options
+        self._realiser = realiser
+        self._measures_change = measures_change
+        self._tensions = Tensions(options.budget, options.explore, options.coverage)
+        self._glances = GlancePolicy(options.glance.every_s if options.glance else EVERY_S)
+        self._query: QueryEmbedding | None = None
+        self._host: StreamAllocator | None = None
+        self._relevance: DeviceRelevance | None = None
+        self._state: _DeviceEpoch | None = None
+        self._last: DeviceFrame | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._texture = TextureArrayCache()
+        self._versions: TileVersions | None = None
+        self._since_answer, self._since_look = _DeviceChangeMeter(), _DeviceChangeMeter(keep_vanished=True)
+        self._shown_texture: TextureArray | None = None
+        self._appearance: torch.Tensor
+        self._prior: torch.Tensor | None = None
+
+    def set_query(self, query: QueryEmbedding) -> None:
+        """Ask another question: what answers to the old one taught is forgotten. The same one again changes nothing."""
+        if self._host is not None:
+            self._host.set_query(query)
+            return
+        known = self._query
+        if known is not None and same_query(known, query):
+            return
+        self._query = query
+        if self._relevance is not None:
+            self._relevance.set_query(query)
+        self._glances.reset()
+        if self._state is not None:
+            self._state.prior.reset()
+
+    def apply_feedback(self, feedback: Feedback) -> None:
+        """Learn from an answer about an earlier frame of this epoch; feedback about another epoch is ignored."""
+        if self._host is not None:
+            self._host.apply_feedback(feedback)
+        else:
+            self._learn(feedback, glance=False)
+
+    @torch.inference_mode()
+    def _learn(self, feedback: Feedback, *, glance: bool) -> None:
+        state = self._state
+        if state is None or self._last is None or feedback.stamp.epoch != state.epoch:
+            return
+        rows, cols = self._last.relevance.shape
+        warp = state.motions.since(feedback.stamp.frame_index, (rows, cols))
+        if warp is not None:
+            state.prior.update(feedback, self._appearance, warp, glance=glance)
+
+    @torch.inference_mode()
+    def glance_due(self, media_ns: int) -> bool:
+        """Return True if it is time to glance at the newest frame; see `StreamAllocator.glance_due`."""
+        if self._host is not None:
+            return self._host.glance_due(media_ns)
+        if self._state is None or self._last is None or not self._last.glance_tokens:
+            return False
+        return self._glances.due(media_ns, self._state.prior.unknown_share(self._appearance))
+
+    def on_glance(self) -> None:
+        """A glance at the newest frame is asked for: `apply_glance` will tell what it saw."""
+        if self._host is not None:
+            self._host.on_glance()
+        elif self._state is not None and self._last is not None:
+            self._state.prior.on_request(self._last.stamp.frame_index, self._appearance)
+
+    def apply_glance(self, feedback: Feedback | None) -> None:
+        """Learn from a glance at a frame of this epoch; None where none could be made."""
+        if self._host is not None:
+            self._host.apply_glance(feedback)
+        elif feedback is None:
+            self._glances.failed()
+        elif self._state is not None and feedback.stamp.epoch == self._state.epoch:
+            self._glances.done(feedback.stamp.media_ns)
+            self._learn(feedback, glance=True)
+
+    @torch.inference_mode()
+    def mark_answered(self) -> None:
+        """The newest allocation was given to a decoder: change counts from here, and what it showed counts as seen."""
+        if self._host is not None:
+            self._host.mark_answered()
+        elif self._state is not None and self._last is not None:
+            self._since_answer.mark(self._versions)
+            self._state.exploration.mark_shown(self._last.choice.levels)
+            self._state.prior.on_request(self._last.stamp.frame_index, self._appearance)
+
+    def mark_looked(self) -> None:
+        """The newest allocation was looked at for a standing question: `change_since_look` counts from here."""
+        if self._host is not None:
+            self._host.mark_looked()
+        else:
+            self._since_look.mark(self._versions)
+
+    @torch.inference_mode()
+    def allocate(
+        self,
+        view: TextureView,
+        motion: TileMotion | None = None,
+        budget: Budget | None = None,
+        at_most: int | None = None,
+    ) -> DeviceFrame | FrameAllocation:
+        """Allocate the frame in `view`, whose tiles moved by `motion` since the frame before; None: nothing moved.
+
+        `budget` overrides the options' for this frame, `at_most` limits it. Raises BudgetError, DeviceLost.
+        """
+        if self._host is not None or not isinstance(view, DeviceChannels):
+            return self._taken_over().allocate(view, motion, budget, at_most)
+        texture = device_texture_array(view, "core13", self._texture)
+        self._follow_device(texture.channels.device)
+        state = self._state_of(view.versions.epoch, view.stamp.frame_index)
+        if motion is not None:
+            state.follow(view.stamp.frame_index, motion, texture.channels.device)
+        self._versions = self._texture.versions
+        current, scores, weights = self._realise(state, texture, view.stamp)
+        relevance = state.blend.step(current, self._appearance[:-1], view.stamp.media_ns)
+        return self._select(state, view.stamp, (relevance, scores, weights), budget, at_most, glanced=False)
+
+    @torch.inference_mode()
+    def reallocate(
+        self, view: TextureView, budget: Budget | None = None, at_most: int | None = None
+    ) -> DeviceFrame | FrameAllocation:
+        """Allocate the frame that was allocated last once more, after a glance; see `StreamAllocator.reallocate`."""
+        if self._host is not None:
+            return self._host.reallocate(view, budget, at_most)
+        state, texture = self._state, self._shown_texture
+        if state is None or texture is None or self._last is None or self._last.stamp != view.stamp:
+            raise ValueError("only the frame that was allocated last can be allocated once more")
+        current, scores, weights = self._realise(state, texture, view.stamp)
+        state.selector.forget_choice()
+        relevance = state.blend.replace(current)
+        return self._select(state, view.stamp, (relevance, scores, weights), budget, at_most, glanced=True)
+
+    def _realise(
+        self, state: _DeviceEpoch, texture: TextureArray, stamp: FrameStamp
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The frame's own relevance, scores and weights, by its texture and by what is known at its time."""
+        if texture is not self._shown_texture:
+            self._shown_texture = texture
+            self._appearance = torch.cat([texture.appearance, texture.entropy[None]])
+        self._prior = state.prior.evaluate(stamp.media_ns, self._appearance)
+        assert self._relevance is not None
+        return self._relevance.compute(texture, self._prior)
+
+    def _select(
+        self,
+        state: _DeviceEpoch,
+        stamp: FrameStamp,
+        maps: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        budget: Budget | None,
+        at_most: int | None,
+        *,
+        glanced: bool,
+    ) -> DeviceFrame:
+        relevance, scores, weights = maps
+        tiles = relevance.numel()
+        tokens = fixed_tokens(self._tensions.budget if budget is None else budget, tiles)
+        if at_most is not None:
+            tokens = min(tokens, fixed_tokens(at_most, tiles))
+        staleness = state.exploration.staleness(scores[0]) if self._tensions.explore else None
+        answered = self._prior if state.prior.answered else None
+        selected = state.selector.choose(relevance, tokens, staleness, self._appearance, answered, glanced=glanced)
+        assert self._versions is not None
+        since_answer = self._since_answer.measure(self._versions, relevance)
+        since_look = self._since_look.measure(self._versions, relevance)
+        change, look = self._numbers(since_answer, since_look)
+        self._last = DeviceFrame(
+            stamp=stamp,
+            choice=selected.choice,
+            overview=selected.overview,
+            relevance=relevance,
+            scores=scores,
+            weights=weights,
+            jitter=selected.jitter,
+            void=selected.void,
+            strategy=selected.strategy,
+            change_since=change,
+            change_since_look=look,
+            glance_tokens=selected.glance_tokens,
+        )
+        return self._last
+
+    def _numbers(self, *shares: torch.Tensor | float) -> list[float]:
+        """The numbers in one copy; 1 for those that nobody asks for."""
+        wanted = [share for share in shares if isinstance(share, torch.Tensor)]
+        if not self._measures_change or not wanted:
+            return [1.0 if isinstance(share, torch.Tensor) else share for share in shares]
+        brought = iter(torch.stack(wanted).cpu().tolist())
+        return [next(brought) if isinstance(share, torch.Tensor) else share for share in shares]
+
+    def _state_of(self, epoch: int, frame_index: int) -> _DeviceEpoch:
+        if self._state is None or self._state.epoch != epoch:
+            options = self.options
+            self._state = _DeviceEpoch(
+                epoch=epoch,
+                motions=MotionHistory(frame_index),
+                steps=WholeTileSteps(),
+                blend=DeviceBlend(options.tau_ms),
+                prior=DevicePrior(),
+                exploration=DeviceExploration(),
+                selector=DeviceSelector(
+                    options.strategy, self._tensions, levels=options.levels, seed=options.seed, glance=options.glance
+                ),
+            )
+            self._last = None
+            self._glances.reset()
+        return self._state
+
+    def _follow_device(self, device: torch.device) -> None:
+        """The scorers lie where the first texture lies, as all of a run's do."""
+        if self._relevance is None:
+            self._relevance = DeviceRelevance(self._realiser, device)
+            self._relevance.set_query(self._query)
+
+    def _taken_over(self) -> StreamAllocator:
+        """The host's allocator, which begins with an epoch of its own, as the store that took over does."""
+        if self._host is None:
+            self._host = StreamAllocator(replace(self.options), self._realiser.to("cpu"))
+            if self._query is not None:
+                self._host.set_query(self._query)
+            self._state = self._last = self._relevance = None
+            self._begin()
+        return self._host
