@@ -247,17 +247,22 @@ class TokenReason:
 class TokenPacket:
     """The chosen tokens of one frame, complete in itself.
 
-    `regions` int32 [K, 3], `relevance` float32 [K], `pixels` uint8 [K, 3, 32, 32] (RGB), on `grid`. The first
-    `overview` of them cover the whole frame with coarse regions; they are encoded apart from the chosen ones that
-    follow, which they may overlap.
+    `regions` int32 [K, 3], `relevance` float32 [K], `pixels` uint8 [K, 3, 32, 32] (RGB), on `grid`; pixels that a
+    texture on a device gathered are a tensor there. The first `overview` of them cover the whole frame with coarse
+    regions; they are encoded apart from the chosen ones that follow, which they may overlap.
     """
 
     stamp: FrameStamp
     grid: TileGrid
     regions: npt.NDArray[np.int32]
     relevance: npt.NDArray[np.float32]
-    pixels: npt.NDArray[np.uint8]
+    pixels: npt.NDArray[np.uint8] | torch.Tensor
     overview: int = 0
+
+    @property
+    def host_pixels(self) -> npt.NDArray[np.uint8]:
+        """The pixels in host memory; copied from a device where they lie there."""
+        return self.pixels if isinstance(self.pixels, np.ndarray) else self.pixels.cpu().numpy()
 
     @property
     def is_glance(self) -> bool:

@@ -297,7 +297,8 @@ class FrameReady(Event, frozen=True, tag="frame"):
     """A frame's allocation is ready; for progress, measurements and overlays, not for files of answers.
 
     `tokens` are the visual tokens that the model gets where the frame is answered about: the chosen regions, or with
-    `encode` full and weighted one for each of the `tiles`. `jitter_share` and `map` speak of the chosen regions.
+    `encode` full and weighted one for each of the `tiles`. `jitter_share` and `map` speak of the chosen regions; where
+    these stay on a device, `jitter_share` is None, and `tokens` are those that were planned.
     `slot` names the picture in the run's slot table, where an overlay was asked for; `map` is there where the run
     publishes. `duration_s`: how long the frame is shown, where its source knows. `moving_share`: share of tiles that
     move, and of which that is sure; `motion_px`: their median motion since the frame before, in pixels.
@@ -312,7 +313,7 @@ class FrameReady(Event, frozen=True, tag="frame"):
     dirty_share: float
     tokens: int
     tiles: int
-    jitter_share: float
+    jitter_share: float | None
     slot: int | None = None
     map: FrameMap | None = None
     duration_s: float | None = None

@@ -314,6 +314,11 @@ class FrameAllocation:
         return self.allocation.overview
 
     @property
+    def chosen(self) -> Allocation:
+        """The allocation; see `DeviceFrame`, whose regions come to the host once they are asked for."""
+        return self.allocation
+
+    @property
     def tokens(self) -> int:
         """Number of regions."""
         return self.allocation.tokens

@@ -2,33 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from arr_coc.allocation.allocator import FrameAllocation
+from arr_coc.allocation.on_device.allocator import DeviceFrame
 from arr_coc.errors import BudgetError, counted
 from arr_coc.ops.regions import level_count, overview_regions, region_mean
 from arr_coc.ops.store.base import TextureView
 from arr_coc.types import LEVELS, Allocation, FramePacket, TokenPacket, TokenReason
 
+AnyFrame: TypeAlias = FrameAllocation | DeviceFrame
+"""Decision for one frame, in host memory or on the texture's device."""
 
-def packet_from(view: TextureView, frame: FrameAllocation) -> TokenPacket:
+
+@runtime_checkable
+class DevicePatches(Protocol):
+    """A view whose hardware gathers pixels into tensors."""
+
+    def patches(self, regions: npt.NDArray[np.integer[Any]] | torch.Tensor) -> torch.Tensor:
+        """The pixels of regions [K, 3], uint8 [K, 3, 32, 32] on the device."""
+        ...
+
+
+def packet_from(view: TextureView, frame: AnyFrame) -> TokenPacket:
     """The allocation's tokens with their pixels as `view` holds them (and its stamp): complete in itself.
 
-    An overview comes first.
+    An overview comes first. Pixels of a texture on a device stay there. Raises NonFiniteError as `DeviceFrame.chosen`.
     """
-    regions = frame.allocation.regions.numpy()
+    allocation = frame.chosen
+    regions = allocation.regions.numpy()
+    where = frame.choice.regions[: len(regions)] if isinstance(frame, DeviceFrame) else regions
     return TokenPacket(
         stamp=view.stamp,
         grid=view.grid,
         regions=regions.astype(np.int32),
-        relevance=frame.allocation.relevance.numpy().copy(),
-        pixels=view.gather(regions),
-        overview=frame.allocation.overview,
+        relevance=allocation.relevance.numpy().copy(),
+        pixels=_gathered(view, where),
+        overview=allocation.overview,
     )
+
+
+def _gathered(view: TextureView, regions: npt.NDArray[np.int64] | torch.Tensor) -> npt.NDArray[np.uint8] | torch.Tensor:
+    """The pixels of regions, where the texture lies."""
+    if isinstance(view, DevicePatches):
+        return view.patches(regions)
+    return view.gather(np.asarray(regions))
 
 
 def overview_packet(view: TextureView, tokens: int) -> TokenPacket:
@@ -47,21 +69,22 @@ def overview_packet(view: TextureView, tokens: int) -> TokenPacket:
         grid=view.grid,
         regions=regions.astype(np.int32),
         relevance=np.ones(len(regions), np.float32),
-        pixels=view.gather(regions),
+        pixels=_gathered(view, regions),
         overview=len(regions),
     )
 
 
-def frame_packet_from(view: TextureView, frame: FrameAllocation) -> FramePacket:
+def frame_packet_from(view: TextureView, frame: AnyFrame) -> FramePacket:
     """The whole of level 0 with the allocation; `image` is the view's own memory, valid while its lease lasts.
 
     An overview is left out: where the whole frame is encoded there is nothing that it adds.
     """
+    here = frame.on_host()
     return FramePacket(
         stamp=view.stamp,
         grid=view.grid,
-        regions=frame.allocation.regions.numpy()[frame.allocation.overview :].astype(np.int32),
-        relevance=frame.relevance.numpy().copy(),
+        regions=here.allocation.regions.numpy()[here.overview :].astype(np.int32),
+        relevance=here.relevance.numpy().copy(),
         image=view.read(0),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -269,7 +269,11 @@ def _attend_kept(qwen: QwenVL, kept: VisionKVCache, run: EncodeRun) -> Attend:
 
 def _pixels(qwen: QwenVL, packet: TokenPacket, chosen: Ints) -> torch.Tensor:
     """Pixels [1, R, 3, S, S] of the chosen regions, on the encoder's device."""
-    return torch.from_numpy(packet.pixels[chosen]).to(qwen.vision_device)[None]
+    if isinstance(packet.pixels, np.ndarray):
+        return torch.from_numpy(packet.pixels[chosen]).to(qwen.vision_device)[None]
+    whole = len(chosen) == len(packet.pixels)
+    some = packet.pixels if whole else packet.pixels[torch.from_numpy(chosen).to(packet.pixels.device)]
+    return some.to(qwen.vision_device)[None]
 
 
 def _upload(
@@ -371,6 +375,8 @@ def _encode(qwen: QwenVL, pixels: torch.Tensor, regions: torch.Tensor, grid: Til
     return EncodedFrame(encode_regions(qwen.tower, pixels, regions, grid, qwen.preprocessing.scale), regions, grid)
 
 
-def _tensor(array: npt.NDArray[np.generic]) -> torch.Tensor:
+def _tensor(array: npt.NDArray[Any] | torch.Tensor) -> torch.Tensor:
     """A tensor of the array; a copy where it is read-only, as torch has no read-only tensors."""
+    if isinstance(array, torch.Tensor):
+        return array
     return torch.from_numpy(array if array.flags.writeable else array.copy())

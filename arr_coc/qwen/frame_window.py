@@ -21,6 +21,7 @@ from arr_coc.qwen.decode import PrefixCache, PromptPart
 from arr_coc.qwen.encoding import EncodedFrame, Packet
 from arr_coc.qwen.options import WindowOptions
 from arr_coc.qwen.qwenvl import KeyCapture, QwenVL, rotate, rotation
+from arr_coc.qwen.vision_cache import Pixels
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 
 Ids: TypeAlias = tuple[int, ...]
@@ -35,7 +36,15 @@ def same_picture(one: Packet, other: Packet) -> bool:
         return False
     if (one.grid, one.overview) != (other.grid, other.overview):
         return False
-    return np.array_equal(one.regions, other.regions) and np.array_equal(one.pixels, other.pixels)
+    return np.array_equal(one.regions, other.regions) and same_pixels(one.pixels, other.pixels)
+
+
+def same_pixels(one: Pixels, other: Pixels) -> bool:
+    """Return True if pixels are equal; those on a device are compared there."""
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
+    first, second = (torch.as_tensor(pixels) for pixels in (one, other))
+    return first.device == second.device and torch.equal(first, second)
 
 
 class CausalPiece:

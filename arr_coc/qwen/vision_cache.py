@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ from arr_coc.types import REGION_SHAPES, TileGrid, TokenPacket
 Regions = npt.NDArray[np.int32]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Pixels: TypeAlias = npt.NDArray[np.uint8] | torch.Tensor
+"""Pixels of regions [K, 3, S, S], in host memory or on a device."""
+
 Floats = npt.NDArray[np.float64]
 
 MOST = 0.75
@@ -92,9 +95,11 @@ class RegionSlotTable:
     the regions that left, those shown last stay as long as there is room.
     """
 
-    def __init__(self, capacity: int, tile_shape: tuple[int, ...]) -> None:
-        """`tile_shape` is that of one region's pixels."""
-        self.pixels = np.zeros((capacity, *tile_shape), np.uint8)
+    def __init__(self, capacity: int, tile_shape: tuple[int, ...], device: torch.device | None = None) -> None:
+        """`tile_shape` is that of one region's pixels, which lie on `device`, or in host memory."""
+        self.pixels: Pixels = np.zeros((capacity, *tile_shape), np.uint8)
+        if device is not None:
+            self.pixels = torch.from_numpy(self.pixels).to(device)
         self._names: Ints = np.full(capacity, EMPTY, np.int64)
         self._shown: Ints = np.full(capacity, NEVER, np.int64)
         self._encoded: Ints = np.full(capacity, NEVER, np.int64)
@@ -109,8 +114,10 @@ class RegionSlotTable:
         """Regions held, shown or not."""
         return int((self._names != EMPTY).sum())
 
-    def place(self, regions: Regions, pixels: npt.NDArray[np.uint8], frame: int) -> SlotAssignment:
+    def place(self, regions: Regions, pixels: Pixels, frame: int) -> SlotAssignment:
         """Makes room for the K regions that frame number `frame` shows, with their pixels; K up to `capacity`.
+
+        Pixels on a device are compared there: whether each differs comes to the host.
 
         Raises ShapeError, with everything as it was, for a region that is none or comes twice.
         """
@@ -119,7 +126,7 @@ class RegionSlotTable:
         at = self._find(names)
         known = np.flatnonzero(at != EMPTY)
         stale = np.ones(count, bool)
-        stale[known] = (self.pixels[at[known]] != pixels[known]).any(axis=(1, 2, 3))
+        stale[known] = _differ(self.pixels, at[known], pixels, known)
 
         stays = (at != EMPTY) & (at < count)
         slots = at.copy()
@@ -127,13 +134,14 @@ class RegionSlotTable:
         source, target, keep = self._leaving(at[known], count)
         comes = known[~stays[known]]
         source, target = np.concatenate([at[comes], source]), np.concatenate([slots[comes], target])
-        for column in (self._names, self._shown, self._encoded, self._unsettled, self.pixels):
+        for column in (self._names, self._shown, self._encoded, self._unsettled):
             column[target] = column[source]
+        _put(self.pixels, target, self.pixels, source)
         self._names[_free(np.concatenate([slots, keep]), 0, self.capacity)] = EMPTY
         self._names[slots] = names
         self._shown[slots] = frame
         self._encoded[slots[at == EMPTY]] = NEVER
-        self.pixels[slots[stale]] = pixels[stale]
+        _put(self.pixels, slots[stale], pixels, np.flatnonzero(stale))
         return SlotAssignment(slots, stale, source, target)
 
     def encoded(self, slots: Ints) -> Ints:
@@ -173,6 +181,24 @@ class RegionSlotTable:
         behind, moving = newest[newest >= count], newest[newest < count]
         room = _free(behind, count, self.capacity)[: len(moving)]
         return moving, room, np.concatenate([behind, room])
+
+
+def _differ(one: Pixels, at: Ints, other: Pixels, where: Ints) -> Flags:
+    """Whether the pixels `one[at]` differ from `other[where]`, which lie in the same place: bool [n]."""
+    if isinstance(one, np.ndarray):
+        return np.asarray((one[at] != other[where]).any(axis=(1, 2, 3)))
+    first, second = torch.from_numpy(at).to(one.device), torch.from_numpy(where).to(one.device)
+    differ = (one.index_select(0, first) != torch.as_tensor(other).index_select(0, second)).flatten(1).any(dim=1)
+    return np.asarray(differ.cpu())
+
+
+def _put(to: Pixels, target: Ints, pixels: Pixels, source: Ints) -> None:
+    """Copies `pixels[source]` to `to[target]`, which lie in the same place."""
+    if isinstance(to, np.ndarray):
+        to[target] = pixels[source]
+        return
+    first, second = torch.from_numpy(target).to(to.device), torch.from_numpy(source).to(to.device)
+    to.index_copy_(0, first, torch.as_tensor(pixels).index_select(0, second))
 
 
 def _free(taken: Ints, first: int, stop: int) -> Ints:
@@ -215,6 +241,7 @@ class CacheKey:
     epoch: int
     grid: TileGrid
     tile_shape: tuple[int, ...]
+    pixels_on: torch.device | None
 
     @classmethod
     def of(cls, qwen: QwenVL, packet: TokenPacket) -> CacheKey:
@@ -226,7 +253,8 @@ class CacheKey:
             device=weight.device,
             epoch=packet.stamp.epoch,
             grid=packet.grid,
-            tile_shape=packet.pixels.shape[1:],
+            tile_shape=tuple(packet.pixels.shape[1:]),
+            pixels_on=packet.pixels.device if isinstance(packet.pixels, torch.Tensor) else None,
         )
 
 
@@ -283,7 +311,7 @@ class VisionKVCache:
         self.keys_values = torch.empty(shape, dtype=belonging.dtype, device=belonging.device)
         outputs = (size.outputs, slots, size.width)
         self.outputs = torch.empty(outputs, dtype=belonging.dtype, device=belonging.device)
-        self.slots = RegionSlotTable(slots, belonging.tile_shape)
+        self.slots = RegionSlotTable(slots, belonging.tile_shape, belonging.pixels_on)
         self.frames = 0
         self.since_all = 0
         self.drift: float | None = None

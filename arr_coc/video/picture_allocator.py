@@ -163,7 +163,7 @@ def _with_own_tiles(packet: TokenPacket, image: Rgb, tile_px: int) -> TokenPacke
     """For models whose tiles are not 32 pixels: level 0 as their own processor shows it, coarse regions resized."""
     if tile_px == TILE_PX:
         return packet
-    pixels = fit_tiles(torch.from_numpy(packet.pixels), tile_px).round().clamp(0, 255).byte().numpy()
+    pixels = fit_tiles(torch.from_numpy(packet.host_pixels), tile_px).round().clamp(0, 255).byte().numpy()
     fine = packet.regions[:, 0] == 0
     places = packet.regions[fine, 1] * packet.grid.cols + packet.regions[fine, 2]
     pixels[fine] = to_tiles(torch.from_numpy(image.copy()), tile_px).numpy()[places]

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
 
+import numpy as np
+
 from arr_coc.types import NS_PER_S, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.answer.request import AnswerRequest, ClientOptions, RequestTracker
 from stream.clock import Clock
@@ -22,6 +24,7 @@ from stream.protocol.messages import (
     ErrorReply,
     GlanceReply,
     KeepAlive,
+    PixelPlace,
     QueryAccepted,
     ServerHello,
     SetQuery,
@@ -42,6 +45,11 @@ UNREADABLE_MAX = 3
 QUERIES_KNOWN = 1_024
 """Queries, the last ones, that are known again in replies: more than anybody sets while a slow model gives one answer.
 """
+
+PIXELS_COPIED = "device-pixels-copied"
+"""Code of the notice that pixels do not stay on their device between the processes."""
+
+PIXELS_REASON = "pixels go to the model by way of host memory: {reason}; --single-process keeps them on the GPU"
 
 STEP_NS_MAX = 1 * NS_PER_S
 """The most that counts between two updates of a timer: a run that was suspended has not been kept waiting."""
@@ -117,7 +125,7 @@ class AnswerClient:
         self._pending_events: list[Event] = []
         self._recalled_events: list[Event] = []
         self._failures = self._refused_in_row = self._unreadable_in_row = 0
-        self._refusal_reported = self._loss_reported = self._was_lost = False
+        self._refusal_reported = self._loss_reported = self._was_lost = self._pixels_reported = False
         self.refused_messages = 0
         self.requests = RequestTracker(options, clock)
         self.absence = SilenceTimer(clock)
@@ -278,7 +286,10 @@ class AnswerClient:
         """Introduce this client, once; as soon as the link takes it."""
         if not self._connect_sent:
             options = self._options
-            message = Connect(query=self._query, encode=options.encode, standing_query=options.standing_query)
+            pixels_at = None if options.pixels is None else options.pixels.offer()
+            message = Connect(
+                query=self._query, encode=options.encode, standing_query=options.standing_query, pixels_at=pixels_at
+            )
             self._connect_sent = self.link.offer(message)
 
     def _send_open(self) -> None:
@@ -286,7 +297,8 @@ class AnswerClient:
         glance, request = self.requests.glances.request, self.requests.request
         if glance is not None:
             self.phase = ClientPhase.GLANCING
-            message, arrays = glance_message(glance.number, self._turn, glance.packet)
+            place = self._place_of(glance.packet)
+            message, arrays = glance_message(glance.number, self._turn, glance.packet, pixels_at=place)
             self.link.send(message, arrays)
         elif request is not None:
             self._send_request(request)
@@ -297,7 +309,8 @@ class AnswerClient:
         self.phase = ClientPhase.IN_FLIGHT
         number, packet, wants_answer = request.number, request.packet, request.wants_answer
         if isinstance(packet, TokenPacket):
-            message, arrays = token_message(number, self._turn, packet, wants_answer=wants_answer)
+            place = self._place_of(packet)
+            message, arrays = token_message(number, self._turn, packet, wants_answer=wants_answer, pixels_at=place)
             self.link.send(message, arrays)
         else:
             in_snapshot = self._options.snapshot is not None
@@ -305,6 +318,13 @@ class AnswerClient:
                 number, self._turn, packet, in_snapshot=in_snapshot, wants_answer=wants_answer
             )
             self.link.send(whole, arrays)
+
+    def _place_of(self, packet: TokenPacket) -> PixelPlace | None:
+        """Lay pixels that are on a device where the server finds them; None where it wants them in the message."""
+        pixels, there = self._options.pixels, self.hello is not None and self.hello.takes_device_pixels
+        if pixels is None or not there or isinstance(packet.pixels, np.ndarray):
+            return None
+        return pixels.put(packet.pixels)
 
     def _release_turn(self) -> None:
         """Return to READY where a turn was used or requested for a request that has ended."""
@@ -357,6 +377,9 @@ class AnswerClient:
             if self.hello is not None:
                 raise TransportError("it sends its hello twice")
             self.hello = message
+            if message.pixels_refused and not self._pixels_reported:
+                self._pixels_reported = True
+                return Notice(code=PIXELS_COPIED, message=PIXELS_REASON.format(reason=message.pixels_refused))
         elif isinstance(message, ErrorReply):
             self._on_error(message)
         elif not isinstance(message, KeepAlive):

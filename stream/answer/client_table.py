@@ -11,7 +11,7 @@ from stream.answer.model import AnswerModel
 from stream.errors import TransportError
 from stream.protocol.messages import PROTOCOL, UNSEEN_MAX, Connect, ServerHello
 from stream.transport.security import ServerCurve
-from stream.untrusted import CLIENTS_MAX
+from stream.untrusted import CLIENTS_MAX, REASON_CHARS_MAX, cut_to
 
 PENALTY_MAX = 6
 """A client that lets turn after turn expire has a sixty-fourth of the time in the end: 16 ms of a second."""
@@ -131,8 +131,13 @@ def check_admission(message: Connect, options: ServerOptions, clients: ClientTab
         )
 
 
-def server_hello(model: AnswerModel, provenance: str, unseen_words: tuple[str, ...] = ()) -> ServerHello:
-    """Return the first message to a client: the model, and words of its standing query that are unknown to it."""
+def server_hello(
+    model: AnswerModel, provenance: str, unseen_words: tuple[str, ...] = (), pixels_refused: str | None = ""
+) -> ServerHello:
+    """Return the first message to a client: the model, and words of its standing query that are unknown to it.
+
+    `pixels_refused`: why its pixels do not stay on their device, None where they do.
+    """
     return ServerHello(
         model_id=model.model_id,
         knows_levels=model.knows_levels,
@@ -143,4 +148,6 @@ def server_hello(model: AnswerModel, provenance: str, unseen_words: tuple[str, .
         attention_readable=model.attention_readable,
         provenance=provenance,
         unseen_words=tuple(word[:UNSEEN_CHARS] for word in unseen_words[:UNSEEN_MAX]),
+        takes_device_pixels=pixels_refused is None,
+        pixels_refused=cut_to(pixels_refused or "", REASON_CHARS_MAX),
     )

@@ -65,6 +65,7 @@ class AnswerModel(Protocol):
     only knows, where it is not general.
     `allocator`: weights of an allocator trained for it, as `arr_coc.layer` packs them; empty where there are none.
     `can_glance`: it can look at an overview; `attention_readable`: it could, were its frames encoded that way.
+    `takes_device_pixels`: pixels on a CUDA device are of use to it.
     """
 
     model_id: str
@@ -74,6 +75,7 @@ class AnswerModel(Protocol):
     allocator: bytes
     can_glance: bool
     attention_readable: bool
+    takes_device_pixels: bool
 
     def select_client(self, client: bytes) -> None:
         """Answer `client` from here on."""
@@ -133,6 +135,7 @@ class QwenAnswerModel:
         self.allocator = serialize_realiser(session.qwen.realiser)
         self.attention_readable = session.can_glance
         self.can_glance = session.options.encode in NEEDS_TOKENS_ONLY and session.can_glance
+        self.takes_device_pixels = session.qwen.vision_device.type == "cuda"
 
     def select_client(self, client: bytes) -> None:
         from arr_coc.qwen.encoding import IncrementalEncoder

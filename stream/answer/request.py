@@ -23,6 +23,7 @@ from stream.events import (
 )
 from stream.protocol.buffers import SharedFrameWriter
 from stream.protocol.codec import feedback_on
+from stream.protocol.device_pixels import PixelSender
 from stream.protocol.messages import AnswerDelta, AnswerReply, GlanceReply, YesNoReply
 from stream.recording.journal import Journal, JournalGlance
 from stream.transport import Envelope
@@ -38,7 +39,8 @@ class ClientOptions:
     `encode` is what the packets are for, `standing_query` what is evaluated with every packet. `reconnect`: where the
     server is lost, another one is looked for; else the run ends. `resend_after_loss`: it is sent the request that the
     lost one left open; else that answer is dropped, as it would be late. `supervised`: somebody else notices the
-    server's death. `snapshot`: memory shared with the server, for whole frames; `journal`: answers of the run that this
+    server's death. `snapshot`: memory shared with the server, for whole frames; `pixels`: device memory shared with it,
+    for the pixels of tokens; `journal`: answers of the run that this
     one continues.
     """
 
@@ -48,6 +50,7 @@ class ClientOptions:
     resend_after_loss: bool = False
     supervised: bool = True
     snapshot: SharedFrameWriter | None = None
+    pixels: PixelSender | None = None
     journal: Journal | None = None
 
 

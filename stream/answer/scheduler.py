@@ -17,6 +17,7 @@ from stream.control import FOUND, WAIT_MS, RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import Event, Notice, QueryChanged, YesNoResult
 from stream.protocol.buffers import SharedFrameWriter
+from stream.protocol.device_pixels import PixelSender
 from stream.protocol.messages import ServerHello
 from stream.transport import Link, LinkObserver, Transport
 from stream.transport.security import ClientCurve
@@ -62,19 +63,26 @@ class SchedulePolicy:
     cancel_on_cut: bool = False
     glances: bool = False
 
+    @property
+    def follows_change(self) -> bool:
+        """True if how much has changed makes an answer or a check due."""
+        standing = self.standing_query
+        return self.triggers.on_change is not None or (standing is not None and standing.triggers.on_change is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class AnswerEndpoint:
     """Address of the answer server, and what this end shares with it.
 
-    `snapshot` is the memory shared with it, where it is a process of this machine. `supervised`: somebody notices its
-    death. `on_timeout` is called where it is silent for too long and its successor is looked for. `observer` learns all
-    that is sent on either side.
+    `snapshot` is the memory shared with it, where it is a process of this machine; `pixels` device memory.
+    `supervised`: somebody notices its death. `on_timeout` is called where it is silent for too long and its successor
+    is looked for. `observer` learns all that is sent on either side.
     """
 
     endpoint: str
     curve: ClientCurve | None = None
     snapshot: SharedFrameWriter | None = None
+    pixels: PixelSender | None = None
     supervised: bool = True
     on_timeout: Callable[[], None] = lambda: None
     observer: LinkObserver | None = None

@@ -8,7 +8,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
 
@@ -20,6 +20,7 @@ from stream.control import WAIT_MS, CancelledError, RunControl, describe
 from stream.errors import StreamError, TransportError
 from stream.protocol.buffers import SharedFrameReader
 from stream.protocol.codec import feedback_arrays, frame_packet, specs_of, token_packet
+from stream.protocol.device_pixels import PixelReceiver
 from stream.protocol.messages import (
     AnswerDelta,
     AnswerReply,
@@ -32,6 +33,7 @@ from stream.protocol.messages import (
     GlanceReply,
     KeepAlive,
     Message,
+    PixelPlace,
     QueryAccepted,
     SetQuery,
     TokenPacketMessage,
@@ -54,6 +56,9 @@ from stream.untrusted import (
     cut_to,
 )
 
+if TYPE_CHECKING:
+    import torch
+
 TURN_LIMIT_NS = 1 * NS_PER_S
 """A client that has not sent its packet for so long after it was granted a turn loses it."""
 
@@ -69,7 +74,10 @@ log = logging.getLogger(__name__)
 
 
 class AnswerServer:
-    """Stage that answers, in a process or thread of its own. `snapshot` holds frames that are not in the message."""
+    """Stage that answers, in a process or thread of its own.
+
+    `snapshot` holds frames that are not in the message, `pixels` finds those of tokens that are not.
+    """
 
     name = "answer"
 
@@ -80,7 +88,9 @@ class AnswerServer:
         transport: Transport,
         control: RunControl,
         snapshot: SharedFrameReader | None = None,
+        pixels: PixelReceiver | None = None,
     ) -> None:
+        self._pixels = pixels
         self._load_model = load_model
         self._options = options
         self._transport = transport
@@ -247,8 +257,20 @@ class AnswerServer:
             self._model.drop_client(client)
             return
         self._clients.add(client, message.query, standing_query)
-        if self._send(client, server_hello(self._model, self._provenance, unseen_words)):
+        refused = self._refused_pixels(message)
+        if self._send(client, server_hello(self._model, self._provenance, unseen_words, refused)):
             self._send(client, *accepted)
+
+    def _refused_pixels(self, message: Connect) -> str | None:
+        """Return why pixels do not stay on their device, "" if nobody would gain by it; None where they do."""
+        if message.pixels_at is None or self._pixels is None or not self._model.takes_device_pixels:
+            return ""
+        return self._pixels.refusal(message.pixels_at)
+
+    def _take_pixels(self, place: PixelPlace, count: int) -> torch.Tensor:
+        if self._pixels is None:
+            raise TransportError("pixels are said to lie on a device, and this link shares none")
+        return self._pixels.take(place, count)
 
     def _change_query(self, client: Client, state: ClientState, query: str) -> None:
         try:
@@ -323,7 +345,7 @@ class AnswerServer:
 
     def _glance(self, client: Client, state: ClientState, message: GlancePacketMessage, received: Envelope) -> None:
         """Reply where the model looks in an overview, asked the client's query."""
-        packet, query = token_packet(message, received.parts), state.query
+        packet, query = token_packet(message, received.parts, self._take_pixels), state.query
         self._model.select_client(client)
         found = self._model.glance(packet, query)
         self._receive(0)
@@ -372,7 +394,7 @@ class AnswerServer:
         """Return the number of the answer, its packet, and whether an answer is wanted."""
         message, parts = received.message, received.parts
         if isinstance(message, TokenPacketMessage):
-            return message.answer, token_packet(message, parts), message.wants_answer
+            return message.answer, token_packet(message, parts, self._take_pixels), message.wants_answer
         assert isinstance(message, FramePacketMessage)
         grid, image = message.grid, None
         if message.in_snapshot and self._snapshot is not None:

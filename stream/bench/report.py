@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import struct
@@ -76,7 +77,8 @@ class RunRecord(Sink):
 
     def write(self, event: Event) -> None:
         if isinstance(event, FrameReady):
-            self._frames += _PACKED.pack(*(getattr(event, name) for name in FRAME.names or ()))
+            values = (getattr(event, name) for name in FRAME.names or ())
+            self._frames += _PACKED.pack(*(math.nan if value is None else value for value in values))
         elif isinstance(event, Answer):
             self.answers.append(event)
         elif isinstance(event, Cut):
@@ -263,7 +265,8 @@ def _rates(frames: Frames, answers: list[Answer]) -> tuple[Metric, ...]:
     rate = len(answers) / span_s if span_s else None
     flops = sum(answer.flops for answer in answers)
     ratio = sum(answer.full_flops for answer in answers) / flops if flops else None
-    changed, jittered = 100 * frames["dirty_share"], 100 * frames["jitter_share"]
+    jitter = frames["jitter_share"][~np.isnan(frames["jitter_share"])]
+    changed, jittered = 100 * frames["dirty_share"], 100 * jitter
     return (
         Metric("fps", frames_per_second(ready_ns), "1/s", "allocations ready ÷ wall time"),
         Metric("answers", rate, "1/s", "answers about the measured frames ÷ wall time"),

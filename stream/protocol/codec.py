@@ -7,8 +7,8 @@ their header says, or not what such a packet holds, raise TransportError.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -37,6 +37,7 @@ from stream.protocol.messages import (
     GlancePacketMessage,
     GlanceReply,
     Message,
+    PixelPlace,
     QueryAccepted,
     TextureUpdated,
     TokenPacketMessage,
@@ -45,7 +46,12 @@ from stream.protocol.messages import (
 )
 from stream.untrusted import LONG_SIDE_PX_MAX
 
+if TYPE_CHECKING:
+    import torch
+
 Array: TypeAlias = npt.NDArray[Any]
+TakePixels: TypeAlias = "Callable[[PixelPlace, int], torch.Tensor]"
+"""Returns so many regions' pixels, uint8 [K, 3, 32, 32], from the place on a device that a message names."""
 Part: TypeAlias = bytes | memoryview
 Layout: TypeAlias = tuple[str, tuple[int | str, ...]]
 """Dtype and shape that a part must have; a name in the shape stands for any length, the same one for the same name."""
@@ -69,10 +75,10 @@ def specs_of(*arrays: Array) -> tuple[ArraySpec, ...]:
 
 
 def token_message(
-    answer: int, turn: int, packet: TokenPacket, *, wants_answer: bool = True
+    answer: int, turn: int, packet: TokenPacket, *, wants_answer: bool = True, pixels_at: PixelPlace | None = None
 ) -> tuple[TokenPacketMessage, list[Array]]:
-    """Return a TokenPacket as message and parts."""
-    arrays: list[Array] = [packet.regions, packet.relevance, packet.pixels]
+    """Return a TokenPacket as message and parts; the pixels are a part unless they lie at a place on a device."""
+    arrays = _token_arrays(packet, pixels_at)
     specs = specs_of(*arrays)
     message = TokenPacketMessage(
         answer=answer,
@@ -82,15 +88,33 @@ def token_message(
         wants_answer=wants_answer,
         overview=packet.overview,
         arrays=specs,
+        pixels_at=pixels_at,
     )
     return message, arrays
 
 
-def token_packet(message: TokenPacketMessage | GlancePacketMessage, parts: Sequence[Part]) -> TokenPacket:
-    """Return the TokenPacket of a message; that of a glance is an overview and nothing else."""
+def _token_arrays(packet: TokenPacket, pixels_at: PixelPlace | None) -> list[Array]:
+    return [packet.regions, packet.relevance, *([packet.host_pixels] if pixels_at is None else [])]
+
+
+def token_packet(
+    message: TokenPacketMessage | GlancePacketMessage, parts: Sequence[Part], take: TakePixels | None = None
+) -> TokenPacket:
+    """Return the TokenPacket of a message; that of a glance is an overview and nothing else.
+
+    `take` brings pixels that lie on a device. Raises TransportError as described above, and without it for such pixels.
+    """
     kind = type(message).__name__
     check_bounds(message)
-    regions, relevance, pixels = _arrays(message, parts, REGIONS, SCORES, PIXELS)
+    place = message.pixels_at
+    pixels: Any
+    if place is None:
+        regions, relevance, pixels = _arrays(message, parts, REGIONS, SCORES, PIXELS)
+    elif take is None:
+        raise TransportError(f"{kind} says that its pixels lie on a device, and this link shares none")
+    else:
+        regions, relevance = _arrays(message, parts, REGIONS, SCORES)
+        pixels = take(place, len(regions))
     _check_regions(kind, regions, message.grid.rows, message.grid.cols)
     _check_finite(kind, relevance)
     overview = len(regions) if isinstance(message, GlancePacketMessage) else message.overview
@@ -101,11 +125,15 @@ def token_packet(message: TokenPacketMessage | GlancePacketMessage, parts: Seque
     return TokenPacket(message.stamp, message.grid, regions, relevance, pixels, overview)
 
 
-def glance_message(glance: int, turn: int, packet: TokenPacket) -> tuple[GlancePacketMessage, list[Array]]:
-    """Return a TokenPacket that is an overview as message and parts."""
-    arrays: list[Array] = [packet.regions, packet.relevance, packet.pixels]
+def glance_message(
+    glance: int, turn: int, packet: TokenPacket, *, pixels_at: PixelPlace | None = None
+) -> tuple[GlancePacketMessage, list[Array]]:
+    """Return a TokenPacket that is an overview as message and parts, as `token_message` does."""
+    arrays = _token_arrays(packet, pixels_at)
     specs = specs_of(*arrays)
-    message = GlancePacketMessage(glance=glance, turn=turn, stamp=packet.stamp, grid=packet.grid, arrays=specs)
+    message = GlancePacketMessage(
+        glance=glance, turn=turn, stamp=packet.stamp, grid=packet.grid, arrays=specs, pixels_at=pixels_at
+    )
     return message, arrays
 
 

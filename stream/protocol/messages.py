@@ -37,7 +37,7 @@ from stream.untrusted import (
     Words,
 )
 
-PROTOCOL = 8
+PROTOCOL = 9
 """Version of the answer protocol, which client and server must share; raised whenever its messages change."""
 
 FRAME_TILES_MAX = (SIDE_PX_MAX // TILE_PX) ** 2
@@ -57,6 +57,17 @@ class ArraySpec(msgspec.Struct, frozen=True, array_like=True):
 
     dtype: Literal["uint8", "int32", "float32"]
     shape: Annotated[tuple[Length, ...], Meta(max_length=DIMENSIONS_MAX)]
+
+
+class PixelPlace(msgspec.Struct, frozen=True):
+    """Place on a device where a packet's pixels lie, beside the message.
+
+    `number` counts the packets. Between processes `handle` is CUDA's for the memory, `gpu` the UUID of its device.
+    """
+
+    number: Count = 0
+    handle: Annotated[bytes, Meta(max_length=64)] = b""
+    gpu: Annotated[bytes, Meta(max_length=16)] = b""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -130,8 +141,8 @@ class TextureUpdated(Message, frozen=True, tag="texture_updated"):
 class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
     """Client to answer server, for the credit of `turn`: a TokenPacket. Parts: regions, relevance, pixels.
 
-    The first `overview` regions are an overview of the frame. A client's standing query is evaluated with every packet;
-    without `wants_answer` nothing else is asked.
+    `pixels_at`: the pixels lie on a device, and are no part. The first `overview` regions are an overview of the frame.
+    A client's standing query is evaluated with every packet; without `wants_answer` nothing else is asked.
     """
 
     answer: Count
@@ -140,19 +151,21 @@ class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
     grid: TileGrid
     wants_answer: bool = True
     overview: Count = 0
+    pixels_at: PixelPlace | None = None
 
 
 class GlancePacketMessage(Message, frozen=True, tag="glance_packet"):
     """Client to answer server, for the credit of `turn`: an overview of a frame, which is a TokenPacket of that only.
 
-    The model is to read it with the query, and to tell where it looks. Parts: regions, relevance, pixels. The turn goes
-    on: the packet of that turn follows the reply.
+    The model is to read it with the query, and to tell where it looks. Parts and `pixels_at` are those of
+    TokenPacketMessage. The turn goes on: the packet of that turn follows the reply.
     """
 
     glance: Count
     turn: Count
     stamp: FrameStamp
     grid: TileGrid
+    pixels_at: PixelPlace | None = None
 
 
 class FramePacketMessage(Message, frozen=True, tag="frame_packet"):
@@ -172,13 +185,15 @@ class FramePacketMessage(Message, frozen=True, tag="frame_packet"):
 class Connect(Message, frozen=True, tag="connect"):
     """Client to answer server: the connection begins, with this query, and packets for `encode`.
 
-    `protocol` is PROTOCOL of the sender; `standing_query` is to be answered with yes or no.
+    `protocol` is PROTOCOL of the sender; `standing_query` is to be answered with yes or no. `pixels_at`: where pixels
+    could lie that stay on their device.
     """
 
     query: Query
     encode: Name = "sparse"
     standing_query: Query | None = None
     protocol: Count = PROTOCOL
+    pixels_at: PixelPlace | None = None
 
 
 class ServerHello(Message, frozen=True, tag="server_hello"):
@@ -188,6 +203,8 @@ class ServerHello(Message, frozen=True, tag="server_hello"):
     are none. `can_glance`: it can look at an overview, which its settings may not want; `attention_readable`: the model
     could. `provenance`: model and settings that answers depend on, as `stream.recording.identity` writes them.
     `unseen_words`: words of the standing query that a model of a small world has never seen, the first of them.
+    `takes_device_pixels`: pixels may stay where the client said; `pixels_refused`: why they may not, where the model's
+    own device is not the reason.
     """
 
     model_id: Name
@@ -199,6 +216,8 @@ class ServerHello(Message, frozen=True, tag="server_hello"):
     unseen_words: Annotated[tuple[Name, ...], Meta(max_length=UNSEEN_MAX)] = ()
     knows_wide: bool = False
     attention_readable: bool = True
+    takes_device_pixels: bool = False
+    pixels_refused: Reason = ""
 
 
 class SetQuery(Message, frozen=True, tag="set_query"):

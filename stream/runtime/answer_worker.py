@@ -21,6 +21,7 @@ from stream.config import Config
 from stream.control import CancelledError, RunControl, signals_handled
 from stream.errors import ConfigError, TransportError
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
+from stream.protocol.device_pixels import IpcPixelReceiver
 from stream.recording.identity import answer_provenance
 from stream.runtime.child import ChildProcess, Heartbeat, ProcessSupervisor, RestartPolicy
 from stream.runtime.worker_messages import AnswerWorkerConfig
@@ -126,6 +127,7 @@ def main() -> int:
         transport,
         RunControl(),
         SharedFrameReader(worker.snapshot),
+        IpcPixelReceiver(),
     )
     try:
         stage.run()

@@ -28,6 +28,7 @@ from stream.errors import StageDied
 from stream.events import Event, FrameReady, Glance, Notice, Restarted, Summary, pack_event, store_lost, unpack_event
 from stream.media import AllocationOverlay
 from stream.protocol.buffers import SlotTable
+from stream.protocol.device_pixels import IpcPixelSender, LocalPixels
 from stream.recording.identity import answer_provenance
 from stream.recording.journal import Journal
 from stream.recording.recorder import LinkRecorder, Recorder
@@ -239,7 +240,7 @@ class Pipeline(BaseRun):
             transport = Transport()
             events = transport.event_receiver(EVENTS)
             try:
-                self._start_frame_stages(transport, self._start_answer(stack, transport))
+                self._start_frame_stages(transport, self._shared_pixels(stack, self._start_answer(stack, transport)))
                 yield self._received(events)
             finally:
                 ended = self._group.stop()
@@ -267,12 +268,16 @@ class Pipeline(BaseRun):
             return self._endpoint
         if self._config.pipeline.single_process and self._shared is None:
             place = ServerOptions(ALLOCATE_ANSWER, provenance=lambda: answer_provenance(self._config))
-            self._group.start(
-                AnswerServer(
-                    lambda: load_answer_model(self._model_loader, self._config), place, transport, self._control
-                )
+            pixels = LocalPixels()
+            server = AnswerServer(
+                lambda: load_answer_model(self._model_loader, self._config),
+                place,
+                transport,
+                self._control,
+                pixels=pixels,
             )
-            return AnswerEndpoint(ALLOCATE_ANSWER)
+            self._group.start(server)
+            return AnswerEndpoint(ALLOCATE_ANSWER, pixels=pixels)
         worker = self._shared
         if worker is None:
             worker = AnswerWorker(
@@ -282,16 +287,26 @@ class Pipeline(BaseRun):
         self._group.add_process(ANSWERS, worker.start())
         return worker.endpoint
 
+    def _shared_pixels(self, stack: ExitStack, endpoint: AnswerEndpoint) -> AnswerEndpoint:
+        """Returns the endpoint with device memory that it shares with this process, where both may have a device."""
+        if self._backend != "cuda" or endpoint.snapshot is None or endpoint.pixels is not None:
+            return endpoint
+        pixels = IpcPixelSender()
+        stack.callback(pixels.close)
+        return replace(endpoint, pixels=pixels)
+
     def _start_frame_stages(self, transport: Transport, endpoint: AnswerEndpoint) -> None:
         plan, control, clock = self._plan, self._control, self._clock
         planes: SlotTable[FramePlanes] = SlotTable(PLANES)
         if self._recorder is not None:
-            endpoint = replace(endpoint, observer=LinkRecorder(self._recorder, endpoint.snapshot))
+            endpoint = replace(endpoint, observer=LinkRecorder(self._recorder, endpoint.snapshot), pixels=None)
         context = AllocateContext(
             transport=transport,
             endpoint=endpoint,
             schedule=plan.schedule,
-            client=replace(plan.client, supervised=endpoint.supervised, snapshot=endpoint.snapshot),
+            client=replace(
+                plan.client, supervised=endpoint.supervised, snapshot=endpoint.snapshot, pixels=endpoint.pixels
+            ),
             overlays=self._overlays if self._config.output.heatmap else None,
             lease=self._updater.lease,
             make_allocator=plan.make_allocator,

@@ -15,7 +15,10 @@ import numpy as np
 from msgspec import structs
 
 from arr_coc.allocation.allocator import FrameAllocation, StreamAllocator
+from arr_coc.allocation.on_device.allocator import DeviceAllocator, DeviceFrame
 from arr_coc.allocation.packets import (
+    AnyFrame,
+    DevicePatches,
     all_tokens,
     explain,
     frame_packet_from,
@@ -23,7 +26,7 @@ from arr_coc.allocation.packets import (
     packet_from,
     weights_of,
 )
-from arr_coc.errors import BudgetError, StoreError, StoreReplaced, counted
+from arr_coc.errors import BudgetError, NonFiniteError, StoreError, StoreReplaced, counted
 from arr_coc.ops.store.base import TextureView
 from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FramePacket, QueryEmbedding, TileGrid, TileMotion, TokenPacket
 from stream.answer.glance import GlanceOutcome
@@ -92,7 +95,7 @@ class AllocateContext:
     client: ClientOptions
     overlays: SlotTable[AllocationOverlay] | None
     lease: Callable[[], AbstractContextManager[TextureView]]
-    make_allocator: Callable[[ServerHello], StreamAllocator]
+    make_allocator: Callable[[ServerHello], StreamAllocator | DeviceAllocator]
     latency: LatencyController | None = None
     recorder: Recorder | None = None
 
@@ -107,7 +110,7 @@ class AllocateStage:
         self._context = context
         self._control = control
         self._clock = clock
-        self._last: FrameAllocation | None = None
+        self._last: AnyFrame | None = None
         self._hello: ServerHello | None = None
         self._failures = 0
         self._store_lost = False
@@ -165,7 +168,8 @@ class AllocateStage:
             return
         self._last = frame
         slot = None if overlay is None else self._put_overlay(overlay)
-        self._emit(structs.replace(glance.event, slot=slot, map=_map_of(frame) if self._policy.with_maps else None))
+        shown = _map_of(frame.on_host()) if self._policy.with_maps else None
+        self._emit(structs.replace(glance.event, slot=slot, map=shown))
 
     def on_event(self, event: Event) -> None:
         """Emit an event of the scheduler; the times of an answer set the budget of the next frames."""
@@ -179,7 +183,7 @@ class AllocateStage:
         if (latency := self._context.latency) is not None and self._last is not None:
             latency.on_request(self._last)
         if self._policy.with_reasons and self._last is not None:
-            self._emit(_explanation_of(self._last))
+            self._emit(_explanation_of(self._last.on_host()))
 
     def on_yes_no(self) -> None:
         """The standing query is evaluated with the newest frame."""
@@ -235,7 +239,7 @@ class AllocateStage:
         ready = _ready_of(frame, update, (start_ns, ready_ns), slot, self._policy.all_tiles)
         if motion is not None:
             ready = structs.replace(ready, motion_px=motion.median_px, moving_share=float(motion.moving.mean()))
-        self._emit(structs.replace(ready, map=_map_of(frame)) if self._policy.with_maps else ready)
+        self._emit(structs.replace(ready, map=_map_of(frame.on_host())) if self._policy.with_maps else ready)
         self._scheduler.observe(
             frame.stamp,
             stamp.capture_ns if self._policy.live else stamp.media_ns,
@@ -257,12 +261,12 @@ class AllocateStage:
 
     def _allocate_view(
         self, view: TextureView, motion: TileMotion | None
-    ) -> tuple[FrameAllocation, TileGrid, int, AllocationOverlay | None]:
+    ) -> tuple[AnyFrame, TileGrid, int, AllocationOverlay | None]:
         """Return the frame's allocation and grid, when it was ready, and a picture of it where a sink draws one."""
         frame = self._allocate(view, motion)
         return frame, view.grid, self._clock.now_ns(), self._overlay(view, frame)
 
-    def _allocate(self, view: TextureView, motion: TileMotion | None) -> FrameAllocation:
+    def _allocate(self, view: TextureView, motion: TileMotion | None) -> AnyFrame:
         """Return the frame's allocation; all of its tiles where that fails: better answered about than lost."""
         try:
             return self._allocator.allocate(view, motion, *self._limits(view))
@@ -272,7 +276,7 @@ class AllocateStage:
             self._report_failure(view, error)
             return all_tokens(view)
 
-    def _reallocate_view(self, view: TextureView) -> tuple[FrameAllocation | None, AllocationOverlay | None]:
+    def _reallocate_view(self, view: TextureView) -> tuple[AnyFrame | None, AllocationOverlay | None]:
         """Return the newest frame's allocation after a glance, and a picture of it; None where the frame is gone, or
         keeps the allocation that it has."""
         if self._last is None or view.stamp != self._last.stamp:
@@ -311,7 +315,15 @@ class AllocateStage:
         assert frame is not None
         if replace(view.stamp, epoch=frame.stamp.epoch) != frame.stamp:
             return None
-        return frame_packet_from(view, frame) if self._policy.whole_frames else packet_from(view, frame)
+        if isinstance(frame, DeviceFrame) and not isinstance(view, DevicePatches):
+            frame = self._last = self._allocate(view, None)  # what was chosen went with the device
+        make = frame_packet_from if self._policy.whole_frames else packet_from
+        try:
+            return make(view, frame)
+        except NonFiniteError as error:
+            self._report_failure(view, error)
+            self._last = all_tokens(view)
+            return make(view, self._last)
 
     def _finish(self, end: End) -> None:
         """Give the last answer, and wait until the answer server has done all that it was sent.
@@ -348,13 +360,13 @@ class AllocateStage:
                 Skipped(frame_index=frame_index, pts_s=pts_s, what=item.what, reason=item.reason, count=item.count)
             )
 
-    def _overlay(self, view: TextureView, frame: FrameAllocation) -> AllocationOverlay | None:
+    def _overlay(self, view: TextureView, frame: AnyFrame) -> AllocationOverlay | None:
         """Return a copy of what a picture of this allocation is drawn from, where a sink draws it."""
         if self._context.overlays is None:
             return None
         image = view.read(0)[: view.grid.height_px, : view.grid.width_px].copy()
-        regions = frame.allocation.regions.numpy()
-        return AllocationOverlay(image, regions, frame.relevance.numpy(), frame.overview)
+        here = frame.on_host()
+        return AllocationOverlay(image, here.allocation.regions.numpy(), here.relevance.numpy(), here.overview)
 
     def _put_overlay(self, overlay: AllocationOverlay) -> int:
         """Return the slot of the overlay; waits until the sinks have room for it."""
@@ -370,7 +382,7 @@ def _full_packet(view: TextureView) -> FramePacket:
 
 
 def _ready_of(
-    frame: FrameAllocation, update: TextureUpdated, span_ns: tuple[int, int], slot: int | None, all_tiles: bool = False
+    frame: AnyFrame, update: TextureUpdated, span_ns: tuple[int, int], slot: int | None, all_tiles: bool = False
 ) -> FrameReady:
     """Return the event of a frame that was allocated in `span_ns` (start, end).
 
@@ -386,8 +398,8 @@ def _ready_of(
         texture_ms=update.texture_ms,
         allocate_ms=(ready_ns - start_ns) / NS_PER_MS,
         dirty_share=update.dirty_share,
-        tokens=frame.levels.size if all_tiles else frame.allocation.tokens,
-        tiles=frame.levels.size,
+        tokens=frame.tiles if all_tiles else frame.tokens,
+        tiles=frame.tiles,
         jitter_share=frame.jitter_share,
         slot=slot,
         duration_s=None if update.duration_ns is None else update.duration_ns / NS_PER_S,

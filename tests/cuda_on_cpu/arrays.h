@@ -1,7 +1,23 @@
-// Memory of all kinds: plain, pinned, mipmapped arrays with surfaces and texture objects, and textures of OpenGL.
+// Memory of all kinds, shared with other processes by name: plain, pinned, mipmapped arrays with surfaces and texture objects, and textures of OpenGL.
 #pragma once
 
 #include "streams.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+struct Shared {
+    std::string name;
+    size_t bytes;
+};
+struct IpcHandle {
+    char name[56];
+    unsigned long long bytes;
+};
+
+// What cuMemAlloc gave, and what was opened of other processes, by address.
+static std::map<unsigned long long, Shared> shared_memory;
 
 struct Resource {
     MipmappedArray *array;
@@ -121,17 +137,67 @@ int cuMemFreeHost(void *memory) {
     --live["pinned"];
     return SUCCESS;
 }
+static unsigned long long mapped_file(int file, size_t bytes) {
+    void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    return memory == MAP_FAILED ? 0 : (unsigned long long)memory;
+}
+
 int cuMemAlloc(unsigned long long *memory, size_t bytes) {
+    static int count;
     ENTER("cuMemAlloc");
-    *memory = (unsigned long long)std::malloc(bytes);
+    const std::string name = "/cuda-on-cpu-" + std::to_string(getpid()) + "-" + std::to_string(count++);
+    const int file = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
+    if (file < 0 || ftruncate(file, (off_t)bytes) != 0 || (*memory = mapped_file(file, bytes)) == 0) {
+        return INVALID_VALUE;
+    }
+    shared_memory[*memory] = {name, bytes};
     ++live["memory"];
     return SUCCESS;
 }
 int cuMemFree(unsigned long long memory) {
     ENTER("cuMemFree");
-    std::free((void *)memory);
+    const auto known = shared_memory.find(memory);
+    if (known == shared_memory.end()) {
+        return INVALID_VALUE;
+    }
+    shm_unlink(known->second.name.c_str());
+    munmap((void *)memory, known->second.bytes);
+    shared_memory.erase(known);
     --live["memory"];
     return SUCCESS;
+}
+int cuIpcGetMemHandle(IpcHandle *handle, unsigned long long memory) {
+    ENTER("cuIpcGetMemHandle");
+    const auto known = shared_memory.find(memory);
+    if (known == shared_memory.end()) {
+        return INVALID_VALUE;
+    }
+    *handle = {};
+    known->second.name.copy(handle->name, sizeof(handle->name) - 1);
+    handle->bytes = known->second.bytes;
+    return SUCCESS;
+}
+int cuIpcOpenMemHandle(unsigned long long *memory, IpcHandle handle, unsigned) {
+    ENTER("cuIpcOpenMemHandle");
+    const int file = shm_open(handle.name, O_RDWR, 0600);
+    if (file < 0 || (*memory = mapped_file(file, handle.bytes)) == 0) {
+        return INVALID_VALUE;
+    }
+    shared_memory[*memory] = {"", handle.bytes};
+    ++live["opened"];
+    return SUCCESS;
+}
+int cuIpcCloseMemHandle(unsigned long long memory) {
+    ENTER("cuIpcCloseMemHandle");
+    munmap((void *)memory, shared_memory.at(memory).bytes);
+    shared_memory.erase(memory);
+    --live["opened"];
+    return SUCCESS;
+}
+int cuMemcpyDtoDAsync(unsigned long long to, unsigned long long from, size_t bytes, void *stream) {
+    ENTER("cuMemcpyDtoDAsync");
+    return enqueue(stream, [=]() { std::memcpy((void *)to, (const void *)from, bytes); });
 }
 int cuMemcpyHtoDAsync(unsigned long long to, const void *from, size_t bytes, void *stream) {
     ENTER("cuMemcpyHtoDAsync");

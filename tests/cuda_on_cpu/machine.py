@@ -50,6 +50,7 @@ class CpuMachine:
     """
 
     def __init__(self, library: Path) -> None:
+        self.path = library
         self._library = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
         self._library.on_cpu_calls.restype = ctypes.c_char_p
         self._library.on_cpu_gl_texels.restype = ctypes.c_void_p
@@ -102,7 +103,7 @@ class CpuMachine:
 
     def live(self) -> dict[str, int]:
         """How many of each kind are there and not freed."""
-        kinds = ("array", "surface", "texture", "pinned", "event", "registered", "mapped")
+        kinds = ("array", "surface", "texture", "pinned", "event", "registered", "mapped", "memory", "opened")
         return {kind: self._library.on_cpu_live(kind.encode()) for kind in kinds}
 
     @contextmanager

@@ -40,6 +40,7 @@ class FakeAnswerModel:
     allocator = b""
     can_glance = False
     attention_readable = True
+    takes_device_pixels = False
 
     def __init__(self, config: Config) -> None:
         self._spoken: AnswerStats | None = None

@@ -1,10 +1,10 @@
-"""Tensors of a device that is not here: they hold values, say that they lie elsewhere, and count what comes to the host.
+"""Tensors of a device that is not here: they hold values, lie elsewhere, and count what comes to the host.
 
     with DeviceTensors() as device:
         there = torch.ones(3).to(device.place)   # lies on `device.place`; cannot become an array
         there.sum().item()                       # a copy to the host: device.copies == ["_local_scalar_dense"]
 
-An operation on tensors of both sides raises, as it does with CUDA. The place is called "meta", which torch always knows.
+An operation on tensors of both sides raises, as it does with CUDA. The place is called "meta", which torch knows.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class DeviceTensor(torch.Tensor):
 
 
 class DeviceTensors(TorchDispatchMode):
-    """While active, `place` is a device of its own. `copies`: names of the operations that brought values to the host."""
+    """While active, `place` is a device of its own. `copies`: the operations that brought values to the host."""
 
     place = PLACE
 

@@ -29,7 +29,8 @@ class DeviceFrame:
 
     `relevance` float32 [gh, gw], as blended over time; `scores` float32 [3, gh, gw] and their `weights` float32 [3], of
     this frame alone; `jitter`, a scalar; `void`, a scalar bool: the picture is one, and `grid` was chosen. The others
-    are those of `FrameAllocation`; `tokens` is how many were planned, of which a quadtree may leave two and the grid of a void some.
+    are those of `FrameAllocation`; `tokens` is how many were planned, of which a quadtree may leave two and the grid of
+    a void some.
     """
 
     stamp: FrameStamp
@@ -62,12 +63,14 @@ class DeviceFrame:
     def chosen(self) -> Allocation:
         """The regions in host memory, in one copy of 20 bytes a token.
 
-        Raises NonFiniteError where weights are broken: a frame is not looked at before it is asked about.
+        Raises NonFiniteError where weights are broken: a frame is not looked at before it is asked about; DeviceLost.
         """
         choice, count = self.choice, self.tokens
-        together = torch.cat(
-            [choice.regions.int().flatten(), choice.relevance.view(torch.int32), choice.mask.int()]
-        ).cpu()
+        parts = [choice.regions.int().flatten(), choice.relevance.view(torch.int32), choice.mask.int()]
+        try:
+            together = torch.cat(parts).cpu()
+        except torch.AcceleratorError as error:
+            raise DeviceLost(f"the GPU failed while a frame was chosen from ({str(error).splitlines()[0]})") from error
         regions, relevance, mask = together.split((3 * count, count, count))
         kept = int(mask.sum())
         shown = relevance.view(torch.float32)[:kept]

@@ -283,6 +283,11 @@ class CudaDevice:
     kernels: KernelSet
     stream: Callable[[], int]
 
+    @property
+    def uuid(self) -> bytes:
+        """The device's UUID, 16 bytes: the same in every process."""
+        return _uuid(self.index)
+
     @contextmanager
     def current(self) -> Iterator[int]:
         """Makes the context the thread's current one meanwhile; gives the thread's current stream."""
@@ -323,6 +328,22 @@ def find_device() -> CudaDevice:
             "check the driver with nvidia-smi, or choose texture.backend = cpu",
         )
     return _opened(torch.cuda.current_device())
+
+
+def device_by_uuid(uuid: bytes) -> CudaDevice | None:
+    """The device of a UUID among those that this process sees; None where it is not there.
+
+    Raises BackendMissing where there is no device or driver at all.
+    """
+    find_device()
+    for index in range(call("cuDeviceGetCount")):
+        if _uuid(index) == uuid:
+            return _opened(index)
+    return None
+
+
+def _uuid(index: int) -> bytes:
+    return bytes(call("cuDeviceGetUuid", call("cuDeviceGet", index)).bytes)
 
 
 @cache

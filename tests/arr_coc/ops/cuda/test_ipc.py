@@ -1,0 +1,89 @@
+"""Device memory shared by two processes: both run the driver that stands in for NVIDIA's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from arr_coc.errors import BackendMissing, DeviceLost, ShapeError
+from arr_coc.ops.cuda import ipc
+from arr_coc.ops.cuda.ipc import FIRST_REGIONS, OpenedMemory, SharedMemory
+from tests.cuda_on_cpu.machine import CpuMachine
+
+READER = """
+import sys
+from pathlib import Path
+from tests.cuda_on_cpu.machine import CpuMachine
+from arr_coc.ops.cuda import ipc
+machine = CpuMachine(Path(sys.argv[1]))
+ipc.device_by_uuid = lambda uuid: machine.device if uuid == machine.device.uuid else None
+memory = ipc.OpenedMemory(bytes.fromhex(sys.argv[2]), bytes.fromhex(sys.argv[3]))
+print(int(memory.read(int(sys.argv[4])).sum()))
+memory.close()
+assert not any(machine.live().values())
+"""
+
+
+def pixels(count: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=generator)
+
+
+def test_another_process_reads_what_one_wrote(cuda_on_cpu: CpuMachine) -> None:
+    memory = SharedMemory()
+    for count in (5, 700):
+        memory.write(pixels(count))
+        arguments = (str(cuda_on_cpu.path), memory.handle.hex(), memory.gpu.hex(), str(count))
+        read = subprocess.run([sys.executable, "-c", READER, *arguments], capture_output=True, text=True, timeout=120)
+        assert read.returncode == 0, read.stderr
+        assert int(read.stdout) == int(pixels(count).sum())
+    memory.close()
+
+
+def test_nothing_comes_to_the_host_and_nothing_leaks(cuda_on_cpu: CpuMachine) -> None:
+    before = cuda_on_cpu.live()
+    with cuda_on_cpu.calls() as calls:
+        memory = SharedMemory()
+        opened = OpenedMemory(memory.handle, memory.gpu)
+        for seed in range(3):
+            memory.write(pixels(9, seed).permute(0, 1, 3, 2))
+            assert torch.equal(opened.read(9), pixels(9, seed).permute(0, 1, 3, 2))
+        memory.write(pixels(0))
+        assert len(opened.read(0)) == 0
+        opened.close()
+        memory.close()
+        memory.close()
+    assert "cuMemcpyDtoHAsync" not in calls
+    assert cuda_on_cpu.live() == before
+
+
+def test_more_room_has_another_handle(cuda_on_cpu: CpuMachine) -> None:
+    memory = SharedMemory()
+    first = memory.handle
+    memory.write(pixels(FIRST_REGIONS))
+    assert memory.handle == first
+    memory.write(pixels(FIRST_REGIONS + 1))
+    assert memory.handle != first
+    assert torch.equal(OpenedMemory(memory.handle, memory.gpu).read(FIRST_REGIONS + 1), pixels(FIRST_REGIONS + 1))
+    memory.close()
+
+
+def test_what_cannot_be_shared_is_said(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = cuda_on_cpu.live()
+    memory = SharedMemory()
+    for wrong in (pixels(2).float(), pixels(2)[:, :, :16], pixels(2).to("meta")):
+        with pytest.raises(ShapeError, match=r"pixels are uint8|lies on meta"):
+            memory.write(wrong)
+    with pytest.raises(BackendMissing, match="a GPU that the model's process does not see"):
+        OpenedMemory(memory.handle, bytes(16))
+    with pytest.raises(BackendMissing, match="the driver does not share memory between processes"):
+        OpenedMemory(b"x" * 64, memory.gpu)
+    memory.close()
+    cuda_on_cpu.fail("cuIpcGetMemHandle", 801)
+    with pytest.raises(DeviceLost, match="cuIpcGetMemHandle"):
+        SharedMemory()
+    assert cuda_on_cpu.live() == before
+    assert ipc.HANDLE_BYTES == 64
