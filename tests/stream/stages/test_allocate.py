@@ -10,9 +10,13 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.on_device.allocator import DeviceAllocator
 from arr_coc.errors import StoreError
+from arr_coc.ops.cuda.view import CudaView
+from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp, QueryEmbedding, TileMotion
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.latency import LatencyController
@@ -21,6 +25,7 @@ from stream.answer.scheduler import AnswerEndpoint, SchedulePolicy
 from stream.answer.triggers import AnswerTriggerOptions
 from stream.errors import StageDied
 from stream.events import (
+    STORE_LOST,
     Answer,
     Cut,
     Event,
@@ -35,6 +40,7 @@ from stream.events import (
 from stream.media import AllocationOverlay, SkippedItem
 from stream.protocol.buffers import SlotTable
 from stream.protocol.codec import frame_packet, motion_arrays, specs_of, token_packet
+from stream.protocol.device_pixels import LocalPixels
 from stream.protocol.messages import (
     AnswerReply,
     Cancel,
@@ -57,6 +63,7 @@ from stream.protocol.messages import (
 from stream.stages.allocate import AllocateContext, AllocatePolicy, AllocateStage
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, TEXTURE_ALLOCATE
 from stream.transport import Envelope
+from tests.cuda_on_cpu.machine import LAUNCH_FAILED, CpuMachine
 from tests.support.clock import FakeClock
 from tests.support.network import LIMIT_MS
 from tests.support.runs import StageRunner, expect, stage_runner
@@ -89,8 +96,12 @@ class Fixture:
         *,
         overlays: SlotTable[AllocationOverlay] | None = None,
         target: LatencyController | None = None,
+        pixels: LocalPixels | None = None,
+        on_device: bool = False,
     ) -> None:
         self.updater = TextureUpdater()
+        self.on_device, self.pixels = on_device, pixels
+        client = replace(client, pixels=pixels)
         self.hello: ServerHello | None = None
         self.queries: list[str] = []
         self.turn = 0
@@ -113,9 +124,11 @@ class Fixture:
         self.stage = AllocateStage(policy, context, runner.control, self.clock)
         runner.start(self.stage)
 
-    def _make_allocator(self, hello: ServerHello) -> StreamAllocator:
+    def _make_allocator(self, hello: ServerHello) -> StreamAllocator | DeviceAllocator:
         self.hello = hello
-        allocator = StreamAllocator(AllocatorOptions(budget=4, levels=hello.knows_levels))
+        options = AllocatorOptions(budget=4, levels=hello.knows_levels)
+        made = DeviceAllocator(options, RelevanceRealiser()) if self.on_device else StreamAllocator(options)
+        allocator: StreamAllocator | DeviceAllocator = made
         set_query = allocator.set_query
 
         def noting(embedding: QueryEmbedding) -> None:
@@ -142,7 +155,8 @@ class Fixture:
 
     def greet(self, model_id: str = "m") -> None:
         self.receive(Connect)
-        self.say(ServerHello(model_id=model_id, knows_levels=False, known_world=None))
+        takes = self.pixels is not None
+        self.say(ServerHello(model_id=model_id, knows_levels=False, known_world=None, takes_device_pixels=takes))
         self.hold("what?")
 
     def hold(self, query: str) -> None:
@@ -224,6 +238,63 @@ def test_in_lockstep_the_next_frame_waits_for_the_answer(runner: StageRunner) ->
     assert fixture.texture.receive(30) is None
     fixture.reply(0)
     expect(fixture.texture, Credit)
+
+
+def test_on_a_device_the_pixels_stay_there(runner: StageRunner, cuda_on_cpu: CpuMachine) -> None:
+    pixels = LocalPixels()
+    fixture = Fixture(runner, pixels=pixels, on_device=True)
+    fixture.begin()
+    fixture.show(0)
+    with cuda_on_cpu.calls() as calls:
+        message, received = fixture.packet(TokenPacketMessage)
+        packet = token_packet(message, received.parts, pixels.take)
+    assert len(received.parts) == 2, "regions and relevance, and no pixels"
+    assert isinstance(packet.pixels, torch.Tensor)
+    assert not {"cuMemcpyDtoHAsync", "cuLaunchKernel fetch_fine", "cuLaunchKernel fetch_coarse"} & set(calls)
+    with fixture.updater.lease() as view:
+        assert isinstance(view, CudaView)
+        np.testing.assert_array_equal(packet.host_pixels, view.gather(packet.regions))
+    frame = next(event for event in iter_events(fixture) if isinstance(event, FrameReady))
+    assert (frame.tokens, frame.jitter_share) == (4, None)
+
+
+def test_without_shared_memory_the_pixels_come_in_the_message(runner: StageRunner, cuda_on_cpu: CpuMachine) -> None:
+    fixture = Fixture(runner, on_device=True)
+    fixture.begin()
+    fixture.show(0)
+    message, received = fixture.packet(TokenPacketMessage)
+    packet = token_packet(message, received.parts)
+    with fixture.updater.lease() as view:
+        np.testing.assert_array_equal(packet.host_pixels, view.gather(packet.regions))
+
+
+@pytest.mark.parametrize("kernel", ["tile_channels", "gather_bytes"])
+def test_a_device_that_is_lost_in_mid_frame_costs_no_answer(
+    runner: StageRunner, cuda_on_cpu: CpuMachine, kernel: str
+) -> None:
+    """While the frame is scored, and while its pixels are gathered: the CPU store takes over with the same frame."""
+    pixels = LocalPixels()
+    fixture = Fixture(runner, pixels=pixels, on_device=True)
+    fixture.begin()
+    cuda_on_cpu.fail(f"cuLaunchKernel {kernel}", LAUNCH_FAILED)
+    fixture.show(0)
+    message, received = fixture.packet(TokenPacketMessage)
+    packet = token_packet(message, received.parts, pixels.take)
+    assert isinstance(packet.pixels, np.ndarray)
+    with fixture.updater.lease() as view:
+        assert not isinstance(view, CudaView)
+        np.testing.assert_array_equal(packet.pixels, view.gather(packet.regions))
+    fixture.reply(0)
+    expect(fixture.texture, Credit)
+    fixture.show(10)
+    assert fixture.frame_asked() == 10
+    assert any(isinstance(event, Notice) and event.code == STORE_LOST for event in iter_events(fixture))
+
+
+def iter_events(fixture: Fixture) -> Iterator[Event]:
+    """The events that have come."""
+    while (data := fixture.events.receive(100)) is not None:
+        yield unpack_event(data)
 
 
 def test_otherwise_frames_go_on_and_the_newest_one_is_sent_for_the_next_turn(runner: StageRunner) -> None:
