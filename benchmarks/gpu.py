@@ -31,7 +31,7 @@ import torch
 
 from arr_coc.ops.cuda import device as compiling
 from arr_coc.ops.cuda.device import CudaDevice, call, find_device
-from arr_coc.ops.cuda.interop import format_of
+from arr_coc.ops.cuda.frames import format_of
 from arr_coc.ops.cuda.store import CudaStore
 from arr_coc.ops.store.difference import Difference, Thresholds
 from arr_coc.ops.store.planes import PlaneFormat

@@ -75,6 +75,9 @@ class TextureConfig(Section):
 
     backend: Literal["auto", "cpu", "gl", "cuda"] = "auto"
     """Texture backend: `cpu`, `gl` (OpenGL), `cuda`; `auto` is `cuda` where there is one, else `cpu`."""
+    interop: Literal["auto", "off"] = "auto"
+    """How a model on CUDA reads a texture of OpenGL. `auto`: on the GPU, where `gl` draws on the model's; else, and
+    with `off`, it is read back."""
     mean_threshold: float = Field(default=3.5, ge=0, le=255)
     """A tile is dirty where its mean absolute difference in luma or chroma exceeds this, of 255."""
     max_threshold: float = Field(default=12.0, ge=0, le=255)

@@ -32,18 +32,23 @@ def open_store(
     *,
     thresholds: Thresholds | None = None,
     lease_timeout_ms: int = LEASE_TIMEOUT_MS,
+    interop: int | None = None,
 ) -> TextureStore:
-    """Opens a store for frames of one format.
+    """Opens a store for frames of one format. `interop`: the number of the CUDA device that reads a texture of OpenGL.
 
     `auto` is the CUDA store where there is a CUDA device that torch can use, else the CPU store: OpenGL gives nothing
     that CUDA does not give faster, and in software it is slower than the CPU store. Where the device is there and the
     store cannot run, the log says why. Raises StoreError for an unknown backend, BackendMissing where one that was
-    asked for by name cannot run here.
+    asked for by name cannot run here, or cannot be read so.
     """
     if backend not in get_args(Backend):
         raise StoreError(f"unknown texture backend {backend!r}; known: {', '.join(get_args(Backend))}")
     chosen = thresholds or Thresholds()
     if backend == "gl":
+        if interop is not None:
+            from arr_coc.ops.cuda.interop import GlCudaStore
+
+            return GlCudaStore(fmt, chosen, lease_timeout_ms, interop)
         from arr_coc.ops.gl.store import GlStore
 
         return GlStore(fmt, chosen, lease_timeout_ms)

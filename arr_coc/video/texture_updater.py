@@ -24,7 +24,8 @@ most of the frame black."""
 
 @dataclass(frozen=True, slots=True)
 class TextureOptions:
-    """Options of the texture. `cuts`: whether a scene cut begins an epoch. `motion`: whether the motion of tiles is
+    """Options of the texture. `interop`: the number of the CUDA device that reads a texture of OpenGL; None for none.
+    `cuts`: whether a scene cut begins an epoch. `motion`: whether the motion of tiles is
     estimated.
 
     Where hardware gives up, the texture goes on in the CPU store if `backend` is "auto"; one that was asked for by name
@@ -34,6 +35,7 @@ class TextureOptions:
     backend: Backend = "auto"
     thresholds: Thresholds = field(default_factory=Thresholds)
     lease_timeout_ms: int = LEASE_TIMEOUT_MS
+    interop: int | None = None
     cuts: bool = True
     motion: bool = True
 
@@ -222,6 +224,7 @@ class TextureUpdater:
             self._backend,
             thresholds=options.thresholds,
             lease_timeout_ms=options.lease_timeout_ms,
+            interop=options.interop,
         )
 
     def _stand_in(self, error: DeviceLost) -> Backend:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from arr_coc.errors import StoreError
+from arr_coc.errors import ShapeError, StoreError
 from stream.errors import TransportError
 from stream.protocol.messages import PixelPlace
 
@@ -118,7 +118,7 @@ class IpcPixelReceiver:
     def take(self, place: PixelPlace, count: int) -> torch.Tensor:
         try:
             return self._memory_at(place).read(count)
-        except StoreError as error:
+        except (StoreError, ShapeError) as error:
             raise TransportError(f"the pixels of packet {place.number} cannot be read: {error}") from error
 
     def _memory_at(self, place: PixelPlace) -> OpenedMemory:

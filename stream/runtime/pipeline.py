@@ -34,7 +34,7 @@ from stream.recording.journal import Journal
 from stream.recording.recorder import LinkRecorder, Recorder
 from stream.runtime.answer_worker import ANSWERS, AnswerWorker, remote_endpoint
 from stream.runtime.child import ProcessSupervisor
-from stream.runtime.plan import RunPlan
+from stream.runtime.plan import RunPlan, texture_interop
 from stream.runtime.run import BaseRun
 from stream.sources.factory import open_source
 from stream.stages.allocate import AllocateContext, AllocateStage
@@ -149,7 +149,9 @@ class Pipeline(BaseRun):
             stack.pop_all()
         self._overlays: SlotTable[AllocationOverlay] = SlotTable(OVERLAYS)
         self._plan = RunPlan.of(config, info, journal=journal, initial_verdict=initial_verdict)
-        self._updater = TextureUpdater(replace(self._plan.texture, backend=store))
+        interop, self._interop_off = texture_interop(config, self._backend)
+        self._on_cuda = self._backend == "cuda" or interop is not None
+        self._updater = TextureUpdater(replace(self._plan.texture, backend=store, interop=interop))
         self._group = StageGroup(self._control)
         self._recorder: Recorder | None = None
 
@@ -218,7 +220,7 @@ class Pipeline(BaseRun):
                 self._overlays.discard(event.slot)
 
     def _notices(self) -> list[Notice]:
-        lost = [] if self._store_lost is None else [self._store_lost]
+        lost = [notice for notice in (self._store_lost, self._interop_off) if notice is not None]
         return [*lost, *super()._notices(), *self._plan.notices]
 
     def _summary(self) -> Summary:
@@ -289,7 +291,7 @@ class Pipeline(BaseRun):
 
     def _shared_pixels(self, stack: ExitStack, endpoint: AnswerEndpoint) -> AnswerEndpoint:
         """Returns the endpoint with device memory that it shares with this process, where both may have a device."""
-        if self._backend != "cuda" or endpoint.snapshot is None or endpoint.pixels is not None:
+        if not self._on_cuda or endpoint.snapshot is None or endpoint.pixels is not None:
             return endpoint
         pixels = IpcPixelSender()
         stack.callback(pixels.close)

@@ -114,6 +114,38 @@ class RunPlan:
         return self.allocator.glance if wanted and hello.can_glance else None
 
 
+INTEROP_OFF = "interop-off"
+"""Code of the notice that a texture of OpenGL is read back, as the model's GPU cannot read it."""
+
+
+def texture_interop(config: Config, backend: str) -> tuple[int | None, Notice | None]:
+    """Returns the number of the CUDA device that reads a texture of OpenGL, None for none; and a notice where the
+    model's device cannot."""
+    device = model_cuda_device(config) if backend == "gl" and config.texture.interop == "auto" else None
+    if device is None:
+        return None, None
+    from arr_coc.ops.cuda.interop import interop_problem
+
+    problem = interop_problem(device)
+    if problem is None:
+        return device, None
+    message = (
+        f"the model is on CUDA device {device}, which cannot read the texture of OpenGL, so that is read back "
+        f"({problem}); give --backend cuda, or texture.interop = off to have it so"
+    )
+    return None, Notice(code=INTEROP_OFF, message=message)
+
+
+def model_cuda_device(config: Config) -> int | None:
+    """Returns the number of the CUDA device that a model of this machine runs on; None where it does not."""
+    import torch
+
+    kind, _, number = config.answer.device.partition(":")
+    if config.answer.server is not None or kind not in ("auto", "cuda") or not torch.cuda.is_available():
+        return None
+    return int(number) if number.isdigit() else torch.cuda.current_device()
+
+
 def _texture_options(config: Config) -> TextureOptions:
     texture = config.texture
     return TextureOptions(

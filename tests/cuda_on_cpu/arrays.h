@@ -188,6 +188,16 @@ int cuIpcOpenMemHandle(unsigned long long *memory, IpcHandle handle, unsigned) {
     ++live["opened"];
     return SUCCESS;
 }
+int cuMemGetAddressRange(unsigned long long *base, size_t *bytes, unsigned long long memory) {
+    ENTER("cuMemGetAddressRange");
+    const auto known = shared_memory.find(memory);
+    if (known == shared_memory.end()) {
+        return INVALID_VALUE;
+    }
+    *base = known->first;
+    *bytes = known->second.bytes;
+    return SUCCESS;
+}
 int cuIpcCloseMemHandle(unsigned long long memory) {
     ENTER("cuIpcCloseMemHandle");
     munmap((void *)memory, shared_memory.at(memory).bytes);

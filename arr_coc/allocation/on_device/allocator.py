@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -449,7 +449,7 @@ class DeviceAllocator:
     def _taken_over(self) -> StreamAllocator:
         """The host's allocator, which begins with an epoch of its own, as the store that took over does."""
         if self._host is None:
-            self._host = StreamAllocator(replace(self.options), self._realiser.to("cpu"))
+            self._host = StreamAllocator(self.options, self._realiser.to("cpu"))
             if self._query is not None:
                 self._host.set_query(self._query)
             self._state = self._last = self._relevance = None

@@ -330,6 +330,15 @@ def find_device() -> CudaDevice:
     return _opened(torch.cuda.current_device())
 
 
+def device_at(index: int) -> CudaDevice:
+    """The device of this number. Raises BackendMissing as `find_device`, and where there is none of this number."""
+    find_device()
+    count = call("cuDeviceGetCount")
+    if not 0 <= index < count:
+        raise BackendMissing(f"there is no CUDA device {index}: {count} found", "check them with nvidia-smi")
+    return _opened(index)
+
+
 def device_by_uuid(uuid: bytes) -> CudaDevice | None:
     """The device of a UUID among those that this process sees; None where it is not there.
 

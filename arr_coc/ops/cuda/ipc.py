@@ -92,14 +92,18 @@ class OpenedMemory:
         with device.current():
             try:
                 self._address = int(call("cuIpcOpenMemHandle", named, LAZY_PEER_ACCESS))
+                self._bytes = int(call("cuMemGetAddressRange", self._address)[1])
             except DeviceLost as error:
                 raise BackendMissing(f"the driver does not share memory between processes ({error})") from error
 
     def read(self, count: int) -> torch.Tensor:
         """A copy of the first `count` regions' pixels: uint8 [count, 3, 32, 32], there when this returns.
 
-        Raises DeviceLost.
+        Raises ShapeError where the memory is smaller, DeviceLost.
         """
+        room = self._bytes // REGION_BYTES
+        if count > room:
+            raise ShapeError(f"the shared memory has room for {room} regions, not for {count}")
         out = self._device.empty((count, 3, TILE_PX, TILE_PX), torch.uint8)
         if count:
             with self._device.current() as stream:

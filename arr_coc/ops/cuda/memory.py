@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -128,27 +129,36 @@ AS_INTEGERS, NORMALISED = 1, 2
 coordinates."""
 
 
-class MipTexture:
-    """Six levels of RGBA8 on the device.
+class SampledTexture:
+    """Six levels of RGBA8 on the device, to be read.
 
-    `surfaces` are handles of the levels' surface objects, the finest first. Of the texture objects, which take
-    normalised coordinates clamped to the edge, `handle` reads the nearest texel of the nearest level as bytes, and
-    `smooth` blends texels and levels as floats of 0..1. All are freed with the array by the stack that was given.
+    Of the texture objects, which take normalised coordinates clamped to the edge, `handle` reads the nearest texel of
+    the nearest level as bytes, and `smooth` blends texels and levels as floats of 0..1. Both are freed by the stack
+    that was given.
     """
 
-    def __init__(self, grid: TileGrid, owned: ExitStack, array: Any = None) -> None:
-        """In the current context. `array`: one that is there already, for levels of the grid's size.
-
-        Raises DeviceLost where the device has no memory for it.
-        """
+    def __init__(self, array: Any, grid: TileGrid, owned: ExitStack) -> None:
+        """In the current context; `array` has levels of the grid's size. Raises DeviceLost."""
         self.width_px, self.height_px = grid.padded_width_px, grid.padded_height_px
-        if array is None:
-            array = call("cuMipmappedArrayCreate", _description(self.width_px, self.height_px), LEVELS)
-            owned.callback(call, "cuMipmappedArrayDestroy", array)
-        self.levels = tuple(call("cuMipmappedArrayGetLevel", array, level) for level in range(LEVELS))
-        self.surfaces = tuple(_surface(level, owned) for level in self.levels)
         self.handle = _texture_object(array, owned, blended=False)
         self.smooth = _texture_object(array, owned, blended=True)
+
+    @contextmanager
+    def reading(self) -> Iterator[SampledTexture]:
+        """Itself, for commands that are given inside."""
+        yield self
+
+
+class MipTexture(SampledTexture):
+    """A texture of the device's own, to be written too: `surfaces` are handles of its levels, the finest first."""
+
+    def __init__(self, grid: TileGrid, owned: ExitStack) -> None:
+        """In the current context. Raises DeviceLost where the device has no memory for it."""
+        array = call("cuMipmappedArrayCreate", _description(grid.padded_width_px, grid.padded_height_px), LEVELS)
+        owned.callback(call, "cuMipmappedArrayDestroy", array)
+        levels = [call("cuMipmappedArrayGetLevel", array, level) for level in range(LEVELS)]
+        self.surfaces = tuple(_surface(level, owned) for level in levels)
+        super().__init__(array, grid, owned)
 
 
 def _description(width_px: int, height_px: int) -> Any:

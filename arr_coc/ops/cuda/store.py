@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.errors import BackendMissing, StoreError
+from arr_coc.errors import StoreError
 from arr_coc.ops.cuda.device import CudaDevice, call, find_device
-from arr_coc.ops.cuda.interop import DeviceFrame, FrameUploader, SharedTextures
+from arr_coc.ops.cuda.frames import DeviceFrame, FrameUploader
 from arr_coc.ops.cuda.memory import (
     AT_ONCE,
     FINE_BYTES,
@@ -35,7 +35,7 @@ from arr_coc.ops.store.base import BaseTextureStore
 from arr_coc.ops.store.difference import Difference, Thresholds
 from arr_coc.ops.store.planes import Plane, PlaneFormat, Rectangle, TilePacker, cover, tiles_of
 from arr_coc.ops.store.raster import LevelUpdater
-from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileChange, TileGrid
+from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileChange
 
 SLOTS = 3
 """Parts of the ring: one is filled while two are on their way."""
@@ -49,13 +49,9 @@ class CudaStore(BaseTextureStore):
 
     backend = "cuda"
 
-    def __init__(
-        self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int, *, gl_interop: bool = False
-    ) -> None:
-        """`gl_interop`: the texture is OpenGL's, mapped for the store's whole life; `show` then gives one to draw.
-
-        Raises BackendMissing without a CUDA device, its driver or torch with CUDA (and with `gl_interop` without
-        OpenGL on the same GPU), DeviceLost where the device has no memory for the texture.
+    def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int) -> None:
+        """Raises BackendMissing without a CUDA device, its driver or torch with CUDA, DeviceLost where the device has
+        no memory for the texture.
         """
         self._device = find_device()
         self._thresholds = thresholds
@@ -66,7 +62,7 @@ class CudaStore(BaseTextureStore):
         self._finalizer.atexit = False
         try:
             with self._device.current():
-                self._open(owned, gl_interop)
+                self._open(owned)
         except StoreError:
             self._finalizer()
             raise
@@ -119,21 +115,9 @@ class CudaStore(BaseTextureStore):
             finally:
                 own.release()
 
-    def show(self) -> int:
-        """Copies level 0 into a texture for OpenGL to draw, and gives its name; needs `gl_interop`.
-
-        Call it under a lease, or from the thread that writes. Raises StoreError without `gl_interop` and once the store
-        is closed.
-        """
-        self._check_not_freed()
-        if self._shared is None:
-            raise StoreError("this store shares nothing with OpenGL; open it with gl_interop=True")
-        return self._shared.show(self._texture, self._device, self._order)
-
-    def _open(self, owned: ExitStack, gl_interop: bool) -> None:
-        self._shared = _shared_textures(self._device, self.grid, owned) if gl_interop else None
+    def _open(self, owned: ExitStack) -> None:
         self._device.kernels.load()
-        self._texture = MipTexture(self.grid, owned, self._shared.array if self._shared else None)
+        self._texture = MipTexture(self.grid, owned)
         self._order = StreamOrder(owned)
         room = room_for(min(AT_ONCE, self.grid.tiles))
         self._ring = StagingRing(self._device, SLOTS, room, owned)
@@ -184,15 +168,6 @@ class CudaStore(BaseTextureStore):
 
     def _free(self) -> None:
         self._finalizer()
-
-
-def _shared_textures(device: CudaDevice, grid: TileGrid, owned: ExitStack) -> SharedTextures:
-    try:
-        from arr_coc.ops.gl.device import open_device
-
-        return SharedTextures(device, open_device(cuda=device.index), grid, owned)
-    except BackendMissing as error:
-        raise BackendMissing(f"gl_interop needs OpenGL on the GPU that CUDA uses: {error}") from error
 
 
 def _free(device: CudaDevice, owned: ExitStack) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +14,7 @@ import torch
 
 from arr_coc.errors import OptionError, ShapeError
 from arr_coc.ops.cuda.device import CudaDevice, call
-from arr_coc.ops.cuda.memory import HostMirror, MipTexture, StreamOrder
+from arr_coc.ops.cuda.memory import SampledTexture, StreamOrder
 from arr_coc.ops.store.base import TextureView
 from arr_coc.ops.store.planes import Plane
 from arr_coc.types import REGION_SHAPES, TILE_PX, FrameStamp, TileGrid, TileVersions
@@ -34,7 +37,7 @@ class ChannelKernels:
         logs = np.rint(counts * np.log2(np.maximum(counts, 1)) * (1 << 20)).astype(np.int64)
         self._logs = torch.from_numpy(logs).to(device.place)
 
-    def compute(self, texture: MipTexture, stream: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def compute(self, texture: SampledTexture, stream: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Channels float32 [13, rows, cols] and entropy float32 [rows, cols], in the current context."""
         rows, cols = self._grid.shape
         channels = self._device.empty((CHANNELS, rows, cols), torch.float32)
@@ -54,18 +57,42 @@ DTYPES = (torch.uint8, torch.float16, torch.bfloat16)
 Regions = npt.NDArray[np.int64]
 
 
+class ReadableTexture(Protocol):
+    """A texture for CUDA's readers."""
+
+    def reading(self) -> AbstractContextManager[SampledTexture]:
+        """The texture for commands that are given inside."""
+        ...
+
+
+class LevelReader(Protocol):
+    """Levels for readers on the host."""
+
+    def read(self, level: int) -> Plane:
+        """One level, up to date: uint8 [rows * 32 >> level, cols * 32 >> level, 3]."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class CudaTexels:
     """Texels of one store's texture, for any thread."""
 
     device: CudaDevice
-    texture: MipTexture
+    texture: ReadableTexture
     order: StreamOrder
-    mirror: HostMirror
+    levels: LevelReader
     channel_kernels: ChannelKernels
 
     def read(self, level: int) -> Plane:
-        return self.mirror.read(level)
+        return self.levels.read(level)
+
+    @contextmanager
+    def _reading(self) -> Iterator[tuple[SampledTexture, int]]:
+        """The texture, and the stream to read it in."""
+        with self.texture.reading() as texture, self.device.current() as stream:
+            self.order.before_read(stream)
+            yield texture, stream
+            self.order.after_read(stream)
 
     def gather(self, regions: Regions) -> Plane:
         """The pixels of regions in host memory."""
@@ -80,29 +107,19 @@ class CudaTexels:
 
     def patches(self, regions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The pixels of regions int64 [K, 3] on the device: [K, 3, 32, 32]."""
-        count = len(regions)
+        count, place = len(regions), self.device.place
         out = self.device.empty((count, 3, TILE_PX, TILE_PX), dtype)
         if not count:
             return out
-        wanted = regions.to(self.device.place).contiguous()
-        texture = self.texture
-        scales = shape_scales(self.device.place)
-        values = (
-            texture.handle,
-            wanted.data_ptr(),
-            scales.data_ptr(),
-            len(scales),
-            texture.width_px,
-            texture.height_px,
-        )
+        wanted, scales = regions.to(place).contiguous(), shape_scales(place)
         if dtype == torch.uint8:
             name, target = "gather_bytes", [out.data_ptr()]
         else:
-            name, target = "gather_halves", [normalised(dtype, self.device.place).data_ptr(), out.data_ptr()]
-        with self.device.current() as stream:
-            self.order.before_read(stream)
+            name, target = "gather_halves", [normalised(dtype, place).data_ptr(), out.data_ptr()]
+        with self._reading() as (texture, stream):
+            tables = (wanted.data_ptr(), scales.data_ptr(), len(scales))
+            values = (texture.handle, *tables, texture.width_px, texture.height_px)
             self.device.kernels.launch(name, (count, 1), stream, *values, *target)
-            self.order.after_read(stream)
         return out
 
     def sample(self, points: torch.Tensor) -> torch.Tensor:
@@ -117,21 +134,15 @@ class CudaTexels:
     def _sampled(self, kernel: str, count: int, *wanted: float) -> torch.Tensor:
         out = self.device.empty((count, 3), torch.float32)
         if count:
-            size = (self.texture.width_px, self.texture.height_px)
-            with self.device.current() as stream:
-                self.order.before_read(stream)
-                values = (self.texture.smooth, *wanted, count, *size, out.data_ptr())
+            with self._reading() as (texture, stream):
+                values = (texture.smooth, *wanted, count, texture.width_px, texture.height_px, out.data_ptr())
                 self.device.kernels.launch(kernel, (-(-count // THREADS), 1), stream, *values)
-                self.order.after_read(stream)
         return out
 
     def channels(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The thirteen channels and the entropy."""
-        with self.device.current() as stream:
-            self.order.before_read(stream)
-            made = self.channel_kernels.compute(self.texture, stream)
-            self.order.after_read(stream)
-        return made
+        with self._reading() as (texture, stream):
+            return self.channel_kernels.compute(texture, stream)
 
 
 class CudaView(TextureView):

@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.errors import DeviceLost
+from arr_coc.errors import DeviceLost, StoreError
+from arr_coc.ops.gl.buffers import Fence
 from arr_coc.ops.gl.device import open_device
 from arr_coc.ops.gl.kernels import Floats, gather, read_back, sample, sample_along
 from arr_coc.ops.gl.texture import TileTexture
@@ -105,6 +106,21 @@ class GlStore(BaseTextureStore):
         """Lease the reader of this backend, which also samples. Raises what `lease` raises."""
         with self.lease(timeout_ms):
             yield self._reader
+
+    @contextmanager
+    def drawing(self, timeout_ms: int | None = None) -> Iterator[int]:
+        """Lease the texture for drawing: its OpenGL name, an RGBA8 texture of six levels, not to be written to.
+
+        The caller's context is current, and shares objects with `device` (`GlDevice.make_context`). What it draws
+        inside shows one frame; the next one is written after that. Raises what `lease` raises, and StoreError without a
+        context.
+        """
+        if not self.device.library.calls.eglGetCurrentContext():
+            raise StoreError("no OpenGL context is current to draw with; make one with GlDevice.make_context")
+        with BaseTextureStore.lease(self, timeout_ms):
+            self._texture.order()
+            yield self._texture.name
+            self._texture.drawn(Fence(self.device))
 
     def _update_levels(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
         plan = plan_upload(rectangles, self.grid.shape, self.way)

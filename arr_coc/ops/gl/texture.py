@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections import deque
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -123,6 +124,7 @@ class TileTexture(GlResource):
         self.device, self.shape = device, (rows, cols)
         self._packer = TilePacker()
         self._written: Fence | None = None
+        self._drawn: deque[Fence] = deque()
         with device.current():
             _check_size(device, rows, cols)
             self._make()
@@ -140,6 +142,8 @@ class TileTexture(GlResource):
         copies = self.device.software if copy_level0 is None else copy_level0
         with self.device.current():
             self.order()
+            while self._drawn:
+                self._drawn.popleft().order()
             slot = self.ring.take(upload_bytes(plan))
             layout = lay_out(level0, plan, slot.memory, slot.offset, self._packer)
             calls = self.device.library.calls
@@ -159,6 +163,10 @@ class TileTexture(GlResource):
         """Lets this thread's commands from now on see what was painted last."""
         if self._written is not None:
             self._written.order()
+
+    def drawn(self, fence: Fence) -> None:
+        """Somebody draws from the texture up to this mark; what is painted next comes after it."""
+        self._drawn.append(fence)
 
     def release(self) -> None:
         """Gives texture and ring up. May be called twice."""

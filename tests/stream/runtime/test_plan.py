@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
+import torch
 
+from arr_coc.allocation.allocator import StreamAllocator
+from arr_coc.allocation.on_device.allocator import DeviceAllocator
 from stream.answer.triggers import AnswerTriggerOptions
 from stream.config import (
     AllocateConfig,
@@ -16,11 +19,12 @@ from stream.config import (
     CutConfig,
     OutputConfig,
     PipelineConfig,
+    StandingQueryConfig,
     TextureConfig,
 )
 from stream.protocol.messages import ServerHello
 from stream.recording.journal import Journal
-from stream.runtime.plan import RunPlan
+from stream.runtime.plan import INTEROP_OFF, RunPlan, model_cuda_device, texture_interop
 from stream.sources import SourceInfo
 
 FILE = SourceInfo("a.mp4", 64, 48, 25.0, None, None, live=False, codec="h264", pixel_format="yuv420p")
@@ -160,4 +164,56 @@ def test_the_allocator_knows_what_the_model_knows(knows_levels: bool) -> None:
     assert (options.strategy, options.budget, options.explore, options.coverage) == ("auto", 7, 0.5, 0.125)
     assert (options.tau_ms, options.seed, options.levels) == (11, 3, knows_levels)
     assert not options.on_device, "a file gives the same on every backend"
-    assert RunPlan.of(config, CAMERA).make_allocator(hello).options.on_device
+    assert isinstance(RunPlan.of(config, FILE).make_allocator(hello), StreamAllocator)
+    live = RunPlan.of(config, CAMERA).make_allocator(hello)
+    assert isinstance(live, DeviceAllocator)
+    assert live.options.on_device
+
+
+@pytest.mark.parametrize(
+    "options", [{"budget": "adaptive"}, {"strategy": "fixation"}, {"wide": True}, {"channels": "full40"}]
+)
+def test_what_needs_the_host_is_allocated_there(options: dict[str, Any]) -> None:
+    config = Config(allocate=AllocateConfig(**options))
+    hello = ServerHello(model_id="m", knows_levels=True, known_world=None)
+    assert isinstance(RunPlan.of(config, CAMERA).make_allocator(hello), StreamAllocator)
+
+
+def follows(**answer: Any) -> bool:
+    return RunPlan.of(Config(answer=AnswerConfig(**answer)), CAMERA).schedule.follows_change
+
+
+def test_change_is_measured_only_where_an_answer_or_a_check_depends_on_it() -> None:
+    assert not follows()
+    assert follows(on_change=0.1)
+    assert follows(until=StandingQueryConfig(question="is it?"))
+    assert not follows(until=StandingQueryConfig(question="is it?", on_change=None))
+
+
+def interop(monkeypatch: pytest.MonkeyPatch, problem: str | None, backend: str = "gl", **texture: Any) -> Any:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr("arr_coc.ops.cuda.interop.interop_problem", lambda device: problem)
+    config = Config(texture=TextureConfig(**texture), answer=AnswerConfig(device="cuda:1"))
+    return texture_interop(config, backend)
+
+
+def test_a_model_on_cuda_reads_a_texture_of_opengl_where_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert interop(monkeypatch, None) == (1, None)
+    assert interop(monkeypatch, None, interop="off") == (None, None)
+    assert interop(monkeypatch, None, backend="cuda") == (None, None)
+    device, notice = interop(monkeypatch, "OpenGL is elsewhere")
+    assert device is None
+    assert notice.code == INTEROP_OFF
+    assert "CUDA device 1" in notice.message
+    assert "(OpenGL is elsewhere); give --backend cuda" in notice.message
+
+
+@pytest.mark.parametrize(
+    ("answer", "device"),
+    [({}, 0), ({"device": "cuda"}, 0), ({"device": "cuda:1"}, 1), ({"device": "cpu"}, None), ({"server": "x"}, None)],
+)
+def test_the_models_device(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any], device: int | None) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    assert model_cuda_device(Config(answer=AnswerConfig(**answer))) == device

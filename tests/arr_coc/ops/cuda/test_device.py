@@ -21,7 +21,7 @@ from arr_coc.ops.cuda import device
 from arr_coc.ops.cuda import device as compiling
 from arr_coc.ops.cuda import device as driver
 from arr_coc.ops.cuda.device import SIGNATURES, KernelSet
-from arr_coc.ops.cuda.interop import format_of
+from arr_coc.ops.cuda.frames import format_of
 from arr_coc.ops.cuda.store import CudaStore
 from arr_coc.ops.store.difference import Thresholds
 from arr_coc.ops.store.planes import PlaneFormat

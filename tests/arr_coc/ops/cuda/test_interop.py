@@ -1,151 +1,237 @@
-"""Textures of OpenGL that CUDA writes: GL is real (Mesa serves), the CUDA device that shares them is the CPU."""
+"""Textures of OpenGL that CUDA reads: GL is real (Mesa serves), the CUDA device that reads them is the CPU.
+
+The two share no memory here, so what OpenGL has written is copied to the other side whenever CUDA maps it.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 
-from arr_coc.errors import BackendMissing, DeviceLost
-from arr_coc.ops.cuda.store import CudaStore
+from arr_coc.errors import BackendMissing, DeviceLost, StoreError
+from arr_coc.ops.backends import open_store
+from arr_coc.ops.cuda import interop
+from arr_coc.ops.cuda.interop import GlCudaStore, interop_problem
+from arr_coc.ops.cuda.view import CudaView
 from arr_coc.ops.gl import device as gl_device
-from arr_coc.ops.store.difference import Difference, Thresholds
+from arr_coc.ops.gl import store as gl_store
+from arr_coc.ops.gl.device import GlDevice
+from arr_coc.ops.store.difference import Difference
 from arr_coc.ops.store.planes import PlaneFormat
-from arr_coc.types import FramePlanes
-from tests.arr_coc.ops.cuda.test_store import assert_equal_to_cpu
+from arr_coc.types import LEVELS, FramePlanes
+from tests.arr_coc.ops.store.test_contract import regions_of
 from tests.cuda_on_cpu.machine import OUT_OF_MEMORY, CpuMachine
 from tests.support.stores import require
 from tests.support.video import random_planes, stamp
 
-
-@pytest.fixture
-def shared(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> CpuMachine:
-    """GL tells the device of the textures that it makes, as a driver that serves both would."""
-    require("gl")
-    gl = gl_device.open_device()
-
-    def open_device(cuda: int | None = None) -> gl_device.GlDevice:
-        return gl
-
-    def make_storage(name: int, levels: int, form: int, width: int, height: int) -> None:
-        storage(name, levels, form, width, height)
-        cuda_on_cpu.add_gl_texture(name, width, height, levels)
-
-    storage = gl.library.gl.glTextureStorage2D
-    monkeypatch.setattr(gl_device, "open_device", open_device)
-    monkeypatch.setattr(gl.library.gl, "glTextureStorage2D", make_storage)
-    return cuda_on_cpu
+READ_BACK = "cuMemcpyDtoHAsync"
 
 
-@contextmanager
-def sharing(planes: FramePlanes) -> Iterator[CudaStore]:
-    store = CudaStore(PlaneFormat.of(planes), Thresholds(), 20, gl_interop=True)
-    yield store
-    store.close()
-
-
-def is_texture(name: int) -> bool:
-    gl = gl_device.open_device()
-    with gl.current():
-        return bool(gl.library.gl.glIsTexture(name))
-
-
-def drawn(gl: gl_device.GlDevice, name: int, height: int, width: int) -> npt.NDArray[np.uint8]:
+def level_of(gl: GlDevice, name: int, level: int, height: int, width: int) -> npt.NDArray[np.uint8]:
     """What OpenGL sees of a texture: uint8 [height, width, 4]."""
     out = np.full((height, width, 4), 1, np.uint8)
     with gl.current():
         names = gl.library.gl
-        names.glGetTextureImage(name, 0, names.GL_RGBA, names.GL_UNSIGNED_BYTE, out.nbytes, out)
+        names.glGetTextureImage(name, level, names.GL_RGBA, names.GL_UNSIGNED_BYTE, out.nbytes, out)
     return out
 
 
-def test_the_store_is_the_same_on_a_texture_of_opengl(shared: CpuMachine) -> None:
+@pytest.fixture
+def shared(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> CpuMachine:
+    """GL tells the device of the textures that it makes, and of their texels, as a driver that serves both would."""
+    require("gl")
+    gl = gl_device.open_device()
+    sizes: dict[int, tuple[int, int]] = {}
+
+    def open_device(cuda: int | None = None) -> GlDevice:
+        return gl
+
+    def make_storage(name: int, levels: int, form: int, width: int, height: int) -> None:
+        storage(name, levels, form, width, height)
+        cuda_on_cpu.add_gl_texture(int(name), width, height, levels)
+        sizes[int(name)] = width, height
+
+    def call(name: str, *arguments: Any) -> Any:
+        if name == "cuGraphicsMapResources":
+            for texture, (width, height) in sizes.items():
+                for level in range(LEVELS):
+                    shape = height >> level, width >> level
+                    cuda_on_cpu.gl_texels(texture, level, *shape[::-1])[:] = level_of(gl, texture, level, *shape)
+        return driver(name, *arguments)
+
+    storage, driver = gl.library.gl.glTextureStorage2D, interop.call
+    monkeypatch.setattr(gl_device, "open_device", open_device)
+    monkeypatch.setattr(gl_store, "open_device", open_device)
+    monkeypatch.setattr(gl.library.gl, "glTextureStorage2D", make_storage)
+    monkeypatch.setattr(interop, "call", call)
+    return cuda_on_cpu
+
+
+@contextmanager
+def sharing(planes: FramePlanes) -> Iterator[GlCudaStore]:
+    store = open_store(PlaneFormat.of(planes), "gl", lease_timeout_ms=200, interop=0)
+    assert isinstance(store, GlCudaStore)
+    yield store
+    store.close()
+
+
+def test_cuda_reads_what_opengl_wrote(shared: CpuMachine) -> None:
     rng = np.random.default_rng(0)
     first, second = random_planes(rng, 100, 150), random_planes(rng, 100, 150)
+    reference = open_store(PlaneFormat.of(first), "cpu")
     with sharing(first) as store:
-        store.update(first, stamp(0))
-        store.write(second, Difference.everywhere(store.grid), stamp(1))
-        assert_equal_to_cpu(store, second)
+        for index, frame in enumerate((first, second)):
+            store.write(frame, Difference.everywhere(store.grid), stamp(index))
+            reference.write(frame, Difference.everywhere(store.grid), stamp(index))
+            with store.lease() as view, reference.lease() as expected, shared.calls() as calls:
+                assert isinstance(view, CudaView)
+                regions = regions_of(view.grid, rng, 20)
+                assert torch.equal(view.patches(regions), torch.from_numpy(expected.gather(regions)))
+                channels, _ = view.texture_array()
+                assert channels.isfinite().all()
+            assert READ_BACK not in calls
+            with store.lease() as view, reference.lease() as expected:
+                np.testing.assert_array_equal(view.gather(regions), expected.gather(regions))
+                for level in range(LEVELS):
+                    np.testing.assert_array_equal(view.read(level), expected.read(level))
+        assert "read by CUDA device 0" in store.hardware
+        assert store.backend == "gl"
 
 
-def test_it_is_mapped_once_for_the_stores_whole_life(shared: CpuMachine) -> None:
+def test_it_is_registered_once_and_mapped_between_writes(shared: CpuMachine) -> None:
     rng = np.random.default_rng(1)
     planes = random_planes(rng, 64, 64)
     before = shared.live()
     with shared.calls() as calls, sharing(planes) as store:
-        for index in range(5):
+        for index in range(3):
             store.write(planes, Difference.everywhere(store.grid), stamp(index))
-        assert shared.live()["mapped"] == before["mapped"] + 1
-    assert calls.count("cuGraphicsMapResources") == calls.count("cuGraphicsUnmapResources") == 1
-    assert calls.index("cuGraphicsUnmapResources") < calls.index("cuGraphicsUnregisterResource")
+            assert shared.live()["mapped"] == before["mapped"], "OpenGL has written, and nobody has read"
+            for _ in range(2):
+                with store.lease() as view:
+                    view.patches(np.array([[0, 1, 1]]))
+            assert shared.live()["mapped"] == before["mapped"] + 1
+    assert calls.count("cuGraphicsGLRegisterImage") == calls.count("cuGraphicsUnregisterResource") == 1
+    assert calls.count("cuGraphicsMapResources") == calls.count("cuGraphicsUnmapResources") == 3
     assert shared.live() == before
 
 
-def test_what_is_shown_is_a_copy_that_opengl_may_draw(shared: CpuMachine) -> None:
-    rng = np.random.default_rng(2)
-    planes = random_planes(rng, 64, 96)
-    with sharing(planes) as store:
-        for index in range(2):
-            frame = random_planes(rng, 64, 96)
-            store.write(frame, Difference.everywhere(store.grid), stamp(index))
-            mapped = shared.live()["mapped"]
-            name = store.show()
-            assert shared.live()["mapped"] == mapped, "the texture to draw stays mapped, so GL must not touch it"
+def test_an_unchanged_frame_stays_mapped(shared: CpuMachine) -> None:
+    planes = random_planes(np.random.default_rng(2), 64, 64)
+    with sharing(planes) as store, shared.calls() as calls:
+        for index in range(4):
+            store.update(planes, stamp(index))
             with store.lease() as view:
-                np.testing.assert_array_equal(shared.gl_texels(name, 0, 96, 64)[..., :3], view.read(0))
-        assert is_texture(name)
-        assert not drawn(gl_device.open_device(), name, 64, 96).any(), (
-            "the CPU in CUDA's place writes memory of its own"
-        )
-    assert not is_texture(name)
+                view.patches(np.array([[0, 0, 0]]))
+    assert calls.count("cuGraphicsMapResources") == 1
+
+
+def test_who_draws_has_the_texture_for_itself(shared: CpuMachine) -> None:
+    planes = random_planes(np.random.default_rng(3), 64, 96)
+    gl = gl_device.open_device()
+    with sharing(planes) as store:
+        store.update(planes, stamp(0))
+        before = shared.live()["mapped"]
+        with store.lease() as view:
+            expected = view.read(0)
+            view.patches(np.array([[0, 0, 0]]))
+        assert shared.live()["mapped"] == before + 1
+        done = threading.Event()
+
+        def read() -> None:
+            with store.lease() as view:
+                view.patches(np.array([[0, 0, 0]]))
+            done.set()
+
+        with gl.current(), store.drawing() as name:
+            assert shared.live()["mapped"] == before, "OpenGL must not touch what CUDA has mapped"
+            reader = threading.Thread(target=read)
+            reader.start()
+            np.testing.assert_array_equal(level_of(gl, name, 0, 64, 96)[..., :3], expected)
+            with store.lease() as view, pytest.raises(StoreError, match="read it with CUDA afterwards"):
+                view.patches(np.array([[0, 0, 0]]))
+            assert not done.is_set()
+        reader.join()
+        assert done.is_set()
+        with gl.current(), store.texels() as texels:
+            assert texels.sample(np.array([[3.5, 3.5, 0.0]])).shape == (1, 3)
+
+
+def test_drawing_needs_a_context(shared: CpuMachine) -> None:
+    planes = random_planes(np.random.default_rng(4), 64, 64)
+    said: list[str] = []
+
+    def draw(store: GlCudaStore) -> None:
+        try:
+            with store.drawing():
+                pass
+        except StoreError as error:
+            said.append(str(error))
+
+    with sharing(planes) as store:
+        store.update(planes, stamp(0))
+        thread = threading.Thread(target=draw, args=(store,))
+        thread.start()
+        thread.join()
+    assert "GlDevice.make_context" in said[0]
+
+
+def read_once(planes: FramePlanes) -> None:
+    with sharing(planes) as store:
+        try:
+            store.update(planes, stamp(0))
+            with store.lease() as view:
+                view.patches(np.array([[0, 0, 0]]))
+        finally:
+            store.close()
 
 
 @pytest.mark.parametrize("name", ["cuGraphicsGLRegisterImage", "cuGraphicsMapResources"])
-def test_what_fails_halfway_is_undone(shared: CpuMachine, name: str) -> None:
+def test_a_device_that_is_lost_is_said_and_left_as_it_was(shared: CpuMachine, name: str) -> None:
     before = shared.live()
     shared.fail(name, OUT_OF_MEMORY)
-    with pytest.raises(DeviceLost, match=name), sharing(random_planes(np.random.default_rng(3), 64, 64)):
-        pass
+    with pytest.raises(DeviceLost, match=name):
+        read_once(random_planes(np.random.default_rng(5), 64, 64))
     assert shared.live() == before
 
 
-def test_opengl_elsewhere_is_said(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opengl_on_another_gpu_is_said(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     def open_device(cuda: int | None = None) -> None:
-        raise BackendMissing(f"found no CUDA device {cuda} with OpenGL 4.5")
+        raise BackendMissing(f"finds no OpenGL 4.5 on CUDA device {cuda}")
 
     monkeypatch.setattr(gl_device, "open_device", open_device)
-    before = cuda_on_cpu.live()
-    with (
-        pytest.raises(
-            BackendMissing, match="gl_interop needs OpenGL on the GPU that CUDA uses: found no CUDA device 0"
-        ),
-        sharing(random_planes(np.random.default_rng(4), 64, 64)),
-    ):
-        pass
-    assert cuda_on_cpu.live() == before
+    assert interop_problem(0) == "finds no OpenGL 4.5 on CUDA device 0"
+    assert interop_problem(3) == "there is no CUDA device 3: 1 found; check them with nvidia-smi"
 
 
-def test_opengl_draws_what_cuda_wrote() -> None:
+def test_on_this_machine_software_opengl_belongs_to_no_gpu(cuda_on_cpu: CpuMachine) -> None:
+    require("gl")
+    problem = interop_problem(0)
+    assert problem is not None
+    assert "not CUDA device 0" in problem
+
+
+def test_cuda_reads_opengl_on_a_gpu() -> None:
     """On a GPU that both use."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device here")
-    rng = np.random.default_rng(5)
+    if (problem := interop_problem(torch.cuda.current_device())) is not None:
+        pytest.skip(problem)
+    rng = np.random.default_rng(6)
     planes = random_planes(rng, 64, 96)
-    try:
-        store = CudaStore(PlaneFormat.of(planes), Thresholds(), 20, gl_interop=True)
-    except BackendMissing as error:
-        pytest.skip(str(error))
-    gl = gl_device.open_device(cuda=torch.cuda.current_device())
-    for index in range(3):
-        planes = random_planes(rng, 64, 96)
-        store.write(planes, Difference.everywhere(store.grid), stamp(index))
-        assert_equal_to_cpu(store, planes)
-        pixels = drawn(gl, store.show(), 64, 96)
-        with store.lease() as view:
-            np.testing.assert_array_equal(pixels[..., :3], view.read(0))
-        assert (pixels[..., 3] == 255).all()
-    store.close()
+    reference = open_store(PlaneFormat.of(planes), "cpu")
+    with sharing(planes) as store:
+        for index in range(3):
+            planes = random_planes(rng, 64, 96)
+            for each in (store, reference):
+                each.write(planes, Difference.everywhere(store.grid), stamp(index))
+            with store.lease() as view, reference.lease() as expected:
+                regions = regions_of(view.grid, rng, 20)
+                np.testing.assert_array_equal(view.patches(regions).cpu().numpy(), expected.gather(regions))
+                np.testing.assert_array_equal(view.read(3), expected.read(3))

@@ -248,10 +248,3 @@ def test_threads_read_while_one_writes(cuda: None) -> None:
     for reader in readers:
         reader.join()
     assert not torn
-
-
-def test_nothing_is_shown_without_interop(cuda: None) -> None:
-    planes = random_planes(np.random.default_rng(12), 64, 64)
-    store = CudaStore(PlaneFormat.of(planes), Thresholds(), 20)
-    with pytest.raises(StoreError, match="gl_interop=True"):
-        store.show()

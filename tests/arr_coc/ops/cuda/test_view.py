@@ -19,7 +19,7 @@ from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.errors import DeviceLost, OptionError, ShapeError, StoreError
 from arr_coc.ops.backends import open_store
 from arr_coc.ops.cuda.device import find_device
-from arr_coc.ops.cuda.interop import format_of
+from arr_coc.ops.cuda.frames import format_of
 from arr_coc.ops.cuda.store import CudaStore
 from arr_coc.ops.cuda.view import CudaView
 from arr_coc.ops.store.difference import Thresholds

@@ -1,0 +1,96 @@
+"""Frames that are on the device already: compared with the texture there, and taken."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from arr_coc.errors import ShapeError
+from arr_coc.ops.cuda.device import CudaDevice
+from arr_coc.ops.cuda.memory import MipTexture, StagingBuffer, StreamOrder
+from arr_coc.ops.store.difference import Thresholds
+from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.types import Colour, TileGrid
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFrame:
+    """A frame uint8 on the device as kernels take it: address, steps to the next row, column and channel, and size."""
+
+    tensor: torch.Tensor
+    arguments: tuple[int, int, int, int, int, int]
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, fmt: PlaneFormat, device: CudaDevice) -> DeviceFrame:
+        """`tensor` uint8 [H, W, 3] or [3, H, W], with any strides, for a store of format `fmt`.
+
+        Raises ShapeError where it is something else, of another size, or elsewhere.
+        """
+        size = (fmt.height_px, fmt.width_px)
+        shape = tuple(tensor.shape)
+        if fmt.layout != "rgb":
+            raise ShapeError(f"frames as tensors are RGB, and the store was opened for layout {fmt.layout}")
+        if tensor.dtype != torch.uint8 or shape not in ((*size, 3), (3, *size)):
+            raise ShapeError(
+                f"a frame is uint8 {[*size, 3]} or {[3, *size]} for this store, got {tensor.dtype} {list(shape)}; "
+                "open another store for frames of another size"
+            )
+        device.check(tensor, "the frame")
+        row, col, channel = tensor.stride() if shape == (*size, 3) else (*tensor.stride()[1:], tensor.stride()[0])
+        return cls(tensor, (tensor.data_ptr(), row, col, channel, *size))
+
+
+class FrameUploader:
+    """Finds out which tiles of a frame differ from the texture, and writes those."""
+
+    def __init__(
+        self, device: CudaDevice, texture: MipTexture, grid: TileGrid, order: StreamOrder, owned: ExitStack
+    ) -> None:
+        self._device, self._texture, self._grid, self._order = device, texture, grid, order
+        self._dirty = StagingBuffer(device, grid.tiles, owned)
+
+    def compare(self, frame: DeviceFrame, thresholds: Thresholds) -> Mask:
+        """Return the tiles that differ, bool [rows, cols]: the one thing that comes to the host."""
+        slot, texture = self._dirty, self._texture
+        with self._device.current() as stream:
+            self._order.before_read(stream)
+            limits = (thresholds.mean, thresholds.largest)
+            self._launch("compare_frame", stream, frame, texture.handle, *limits, slot.device)
+            slot.download(0, self._grid.tiles, stream)
+            slot.mark(stream)
+            slot.wait()
+        return slot.host.reshape(self._grid.shape).astype(bool)
+
+    def write(self, frame: DeviceFrame, dirty: Mask) -> None:
+        """Takes the dirty tiles, on all levels."""
+        slot = self._dirty
+        with self._device.current() as stream:
+            slot.wait()
+            self._order.before_write(stream)
+            slot.host[:] = dirty.ravel()
+            slot.upload(self._grid.tiles, stream)
+            self._launch("upload_frame", stream, frame, slot.device, *self._texture.surfaces)
+            slot.mark(stream)
+            self._order.after_write(stream)
+
+    def _launch(self, name: str, stream: int, frame: DeviceFrame, *values: float) -> None:
+        rows, cols = self._grid.shape
+        self._device.kernels.launch(name, (cols, rows), stream, *frame.arguments, *values)
+
+
+def format_of(frame: torch.Tensor) -> PlaneFormat:
+    """The format of a store for frames as tensors: uint8 [H, W, 3] or [3, H, W] (a width of 3 is taken for channels).
+
+    Raises ShapeError where the tensor is neither.
+    """
+    shape = tuple(frame.shape)
+    if frame.dtype != torch.uint8 or len(shape) != 3 or 3 not in (shape[0], shape[2]) or 0 in shape:
+        raise ShapeError(f"a frame is uint8 [H, W, 3] or [3, H, W], got {frame.dtype} {list(shape)}")
+    height, width = shape[:2] if shape[2] == 3 else shape[1:]
+    return PlaneFormat("rgb", height, width, (1, 1), Colour())
