@@ -1,0 +1,79 @@
+"""Drawing from the stream's texture in another context that shares it, by the example program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.errors import LeaseTimeout
+from arr_coc.ops.gl.store import GlStore
+from arr_coc.ops.store.base import CpuStore
+from arr_coc.ops.store.difference import Thresholds
+from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.types import LEVELS, FramePlanes
+from scripts.ar_overlay import ArProgram, camera_matrix
+from tests.support.stores import shared_device
+from tests.support.video import scenery, stamp
+
+ROWS, COLS, SIZE = 4, 6, (320, 200)
+
+
+def planes(seed: int) -> FramePlanes:
+    return FramePlanes("rgb", (scenery(ROWS, COLS, seed),))
+
+
+@pytest.fixture
+def program() -> Iterator[ArProgram]:
+    made = ArProgram(shared_device(), SIZE)
+    yield made
+    made.close()
+
+
+def test_what_is_drawn_follows_the_texture_and_leaves_it_alone(program: ArProgram) -> None:
+    fmt = PlaneFormat.of(planes(0))
+    store, reference = GlStore(fmt, Thresholds(), 200), CpuStore(fmt, Thresholds(), 200)
+    allocator = StreamAllocator(AllocatorOptions(budget=8, levels=True))
+    drawn = []
+    for index in (0, 1, 1):
+        for each in (store, reference):
+            each.update(planes(index), stamp(len(drawn)))
+        with store.lease() as view:
+            frame = allocator.allocate(view)
+        drawn.append(program.picture(store, frame))
+        with store.lease() as view, reference.lease() as expected:
+            for level in range(LEVELS):
+                np.testing.assert_array_equal(view.read(level), expected.read(level))
+    assert drawn[0].shape == (SIZE[1], SIZE[0], 3)
+    assert (drawn[0] != drawn[1]).mean() > 0.2, "another scene"
+    np.testing.assert_array_equal(drawn[1], drawn[2])
+    borders = (drawn[0][..., 0] > 240) & (drawn[0][..., 2] < 40)
+    assert borders.sum() > 50, "regions float above the picture"
+    store.close()
+
+
+def test_the_plane_shows_the_pictures_own_colours(program: ArProgram) -> None:
+    """Dimmed, where nothing floats above it."""
+    halves = np.zeros((ROWS * 32, COLS * 32, 3), np.uint8)
+    halves[:, : COLS * 16], halves[:, COLS * 16 :] = (200, 0, 0), (0, 0, 200)
+    store = GlStore(PlaneFormat.of(FramePlanes("rgb", (halves,))), Thresholds(), 200)
+    store.update(FramePlanes("rgb", (halves,)), stamp(0))
+    with store.lease() as view:
+        frame = StreamAllocator(AllocatorOptions(budget=1, strategy="grid")).allocate(view)
+    picture = program.picture(store, frame)
+    place = camera_matrix(*SIZE) @ np.array([[-0.3, 0.3], [0, 0], [0.2, 0.2], [1, 1]], np.float32)
+    cols = ((place[0] / place[3] + 1) / 2 * SIZE[0]).astype(int)
+    rows = ((1 - place[1] / place[3]) / 2 * SIZE[1]).astype(int)
+    np.testing.assert_array_equal(picture[rows, cols], [[70, 0, 0], [0, 0, 70]])
+    store.close()
+
+
+def test_nothing_is_written_while_somebody_draws(program: ArProgram) -> None:
+    store = GlStore(PlaneFormat.of(planes(0)), Thresholds(), 20)
+    store.update(planes(0), stamp(0))
+    with shared_device().current(), store.drawing(), pytest.raises(LeaseTimeout, match="still read"):
+        store.update(planes(1), stamp(1))
+    store.update(planes(1), stamp(1))
+    store.close()
