@@ -315,7 +315,7 @@ class FrameAllocation:
 
     @property
     def chosen(self) -> Allocation:
-        """The allocation; see `DeviceFrame`, whose regions come to the host once they are asked for."""
+        """The allocation; see `DeviceFrameAllocation`, whose regions come to the host once they are asked for."""
         return self.allocation
 
     @property

@@ -9,13 +9,13 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.allocation.allocator import FrameAllocation
-from arr_coc.allocation.on_device.allocator import DeviceFrame
+from arr_coc.allocation.on_device.allocator import DeviceFrameAllocation
 from arr_coc.errors import BudgetError, counted
 from arr_coc.ops.regions import level_count, overview_regions, region_mean
 from arr_coc.ops.store.base import TextureView
 from arr_coc.types import LEVELS, Allocation, FramePacket, TokenPacket, TokenReason
 
-AnyFrame: TypeAlias = FrameAllocation | DeviceFrame
+AnyFrame: TypeAlias = FrameAllocation | DeviceFrameAllocation
 """Decision for one frame, in host memory or on the texture's device."""
 
 
@@ -31,11 +31,12 @@ class DevicePatches(Protocol):
 def packet_from(view: TextureView, frame: AnyFrame) -> TokenPacket:
     """The allocation's tokens with their pixels as `view` holds them (and its stamp): complete in itself.
 
-    An overview comes first. Pixels of a texture on a device stay there. Raises NonFiniteError as `DeviceFrame.chosen`.
+    An overview comes first. Pixels of a texture on a device stay there. Raises NonFiniteError as
+    `DeviceFrameAllocation.chosen`.
     """
     allocation = frame.chosen
     regions = allocation.regions.numpy()
-    where = frame.choice.regions[: len(regions)] if isinstance(frame, DeviceFrame) else regions
+    where = frame.choice.regions[: len(regions)] if isinstance(frame, DeviceFrameAllocation) else regions
     return TokenPacket(
         stamp=view.stamp,
         grid=view.grid,

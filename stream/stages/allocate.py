@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import structs
 
 from arr_coc.allocation.allocator import FrameAllocation, StreamAllocator
-from arr_coc.allocation.on_device.allocator import DeviceAllocator, DeviceFrame
+from arr_coc.allocation.on_device.allocator import DeviceAllocator, DeviceFrameAllocation
 from arr_coc.allocation.packets import (
     AnyFrame,
     DevicePatches,
@@ -315,7 +315,7 @@ class AllocateStage:
         assert frame is not None
         if replace(view.stamp, epoch=frame.stamp.epoch) != frame.stamp:
             return None
-        if isinstance(frame, DeviceFrame) and not isinstance(view, DevicePatches):
+        if isinstance(frame, DeviceFrameAllocation) and not isinstance(view, DevicePatches):
             frame = self._last = self._allocate(view, None)  # what was chosen went with the device
         make = frame_packet_from if self._policy.whole_frames else packet_from
         try:

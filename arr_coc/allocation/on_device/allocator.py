@@ -1,4 +1,6 @@
-"""`DeviceAllocator`: the frames of one stream allocated where their texture lies; `DeviceFrame`, what it decides."""
+"""`DeviceAllocator`: the frames of one stream allocated where their texture lies; `DeviceFrameAllocation`, what it
+decides.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from arr_coc.types import Allocation, Feedback, FrameStamp, QueryEmbedding, Tile
 
 
 @dataclass(frozen=True)
-class DeviceFrame:
+class DeviceFrameAllocation:
     """Decision for one frame, on its texture's device; `on_host` brings it over whole, `chosen` the regions alone.
 
     `relevance` float32 [gh, gw], as blended over time; `scores` float32 [3, gh, gw] and their `weights` float32 [3], of
@@ -240,7 +242,7 @@ class DeviceAllocator:
         self._host: StreamAllocator | None = None
         self._relevance: DeviceRelevance | None = None
         self._state: _DeviceEpoch | None = None
-        self._last: DeviceFrame | None = None
+        self._last: DeviceFrameAllocation | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -333,7 +335,7 @@ class DeviceAllocator:
         motion: TileMotion | None = None,
         budget: Budget | None = None,
         at_most: int | None = None,
-    ) -> DeviceFrame | FrameAllocation:
+    ) -> DeviceFrameAllocation | FrameAllocation:
         """Allocate the frame in `view`, whose tiles moved by `motion` since the frame before; None: nothing moved.
 
         `budget` overrides the options' for this frame, `at_most` limits it. Raises BudgetError, DeviceLost.
@@ -353,7 +355,7 @@ class DeviceAllocator:
     @torch.inference_mode()
     def reallocate(
         self, view: TextureView, budget: Budget | None = None, at_most: int | None = None
-    ) -> DeviceFrame | FrameAllocation:
+    ) -> DeviceFrameAllocation | FrameAllocation:
         """Allocate the frame that was allocated last once more, after a glance; see `StreamAllocator.reallocate`."""
         if self._host is not None:
             return self._host.reallocate(view, budget, at_most)
@@ -385,7 +387,7 @@ class DeviceAllocator:
         at_most: int | None,
         *,
         glanced: bool,
-    ) -> DeviceFrame:
+    ) -> DeviceFrameAllocation:
         relevance, scores, weights = maps
         tiles = relevance.numel()
         tokens = fixed_tokens(self._tensions.budget if budget is None else budget, tiles)
@@ -398,7 +400,7 @@ class DeviceAllocator:
         since_answer = self._since_answer.measure(self._versions, relevance)
         since_look = self._since_look.measure(self._versions, relevance)
         change, look = self._numbers(since_answer, since_look)
-        self._last = DeviceFrame(
+        self._last = DeviceFrameAllocation(
             stamp=stamp,
             choice=selected.choice,
             overview=selected.overview,

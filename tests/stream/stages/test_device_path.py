@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
-from arr_coc.allocation.on_device.allocator import DeviceAllocator, DeviceFrame
+from arr_coc.allocation.on_device.allocator import DeviceAllocator, DeviceFrameAllocation
 from arr_coc.allocation.packets import overview_packet, packet_from
 from arr_coc.ops.cuda import device as cuda_device
 from arr_coc.ops.cuda import view as cuda_view
@@ -52,11 +52,11 @@ def stamp(index: int) -> FrameStamp:
     return FrameStamp(index, index * 33_000_000, 0)
 
 
-def shown(updater: TextureUpdater, allocator: DeviceAllocator, index: int) -> DeviceFrame:
+def shown(updater: TextureUpdater, allocator: DeviceAllocator, index: int) -> DeviceFrameAllocation:
     update = updater.process(planes(index), stamp(index))
     with updater.lease() as view:
         frame = allocator.allocate(view, update.motion)
-    assert isinstance(frame, DeviceFrame)
+    assert isinstance(frame, DeviceFrameAllocation)
     return frame
 
 

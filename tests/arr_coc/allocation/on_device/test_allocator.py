@@ -15,7 +15,7 @@ import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.glance import GlanceOptions
-from arr_coc.allocation.on_device.allocator import DeviceAllocator, DeviceFrame, suits_device
+from arr_coc.allocation.on_device.allocator import DeviceAllocator, DeviceFrameAllocation, suits_device
 from arr_coc.errors import NonFiniteError
 from arr_coc.ops.store.base import TextureView
 from arr_coc.relevance.balancing import RelevanceRealiser
@@ -59,17 +59,17 @@ class Pair:
         self.host = StreamAllocator(options, realiser(query_dim))
         self.device = DeviceAllocator(options, realiser(query_dim))
 
-    def show(self, picture: np.ndarray, motion: TileMotion | None = None) -> tuple[Any, DeviceFrame]:
+    def show(self, picture: np.ndarray, motion: TileMotion | None = None) -> tuple[Any, DeviceFrameAllocation]:
         view = self.stream.show(picture)
         there = self.device.allocate(DeviceView(view, self.place), motion)
-        assert isinstance(there, DeviceFrame)
+        assert isinstance(there, DeviceFrameAllocation)
         return self.host.allocate(view, motion), there
 
     def both(self, call: str, *arguments: Any) -> list[Any]:
         return [getattr(allocator, call)(*arguments) for allocator in (self.host, self.device)]
 
 
-def assert_equal(one: Any, other: DeviceFrame) -> None:
+def assert_equal(one: Any, other: DeviceFrameAllocation) -> None:
     brought = other.on_host()
     torch.testing.assert_close(brought.relevance, one.relevance, atol=2e-5, rtol=0)
     torch.testing.assert_close(brought.scores, one.scores, atol=2e-5, rtol=0)
@@ -217,7 +217,7 @@ def test_the_hosts_allocator_takes_over_where_the_device_is_gone() -> None:
         view = pair.stream.show(scenery(ROWS, COLS, seed=2))
         with tensors.counted():
             taken = pair.device.allocate(view)
-        assert not isinstance(taken, DeviceFrame)
+        assert not isinstance(taken, DeviceFrameAllocation)
         assert torch.equal(taken.allocation.regions, pair.host.allocate(view).allocation.regions)
         for call, arguments in (("mark_answered", ()), ("mark_looked", ()), ("set_query", (question,))):
             pair.both(call, *arguments)
