@@ -84,26 +84,43 @@ class CudaStore(BaseTextureStore):
         self._catch_up()
         return super().compare(planes)
 
-    def update_tensor(self, frame: torch.Tensor, stamp: FrameStamp) -> TileChange:
-        """Compares and writes a frame that is on the device: uint8 [H, W, 3] or [3, H, W], RGB, with any strides.
+    @property
+    def place(self) -> torch.device:
+        """The device that frames as tensors have to lie on."""
+        return self._device.place
+
+    def compare_tensor(self, frame: torch.Tensor) -> Difference:
+        """Compares a frame that is on the device: uint8 [H, W, 3] or [3, H, W], RGB, with any strides.
 
         For stores of layout `rgb` (`frames.format_of`), with the same thresholds and rules as for frames in ordinary
-        memory. Nothing but the map of what changed comes to the host. The frame may be overwritten by what its own
-        stream is given afterwards, where that is the thread's current one.
-
-        Raises ShapeError where the tensor is something else or lies elsewhere, LeaseTimeout as `write` does,
-        DeviceLost where the device gave up, StoreError once the store is closed.
+        memory. Nothing but the map of what changed comes to the host. Raises ShapeError where the tensor is something
+        else or lies elsewhere, DeviceLost where the device gave up, StoreError once the store is closed.
         """
         self._check_not_freed()
         taken = DeviceFrame.of(frame, self.format, self._device)
-        whole = np.ones(self.grid.shape, bool)
-        dirty = whole if self._begins(stamp) else self._taker.compare(taken, self._thresholds)
+        if self._stamp is None:
+            return Difference.everywhere(self.grid)
+        return Difference(self._taker.compare(taken, self._thresholds))
+
+    def write_tensor(self, frame: torch.Tensor, difference: Difference, stamp: FrameStamp) -> TileChange:
+        """Takes the tiles that differ from a frame that is on the device, as `write` does from planes.
+
+        The frame may be overwritten by what its own stream is given afterwards, where that is the thread's current one.
+        Raises LeaseTimeout as `write` does, and what `compare_tensor` raises.
+        """
+        self._check_not_freed()
+        taken = DeviceFrame.of(frame, self.format, self._device)
+        dirty = np.ones(self.grid.shape, bool) if self._begins(stamp) else difference.dirty
         with self._writing():
             if dirty.any():
                 self._taker.write(taken, dirty)
                 self._mirror.note(dirty, level0=True)
             self._note(dirty, stamp)
         return TileChange(stamp, dirty, cover(dirty))
+
+    def update_tensor(self, frame: torch.Tensor, stamp: FrameStamp) -> TileChange:
+        """Compares and writes a frame that is on the device. Raises what `write_tensor` raises."""
+        return self.write_tensor(frame, self.compare_tensor(frame), stamp)
 
     @contextmanager
     def lease(self, timeout_ms: int | None = None) -> Iterator[CudaView]:

@@ -6,8 +6,10 @@ import operator
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
+from typing import Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from arr_coc.budget import DEFAULT_BUDGET, Budget
@@ -18,7 +20,28 @@ from arr_coc.ops.store.base import LEASE_TIMEOUT_MS, Backend, TextureStore, Text
 from arr_coc.ops.store.difference import Difference, Thresholds
 from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.ops.texturevlm.texture import Foveation, FoveationOptions
-from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileGrid, new_epoch
+from arr_coc.types import Colour, FramePlanes, FrameStamp, TileChange, TileGrid, new_epoch
+
+
+@runtime_checkable
+class TensorStore(Protocol):
+    """A store on a device, which takes frames that are tensors there."""
+
+    format: PlaneFormat
+
+    @property
+    def place(self) -> torch.device: ...
+
+    def compare_tensor(self, frame: torch.Tensor) -> Difference: ...
+
+    def write_tensor(self, frame: torch.Tensor, difference: Difference, stamp: FrameStamp) -> TileChange: ...
+
+
+@runtime_checkable
+class PatchView(Protocol):
+    """A view that gathers pixels on its device."""
+
+    def patches(self, regions: npt.NDArray[np.int64]) -> torch.Tensor: ...
 
 
 class VideoStream:
@@ -54,18 +77,24 @@ class VideoStream:
         self._epoch = new_epoch()
         self._frames = 0
         self._store: TextureStore | None = None
-        self._pending: tuple[FramePlanes, Difference] | None = None
+        self._pending: tuple[FramePlanes | torch.Tensor, Difference] | None = None
+        self._shows_tensor = False
         self._closed = False
 
     def update(self, frame: Picture | FramePlanes) -> Difference:
         """Compares a frame with the texture and tells which tiles changed: `dirty` bool [rows, cols], `dirty_share`.
 
         `frame`: NumPy uint8 [H, W, 3] RGB, or a decoder's planes; others than arrays are converted as
-        `arr_coc.ops.pictures.to_rgb` does. It must stay as it is until `update_mipmaps` takes
+        `arr_coc.ops.pictures.to_rgb` does, but for a tensor uint8 [H, W, 3] or [3, H, W] on the texture's own device:
+        that is compared and taken there. It must stay as it is until `update_mipmaps` takes
         the changed tiles out of it; a frame that is replaced by a newer one before that is left out. Readers are not
         waited for. Raises ShapeError where the frame has not the stream's size and layout, StoreError once closed, and
         with the first frame BackendMissing where the backend cannot run here.
         """
+        if isinstance(frame, torch.Tensor) and (on_device := self._store_of(frame)) is not None:
+            difference = on_device.compare_tensor(frame)
+            self._pending = frame, difference
+            return difference
         if not isinstance(frame, (FramePlanes, np.ndarray)):
             frame = to_rgb(frame)
         planes = frame if isinstance(frame, FramePlanes) else FramePlanes("rgb", (frame,))
@@ -82,8 +111,14 @@ class VideoStream:
         """
         if self._pending is None:
             return None
-        planes, difference = self._pending
-        change = self._opened().write(planes, difference, FrameStamp(self._frames, 0, 0, self._epoch))
+        frame, difference = self._pending
+        store, stamp = self._opened(), FrameStamp(self._frames, 0, 0, self._epoch)
+        if isinstance(frame, FramePlanes):
+            change = store.write(frame, difference, stamp)
+        else:
+            assert isinstance(store, TensorStore)
+            change = store.write_tensor(frame, difference, stamp)
+        self._shows_tensor = not isinstance(frame, FramePlanes)
         self._pending = None
         self._frames += 1
         return change
@@ -97,14 +132,17 @@ class VideoStream:
     ) -> Foveation:
         """The newest frame in at most `budget` tokens, fine at the fixation: see `Texture.sample_foveated`.
 
-        `pixels` are uint8 [K, 3, 32, 32], on the CPU. Calls `update_mipmaps` where that has not been done. Raises
-        what both raise, and StoreError before the first frame.
+        `pixels` are uint8 [K, 3, 32, 32], on the CPU, or on its device where the frame was a tensor there. Calls
+        `update_mipmaps` where that has not been done. Raises what both raise, and StoreError before the first frame.
         """
         regions, reached, offset = FoveationOptions.of(self.grid, fixation, budget, M0, e0).cover(self.grid.shape)
         self.update_mipmaps()
         with self.lease() as view:
-            pixels = view.gather(regions)
-        return Foveation(torch.from_numpy(regions), torch.from_numpy(pixels), reached, offset)
+            if self._shows_tensor and isinstance(view, PatchView):
+                pixels = view.patches(regions)
+            else:
+                pixels = torch.from_numpy(view.gather(regions))
+        return Foveation(torch.from_numpy(regions), pixels, reached, offset)
 
     def lease(self, timeout_ms: int | None = None) -> AbstractContextManager[TextureView]:
         """The texture for reading, as `TextureStore.lease`: levels, regions, versions, undisturbed while it lasts.
@@ -132,6 +170,15 @@ class VideoStream:
         if self._store is None or self._closed:
             raise StoreError("the video is closed" if self._closed else "the video has no frame yet; update it first")
         return self._store
+
+    def _store_of(self, frame: torch.Tensor) -> TensorStore | None:
+        """The store, where it takes this tensor on its device; None where it has to be brought to the host."""
+        height_px, width_px = self.grid.height_px, self.grid.width_px
+        if frame.dtype != torch.uint8 or tuple(frame.shape) not in ((height_px, width_px, 3), (3, height_px, width_px)):
+            return None
+        store = self._store_for(PlaneFormat("rgb", height_px, width_px, (1, 1), Colour()))
+        there = isinstance(store, TensorStore) and store.format.layout == "rgb" and store.place == frame.device
+        return store if there and isinstance(store, TensorStore) else None
 
     def _store_for(self, fmt: PlaneFormat) -> TextureStore:
         if self._closed:

@@ -11,6 +11,7 @@ import torch
 from arr_coc.errors import LeaseTimeout, OptionError, ShapeError, StoreError
 from arr_coc.ops.texturevlm.texture import Texture
 from arr_coc.ops.texturevlm.video import VideoStream
+from tests.cuda_on_cpu.machine import CpuMachine
 from tests.support.stores import BACKENDS, require
 from tests.support.video import flat_planes, random_planes
 
@@ -85,6 +86,30 @@ def test_decoders_planes_are_taken_as_they_are() -> None:
         assert video.sample_foveated((0.5, 0.5), 20).pixels.dtype == torch.uint8
         with pytest.raises(ShapeError, match="the store was opened for"):
             video.update(picture(0))
+
+
+@pytest.mark.parametrize("planar", [False, True])
+def test_frames_on_the_textures_device_are_taken_there(cuda_on_cpu: CpuMachine, planar: bool) -> None:
+    """Nothing of them comes to the host but the map of what changed, and the tokens stay as well."""
+    with VideoStream((150, 230), "cuda") as video, cuda_on_cpu.calls() as calls:
+        for seed in (0, 1):
+            frame = torch.from_numpy(picture(seed))
+            video.update(frame.permute(2, 0, 1).contiguous() if planar else frame)
+            change = video.update_mipmaps()
+            assert change is not None
+            seen = video.sample_foveated((0.3, 0.8), 12)
+            assert torch.equal(seen.pixels, Texture(picture(seed)).sample_foveated((0.3, 0.8), 12).pixels)
+        assert video.update(frame).dirty_share == 0
+    assert "cuLaunchKernel upload_frame" in calls
+    assert calls.count("cuMemcpyDtoHAsync") == calls.count("cuLaunchKernel compare_frame") == 2
+
+
+def test_frames_elsewhere_are_brought_to_the_host() -> None:
+    with VideoStream((150, 230), "cpu") as video:
+        video.update(torch.from_numpy(picture(0)))
+        video.update_mipmaps()
+        with video.lease() as view:
+            np.testing.assert_array_equal(view.read(0)[:150, :230], picture(0))
 
 
 def test_other_sizes_and_other_things_are_refused() -> None:
