@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +95,7 @@ class GlancingAnswerModel(FakeAnswerModel):
     def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
         assert packet.is_glance
         on_packet(packet.stamp.frame_index)
-        attention = packet.pixels.mean(axis=(1, 2, 3), dtype=np.float32)
+        attention = packet.host_pixels.mean(axis=(1, 2, 3), dtype=np.float32)
         attention = (attention == attention.max()).astype(np.float32)
         feedback = Feedback(packet.stamp, packet.regions, attention, np.zeros_like(attention))
         return GlanceStats(feedback, len(packet.regions), 1.0, 2.0, 7)
@@ -226,4 +227,16 @@ def open_missing(config: Config) -> FakeAnswerModel:
 
 def pixels_of(packet: Packet) -> np.ndarray:
     assert isinstance(packet, (TokenPacket, FramePacket))
-    return packet.pixels if isinstance(packet, TokenPacket) else packet.image
+    return packet.host_pixels if isinstance(packet, TokenPacket) else packet.image
+
+
+class DeviceAnswerModel(FakeAnswerModel):
+    """Takes pixels on their device, and says where they came from."""
+
+    takes_device_pixels = True
+
+    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        there = isinstance(packet, TokenPacket) and not isinstance(packet.pixels, np.ndarray)
+        host = replace(packet, pixels=packet.host_pixels) if isinstance(packet, TokenPacket) else packet
+        yield from super().answer(host, query, should_stop)
+        yield " there" if there else " here"

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from arr_coc.errors import NonFiniteError
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, encode_packet, pooled, token_count
+from arr_coc.qwen.frame_window import same_picture
 from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
 from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
@@ -125,6 +126,23 @@ def assert_same(got: VisualTokens, expected: VisualTokens, atol: float = 0.0) ->
 
 def off(got: VisualTokens, truth: VisualTokens) -> float:
     return float((got.embeds - truth.embeds).norm() / truth.embeds.norm())
+
+
+@pytest.mark.parametrize("encode", ["sparse", "incremental"])
+def test_pixels_that_are_tensors_give_the_same_tokens(encode: Encode) -> None:
+    qwen, scene = tiny_qwen(), World()
+    encoders = IncrementalEncoder(), IncrementalEncoder()
+    for changed in ((), EVERY[:5], EVERY[3:20]):
+        scene.change(*changed)
+        packet = scene.packet(MIXED)
+        there = replace(packet, pixels=torch.from_numpy(packet.host_pixels))
+        expected, got = (
+            encode_packet(qwen, one, encode, encoder).tokens
+            for one, encoder in zip((packet, there), encoders, strict=True)
+        )
+        assert_same(got, expected)
+    assert same_picture(there, replace(there, pixels=there.pixels.clone()))
+    assert not same_picture(there, replace(there, pixels=there.pixels + 1))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

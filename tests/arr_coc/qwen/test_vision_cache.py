@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from arr_coc.errors import OptionError, ShapeError
 from arr_coc.qwen.options import IncrementalOptions
@@ -16,6 +17,7 @@ from arr_coc.qwen.vision_cache import (
     neighbour_change,
     select_for_refresh,
 )
+from tests.support.device_tensors import DeviceTensors
 
 NOTHING = np.zeros(8, bool)
 
@@ -119,6 +121,22 @@ def test_only_other_pixels_are_stale() -> None:
     changed[1, 2, 1, 1] += 1
     assert table.place(shown, changed, 1).stale.tolist() == [False, True]
     assert not table.place(shown, changed, 2).stale.any()
+
+
+def test_pixels_on_a_device_are_compared_there() -> None:
+    with DeviceTensors() as tensors:
+        table, other = RegionSlotTable(4, SHAPE, tensors.place), RegionSlotTable(4, SHAPE)
+        generator = np.random.default_rng(0)
+        for frame in range(6):
+            columns = generator.permutation(6)[:3]
+            shown = regions_of(*((0, 0, int(column)) for column in columns))
+            pixels = np.stack([tile(int(column) + (frame > 3)) for column in columns])
+            with tensors.counted() as copies:
+                placed = table.place(shown, torch.from_numpy(pixels).to(tensors.place), frame)
+            expected = other.place(shown, pixels, frame)
+            assert placed.stale.tolist() == expected.stale.tolist()
+            assert placed.slots.tolist() == expected.slots.tolist()
+            assert copies == ["to"], "whether each differs"
 
 
 def test_a_region_of_another_level_is_another_region() -> None:

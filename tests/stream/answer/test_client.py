@@ -10,15 +10,17 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 import pytest
+import torch
 
 from arr_coc.errors import ContextLengthError, ModelNotFound
 from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
-from stream.answer.client import FAILURES_MAX, UNREADABLE_MAX, AnswerClient, SilenceTimer
+from stream.answer.client import FAILURES_MAX, PIXELS_COPIED, UNREADABLE_MAX, AnswerClient, SilenceTimer
 from stream.answer.request import ClientOptions
 from stream.errors import ConnectionRefused, StageDied
 from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, Answer, AnswerDeltaEvent, Notice, QueryChanged, YesNoResult
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.codec import frame_packet, specs_of, token_packet
+from stream.protocol.device_pixels import LocalPixels
 from stream.protocol.messages import (
     AnswerDelta,
     AnswerReply,
@@ -28,8 +30,10 @@ from stream.protocol.messages import (
     ErrorReply,
     FrameCaptured,
     FramePacketMessage,
+    GlancePacketMessage,
     KeepAlive,
     Message,
+    PixelPlace,
     QueryAccepted,
     ServerHello,
     SetQuery,
@@ -902,3 +906,51 @@ def test_a_run_that_was_suspended_for_an_hour_has_not_been_kept_waiting() -> Non
     clock.advance(3600 * NS_PER_S)
     timer.update(waiting=True, received=False)
     assert timer.elapsed_s <= 1
+
+
+def on_device() -> TokenPacket:
+    """A packet whose pixels are a tensor."""
+    packet = tokens()
+    return replace(packet, pixels=torch.from_numpy(packet.host_pixels.copy()))
+
+
+@pytest.mark.parametrize("takes", [True, False])
+def test_pixels_on_a_device_go_beside_the_message_where_the_server_takes_them(opened: Opener, takes: bool) -> None:
+    shared, packet = LocalPixels(), on_device()
+    server = opened(greeted=False, pixels=shared)
+    server.hear()
+    assert server.expect(Connect).pixels_at == PixelPlace()
+    server.hear(ServerHello(model_id="m", knows_levels=False, known_world=None, takes_device_pixels=takes))
+    server.asking()
+    server.grant()
+    server.client.send_glance(packet)
+    message, received = expect_whole(server.peer, GlancePacketMessage)
+    assert (message.pixels_at is not None, len(received.parts)) == (takes, 2 if takes else 3)
+    arrived = token_packet(message, received.parts, shared.take)
+    assert isinstance(arrived.pixels, torch.Tensor) is takes
+    np.testing.assert_array_equal(arrived.host_pixels, packet.host_pixels)
+
+
+def test_why_pixels_are_copied_is_said_once(opened: Opener) -> None:
+    hello = ServerHello(model_id="m", knows_levels=False, known_world=None, pixels_refused="another GPU")
+    server = opened(greeted=False, pixels=LocalPixels(), reconnect=True)
+    notices = []
+    for _ in range(2):
+        server.hear()
+        server.expect(Connect)
+        notices += server.hear(hello)
+        server.asking()
+        server.lose()
+    assert [event.code for event in notices if isinstance(event, Notice)] == [PIXELS_COPIED]
+    assert "by way of host memory: another GPU; --single-process" in str(notices[0])
+
+
+def test_pixels_in_host_memory_go_in_the_message(opened: Opener) -> None:
+    server = opened(greeted=False, pixels=LocalPixels())
+    server.hear()
+    server.expect(Connect)
+    server.hear(ServerHello(model_id="m", knows_levels=False, known_world=None, takes_device_pixels=True))
+    server.asking()
+    server.grant()
+    server.client.send_request(tokens(), "start")
+    assert server.expect(TokenPacketMessage).pixels_at is None

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 import numpy as np
 import pytest
+import torch
 
 from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
 from arr_coc.types import FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
@@ -24,6 +25,7 @@ from stream.config import Config
 from stream.errors import ConfigError, StageDied
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.codec import embedding_of, feedback_of, frame_message, token_message
+from stream.protocol.device_pixels import LocalPixels
 from stream.protocol.messages import (
     PROTOCOL,
     AnswerDelta,
@@ -35,6 +37,7 @@ from stream.protocol.messages import (
     ErrorReply,
     KeepAlive,
     Message,
+    PixelPlace,
     QueryAccepted,
     ServerHello,
     SetQuery,
@@ -46,7 +49,13 @@ from stream.protocol.messages import (
 from stream.stages.base import ALLOCATE_ANSWER
 from stream.transport import Envelope, Link
 from tests.support import answer_models
-from tests.support.answer_models import BrokenAnswerModel, FakeAnswerModel, PatientAnswerModel, SilentAnswerModel
+from tests.support.answer_models import (
+    BrokenAnswerModel,
+    DeviceAnswerModel,
+    FakeAnswerModel,
+    PatientAnswerModel,
+    SilentAnswerModel,
+)
 from tests.support.events import make_frame_packet
 from tests.support.network import LIMIT_MS
 from tests.support.runs import StageRunner, stage_runner
@@ -75,6 +84,7 @@ def serve(
     runner: StageRunner,
     model: Callable[[Config], AnswerModel] = FakeAnswerModel,
     snapshot: SharedFrameReader | None = None,
+    pixels: LocalPixels | None = None,
     **place: Any,
 ) -> None:
     runner.start(
@@ -84,6 +94,7 @@ def serve(
             runner.transport,
             runner.control,
             snapshot,
+            pixels,
         )
     )
 
@@ -764,3 +775,37 @@ def test_a_question_too_long_to_be_reported_is_refused_in_words(
     )
     client.ask()
     assert client.hear_answer().query == "what is it"
+
+
+@pytest.mark.parametrize("model", [FakeAnswerModel, DeviceAnswerModel])
+def test_pixels_stay_on_their_device_where_the_model_is_on_one(
+    runner: StageRunner, model: type[FakeAnswerModel]
+) -> None:
+    shared = LocalPixels()
+    serve(runner, model, pixels=shared)
+    client = Client(runner, pixels_at=shared.offer())
+    hello = client.expect(ServerHello)
+    assert hello.takes_device_pixels is model.takes_device_pixels
+    assert hello.pixels_refused == ""
+    client.expect(QueryAccepted)
+    packet = tokens()
+    pixels = torch.from_numpy(packet.host_pixels.copy())
+    place = shared.put(pixels) if hello.takes_device_pixels else None
+    message, arrays = token_message(0, client.turn(), packet, pixels_at=place)
+    client.link.send(message, arrays)
+    text = client.expect(AnswerDelta).text
+    while isinstance((received := client.link.receive(LIMIT_MS)), Envelope):
+        if isinstance(received.message, AnswerReply):
+            text = received.message.text
+            break
+    assert text.endswith(" there") is model.takes_device_pixels
+
+
+def test_without_shared_memory_no_pixels_are_looked_for(runner: StageRunner) -> None:
+    serve(runner, DeviceAnswerModel)
+    client = Client(runner, pixels_at=PixelPlace())
+    hello = client.expect(ServerHello)
+    assert not hello.takes_device_pixels
+    client.expect(QueryAccepted)
+    client.link.send(*token_message(0, client.turn(), tokens(), pixels_at=PixelPlace()))
+    assert "this link shares none" in client.expect(ErrorReply).message
