@@ -259,11 +259,11 @@ def jitter_share(previous: npt.NDArray[np.int8] | None, levels: npt.NDArray[np.i
 @dataclass(frozen=True, slots=True)
 class AllocatorOptions:
     """`levels`: whether the model knows coarse tokens. `wide`: whether wide and tall tokens show lines of text; None:
-    if the model knows them, by `suiting`. `tau_ms`: time constant of blending. `on_device`: channels and scores are
-    computed where the texture is, if it is a device that can; allocations then differ a little from another backend's.
-    `glance`: frames have an overview, which a glance looks at; None for none. `channels`: the texture's profile; `auto`
-    is the one that the allocator's weights were trained on, which wins over another name, and `core13` where nothing
-    was trained. The others are those of `allocate` and `Tensions`.
+    if the model knows them, by `suiting`. `tau_ms`: time constant of blending. `on_device`: frames are allocated where
+    the texture is, if it is a device that can (`DeviceAllocator`; here, channels and scores only); allocations then
+    differ a little from another backend's. `glance`: frames have an overview, which a glance looks at; None for none.
+    `channels`: the texture's profile; `auto` is the one that the allocator's weights were trained on, which wins over
+    another name, and `core13` where nothing was trained. The others are those of `allocate` and `Tensions`.
     """
 
     strategy: str = "auto"

@@ -8,6 +8,7 @@ from enum import Enum, auto
 
 import numpy as np
 
+from arr_coc.errors import StoreError
 from arr_coc.types import NS_PER_S, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.answer.request import AnswerRequest, ClientOptions, RequestTracker
 from stream.clock import Clock
@@ -286,11 +287,27 @@ class AnswerClient:
         """Introduce this client, once; as soon as the link takes it."""
         if not self._connect_sent:
             options = self._options
-            pixels_at = None if options.pixels is None else options.pixels.offer()
             message = Connect(
-                query=self._query, encode=options.encode, standing_query=options.standing_query, pixels_at=pixels_at
+                query=self._query,
+                encode=options.encode,
+                standing_query=options.standing_query,
+                pixels_at=self._offered_pixels(),
             )
             self._connect_sent = self.link.offer(message)
+
+    def _offered_pixels(self) -> PixelPlace | None:
+        """Return where pixels could lie that stay on their device; None where they cannot, which is reported once."""
+        try:
+            return None if self._options.pixels is None else self._options.pixels.offer()
+        except StoreError as error:
+            self._report_copies(str(error))
+            return None
+
+    def _report_copies(self, reason: str) -> None:
+        """Report, once, why pixels do not stay on their device."""
+        if not self._pixels_reported:
+            self._pixels_reported = True
+            self._pending_events.append(Notice(code=PIXELS_COPIED, message=PIXELS_REASON.format(reason=reason)))
 
     def _send_open(self) -> None:
         """Send the open glance or request for the turn that was granted."""
@@ -377,9 +394,8 @@ class AnswerClient:
             if self.hello is not None:
                 raise TransportError("it sends its hello twice")
             self.hello = message
-            if message.pixels_refused and not self._pixels_reported:
-                self._pixels_reported = True
-                return Notice(code=PIXELS_COPIED, message=PIXELS_REASON.format(reason=message.pixels_refused))
+            if message.pixels_refused:
+                self._report_copies(message.pixels_refused)
         elif isinstance(message, ErrorReply):
             self._on_error(message)
         elif not isinstance(message, KeepAlive):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.errors import ContextLengthError, ModelNotFound
+from arr_coc.errors import ContextLengthError, DeviceLost, ModelNotFound
 from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
 from stream.answer.client import FAILURES_MAX, PIXELS_COPIED, UNREADABLE_MAX, AnswerClient, SilenceTimer
 from stream.answer.request import ClientOptions
@@ -954,3 +954,21 @@ def test_pixels_in_host_memory_go_in_the_message(opened: Opener) -> None:
     server.grant()
     server.client.send_request(tokens(), "start")
     assert server.expect(TokenPacketMessage).pixels_at is None
+
+
+class UnsharedPixels(LocalPixels):
+    """Of a driver that shares no memory."""
+
+    def offer(self) -> PixelPlace:
+        raise DeviceLost("the GPU failed in cuIpcGetMemHandle")
+
+
+def test_a_device_that_shares_no_memory_is_said_once(opened: Opener) -> None:
+    server = opened(greeted=False, pixels=UnsharedPixels(), reconnect=True)
+    notices = []
+    for _ in range(2):
+        notices += server.hear()
+        assert server.expect(Connect).pixels_at is None
+        notices += server.hear(ServerHello(model_id="m", knows_levels=False, known_world=None))
+        notices += server.lose()
+    assert [event.code for event in notices if isinstance(event, Notice)].count(PIXELS_COPIED) == 1
