@@ -9,8 +9,8 @@ call until the device is done.
 
 `upload` is a frame's tiles that are converted already: packing, one copy, one kernel for all levels. `update` takes a
 4:2:0 frame from ordinary memory, which the host compares and converts; `update_tensor` an RGB frame that is on the
-device. `frame` is what a frame costs altogether: update, channels, scores, the best 273 tiles, and their pixels as
-bfloat16; `frame_tensor` the same for a frame on the device.
+device. `frame` is what a live frame costs altogether: update, channels, scores, blending and the choice of 273 tokens
+by `DeviceAllocator`; `frame_tensor` the same for a frame on the device, `answer` with the packet that is made of it.
 
 Then one tile is updated 100 000 times, and what the process holds must not grow.
 """
@@ -29,14 +29,18 @@ import numpy as np
 import psutil
 import torch
 
+from arr_coc.allocation.allocator import AllocatorOptions
+from arr_coc.allocation.on_device.allocator import DeviceAllocator, DeviceFrameAllocation, DeviceRelevance
+from arr_coc.allocation.on_device.choice import DeviceRequest, choose_on_device
+from arr_coc.allocation.packets import packet_from
 from arr_coc.ops.cuda import device as compiling
 from arr_coc.ops.cuda.device import CudaDevice, call, find_device
 from arr_coc.ops.cuda.frames import format_of
 from arr_coc.ops.cuda.store import CudaStore
 from arr_coc.ops.store.difference import Difference, Thresholds
 from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray
-from arr_coc.relevance.knowing import InformationScorer
 from arr_coc.types import FramePlanes, FrameStamp
 from benchmarks.support.harness import write_report
 from stream.bench.report import machine
@@ -134,12 +138,6 @@ def make_scene(height: int, width: int, device: CudaDevice) -> Scene:
     return Scene((FramePlanes("yuv", first), FramePlanes("yuv", second)), (tensors[0], tensors[1]), dirty)
 
 
-def best_regions(scores: torch.Tensor, count: int) -> torch.Tensor:
-    """The `count` tiles with the highest of `scores` [gh, gw], as regions int64 [count, 3] where the scores lie."""
-    tiles, cols = scores.flatten().topk(count).indices.sort().values, scores.shape[1]
-    return torch.stack((torch.zeros_like(tiles), tiles // cols, tiles % cols), dim=1)
-
-
 def pieces(scene: Scene, device: CudaDevice) -> dict[str, Callable[[int], object]]:
     """What is measured, by name; each takes the number of the turn."""
     store = CudaStore(PlaneFormat.of(scene.planes[0]), Thresholds(), 1000)
@@ -148,15 +146,16 @@ def pieces(scene: Scene, device: CudaDevice) -> dict[str, Callable[[int], object
         store.update(scene.planes[index], FrameStamp(index, 0, 0))
         on_device.update_tensor(scene.tensors[index], FrameStamp(index, 0, 0))
     tiles = np.argwhere(scene.dirty)
-    budget = min(BUDGET, scene.dirty.size)
-    scorer = InformationScorer().to(device.place)
+    allocator, tensor_allocator = (
+        DeviceAllocator(AllocatorOptions(budget=BUDGET, levels=True), RelevanceRealiser(), measures_change=False)
+        for _ in range(2)
+    )
+    relevance = DeviceRelevance(RelevanceRealiser(), device.place)
     with store.lease() as view:
         channels, entropy = view.texture_array()
-        regions = best_regions(entropy, budget)
-
-    @torch.inference_mode()
-    def informative(channels: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
-        return scorer(TextureArray(channels[None], entropy[None]))[0]
+        first = allocator.allocate(view)
+    assert isinstance(first, DeviceFrameAllocation)
+    regions, tokens = first.choice.regions, first.tokens
 
     def update(turn: int) -> None:
         store.update(scene.planes[turn % 2], FrameStamp(turn, 0, 0))
@@ -165,27 +164,35 @@ def pieces(scene: Scene, device: CudaDevice) -> dict[str, Callable[[int], object
         with store.lease() as view:
             view.patches(regions, torch.bfloat16)
 
+    @torch.inference_mode()
     def scores(turn: int) -> None:
-        best_regions(informative(channels, entropy), budget)
+        relevance.compute(TextureArray(channels, entropy), None)
+
+    @torch.inference_mode()
+    def choice(turn: int) -> None:
+        choose_on_device(DeviceRequest(first.relevance, tokens, 0.25, 0), "foveated")
 
     def texture_array(turn: int) -> None:
         with store.lease() as view:
             view.texture_array()
 
-    def allocated(source: CudaStore) -> None:
-        with source.lease() as view:
-            view.patches(best_regions(informative(*view.texture_array()), budget), torch.bfloat16)
-
     def frame(turn: int) -> None:
         update(turn)
-        allocated(store)
+        with store.lease() as view:
+            allocator.allocate(view)
+
+    def answer(turn: int) -> None:
+        update(turn)
+        with store.lease() as view:
+            packet_from(view, allocator.allocate(view))
 
     def update_tensor(turn: int) -> None:
         on_device.update_tensor(scene.tensors[turn % 2], FrameStamp(turn, 0, 0))
 
     def frame_tensor(turn: int) -> None:
         update_tensor(turn)
-        allocated(on_device)
+        with on_device.lease() as view:
+            tensor_allocator.allocate(view)
 
     return {
         "upload": lambda turn: store.send(tiles),
@@ -194,7 +201,9 @@ def pieces(scene: Scene, device: CudaDevice) -> dict[str, Callable[[int], object
         "gather": gather,
         "channels": texture_array,
         "scores": scores,
+        "choice": choice,
         "frame": frame,
+        "answer": answer,
         "frame_tensor": frame_tensor,
     }
 
