@@ -68,7 +68,7 @@ def test_all_tokens_answer_as_the_stock_model(family: str, encode: Encode, pictu
 
 
 def test_a_budget_is_kept_and_spent_where_something_is(model: ARRCOCQwen, picture: np.ndarray) -> None:
-    result = model.generate(picture, QUERY, max_tokens=4, budget=9, strategy="topk")
+    result = model.generate(picture, QUERY, max_tokens=4, budget=9, strategy="topk", glance=False)
     assert result.tokens_used == 9
     assert result.heatmap.shape == (5, 7)
     assert 0 <= result.heatmap.min() <= result.heatmap.max() <= 1

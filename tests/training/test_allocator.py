@@ -19,6 +19,7 @@ from arr_coc.adaptation.trainer import new_layer
 from arr_coc.adaptation.training_run import CHECKPOINT
 from arr_coc.errors import ModelError, ModelNotFound, OptionError
 from arr_coc.layer import ARRCOCLayer, load_bundled_layer
+from arr_coc.qwen.attention import probed_layers
 from arr_coc.qwen.decode import PrefixCache, PromptPart, decode_one_token, prefill
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.loading import load_qwen
@@ -210,7 +211,10 @@ def test_what_is_measured() -> None:
     assert wrong.iou < wrong.iou_bound
 
 
-def test_attention_is_that_of_the_prompts_last_token_on_a_frame_shown_alone_with_all_its_tokens(qwen: QwenVL) -> None:
+def test_attention_is_that_of_the_prompts_last_token_on_a_frame_shown_alone_with_all_its_tokens(
+    qwen: QwenVL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arr_coc.qwen.attention.glanced_layers", probed_layers)  # those that an answer reports
     samples = [sample for sample in random_samples("train", 0, 12, 2) if sample.clip.size_px[0] <= 512]
     stills = [sample for sample in samples if len(sample.clip.frames) == 1][:2]
     films = [sample for sample in samples if len(sample.clip.frames) > 1 and all(sample.boxes)][:1]
