@@ -22,8 +22,8 @@ from arr_coc.video.picture_allocator import PictureAllocator
 class AttentionTeacher:
     """A model that is asked about pictures, one at a time; its tokens are not chosen, but all shown.
 
-    What is read is a glance at all tiles: the attention of the prompt's last token in the layer that a glance looks at. That token
-    finds what the question asks about; the tokens before it and the answer's own also look elsewhere
+    What is read is a glance at all tiles: the attention of the prompt's last token in the layer that a glance looks at.
+    That token finds what the question asks about; the tokens before it and the answer's own also look elsewhere
     (`training/results/teacher.json`).
     """
 
