@@ -158,6 +158,17 @@ def attention_of(feedback: Feedback, shape: tuple[int, int]) -> Map:
     return np.sqrt(attention / attention.max(initial=_TINY)).astype(np.float32)
 
 
+def maps_of(feedback: Feedback, shape: tuple[int, int], *, glance: bool) -> Map:
+    """Attention and similarity of the tiles of the frame that feedback is about: [2, gh, gw], each in [0, 1].
+
+    A `glance` reports regions of one level, which are spread smoothly; an answer's are painted, with NaN elsewhere.
+    """
+    reported = np.stack([attention_of(feedback, shape), np.clip(feedback.similarity, 0, 1)]).astype(np.float32)
+    if glance:
+        return np.stack([smooth_map(row, int(feedback.regions[0, 0]), shape) for row in reported])
+    return np.stack([paint(feedback.regions, row, shape, np.nan) for row in reported])
+
+
 @dataclass(frozen=True, eq=False)
 class _Learned:
     """What answers taught, on the grid of one frame: `known` float32 [2, gh, gw] (attention, similarity), `learned_ns`
@@ -232,12 +243,7 @@ class FeedbackPrior:
         """Take in the feedback of one answer, or `glance`, on a grid of `shape`, from whose frame `warp` leads to
         now."""
         self.answered |= not glance
-        reported = np.stack([attention_of(feedback, shape), np.clip(feedback.similarity, 0, 1)]).astype(np.float32)
-        if glance:
-            maps = np.stack([smooth_map(row, int(feedback.regions[0, 0]), shape) for row in reported])
-        else:
-            maps = np.stack([paint(feedback.regions, row, shape, np.nan) for row in reported])
-        maps = warp.sample(maps, np.nan)
+        maps = warp.sample(maps_of(feedback, shape, glance=glance), np.nan)
         appearance = warp.sample(self.appearance_asked(feedback.stamp.frame_index, shape), np.nan)
         spoken = ~np.isnan(maps[0])
         old = self._now() or _Learned.nothing(shape, appearance)

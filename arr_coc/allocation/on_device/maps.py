@@ -20,10 +20,9 @@ from arr_coc.allocation.temporal import (
     RENEW,
     RENEWAL,
     TAU_MS,
-    attention_of,
+    maps_of,
 )
 from arr_coc.allocation.warping import KNOWN, Warp
-from arr_coc.ops.regions import paint, smooth_map
 from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback
 
 PLACE_STEPS = 32
@@ -241,11 +240,7 @@ class DevicePrior:
         """
         self.answered |= not glance
         shape = (int(appearance.shape[1]), int(appearance.shape[2]))
-        reported = np.stack([attention_of(feedback, shape), np.clip(feedback.similarity, 0, 1)]).astype(np.float32)
-        if glance:
-            maps = np.stack([smooth_map(row, int(feedback.regions[0, 0]), shape) for row in reported])
-        else:
-            maps = np.stack([paint(feedback.regions, row, shape, np.nan) for row in reported])
+        maps = maps_of(feedback, shape, glance=glance)
         here = torch.from_numpy(warp.sample(maps, np.nan)).to(appearance.device)
         asked = self._asked is not None and self._asked[0] == feedback.stamp.frame_index
         looked = self._asked[1] if asked and self._asked is not None else torch.full_like(appearance, math.nan)
