@@ -13,13 +13,12 @@ from typing import Any
 import torch
 
 from arr_coc.adaptation.lessons import TaughtPicture
-from arr_coc.adaptation.training_run import CHECKPOINT, CURVE
+from arr_coc.adaptation.training_run import CHECKPOINT
 from arr_coc.errors import ModelError, OptionError
-from arr_coc.layer import CONFIG_FILE, WEIGHTS_FILE, write_whole
+from arr_coc.layer import write_whole
 
 ABOUT_FILE = "adapt.json"
 PICTURES_FILE = "pictures.pt"
-KNOWN_FILES = frozenset({ABOUT_FILE, PICTURES_FILE, CHECKPOINT, CURVE, CONFIG_FILE, WEIGHTS_FILE})
 
 _NAMED = 3
 """Files that a message names."""

@@ -133,16 +133,6 @@ def _paired(values: npt.NDArray[Any], axis: int, combine: np.ufunc) -> npt.NDArr
     return pairs
 
 
-def pool_sum(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Sums over 2×2 cells, the last row and column of odd sizes by themselves: [h, w] → [⌈h/2⌉, ⌈w/2⌉]."""
-    return _paired(_paired(values, 0, np.add), 1, np.add)
-
-
-def pool_max(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Largest of 2×2 cells: [h, w] → [⌈h/2⌉, ⌈w/2⌉]."""
-    return _paired(_paired(values, 0, np.maximum), 1, np.maximum)
-
-
 def shape_pool(values: npt.NDArray[Any], code: int, combine: np.ufunc = np.add) -> npt.NDArray[Any]:
     """`values` [gh, gw] combined (added, or the largest taken) over every region of one shape: `shape_grid`'s shape."""
     for axis, halvings in enumerate(REGION_SHAPES[code]):

@@ -19,14 +19,13 @@ from arr_coc.ops.regions import (
     level_count,
     level_shape,
     paint,
-    pool_max,
-    pool_sum,
     quadtree,
     region_mean,
     region_scales,
     region_sides,
     shape_grid,
     shape_map,
+    shape_pool,
     split_worth,
     spread,
     tile_boxes,
@@ -211,7 +210,7 @@ def test_level_shapes_of_1080p() -> None:
 @given(shape=SHAPES, seed=st.integers(0, 99))
 def test_pooling_keeps_sums_and_maxima(shape: tuple[int, int], seed: int) -> None:
     values = np.random.default_rng(seed).integers(0, 100, shape).astype(np.float32)
-    sums, largest = pool_sum(values), pool_max(values)
+    sums, largest = shape_pool(values, 1), shape_pool(values, 1, np.maximum)
     assert sums.shape == largest.shape == level_shape(shape, 1)
     assert sums.sum() == values.sum()
     for row in range(sums.shape[0]):
