@@ -33,6 +33,8 @@ from arr_coc.ops.regions import (
     DULL,
     UNKNOWN,
     QuadTree,
+    level_count,
+    level_shape,
     paint,
     quadtree,
     region_areas,
@@ -106,9 +108,9 @@ class DeviceTree:
         self._cells = []
         start = 0
         for level in range(tree.top, 0, -1):
-            across = -(-tree.shape[1] >> level)
+            _, across = level_shape(tree.shape, level)
             self._cells.append((level, there(start + (rows >> level) * across + (cols >> level))))
-            start += (-(-tree.shape[0] >> level)) * across
+            start += level_count(tree.shape, level)
 
     def pyramid(self, values: torch.Tensor, *, largest: bool = False) -> torch.Tensor:
         """`values` [gh, gw] added up for every region, or their largest: [N]."""
