@@ -2,7 +2,8 @@
 
     python -m arr_coc.ops.backends gl
 
-prints what holds the texture with status 0, or with status 1 why it cannot be used and, in a second line, the remedy.
+prints what holds the texture with status 0, or with status 1 why it cannot be used; and in a second line what would
+make it work, or work faster.
 Without a name it tries `auto`.
 """
 
@@ -18,6 +19,7 @@ import numpy as np
 from arr_coc.errors import BackendMissing, StoreError
 from arr_coc.ops.store.base import LEASE_TIMEOUT_MS, Backend, TextureStore
 from arr_coc.ops.store.difference import Thresholds
+from arr_coc.ops.store.native import kernel_remedy
 from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import LEVELS, TILE_PX, FramePlanes, FrameStamp
 
@@ -102,7 +104,8 @@ def probe(backend: Backend) -> tuple[str, str]:
 
 def main() -> int:
     try:
-        print(probe(cast(Backend, next(iter(sys.argv[1:]), "auto")))[1])
+        name, hardware = probe(cast(Backend, next(iter(sys.argv[1:]), "auto")))
+        print(hardware, (kernel_remedy() if name == "cpu" else None) or "", sep="\n")
     except StoreError as error:
         print(" ".join(error.problem.split()), error.remedy or "", sep="\n")
         return 1

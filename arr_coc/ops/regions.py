@@ -101,10 +101,9 @@ def tile_boxes(regions: Regions, shape: tuple[int, int]) -> Ints:
 
 def exist_on(regions: Regions, shape: tuple[int, int]) -> npt.NDArray[np.bool_]:
     """Tell of each region [K, 3] whether it has a shape that exists and begins within a grid of `shape`: bool [K]."""
-    wanted = regions.astype(np.int64)
-    known = (wanted >= 0).all(axis=1) & (wanted[:, 0] < len(REGION_SHAPES)) & (wanted[:, 1:] < shape).all(axis=1)
-    known[known] = (first_tiles(wanted[known]) < shape).all(axis=1)
-    return known
+    shapes, rows, cols = regions.astype(np.uint64).T  # what is below 0 becomes very large
+    counts = -(-np.array(shape) >> _SCALES)[np.minimum(shapes, len(_SCALES) - 1).astype(np.intp)]
+    return (shapes < len(_SCALES)) & (rows < counts[:, 0]) & (cols < counts[:, 1])
 
 
 def shape_grid(shape: tuple[int, int], code: int) -> tuple[int, int]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, cast
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -14,17 +15,32 @@ from arr_coc.errors import DeviceLost, StoreError
 from arr_coc.ops.backends import open_store, probe_backend
 from arr_coc.ops.gl.buffers import MappedBuffer
 from arr_coc.ops.gl.device import GlDevice, find_device, open_device
+from arr_coc.ops.kernels import SETTING
 from arr_coc.ops.store.base import Backend, CpuStore, TexelReader, TextureStore
-from arr_coc.ops.store.planes import Plane, PlaneFormat, Rectangle
+from arr_coc.ops.store.native import kernel_path, load_kernel
+from arr_coc.ops.store.planes import Plane, PlaneFormat
 from arr_coc.types import FramePlanes
 from arr_coc.video import texture_updater as updater
 
 BACKENDS: tuple[Backend, ...] = ("cpu", "gl", "cuda")
 
-MUST_WORK_IN_CI = ("cpu", "gl")
+Kind = Literal["compiled", "reference", "gl", "cuda"]
+
+KINDS: tuple[Kind, ...] = ("compiled", "reference", "gl", "cuda")
+"""Stores with code of their own: host memory comes with the compiled kernel and without."""
+
+MUST_WORK_IN_CI = ("cpu", "compiled", "reference", "gl")
 
 
-def require(backend: Backend) -> None:
+def open_kind(fmt: PlaneFormat, kind: Kind, **options: Any) -> TextureStore:
+    """Opens a store of that kind."""
+    if kind in ("gl", "cuda"):
+        return open_store(fmt, cast(Backend, kind), **options)
+    with mock.patch.dict(os.environ, {SETTING: kind}):
+        return open_store(fmt, "cpu", **options)
+
+
+def require(backend: Backend | Kind) -> None:
     """Skips the test where the store cannot run here, saying what to install; fails it where continuous integration
     must have it."""
     problem = _problem(backend)
@@ -35,21 +51,24 @@ def require(backend: Backend) -> None:
     pytest.skip(f"no {backend} store here: {problem}")
 
 
-def working() -> tuple[Backend, ...]:
+def working() -> tuple[Kind, ...]:
     """Those that work here."""
-    return tuple(backend for backend in BACKENDS if _problem(backend) is None)
+    return tuple(kind for kind in KINDS if _problem(kind) is None)
 
 
 @lru_cache(None)
-def _problem(backend: Backend) -> str | None:
+def _problem(backend: Backend | Kind) -> str | None:
     try:
-        probe_backend(backend)
+        if backend == "compiled":
+            load_kernel(kernel_path())
+        elif backend != "reference":
+            probe_backend(backend)
     except StoreError as error:
         return str(error)
     return None
 
 
-def prepare(backend: Backend, request: pytest.FixtureRequest) -> None:
+def prepare(backend: Backend | Kind, request: pytest.FixtureRequest) -> None:
     """As `require`; but where no CUDA device is, its store runs on one that the tests make of the CPU."""
     if backend == "cuda":
         request.getfixturevalue("cuda")
@@ -78,8 +97,8 @@ class FailingStore(CpuStore):
         self._writes_left = fails_writing
         self.reads_left = fails_reading
 
-    def _update_levels(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
-        super()._update_levels(planes, rectangles)
+    def _update_levels(self, planes: FramePlanes, dirty: npt.NDArray[np.bool_]) -> None:
+        super()._update_levels(planes, dirty)
         if self._writes_left is not None:
             self._writes_left -= 1
             if self._writes_left < 0:

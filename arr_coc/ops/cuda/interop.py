@@ -18,8 +18,8 @@ from arr_coc.ops.cuda.memory import SampledTexture, StreamOrder
 from arr_coc.ops.cuda.view import ChannelKernels, CudaTexels, CudaView
 from arr_coc.ops.gl.store import GlStore, GlTexels
 from arr_coc.ops.gl.texture import TileTexture
-from arr_coc.ops.store.difference import Thresholds
-from arr_coc.ops.store.planes import Plane, PlaneFormat, Rectangle
+from arr_coc.ops.store.difference import Mask, Thresholds
+from arr_coc.ops.store.planes import Plane, PlaneFormat
 from arr_coc.types import FramePlanes, TileGrid
 
 GL_TEXTURE_2D = 0x0DE1
@@ -160,9 +160,9 @@ class GlCudaStore(GlStore):
         with super().texels(timeout_ms) as texels, self._mapped.unmapped():
             yield texels
 
-    def _update_levels(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
+    def _update_levels(self, planes: FramePlanes, dirty: Mask) -> None:
         with self._mapped.unmapped():
-            super()._update_levels(planes, rectangles)
+            super()._update_levels(planes, dirty)
 
     def _free(self) -> None:
         self._mapped.close()

@@ -32,9 +32,8 @@ from arr_coc.ops.cuda.memory import (
 )
 from arr_coc.ops.cuda.view import ChannelKernels, CudaTexels, CudaView
 from arr_coc.ops.store.base import BaseTextureStore
-from arr_coc.ops.store.difference import Difference, Thresholds
-from arr_coc.ops.store.planes import Plane, PlaneFormat, Rectangle, TilePacker, cover, tiles_of
-from arr_coc.ops.store.raster import LevelUpdater
+from arr_coc.ops.store.difference import Difference, Mask, Thresholds
+from arr_coc.ops.store.planes import Plane, PlaneFormat, TilePacker
 from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileChange
 
 SLOTS = 3
@@ -55,8 +54,8 @@ class CudaStore(BaseTextureStore):
         """
         self._device = find_device()
         self._thresholds = thresholds
-        self._updater, self._packer = LevelUpdater(fmt, levels=1), TilePacker()
-        super().__init__(fmt, thresholds, lease_timeout_ms, self._updater.planes)
+        self._packer = TilePacker()
+        super().__init__(fmt, thresholds, lease_timeout_ms, levels=1)
         owned = ExitStack()
         self._finalizer = weakref.finalize(self, _free, self._device, owned)
         self._finalizer.atexit = False
@@ -73,7 +72,7 @@ class CudaStore(BaseTextureStore):
 
     @property
     def _level0(self) -> Plane:
-        return self._updater.levels[0]
+        return self._host.levels[0]
 
     @property
     def held(self) -> FramePlanes:
@@ -116,7 +115,7 @@ class CudaStore(BaseTextureStore):
                 self._taker.write(taken, dirty)
                 self._mirror.note(dirty, level0=True)
             self._note(dirty, stamp)
-        return TileChange(stamp, dirty, cover(dirty))
+        return TileChange(stamp, dirty)
 
     def update_tensor(self, frame: torch.Tensor, stamp: FrameStamp) -> TileChange:
         """Compares and writes a frame that is on the device. Raises what `write_tensor` raises."""
@@ -143,9 +142,9 @@ class CudaStore(BaseTextureStore):
         self._mirror = HostMirror(self._device, self._texture, self._order, slot, self._level0)
         self._channels = ChannelKernels(self._device, self.grid)
 
-    def _update_levels(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
-        self._updater.update(planes, rectangles)
-        self.send(tiles_of(rectangles))
+    def _update_levels(self, planes: FramePlanes, dirty: Mask) -> None:
+        self._host.update(planes, dirty)
+        self.send(np.argwhere(dirty))
 
     def send(self, tiles: npt.NDArray[np.intp]) -> None:
         """Brings tiles int [n, 2] (row, col) of the host's level 0 to the device, on all levels. `write` calls it.

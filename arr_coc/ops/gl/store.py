@@ -16,9 +16,9 @@ from arr_coc.ops.gl.kernels import Floats, gather, read_back, sample, sample_alo
 from arr_coc.ops.gl.texture import TileTexture
 from arr_coc.ops.gl.upload import Way, cheaper, plan_upload
 from arr_coc.ops.store.base import BaseTextureStore
-from arr_coc.ops.store.difference import Thresholds
-from arr_coc.ops.store.planes import Plane, PlaneFormat, Rectangle, cover
-from arr_coc.ops.store.raster import LevelUpdater, allocate_levels
+from arr_coc.ops.store.difference import Mask, Thresholds
+from arr_coc.ops.store.planes import Plane, PlaneFormat, cover
+from arr_coc.ops.store.raster import allocate_levels
 from arr_coc.types import FramePlanes
 
 RECTANGLE_COST = 100
@@ -39,10 +39,9 @@ class GlTexels:
         self._stale = np.zeros((rows, cols), bool)
         self._refreshing = threading.Lock()
 
-    def changed(self, rectangles: tuple[Rectangle, ...]) -> None:
+    def changed(self, dirty: Mask) -> None:
         """Remembers what the writer painted."""
-        for row0, col0, row1, col1 in rectangles:
-            self._stale[row0:row1, col0:col1] = True
+        self._stale |= dirty
 
     def read(self, level: int) -> Plane:
         """One level that exists: uint8 [rows * 32 >> level, cols * 32 >> level, 3]."""
@@ -91,10 +90,9 @@ class GlStore(BaseTextureStore):
         self.way: Way | None = None
         self.last_way: Way | None = None
         self.device = open_device(cuda_device)
-        self._updater = LevelUpdater(fmt, levels=1)
+        super().__init__(fmt, thresholds, lease_timeout_ms, levels=1)
         self._texture = TileTexture(self.device, *fmt.grid.shape)
-        self._reader = GlTexels(self._texture, self._updater.levels[0])
-        super().__init__(fmt, thresholds, lease_timeout_ms, self._updater.planes)
+        self._reader = GlTexels(self._texture, self._host.levels[0])
 
     @property
     def hardware(self) -> str:
@@ -122,11 +120,11 @@ class GlStore(BaseTextureStore):
             yield self._texture.name
             self._texture.drawn(Fence(self.device))
 
-    def _update_levels(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
-        plan = plan_upload(rectangles, self.grid.shape, self.way)
-        self._updater.update(planes, rectangles)
-        self._texture.paint(self._updater.levels[0], plan)
-        self._reader.changed(rectangles)
+    def _update_levels(self, planes: FramePlanes, dirty: Mask) -> None:
+        plan = plan_upload(cover(dirty), self.grid.shape, self.way)
+        self._host.update(planes, dirty)
+        self._texture.paint(self._host.levels[0], plan)
+        self._reader.changed(dirty)
         self.last_way = plan.way
 
     def _texels(self) -> GlTexels:

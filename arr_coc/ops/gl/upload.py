@@ -8,6 +8,7 @@ whose other tiles keep their bytes: then the box is one block. Only dirty tiles 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.ops.gl.buffers import aligned
-from arr_coc.ops.store.planes import Plane, Rectangle, TilePacker, area, box_around, tiles_of
+from arr_coc.ops.store.planes import Plane, Rectangle, TilePacker
 from arr_coc.types import TILE_PX
 
 Tiles = npt.NDArray[np.intp]
@@ -67,6 +68,29 @@ def plan_upload(rectangles: tuple[Rectangle, ...], shape: tuple[int, int], way: 
         return UploadPlan("box", (Block(box, tiles_of(rectangles)),), tiles_of(()))
     blocks = tuple(Block(rectangle, tiles_of([rectangle])) for rectangle in large)
     return UploadPlan("parts", blocks, tiles_of(small))
+
+
+def area(rectangle: Rectangle) -> int:
+    """Return the number of its tiles."""
+    row0, col0, row1, col1 = rectangle
+    return (row1 - row0) * (col1 - col0)
+
+
+def box_around(rectangles: Sequence[Rectangle]) -> Rectangle:
+    """The smallest rectangle that holds all of them, of which there is at least one."""
+    row0, col0, row1, col1 = zip(*rectangles, strict=True)
+    return min(row0), min(col0), max(row1), max(col1)
+
+
+def tiles_of(rectangles: Sequence[Rectangle]) -> npt.NDArray[np.intp]:
+    """Every tile of disjoint rectangles, one after another and row by row: int [n, 2] (row, col)."""
+    if len(rectangles) == 1:
+        ((row0, col0, row1, col1),) = rectangles
+        return np.mgrid[row0:row1, col0:col1].reshape(2, -1).T
+    tiles = [
+        (row, col) for row0, col0, row1, col1 in rectangles for row in range(row0, row1) for col in range(col0, col1)
+    ]
+    return np.array(tiles, np.intp).reshape(-1, 2)
 
 
 def cheaper(rectangles: tuple[Rectangle, ...], rectangle_cost: float) -> tuple[Rectangle, ...]:

@@ -6,98 +6,18 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
 from arr_coc.errors import DeviceLost, LeaseTimeout, ShapeError, StoreError
-from arr_coc.ops.regions import FOOTPRINTS, Footprint, exist_on
-from arr_coc.ops.store.difference import Difference, FrameDifference, Thresholds
-from arr_coc.ops.store.planes import PaddedPlanes, Plane, PlaneFormat, Rectangle, cover, replicate_edges, tiled
-from arr_coc.ops.store.raster import LevelUpdater
-from arr_coc.types import LEVELS, TILE_PX, FramePlanes, FrameStamp, TileChange, TileGrid, TileVersions
-
-AT_ONCE = 64
-"""Squares of texels copied at a time: 192 KB, within a core's own cache."""
-
-
-class PatchGatherer(threading.local):
-    """Room for one thread's copies. cv2 takes channels apart far faster than a transposed copy does, given memory that
-    is in use already: fresh pages from the system would cost more than the work."""
-
-    def __init__(self) -> None:
-        self._texels = np.empty(AT_ONCE * TILE_PX * TILE_PX * 3, np.uint8)
-        self._channels = [np.empty(AT_ONCE * TILE_PX * TILE_PX, np.uint8) for _ in range(3)]
-
-    def gather(self, levels: tuple[Plane, ...], regions: npt.NDArray[np.int64]) -> Plane:
-        """The pixels of regions [K, 3] (shape, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
-        out = np.empty((len(regions), 3, TILE_PX, TILE_PX), np.uint8)
-        for code in np.unique(regions[:, 0]).tolist():
-            footprint, slots = FOOTPRINTS[code], np.flatnonzero(regions[:, 0] == code)
-            level, high, wide = levels[footprint.level], TILE_PX * footprint.down, TILE_PX * footprint.across
-            places, at_once = regions[slots, 1:], AT_ONCE // footprint.texels
-            whole = ((places + 1) * (high, wide) <= level.shape[:2]).all(axis=1)
-            for copy, chosen in ((_copy_whole, whole), (_copy_clamped, ~whole)):
-                some = np.flatnonzero(chosen)
-                for start in range(0, len(some), at_once):
-                    part = some[start : start + at_once]
-                    texels = self._texels[: len(part) * high * wide * 3].reshape(len(part), high, wide, 3)
-                    copy(level, places[part], texels)
-                    self._put(texels, footprint, slots[part], out)
-        return out
-
-    def _put(self, texels: Plane, footprint: Footprint, slots: npt.NDArray[np.intp], out: Plane) -> None:
-        """Stores the texels [n, 32 * down, 32 * across, 3] of regions, channel by channel and averaged."""
-        rows = texels.reshape(-1, texels.shape[2], 3)
-        channels = [channel[: rows.shape[0] * rows.shape[1]].reshape(rows.shape[:2]) for channel in self._channels]
-        cv2.split(rows, channels)
-        for index, channel in enumerate(channels):
-            out[slots, index] = box_mean(channel, footprint).reshape(-1, TILE_PX, TILE_PX)
-
-
-_WIDER = {np.dtype(np.uint8): np.uint16, np.dtype(np.uint16): np.uint32, np.dtype(np.uint32): np.uint64}
-
-
-def box_mean(channel: Plane, footprint: Footprint) -> Plane:
-    """Means of a channel uint8 [h * down, w * across] over the footprint's boxes, halves up: uint8 [h, w].
-
-    Neighbours in a row are added as the two halves of one number of twice the size, which is several times as fast as
-    adding every second one.
-    """
-    if footprint.texels == 1:
-        return channel
-    total: npt.NDArray[Any] = channel
-    for _ in range(footprint.across.bit_length() - 1):
-        bits = total.dtype.itemsize * 8
-        pairs = total.view(_WIDER[total.dtype])
-        total = (pairs & pairs.dtype.type((1 << bits) - 1)) + (pairs >> pairs.dtype.type(bits))
-    for _ in range(footprint.down.bit_length() - 1):
-        total = total[0::2].astype(np.uint16) + total[1::2]
-    half = total.dtype.type(footprint.texels // 2)
-    return ((total + half) // total.dtype.type(footprint.texels)).astype(np.uint8)
-
-
-def _copy_whole(level: Plane, places: npt.NDArray[np.int64], texels: Plane) -> None:
-    """Regions that lie within the level, square by square of 32×32 texels."""
-    count, high, wide = texels.shape[:3]
-    down, across = high // TILE_PX, wide // TILE_PX
-    source = tiled(level, TILE_PX, TILE_PX)
-    target = tiled(texels.reshape(-1, wide, 3), TILE_PX, TILE_PX).reshape(count, down, TILE_PX, across)
-    rows, cols = places.T
-    for row in range(down):
-        for col in range(across):
-            target[:, row, :, col] = source[rows * down + row, :, cols * across + col]
-
-
-def _copy_clamped(level: Plane, places: npt.NDArray[np.int64], texels: Plane) -> None:
-    """Regions that reach beyond the level's edge, which is replicated."""
-    high, wide = texels.shape[1:3]
-    for target, (row, col) in zip(texels, places.tolist(), strict=True):
-        part = level[row * high : (row + 1) * high, col * wide : (col + 1) * wide]
-        target[: part.shape[0], : part.shape[1]] = part
-        replicate_edges(target, *part.shape[:2])
+from arr_coc.ops.regions import exist_on
+from arr_coc.ops.store.difference import Difference, Mask, Thresholds
+from arr_coc.ops.store.native import host_texture
+from arr_coc.ops.store.planes import Plane, PlaneFormat
+from arr_coc.ops.store.raster import HostTexture, gather
+from arr_coc.types import LEVELS, FramePlanes, FrameStamp, TileChange, TileGrid, TileVersions
 
 
 class TexelReader(Protocol):
@@ -115,15 +35,14 @@ class TexelReader(Protocol):
 class MemoryTexels:
     """Levels in host memory."""
 
-    def __init__(self, levels: tuple[Plane, ...], gatherer: PatchGatherer | None = None) -> None:
+    def __init__(self, levels: tuple[Plane, ...]) -> None:
         self._levels = levels
-        self._gatherer = gatherer or PatchGatherer()
 
     def read(self, level: int) -> Plane:
         return self._levels[level]
 
     def gather(self, regions: npt.NDArray[np.int64]) -> Plane:
-        return self._gatherer.gather(self._levels, regions)
+        return gather(self._levels, regions)
 
 
 class TextureView:
@@ -314,17 +233,13 @@ class TextureStore(ABC):
 class BaseTextureStore(TextureStore):
     """A store that compares frames with its own copy of the planes, in host memory."""
 
-    def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int, planes: PaddedPlanes) -> None:
-        """`planes` is the copy that `_update_levels` keeps up to date."""
+    def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int, levels: int = LEVELS) -> None:
+        """`levels`: how many are kept in host memory, from the finest."""
         self.format = fmt
         self.grid = fmt.grid
         self._lease_timeout_ms = lease_timeout_ms
-        self._held: tuple[Plane, ...] = tuple(
-            padded[: -(-fmt.height_px // down), : -(-fmt.width_px // across)]
-            for padded, (down, across) in zip(planes.padded, fmt.steps(), strict=True)
-        )
-        self._samples = [(plane.shape, plane.dtype) for plane in self._held]
-        self._difference = FrameDifference(fmt, self._held, thresholds)
+        self._host: HostTexture = host_texture(fmt, thresholds, levels)
+        self._samples = [(plane.shape, plane.dtype) for plane in self._host.held]
         self._leases = LeaseLock()
         self._versions = TileVersions(0, np.full(self.grid.shape, -1, np.int64))
         self._stamp: FrameStamp | None = None
@@ -333,8 +248,9 @@ class BaseTextureStore(TextureStore):
         self._closed = False
 
     @abstractmethod
-    def _update_levels(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
-        """Takes the rectangles from `planes` and brings their texels up to date, on all levels. Nobody reads meanwhile.
+    def _update_levels(self, planes: FramePlanes, dirty: Mask) -> None:
+        """Takes the dirty tiles from `planes` and brings their texels up to date, on all levels. Nobody reads
+        meanwhile.
 
         Raises DeviceLost where the hardware gave up.
         """
@@ -355,23 +271,22 @@ class BaseTextureStore(TextureStore):
 
     @property
     def held(self) -> FramePlanes:
-        return FramePlanes(self.format.layout, self._held, self.format.colour)
+        return FramePlanes(self.format.layout, self._host.held, self.format.colour)
 
     def compare(self, planes: FramePlanes) -> Difference:
         self._check(planes)
         if self._stamp is None:
             return Difference.everywhere(self.grid)
-        return self._difference.of(planes)
+        return Difference(self._host.compare(planes))
 
     def write(self, planes: FramePlanes, difference: Difference, stamp: FrameStamp) -> TileChange:
         self._check(planes)
         dirty = np.ones(self.grid.shape, bool) if self._begins(stamp) else difference.dirty
-        rectangles = cover(dirty)
         with self._writing():
-            if rectangles:
-                self._update_levels(planes, rectangles)
+            if dirty.any():
+                self._update_levels(planes, dirty)
             self._note(dirty, stamp)
-        return TileChange(stamp, dirty, rectangles)
+        return TileChange(stamp, dirty)
 
     @contextmanager
     def lease(self, timeout_ms: int | None = None) -> Iterator[TextureView]:
@@ -447,17 +362,12 @@ class CpuStore(BaseTextureStore):
 
     backend = "cpu"
 
-    def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int) -> None:
-        self._updater = LevelUpdater(fmt)
-        self._gatherer = PatchGatherer()
-        super().__init__(fmt, thresholds, lease_timeout_ms, self._updater.planes)
-
     @property
     def hardware(self) -> str:
-        return "host memory"
+        return f"host memory, {self._host.name}"
 
-    def _update_levels(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
-        self._updater.update(planes, rectangles)
+    def _update_levels(self, planes: FramePlanes, dirty: Mask) -> None:
+        self._host.update(planes, dirty)
 
-    def _texels(self) -> MemoryTexels:
-        return MemoryTexels(self._updater.levels, self._gatherer)
+    def _texels(self) -> HostTexture:
+        return self._host

@@ -1,8 +1,7 @@
-"""Planes of a stream: formats, padded copies, rectangles of tiles, and packing of tiles."""
+"""Planes of a stream: formats, rectangles of tiles, and packing of tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -64,83 +63,6 @@ def _subsampling(planes: FramePlanes) -> tuple[int, int]:
             if u == v == (-(-luma[0] // sy), -(-luma[1] // sx)):
                 return sy, sx
     raise ShapeError(f"chroma planes {u} and {v} are not a 1, 2 or 4 fold subsampling of luma {luma}")
-
-
-class PaddedPlanes:
-    """The planes as the texture holds them, padded by edge replication to whole tiles.
-
-    `tile_shapes` are the (height, width) of a tile in each plane's samples.
-    """
-
-    def __init__(self, padded: tuple[Plane, ...], steps: tuple[tuple[int, int], ...]) -> None:
-        self.padded = padded
-        self.tile_shapes = tuple((TILE_PX // sy, TILE_PX // sx) for sy, sx in steps)
-
-    @classmethod
-    def allocate(cls, steps: tuple[tuple[int, int], ...], rows: int, cols: int) -> PaddedPlanes:
-        """Zeroed planes for a grid of tiles."""
-        shapes = ((rows * TILE_PX // sy, cols * TILE_PX // sx) for sy, sx in steps)
-        return cls(tuple(np.zeros(shape, np.uint8) for shape in shapes), steps)
-
-    def take(self, planes: FramePlanes, rectangle: Rectangle) -> None:
-        """Copies one rectangle of tiles from a frame, replicating its edge where the padding begins."""
-        row0, col0, row1, col1 = rectangle
-        for own, new, (tile_height, tile_width) in zip(self.padded, planes.planes, self.tile_shapes, strict=True):
-            top, bottom = row0 * tile_height, row1 * tile_height
-            left, right = col0 * tile_width, col1 * tile_width
-            height, width = new.shape[:2]
-            own[top : min(bottom, height), left : min(right, width)] = new[top:bottom, left:right]
-            replicate_edges(own[top:bottom, left:right], height - top, width - left)
-
-    def take_tiles(self, planes: FramePlanes, tiles: npt.NDArray[np.intp]) -> None:
-        """Copies single tiles, int [n, 2] (row, col)."""
-        if not len(tiles):
-            return
-        whole = (tiles < (planes.height_px // TILE_PX, planes.width_px // TILE_PX)).all(axis=1)
-        if whole.any():
-            rows, cols = tiles[whole].T
-            for own, new, tile in zip(self.padded, planes.planes, self.tile_shapes, strict=True):
-                tiled(own, *tile)[rows, :, cols] = tiled(new, *tile)[rows, :, cols]
-        for row, col in tiles[~whole].tolist():
-            self.take(planes, (row, col, row + 1, col + 1))
-
-    def take_some(self, planes: FramePlanes, rectangle: Rectangle, wanted: npt.NDArray[np.bool_]) -> None:
-        """Copies the tiles of a rectangle where `wanted` bool [rows, cols] is True.
-
-        Costs about as much as copying all of them, and less than `take_tiles` where they are many.
-        """
-        row0, col0, row1, col1 = rectangle
-        for own, new, (tile_height, tile_width) in zip(self.padded, planes.planes, self.tile_shapes, strict=True):
-            height, width = new.shape[:2]
-            for down, rows in _parts(row0, row1, tile_height, height):
-                for across, cols in _parts(col0, col1, tile_width, width):
-                    tiles = wanted[down, across]
-                    source = new[rows, cols]
-                    side = source.shape[0] // tiles.shape[0], source.shape[1] // tiles.shape[1]
-                    np.copyto(tiled(own[rows, cols], *side), tiled(source, *side), where=tiles[:, None])
-            top, left = row0 * tile_height, col0 * tile_width
-            padded = own[top : row1 * tile_height, left : col1 * tile_width]
-            replicate_edges(padded, height - top, width - left)
-
-
-def _parts(start: int, stop: int, side: int, size: int) -> Iterator[tuple[slice, slice]]:
-    """The whole tiles of a range along one side of a plane, and the tile that the plane's edge cuts off.
-
-    Of each: which tiles of the range, and which samples.
-    """
-    whole = min(stop, size // side)
-    if whole > start:
-        yield slice(0, whole - start), slice(start * side, whole * side)
-    if stop > whole:
-        yield slice(whole - start, None), slice(whole * side, size)
-
-
-def replicate_edges(padded: Plane, height: int, width: int) -> None:
-    """Fills [height:, :] and [:, width:] of `padded` from its last filled row and column, in place."""
-    if width < padded.shape[1]:
-        padded[:height, width:] = padded[:height, width - 1 : width]
-    if height < padded.shape[0]:
-        padded[height:] = padded[height - 1]
 
 
 def tiled(array: Plane, tile_height: int, tile_width: int) -> npt.NDArray[np.void]:
@@ -205,35 +127,3 @@ def cover(dirty: npt.NDArray[np.bool_]) -> tuple[Rectangle, ...]:
             tops[index] = (tops[index][0], start, row + 1, end)
         index_of[row + 1, start, end] = index
     return tuple(tops)
-
-
-def area(rectangle: Rectangle) -> int:
-    """Return the number of its tiles."""
-    row0, col0, row1, col1 = rectangle
-    return (row1 - row0) * (col1 - col0)
-
-
-def box_around(rectangles: Sequence[Rectangle]) -> Rectangle:
-    """The smallest rectangle that holds all of them, of which there is at least one."""
-    row0, col0, row1, col1 = zip(*rectangles, strict=True)
-    return min(row0), min(col0), max(row1), max(col1)
-
-
-def mask_of(rectangles: Sequence[Rectangle], box: Rectangle) -> npt.NDArray[np.bool_]:
-    """Return the tiles of the box that the rectangles cover: bool [rows, cols]."""
-    top, left, bottom, right = box
-    mask = np.zeros((bottom - top, right - left), bool)
-    for row0, col0, row1, col1 in rectangles:
-        mask[row0 - top : row1 - top, col0 - left : col1 - left] = True
-    return mask
-
-
-def tiles_of(rectangles: Sequence[Rectangle]) -> npt.NDArray[np.intp]:
-    """Every tile of disjoint rectangles, one after another and row by row: int [n, 2] (row, col)."""
-    if len(rectangles) == 1:
-        ((row0, col0, row1, col1),) = rectangles
-        return np.mgrid[row0:row1, col0:col1].reshape(2, -1).T
-    tiles = [
-        (row, col) for row0, col0, row1, col1 in rectangles for row in range(row0, row1) for col in range(col0, col1)
-    ]
-    return np.array(tiles, np.intp).reshape(-1, 2)

@@ -1,4 +1,4 @@
-"""Work on the host: colour conversion, the box pyramid, and updates of levels.
+"""Textures in host memory: colour conversion, the box pyramid, pixels of regions; the reference of the kernel's.
 
 Coefficients follow ITU-R BT.601-7, BT.709-6, BT.2020-2, SMPTE 240M and FCC 73.682 through Kr and Kb. Chroma is
 replicated, never interpolated: so a tile's texels depend on that tile's samples alone, and the result is that of
@@ -7,21 +7,18 @@ swscale's unscaled converters (which serve even heights).
 
 from __future__ import annotations
 
+import contextlib
+import math
+import mmap
+from abc import ABC, abstractmethod
+
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.ops.store.planes import (
-    PaddedPlanes,
-    Plane,
-    PlaneFormat,
-    Rectangle,
-    area,
-    box_around,
-    mask_of,
-    tiled,
-    tiles_of,
-)
+from arr_coc.ops.regions import FOOTPRINTS
+from arr_coc.ops.store.difference import Mask, Thresholds, differing_tiles
+from arr_coc.ops.store.planes import Plane, PlaneFormat, Rectangle, cover
 from arr_coc.types import LEVELS, TILE_PX, Colour, FramePlanes, Matrix
 
 KR_KB: dict[Matrix, tuple[float, float]] = {
@@ -36,15 +33,10 @@ TRUNCATION = 0.75
 """swscale's converters truncate intermediate results, up to 3 below the exact value; this keeps the two within 2/255.
 """
 
-WIDENED: dict[int, tuple[type[np.uint16 | np.uint32], int]] = {2: (np.uint16, 0x0101), 4: (np.uint32, 0x01010101)}
-"""Integers that hold a sample 2 or 4 times, and the factor that puts it there."""
+HUGE_PAGE_BYTES = 2 << 20
 
-BAND_PX = 1 << 18
-"""Texels converted at a time, so that the intermediate picture (3 bytes each) stays in a core's cache."""
-
-CACHED_OFFSET = 16
-"""Bytes past a multiple of 64 at which scratch memory begins: cv2 writes past the cache where its target is aligned to
-32 bytes, and the next step reads it at once."""
+STEPS = 32
+"""Fixed-point steps of one in a sum of products; the largest sum, 550, then fits into 16 bits."""
 
 
 def rgb_matrix(colour: Colour) -> npt.NDArray[np.float64]:
@@ -63,70 +55,51 @@ def rgb_matrix(colour: Colour) -> npt.NDArray[np.float64]:
     return np.column_stack((linear, -linear @ black - TRUNCATION))
 
 
-class ColourConverter:
-    """Converts rectangles of padded planes to RGB; scratch memory is made once."""
+def fixed_point(colour: Colour) -> tuple[list[int], list[int]]:
+    """`rgb_matrix` in 16-bit integers: factors of y, of v in red, of u and v in green, of u in blue; offsets.
 
-    def __init__(self, fmt: PlaneFormat) -> None:
-        self._layout = fmt.layout
-        self._sy, self._sx = fmt.subsampling
-        if fmt.layout == "yuv":
-            self._matrix = rgb_matrix(fmt.colour)
-            size = max(BAND_PX, TILE_PX * fmt.grid.padded_width_px)
-            self._u, self._v = (_scratch(size) for _ in range(2))
-            self._yuv, self._rgb = (_scratch(size * 3) for _ in range(2))
-
-    def convert(self, padded: tuple[Plane, ...], rectangle: Rectangle, level0: Plane) -> None:
-        """Writes the rectangle's texels into `level0` uint8 [H, W, 3]."""
-        row0, col0, row1, col1 = (edge * TILE_PX for edge in rectangle)
-        if self._layout == "gray":
-            area = padded[0][row0:row1, col0:col1]
-            level0[row0:row1, col0:col1] = area[..., None]
-        elif self._layout == "yuv":
-            step = max(TILE_PX, BAND_PX // (col1 - col0) // TILE_PX * TILE_PX)
-            for top in range(row0, row1, step):
-                bottom = min(top + step, row1)
-                self._convert_band(padded, (top, col0, bottom, col1), level0[top:bottom, col0:col1])
-
-    def _convert_band(self, padded: tuple[Plane, ...], area: Rectangle, out: Plane) -> None:
-        top, left, bottom, right = area
-        height, width = bottom - top, right - left
-        luma = padded[0][top:bottom, left:right]
-        u, v = (
-            self._widened(plane[top // self._sy : bottom // self._sy, left // self._sx : right // self._sx], scratch)
-            for plane, scratch in zip(padded[1:], (self._u, self._v), strict=True)
-        )
-        yuv = self._yuv[: height * width * 3].reshape(height, width, 3)
-        for phase in range(self._sy):
-            cv2.merge((luma[phase :: self._sy], u, v), dst=yuv[phase :: self._sy])
-        if out.flags.c_contiguous:
-            cv2.transform(yuv, self._matrix, dst=out)
-            return
-        # cv2.transform runs twice as fast on contiguous rows, more than the copy costs.
-        rgb = self._rgb[: height * width * 3].reshape(height, width, 3)
-        cv2.transform(yuv, self._matrix, dst=rgb)
-        out[:] = rgb
-
-    def _widened(self, plane: Plane, scratch: Plane) -> Plane:
-        """Each sample repeated `sx` times along its row, by one multiplication."""
-        height, width = plane.shape
-        if self._sx == 1:
-            return plane
-        wide, ones = WIDENED[self._sx]
-        out = scratch[: height * width * self._sx].view(wide).reshape(height, width)
-        np.multiply(plane, ones, out=out, dtype=wide)
-        return out.view(np.uint8)
+    A product is that of 128·y, or 256·(u − 128), with a factor, divided by 2**15 and rounded: in `STEPS`. The sum of
+    the products and the offset, shifted down, is the rounded colour.
+    """
+    matrix = rgb_matrix(colour)
+    chroma = [matrix[0, 2], matrix[1, 1], matrix[1, 2], matrix[2, 1]]
+    factors = [round(matrix[0, 0] * STEPS * 2**8), *(round(value * STEPS * 2**7) for value in chroma)]
+    at_grey = matrix[:, 3] + 128 * (matrix[:, 1] + matrix[:, 2])
+    return factors, [round(value * STEPS) + STEPS // 2 for value in at_grey]
 
 
-def _scratch(size: int) -> Plane:
-    memory = np.empty(size + 64 + CACHED_OFFSET, np.uint8)
-    start = -memory.ctypes.data % 64 + CACHED_OFFSET
-    return memory[start : start + size]
+def to_rgb(planes: tuple[Plane, ...], colour: Colour) -> Plane:
+    """Planes y, u and v [H, W] as uint8 [H, W, 3]."""
+    (for_y, *for_chroma), offsets = fixed_point(colour)
+    samples = np.arange(256)
+    luma, red_v, green_u, green_v, blue_u = (
+        ((steps * factor >> 14) + 1) >> 1
+        for steps, factor in [(samples * 128, for_y), *(((samples - 128) * 256, factor) for factor in for_chroma)]
+    )
+    y, u, v = planes
+    chroma = red_v[v], green_u[u] + green_v[v], blue_u[u]
+    channels = [(luma[y] + part + offset) // STEPS for part, offset in zip(chroma, offsets, strict=True)]
+    return np.stack(channels, axis=2).clip(0, 255).astype(np.uint8)
+
+
+def zeroed(*shape: int) -> Plane:
+    """A zeroed uint8 array, on huge pages where it is large and the system has them.
+
+    The rows of a tile lie far apart: on pages of 4 KiB, a few tiles take more of them than a processor remembers.
+    """
+    size = math.prod(shape)
+    if size < HUGE_PAGE_BYTES // 2 or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.zeros(shape, np.uint8)
+    room = mmap.mmap(-1, -(-size // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        room.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(room, np.uint8, size).reshape(shape)
 
 
 def allocate_levels(rows: int, cols: int, levels: int = LEVELS) -> tuple[Plane, ...]:
     """Zeroed uint8 arrays [rows * 32 >> level, cols * 32 >> level, 3], the finest first."""
     sides = (TILE_PX >> level for level in range(levels))
-    return tuple(np.zeros((rows * side, cols * side, 3), np.uint8) for side in sides)
+    return tuple(zeroed(rows * side, cols * side, 3) for side in sides)
 
 
 def refresh(levels: tuple[Plane, ...], rectangle: Rectangle) -> None:
@@ -143,76 +116,98 @@ def refresh(levels: tuple[Plane, ...], rectangle: Rectangle) -> None:
         cv2.resize(source, target.shape[1::-1], dst=target, interpolation=cv2.INTER_AREA)
 
 
-STRIP_TILES = 64
-"""Tiles laid side by side at a time: 400 KB of planes and texels, which a core's own cache holds."""
+def gather(levels: tuple[Plane, ...], regions: npt.NDArray[np.int64]) -> Plane:
+    """The pixels of regions [K, 3] (shape, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
+    out = np.empty((len(regions), 3, TILE_PX, TILE_PX), np.uint8)
+    for code in np.unique(regions[:, 0]).tolist():
+        footprint, slots = FOOTPRINTS[code], np.flatnonzero(regions[:, 0] == code)
+        level, boxes = levels[footprint.level], (footprint.down, footprint.across)
+        rows, cols = (
+            np.minimum(regions[slots, axis + 1, None] * side + np.arange(side), level.shape[axis] - 1)
+            for axis, side in enumerate(TILE_PX * box for box in boxes)
+        )
+        texels = level[rows[:, :, None], cols[:, None]].reshape(-1, TILE_PX, boxes[0], TILE_PX, boxes[1], 3)
+        means = (texels.sum(axis=(2, 4), dtype=np.uint16) + footprint.texels // 2) // footprint.texels
+        out[slots] = means.transpose(0, 3, 1, 2)
+    return out
 
-# Costs are in tiles of a whole frame, about 1.2 µs each on a 2023 server core.
 
-RECTANGLE_COST = 25
-"""What a rectangle costs beside its tiles, for the calls that it takes."""
+class HostTexture(ABC):
+    """Levels of a texture in host memory, and the planes that they show, padded by replication to whole tiles.
 
-STRIP_COST = 4
-"""What a tile costs in a strip."""
-
-SMALL_TILES = 8
-"""Area below which a rectangle costs more than its tiles in a strip."""
-
-
-class LevelUpdater:
-    """Owns the texture's levels and its copy of the planes: `levels[l]` uint8 [rows * 32 >> l, cols * 32 >> l, 3].
-
-    Large rectangles are converted in place. Small ones are laid side by side into a strip, because each call has its
-    price. Where that would cost more than the whole box around them, the box is done: conversion is a pure function of
-    the planes' copy, so tiles that are not dirty keep their bytes.
+    `levels[l]` uint8 [rows * 32 >> l, cols * 32 >> l, 3]; `held` are the planes without padding. An RGB stream's only
+    plane is level 0 itself.
     """
 
-    def __init__(self, fmt: PlaneFormat, levels: int = LEVELS) -> None:
+    name: str
+    """Name of the kernel, for people."""
+
+    def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, levels: int = LEVELS) -> None:
         """`levels`: how many to keep, from the finest; one where hardware makes the others."""
-        self._converter = ColourConverter(fmt)
-        self.levels, self.planes = _allocate(fmt, fmt.grid.rows, fmt.grid.cols, levels)
-        self._strip_levels, self._strip_planes = _allocate(fmt, 1, STRIP_TILES, levels)
+        self.levels = allocate_levels(*fmt.grid.shape, levels)
+        rows, cols = fmt.grid.padded_height_px, fmt.grid.padded_width_px
+        self._padded = tuple(
+            self.levels[0] if fmt.layout == "rgb" else zeroed(rows // down, cols // across)
+            for down, across in fmt.steps()
+        )
+        self.held: tuple[Plane, ...] = tuple(
+            padded[: -(-fmt.height_px // down), : -(-fmt.width_px // across)]
+            for padded, (down, across) in zip(self._padded, fmt.steps(), strict=True)
+        )
+        self._format, self._thresholds = fmt, thresholds
 
-    def update(self, planes: FramePlanes, rectangles: tuple[Rectangle, ...]) -> None:
-        """Takes the rectangles from `planes` and recomputes their texels on all levels."""
-        areas = [area(rectangle) for rectangle in rectangles]
-        box = box_around(rectangles)
-        if sum(map(_cost, areas)) > RECTANGLE_COST + area(box):
-            self.planes.take_some(planes, box, mask_of(rectangles, box))
-            large, tiles = [box], tiles_of(())
-        else:
-            sized = list(zip(areas, rectangles, strict=True))
-            large = [rectangle for tiles_in, rectangle in sized if tiles_in >= SMALL_TILES]
-            tiles = tiles_of([rectangle for tiles_in, rectangle in sized if tiles_in < SMALL_TILES])
-            for rectangle in large:
-                self.planes.take(planes, rectangle)
-            self.planes.take_tiles(planes, tiles)
-        for rectangle in large:
-            self._converter.convert(self.planes.padded, rectangle, self.levels[0])
+    @abstractmethod
+    def compare(self, planes: FramePlanes) -> Mask:
+        """Tiles of a frame that differ from what is held: bool [rows, cols]."""
+
+    @abstractmethod
+    def update(self, planes: FramePlanes, dirty: Mask) -> None:
+        """Takes the tiles `dirty` bool [rows, cols] from a frame, and brings their texels up to date on all levels."""
+
+    def read(self, level: int) -> Plane:
+        """One level that is kept."""
+        return self.levels[level]
+
+    @abstractmethod
+    def gather(self, regions: npt.NDArray[np.int64]) -> Plane:
+        """The pixels of regions [K, 3] (shape, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped."""
+
+
+class ReferenceTexture(HostTexture):
+    """By NumPy and OpenCV, whole rectangles of tiles at a time."""
+
+    name = "NumPy and OpenCV"
+
+    def compare(self, planes: FramePlanes) -> Mask:
+        return differing_tiles(self._format, self.held, planes.planes, self._thresholds)
+
+    def update(self, planes: FramePlanes, dirty: Mask) -> None:
+        for rectangle in cover(dirty):
+            self._take(planes, rectangle)
+            row0, col0, row1, col1 = (edge * TILE_PX for edge in rectangle)
+            level0 = self.levels[0][row0:row1, col0:col1]
+            parts = [
+                padded[row0 // down : row1 // down, col0 // across : col1 // across]
+                .repeat(down, axis=0)
+                .repeat(across, axis=1)
+                for padded, (down, across) in zip(self._padded, self._format.steps(), strict=True)
+            ]
+            if self._format.layout == "gray":
+                level0[:] = parts[0][..., None]
+            elif self._format.layout == "yuv":
+                level0[:] = to_rgb(tuple(parts), self._format.colour)
             refresh(self.levels, rectangle)
-        for start in range(0, len(tiles), STRIP_TILES):
-            self._update_strip(tiles[start : start + STRIP_TILES])
 
-    def _update_strip(self, tiles: npt.NDArray[np.intp]) -> None:
-        rows, cols = tiles.T
-        count = len(tiles)
-        strip = self._strip_planes
-        for target, source, tile in zip(strip.padded, self.planes.padded, strip.tile_shapes, strict=True):
-            tiled(target, *tile)[0, :, :count] = tiled(source, *tile)[rows, :, cols].T
-        self._converter.convert(strip.padded, (0, 0, 1, count), self._strip_levels[0])
-        refresh(self._strip_levels, (0, 0, 1, count))
-        for level, (target, source) in enumerate(zip(self.levels, self._strip_levels, strict=True)):
-            side = TILE_PX >> level
-            tiled(target, side, side)[rows, :, cols] = tiled(source, side, side)[0, :, :count].T
+    def gather(self, regions: npt.NDArray[np.int64]) -> Plane:
+        return gather(self.levels, regions)
 
-
-def _allocate(fmt: PlaneFormat, rows: int, cols: int, count: int) -> tuple[tuple[Plane, ...], PaddedPlanes]:
-    """Zeroed levels and planes for a grid of tiles. An RGB stream's only plane is level 0 itself."""
-    levels = allocate_levels(rows, cols, count)
-    if fmt.layout == "rgb":
-        return levels, PaddedPlanes((levels[0],), fmt.steps())
-    return levels, PaddedPlanes.allocate(fmt.steps(), rows, cols)
-
-
-def _cost(tiles: int) -> int:
-    """Of a rectangle by itself, in place or as tiles of a strip."""
-    return RECTANGLE_COST + tiles if tiles >= SMALL_TILES else STRIP_COST * tiles
+    def _take(self, planes: FramePlanes, rectangle: Rectangle) -> None:
+        """Copies a rectangle of tiles from a frame, replicating its edge where the padding begins."""
+        row0, col0, row1, col1 = (edge * TILE_PX for edge in rectangle)
+        for padded, new, (down, across) in zip(self._padded, planes.planes, self._format.steps(), strict=True):
+            top, bottom, left, right = row0 // down, row1 // down, col0 // across, col1 // across
+            part, own = new[top:bottom, left:right], padded[top:bottom, left:right]
+            height, width = part.shape[:2]
+            own[:height, :width] = part
+            own[:height, width:] = part[:, -1:]
+            own[height:] = own[height - 1]

@@ -54,7 +54,7 @@ def test_the_contract_holds(cuda: None, check: contract.Opener) -> None:
 class CudaAndCpu(BothStores):
     """Whatever is done to both, both hold the same bytes."""
 
-    backend = "cuda"
+    kind = "cuda"
 
 
 def test_any_order_of_calls_gives_the_bytes_of_the_cpu_store(cuda: None) -> None:

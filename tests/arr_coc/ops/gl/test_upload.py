@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
-from arr_coc.ops.gl.upload import SMALL_TILES, UploadPlan, Way, cheaper, plan_upload
+from arr_coc.ops.gl.upload import SMALL_TILES, UploadPlan, Way, area, box_around, cheaper, plan_upload, tiles_of
 from arr_coc.ops.store.planes import cover
 
 SHAPE = (34, 60)
@@ -70,3 +72,23 @@ def test_the_box_is_taken_where_it_costs_less(cost: float, box: bool) -> None:
     """Two tiles of a box of 7: apart they cost 2 × (cost + 1), the box costs its 7 and cost."""
     apart = ((0, 0, 1, 1), (0, 6, 1, 7))
     assert cheaper(apart, cost) == (((0, 0, 1, 7),) if box else apart)
+
+
+GRIDS = st.tuples(st.integers(1, 12), st.integers(1, 12))
+
+
+@given(arrays(bool, GRIDS))
+def test_their_tiles_are_those_that_were_covered(dirty: npt.NDArray[np.bool_]) -> None:
+    rectangles = cover(dirty)
+    assert tiles_of(rectangles).shape == (dirty.sum(), 2)
+    assert sorted(tiles_of(rectangles).tolist()) == np.argwhere(dirty).tolist()
+    assert sum(map(area, rectangles)) == dirty.sum()
+
+
+def test_a_box_holds_all_and_no_more() -> None:
+    assert box_around([(4, 1, 5, 3), (2, 2, 3, 9)]) == (2, 1, 5, 9)
+
+
+def test_tiles_come_rectangle_by_rectangle_and_row_by_row() -> None:
+    assert tiles_of([(1, 2, 3, 4)]).tolist() == [[1, 2], [1, 3], [2, 2], [2, 3]]
+    assert tiles_of([(5, 0, 6, 2), (1, 2, 2, 3)]).tolist() == [[5, 0], [5, 1], [1, 2]]

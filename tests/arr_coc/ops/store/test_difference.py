@@ -7,11 +7,20 @@ import numpy.typing as npt
 import pytest
 
 from arr_coc.ops.backends import open_store
+from arr_coc.ops.kernels import SETTING
 from arr_coc.ops.store.base import TextureStore
 from arr_coc.ops.store.difference import Thresholds
 from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import FramePlanes
+from tests.support.stores import require
 from tests.support.video import copied, flat_planes, random_planes, stamp
+
+
+@pytest.fixture(autouse=True, params=["compiled", "reference"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test compares with the compiled kernel and without."""
+    require(request.param)
+    monkeypatch.setenv(SETTING, request.param)
 
 
 def store_of(planes: FramePlanes, thresholds: Thresholds | None = None) -> TextureStore:

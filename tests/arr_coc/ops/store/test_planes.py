@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from arr_coc.errors import ShapeError
-from arr_coc.ops.store.planes import AT_ONCE, PlaneFormat, TilePacker, area, box_around, cover, tiles_of
-from arr_coc.ops.store.raster import LevelUpdater
-from arr_coc.types import Colour, FramePlanes, Layout
+from arr_coc.ops.store.planes import AT_ONCE, PlaneFormat, TilePacker, cover
+from arr_coc.types import Colour, FramePlanes
 from tests.support.video import SUBSAMPLINGS, random_planes
 
 
@@ -66,25 +65,6 @@ def test_planes_that_do_not_belong_together_are_refused(planes: FramePlanes, mes
         PlaneFormat.of(planes)
 
 
-@pytest.mark.parametrize(("layout", "sampling"), [*(("yuv", name) for name in SUBSAMPLINGS), ("rgb", "444")])
-@pytest.mark.parametrize("size", [(320, 256), (121, 161), (1, 1), (33, 40)])
-def test_some_tiles_of_a_box_are_taken_as_one_by_one(layout: Layout, sampling: str, size: tuple[int, int]) -> None:
-    rng = np.random.default_rng(2)
-    first, second = (random_planes(rng, *size, layout=layout, sampling=sampling) for _ in range(2))
-    fmt = PlaneFormat.of(first)
-    rows, cols = fmt.grid.shape
-    for box in ((0, 0, rows, cols), (rows // 2, cols // 3, rows, cols), (0, cols // 2, (rows + 1) // 2, cols)):
-        copies = [LevelUpdater(fmt).planes for _ in range(2)]
-        wanted = rng.random((box[2] - box[0], box[3] - box[1])) < 0.5
-        tiles = np.argwhere(wanted) + box[:2]
-        for copy in copies:
-            copy.take(first, (0, 0, rows, cols))
-        copies[0].take_tiles(second, tiles)
-        copies[1].take_some(second, box, wanted)
-        for one, other in zip(copies[0].padded, copies[1].padded, strict=True):
-            np.testing.assert_array_equal(one, other)
-
-
 GRIDS = st.tuples(st.integers(1, 12), st.integers(1, 12))
 
 
@@ -109,20 +89,3 @@ def test_a_block_is_one_rectangle() -> None:
 def test_runs_of_other_columns_are_not_joined() -> None:
     dirty = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 0], [1, 1, 1]], bool)
     assert set(cover(dirty)) == {(0, 0, 1, 2), (1, 0, 2, 3), (3, 0, 4, 3)}
-
-
-@given(arrays(bool, GRIDS))
-def test_their_tiles_are_those_that_were_covered(dirty: npt.NDArray[np.bool_]) -> None:
-    rectangles = cover(dirty)
-    assert tiles_of(rectangles).shape == (dirty.sum(), 2)
-    assert sorted(tiles_of(rectangles).tolist()) == np.argwhere(dirty).tolist()
-    assert sum(map(area, rectangles)) == dirty.sum()
-
-
-def test_a_box_holds_all_and_no_more() -> None:
-    assert box_around([(4, 1, 5, 3), (2, 2, 3, 9)]) == (2, 1, 5, 9)
-
-
-def test_tiles_come_rectangle_by_rectangle_and_row_by_row() -> None:
-    assert tiles_of([(1, 2, 3, 4)]).tolist() == [[1, 2], [1, 3], [2, 2], [2, 3]]
-    assert tiles_of([(5, 0, 6, 2), (1, 2, 2, 3)]).tolist() == [[5, 0], [5, 1], [1, 2]]

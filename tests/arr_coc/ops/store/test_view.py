@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 
 from arr_coc.errors import ShapeError, StoreError
 from arr_coc.ops.backends import open_store
-from arr_coc.ops.store.base import Backend, TextureView
+from arr_coc.ops.store.base import TextureView
 from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import REGION_SHAPES, FramePlanes
-from tests.support.stores import BACKENDS, require
+from tests.support.stores import KINDS, Kind, open_kind, require
 from tests.support.video import random_planes, stamp
 
 
 @contextmanager
-def view_of(height: int, width: int, backend: Backend = "cpu") -> Iterator[TextureView]:
+def view_of(height: int, width: int, kind: Kind = "reference") -> Iterator[TextureView]:
     planes = random_planes(np.random.default_rng(0), height, width)
-    store = open_store(PlaneFormat.of(planes), backend)
+    store = open_kind(PlaneFormat.of(planes), kind)
     store.update(planes, stamp(0))
     with store.lease() as view:
         yield view
@@ -51,11 +51,11 @@ def regions_of(rows: int, cols: int) -> list[tuple[int, int, int]]:
     ]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", KINDS)
 @given(st.integers(1, 200), st.integers(1, 300))
-def test_gather_equals_clamped_lookup(backend: Backend, height: int, width: int) -> None:
-    require(backend)
-    with view_of(height, width, backend) as view:
+def test_gather_equals_clamped_lookup(kind: Kind, height: int, width: int) -> None:
+    require(kind)
+    with view_of(height, width, kind) as view:
         regions = np.array(regions_of(*view.grid.shape))
         np.random.default_rng(height * 1000 + width).shuffle(regions)
         pixels = view.gather(regions)
@@ -65,10 +65,10 @@ def test_gather_equals_clamped_lookup(backend: Backend, height: int, width: int)
             np.testing.assert_array_equal(got, expected(view, *region))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_gather_of_nothing_and_of_other_integer_types(backend: Backend) -> None:
-    require(backend)
-    with view_of(64, 64, backend) as view:
+@pytest.mark.parametrize("kind", KINDS)
+def test_gather_of_nothing_and_of_other_integer_types(kind: Kind) -> None:
+    require(kind)
+    with view_of(64, 64, kind) as view:
         assert view.gather(np.zeros((0, 3), np.int32)).shape == (0, 3, 32, 32)
         one = view.gather(np.array([[1, 0, 0]], np.int8))
         np.testing.assert_array_equal(one[0], expected(view, 1, 0, 0))

@@ -40,7 +40,7 @@ def test_only_what_changed_is_written(video: VideoStream) -> None:
     np.testing.assert_array_equal(difference.dirty, changed)
     change = video.update_mipmaps()
     assert change is not None
-    assert change.rectangles == ((1, 3, 2, 4),)
+    np.testing.assert_array_equal(change.dirty, changed)
     with video.lease() as view:
         assert view.versions.frame[1, 3] == 1
         assert view.versions.frame.sum() == 1

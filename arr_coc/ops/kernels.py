@@ -1,0 +1,68 @@
+"""Compiled kernels: loading one, and whether it or the reference is used.
+
+A kernel is optional: without it, its module does the same, slower. `ARR_COC_KERNEL` in the environment, "compiled" or
+"reference", fixes which it is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from arr_coc.errors import BackendMissing, StoreError
+
+REMEDY = "install a C++ compiler (Debian: apt-get install g++), then: pip install --force-reinstall arr-coc-stream"
+
+SETTING = "ARR_COC_KERNEL"
+
+log = logging.getLogger(__name__)
+
+
+def load_library(path: Path, kernel: str, prefix: str, version: int) -> ctypes.CDLL:
+    """The library of a `kernel`, which messages call so, whose functions begin with `prefix`.
+
+    Raises BackendMissing where it is not there, is of another `version`, or cannot run on this processor.
+    """
+    if not path.is_file():
+        raise BackendMissing(f"{kernel} was not built", REMEDY)
+    try:
+        library = ctypes.CDLL(str(path))
+        instructions = getattr(library, f"{prefix}_set")
+        instructions.restype = ctypes.c_char_p
+        found = getattr(library, f"{prefix}_version")()
+    except (OSError, AttributeError) as error:
+        raise BackendMissing(f"{kernel} cannot be loaded ({error})", REMEDY) from error
+    if found != version:
+        raise BackendMissing(f"{kernel} has version {found}, not {version}", REMEDY)
+    if instructions() is None:
+        raise BackendMissing(f"{kernel} needs a processor with SSE 4.2 (x86-64-v2)")
+    return library
+
+
+def library_or_none(load: Callable[[], ctypes.CDLL], without: str) -> ctypes.CDLL | None:
+    """Return what `load` gives, None where the reference is used; the log says once what it is like `without`.
+
+    Raises BackendMissing where the environment asks for the kernel and it cannot be had, StoreError where it asks for
+    something else than the two.
+    """
+    wanted = os.environ.get(SETTING, "")
+    if wanted not in ("", "compiled", "reference"):
+        raise StoreError(f"{SETTING} is compiled or reference, got {wanted!r}; unset it")
+    if wanted == "reference":
+        return None
+    try:
+        return load()
+    except BackendMissing as error:
+        if wanted:
+            raise
+        _say_once(without, str(error))
+        return None
+
+
+@cache
+def _say_once(without: str, problem: str) -> None:
+    log.warning("%s: %s", without, problem)

@@ -1,0 +1,28 @@
+"""Build of the compiled kernels. They are optional: without a C++ compiler, installing goes on without them."""
+
+from setuptools import Extension, setup
+
+OPTIONS = ["-O3", "-std=c++17", "-Wall", "-Wextra"]
+
+TILES = Extension(
+    "arr_coc.ops.store.tiles",
+    sources=["kernels/tiles.cpp"],
+    depends=["kernels/tiles.h"],
+    extra_compile_args=[*OPTIONS, "-pthread"],
+    extra_link_args=["-pthread"],
+    language="c++",
+    optional=True,
+    py_limited_api=True,  # it uses nothing of Python: one wheel serves every version
+)
+
+SCORES = Extension(
+    "arr_coc.relevance.scores",
+    sources=["kernels/scores.cpp"],
+    depends=["kernels/scores.h"],
+    extra_compile_args=[*OPTIONS, "-fno-math-errno", "-Wno-psabi"],
+    language="c++",
+    optional=True,
+    py_limited_api=True,
+)
+
+setup(ext_modules=[TILES, SCORES], options={"bdist_wheel": {"py_limited_api": "cp310"}})

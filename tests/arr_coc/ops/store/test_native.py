@@ -1,0 +1,232 @@
+"""The compiled kernel: same bytes as the reference, and a reference where it is of no use."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arr_coc.errors import BackendMissing, StoreError
+from arr_coc.ops import kernels
+from arr_coc.ops.kernels import REMEDY, SETTING
+from arr_coc.ops.store import native
+from arr_coc.ops.store.difference import Thresholds
+from arr_coc.ops.store.native import (
+    VERSION,
+    CompiledTexture,
+    host_texture,
+    kernel_in_use,
+    kernel_or_none,
+    kernel_path,
+    kernel_remedy,
+    load_kernel,
+)
+from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.raster import KR_KB, TRUNCATION, HostTexture, ReferenceTexture, rgb_matrix, to_rgb
+from arr_coc.types import Colour, FramePlanes, Layout, Matrix
+from tests.arr_coc.ops.store.test_contract import DIRTY, FORMATS, SEEDS, dirty_mask
+from tests.support.stores import open_kind, require
+from tests.support.video import flat_planes, random_planes, stamp, with_tiles_of
+
+ROOT = Path(__file__).resolve().parents[4]
+THRESHOLDS = st.builds(Thresholds, st.sampled_from([0, 2.5, 3.5, 4, 7]), st.sampled_from([0, 5, 12, 12.5, 255]))
+
+
+def both(
+    fmt: PlaneFormat, thresholds: Thresholds, levels: int = 6, threads: int = 1
+) -> tuple[HostTexture, HostTexture]:
+    require("compiled")
+    kernel = load_kernel(kernel_path())
+    with mock.patch.object(native, "kernel_threads", return_value=threads):
+        return CompiledTexture(kernel, fmt, thresholds, levels), ReferenceTexture(fmt, thresholds, levels)
+
+
+def little_different(planes: FramePlanes, rng: np.random.Generator, most: int) -> FramePlanes:
+    """Noise in parts of the picture, of an amplitude about which thresholds differ."""
+    changed = []
+    for plane in planes.planes:
+        noise = rng.integers(-most, most + 1, plane.shape)
+        where = rng.random(plane.shape[:2]) < rng.choice([0.001, 0.2, 1])
+        noise[~where] = 0
+        changed.append(np.clip(plane.astype(int) + noise, 0, 255).astype(np.uint8))
+    return FramePlanes(planes.layout, tuple(changed), planes.colour)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    size=st.tuples(st.integers(1, 200), st.integers(1, 330)),
+    fmt=st.sampled_from(FORMATS),
+    thresholds=THRESHOLDS,
+    most=st.sampled_from([1, 3, 4, 9, 16, 40]),
+    seed=SEEDS,
+)
+def test_the_same_tiles_differ(
+    size: tuple[int, int], fmt: tuple[str, str], thresholds: Thresholds, most: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    first = random_planes(rng, *size, layout=fmt[0], sampling=fmt[1])  # type: ignore[arg-type]
+    shape = PlaneFormat.of(first)
+    second = little_different(first, rng, most)
+    masks = []
+    for texture in both(shape, thresholds):
+        texture.update(first, np.ones(shape.grid.shape, bool))
+        masks.append(texture.compare(second))
+    np.testing.assert_array_equal(*masks)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    size=st.tuples(st.integers(1, 200), st.integers(1, 420)),
+    fmt=st.sampled_from(FORMATS),
+    matrix=st.sampled_from(["bt601", "bt709", "bt2020", "smpte240m", "fcc"]),
+    full_range=st.booleans(),
+    kind=DIRTY,
+    levels=st.sampled_from([1, 6]),
+    seed=SEEDS,
+)
+def test_the_same_bytes_are_written(
+    size: tuple[int, int],
+    fmt: tuple[str, str],
+    matrix: Matrix,
+    full_range: bool,
+    kind: str,
+    levels: int,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    colour = Colour(matrix, full_range)
+    first, second = (
+        random_planes(rng, *size, layout=fmt[0], sampling=fmt[1], colour=colour)  # type: ignore[arg-type]
+        for _ in range(2)
+    )
+    shape = PlaneFormat.of(first)
+    textures = both(shape, Thresholds(), levels)
+    dirty = dirty_mask(shape.grid, rng, kind)
+    for texture in textures:
+        texture.update(first, np.ones(shape.grid.shape, bool))
+        texture.update(second, dirty)
+    for one, other in zip(*(texture.levels for texture in textures), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for one, other in zip(*(texture.held for texture in textures), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("share", ["0.02", "0.5", "all"])
+@pytest.mark.parametrize("layout", ["yuv", "rgb"])
+def test_threads_share_the_tiles(layout: Layout, share: str) -> None:
+    rng = np.random.default_rng(0)
+    first, other = (random_planes(rng, 1081, 1000, layout=layout) for _ in range(2))
+    grid = PlaneFormat.of(first).grid
+    dirty = dirty_mask(grid, rng, share)
+    second = with_tiles_of(first, other, dirty)
+    textures = both(PlaneFormat.of(first), Thresholds(), threads=3)
+    for texture in textures:
+        texture.update(first, np.ones(grid.shape, bool))
+        np.testing.assert_array_equal(texture.compare(second), dirty)
+        texture.update(second, dirty)
+    for one, reference in zip(*(texture.levels for texture in textures), strict=True):
+        np.testing.assert_array_equal(one, reference)
+
+
+@pytest.mark.parametrize("step", [-1, 2])
+def test_planes_of_any_strides_are_taken(step: int) -> None:
+    rng = np.random.default_rng(0)
+    wide = random_planes(rng, 128, 192)
+    planes = FramePlanes("yuv", tuple(plane[::step, ::step] for plane in wide.planes))
+    textures = both(PlaneFormat.of(planes), Thresholds())
+    for texture in textures:
+        texture.update(planes, np.ones(PlaneFormat.of(planes).grid.shape, bool))
+        assert not texture.compare(planes).any()
+    np.testing.assert_array_equal(textures[0].levels[0], textures[1].levels[0])
+
+
+def every_chroma(y: int, colour: Colour) -> FramePlanes:
+    """A picture of one luma and every u and v, [256, 256]."""
+    v, u = np.indices((256, 256)).astype(np.uint8)
+    return FramePlanes("yuv", (np.full((256, 256), y, np.uint8), u, v), colour)
+
+
+@pytest.mark.parametrize("full_range", [False, True])
+@pytest.mark.parametrize("matrix", list(KR_KB))
+def test_every_colour_is_within_one_of_floating_point(matrix: Matrix, full_range: bool) -> None:
+    colour = Colour(matrix, full_range)
+    exact = rgb_matrix(colour) + np.array([0, 0, 0, TRUNCATION])
+    kernel = both(PlaneFormat.of(every_chroma(0, colour)), Thresholds(), 1)[0]
+    for y in range(256):
+        planes = every_chroma(y, colour)
+        rgb = to_rgb(planes.planes, colour)
+        floats = np.stack(planes.planes, axis=2) @ exact[:, :3].T + exact[:, 3]
+        assert np.abs(rgb - np.rint(floats.clip(0, 255))).max() <= 1
+        kernel.update(planes, np.ones((8, 8), bool))
+        np.testing.assert_array_equal(kernel.levels[0], rgb)
+
+
+def test_the_reference_serves_where_the_kernel_was_not_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(SETTING, raising=False)
+    monkeypatch.setattr(native, "kernel_path", lambda: tmp_path / "tiles.abi3.so")
+    kernels._say_once.cache_clear()
+    fmt = PlaneFormat.of(flat_planes(32, 32))
+    assert [type(host_texture(fmt, Thresholds())) for _ in range(2)] == [ReferenceTexture, ReferenceTexture]
+    assert caplog.text.count("was not built; install a C++ compiler") == 1
+    assert (kernel_in_use(), kernel_remedy()) == ("reference", REMEDY)
+    monkeypatch.setenv(SETTING, "compiled")
+    with pytest.raises(BackendMissing, match="was not built"):
+        host_texture(fmt, Thresholds())
+
+
+def test_the_instruction_set_is_named_and_nothing_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
+    require("compiled")
+    monkeypatch.delenv(SETTING, raising=False)
+    assert kernel_in_use() in ("x86-64-v2", "x86-64-v3", "x86-64-v4", "baseline")
+    assert kernel_remedy() is None
+    monkeypatch.setenv(SETTING, "reference")
+    assert (kernel_in_use(), kernel_remedy()) == ("reference", None)
+
+
+def built(tmp_path: Path, source: str) -> Path:
+    """A library made of C."""
+    require("compiled")
+    path = tmp_path / "tiles.abi3.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", path], input=source, text=True, check=True)
+    return path
+
+
+def test_a_kernel_of_another_version_is_refused(tmp_path: Path) -> None:
+    path = built(tmp_path, f"int tiles_version() {{ return {VERSION + 1}; }} const char *tiles_set() {{ return 0; }}")
+    with pytest.raises(BackendMissing, match=rf"has version {VERSION + 1}, not {VERSION}; install"):
+        load_kernel(path)
+
+
+def test_a_processor_without_the_instructions_is_named(tmp_path: Path) -> None:
+    path = built(tmp_path, f"int tiles_version() {{ return {VERSION}; }} const char *tiles_set() {{ return 0; }}")
+    with pytest.raises(BackendMissing, match="needs a processor with SSE"):
+        load_kernel(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"half a library"])
+def test_a_damaged_kernel_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "tiles.abi3.so"
+    path.write_bytes(content)
+    with pytest.raises(BackendMissing, match="cannot be loaded"):
+        load_kernel(path)
+
+
+def test_an_unknown_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SETTING, "fast")
+    with pytest.raises(StoreError, match="compiled or reference, got 'fast'"):
+        kernel_or_none()
+
+
+@pytest.mark.parametrize(("kind", "words"), [("compiled", "compiled for "), ("reference", "NumPy and OpenCV")])
+def test_a_store_says_what_it_works_with(kind: str, words: str) -> None:
+    require(kind)  # type: ignore[arg-type]
+    store = open_kind(PlaneFormat.of(flat_planes(32, 32)), kind)  # type: ignore[arg-type]
+    store.update(flat_planes(32, 32), stamp(0))
+    assert words in store.hardware
