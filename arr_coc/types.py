@@ -185,17 +185,15 @@ class FrameStamp:
 class TileChange:
     """Result of one texture update.
 
-    `dirty` bool [rows, cols]; `rectangles` (row0, col0, row1, col1), half-open, in tiles, disjoint, covering
-    exactly the dirty tiles.
+    `dirty` bool [rows, cols]: the tiles that were written.
     """
 
     stamp: FrameStamp
     dirty: npt.NDArray[np.bool_]
-    rectangles: tuple[tuple[int, int, int, int], ...]
 
     @property
     def dirty_share(self) -> float:
-        return float(self.dirty.mean())
+        return float(np.count_nonzero(self.dirty) / self.dirty.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,5 +354,6 @@ class TileMotion:
     @property
     def median_px(self) -> float:
         """Median length of the motion of those tiles; 0 where there are none."""
-        lengths = self.magnitude_px[self.moving]
+        magnitude_px = self.magnitude_px
+        lengths = magnitude_px[(magnitude_px >= LEAST_MOTION_PX) & (self.confidence >= LEAST_CONFIDENCE)]
         return float(np.median(lengths)) if len(lengths) else 0.0

@@ -35,7 +35,8 @@ from arr_coc.budget import ADAPTIVE, AUTO, DEFAULT_BUDGET, Budget, check_budget,
 from arr_coc.errors import counted
 from arr_coc.ops.regions import UNKNOWN, region_mean, shape_map
 from arr_coc.ops.store.base import TextureView
-from arr_coc.relevance.balancing import CachedRelevance, RelevanceMaps, RelevanceRealiser
+from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
+from arr_coc.relevance.cached_relevance import CachedRelevance
 from arr_coc.relevance.channels import (
     TextureArray,
     TextureArrayCache,
@@ -109,8 +110,19 @@ class Selection:
     glance_tokens: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class TokenPlan:
+    """Division of a frame's `tokens` before regions are chosen: the regions [N, 3] of the `overview` that they have
+    room for, those of them that are `shown`, and how many tokens are `left` to choose."""
+
+    tokens: int
+    overview: npt.NDArray[np.int64]
+    shown: npt.NDArray[np.int64]
+    left: int
+
+
 class RegionSelector:
-    """Chooses the regions of one epoch's frames, each in the light of the frame before."""
+    """Chooses the regions of one epoch's frames, each in the light of the choice before."""
 
     def __init__(
         self,
@@ -143,8 +155,18 @@ class RegionSelector:
             self._lines = step.nearest(self._lines, False)
 
     def forget_choice(self) -> None:
-        """The newest frame is chosen from once more, in the light of the frame before it."""
+        """The newest frame is chosen from once more, in the light of the choice before it."""
         self._previous, self._selection = self._before, None
+
+    def plan(self, relevance: Map, budget: Budget, at_most: int | None = None, *, glanced: bool = False) -> TokenPlan:
+        """Return how many tokens a frame gets, and for what; arguments are those of `choose`. Raises BudgetError."""
+        tokens = self._steady_tokens(relevance, budget)
+        if at_most is not None:
+            tokens = min(tokens, tokens_for(at_most, relevance))
+        overview = self._overview_of(tokens, relevance)
+        keeps = self._glance is not None and self._glance.keeps(overview, glanced=glanced)
+        shown = overview if keeps else overview[:0]
+        return TokenPlan(tokens, overview, shown, tokens - (len(overview) if glanced else len(shown)))
 
     def choose(
         self,
@@ -168,17 +190,12 @@ class RegionSelector:
         regions show lines of text. Maps are compared by identity: the same
         objects and the same budget keep the choice that there is. Raises BudgetError.
         """
-        tokens = self._steady_tokens(relevance, budget)
-        if at_most is not None:
-            tokens = min(tokens, tokens_for(at_most, relevance))
-        unmoved = relevance is self._relevance and staleness is self._staleness and tokens == self._tokens
+        plan = self.plan(relevance, budget, at_most, glanced=glanced)
+        unmoved = relevance is self._relevance and staleness is self._staleness and plan.tokens == self._tokens
         if unmoved and self._selection is not None:
             return self._selection
         void = self._is_void(relevance, appearance) and not _is_known(prior)
-        overview = self._overview_of(tokens, relevance)
-        keeps = self._glance is not None and self._glance.keeps(overview, glanced=glanced)
-        shown = overview if keeps else overview[:0]
-        left = tokens - (len(overview) if glanced else len(shown))
+        left, shown = plan.left, plan.shown
         strategy = resolve_strategy(self._strategy, void, left, self._levels, glances=self._glance is not None)
         memory = AllocationHistory(self._previous, staleness, self._tensions.explore)
         entropy = None if appearance is None else appearance[-1]
@@ -188,10 +205,10 @@ class RegionSelector:
         levels = shape_map(chosen.regions.numpy(), relevance.shape)
         jitter = jitter_share(self._previous, levels)
         allocation = after_overview(shown, chosen, relevance)
-        selection = Selection(allocation, levels, jitter, strategy, len(overview))
+        selection = Selection(allocation, levels, jitter, strategy, len(plan.overview))
         if len(shown):
             selection = replace(selection, levels=shape_map(allocation.regions.numpy(), relevance.shape))
-        self._relevance, self._staleness, self._tokens = relevance, staleness, tokens
+        self._relevance, self._staleness, self._tokens = relevance, staleness, plan.tokens
         self._before, self._previous = self._previous, levels
         self._selection = replace(selection, jitter_share=0.0)
         return selection
@@ -333,6 +350,64 @@ class FrameAllocation:
         return self
 
 
+@dataclass(eq=False)
+class PlannedFrame:
+    """Decision for one frame whose regions are chosen once they are asked for, which may be never.
+
+    It can be asked while it is the newest frame; what was chosen is kept. `relevance` float32 [gh, gw], as blended
+    over time; `plan` says for what there are tokens; the others are those of `FrameAllocation`. A frame that was
+    `glanced` at is chosen from as `RegionSelector.choose` says.
+    """
+
+    stamp: FrameStamp
+    relevance: torch.Tensor
+    scores: torch.Tensor
+    weights: torch.Tensor
+    plan: TokenPlan
+    change_since: float
+    change_since_look: float
+    glanced: bool
+    allocator: StreamAllocator
+    _chosen: FrameAllocation | None = None
+
+    @property
+    def is_chosen(self) -> bool:
+        """True once its regions were asked for."""
+        return self._chosen is not None
+
+    @property
+    def glance_tokens(self) -> int:
+        """Number of tokens of the overview that a glance at it would take."""
+        return len(self.plan.overview)
+
+    @property
+    def tokens(self) -> int:
+        """Number of regions; before they are chosen, of those that are planned."""
+        return self.plan.left + len(self.plan.shown) if self._chosen is None else self._chosen.tokens
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles of the frame."""
+        return self.relevance.numel()
+
+    @property
+    def jitter_share(self) -> float | None:
+        """Share of tiles whose shape differs from the choice before; None before its own is made."""
+        return None if self._chosen is None else self._chosen.jitter_share
+
+    @property
+    def chosen(self) -> Allocation:
+        """The allocation. Raises as `on_host`."""
+        return self.on_host().allocation
+
+    def on_host(self) -> FrameAllocation:
+        """The whole of it, with its regions. Raises ValueError where a later frame has come before they were asked
+        for."""
+        if self._chosen is None:
+            self._chosen = self.allocator.choose(self)
+        return self._chosen
+
+
 @dataclass(frozen=True, slots=True)
 class _EpochState:
     """All that is remembered of one epoch."""
@@ -386,7 +461,11 @@ class StreamAllocator:
         self._texture = TextureArrayCache()
         self._query: QueryEmbedding | None = None
         self._state: _EpochState | None = None
-        self._last: FrameAllocation | None = None
+        self._last: PlannedFrame | None = None
+        self._budget: tuple[Budget, int | None] = self.options.budget, None
+        self._held: Map
+        self._staleness: Map | None = None
+        self._answered: Map | None = None
         self._versions: TileVersions | None = None
         self._since_answer, self._since_look = ChangeMeter(), ChangeMeter(keep_vanished=True)
         self._change = 1.0
@@ -418,7 +497,8 @@ class StreamAllocator:
         """Take feedback in, if it is about this epoch, and its frame is remembered."""
         if self._state is None or self._last is None or feedback.stamp.epoch != self._state.epoch:
             return
-        shape = self._last.levels.shape
+        rows, cols = self._last.relevance.shape
+        shape = (rows, cols)
         warp = self._state.motions.since(feedback.stamp.frame_index, shape)
         if warp is None:
             return
@@ -457,12 +537,13 @@ class StreamAllocator:
         return self._change
 
     def mark_answered(self) -> None:
-        """The newest allocation was given to a decoder: change counts from here, and what it showed counts as
-        seen."""
+        """The newest allocation was given to a decoder: change counts from here, and what it showed counts as seen, if
+        its regions were asked for."""
         if self._state is not None and self._last is not None:
             self._since_answer.mark(self._versions)
             self._change = 0.0
-            self._state.exploration.mark_shown(self._last.levels)
+            if self._last.is_chosen:
+                self._state.exploration.mark_shown(self._last.on_host().levels)
             self._state.prior.on_request(self._last.stamp.frame_index, self._appearance)
 
     def mark_looked(self) -> None:
@@ -482,6 +563,22 @@ class StreamAllocator:
         `budget` overrides the options' for this frame, `at_most` limits it. Raises BudgetError, and NonFiniteError
         where weights are broken.
         """
+        return self.observe(view, motion, budget, at_most).on_host()
+
+    @torch.inference_mode()
+    def observe(
+        self,
+        view: TextureView,
+        motion: TileMotion | None = None,
+        budget: Budget | None = None,
+        at_most: int | None = None,
+    ) -> PlannedFrame:
+        """Take in the frame in `view`, and leave the choice of its regions until they are asked for.
+
+        For streams of whose frames few are shown to anyone: what a frame changes of relevance and memory counts at
+        once, and a choice is made in the light of the last one that was made. Arguments and errors are those of
+        `allocate`.
+        """
         state = self._state_of(view.versions.epoch, view.stamp.frame_index)
         if motion is not None:
             state.follow(view.stamp.frame_index, motion)
@@ -495,7 +592,7 @@ class StreamAllocator:
         relevance = state.blend.step(
             self._realised.relevance, torch.from_numpy(self._appearance[:-1]), view.stamp.media_ns
         )
-        return self._select(state, view.stamp, relevance, budget, at_most, glanced=False)
+        return self._plan(state, view.stamp, relevance, budget, at_most, glanced=False)
 
     @torch.inference_mode()
     def reallocate(
@@ -510,9 +607,10 @@ class StreamAllocator:
         if state is None or texture is None or self._last is None or self._last.stamp != view.stamp:
             raise ValueError("only the frame that was allocated last can be allocated once more")
         self._realise(state, texture, view.stamp)
-        state.selector.forget_choice()
+        if self._last.is_chosen:
+            state.selector.forget_choice()
         relevance = state.blend.replace(self._realised.relevance)
-        return self._select(state, view.stamp, relevance, budget, at_most, glanced=True)
+        return self._plan(state, view.stamp, relevance, budget, at_most, glanced=True).on_host()
 
     def _realise(self, state: _EpochState, texture: TextureArray, stamp: FrameStamp) -> None:
         """The frame's own relevance, by its texture and by what is known at its time."""
@@ -524,7 +622,7 @@ class StreamAllocator:
             texture = state.history.fill(texture, stamp.media_ns, appearance, self._prior, question)
         self._realised = self._relevance.compute(texture, self._prior)
 
-    def _select(
+    def _plan(
         self,
         state: _EpochState,
         stamp: FrameStamp,
@@ -533,32 +631,60 @@ class StreamAllocator:
         at_most: int | None,
         *,
         glanced: bool,
-    ) -> FrameAllocation:
+    ) -> PlannedFrame:
         if state.history is not None:
             state.history.remember(relevance)
         wanted = self._tensions.budget if budget is None else budget
-        realised, explores = self._realised, self._tensions.explore
-        staleness = state.exploration.staleness(realised.scores[0].numpy()) if explores else None
         self._warn_clamped(wanted, relevance.size)
-        answered = self._prior if state.prior.answered else None
-        selection = state.selector.choose(
-            relevance, wanted, staleness, at_most, self._appearance, answered, glanced=glanced, lines=self._lines
-        )
+        plan = state.selector.plan(relevance, wanted, at_most, glanced=glanced)
+        realised, explores = self._realised, self._tensions.explore
+        self._staleness = state.exploration.staleness(realised.scores[0].numpy()) if explores else None
+        self._answered = self._prior if state.prior.answered else None
+        self._held, self._budget = relevance, (wanted, at_most)
         self._change = self._since_answer.measure(self._versions, relevance)
-        self._last = FrameAllocation(
+        self._last = PlannedFrame(
             stamp=stamp,
-            allocation=selection.allocation,
             relevance=torch.from_numpy(relevance),
             scores=realised.scores,
             weights=realised.weights,
-            levels=selection.levels,
-            jitter_share=selection.jitter_share,
+            plan=plan,
             change_since=self._change,
-            strategy=selection.strategy,
             change_since_look=self._since_look.measure(self._versions, relevance),
-            glance_tokens=selection.glance_tokens,
+            glanced=glanced,
+            allocator=self,
         )
         return self._last
+
+    def choose(self, frame: PlannedFrame) -> FrameAllocation:
+        """Choose the regions of the newest frame, once; its `on_host` keeps them.
+
+        Raises ValueError for a frame after which another one came.
+        """
+        if self._state is None or frame is not self._last:
+            raise ValueError("another frame came before the regions of this one were asked for, and it is too late now")
+        selection = self._state.selector.choose(
+            self._held,
+            self._budget[0],
+            self._staleness,
+            self._budget[1],
+            self._appearance,
+            self._answered,
+            glanced=frame.glanced,
+            lines=self._lines,
+        )
+        return FrameAllocation(
+            stamp=frame.stamp,
+            allocation=selection.allocation,
+            relevance=frame.relevance,
+            scores=frame.scores,
+            weights=frame.weights,
+            levels=selection.levels,
+            jitter_share=selection.jitter_share,
+            change_since=frame.change_since,
+            strategy=selection.strategy,
+            change_since_look=frame.change_since_look,
+            glance_tokens=frame.glance_tokens,
+        )
 
     def _state_of(self, epoch: int, frame_index: int) -> _EpochState:
         if self._state is None or self._state.epoch != epoch:

@@ -8,15 +8,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.allocation.allocator import FrameAllocation
+from arr_coc.allocation.allocator import FrameAllocation, PlannedFrame
 from arr_coc.allocation.on_device.allocator import DeviceFrameAllocation
 from arr_coc.errors import BudgetError, counted
 from arr_coc.ops.regions import level_count, overview_regions, region_mean
 from arr_coc.ops.store.base import TextureView
 from arr_coc.types import LEVELS, Allocation, FramePacket, TokenPacket, TokenReason
 
-AnyFrame: TypeAlias = FrameAllocation | DeviceFrameAllocation
-"""Decision for one frame, in host memory or on the texture's device."""
+AnyFrame: TypeAlias = FrameAllocation | PlannedFrame | DeviceFrameAllocation
+"""Decision for one frame, in host memory, there once it is asked for, or on the texture's device."""
 
 
 @runtime_checkable

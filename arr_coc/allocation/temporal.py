@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,7 @@ import torch
 
 from arr_coc.allocation.warping import Warp
 from arr_coc.ops.regions import paint, smooth_map, tile_counts
+from arr_coc.relevance.contradiction import GLANCE_TRUST
 from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback
 
 TAU_MS = 93.0
@@ -144,11 +147,9 @@ FADE_S = 5.0
 RENEW = 0.7
 """Share of the newest answer where an older one spoke of the same tile."""
 
-GLANCE_TRUST = 0.3
-"""Trust in a glance at first, where an answer has 1: relevance counts its attention to this power (evaluation/README.md
-says how it was chosen)."""
+TICK_NS = NS_PER_S // 4
+"""Fading goes in steps, so that a still scene has a still prior."""
 
-_TICK_NS = NS_PER_S // 4  # fading goes in steps, so that a still scene has a still prior
 _TINY = 1e-12
 
 
@@ -196,17 +197,15 @@ class _Learned:
         )
 
 
-class FeedbackPrior:
-    """Per tile: attention and similarity, both in [0, 1], and when they were learned (media time).
+PriorMap = TypeVar("PriorMap")
+Learned = TypeVar("Learned")
 
-    Attention is spread over the tiles of its region, and counts against the tile that has most of it: a coarse region
-    is not looked at because it is large. It is heavy-tailed, so its square root is kept; of similarity, what is above
-    zero. What was learned of a tile is trusted less, the more its appearance has changed since the answer's frame:
-    whatever came into it has not been looked at. A glance sees coarse regions, so its attention is spread smoothly and
-    trusted less from the start.
 
-    Maps stay on the grid of the frame at which they were learned, with the warp from there to now, so that they are
-    read between tiles once, however many frames ago that was.
+class PriorMemory(ABC, Generic[PriorMap, Learned]):
+    """Memory of what answers taught about tiles, which moves along with what they show.
+
+    It stays on the grid of the frame at which it was learned, with the warp from there to now, so that it is read
+    between tiles once, however many frames ago that was.
 
     `answered`: an answer taught some of it. A glance alone tells where the model looks even on a picture of nothing, so
     it does not prove that there is something to see.
@@ -214,18 +213,22 @@ class FeedbackPrior:
 
     def __init__(self) -> None:
         self.answered = False
-        self._learned: _Learned | None = None
+        self._learned: Learned | None = None
         self._warp: Warp | None = None
-        self._here: _Learned | None = None
-        self._asked: tuple[int, Map] | None = None
-        self._prior: Map | None = None
+        self._here: Learned | None = None
+        self._asked: tuple[int, PriorMap] | None = None
+        self._prior: PriorMap | None = None
         self._tick: int | None = None
-        self._appearance: Map | None = None
+        self._appearance: PriorMap | None = None
+
+    @abstractmethod
+    def _carried(self, learned: Learned, warp: Warp) -> Learned:
+        """The same on the grid of the newest frame, to which `warp` leads."""
 
     def reset(self) -> None:
         """Another question: nothing is known about it."""
         self.answered = False
-        self._learned = self._warp = self._here = None
+        self._learned = self._warp = self._here = self._prior = None
         self._tick = None
 
     def follow(self, warp: Warp) -> None:
@@ -235,9 +238,42 @@ class FeedbackPrior:
             self._here = None
             self._tick = None
 
-    def on_request(self, frame_index: int, appearance: Map) -> None:
+    def on_request(self, frame_index: int, appearance: PriorMap) -> None:
         """An answer about this frame is due, whose tiles look so: float32 [C, gh, gw]."""
         self._asked = frame_index, appearance
+
+    def _learn(self, learned: Learned) -> None:
+        """Another memory takes the place of this one, on the grid of the newest frame."""
+        self._learned = self._here = learned
+        self._warp = None
+        self._tick = None
+
+    def _now(self) -> Learned | None:
+        """The memory on the grid of the newest frame."""
+        if self._here is None and self._learned is not None:
+            self._here = self._learned if self._warp is None else self._carried(self._learned, self._warp)
+        return self._here
+
+    def _is_still(self, media_ns: int, appearance: PriorMap) -> bool:
+        """Whether the last prior holds for a media time and tiles that look so; notes both."""
+        tick = media_ns // TICK_NS
+        still = tick == self._tick and appearance is self._appearance and self._prior is not None
+        self._tick, self._appearance = tick, appearance
+        return still
+
+
+class FeedbackPrior(PriorMemory[Map, _Learned]):
+    """Per tile: attention and similarity, both in [0, 1], and when they were learned (media time).
+
+    Attention is spread over the tiles of its region, and counts against the tile that has most of it: a coarse region
+    is not looked at because it is large. It is heavy-tailed, so its square root is kept; of similarity, what is above
+    zero. What was learned of a tile is trusted less, the more its appearance has changed since the answer's frame:
+    whatever came into it has not been looked at. A glance sees coarse regions, so its attention is spread smoothly and
+    trusted less from the start.
+    """
+
+    def _carried(self, learned: _Learned, warp: Warp) -> _Learned:
+        return learned.at(warp)
 
     def update(self, feedback: Feedback, shape: tuple[int, int], warp: Warp, *, glance: bool = False) -> None:
         """Take in the feedback of one answer, or `glance`, on a grid of `shape`, from whose frame `warp` leads to
@@ -248,14 +284,14 @@ class FeedbackPrior:
         spoken = ~np.isnan(maps[0])
         old = self._now() or _Learned.nothing(shape, appearance)
         mixed = np.where(np.isfinite(old.learned_ns), RENEW * maps + (1 - RENEW) * old.known, maps)
-        self._learned = self._here = _Learned(
-            np.where(spoken, mixed, old.known).astype(np.float32),
-            np.where(spoken, float(feedback.stamp.media_ns), old.learned_ns),
-            np.where(spoken, np.float32(GLANCE_TRUST if glance else 1), old.confidence),
-            np.where(spoken, appearance, old.appearance),
+        self._learn(
+            _Learned(
+                np.where(spoken, mixed, old.known).astype(np.float32),
+                np.where(spoken, float(feedback.stamp.media_ns), old.learned_ns),
+                np.where(spoken, np.float32(GLANCE_TRUST if glance else 1), old.confidence),
+                np.where(spoken, appearance, old.appearance),
+            )
         )
-        self._warp = None
-        self._tick = None
 
     def evaluate(self, media_ns: int, appearance: Map) -> Map | None:
         """Attention, similarity and trust at a media time, where tiles look so: float32 [3, gh, gw] of [C, gh, gw];
@@ -267,10 +303,8 @@ class FeedbackPrior:
         learned = self._now()
         if learned is None:
             return None
-        tick = media_ns // _TICK_NS
-        if tick != self._tick or appearance is not self._appearance or self._prior is None:
-            self._tick, self._appearance = tick, appearance
-            age_s = np.maximum(tick * _TICK_NS - learned.learned_ns, 0) / NS_PER_S
+        if not self._is_still(media_ns, appearance):
+            age_s = np.maximum(media_ns // TICK_NS * TICK_NS - learned.learned_ns, 0) / NS_PER_S
             change = np.nan_to_num(np.abs(appearance - learned.appearance).max(axis=0))
             trust = learned.confidence * np.exp(-age_s / FADE_S) * (1 - np.minimum(change / RENEWAL, 1))
             self._prior = np.concatenate([learned.known, trust[None].astype(np.float32)])
@@ -283,12 +317,6 @@ class FeedbackPrior:
             return 1.0
         change = np.nan_to_num(np.abs(appearance - learned.appearance).max(axis=0))
         return float((~np.isfinite(learned.learned_ns) | (change >= RENEWAL)).mean())
-
-    def _now(self) -> _Learned | None:
-        """What answers taught, on the grid of the newest frame."""
-        if self._here is None and self._learned is not None:
-            self._here = self._learned if self._warp is None else self._learned.at(self._warp)
-        return self._here
 
     def appearance_asked(self, frame_index: int, shape: tuple[int, int]) -> Map:
         """Return the appearance of an asked frame's tiles, as they lay there; NaN where it is unknown."""

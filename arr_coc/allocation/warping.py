@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -41,6 +42,27 @@ def _places(rows: int, cols: int) -> Map:
     return np.ascontiguousarray(np.mgrid[0:rows, 0:cols], np.float32)
 
 
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Part of a grid: a span of rows and a span of columns."""
+
+    rows: slice
+    cols: slice
+
+    @classmethod
+    def around(cls, tiles: npt.NDArray[np.bool_]) -> Box | None:
+        """The smallest box that holds all of `tiles` bool [gh, gw]; None where there are none."""
+        rows = np.flatnonzero(tiles.any(axis=1))
+        if not len(rows):
+            return None
+        cols = np.flatnonzero(tiles.any(axis=0))
+        return cls(slice(int(rows[0]), int(rows[-1]) + 1), slice(int(cols[0]), int(cols[-1]) + 1))
+
+
+_NINE = np.array(sorted(np.ndindex(3, 3), key=lambda at: abs(at[0] - 1) + abs(at[1] - 1))).T - 1
+"""Steps [2, 9] to a tile and its neighbours, itself first."""
+
+
 @dataclass(frozen=True, eq=False)
 class Warp:
     """Backward map from the tiles of a frame to where they were in an earlier one.
@@ -70,10 +92,14 @@ class Warp:
         of things that move apart, where a mean would be the way of neither, a tile takes the way of that neighbour
         which moved as it does.
         """
-        way = self.origin - _places(*self.origin.shape[1:])
-        read = _read_exactly(way, newer.origin)
-        apart = _at_borders(way)
+        read = way = self.origin - _places(*self.origin.shape[1:])
+        if (box := newer.box) is not None:
+            read = way.copy()
+            read[:, box.rows, box.cols] = _read_exactly(way, newer.origin[:, box.rows, box.cols])
+        # a tile that moved neither now nor before takes its own way
+        apart = _at_borders(way) & (newer._moved | (self.newest != 0).any(axis=0))
         if apart.any():
+            read = way.copy() if read is way else read
             read[:, apart] = self._way_of_the_same_thing(way, newer, apart)
         return Warp(newer.origin + read, newer.newest)
 
@@ -82,16 +108,22 @@ class Warp:
         last moved most like it: float32 [2, n]."""
         rows, cols = way.shape[1:]
         origin, newest = newer.origin[:, apart], newer.newest[:, apart]
-        row, col = np.rint(origin).astype(np.intp)
-        best, chosen = np.full(origin.shape[1], np.inf, np.float32), np.zeros_like(origin)
-        for down, right in sorted(np.ndindex(3, 3), key=lambda at: abs(at[0] - 1) + abs(at[1] - 1)):
-            at = np.clip(row + down - 1, 0, rows - 1), np.clip(col + right - 1, 0, cols - 1)
-            unlike = np.abs(self.newest[:, at[0], at[1]] - newest).max(axis=0)
-            unlike += NEAR_TILES * np.hypot(at[0] - origin[0], at[1] - origin[1])
-            better = unlike < best
-            best = np.where(better, unlike, best)
-            chosen = np.where(better, way[:, at[0], at[1]], chosen)
-        return chosen
+        near = np.rint(origin).astype(np.intp)[:, None] + _NINE[..., None]
+        row, col = np.clip(near[0], 0, rows - 1), np.clip(near[1], 0, cols - 1)
+        unlike = np.abs(self.newest[:, row, col] - newest[:, None]).max(axis=0)
+        unlike += NEAR_TILES * np.hypot(row - origin[0], col - origin[1])
+        best = unlike.argmin(axis=0), np.arange(origin.shape[1])
+        return np.asarray(way[:, row[best], col[best]])
+
+    @cached_property
+    def _moved(self) -> npt.NDArray[np.bool_]:
+        """Tiles that were somewhere else: bool [gh, gw]."""
+        return (self.origin != _places(*self.origin.shape[1:])).any(axis=0)
+
+    @cached_property
+    def box(self) -> Box | None:
+        """The box that holds all tiles that were somewhere else; None where there are none."""
+        return Box.around(self._moved)
 
     @cached_property
     def inside(self) -> npt.NDArray[np.bool_]:
@@ -105,37 +137,68 @@ class Warp:
 
         Tiles that came into view hold `entering`, and so do those that lie mostly between unknown ones (NaN).
         """
-        maps = values.reshape(-1, *values.shape[-2:]).astype(np.float32)
-        unknown = np.isnan(maps)
+        moved = values.astype(np.float32)
+        maps, box = moved.reshape(-1, *values.shape[-2:]), self.box
+        if not np.isnan(entering):
+            maps[np.isnan(maps)] = entering
+        if box is not None:
+            maps[:, box.rows, box.cols] = self._sampled(values.reshape(maps.shape), box, entering)
+        return moved
+
+    def _sampled(self, values: npt.NDArray[Any], box: Box, entering: float) -> Map:
+        """The same of maps [C, gh, gw] in a box."""
+        origin, source = self.origin[:, box.rows, box.cols], self._source
+        maps = values[:, source.rows, source.cols].astype(np.float32)
+        row, col = origin[0] - np.float32(source.rows.start), origin[1] - np.float32(source.cols.start)
+        inside, unknown = self.inside[box.rows, box.cols], np.isnan(maps)
         if not unknown.any():
-            return np.where(self.inside, self._read(maps), np.float32(entering)).reshape(values.shape)
+            return np.where(inside, _read(maps, row, col), np.float32(entering))
         if (unknown == unknown[0]).all():
             unknown = unknown[:1]  # mostly the same tiles of all maps came into view
         weights = (~unknown).astype(np.float32)
-        read = self._read(np.concatenate([weights, np.where(unknown, np.float32(0), maps)]))
+        read = _read(np.concatenate([weights, np.where(unknown, np.float32(0), maps)]), row, col)
         known, moved = read[: len(weights)], read[len(weights) :]
-        there = self.inside & (known >= KNOWN)
-        moved = np.where(there, moved / np.maximum(known, np.float32(1e-6)), np.float32(entering))
-        return moved.reshape(values.shape)
+        there = inside & (known >= KNOWN)
+        return np.where(there, moved / np.maximum(known, np.float32(1e-6)), np.float32(entering))
 
     def nearest(self, values: npt.NDArray[Any], entering: float) -> npt.NDArray[Any]:
         """The same for values that do not mix: those of the nearest tile, in their own dtype."""
-        taken = values.reshape(-1, self._nearest.size)[:, self._nearest].reshape(values.shape)
-        return np.where(self.inside, taken, np.asarray(entering, values.dtype))
+        box = self.box
+        if box is None:
+            return values
+        moved = values.copy()
+        taken = values[(..., *self._nearest)]
+        inside = self.inside[box.rows, box.cols]
+        moved[..., box.rows, box.cols] = np.where(inside, taken, np.asarray(entering, values.dtype))
+        return moved
 
     @cached_property
-    def _nearest(self) -> npt.NDArray[np.intp]:
-        """For each tile, counted row by row, the tile nearest to where it was: int [gh · gw]."""
-        rows, cols = self.origin.shape[1:]
-        row, col = np.rint(self.origin).astype(np.intp)
-        return np.asarray(np.clip(row, 0, rows - 1) * cols + np.clip(col, 0, cols - 1)).ravel()
+    def _source(self) -> Box:
+        """The box in which the tiles of `box` were, as far as that is on the grid, with their neighbours."""
+        assert self.box is not None
+        origin = self.origin[:, self.box.rows, self.box.cols]
+        spans = []
+        for places, count in zip(origin, self.origin.shape[1:], strict=True):
+            first, last = math.floor(float(places.min())) - 1, math.ceil(float(places.max())) + 2
+            first = min(max(first, 0), count - 1)
+            spans.append(slice(first, max(min(last, count), first + 1)))
+        return Box(*spans)
 
-    def _read(self, maps: Map) -> Map:
-        """Bilinear values of maps [C, gh, gw]; beyond the edge, those of the edge. All are read at once."""
-        row, col = self.origin
-        together = np.ascontiguousarray(maps.transpose(1, 2, 0))
-        read = cv2.remap(together, col, row, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-        return np.ascontiguousarray(read.reshape(together.shape).transpose(2, 0, 1))
+    @cached_property
+    def _nearest(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """For each tile of `box` the tile nearest to where it was: row and column, int [h, w] each."""
+        assert self.box is not None
+        rows, cols = self.origin.shape[1:]
+        row, col = np.rint(self.origin[:, self.box.rows, self.box.cols]).astype(np.intp)
+        return np.clip(row, 0, rows - 1), np.clip(col, 0, cols - 1)
+
+
+def _read(maps: Map, row: Map, col: Map) -> Map:
+    """Bilinear values of maps [C, gh, gw] at places [h, w]; beyond the edge, those of the edge. All are read at
+    once."""
+    together = np.ascontiguousarray(maps.transpose(1, 2, 0))
+    read = cv2.remap(together, col, row, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    return np.ascontiguousarray(read.reshape(*row.shape, len(maps)).transpose(2, 0, 1))
 
 
 def _read_exactly(values: Map, origin: Map) -> Map:
@@ -214,4 +277,6 @@ def _due(moved_tiles: Map) -> npt.NDArray[np.bool_]:
     if not far.any():
         return far
     _, groups = cv2.connectedComponents((moved_tiles > CARRY_WITH_TILES).astype(np.uint8), connectivity=8)
-    return np.isin(groups, np.unique(groups[far]))
+    due = np.zeros(groups.max() + 1, bool)
+    due[groups[far]] = True
+    return due[groups]

@@ -1,32 +1,27 @@
-"""Balance of the three scores: `AdaptiveTensionBalancer`, `RelevanceRealiser`, `CachedRelevance`."""
+"""Balance of the three scores: `AdaptiveTensionBalancer`, `RelevanceRealiser`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from arr_coc.errors import DeviceLost, NonFiniteError
+from arr_coc.errors import NonFiniteError
 from arr_coc.relevance.channels import TextureArray
 from arr_coc.relevance.contradiction import contradiction
 from arr_coc.relevance.embedding_axes import EmbeddingAxes
 from arr_coc.relevance.knowing import (
     DEFAULT_SCORER,
+    DOUBT,
+    WEAK_SALIENCY,
     InformationScorer,
     ParticipatoryScorer,
     PerspectivalScorer,
     QueryWeights,
 )
 from arr_coc.relevance.profiles import FULL, channel_count
-from arr_coc.types import QueryEmbedding
-
-WEAK_SALIENCY = 0.3
-"""Where the strongest saliency of a frame is below this, what stands out says little, and information is asked
-instead."""
 
 _STATISTICS = 6
 _PEAK_GAIN = 2.0
@@ -61,13 +56,19 @@ class AdaptiveTensionBalancer(nn.Module):
         hidden = self.statistics(torch.cat([flat.mean(dim=2), strongest], dim=1))
         asked = query is not None and self.query is not None
         if query is not None and self.query is not None:
-            words = query.any(dim=2).sum(dim=1, keepdim=True).clamp(min=1)
-            hidden = hidden + self.query(query.sum(dim=1) / words)
+            hidden = hidden + self.pooled(query)
         information, perspective, participation = torch.sigmoid(self.out(F.relu(hidden))).unbind(dim=1)
         strength = (strongest[:, 1] / WEAK_SALIENCY).clamp(max=1)
         if not asked:
             information = information + (1 - information) * (1 - strength)
         return torch.stack([information, perspective * strength, participation * trust], dim=1)
+
+    def pooled(self, query: torch.Tensor) -> torch.Tensor:
+        """Part of a question [B, Lq, D] in the hidden units [B, width], where questions are heard."""
+        assert self.query is not None
+        words = query.any(dim=2).sum(dim=1, keepdim=True).clamp(min=1)
+        pooled: torch.Tensor = self.query(query.sum(dim=1) / words)
+        return pooled
 
     def _begin_by_peaks(self) -> None:
         self.statistics.weight[:_STATISTICS] = torch.eye(_STATISTICS)
@@ -83,10 +84,6 @@ class AdaptiveTensionBalancer(nn.Module):
 def weighted(scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Sum of the maps [B, 3, gh, gw] by their weights [B, 3], divided by the weights' sum: [B, gh, gw] in [0, 1]."""
     return torch.einsum("bshw,bs->bhw", scores, weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-6))
-
-
-DOUBT = 1e-3
-"""Before what answers taught moves it, a relevance is held this far from 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,70 +165,6 @@ class RelevanceRealiser(nn.Module):
         and know better."""
         hears = self.participation.asked is not None and not (query is None and heard is None)
         return None if hears else contradiction(saliency, prior)
-
-
-class CachedRelevance:
-    """The relevance of one stream's pictures, realised again only where texture, prior or question moved."""
-
-    def __init__(self, realiser: RelevanceRealiser) -> None:
-        self._realiser = realiser.eval()
-        self._device = torch.device("cpu")
-        self.question: npt.NDArray[np.float32] | None = None
-        """Components float32 [16] of the question's mean embedding, for realisers with axes that know its model."""
-        self._query: torch.Tensor | None = None
-        self._query_weights: QueryWeights | None = None
-        self._texture: TextureArray | None = None
-        self._prior: npt.NDArray[np.float32] | None = None
-        self._realised: RelevanceMaps | None = None
-
-    def set_query(self, query: QueryEmbedding) -> None:
-        """Ask another question; only learned parts that know its model's embeddings hear it."""
-        known, axes = self._realiser.knows(query.model_id), self._realiser.axes
-        self.question = None
-        if known and axes is not None:
-            pooled = torch.from_numpy(query.tokens.astype(np.float32)).mean(dim=0)
-            self.question = axes(pooled.to(axes.mean.device)).detach().cpu().numpy()
-        self._query = torch.from_numpy(query.tokens.astype(np.float32))[None].to(self._device) if known else None
-        self._encode_query()
-
-    def _encode_query(self) -> None:
-        with torch.no_grad():
-            self._query_weights = self._realiser.participation.encode_query(self._query)
-        self._realised = None
-
-    def _move_to(self, device: torch.device) -> None:
-        """Scorers and question follow the texture, which changes its device where hardware gives up."""
-        if device != self._device:
-            self._device = device
-            self._realiser.to(device)
-            self._query = None if self._query is None else self._query.to(device)
-            self._encode_query()
-
-    def compute(self, texture: TextureArray, prior: npt.NDArray[np.float32] | None) -> RelevanceMaps:
-        """Relevance of one picture, not batched, with a `prior` float32 [3, gh, gw]; on the CPU, wherever it was made.
-
-        It is made on the texture's device. Arguments are compared by identity: the same objects give the same result
-        object. Raises NonFiniteError, and DeviceLost where that device has no memory left.
-        """
-        try:
-            return self._made(texture, prior)
-        except torch.OutOfMemoryError as error:
-            reason = str(error).splitlines()[0]
-            raise DeviceLost(f"no memory is left on {texture.channels.device} to score frames: {reason}") from error
-
-    def _made(self, texture: TextureArray, prior: npt.NDArray[np.float32] | None) -> RelevanceMaps:
-        done, same_picture = self._realised, texture is self._texture
-        if done is not None and same_picture and prior is self._prior:
-            return done
-        self._move_to(texture.channels.device)
-        picture_scores = done.scores[None, :2].to(self._device) if done is not None and same_picture else None
-        batch = TextureArray(texture.channels[None], texture.entropy[None])
-        prior_map = None if prior is None else torch.from_numpy(prior)[None].to(self._device)
-        realised = self._realiser(batch, self._query, prior_map, picture_scores, self._query_weights)
-        maps = torch.cat([realised.relevance, realised.scores[0]]).cpu()
-        self._realised = RelevanceMaps(maps[0], maps[1:], realised.weights[0].cpu())
-        self._texture, self._prior = texture, prior
-        return self._realised
 
 
 def _first_broken(

@@ -38,6 +38,9 @@ from torch.nn import functional as F
 
 from arr_coc.errors import NonFiniteError, ShapeError
 from arr_coc.ops.pictures import check_tensor
+from arr_coc.relevance.compiled_channels import LEVELS as KERNEL_LEVELS
+from arr_coc.relevance.compiled_channels import CompiledChannels
+from arr_coc.relevance.kernel import kernel_or_none
 from arr_coc.relevance.profiles import (
     CLUSTER_START,
     CLUSTER_STEPS,
@@ -67,6 +70,8 @@ _TEXELS = LUMA_SIDE * LUMA_SIDE
 _FIXED_POINT = 1 << 20
 _COUNTS = np.arange(_TEXELS + 1)
 _COUNT_LOG = np.rint(_COUNTS * np.log2(np.maximum(_COUNTS, 1)) * _FIXED_POINT).astype(np.int64)
+_ENTROPY_SCALE = float(_TEXELS * np.log2(HISTOGRAM_BINS) * _FIXED_POINT)
+_VARIANCE_SCALE = 4 / 3 / 255**2
 
 _OPPONENTS = np.array([[1 / 3, 1 / 3, 1 / 3], [1, -1, 0], [-0.5, -0.5, 1]], np.float32) / 255
 
@@ -114,7 +119,7 @@ def luma_entropy(tiles: Image) -> Maps:
     shifted = _COUNT_LOG[halves[:, 1:-1:2] + halves[:, 2::2]].sum(axis=1)
     shifted += _COUNT_LOG[halves[:, 0]] + _COUNT_LOG[halves[:, -1]]
     bits = _COUNT_LOG[_TEXELS] - np.maximum(aligned, shifted)
-    return (bits / (_TEXELS * np.log2(HISTOGRAM_BINS) * _FIXED_POINT)).astype(np.float32)
+    return (bits / _ENTROPY_SCALE).astype(np.float32)
 
 
 def colour_variance(tiles: Image) -> Maps:
@@ -126,7 +131,7 @@ def colour_variance(tiles: Image) -> Maps:
     texels = tiles.reshape(count * COLOUR_SIDE, COLOUR_SIDE, 3).astype(np.float32)
     mean, square = _tile_means(texels, count, 1), _tile_means(np.square(texels), count, 1)
     variance = (square - np.square(mean)).reshape(count, 3)
-    return np.maximum((variance[:, 0] + variance[:, 1] + variance[:, 2]) * np.float32(4 / 3 / 255**2), 0)
+    return np.maximum((variance[:, 0] + variance[:, 1] + variance[:, 2]) * np.float32(_VARIANCE_SCALE), 0)
 
 
 def centre_surround(fine: Image, coarse: Image) -> Maps:
@@ -234,6 +239,8 @@ class TextureArrayCache:
         self.latest: TextureArray | None = None
         self._profile = ""
         self._local = _LocalChannels(0, 0)
+        self._kernel = kernel_or_none()
+        self._compiled: CompiledChannels | None = None
 
     def stale(self, current: TileVersions, profile: str) -> npt.NDArray[np.bool_]:
         """Return the tiles for which the cache no longer holds: bool [gh, gw]."""
@@ -246,6 +253,17 @@ class TextureArrayCache:
         self.versions = TileVersions(versions.epoch, versions.frame.copy())
         self._profile, self.latest = profile, latest
         return latest
+
+    def compiled_channels(self, view: MipLevels, stale: npt.NDArray[np.bool_]) -> CompiledChannels | None:
+        """Channels by the compiled kernel, brought up to date where stale; None without it."""
+        kernel, made = self._kernel, self._compiled
+        if kernel is None:
+            return None
+        if made is None or made.entropy.shape != stale.shape:
+            scales = (_COUNT_LOG, _ENTROPY_SCALE, _VARIANCE_SCALE, _SOBEL_LARGEST * np.sqrt(2))
+            made = self._compiled = CompiledChannels(kernel, _coordinates(*stale.shape), scales)
+        made.update([view.read(level) for level in KERNEL_LEVELS], stale)
+        return made
 
     def local_channels(self, view: MipLevels, stale: npt.NDArray[np.bool_], profile: str) -> _LocalChannels:
         """Tile-local channels, brought up to date where stale."""
@@ -269,6 +287,9 @@ def texture_array(view: MipLevels, profile: str = "core13", cache: TextureArrayC
     if cache.latest is not None and not stale.any():
         return cache.latest
     rows, cols = stale.shape
+    made = cache.compiled_channels(view, stale) if profile == "core13" else None
+    if made is not None:
+        return cache.keep(view.versions, profile, _compiled_array(made, view))
     local, coarse = cache.local_channels(view, stale, profile), view.read(5)
     channels = np.empty((CORE, rows, cols), np.float32)
     channels[RGB] = coarse.transpose(2, 0, 1) / np.float32(255)
@@ -285,6 +306,13 @@ def texture_array(view: MipLevels, profile: str = "core13", cache: TextureArrayC
             picture_channels(texture.channels, local.detail), texture.entropy, texture.channels[GRADIENTS]
         )
     return cache.keep(view.versions, profile, texture)
+
+
+def _compiled_array(made: CompiledChannels, view: MipLevels) -> TextureArray:
+    """The texture array of `core13` from channels that the compiled kernel keeps."""
+    channels = made.channels.copy()
+    channels[12] = cluster_distance(view.read(5))
+    return TextureArray(torch.from_numpy(channels), torch.from_numpy(made.entropy.copy()))
 
 
 def load_profile(profile: str) -> None:

@@ -10,10 +10,11 @@ LOOKED_AWAY, LOOKED_AT = 0.6, 1.0
 stands out, from the second up it did not. In drawn scenes it is about a half where a faint word is asked for beside
 bright shapes, and more than the whole frame's where something is asked for that stands out (evaluation/README.md)."""
 
-SURE = 0.3
-"""What was learned with this much trust, or more, may contradict fully: that of a glance at first."""
+GLANCE_TRUST = 0.3
+"""Trust in a glance at first, where an answer has 1: relevance counts its attention to this power (evaluation/README.md
+says how it was chosen). What was learned with so much trust, or more, may contradict fully."""
 
-_TINY = 1e-6
+TINY = 1e-6
 
 
 def contradiction(saliency: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:
@@ -26,8 +27,8 @@ def contradiction(saliency: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:
     attention, trust = prior[:, 0], prior[:, 2]
     looked = attention**4 * trust
     near = F.max_pool2d(saliency[:, None], kernel_size=3, stride=1, padding=1)[:, 0]
-    seen = (looked * near).sum(dim=(1, 2)) / looked.sum(dim=(1, 2)).clamp(min=_TINY)
+    seen = (looked * near).sum(dim=(1, 2)) / looked.sum(dim=(1, 2)).clamp(min=TINY)
     usual = near.mean(dim=(1, 2))
-    away = ((LOOKED_AT - seen / usual.clamp(min=_TINY)) / (LOOKED_AT - LOOKED_AWAY)).clamp(0, 1)
-    known = (looked.sum(dim=(1, 2)) > _TINY) & (usual > _TINY)
-    return away * (trust.amax(dim=(1, 2)) / SURE).clamp(max=1) * known
+    away = ((LOOKED_AT - seen / usual.clamp(min=TINY)) / (LOOKED_AT - LOOKED_AWAY)).clamp(0, 1)
+    known = (looked.sum(dim=(1, 2)) > TINY) & (usual > TINY)
+    return away * (trust.amax(dim=(1, 2)) / GLANCE_TRUST).clamp(max=1) * known

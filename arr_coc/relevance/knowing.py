@@ -29,7 +29,14 @@ _CROSS_HEADS = 16
 _CROSS_WIDTH = 13
 _NO_WORD = -1e9
 _TINY = 1e-8
-_FAINT = 1e-3  # what was hardly looked at is no proof
+FAINT = 1e-3  # what was hardly looked at is no proof
+
+WEAK_SALIENCY = 0.3
+"""Where the strongest saliency of a frame is below this, what stands out says little, and information is asked
+instead."""
+
+DOUBT = 1e-3
+"""Before what answers taught moves it, a relevance is held this far from 0 and 1."""
 
 ALONE = 2.5
 """Where nothing else is a guide, a look is trusted so many times as much, but never more than an answer at first."""
@@ -320,7 +327,7 @@ class ParticipatoryScorer(nn.Module):
         score, usual, trust = self._recalled(prior)
         if doubt is not None:
             trust = torch.lerp(trust, (ALONE * trust).clamp(max=1), doubt[:, None, None])
-        return 2 * trust * torch.log((score + _FAINT) / (usual + _FAINT))  # twice, for a prior holds square roots
+        return 2 * trust * torch.log((score + FAINT) / (usual + FAINT))  # twice, for a prior holds square roots
 
     def _recalled(self, prior: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """A prior's score and trust [B, gh, gw], and what is usual: the mean [B, 1, 1] of what is known."""

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import structs
 
-from arr_coc.allocation.allocator import FrameAllocation, StreamAllocator
+from arr_coc.allocation.allocator import FrameAllocation, PlannedFrame, StreamAllocator
 from arr_coc.allocation.on_device.allocator import DeviceAllocator, DeviceFrameAllocation
 from arr_coc.allocation.packets import (
     AnyFrame,
@@ -53,6 +54,7 @@ from stream.media import AllocationOverlay, SkippedItem
 from stream.protocol.buffers import SlotTable
 from stream.protocol.codec import motion_of
 from stream.protocol.messages import Credit, Discontinuity, End, ServerHello, SourceLost, TextureUpdated
+from stream.protocol.pictures import PictureExchange, ViewedFrame, level_for
 from stream.recording.recorder import Recorder
 from stream.stages.base import EVENTS, TEXTURE_ALLOCATE
 from stream.transport import LinkPoller, Transport
@@ -86,7 +88,7 @@ class AllocateContext:
 
     `endpoint` and `client` are the way to the answer server, `schedule` says when it is asked. `lease` gives the
     texture's view; `make_allocator` is called with the server's hello, because the best strategy depends on its model.
-    `latency` holds a latency target; `recorder` takes every event.
+    `latency` holds a latency target; `recorder` takes every event; viewers want frames in `pictures`.
     """
 
     transport: Transport
@@ -98,6 +100,7 @@ class AllocateContext:
     make_allocator: Callable[[ServerHello], StreamAllocator | DeviceAllocator]
     latency: LatencyController | None = None
     recorder: Recorder | None = None
+    pictures: PictureExchange | None = None
 
 
 class AllocateStage:
@@ -179,6 +182,8 @@ class AllocateStage:
 
     def on_asked(self) -> None:
         """The newest frame is being answered about."""
+        if self._last is not None:
+            self._last = self._read(self._chosen)
         self._allocator.mark_answered()
         if (latency := self._context.latency) is not None and self._last is not None:
             latency.on_request(self._last)
@@ -264,12 +269,36 @@ class AllocateStage:
     ) -> tuple[AnyFrame, TileGrid, int, AllocationOverlay | None]:
         """Return the frame's allocation and grid, when it was ready, and a picture of it where a sink draws one."""
         frame = self._allocate(view, motion)
-        return frame, view.grid, self._clock.now_ns(), self._overlay(view, frame)
+        ready_ns = self._clock.now_ns()
+        self._offer_picture(view, frame)
+        return frame, view.grid, ready_ns, self._overlay(view, frame)
 
     def _allocate(self, view: TextureView, motion: TileMotion | None) -> AnyFrame:
-        """Return the frame's allocation; all of its tiles where that fails: better answered about than lost."""
+        """Return the frame's allocation; all of its tiles where that fails."""
+
+        def allocated() -> AnyFrame:
+            frame = self._allocator.observe(view, motion, *self._limits(view))
+            return frame.on_host() if self._shows_regions else frame
+
+        return self._or_all_tokens(view, allocated)
+
+    @property
+    def _shows_regions(self) -> bool:
+        """Whether somebody looks at the regions of every frame. Otherwise they are chosen once they are asked for."""
+        pictures = self._context.pictures
+        viewed = pictures is not None and bool(pictures.widths)
+        return viewed or self._policy.with_maps or self._context.overlays is not None
+
+    def _chosen(self, view: TextureView) -> AnyFrame:
+        """Return the newest frame with its regions; all of its tiles where choosing them fails."""
+        frame = self._last
+        assert frame is not None
+        return self._or_all_tokens(view, frame.on_host) if isinstance(frame, PlannedFrame) else frame
+
+    def _or_all_tokens(self, view: TextureView, allocate: Callable[[], AnyFrame]) -> AnyFrame:
+        """Return what `allocate` gives; all tokens where it fails: better answered about than lost."""
         try:
-            return self._allocator.allocate(view, motion, *self._limits(view))
+            return allocate()
         except (StoreError, BudgetError):
             raise
         except Exception as error:
@@ -288,6 +317,7 @@ class AllocateStage:
         except Exception as error:
             self._report_failure(view, error)
             return None, None
+        self._offer_picture(view, frame)
         return frame, self._overlay(view, frame)
 
     def _limits(self, view: TextureView) -> tuple[int | None, int | None]:
@@ -317,6 +347,7 @@ class AllocateStage:
             return None
         if isinstance(frame, DeviceFrameAllocation) and not isinstance(view, DevicePatches):
             frame = self._last = self._allocate(view, None)  # what was chosen went with the device
+        frame = self._last = self._chosen(view)
         make = frame_packet_from if self._policy.whole_frames else packet_from
         try:
             return make(view, frame)
@@ -368,12 +399,31 @@ class AllocateStage:
         here = frame.on_host()
         return AllocationOverlay(image, here.allocation.regions.numpy(), here.relevance.numpy(), here.overview)
 
+    def _offer_picture(self, view: TextureView, frame: AnyFrame) -> None:
+        """Leave the frame for the viewers, where they want one; never waits."""
+        exchange = self._context.pictures
+        if exchange is None or not (widths := exchange.widths):
+            return
+        levels = {width: level_for(view.grid.width_px, width) for width in widths}
+        images = {level: _cropped(view, level) for level in set(levels.values())}
+        stamp, tokens = view.stamp, frame.tiles if self._policy.all_tiles else frame.tokens
+        exchange.put(
+            ViewedFrame(
+                stamp.frame_index, stamp.capture_ns, stamp.media_ns, tokens, _map_of(frame.on_host()), images, levels
+            )
+        )
+
     def _put_overlay(self, overlay: AllocationOverlay) -> int:
         """Return the slot of the overlay; waits until the sinks have room for it."""
         assert self._context.overlays is not None
         while (slot := self._context.overlays.put(overlay, WAIT_MS / 1000)) is None:
             self._control.check()
         return slot
+
+
+def _cropped(view: TextureView, level: int) -> npt.NDArray[np.uint8]:
+    """Return a copy of one level without padding: uint8 RGB [H, W, 3]."""
+    return view.read(level)[: -(-view.grid.height_px >> level), : -(-view.grid.width_px >> level)].copy()
 
 
 def _full_packet(view: TextureView) -> FramePacket:

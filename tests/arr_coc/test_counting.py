@@ -19,6 +19,8 @@ PLURAL = re.compile(rf" (?:[a-z]+ )?(?:{NOUNS})s\b")
 
 NEVER_ONE = {
     "CONFIG_BYTES_MAX",
+    "FRAME_BYTES_MAX",
+    "TEXT_BYTES_MAX",
     "needed",
     "known",
     "window.frames * frame.steps + other_tokens",

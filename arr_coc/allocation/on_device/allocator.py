@@ -10,7 +10,13 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from arr_coc.allocation.allocator import AllocatorOptions, FrameAllocation, StreamAllocator, same_query
+from arr_coc.allocation.allocator import (
+    AllocatorOptions,
+    FrameAllocation,
+    PlannedFrame,
+    StreamAllocator,
+    same_query,
+)
 from arr_coc.allocation.attending import Tensions, check_strategy
 from arr_coc.allocation.glance import EVERY_S, GlancePolicy
 from arr_coc.allocation.on_device.choice import STRATEGIES_ON_DEVICE, DeviceChoice, DeviceSelector
@@ -351,6 +357,21 @@ class DeviceAllocator:
         current, scores, weights = self._realise(state, texture, view.stamp)
         relevance = state.blend.step(current, self._appearance[:-1], view.stamp.media_ns)
         return self._select(state, view.stamp, (relevance, scores, weights), budget, at_most, glanced=False)
+
+    def observe(
+        self,
+        view: TextureView,
+        motion: TileMotion | None = None,
+        budget: Budget | None = None,
+        at_most: int | None = None,
+    ) -> DeviceFrameAllocation | PlannedFrame:
+        """Take in the frame in `view`; see `StreamAllocator.observe`. On the device its regions are chosen at once,
+        which nobody waits for."""
+        if self._host is not None or not isinstance(view, DeviceChannels):
+            return self._taken_over().observe(view, motion, budget, at_most)
+        frame = self.allocate(view, motion, budget, at_most)
+        assert isinstance(frame, DeviceFrameAllocation)
+        return frame
 
     @torch.inference_mode()
     def reallocate(

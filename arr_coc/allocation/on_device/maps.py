@@ -15,14 +15,16 @@ import torch
 from arr_coc.allocation.temporal import (
     DEAD_BAND,
     FADE_S,
-    GLANCE_TRUST,
     INFORMATION_BAND,
     RENEW,
     RENEWAL,
     TAU_MS,
+    TICK_NS,
+    PriorMemory,
     maps_of,
 )
 from arr_coc.allocation.warping import KNOWN, Warp
+from arr_coc.relevance.contradiction import GLANCE_TRUST
 from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback
 
 PLACE_STEPS = 32
@@ -197,41 +199,14 @@ class _Learned:
         )
 
 
-_TICK_NS = NS_PER_S // 4
-
-
-class DevicePrior:
+class DevicePrior(PriorMemory[torch.Tensor, _Learned]):
     """Per tile: attention and similarity, both in [0, 1], and when they were learned (media time).
 
     See `arr_coc.allocation.temporal.FeedbackPrior`. What an answer taught comes from the host, once an answer.
     """
 
-    def __init__(self) -> None:
-        self.answered = False
-        self._learned: _Learned | None = None
-        self._warp: Warp | None = None
-        self._here: _Learned | None = None
-        self._asked: tuple[int, torch.Tensor] | None = None
-        self._prior: torch.Tensor | None = None
-        self._tick: int | None = None
-        self._appearance: torch.Tensor | None = None
-
-    def reset(self) -> None:
-        """Another question: nothing is known about it."""
-        self.answered = False
-        self._learned = self._warp = self._here = self._prior = None
-        self._tick = None
-
-    def follow(self, warp: Warp) -> None:
-        """Tiles moved so with the frame to come; of those that come into view nothing is known."""
-        if self._learned is not None:
-            self._warp = warp if self._warp is None else self._warp.then(warp)
-            self._here = None
-            self._tick = None
-
-    def on_request(self, frame_index: int, appearance: torch.Tensor) -> None:
-        """An answer about this frame is due, whose tiles look so: float32 [C, gh, gw]."""
-        self._asked = frame_index, appearance
+    def _carried(self, learned: _Learned, warp: Warp) -> _Learned:
+        return learned.at(DeviceWarp(warp, learned.known.device))
 
     def update(self, feedback: Feedback, appearance: torch.Tensor, warp: Warp, *, glance: bool = False) -> None:
         """Take in the feedback of one answer, or `glance`, from whose frame `warp` leads to now.
@@ -245,17 +220,17 @@ class DevicePrior:
         asked = self._asked is not None and self._asked[0] == feedback.stamp.frame_index
         looked = self._asked[1] if asked and self._asked is not None else torch.full_like(appearance, math.nan)
         looked = DeviceWarp(warp, appearance.device).sample(looked, math.nan)
-        old = self._now(appearance.device) or _Learned.nothing(looked)
+        old = self._now() or _Learned.nothing(looked)
         spoken, seconds = ~here[0].isnan(), feedback.stamp.media_ns / NS_PER_S
         mixed = torch.where(old.learned_s.isfinite(), RENEW * here + (1 - RENEW) * old.known, here)
-        self._learned = self._here = _Learned(
-            torch.where(spoken, mixed, old.known),
-            torch.where(spoken, seconds, old.learned_s),
-            torch.where(spoken, GLANCE_TRUST if glance else 1.0, old.confidence),
-            torch.where(spoken, looked, old.appearance),
+        self._learn(
+            _Learned(
+                torch.where(spoken, mixed, old.known),
+                torch.where(spoken, seconds, old.learned_s),
+                torch.where(spoken, GLANCE_TRUST if glance else 1.0, old.confidence),
+                torch.where(spoken, looked, old.appearance),
+            )
         )
-        self._warp = None
-        self._tick = None
 
     def evaluate(self, media_ns: int, appearance: torch.Tensor) -> torch.Tensor | None:
         """Attention, similarity and trust at a media time, where tiles look so: float32 [3, gh, gw] of [C, gh, gw];
@@ -263,13 +238,11 @@ class DevicePrior:
 
         The same tensor for a quarter of a second, unless something was learned or carried, or `appearance` is another.
         """
-        learned = self._now(appearance.device)
+        learned = self._now()
         if learned is None:
             return None
-        tick = media_ns // _TICK_NS
-        if tick != self._tick or appearance is not self._appearance or self._prior is None:
-            self._tick, self._appearance = tick, appearance
-            age_s = (tick * _TICK_NS / NS_PER_S - learned.learned_s).clamp(min=0)
+        if not self._is_still(media_ns, appearance):
+            age_s = (media_ns // TICK_NS * TICK_NS / NS_PER_S - learned.learned_s).clamp(min=0)
             change = _change(appearance, learned)
             trust = learned.confidence * torch.exp(-age_s / FADE_S) * (1 - (change / RENEWAL).clamp(max=1))
             self._prior = torch.cat([learned.known, trust.float()[None]])
@@ -277,17 +250,11 @@ class DevicePrior:
 
     def unknown_share(self, appearance: torch.Tensor) -> float:
         """Share of tiles, which look so, of which nothing is known. One number comes to the host."""
-        learned = self._now(appearance.device)
+        learned = self._now()
         if learned is None:
             return 1.0
         unknown = ~learned.learned_s.isfinite() | (_change(appearance, learned) >= RENEWAL)
         return float(unknown.float().mean())
-
-    def _now(self, device: torch.device) -> _Learned | None:
-        """What answers taught, on the grid of the newest frame."""
-        if self._here is None and self._learned is not None:
-            self._here = self._learned if self._warp is None else self._learned.at(DeviceWarp(self._warp, device))
-        return self._here
 
 
 def _change(appearance: torch.Tensor, learned: _Learned) -> torch.Tensor:

@@ -72,6 +72,67 @@ def test_a_still_picture_is_not_allocated_again() -> None:
     assert again.stamp.frame_index == 1
 
 
+def shaken(index: int) -> np.ndarray:
+    """A picture in which another block of tiles is new each time."""
+    picture = scenery(ROWS, COLS)
+    picture[64:160, 32 * (index % 12) : 32 * (index % 12) + 96] = 17 * index % 256
+    return picture
+
+
+@pytest.mark.parametrize("strategy", ["foveated", "mixed", "topk", "auto"])
+def test_a_frame_that_is_asked_for_is_as_one_that_is_allocated(strategy: str) -> None:
+    options = replace(OPTIONS, strategy=strategy)
+    one, other, stream, twin = StreamAllocator(options), StreamAllocator(options), PictureStream(), PictureStream()
+    for index in range(8):
+        allocated, planned = one.allocate(stream.show(shaken(index))), other.observe(twin.show(shaken(index)))
+        assert (planned.tiles, planned.is_chosen, planned.jitter_share) == (ROWS * COLS, False, None)
+        assert planned.tokens == 64
+        assert planned.chosen.regions.equal(allocated.allocation.regions)
+        assert planned.relevance.equal(allocated.relevance)
+        assert planned.on_host().jitter_share == planned.jitter_share == allocated.jitter_share
+        assert planned.tokens == allocated.tokens
+        if index % 3 == 1:
+            one.mark_answered()
+            other.mark_answered()
+            assert one.change == other.change == 0
+
+
+def test_frames_that_nobody_asks_for_count_in_relevance_and_change_alone() -> None:
+    one, other, stream, twin = StreamAllocator(OPTIONS), StreamAllocator(OPTIONS), PictureStream(), PictureStream()
+    first, planned = one.allocate(stream.show(shaken(0))), other.observe(twin.show(shaken(0)))
+    assert planned.chosen.regions.equal(first.allocation.regions)
+    for index in range(1, 6):
+        allocated, planned = one.allocate(stream.show(shaken(index))), other.observe(twin.show(shaken(index)))
+        assert planned.relevance.equal(allocated.relevance)
+        assert planned.change_since == allocated.change_since
+        assert planned.change_since_look == allocated.change_since_look
+    # the choice before is that of the first frame, not of one that nobody saw
+    assert planned.on_host().jitter_share == jitter_share(first.levels, planned.on_host().levels)
+
+
+def test_only_the_newest_frame_is_chosen_from() -> None:
+    allocator, stream = StreamAllocator(OPTIONS), PictureStream()
+    frame = allocator.observe(stream.show(shaken(0)))
+    chosen = frame.on_host()
+    late = allocator.observe(stream.show(shaken(1)))
+    assert frame.on_host() is chosen
+    allocator.observe(stream.show(shaken(2)))
+    with pytest.raises(ValueError, match="too late"):
+        late.on_host()
+
+
+def test_what_nobody_asked_for_was_not_shown() -> None:
+    """An answer about a frame whose regions were never chosen leaves the exploration where it was."""
+    asked, unasked, views = StreamAllocator(OPTIONS), StreamAllocator(OPTIONS), PictureStream()
+    view = views.show(shaken(0))
+    asked.allocate(view)
+    unasked.observe(view)
+    for allocator in (asked, unasked):
+        allocator.mark_answered()
+    one, other = asked.allocate(view), unasked.allocate(view)
+    assert not one.allocation.regions.equal(other.allocation.regions)
+
+
 @pytest.mark.parametrize("strategy", ["foveated", "mixed", "topk", "auto"])
 def test_noise_on_a_static_scene_does_not_jitter(strategy: str) -> None:
     stream, allocator = PictureStream(), StreamAllocator(replace(OPTIONS, strategy=strategy))

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_coc.allocation import warping
-from arr_coc.allocation.warping import CARRY_AT_TILES, Map, MotionHistory, Warp, WholeTileSteps
+from arr_coc.allocation.warping import CARRY_AT_TILES, Box, Map, MotionHistory, Warp, WholeTileSteps
+from arr_coc.types import TileMotion
 from tests.support.motion import moved
 
 SHAPE = (8, 12)
@@ -163,3 +164,45 @@ def test_things_that_move_apart_do_not_mix() -> None:
     assert warp is not None
     assert warp.origin[1, 3, 7:10] == pytest.approx([1, 2, 3], abs=0.6)
     assert warp.origin[1, 3, [0, 1, 2, 3, 4, 5, 11]] == pytest.approx([0, 1, 2, 3, 4, 5, 11], abs=0.6)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_lies_outside_the_moving_box_is_read_as_the_whole_grid_is(seed: int) -> None:
+    rng, shape = np.random.default_rng(seed), (9, 14)
+    warps = []
+    for _ in range(3):
+        dy, dx = np.zeros((2, *shape), np.float32)
+        top, left = rng.integers(0, 6), rng.integers(0, 9)
+        part = slice(top, top + rng.integers(1, 4)), slice(left, left + rng.integers(1, 6))
+        dy[part], dx[part] = rng.normal(0, 40, 2) if seed % 2 else rng.normal(0, 40, (2, *dy[part].shape))
+        warps.append(Warp.of(TileMotion(dy, dx, np.ones(shape, np.float32))))
+    values, unknown = rng.random((3, *shape), np.float32), rng.random((3, *shape), np.float32)
+    unknown[rng.random((3, *shape)) < 0.2] = np.nan
+    numbers = rng.integers(0, 9, shape).astype(np.int8)
+    part_then, whole_then = warps[0], whole(warps[0])
+    for warp in warps[1:]:
+        assert warp.box != whole(warp).box
+        part_then, whole_then = part_then.then(warp), whole(whole_then.then(whole(warp)))
+        for some, all_of_it in ((warp, whole(warp)), (part_then, whole(part_then))):
+            for maps, entering in ((values, 0.5), (unknown, np.nan), (unknown, 0.0)):
+                np.testing.assert_allclose(
+                    some.sample(maps, entering), all_of_it.sample(maps, entering), rtol=0, atol=1e-6
+                )
+            np.testing.assert_array_equal(some.nearest(numbers, 3), all_of_it.nearest(numbers, 3))
+        np.testing.assert_allclose(part_then.origin, whole_then.origin, rtol=0, atol=1e-5)
+
+
+def whole(warp: Warp) -> Warp:
+    """The same warp, whose tiles all count as moving."""
+    copy = Warp(warp.origin, warp.newest)
+    rows, cols = warp.origin.shape[1:]
+    copy.__dict__["box"] = Box(slice(0, rows), slice(0, cols))
+    return copy
+
+
+def test_a_warp_that_moves_nothing_gives_the_same_values() -> None:
+    values = np.random.default_rng(0).random((2, 4, 5), np.float32)
+    still = Warp.none((4, 5))
+    assert still.box is None
+    np.testing.assert_array_equal(still.sample(values, np.nan), values)
+    np.testing.assert_array_equal(still.nearest(values, 0), values)

@@ -8,7 +8,9 @@ import torch
 
 from arr_coc.allocation.attending import Tensions
 from arr_coc.errors import DeviceLost, NonFiniteError
-from arr_coc.relevance.balancing import AdaptiveTensionBalancer, CachedRelevance, RelevanceRealiser, weighted
+from arr_coc.ops.kernels import SETTING
+from arr_coc.relevance.balancing import AdaptiveTensionBalancer, RelevanceRealiser, weighted
+from arr_coc.relevance.cached_relevance import CachedRelevance
 from arr_coc.relevance.channels import TextureArray
 from arr_coc.types import QueryEmbedding
 
@@ -195,6 +197,7 @@ def test_what_is_not_finite_is_named(broken: str) -> None:
 
 
 def test_a_device_without_memory_is_lost_and_another_may_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SETTING, "reference")
     steady, picture = CachedRelevance(RelevanceRealiser()), texture()
 
     def full(*_: object, **__: object) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray
-from arr_coc.relevance.contradiction import SURE, contradiction
+from arr_coc.relevance.contradiction import GLANCE_TRUST, contradiction
 
 BRIGHT, FAINT = (1, 1), (6, 8)
 
@@ -19,7 +19,7 @@ def saliency() -> torch.Tensor:
     return found
 
 
-def looked_at(place: tuple[int, int], trust: float = SURE) -> torch.Tensor:
+def looked_at(place: tuple[int, int], trust: float = GLANCE_TRUST) -> torch.Tensor:
     """A prior [1, 3, 8, 10] of attention on one tile and, a little, on its neighbours."""
     row, col = place
     prior = torch.zeros(1, 3, 8, 10)
@@ -42,7 +42,7 @@ def test_looking_everywhere_alike_is_none() -> None:
 
 
 def test_it_fades_with_trust() -> None:
-    assert contradiction(saliency(), looked_at(FAINT, SURE / 2)).tolist() == [pytest.approx(0.5)]
+    assert contradiction(saliency(), looked_at(FAINT, GLANCE_TRUST / 2)).tolist() == [pytest.approx(0.5)]
     assert contradiction(saliency(), looked_at(FAINT, 1.0)).tolist() == [1.0]
 
 

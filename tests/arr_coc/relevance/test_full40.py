@@ -61,7 +61,8 @@ def test_places_and_ranges() -> None:
     assert torch.equal(full.channels[:5], core.channels[:5])
     assert torch.equal(full.channels[6], core.channels[EDGES][2])
     assert torch.equal(full.channels[7], 1 - full.channels[6])
-    assert torch.equal(full.channels[11], core.channels[SALIENCY].sum(dim=0).clamp(max=1))
+    saliency = core.channels[SALIENCY].sum(dim=0).clamp(max=1)
+    torch.testing.assert_close(full.channels[11], saliency, rtol=0, atol=1e-6)  # core13 may come from the kernel
     assert not full.channels[list(HISTORY)].any()
     assert not texture_array(view, FULL).channels[16].any()
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.allocator import AllocatorOptions, FrameAllocation, PlannedFrame, StreamAllocator
 from arr_coc.allocation.on_device.allocator import DeviceAllocator
 from arr_coc.errors import StoreError
 from arr_coc.ops.cuda.view import CudaView
@@ -534,7 +534,7 @@ def test_an_allocation_that_fails_shows_all_tokens_and_is_reported_once(
     def fail(*what: object) -> None:
         raise ArithmeticError("the spoon is bent")
 
-    monkeypatch.setattr(StreamAllocator, "allocate", fail)
+    monkeypatch.setattr(StreamAllocator, "observe", fail)
     fixture = Fixture(runner, schedule=NEWEST)
     fixture.begin()
     for index in (0, 1):
@@ -551,11 +551,53 @@ def test_an_allocation_that_fails_shows_all_tokens_and_is_reported_once(
     assert fixture.stage.drops["allocate.failed"] == 2
 
 
+@pytest.mark.parametrize(("with_maps", "chosen"), [(False, {0, 30}), (True, {0, 10, 20, 30})])
+def test_regions_are_chosen_where_somebody_looks_at_them(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch, with_maps: bool, chosen: set[int]
+) -> None:
+    looked_at, choose = set(), StreamAllocator.choose
+
+    def noting(self: StreamAllocator, frame: PlannedFrame) -> FrameAllocation:
+        looked_at.add(frame.stamp.frame_index)
+        return choose(self, frame)
+
+    monkeypatch.setattr(StreamAllocator, "choose", noting)
+    fixture = Fixture(runner, replace(POLICY, with_maps=with_maps), NEWEST)
+    fixture.begin()
+    fixture.show(0)
+    assert fixture.frame_asked() == 0
+    for index in (10, 20, 30):
+        expect(fixture.texture, Credit)
+        fixture.show(index)
+    expect(fixture.texture, Credit)
+    fixture.reply(0)
+    assert fixture.frame_asked() == 30
+    assert looked_at == chosen
+    frames = [event for event in iter_events(fixture) if isinstance(event, FrameReady)]
+    assert [frame.tokens for frame in frames] == [4] * 4
+    assert [frame.jitter_share is not None for frame in frames] == [with_maps] * 4
+
+
+def test_a_choice_that_fails_shows_all_tokens(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*what: object) -> None:
+        raise ArithmeticError("the spoon is bent")
+
+    monkeypatch.setattr(StreamAllocator, "choose", fail)
+    fixture = Fixture(runner)
+    fixture.begin()
+    fixture.show(0)
+    message, received = fixture.packet(TokenPacketMessage)
+    assert len(token_packet(message, received.parts).regions) == 12
+    fixture.reply(0)
+    expect(fixture.texture, Credit)
+    assert fixture.stage.drops["allocate.failed"] == 1
+
+
 def test_a_texture_that_fails_ends_the_run(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*what: object) -> None:
         raise StoreError("no texture")
 
-    monkeypatch.setattr(StreamAllocator, "allocate", fail)
+    monkeypatch.setattr(StreamAllocator, "observe", fail)
     fixture = Fixture(runner)
     fixture.begin()
     fixture.show(0)

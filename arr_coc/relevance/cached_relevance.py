@@ -1,0 +1,107 @@
+"""`CachedRelevance`: the relevance of one stream's pictures, made again where something moved."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from arr_coc.errors import DeviceLost
+from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
+from arr_coc.relevance.channels import TextureArray
+from arr_coc.relevance.compiled_scores import CompiledScores, follows
+from arr_coc.relevance.kernel import kernel_or_none
+from arr_coc.relevance.knowing import QueryWeights
+from arr_coc.types import QueryEmbedding
+
+
+class CachedRelevance:
+    """The relevance of one stream's pictures, realised again only where texture, prior or question moved."""
+
+    def __init__(self, realiser: RelevanceRealiser) -> None:
+        self._realiser = realiser.eval()
+        self._device = torch.device("cpu")
+        self.question: npt.NDArray[np.float32] | None = None
+        """Components float32 [16] of the question's mean embedding, for realisers with axes that know its model."""
+        self._query: torch.Tensor | None = None
+        self._query_weights: QueryWeights | None = None
+        self._kernel = kernel_or_none() if realiser.channels == "core13" and follows(realiser) else None
+        self._compiled: CompiledScores | None = None
+        self._texture: TextureArray | None = None
+        self._prior: npt.NDArray[np.float32] | None = None
+        self._realised: RelevanceMaps | None = None
+
+    def set_query(self, query: QueryEmbedding) -> None:
+        """Ask another question; only learned parts that know its model's embeddings hear it."""
+        known, axes = self._realiser.knows(query.model_id), self._realiser.axes
+        self.question = None
+        if known and axes is not None:
+            pooled = torch.from_numpy(query.tokens.astype(np.float32)).mean(dim=0)
+            self.question = axes(pooled.to(axes.mean.device)).detach().cpu().numpy()
+        self._query = torch.from_numpy(query.tokens.astype(np.float32))[None].to(self._device) if known else None
+        self._encode_query()
+
+    def _encode_query(self) -> None:
+        with torch.no_grad():
+            self._query_weights = self._realiser.participation.encode_query(self._query)
+        self._compiled = self._realised = None
+
+    def _move_to(self, device: torch.device) -> None:
+        """Scorers and question follow the texture, which changes its device where hardware gives up."""
+        if device != self._device:
+            self._device = device
+            self._realiser.to(device)
+            self._query = None if self._query is None else self._query.to(device)
+            self._encode_query()
+
+    def compute(self, texture: TextureArray, prior: npt.NDArray[np.float32] | None) -> RelevanceMaps:
+        """Relevance of one picture, not batched, with a `prior` float32 [3, gh, gw]; on the CPU, wherever it was made.
+
+        It is made on the texture's device. Arguments are compared by identity: the same objects give the same result
+        object. Raises NonFiniteError, and DeviceLost where that device has no memory left.
+        """
+        try:
+            return self._made(texture, prior)
+        except torch.OutOfMemoryError as error:
+            reason = str(error).splitlines()[0]
+            raise DeviceLost(f"no memory is left on {texture.channels.device} to score frames: {reason}") from error
+
+    def _made(self, texture: TextureArray, prior: npt.NDArray[np.float32] | None) -> RelevanceMaps:
+        done, same_picture = self._realised, texture is self._texture
+        if done is not None and same_picture and prior is self._prior:
+            return done
+        self._move_to(texture.channels.device)
+        if self._kernel is not None and self._device.type == "cpu":
+            again = done is not None and same_picture
+            compiled = self._made_compiled(self._kernel, texture, prior, same_picture=again)
+            if compiled is not None:
+                self._texture, self._prior, self._realised = texture, prior, compiled
+                return compiled
+        picture_scores = done.scores[None, :2].to(self._device) if done is not None and same_picture else None
+        batch = TextureArray(texture.channels[None], texture.entropy[None])
+        prior_map = None if prior is None else torch.from_numpy(prior)[None].to(self._device)
+        realised = self._realiser(batch, self._query, prior_map, picture_scores, self._query_weights)
+        maps = torch.cat([realised.relevance, realised.scores[0]]).cpu()
+        self._realised = RelevanceMaps(maps[0], maps[1:], realised.weights[0].cpu())
+        self._texture, self._prior = texture, prior
+        return self._realised
+
+    @torch.no_grad()
+    def _made_compiled(
+        self, kernel: ctypes.CDLL, texture: TextureArray, prior: npt.NDArray[np.float32] | None, *, same_picture: bool
+    ) -> RelevanceMaps | None:
+        """The same by the compiled kernel; None where something is not finite."""
+        rows, cols = texture.entropy.shape
+        scores = self._compiled
+        if scores is None or scores.shape != (rows, cols) or scores.is_outdated:
+            scores, same_picture = (
+                CompiledScores(kernel, self._realiser, (rows, cols), self._query, self._query_weights),
+                False,
+            )
+            self._compiled = scores
+        if not same_picture:
+            scores.score(texture)
+        maps = scores.balance(prior)
+        return None if maps is None else RelevanceMaps(*maps)

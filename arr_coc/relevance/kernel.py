@@ -1,0 +1,33 @@
+"""The compiled kernel of channels and scores, `kernels/scores.cpp`; without it, OpenCV, NumPy and torch do the same."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+from arr_coc.ops.kernels import library_or_none, load_library
+
+VERSION = 1
+"""Of the kernel's interface, as `scores_version` of kernels/scores.cpp has it."""
+
+
+def kernel_path() -> Path:
+    """Place of the compiled kernel, whether it is there or not."""
+    return Path(__file__).with_name("scores.abi3.so")
+
+
+@cache
+def load_kernel(path: Path) -> ctypes.CDLL:
+    """The compiled kernel. Raises as `load_library`."""
+    kernel = load_library(path, "the compiled kernel of scores", "scores", VERSION)
+    kernel.scores_channels.argtypes = (ctypes.c_void_p,)
+    kernel.scores_picture.argtypes = (ctypes.c_void_p,) * 4
+    kernel.scores_balance.argtypes = (ctypes.c_void_p,) * 5
+    kernel.scores_channels.restype = kernel.scores_picture.restype = None
+    return kernel
+
+
+def kernel_or_none() -> ctypes.CDLL | None:
+    """The compiled kernel, None where the reference is used. Raises as `library_or_none`."""
+    return library_or_none(lambda: load_kernel(kernel_path()), "frames are scored more slowly than they could be")
