@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 from transformers.cache_utils import Cache, DynamicLayer
 
@@ -164,17 +165,32 @@ def through_layers(
     for index, layer in enumerate(qwen.language_model.layers):
         attention = layer.self_attn
         entering = layer.input_layernorm(hidden)
-        query = attention.q_proj(entering).view(-1, attention.head_dim)
-        key = attention.k_proj(entering).view(-1, attention.head_dim)
-        value = attention.v_proj(entering).view(-1, attention.head_dim)
+        query = row_product(attention.q_proj, entering).view(-1, attention.head_dim)
+        key = row_product(attention.k_proj, entering).view(-1, attention.head_dim)
+        value = row_product(attention.v_proj, entering).view(-1, attention.head_dim)
         if hasattr(attention, "q_norm"):
             query, key = attention.q_norm(query), attention.k_norm(key)
         mixed = attend(index, rotate_native(query, cos, sin), rotate_native(key, cos, sin), value)
-        hidden = hidden + attention.o_proj(mixed.reshape(1, -1))
-        # A mixture of experts wants the batch axis.
-        hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden)[None])[0]
-    logits: torch.Tensor = qwen.model.lm_head(qwen.language_model.norm(hidden))[0]
-    return logits
+        hidden = hidden + row_product(attention.o_proj, mixed.reshape(1, -1))
+        hidden = hidden + _mlp_of_row(layer.mlp, layer.post_attention_layernorm(hidden))
+    return row_product(qwen.model.lm_head, qwen.language_model.norm(hidden))[0]
+
+
+def row_product(linear: Any, row: torch.Tensor) -> torch.Tensor:
+    """`linear` of one row [1, D]. On a CPU in bfloat16 matrix times vector, which reads weights as fast as memory gives
+    them; a product of matrices arranges them anew first."""
+    as_vector = row.dtype == torch.bfloat16 and row.device.type == "cpu" and type(linear) is nn.Linear
+    if not as_vector or linear.bias is not None:
+        product: torch.Tensor = linear(row)
+        return product
+    return torch.mv(linear.weight, row[0])[None]
+
+
+def _mlp_of_row(mlp: Any, row: torch.Tensor) -> torch.Tensor:
+    if not hasattr(mlp, "gate_proj"):  # a mixture of experts, which wants the batch axis
+        mixed: torch.Tensor = mlp(row[None])[0]
+        return mixed
+    return row_product(mlp.down_proj, mlp.act_fn(row_product(mlp.gate_proj, row)) * row_product(mlp.up_proj, row))
 
 
 class SingleTokenStep:

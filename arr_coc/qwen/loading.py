@@ -17,6 +17,7 @@ from arr_coc.errors import ModelError, counted
 from arr_coc.hub import bundled_model_path, download, local_folder
 from arr_coc.layer import load_bundled_layer, load_layer
 from arr_coc.qwen.checkpoint import family_of, read_config
+from arr_coc.qwen.direct_load import load_directly
 from arr_coc.qwen.memory_estimate import ModelSpec
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.qwenvl import QwenVL
@@ -84,7 +85,11 @@ def load_qwen(
     if dtype == "auto" and target.type == "cpu" and device_map is None:
         dtype = dtype_on_cpu(facts)
     with quiet():
-        model = _load_model(folder, model_id, _dtype(dtype), target, device_map)
+        model = None
+        if facts.parameters < LARGE_PARAMETERS and device_map is None:
+            model = _load_small_model(folder, model_id, _dtype(dtype), target)
+        if model is None:
+            model = _load_model(folder, model_id, _dtype(dtype), target, device_map)
         tokenizer = _load_tokenizer(folder, model_id, model.config)
     preprocessing = Preprocessing.read(folder, int(model.config.vision_config.patch_size))
     embeddings = model.get_input_embeddings().weight
@@ -132,10 +137,21 @@ def _dtype(name: str) -> torch.dtype | str:
     return DTYPES[name]
 
 
+def _load_small_model(folder: Path, name: str, dtype: torch.dtype | str, device: torch.device) -> Any | None:
+    """The model where it can be loaded directly; None where `_load_model` has to convert it or says what is wrong."""
+    if isinstance(dtype, str):
+        return None
+    try:
+        model = load_directly(folder, name, dtype)
+        return None if model is None else model.to(device).eval().requires_grad_(False)
+    except (*_UNUSABLE, torch.OutOfMemoryError):
+        return None
+
+
 def _load_model(
     folder: Path, name: str, dtype: torch.dtype | str, device: torch.device, device_map: str | dict[str, Any] | None
 ) -> Any:
-    from transformers import AutoModelForImageTextToText
+    from transformers.models.auto.modeling_auto import AutoModelForImageTextToText
 
     if device_map is not None and importlib.util.find_spec("accelerate") is None:
         raise ModelError("a device map needs accelerate: pip install accelerate")
@@ -199,7 +215,7 @@ def _check_loaded(info: Mapping[str, Any], name: str) -> None:
 
 
 def _load_tokenizer(folder: Path, name: str, config: Any) -> Any:
-    from transformers import AutoTokenizer
+    from transformers.models.auto.tokenization_auto import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

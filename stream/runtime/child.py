@@ -22,6 +22,7 @@ from stream.clock import Clock
 from stream.config import PipelineConfig
 from stream.errors import StageDied
 from stream.events import Restarted
+from stream.runtime.fork_server import ForkedProcess, ForkServer, can_fork
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,14 @@ def python_environment(more: dict[str, str] | None = None) -> dict[str, str]:
     if paths:
         environment["PYTHONPATH"] = os.pathsep.join(paths)
     return environment
+
+
+def start_fork_server() -> ForkServer | None:
+    """Starts a fork server where processes may be forked."""
+    if not can_fork():
+        return None
+    command = python_command("stream.runtime.fork_server")
+    return ForkServer.started(command, python_environment({"OMP_NUM_THREADS": "1"}))
 
 
 class HeartbeatMonitor:
@@ -123,22 +132,35 @@ class ChildProcess:
     The child inherits the descriptors `inherited` and the writing end of a heartbeat, whose number is
     `heartbeat_writer`. It takes the end of its stdin as the end of its parent. It runs in a session of its own, so that
     Ctrl-C reaches only the parent, which decides what follows.
+
+    `forks`, where it is given and can, forks the process, and `preload` imports the module there for the next one.
     """
 
     def __init__(
-        self, name: str, module: str, inherited: Sequence[int] = (), environment: dict[str, str] | None = None
+        self,
+        name: str,
+        module: str,
+        inherited: Sequence[int] = (),
+        environment: dict[str, str] | None = None,
+        *,
+        forks: ForkServer | None = None,
+        preload: bool = False,
     ) -> None:
         self._name = name
         self._heartbeat = HeartbeatMonitor()
         self.heartbeat_writer = self._heartbeat.writer
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `stop`)
-        self._process = subprocess.Popen(
+        passed = (*inherited, self.heartbeat_writer)
+        forked = None
+        if forks is not None:
+            forked = forks.fork(module, self._output.fileno(), passed, environment, preload=preload)
+        self._process: ForkedProcess | subprocess.Popen[bytes] = forked or subprocess.Popen(
             python_command(module),
             stdin=subprocess.PIPE,
             stdout=self._output,
             stderr=self._output,
             env=python_environment(environment),
-            pass_fds=(*inherited, self.heartbeat_writer),
+            pass_fds=passed,
             start_new_session=True,
         )
         self._heartbeat.close_writer()

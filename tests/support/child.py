@@ -19,6 +19,8 @@ def main() -> None:
         Heartbeat(int(rest)).ready()
     if order == "tell":
         print(os.environ["FAKE_CHILD"], flush=True)
+    if order == "modules":
+        print(*sys.modules, flush=True)
     sys.stdin.read()
     if order == "stay":
         threading.Event().wait()

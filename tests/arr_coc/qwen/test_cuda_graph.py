@@ -14,7 +14,15 @@ from torch.utils._pytree import tree_leaves
 from arr_coc.errors import NonFiniteError
 from arr_coc.qwen.attention import PROBED_TOKENS, AttentionProbe
 from arr_coc.qwen.cuda_graph import AHEAD_TOKENS, WARM_UP_STEPS, Capture, CudaGraphStep, DecodeRunner, cuda_graph
-from arr_coc.qwen.decode import ROOM_TOKENS, PrefixCache, PromptPart, SingleTokenStep, decode_one_token, prefill
+from arr_coc.qwen.decode import (
+    ROOM_TOKENS,
+    PrefixCache,
+    PromptPart,
+    SingleTokenStep,
+    decode_one_token,
+    prefill,
+    row_product,
+)
 from arr_coc.qwen.frame_window import FrameWindow
 from arr_coc.qwen.options import AnswerOptions, Decoding, WindowOptions
 from arr_coc.qwen.preprocess import grid_regions
@@ -70,6 +78,44 @@ def test_a_token_through_the_layers_is_the_stock_models(family: str) -> None:
         token = torch.tensor(20 + index)
         stock = decode_one_token(qwen, token, part.position + index, other.kv)
         torch.testing.assert_close(one_token(token), stock, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_a_token_in_bfloat16_is_the_stock_models(family: str) -> None:
+    """A weight of bfloat16 times a vector is added up in float32, so a product differs in its last bit at most."""
+    qwen = tiny_qwen(family)
+    qwen.model.to(torch.bfloat16)
+    _, part, cache = prompted(qwen)
+    _, _, other = prompted(qwen)
+    one_token = SingleTokenStep(qwen, part.position, cache.kv)
+    for index in range(8):
+        token = torch.tensor(20 + index)
+        stock = decode_one_token(qwen, token, part.position + index, other.kv)
+        torch.testing.assert_close(one_token(token), stock, atol=0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+@torch.inference_mode()
+def test_a_product_of_one_row_is_the_linear_layers(dtype: torch.dtype, bias: bool) -> None:
+    torch.manual_seed(0)
+    linear, row = torch.nn.Linear(96, 80, bias=bias).to(dtype), torch.randn(1, 96).to(dtype)
+    exact = row.double() @ linear.weight.double().T + (linear.bias.double() if bias else 0)
+    torch.testing.assert_close(row_product(linear, row).double(), exact, atol=1e-3, rtol=2**-7)
+
+
+@torch.inference_mode()
+def test_a_changed_linear_layer_is_called() -> None:
+    """An adapter's product is not that of its weight."""
+
+    class Doubled(torch.nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(rows)
+
+    linear = Doubled(8, 4, bias=False).bfloat16()
+    row = torch.ones(1, 8).bfloat16()
+    assert torch.equal(row_product(linear, row), linear(row))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -246,6 +246,7 @@ def test_a_package_that_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch
     def lack(*_: Any, **__: Any) -> None:
         raise ImportError("needs something")
 
+    monkeypatch.setattr(loading, "load_directly", lack)
     monkeypatch.setattr("transformers.AutoModelForImageTextToText.from_pretrained", lack)
     with pytest.raises(ModelError, match="because a package is missing: needs something; install it"):
         load_qwen(folder)
@@ -262,6 +263,7 @@ def test_too_little_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     def full(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("out of memory")
 
+    monkeypatch.setattr(loading, "load_directly", full)
     monkeypatch.setattr("transformers.AutoModelForImageTextToText.from_pretrained", full)
     with pytest.raises(ModelError, match="does not fit into the memory of cpu"):
         load_qwen(folder, device="cpu")

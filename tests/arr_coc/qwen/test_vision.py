@@ -9,7 +9,14 @@ import torch
 
 from arr_coc.errors import ShapeError
 from arr_coc.qwen.preprocess import PixelNormalisation, fit_tiles, grid_regions, to_patches, to_tiles
-from arr_coc.qwen.vision import AttentionWindows, CachedAttentionWindows, encode_regions
+from arr_coc.qwen.qwenvl import rotate
+from arr_coc.qwen.vision import (
+    BLOCK_NUMBERS,
+    AttentionWindows,
+    CachedAttentionWindows,
+    encode_regions,
+    rotate_patches,
+)
 from arr_coc.types import TileGrid
 from tests.support.models import FAMILIES, tiny_model
 
@@ -159,3 +166,23 @@ def test_some_asking_get_what_they_got_among_all() -> None:
     asked = query[0].unflatten(0, (-1, 4))[asking].flatten(0, 1)[None]
     got = windows.to(torch.device("cpu")).attend(asked, kept_key, kept_value)
     torch.testing.assert_close(got[0].unflatten(0, (-1, 4)), expected[asking], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("batch", "patches"), [(1, 1), (1, 90), (3, 40)])
+def test_patches_are_rotated_in_blocks_to_the_same_numbers(dtype: torch.dtype, batch: int, patches: int) -> None:
+    torch.manual_seed(0)
+    rows = torch.randn(batch, patches, 3, 8, 128).to(dtype)[:, :, :2]
+    assert patches == 1 or rows.numel() > 2 * BLOCK_NUMBERS, "several blocks"
+    angles = torch.randn(batch, patches, 1, 1, 128)
+    assert torch.equal(rotate_patches(rows, angles.cos(), angles.sin()), rotate(rows, angles.cos(), angles.sin()))
+
+
+def test_a_gradient_passes_through_the_rotation() -> None:
+    rows = torch.randn(1, 8, 2, 2, 16, requires_grad=True)
+    angles = torch.randn(1, 8, 1, 1, 16)
+    rotate_patches(rows, angles.cos(), angles.sin()).square().sum().backward()
+    assert rows.grad is not None
+    assert rows.grad.abs().min() > 0
+    with torch.no_grad():
+        assert not rotate_patches(rows, angles.cos(), angles.sin()).requires_grad

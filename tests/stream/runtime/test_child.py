@@ -25,19 +25,36 @@ from stream.runtime.child import (
     HeartbeatMonitor,
     ProcessSupervisor,
     RestartPolicy,
+    start_fork_server,
 )
+from stream.runtime.fork_server import ForkServer, can_fork
 from tests.support.clock import FakeClock
 from tests.support.network import LIMIT_S, until
 
 MakeChild = Callable[..., ChildProcess]
 
 
+@pytest.fixture(scope="module", params=["started", "forked"])
+def forks(request: pytest.FixtureRequest) -> Iterator[ForkServer | None]:
+    """A fork server, or none: a child is the same either way."""
+    if request.param == "started":
+        yield None
+        return
+    if not can_fork():
+        pytest.skip("processes are not forked on this system, or beside its GPU driver")
+    server = start_fork_server()
+    assert server is not None
+    with server:
+        yield server
+
+
 @pytest.fixture
-def make() -> Iterator[MakeChild]:
+def make(forks: ForkServer | None) -> Iterator[MakeChild]:
     made: list[ChildProcess] = []
 
     def one(order: str = "", **environment: str) -> ChildProcess:
-        child = ChildProcess("answer", "tests.support.child", environment=environment)
+        child = ChildProcess("answer", "tests.support.child", environment=environment, forks=forks)
+        assert (psutil.Process(child.pid).ppid() == os.getpid()) == (forks is None)
         made.append(child)
         if order:
             child.send_line(order.encode())
@@ -46,7 +63,8 @@ def make() -> Iterator[MakeChild]:
     yield one
     for child in made:
         child.stop()
-    assert psutil.Process().children() == []
+    server = [] if forks is None else [forks.pid]
+    assert [child.pid for child in psutil.Process().children(recursive=True)] == server
 
 
 def death_of(child: ChildProcess) -> StageDied:

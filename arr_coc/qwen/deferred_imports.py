@@ -1,0 +1,197 @@
+"""Import of transformers without what answering needs none of: the compiler, the distributed and the unused half.
+
+`import transformers.modeling_utils` takes longer than `import torch`. Most of it is spent on torch's compiler, on
+torch.distributed, on accelerate and on a list of all models made from two thousand files. Here these are put off until
+something in them is asked for. Answers are the same; a version that needs more of them at once imports it at once.
+
+The process that did this has no tensor parallelism and no device maps by transformers, and what transformers marks for
+the compiler meanwhile is not marked.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+COMPILER = "torch._dynamo"
+LIBRARY = "transformers"
+MODELS = "transformers.models"
+
+MASK_HELPER = "torch._dynamo._trace_wrapped_higher_order_op"
+"""Module of the compiler from which transformers takes a class for its masks; it needs nothing else of it."""
+
+
+@contextmanager
+def deferred_imports() -> Iterator[None]:
+    """Imports of transformers inside the block leave out what a loaded model does not need.
+
+    For a process that loads models whole, on one device, and compiles nothing. It changes nothing where transformers
+    has been imported before.
+    """
+    if LIBRARY in sys.modules:
+        yield
+        return
+    _defer_library()
+    if COMPILER in sys.modules:
+        yield
+        return
+    compiler = DeferredCompiler()
+    try:
+        yield
+    finally:
+        compiler.remove()
+
+
+class DeferredListing(ModuleType):
+    """Package that only lists what its modules hold, and is listed when something is asked for that is no module."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        spec = find_spec(name)
+        assert spec is not None, f"{name} is not installed"
+        self.__spec__, self.__loader__, self.__package__, self.__file__ = spec, spec.loader, name, spec.origin
+        self.__path__ = list(spec.submodule_search_locations or ())
+        self._began = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__version__":
+            return importlib.metadata.version(LIBRARY)
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        if find_spec(f"{self.__name__}.{name}") is not None:
+            return importlib.import_module(f"{self.__name__}.{name}")
+        if not self._began:
+            self._began = True
+            assert self.__loader__ is not None
+            self.__loader__.exec_module(self)  # type: ignore[attr-defined]
+        listed = sys.modules[self.__name__]  # its own code may have put another module in its place
+        if listed is self:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return getattr(listed, name)
+
+
+class DeferredCompiler(ModuleType):
+    """Stand-in of torch's compiler, until it is removed or something of the compiler itself is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(COMPILER)
+        spec = find_spec(COMPILER)
+        assert spec is not None, "torch is whole"
+        self.__spec__, self.__package__ = spec, COMPILER
+        self.__path__ = list(spec.submodule_search_locations or ())
+        self._finder = _CompilerFinder(self)
+        self._torch = sys.modules["torch"]
+        vars(self._torch)["_dynamo"] = self
+        sys.modules[COMPILER] = self
+        importlib.import_module(MASK_HELPER)
+        sys.meta_path.insert(0, self._finder)
+
+    def remove(self) -> None:
+        """Leaves the place to the compiler itself. May be called twice."""
+        if sys.modules.get(COMPILER) is self:
+            sys.meta_path.remove(self._finder)
+            del sys.modules[COMPILER], vars(self._torch)["_dynamo"]
+
+    def disable(self, function: Any = None, recursive: bool = True, **options: Any) -> Callable[..., Any]:
+        """Stands for the compiler's own: without one, nothing has to be kept from it."""
+        if function is None:
+            return functools.partial(self.disable, recursive=recursive, **options)
+
+        @functools.wraps(function)
+        def call(*args: Any, **keywords: Any) -> Any:
+            compiler = sys.modules.get(COMPILER, self)
+            if compiler is self:
+                return function(*args, **keywords)
+            return compiler.disable(function, recursive, **options)(*args, **keywords)
+
+        return call
+
+    def allow_in_graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Leaves a function as it is."""
+        return function
+
+    assume_constant_result = allow_in_graph
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(f"module {COMPILER!r} has no attribute {name!r}")
+        self.remove()
+        return getattr(importlib.import_module(COMPILER), name)
+
+
+class _CompilerFinder(MetaPathFinder, Loader):
+    """Imports the compiler itself before any other of its modules."""
+
+    def __init__(self, stand_in: DeferredCompiler) -> None:
+        self._stand_in = stand_in
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not name.startswith(f"{COMPILER}."):
+            return None
+        self._stand_in.remove()
+        importlib.import_module(COMPILER)
+        return ModuleSpec(name, self) if name in sys.modules else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return sys.modules[spec.name]  # the compiler has imported it
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+def _defer_library() -> None:
+    import torch
+
+    library = _put(LIBRARY)
+    import_utils = importlib.import_module("transformers.utils.import_utils")
+    _answer_no(import_utils, "is_torch_distributed_available", _without(torch.distributed.__dict__, "is_available"))
+    _answer_no(import_utils, "is_accelerate_available", _without(sys.modules, "accelerate"))
+    kernels = find_spec("kernels")
+    if kernels is not None and kernels.origin is None:  # a folder of that name, whose package is sought in all others
+        _answer_no(import_utils, "is_kernels_available", _without(sys.modules, "kernels"))
+    for module in (import_utils, sys.modules["transformers.utils"]):
+        if hasattr(module, "direct_transformers_import"):
+            vars(module)["direct_transformers_import"] = lambda *_args, **_options: library
+    _put(MODELS)
+
+
+def _put(name: str) -> DeferredListing:
+    package = DeferredListing(name)
+    sys.modules[name] = package
+    parent, _, last = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], last, package)
+    return package
+
+
+@contextmanager
+def _without(names: dict[str, Any], name: str) -> Iterator[None]:
+    """Takes a module, or a function that tells whether there is one, for absent inside the block."""
+    there, before = name in names, names.get(name)
+    names[name] = (lambda: False) if callable(before) else None
+    try:
+        yield
+    finally:
+        if there:
+            names[name] = before
+        else:
+            del names[name]
+
+
+def _answer_no(module: ModuleType, question: str, absent: Any) -> None:
+    """Asks transformers whether a package is there while it seems absent; it remembers the answer."""
+    asked: Any = getattr(module, question, None)
+    with absent:
+        if hasattr(asked, "cache_info"):
+            asked()

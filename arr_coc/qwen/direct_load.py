@@ -1,0 +1,55 @@
+"""Load of a small model without torch's meta device, which would import the compiler's mathematics first.
+
+`from_pretrained` builds a model without memory and fills it. For gigabytes that is right; for a small model the import
+takes several times as long as reading the weights.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from arr_coc.qwen.weight_files import weight_files
+
+TIED = "lm_head.weight"
+"""Weight that a checkpoint may leave out, because it is the embeddings."""
+
+
+def load_directly(folder: Path, name: str, dtype: torch.dtype) -> Any | None:
+    """Builds the model of a folder on the CPU with its weights in it, of this dtype.
+
+    None where its weights are not the model's own, name by name and shape by shape, or are quantised:
+    `from_pretrained` knows how to convert them, or says what is wrong.
+    """
+    from transformers.generation.configuration_utils import GenerationConfig
+    from transformers.initialization import no_init_weights
+    from transformers.models.auto.configuration_auto import AutoConfig
+    from transformers.models.auto.modeling_auto import AutoModelForImageTextToText
+
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    if getattr(config, "quantization_config", None) is not None:
+        return None
+    with no_init_weights():
+        model = AutoModelForImageTextToText.from_config(config, dtype=dtype, trust_remote_code=False)
+    weights = {key: value for path in weight_files(folder, name) for key, value in load_file(path).items()}
+    if not _fit(model, weights):
+        return None
+    model.load_state_dict({key: value.to(dtype) for key, value in weights.items()}, strict=False, assign=True)
+    model.tie_weights()
+    if TIED not in weights and model.lm_head.weight is not model.get_input_embeddings().weight:
+        return None
+    if (folder / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    return model
+
+
+def _fit(model: Any, weights: dict[str, torch.Tensor]) -> bool:
+    """Whether these are the model's weights, but for an output that is tied."""
+    wanted = {key: value.shape for key, value in model.state_dict().items()}
+    found = {key: value.shape for key, value in weights.items()}
+    return wanted in (found, {TIED: wanted.get(TIED)} | found) and all(
+        value.is_floating_point() for value in weights.values()
+    )

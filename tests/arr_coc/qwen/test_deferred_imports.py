@@ -1,0 +1,85 @@
+"""Deferred imports: what stays out of a process that answers, and that all of it is there once it is asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+HEAVY = ("sympy", "accelerate", "torch._dynamo.eval_frame", "torch.distributed.tensor", "torch._inductor")
+
+LOAD = """
+import sys
+from arr_coc.qwen.deferred_imports import deferred_imports
+with deferred_imports():
+    from arr_coc.qwen.loading import load_qwen
+    from arr_coc.qwen.session import AnswerSession
+    qwen = load_qwen()
+"""
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_loading_a_model_leaves_the_heavy_packages_out() -> None:
+    loaded = run(LOAD + "print(*sys.modules)").split()
+    assert "transformers.modeling_utils" in loaded
+    assert not set(HEAVY) & set(loaded)
+
+
+def test_what_was_left_out_is_there_when_it_is_asked_for() -> None:
+    """The library's list of models, its version, and torch's compiler, which also compiles what was loaded before."""
+    later = """
+import importlib.metadata, torch, transformers
+from transformers import Qwen3VLConfig, __version__
+assert transformers.__version__ == __version__ == importlib.metadata.version("transformers")
+assert transformers.Qwen3VLForConditionalGeneration is type(qwen.model)
+assert transformers.models.qwen3_vl.Qwen3VLConfig is Qwen3VLConfig is type(qwen.model.config)
+for name in ("NoSuchModel", "__no_such__"):
+    for module in (transformers, transformers.models):
+        assert not hasattr(module, name)
+mlp = qwen.language_model.layers[0].mlp
+rows = torch.ones(2, qwen.language_model.embed_tokens.weight.shape[1])
+torch.testing.assert_close(torch.compile(mlp, backend="eager")(rows), mlp(rows))
+assert type(torch._dynamo).__name__ == "module"
+"""
+    run(LOAD + later)
+
+
+def test_the_compiler_comes_at_once_where_it_is_asked_for_inside() -> None:
+    for asked in ("import torch._dynamo.utils", "import torch; torch._dynamo.config.verbose"):
+        inside = f"""
+import sys
+from arr_coc.qwen.deferred_imports import deferred_imports
+import torch
+with deferred_imports():
+    marked = []
+    @torch.compiler.disable
+    def plain(x):
+        marked.append(torch.compiler.is_compiling())
+        return x + 1
+    assert plain(1) == 2
+    {asked}
+    assert type(sys.modules["torch._dynamo"]).__name__ == "module"
+    assert sys.modules["torch._dynamo.utils"] is torch._dynamo.utils
+graph = torch.compile(lambda x: plain(x.sin()), backend="eager")
+torch.testing.assert_close(graph(torch.ones(2)), torch.ones(2).sin() + 1)
+assert marked == [False, False], marked
+"""
+        run(inside)
+
+
+def test_a_process_that_has_imported_transformers_stays_as_it_is() -> None:
+    run("""
+import transformers, sys
+from arr_coc.qwen.deferred_imports import deferred_imports
+before = dict(sys.modules)
+with deferred_imports():
+    assert sys.modules["transformers"] is before["transformers"]
+    assert sys.modules.get("torch._dynamo") is before.get("torch._dynamo")
+""")

@@ -1,0 +1,181 @@
+"""Fork server: what its processes share, how they end, and what happens without it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import psutil
+import pytest
+
+from stream.runtime import fork_server
+from stream.runtime.child import ChildProcess, start_fork_server
+from stream.runtime.fork_server import ForkedProcess, ForkServer, can_fork
+from tests.support.network import until
+
+ROOT = Path(__file__).resolve().parents[3]
+
+pytestmark = pytest.mark.skipif(not can_fork(), reason="processes are not forked here")
+
+
+@pytest.fixture
+def server() -> Iterator[ForkServer]:
+    started = start_fork_server()
+    assert started is not None
+    with started:
+        yield started
+
+
+class Children:
+    """Children of one server, and the file that they print to."""
+
+    def __init__(self, server: ForkServer, output: IO[bytes]) -> None:
+        self.output = output
+        self._server = server
+        self._made: list[ForkedProcess] = []
+
+    def fork(self, order: str, inherited: tuple[int, ...] = ()) -> ForkedProcess:
+        process = self._server.fork("tests.support.child", self.output.fileno(), inherited)
+        assert process is not None
+        self._made.append(process)
+        assert process.stdin is not None
+        process.stdin.write(f"{order}\n".encode())
+        process.stdin.flush()
+        return process
+
+    def close(self) -> None:
+        for process in self._made:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+            process.wait(60)
+
+
+@pytest.fixture
+def children(server: ForkServer, tmp_path: Path) -> Iterator[Children]:
+    with (tmp_path / "output").open("w+b") as file, contextlib.closing(Children(server, file)) as made:
+        yield made
+
+
+def ended(process: ForkedProcess) -> int:
+    until(lambda: process.poll() is not None)
+    assert process.returncode is not None
+    return process.returncode
+
+
+def test_what_was_imported_is_there_at_once_and_a_child_leaves_nothing(server: ForkServer, children: Children) -> None:
+    first, second = children.fork("modules"), children.fork("exit 7 done")
+    assert ended(second) == 7
+    assert first.poll() is None
+    assert first.stdin is not None
+    first.stdin.close()
+    assert ended(first) == 0
+    children.output.seek(0)
+    printed = children.output.read().decode().split()
+    assert {"torch", "arr_coc.layer", "done"} <= set(printed)
+    assert "stream.runtime.pipeline" not in printed
+    assert psutil.Process(server.pid).children() == []
+
+
+def test_a_child_holds_its_own_descriptors_and_no_others(server: ForkServer, children: Children) -> None:
+    read, write = os.pipe()
+    other = children.fork("wait")
+    process = children.fork("wait", (write,))
+    until(lambda: str(write) in os.listdir(f"/proc/{process.pid}/fd"))
+    low = {int(name) for name in os.listdir(f"/proc/{process.pid}/fd")} & set(range(100))
+    assert low == {0, 1, 2, write}
+    os.close(write)
+    assert other.stdin is not None
+    other.stdin.close()
+    assert ended(other) == 0, "another child holds its stdin"
+    process.kill()
+    assert ended(process) == -signal.SIGKILL
+    assert os.read(read, 1) == b"", "another process holds what only the child was given"
+    os.close(read)
+
+
+def test_waiting_has_a_limit(server: ForkServer, children: Children) -> None:
+    process = children.fork("wait")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.01)
+    process.kill()
+    assert process.wait(60) == -signal.SIGKILL
+    process.kill()
+
+
+def test_children_outlive_a_server_that_dies(server: ForkServer, children: Children) -> None:
+    process = children.fork("wait")
+    os.kill(server.pid, signal.SIGKILL)
+    assert server.fork("tests.support.child", children.output.fileno()) is None
+    assert process.poll() is None
+    assert psutil.Process(process.pid).is_running()
+    assert process.stdin is not None
+    process.stdin.close()
+    assert ended(process) == -signal.SIGKILL, "nobody can tell how it ended"
+    child = ChildProcess("answer", "tests.support.child", forks=server)
+    assert psutil.Process(child.pid).ppid() == os.getpid(), "it was started afresh"
+    child.stop()
+
+
+def test_a_server_goes_with_its_client(server: ForkServer) -> None:
+    seen = psutil.Process(server.pid)
+    server._connection.close()
+    seen.wait(60)
+
+
+def test_a_descriptor_that_the_server_needs_is_not_taken(server: ForkServer, children: Children) -> None:
+    taken = int(max(os.listdir(f"/proc/{server.pid}/fd"), key=int)) if children.fork("exit 0") else 0
+    own = os.dup2(children.output.fileno(), taken)
+    assert server.fork("tests.support.child", children.output.fileno(), (own,)) is None
+    os.close(own)
+    assert ended(children.fork("exit 4")) == 4, "the next one is forked"
+
+
+def test_nothing_is_split_off_once_torch_has_been_imported() -> None:
+    importlib.import_module("torch")
+    assert ForkServer.split_off() is None
+
+
+def test_nothing_is_forked_beside_a_gpu_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_server, "GPU_DRIVERS", (str(tmp_path),))
+    assert not can_fork()
+    assert start_fork_server() is None
+
+
+SPLIT = """
+import logging, os, sys
+from stream.runtime.fork_server import ForkServer
+logging.basicConfig()
+kept = open(sys.argv[1], "w+b")
+with ForkServer.split_off() as server:
+    assert "torch" in sys.modules
+    assert ForkServer.split_off() is None
+    process = server.fork("tests.support.child", kept.fileno())
+    process.stdin.write(b"exit 5 done\\n")
+    process.stdin.flush()
+    assert process.wait(60) == 5
+    for name in os.listdir(f"/proc/{server.pid}/fd"):
+        assert os.readlink(f"/proc/{server.pid}/fd/{name}") != sys.argv[1]
+    process.stdin.close()
+    assert os.getsid(server.pid) != os.getsid(0)
+kept.seek(0)
+assert kept.read() == b"done\\n"
+try:
+    os.waitpid(-1, 0)
+except ChildProcessError:
+    print("no child is left")
+"""
+
+
+def test_a_server_is_split_off_the_process_itself(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SPLIT, str(tmp_path / "kept")], capture_output=True, text=True, cwd=ROOT, timeout=300
+    )
+    assert (done.stdout, done.returncode) == ("no child is left\n", 0), done.stderr[-2000:]
