@@ -17,6 +17,7 @@ from typing import Literal
 from arr_coc.errors import counted
 from stream.errors import TransportError
 from stream.runtime.child import python_command, python_environment
+from stream.web.access import LIBRARIES, missing_libraries
 
 State = Literal["works", "absent", "broken"]
 
@@ -94,6 +95,20 @@ def decoders(found: dict[str, bool] | None = None) -> DiagnosticCheck:
     return _each("decoders", found, "absent" if found.get("H.264", True) else "broken")
 
 
+def hardware_decoding(found: dict[str, str | None] | None = None) -> DiagnosticCheck:
+    """Check which devices decode video; runs do without."""
+    if found is None:
+        from stream.sources.hardware import working_devices
+
+        found = working_devices()
+    works = [device for device, failure in found.items() if failure is None]
+    if works:
+        return DiagnosticCheck("hardware", "works", f"{', '.join(works)} decodes video, if capture.decoder says so")
+    reasons = "; ".join(f"{device}: {failure}" for device, failure in found.items())
+    remedy = "install the driver of the graphics card, or leave capture.decoder at software"
+    return DiagnosticCheck("hardware", "absent", f"no device decodes video ({reasons})", remedy)
+
+
 def heatmaps(works: bool | None = None) -> DiagnosticCheck:
     """Check that FFmpeg encodes heat maps."""
     if works is None:
@@ -128,6 +143,15 @@ def plots() -> DiagnosticCheck:
     if find_spec("matplotlib") is None:
         return DiagnosticCheck("plots", "absent", "no matplotlib, so no bench --png", "pip install matplotlib")
     return DiagnosticCheck("plots", "works", f"matplotlib {version('matplotlib')}")
+
+
+def web_page() -> DiagnosticCheck:
+    """Check for the libraries that serve the web page."""
+    missing = missing_libraries()
+    if missing:
+        found = f"no {', '.join(missing)}, so no watch --web"
+        return DiagnosticCheck("web page", "absent", found, "pip install 'arr-coc-stream[web]'")
+    return DiagnosticCheck("web page", "works", ", ".join(f"{name} {version(name)}" for name in LIBRARIES))
 
 
 def sockets() -> DiagnosticCheck:
@@ -201,7 +225,8 @@ def texture(
     except subprocess.TimeoutExpired:
         return DiagnosticCheck(part, state, f"did not open within {limit_s:g} s", NEWER_DRIVER)
     if done.returncode == 0:
-        return DiagnosticCheck(part, "works", done.stdout.strip())
+        found, _, remedy = done.stdout.strip().partition("\n")
+        return DiagnosticCheck(part, "works", found, remedy or None)
     if done.returncode < 0:
         return DiagnosticCheck(part, state, f"crashed: {signal.Signals(-done.returncode).name}", NEWER_DRIVER)
     said = done.stdout.splitlines() or [(done.stderr.splitlines() or ["failed"])[-1], ""]

@@ -21,6 +21,7 @@ from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.sources.address import redacted, scheme_of, scrubbed
 from stream.sources.checks import more_than
+from stream.sources.hardware import HardwareDecoding
 
 PLAYLISTS = frozenset({"hls", "dash", "webm_dash_manifest", "concat", "sdp", "imf", "hds", "smoothstreaming", "lavfi"})
 """Demuxers whose content names what is to be opened next."""
@@ -252,32 +253,36 @@ class LiveTarget:
     """Live source that can be opened, and opened again.
 
     `name` holds no secrets, `too_slow` says why nothing came within a time limit, and `paced` that pictures come in
-    bursts, and are handed on at the pace of their PTS.
+    bursts, and are handed on at the pace of their PTS. `hardware` chose the decoder; None is software.
     """
 
     name: str
     open: Open
     too_slow: Callable[[float], FailureAdvice] = too_slow
     paced: bool = False
+    hardware: HardwareDecoding | None = None
 
 
 def network_target(address: str, config: CaptureConfig) -> LiveTarget:
     """Return the target for an address on a network."""
     name = redacted(address)
+    hardware = HardwareDecoding(config, name)
 
     def open_it(limit_s: float) -> av.container.InputContainer:
         options = {**network_options(address, config), **address_options(scheme_of(address) or "", config)}
         timeout = (limit_s, config.stall_s / 2 if scheme_of(address) in _RESUMABLE else config.stall_s)
         start_s = time.monotonic()
         try:
-            return av.open(address, options=options, timeout=timeout, metadata_errors="replace")
+            return av.open(
+                address, options=options, timeout=timeout, metadata_errors="replace", hwaccel=hardware.accelerator
+            )
         except av.FFmpegError as error:
             advice = network_failure(error, time.monotonic() - start_s, limit_s)
         except ValueError as error:
             advice = FailureAdvice(f"cannot be opened: {scrubbed(str(error), address)}", "check the address")
         raise cannot(name, advice)
 
-    return LiveTarget(name, open_it)
+    return LiveTarget(name, open_it, hardware=hardware)
 
 
 def camera_target(device: str, config: CaptureConfig) -> LiveTarget:

@@ -18,6 +18,7 @@ from stream.errors import SourceError
 from stream.media import SkippedItem, SourceInfo
 from stream.sources.checks import check_file
 from stream.sources.connection import decoder_options, decoding_failure, file_options
+from stream.sources.hardware import HardwareDecoding
 from stream.sources.motion_vectors import EXPORT_VECTORS
 from stream.sources.planes import quarter_turns
 from stream.sources.timing import MediaTimeline
@@ -93,14 +94,16 @@ _MATROSKA_END = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 """The tag DURATION of a Matroska track: the time of its end."""
 
 
-def open_container(path: Path, config: CaptureConfig) -> av.container.InputContainer:
+def open_container(path: Path, config: CaptureConfig, hardware: HardwareDecoding) -> av.container.InputContainer:
     """Open a file for reading, and nothing that it may name.
 
     Raises SourceNotFound where there is none, SourceError where FFmpeg cannot read it, or may not.
     """
     check_file(path, config.max_pixels)
     try:
-        container = av.open(f"file:{path}", options=file_options(config), metadata_errors="replace")
+        container = av.open(
+            f"file:{path}", options=file_options(config), metadata_errors="replace", hwaccel=hardware.accelerator
+        )
     except av.FFmpegError as error:
         raise _not_a_video(path, error.strerror or str(error)) from error
     if container.format.name in TEXT_DEMUXERS:
@@ -209,8 +212,9 @@ def source_info(
     live: bool,
     duration_ns: int | None = None,
     frames: int | None = None,
+    device: str | None = None,
 ) -> SourceInfo:
-    """Return what a stream declares, and what its first frame shows."""
+    """Return what a stream declares, and what its first frame shows. `device`: the hardware that decodes it, if any."""
     rate = rate_of(stream)
     turned = quarter_turns(first.rotation) % 2 == 1
     return SourceInfo(
@@ -221,7 +225,7 @@ def source_info(
         duration_ns=duration_ns,
         frames=frames,
         live=live,
-        codec=stream.codec_context.name,
+        codec=stream.codec_context.name + (f" on {device}" if device else ""),
         pixel_format=first.format.name,
         rotation=first.rotation,
     )
@@ -305,7 +309,7 @@ class VideoDecoder:
         self._losses = LossTracker()
         self._max_pixels = max_pixels
         context = stream.codec_context
-        self._one_thread = context.width * context.height <= ONE_THREAD_MAX_PX
+        self._one_thread = context.is_hwaccel or context.width * context.height <= ONE_THREAD_MAX_PX
         context.options = {**decoder_options(max_pixels), **EXPORT_VECTORS}
         context.thread_type = "AUTO"
         context.thread_count = 1 if self._one_thread else LARGE_PICTURE_THREADS

@@ -52,7 +52,7 @@ def open_network(address: str, config: CaptureConfig, clock: Clock) -> Source:
     container = opened_within(target, config.open_timeout_s)
     took_s = time.monotonic() - start_s
     if scheme_of(address) in _MAYBE_FILES and not is_endless(container):
-        return PrefetchSource(WebFileSource(container, target.name, config, clock))
+        return PrefetchSource(WebFileSource(container, target.name, config, clock, target.hardware))
     return LiveSource(replace(target, paced=container.format.name == "hls"), config, clock, container, took_s)
 
 

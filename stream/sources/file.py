@@ -34,6 +34,7 @@ from stream.sources.decoder import (
     video_stream,
 )
 from stream.sources.fit import FrameFitter, FrameFormat
+from stream.sources.hardware import HardwareDecoding
 from stream.sources.planes import to_planes
 from stream.sources.timing import MediaTimeline
 
@@ -57,7 +58,14 @@ class ContainerSource(Source):
 
     _remedy = "check the file, or convert it"
 
-    def __init__(self, container: av.container.InputContainer, name: str, config: CaptureConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        container: av.container.InputContainer,
+        name: str,
+        config: CaptureConfig,
+        clock: Clock,
+        hardware: HardwareDecoding | None = None,
+    ) -> None:
         """Owns the container from here on. Raises SourceError, or ConfigError for a `capture.size` beyond measure."""
         self._container = container
         self._name = name
@@ -81,6 +89,7 @@ class ContainerSource(Source):
                 live=False,
                 duration_ns=duration_ns_of(container, self._stream),
                 frames=self._stream.frames or None,
+                device=None if hardware is None else hardware.device_of(self._stream),
             )
         except BaseException:
             self._container.close()
@@ -211,7 +220,8 @@ class FileSource(ContainerSource):
 
     def __init__(self, path: Path, config: CaptureConfig, clock: Clock) -> None:
         """Raises SourceNotFound, SourceError, or ConfigError for a `capture.size` beyond measure."""
-        super().__init__(open_container(path, config), str(path), config, clock)
+        hardware = HardwareDecoding(config, str(path))
+        super().__init__(open_container(path, config, hardware), str(path), config, clock, hardware)
 
 
 NAME = "standard input"
@@ -233,14 +243,17 @@ class StdinSource(ContainerSource):
     def __init__(self, config: CaptureConfig, clock: Clock, descriptor: int = 0) -> None:
         """Waits for the first frame. Raises SourceError, or ConfigError for a `capture.size` beyond measure."""
         self._reader = _reader(descriptor)
+        hardware = HardwareDecoding(config, NAME)
         try:
-            container = av.open(self._reader, options=file_options(config), metadata_errors="replace")
+            container = av.open(
+                self._reader, options=file_options(config), metadata_errors="replace", hwaccel=hardware.accelerator
+            )
         except av.FFmpegError as error:
             raise _unreadable(self._reader, error.strerror or str(error)) from error
         if container.format.name in TEXT_DEMUXERS:
             container.close()
             raise _unreadable(self._reader, "it looks like text")
-        super().__init__(container, NAME, config, clock)
+        super().__init__(container, NAME, config, clock, hardware)
 
     def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame]:
         """As for a file; where `should_stop` says so, a wait for the writer counts as the end."""

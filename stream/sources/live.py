@@ -71,7 +71,8 @@ class LiveDecoder:
         context = stream.codec_context
         context.options = {**decoder_options(config.max_pixels), **EXPORT_VECTORS}
         context.thread_type = "SLICE"
-        context.thread_count = 1 if context.width * context.height <= ONE_THREAD_MAX_PX else LARGE_PICTURE_THREADS
+        one_thread = context.is_hwaccel or context.width * context.height <= ONE_THREAD_MAX_PX
+        context.thread_count = 1 if one_thread else LARGE_PICTURE_THREADS
 
     def frames(self, first_within_s: float) -> Iterator[av.VideoFrame]:
         """Pictures as they come; ends when `stop` is set.
@@ -190,11 +191,13 @@ class ReconnectingReader(ReaderThread):
                 raise
             return str(error)
         self.timeline.connected(stream.time_base, rate_of(stream))
+        hardware = self._target.hardware
+        device = None if hardware is None else hardware.device_of(stream)
         try:
             decoder = LiveDecoder(container, stream, self._config, self._clock, self._stopping)
             for frame in decoder.frames(self._first_within_s):
                 if self.info is None:
-                    self.info = source_info(self._target.name, stream, frame, live=True)
+                    self.info = source_info(self._target.name, stream, frame, live=True, device=device)
                     self._first_within_s = max(self._config.stall_s, self._config.open_timeout_s)
                     self.ready.set()
                 self._hand_over(frame, decoder)

@@ -95,6 +95,15 @@ class TestSoftware:
         none = system.decoders(dict.fromkeys(every, False))
         assert (none.state, none.found.partition(";")[0]) == ("broken", "none")
 
+    def test_hardware_decoding(self) -> None:
+        some = system.hardware_decoding({"cuda": None, "vaapi": "it is off"})
+        assert (some.state, some.found) == ("works", "cuda decodes video, if capture.decoder says so")
+        none = system.hardware_decoding({"cuda": "operation not permitted", "vaapi": "it is off"})
+        assert (none.state, none.found) == (
+            "absent",
+            "no device decodes video (cuda: operation not permitted; vaapi: it is off)",
+        )
+
     def test_heat_maps_network_and_plots(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert system.heatmaps(True).state == "works"
         assert system.heatmaps(False).state == "absent"
@@ -103,6 +112,12 @@ class TestSoftware:
         assert system.network({"rtsp": False}).found == "none; not rtsp"
         monkeypatch.setattr(system, "find_spec", lambda name: None)
         assert system.plots().remedy == "pip install matplotlib"
+
+    def test_the_web_page(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert system.web_page().found.startswith("starlette ")
+        monkeypatch.setattr(system, "missing_libraries", lambda: ["uvicorn"])
+        check = system.web_page()
+        assert (check.state, check.remedy) == ("absent", "pip install 'arr-coc-stream[web]'")
 
     def test_sockets(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert system.sockets().state == "works"
@@ -150,7 +165,14 @@ class TestHardware:
         assert system.cameras().found == "this FFmpeg has no V4L2"
 
     def test_the_cpu_store_works_everywhere(self) -> None:
-        assert system.texture("cpu", "auto") == DiagnosticCheck("texture cpu", "works", "host memory")
+        check = system.texture("cpu", "auto")
+        assert (check.part, check.state, check.found.partition(",")[0]) == ("texture cpu", "works", "host memory")
+
+    def test_what_makes_the_cpu_store_faster_is_said(self) -> None:
+        program = "print('host memory, NumPy and OpenCV'); print('install a compiler')"
+        check = system.texture("cpu", "auto", [sys.executable, "-c", program])
+        expected = DiagnosticCheck("texture cpu", "works", "host memory, NumPy and OpenCV", "install a compiler")
+        assert check == expected
 
     @pytest.mark.parametrize(("wanted", "state"), [("auto", "absent"), ("cpu", "absent"), ("gl", "broken")])
     @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -194,8 +195,8 @@ def test_metadata_that_is_not_utf8_is_no_obstacle(tmp_path: Path) -> None:
 def test_a_source_that_fails_to_open_leaves_no_file_open(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     containers: list[av.container.InputContainer] = []
 
-    def remember(path: Path, config: CaptureConfig) -> av.container.InputContainer:
-        containers.append(open_container(path, config))
+    def remember(path: Path, *options: Any) -> av.container.InputContainer:
+        containers.append(open_container(path, *options))
         return containers[-1]
 
     overwrite_packet(clip, 1, count=10)

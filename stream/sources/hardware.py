@@ -1,0 +1,78 @@
+"""Decoding in hardware through FFmpeg: the devices, whether they work here, and the choice for one source."""
+
+from __future__ import annotations
+
+import logging
+
+import av
+from av.codec.hwaccel import HWAccel, hwdevices_available
+
+from stream.config import CaptureConfig
+
+DEVICES = ("cuda", "vaapi", "videotoolbox")
+"""FFmpeg's names for NVDEC, VA-API and VideoToolbox, in the order in which `auto` tries them."""
+
+TRIED_CODEC = "h264"
+"""Every device that decodes video decodes this codec."""
+
+_FAILURES = (av.FFmpegError, OSError, RuntimeError, NotImplementedError, ValueError)
+"""Exceptions of PyAV where a device is absent, may not be used, or is broken."""
+
+log = logging.getLogger(__name__)
+
+
+def device_failure(device: str) -> str | None:
+    """Return why a device cannot decode on this machine; None if it can. Opens the device, and closes it."""
+    if device not in hwdevices_available():
+        return "this FFmpeg was built without it"
+    try:
+        HWAccel(device, allow_software_fallback=False).create(av.Codec(TRIED_CODEC, "r"))
+    except _FAILURES as error:
+        words = str(getattr(error, "strerror", None) or error or type(error).__name__)
+        return words[:1].lower() + words[1:]
+    return None
+
+
+def working_devices() -> dict[str, str | None]:
+    """Return the devices by name, each with why it cannot decode; None if it can."""
+    return {device: device_failure(device) for device in DEVICES}
+
+
+class HardwareDecoding:
+    """Choice of one source's decoder by `capture.decoder`; what cannot be had is told once, and decoded in software.
+
+    `accelerator` goes to `av.open`; None: software. Frames come back to host memory, as NV12 or P010.
+    """
+
+    def __init__(self, config: CaptureConfig, name: str) -> None:
+        self._name = name
+        self._told = False
+        self._device = self._chosen(config.decoder)
+        self.accelerator = None if self._device is None else HWAccel(self._device)
+
+    def device_of(self, stream: av.video.stream.VideoStream) -> str | None:
+        """Return the device that decodes an opened stream; None for software."""
+        context = stream.codec_context
+        if self._device is None or context.is_hwaccel:
+            return self._device
+        self._tell(f"{self._device} does not decode {context.name}")
+        return None
+
+    def _chosen(self, wanted: str) -> str | None:
+        if wanted == "software":
+            return None
+        if wanted != "auto":
+            failure = device_failure(wanted)
+            if failure is None:
+                return wanted
+            self._tell(f"the decoder {wanted} cannot be used ({failure})")
+            return None
+        found = next((device for device in DEVICES if device_failure(device) is None), None)
+        if found is None:
+            self._tell("no device for decoding can be used (`doctor` says why)")
+        return found
+
+    def _tell(self, problem: str) -> None:
+        if not self._told:
+            self._told = True
+            log.warning("%s is decoded in software: %s", self._name, problem)
