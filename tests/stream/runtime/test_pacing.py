@@ -1,0 +1,51 @@
+"""Short pauses of a process whose frames are live."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
+from stream.events import FrameReady
+from stream.runtime import pipeline as pipeline_module
+from stream.runtime.pacing import SWITCH_S, short_pauses
+from stream.runtime.pipeline import Pipeline
+
+
+def test_pauses_are_short_inside_and_as_before_after() -> None:
+    before_s = sys.getswitchinterval()
+    assert before_s > SWITCH_S
+    with suppress(KeyError), short_pauses():
+        assert sys.getswitchinterval() == SWITCH_S
+        assert gc.get_freeze_count() > 10_000, "what was imported is looked through"
+        raise KeyError
+    assert sys.getswitchinterval() == before_s
+    assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.parametrize(("realtime", "steady", "entered"), [(True, True, 1), (True, False, 0), (False, True, 0)])
+def test_pauses_are_short_where_frames_are_live(
+    monkeypatch: pytest.MonkeyPatch, realtime: bool, steady: bool, entered: int
+) -> None:
+    count = 0
+
+    @contextmanager
+    def counted() -> Iterator[None]:
+        nonlocal count
+        count += 1
+        yield
+
+    monkeypatch.setattr(pipeline_module, "short_pauses", counted)
+    config = Config(
+        source="scene:demo",
+        capture=CaptureConfig(max_frames=3, realtime=realtime),
+        answer=AnswerConfig(),
+        pipeline=PipelineConfig(single_process=True, steady=steady),
+    )
+    run = Pipeline(config, model_loader="tests.support.answer_models:FakeAnswerModel")
+    assert any(isinstance(event, FrameReady) for event in run.run())
+    assert count == entered
