@@ -45,6 +45,10 @@ class CaptureConfig(Section):
     """Play a file at its own pace, as a camera would: frames may then be dropped, and are counted."""
     max_pixels: int = Field(default=MAX_PIXELS, ge=1)
     """Largest picture, width times height, that is decoded; a larger one is refused before memory is taken for it."""
+    decoder: Literal["software", "auto", "cuda", "vaapi", "videotoolbox"] = "software"
+    """Decoder of files, standard input and network streams: in software, or by a device (NVDEC, VA-API, VideoToolbox).
+    `auto`: the first device that works. What a device cannot decode is decoded in software. docs/sources.md says when a
+    device pays."""
     stream: int | None = Field(default=None, ge=0)
     """Video stream of a file that holds several, counted from 0; its default one when absent."""
     fps: float | None = Field(default=None, gt=0, le=1000)
@@ -259,7 +263,7 @@ class OutputConfig(Section):
     paths: tuple[str, ...] = Field(default=(), strict=False)
     """Caption files; the suffix chooses the format (.vtt, .srt, .jsonl). `-` is JSON lines on standard output."""
     heatmap: str | None = None
-    """A video with the allocation drawn over the frames (.mp4)."""
+    """A video with the allocation drawn over the frames (.mp4), or a picture of the last frame (.png)."""
     why: str | None = None
     """Reasons for each token of each frame that was answered about (.jsonl)."""
     record: str | None = Field(default=None, min_length=1)
@@ -272,6 +276,24 @@ class OutputConfig(Section):
     """Port of Prometheus metrics (/metrics) and health (/healthz), over HTTP."""
     metrics_host: str = "127.0.0.1"
     """Address that the metrics are served on; 0.0.0.0 for every network of this machine."""
+    web: str | None = Field(default=None, min_length=1, examples=['"127.0.0.1:8080"'])
+    """"[HOST:]PORT" of a page that shows the run, on this machine unless HOST says otherwise; no page when absent."""
+    web_rate: float = Field(default=15.0, gt=0, le=60)
+    """Pictures a second that a viewer of the page gets at most."""
+    web_width: int = Field(default=1280, ge=64, le=8192)
+    """Greatest width of a picture in the page, in pixels; a wider frame is halved until it fits."""
+    web_control: bool | None = None
+    """Let viewers of the page ask; when absent, only where the page stays on this machine."""
+    web_token: str | None = Field(default=None, min_length=4)
+    """Secret that viewers must give, of 8 characters or more; `auto` makes one and prints it. Needed where HOST is not
+    this machine."""
+    web_camera: str | None = Field(default=None, pattern=r"^(tcp|ipc)://.+", examples=['"tcp://127.0.0.1:5558"'])
+    """ZeroMQ endpoint at which the page gives out the frames of a viewer's camera, for a source such as
+    zmq+tcp://127.0.0.1:5558; `watch browser:` sets both."""
+    web_cert: str | None = Field(default=None, min_length=1)
+    """Certificate (PEM) for HTTPS."""
+    web_key: str | None = Field(default=None, min_length=1)
+    """Private key (PEM) of the certificate."""
     timing: bool = True
     """Write latencies to JSONL; without them two runs give the same bytes."""
 
@@ -292,6 +314,8 @@ class PipelineConfig(Section):
     """Between capture, texture and allocate: wait for each frame, or drop all but the newest."""
     answers: Literal["lockstep", "newest"] = "lockstep"
     """At an answer point: wait for the answer, or go on and answer the newest packet."""
+    steady: bool = True
+    """Live frames at even intervals: short pauses of their process, for garbage and between threads."""
     timeout_s: float = Field(default=600.0, gt=0)
     """Longest silence of the answer stage while an answer is due, in seconds; then the run is given up."""
 

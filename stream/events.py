@@ -19,12 +19,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class Started(Event, frozen=True, tag="started"):
-    """The run begins. `backend` is the texture store that runs."""
+    """The run begins. `backend` is the texture store that runs, `kernel` what works on texels in host memory: the
+    instruction set that the compiled kernel uses, or "reference" without it."""
 
     source: str
     model: str
     query: str
     backend: str
+    kernel: str = ""
 
 
 class Cut(Event, frozen=True, tag="cut"):
@@ -298,7 +300,8 @@ class FrameReady(Event, frozen=True, tag="frame"):
 
     `tokens` are the visual tokens that the model gets where the frame is answered about: the chosen regions, or with
     `encode` full and weighted one for each of the `tiles`. `jitter_share` and `map` speak of the chosen regions; where
-    these stay on a device, `jitter_share` is None, and `tokens` are those that were planned.
+    these stay on a device, or are chosen only once the frame is answered about, `jitter_share` is None, and `tokens`
+    are those that were planned.
     `slot` names the picture in the run's slot table, where an overlay was asked for; `map` is there where the run
     publishes. `duration_s`: how long the frame is shown, where its source knows. `moving_share`: share of tiles that
     move, and of which that is sure; `motion_px`: their median motion since the frame before, in pixels.
@@ -406,14 +409,15 @@ def encode_event(event: Event) -> str:
     for name in ("timing", "warning"):
         if data.get(name, ...) is None:
             del data[name]
-    return printable_json(msgspec.json.encode(_rounded(data)).decode())
+    return printable_json(msgspec.json.encode(rounded(data)).decode())
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """Plain values as JSON carries them: floats to six decimals, texts that UTF-8 can hold."""
     if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
+        return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_rounded(item) for item in value]
+        return [rounded(item) for item in value]
     if isinstance(value, str):
         return whole(value)
     return round(value, 6) if isinstance(value, float) else value

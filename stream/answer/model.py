@@ -216,6 +216,13 @@ def model_name(config: Config) -> str:
 
 def load_qwen_model(config: Config) -> QwenAnswerModel:
     """Load the model that `answer.model` names. Raises ModelError, and OptionError for a window out of range."""
+    from arr_coc.qwen.deferred_imports import deferred_imports
+
+    with deferred_imports():
+        return _load_qwen_model(config)
+
+
+def _load_qwen_model(config: Config) -> QwenAnswerModel:
     from arr_coc.qwen.loading import load_qwen
     from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
     from arr_coc.qwen.session import AnswerSession

@@ -74,7 +74,14 @@ def _captioned(config: Config, shared: AnswerWorker | None = None, *, resume: bo
     from stream.commands.run import also_written, check_run, report_written
 
     check_run(config)
-    summary = _run(config, _journal(config, resume=resume), shared, resume=resume)
+    journal = _journal(config, resume=resume)
+    if shared is None:
+        from stream.runtime.answer_worker import early_answers
+
+        with early_answers(config) as answers:
+            summary = _run(config, journal, answers, resume=resume)
+    else:
+        summary = _run(config, journal, shared, resume=resume)
     report_written([*config.output.paths, *also_written(config.output)])
     return summary
 
@@ -175,9 +182,11 @@ def demo(
     summary_file = OutputFile(summary_path)
     try:
         from stream.events import encode_event
-        from stream.runtime.session import run_session
+        from stream.runtime.answer_worker import early_answers
+        from stream.runtime.session import open_run, run_session
 
-        summary = run_session(config, terminal)
+        with early_answers(config) as answers:
+            summary = run_session(config, terminal, make_run=lambda one: open_run(one, answers))
         summary_file.append(encode_event(summary) + "\n")
     finally:
         terminal.close()

@@ -279,7 +279,9 @@ class RunOptions:
     ] = None
     heatmap: Annotated[
         str | None,
-        text_option("--heatmap", metavar="FILE", help="Also write an .mp4 that shows which tokens were chosen."),
+        text_option(
+            "--heatmap", metavar="FILE", help="Also write an .mp4 or .png that shows which tokens were chosen."
+        ),
         ConfigKey("output.heatmap"),
     ] = None
     why: Annotated[

@@ -10,7 +10,6 @@ import errno
 import os
 import re
 from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +38,7 @@ from stream.sources.address import (
     scheme_of,
 )
 from stream.sources.checks import check_address, check_file, is_pattern, pictures_of, refuse_time_range
+from stream.web.access import WebAccess
 
 if TYPE_CHECKING:
     from stream.events import Summary
@@ -89,8 +89,10 @@ def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
     A source that fails is told, and the others go on; so they do after one that an earlier run has finished. Ctrl-C
     ends all.
     """
+    from stream.runtime.answer_worker import early_answers
+
     statuses = []
-    with _shared(configs[0]) as shared:
+    with early_answers(configs[0]) as shared:
         for number, config in enumerate(configs, 1):
             report_note(f"{config.source} ({number} of {len(configs)})")
             try:
@@ -111,15 +113,6 @@ def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
     if FAILED in statuses:
         return FAILED
     return min(statuses)  # with a standing question: 0 where one of them found it
-
-
-def _shared(config: Config) -> closing[AnswerWorker] | nullcontext[None]:
-    """Return the answer process of all runs, where they have one of their own on this machine."""
-    if config.answer.server is not None or config.pipeline.single_process:
-        return nullcontext()
-    from stream.runtime.answer_worker import AnswerWorker
-
-    return closing(AnswerWorker(config, restart=config.pipeline.restart is True))
 
 
 def _placed(output: OutputConfig, source: str) -> OutputConfig:
@@ -159,6 +152,8 @@ def check_run(config: Config) -> None:
     for endpoint in (config.output.publish, config.output.control):
         if endpoint is not None:
             needs_keys(config.network, endpoint)
+    if config.output.web is not None:
+        WebAccess.of(config.output)
     if config.answer.server is not None:
         needs_keys(config.network, config.answer.server)
         check_reachable(config.answer.server)

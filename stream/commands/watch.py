@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream.commands.options import ConfigKey, RunOptions, layers_from_options, parse_duration, takes_run_options
+from stream.commands.options import (
+    ConfigKey,
+    RunOptions,
+    layers_from_options,
+    parse_duration,
+    takes_run_options,
+    text_option,
+)
 from stream.commands.outcome import exit_status
 from stream.errors import ConfigError
 
@@ -16,6 +25,12 @@ if TYPE_CHECKING:
     from stream.events import Summary
     from stream.runtime.answer_worker import AnswerWorker
     from stream.sinks.base import Display
+
+BROWSER = "browser:"
+"""The source that is the camera of whoever looks at the page."""
+
+CAMERA_WAIT_S = 86_400.0
+"""Time within which somebody is to allow their camera."""
 
 AT_ITS_OWN_PACE = {"capture.realtime": True}
 """A file is played as a camera would give it."""
@@ -32,7 +47,7 @@ def watch(
         list[str] | None,
         typer.Argument(
             metavar="SOURCE...",
-            help="A camera, an address, a folder of pictures, scene:NAME, or a file, at its own pace; several in turn.",
+            help="Camera, address, folder, scene:NAME, browser:, or a file at its own pace; several in turn.",
             show_default=False,
         ),
     ] = None,
@@ -65,6 +80,43 @@ def watch(
     ask_stdin: Annotated[
         bool, typer.Option("--ask-stdin", help="Read questions from standard input, even if it is not a terminal.")
     ] = False,
+    web: Annotated[
+        str | None,
+        text_option("--web", metavar="[HOST:]PORT", help="Show the run in a web page, on this machine. [off]"),
+        ConfigKey("output.web", lambda _, text: text),
+    ] = None,
+    web_rate: Annotated[
+        str | None,
+        text_option("--web-rate", metavar="N", help="Most pictures per second for a viewer of the page. [15]"),
+        ConfigKey("output.web_rate"),
+    ] = None,
+    web_width: Annotated[
+        str | None,
+        text_option("--web-width", metavar="N", help="Greatest width of a picture in the page. [1280]"),
+        ConfigKey("output.web_width"),
+    ] = None,
+    web_control: Annotated[
+        bool | None,
+        typer.Option(
+            "--web-control/--no-web-control", help="Let viewers ask. [on this machine only]", show_default=False
+        ),
+        ConfigKey("output.web_control"),
+    ] = None,
+    web_token: Annotated[
+        str | None,
+        text_option("--web-token", metavar="TEXT", help="Secret that viewers must give; auto: make one. [none]"),
+        ConfigKey("output.web_token", lambda _, text: text),
+    ] = None,
+    web_cert: Annotated[
+        str | None,
+        text_option("--web-cert", metavar="FILE", help="Certificate for HTTPS, as PEM. [off]"),
+        ConfigKey("output.web_cert", lambda _, text: text),
+    ] = None,
+    web_key: Annotated[
+        str | None,
+        text_option("--web-key", metavar="FILE", help="Private key of the certificate, as PEM. [off]"),
+        ConfigKey("output.web_key", lambda _, text: text),
+    ] = None,
     *,
     run: RunOptions,
 ) -> int:
@@ -78,12 +130,16 @@ def watch(
     from stream.config_loading import ConfigLayer
 
     top = [ConfigLayer("SOURCE", {"source": source[0]})] if source else []
-    top += layers_from_options(watch, output=output)
+    web_options = {"web_rate": web_rate, "web_width": web_width, "web_control": web_control, "web_token": web_token}
+    top += layers_from_options(watch, output=output, web=web, **web_options, web_cert=web_cert, web_key=web_key)
     limit_s = None if for_time is None else parse_duration("--for", for_time)
     every_s = None if stats_every == "none" else parse_duration("--stats-every", stats_every)
     config = run.configuration(base=[ConfigLayer("watch", AT_ITS_OWN_PACE)], top=top)
     if not config.source:
         raise ConfigError("no SOURCE to watch; give a camera such as 0, an address, a file, or scene:demo")
+    unused = next((name for name, given in web_options.items() if given is not None), None)
+    if unused is not None and config.output.web is None:
+        raise ConfigError(f"--{unused.replace('_', '-')} needs --web; give for example --web 8080")
     if ask_stdin and config.source == "-":
         raise ConfigError("--ask-stdin needs standard input for questions, but the source reads it")
 
@@ -102,9 +158,32 @@ def watch(
         report_written([*config.output.paths, *also_written(config.output)])
         return summary
 
+    if BROWSER in (source or [config.source]):
+        with _browser_camera(config, source) as prepared:
+            return exit_status(watched(prepared), watching=config.answer.until.question is not None)
     if source and len(source) > 1:
         return run_each(configs_of(config, source), watched)
     return exit_status(watched(config), watching=config.answer.until.question is not None)
+
+
+@contextmanager
+def _browser_camera(config: Config, sources: list[str] | None) -> Iterator[Config]:
+    """Give the configuration of a run whose source is a viewer's camera. Raises ConfigError."""
+    from stream.sources.address import ZMQ_PREFIX
+    from stream.transport import ipc_endpoint, private_directory
+    from stream.web.access import WebAccess
+
+    if sources is not None and len(sources) > 1:
+        raise ConfigError(f"{BROWSER} is watched alone; leave the other sources out")
+    if config.output.web is None:
+        raise ConfigError(f"{BROWSER} is the camera of whoever looks at the page; give --web PORT as well")
+    if not WebAccess.of(config.output).control:
+        raise ConfigError(f"{BROWSER} needs viewers who may do more than look; give --web-control as well")
+    with private_directory() as folder:
+        endpoint = ipc_endpoint(folder, "camera")
+        capture = config.capture.model_copy(update={"open_timeout_s": CAMERA_WAIT_S})
+        output = config.output.model_copy(update={"web_camera": endpoint})
+        yield config.model_copy(update={"source": f"{ZMQ_PREFIX}{endpoint}", "capture": capture, "output": output})
 
 
 def _quiet_display(*, captions: bool, piped: bool) -> Display:

@@ -33,6 +33,7 @@ from stream.monitor.schema import StatsMessage, StatusMessage
 from stream.monitor.statistics import RunStatistics, resident_bytes
 from stream.sources import SourceInfo
 from stream.sources.fit import FrameFitter
+from stream.untrusted import QUERY_LIMIT_CHARS
 
 STALL_MIN_S = 2.0
 """A stream is not called stalled before this."""
@@ -51,6 +52,9 @@ class RunHandle(Protocol):
 
     @property
     def source_info(self) -> SourceInfo: ...
+
+    @property
+    def picture_endpoint(self) -> str | None: ...
 
     def run(self) -> Iterator[Event]: ...
 
@@ -173,6 +177,20 @@ class RunMonitor:
                 reason = self._answers_error
             age_s = None if self._frame_ns is None else (now_ns - self._frame_ns) / NS_PER_S
             return HealthReport(status, reason, self._ready, age_s, self._statistics.frames, self._statistics.answers)
+
+    def ask(self, query: str) -> str | None:
+        """Change the run's question; return why it cannot be, None where it is passed on."""
+        run = self._run
+        if not query.strip():
+            return "the question is empty"
+        if len(query) > QUERY_LIMIT_CHARS:
+            return f"a question has at most {QUERY_LIMIT_CHARS} characters, this one has {len(query)}"
+        if run is None:
+            return "the run has not begun; ask again in a moment"
+        if self.health().status == "ended":
+            return "the run has ended"
+        run.ask(query)
+        return None
 
     def _state(self) -> tuple[str, str | None]:
         if self._ended is not None:

@@ -24,7 +24,9 @@ from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.device_pixels import IpcPixelReceiver
 from stream.recording.identity import answer_provenance
 from stream.runtime.child import ChildProcess, Heartbeat, ProcessSupervisor, RestartPolicy
+from stream.runtime.fork_server import ForkServer
 from stream.runtime.worker_messages import AnswerWorkerConfig
+from stream.sources.address import is_live_address
 from stream.transport import SocketDirectory, Transport, ipc_endpoint, private_directory
 from stream.transport.security import client_curve, server_curve
 
@@ -35,11 +37,24 @@ ANSWERS = "answers"
 class AnswerWorker:
     """Answer server in a process of its own: for one run, or for several one after another, which load the model once.
 
-    Its address and its shared memory are there from the beginning, the process from `start` on.
+    Its address and its shared memory are there from the beginning, the process from `start` on. `lockstep`: frames
+    wait for answers. `forks` forks the process, where it is given.
     """
 
-    def __init__(self, config: Config, clock: Clock | None = None, *, restart: bool, model_loader: str = QWEN) -> None:
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock | None = None,
+        *,
+        restart: bool,
+        lockstep: bool = False,
+        model_loader: str = QWEN,
+        forks: ForkServer | None = None,
+    ) -> None:
         self._config = config
+        self._forks = forks
+        # The products of the bundled model are too small to share.
+        self._threads = answer_threads(alone=lockstep and config.answer.model is not None)
         self._model_loader = model_loader
         self._clock = clock or MonotonicClock()
         self._policy = RestartPolicy.of(config.pipeline, restart=restart)
@@ -78,7 +93,37 @@ class AnswerWorker:
 
     def _start_process(self) -> ChildProcess:
         descriptor = self.snapshot.descriptor
-        return start_answer_process(self._config, self._model_loader, self.address, self._directory, descriptor)
+        return start_answer_process(
+            self._config,
+            self._model_loader,
+            self.address,
+            self._directory,
+            descriptor,
+            self._threads,
+            forks=self._forks,
+        )
+
+
+@contextmanager
+def early_answers(config: Config) -> Iterator[AnswerWorker | None]:
+    """Answer process that loads its model while the rest of the command is imported and the source opened.
+
+    None where the run has another answer server, or a live source, whose run starts its own. To be called before torch
+    is imported: then the process is forked from this one, and torch is imported once.
+    """
+    own = config.answer.server is None and not config.pipeline.single_process
+    if not own or is_live_address(config.source):
+        yield None
+        return
+    lockstep = config.pipeline.answers == "lockstep" and not config.capture.realtime
+    with ExitStack() as stack:
+        forks = ForkServer.split_off()
+        if forks is not None:
+            stack.enter_context(forks)
+        worker = AnswerWorker(config, restart=config.pipeline.restart is True, lockstep=lockstep, forks=forks)
+        stack.callback(worker.close)
+        worker.start()
+        yield worker
 
 
 def remote_endpoint(config: Config) -> AnswerEndpoint:
@@ -89,22 +134,36 @@ def remote_endpoint(config: Config) -> AnswerEndpoint:
 
 
 def start_answer_process(
-    config: Config, model_loader: str, endpoint: str, directory: SocketDirectory, snapshot: int
+    config: Config,
+    model_loader: str,
+    endpoint: str,
+    directory: SocketDirectory,
+    snapshot: int,
+    threads: int,
+    *,
+    forks: ForkServer | None = None,
 ) -> ChildProcess:
     """Starts an answer server at `endpoint`, which removes `directory` where its parent cannot."""
-    threads = answer_threads()
-    child = ChildProcess("answer", "stream.runtime.answer_worker", (snapshot,), {"OMP_NUM_THREADS": str(threads)})
+    environment = {"OMP_NUM_THREADS": str(threads)}
+    child = ChildProcess("answer", "stream.runtime.answer_worker", (snapshot,), environment, forks=forks)
     worker = AnswerWorkerConfig(
-        endpoint, directory, snapshot, child.heartbeat_writer, threads, model_loader, config.model_dump_json()
+        endpoint,
+        directory,
+        snapshot,
+        child.heartbeat_writer,
+        threads,
+        model_loader,
+        config.model_dump_json(),
     )
     child.send_line(msgspec.json.encode(worker))
     return child
 
 
-def answer_threads() -> int:
-    """Returns the threads for the model: all cores but one, which the frame stages keep."""
+def answer_threads(*, alone: bool) -> int:
+    """Returns the threads for the model: all cores but one, which the frame stages keep. All of them if it is `alone`,
+    as the frame stages wait for it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores - 1)
+    return cores if alone else max(1, cores - 1)
 
 
 def main() -> int:

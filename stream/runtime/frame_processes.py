@@ -13,6 +13,7 @@ from stream.config import CaptureConfig, Config
 from stream.events import STORE_LOST, Event, EventRebaser, Notice, QueryChanged, YesNoResult
 from stream.runtime.answer_worker import AnswerWorker
 from stream.runtime.child import ChildProcess
+from stream.runtime.fork_server import ForkServer
 from stream.runtime.worker_messages import FrameWorkerConfig, SourceOpened, WorkerCommand
 from stream.transport import SocketDirectory
 
@@ -26,8 +27,8 @@ LEAST_PART_S = 1e-3
 class RunContinuity:
     """State that outlives a frame process: it makes those of one run, one after another, look like one.
 
-    `config` is the whole run's. `backend`: the texture store that runs; `pending_query`: a query that no answer server
-    has accepted or refused yet; `verdict`: the answer to the standing query; None where that is not known.
+    `config` is the whole run's. `backend`, `kernel`: as the event `started` has them; `pending_query`: a query that no
+    answer server has accepted or refused yet; `verdict`: the answer to the standing query; None where that is unknown.
     """
 
     def __init__(self, config: Config, clock: Clock) -> None:
@@ -38,7 +39,7 @@ class RunContinuity:
         self._reported = {"loading"}
         self._drops: Counter[str] = Counter()
         self._drops_before: Counter[str] = Counter()
-        self.backend = ""
+        self.backend = self.kernel = ""
         self.pending_query: str | None = None
         self.verdict: bool | None = None
 
@@ -49,7 +50,7 @@ class RunContinuity:
 
     def note_source(self, report: SourceOpened) -> None:
         """Notes that the present frame process has opened its source."""
-        self.backend = report.backend
+        self.backend, self.kernel = report.backend, report.kernel
         self._rebaser.live = report.info.live
 
     def note_drops(self, drops: Mapping[str, int]) -> None:
@@ -98,8 +99,9 @@ class RunContinuity:
 class FrameWorkers:
     """Frame processes of a run: the one at work, and a spare one that waits with everything imported.
 
-    They report to the address `reports_to`. `answers` is None where the answer server is elsewhere. `directory` is the
-    run's own, which a child removes where its parent cannot.
+    They report to the address `reports_to`, and send live pictures to `pictures_to`. `answers` is None where the answer
+    server is elsewhere. `directory` is the run's own, which a child removes where its parent cannot. `forks` forks
+    them, where it is given.
     """
 
     def __init__(
@@ -109,12 +111,16 @@ class FrameWorkers:
         model_loader: str,
         reports_to: str,
         directory: SocketDirectory,
+        pictures_to: str | None = None,
+        forks: ForkServer | None = None,
     ) -> None:
+        self._forks = forks
         self._continuity = continuity
         self._answers = answers
         self._model_loader = model_loader
         self._reports_to = reports_to
         self._directory = directory
+        self._pictures_to = pictures_to
         self._spare: ChildProcess | None = None
 
     def start(self) -> ChildProcess:
@@ -132,6 +138,8 @@ class FrameWorkers:
             model_loader=self._model_loader,
             config=self._continuity.next_config().model_dump_json(),
             initial_verdict=self._continuity.verdict,
+            pictures_to=self._pictures_to,
+            first_frame=self._continuity.frames_before,
         )
         child.send_line(msgspec.json.encode(config))
         if self._continuity.pending_query is not None:
@@ -150,4 +158,7 @@ class FrameWorkers:
 
     def _new(self) -> ChildProcess:
         inherited = () if self._answers is None else (self._answers.snapshot.descriptor,)
-        return ChildProcess("frame", "stream.runtime.frame_worker", inherited, {"OMP_NUM_THREADS": "1"})
+        environment = {"OMP_NUM_THREADS": "1"}
+        return ChildProcess(
+            "frame", "stream.runtime.frame_worker", inherited, environment, forks=self._forks, preload=True
+        )

@@ -128,9 +128,11 @@ def _run(worker: FrameWorkerConfig, transport: Transport, reports: ReportSender)
             model_loader=worker.model_loader,
             endpoint=_answer_endpoint(worker, transport),
             initial_verdict=worker.initial_verdict,
+            pictures_to=worker.pictures_to,
+            first_frame=worker.first_frame,
         )
         parent.attach(pipeline)
-        reports.send(SourceOpened(info=pipeline.source_info, backend=pipeline.backend))
+        reports.send(SourceOpened(info=pipeline.source_info, backend=pipeline.backend, kernel=pipeline.kernel))
         Heartbeat(worker.heartbeat, pipeline.is_alive).ready()
         with closing(pipeline.packed_events()) as events:
             _report(events, pipeline, reports)

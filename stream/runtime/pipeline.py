@@ -15,6 +15,7 @@ import torch
 from arr_coc.errors import DeviceLost
 from arr_coc.ops.backends import probe_backend
 from arr_coc.ops.store.base import Backend
+from arr_coc.ops.store.native import kernel_in_use
 from arr_coc.types import FramePlanes
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.client_table import ServerOptions
@@ -29,19 +30,22 @@ from stream.events import Event, FrameReady, Glance, Notice, Restarted, Summary,
 from stream.media import AllocationOverlay
 from stream.protocol.buffers import SlotTable
 from stream.protocol.device_pixels import IpcPixelSender, LocalPixels
+from stream.protocol.pictures import PictureExchange
 from stream.recording.identity import answer_provenance
 from stream.recording.journal import Journal
 from stream.recording.recorder import LinkRecorder, Recorder
 from stream.runtime.answer_worker import ANSWERS, AnswerWorker, remote_endpoint
 from stream.runtime.child import ProcessSupervisor
+from stream.runtime.pacing import short_pauses
+from stream.runtime.pictures import PictureThread
 from stream.runtime.plan import RunPlan, texture_interop
-from stream.runtime.run import BaseRun
+from stream.runtime.run import PICTURES, BaseRun
 from stream.sources.factory import open_source
 from stream.stages.allocate import AllocateContext, AllocateStage
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, Stage, StageThread
 from stream.stages.capture import CaptureStage
 from stream.stages.texture import TextureStage
-from stream.transport import EventReceiver, Transport
+from stream.transport import EventReceiver, Transport, ipc_endpoint, private_directory
 
 POLL_MS = 50
 """Time that the main thread waits for an event before it polls the stages."""
@@ -123,6 +127,8 @@ class Pipeline(BaseRun):
 
     `endpoint` is an answer server that somebody else runs, `shared` a process that answers for other runs too;
     `journal` holds the answers of a run that this one continues, `initial_verdict` the answer to its standing query.
+    `pictures_to` is where viewers ask for live pictures, if not in this process; `first_frame` the number of frames
+    before this run's.
     """
 
     def __init__(
@@ -135,11 +141,15 @@ class Pipeline(BaseRun):
         shared: AnswerWorker | None = None,
         journal: Journal | None = None,
         initial_verdict: bool | None = None,
+        pictures_to: str | None = None,
+        first_frame: int = 0,
     ) -> None:
         super().__init__(config, clock, model_loader)
         self._endpoint = remote_endpoint(config) if endpoint is None and config.answer.server else endpoint
         self._shared = shared
+        self._first_frame = first_frame
         self._store_lost: Notice | None = None
+        self.picture_endpoint = pictures_to
         store = self._try_store()
         self._source = open_source(config.source, config.capture, self._clock, config.network)
         with ExitStack() as stack:
@@ -171,6 +181,11 @@ class Pipeline(BaseRun):
     def backend(self) -> str:
         """The texture store that runs."""
         return "cpu" if self._updater.fallbacks else self._backend
+
+    @property
+    def kernel(self) -> str:
+        """The kernel that works on texels in host memory."""
+        return kernel_in_use()
 
     def processes(self) -> dict[str, int]:
         """The processes of the run by what they do ("frames", "answers"), and their ids."""
@@ -239,13 +254,21 @@ class Pipeline(BaseRun):
                 stack.callback(self._recorder.close)
             if not self._config.pipeline.single_process:
                 stack.enter_context(_one_thread_each())
+            if self._plan.paced and self._config.pipeline.steady:
+                stack.enter_context(short_pauses())
             transport = Transport()
+            pictures = self._start_pictures(stack, transport)
             events = transport.event_receiver(EVENTS)
             try:
-                self._start_frame_stages(transport, self._shared_pixels(stack, self._start_answer(stack, transport)))
+                exchange = None if pictures is None else pictures.exchange
+                self._start_frame_stages(
+                    transport, exchange, self._shared_pixels(stack, self._start_answer(stack, transport))
+                )
                 yield self._received(events)
             finally:
                 ended = self._group.stop()
+                if pictures is not None:
+                    pictures.stop()
                 events.close()
                 self._updater.close()
                 if ended:
@@ -283,11 +306,23 @@ class Pipeline(BaseRun):
         worker = self._shared
         if worker is None:
             worker = AnswerWorker(
-                self._config, self._clock, restart=self._plan.restart, model_loader=self._model_loader
+                self._config,
+                self._clock,
+                restart=self._plan.restart,
+                lockstep=self._plan.schedule.lockstep,
+                model_loader=self._model_loader,
             )
             stack.callback(worker.close)
         self._group.add_process(ANSWERS, worker.start())
         return worker.endpoint
+
+    def _start_pictures(self, stack: ExitStack, transport: Transport) -> PictureThread | None:
+        """Starts what encodes pictures for viewers, where there may be some."""
+        if self._config.output.web is None:
+            return None
+        if self.picture_endpoint is None:
+            self.picture_endpoint = ipc_endpoint(stack.enter_context(private_directory()), PICTURES)
+        return PictureThread(transport, self.picture_endpoint, self._first_frame)
 
     def _shared_pixels(self, stack: ExitStack, endpoint: AnswerEndpoint) -> AnswerEndpoint:
         """Returns the endpoint with device memory that it shares with this process, where both may have a device."""
@@ -297,7 +332,9 @@ class Pipeline(BaseRun):
         stack.callback(pixels.close)
         return replace(endpoint, pixels=pixels)
 
-    def _start_frame_stages(self, transport: Transport, endpoint: AnswerEndpoint) -> None:
+    def _start_frame_stages(
+        self, transport: Transport, pictures: PictureExchange | None, endpoint: AnswerEndpoint
+    ) -> None:
         plan, control, clock = self._plan, self._control, self._clock
         planes: SlotTable[FramePlanes] = SlotTable(PLANES)
         if self._recorder is not None:
@@ -314,6 +351,7 @@ class Pipeline(BaseRun):
             make_allocator=plan.make_allocator,
             latency=plan.make_latency_controller(),
             recorder=self._recorder,
+            pictures=pictures,
         )
         self._group.start(
             CaptureStage(

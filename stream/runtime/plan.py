@@ -31,14 +31,16 @@ from stream.stages.allocate import AllocatePolicy
 class RunPlan:
     """Options of the stages of one run.
 
-    `realtime`: capture releases frames at the pace of their media time, as a camera would. `drop_frames`: a frame that
-    a stage has no time for is replaced by the next one; else the stage before it waits. `restart`: a process that dies
-    or hangs is started again. `target_ms` is the latency that is held; None where none is asked for or it cannot be.
-    `notices` say what was asked for and has no effect in this run. `client` lacks what depends on the answer server's
-    endpoint, `allocator` what depends on its model: its glances are those that there are if the model is to glance.
+    `paced`: frames come at their own pace. `realtime`: capture releases frames at the pace of their media time, as a
+    camera would. `drop_frames`: a frame that a stage has no time for is replaced by the next one; else the stage before
+    it waits. `restart`: a process that dies or hangs is started again. `target_ms` is the latency that is held; None
+    where none is asked for or it cannot be. `notices` say what was asked for and has no effect in this run. `client`
+    lacks what depends on the answer server's endpoint, `allocator` what depends on its model: its glances are those
+    that there are if the model is to glance.
     `must_glance`: it is to, whatever allocator comes with it.
     """
 
+    paced: bool
     realtime: bool
     drop_frames: bool
     restart: bool
@@ -66,6 +68,7 @@ class RunPlan:
         waits_for_server = answer.server is not None and pipeline.restart is None
         no_target, no_cancel = answer.target_ms is not None and lockstep, answer.on_cut == "cancel" and lockstep
         return cls(
+            paced=paced,
             realtime=config.capture.realtime and not info.live,
             drop_frames=paced or pipeline.frames == "newest",
             restart=restart,

@@ -16,6 +16,9 @@ from stream.events import Event, Notice, Started, Summary
 from stream.media import SourceInfo
 from stream.monitor.statistics import RunStatistics
 
+PICTURES = "picture"
+"""Name of the socket of live pictures in the directory of a run."""
+
 
 class BaseRun(ABC):
     """Run of a source, a query and a model, once; a `RunHandle`.
@@ -28,6 +31,8 @@ class BaseRun(ABC):
 
     source_info: SourceInfo
     statistics: RunStatistics
+    picture_endpoint: str | None = None
+    """Address at which the frame process looks for viewers; None where there are none."""
 
     def __init__(self, config: Config, clock: Clock | None, model_loader: str) -> None:
         self._config = config
@@ -66,6 +71,11 @@ class BaseRun(ABC):
     def backend(self) -> str:
         """The texture store that runs."""
 
+    @property
+    @abstractmethod
+    def kernel(self) -> str:
+        """The kernel that works on texels in host memory, as `Started` has it."""
+
     @abstractmethod
     def processes(self) -> dict[str, int]:
         """The processes of the run by what they do ("main", "frames", "answers"), and their ids."""
@@ -91,7 +101,9 @@ class BaseRun(ABC):
         """
         with self._running() as events:
             query = self._config.answer.asked
-            yield Started(source=self.source_info.name, model=self._model, query=query, backend=self.backend)
+            yield Started(
+                source=self.source_info.name, model=self._model, query=query, backend=self.backend, kernel=self.kernel
+            )
             yield from self._notices()
             try:
                 for event in events:

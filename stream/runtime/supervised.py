@@ -22,9 +22,10 @@ from stream.errors import SourceError, SourceOver, StageDied, TransportError
 from stream.events import Event, FrameReady, Restarted, VerdictChanged, unpack_event
 from stream.media import AllocationOverlay
 from stream.runtime.answer_worker import ANSWERS, AnswerWorker
-from stream.runtime.child import ProcessSupervisor, RestartPolicy
+from stream.runtime.child import ProcessSupervisor, RestartPolicy, start_fork_server
+from stream.runtime.fork_server import ForkServer
 from stream.runtime.frame_processes import FrameWorkers, RunContinuity
-from stream.runtime.run import BaseRun
+from stream.runtime.run import PICTURES, BaseRun
 from stream.runtime.worker_messages import (
     AnswerTimeout,
     DropReport,
@@ -67,13 +68,22 @@ class SupervisedRun(BaseRun):
         with ExitStack() as stack:
             directory = stack.enter_context(private_directory())
             endpoint = ipc_endpoint(directory, "reports")
+            if self._config.output.web is not None:
+                self.picture_endpoint = ipc_endpoint(directory, PICTURES)
             transport = Transport()
             stack.callback(transport.close)
             self._reports = transport.event_receiver(endpoint)
             stack.callback(self._reports.close)
-            self._answers = self._answer_worker(stack)
-            self._workers = FrameWorkers(self._continuity, self._answers, model_loader, endpoint, directory)
+            forks = start_fork_server()
+            if forks is not None:
+                stack.enter_context(forks)
+            self._answers = self._answer_worker(stack, forks)
+            self._workers = FrameWorkers(
+                self._continuity, self._answers, model_loader, endpoint, directory, self.picture_endpoint, forks
+            )
             stack.callback(self._stop_children)
+            if self._answers is not None:  # before the frame process: loading a model takes longest
+                self._answers.start()
             policy = RestartPolicy.of(self._config.pipeline, restart=True)
             self._supervisors[FRAMES] = ProcessSupervisor(FRAMES, self._workers.start, policy, self._clock)
             opened = self._wait_for_source()
@@ -85,6 +95,11 @@ class SupervisedRun(BaseRun):
     def backend(self) -> str:
         """The texture store that runs."""
         return self._continuity.backend
+
+    @property
+    def kernel(self) -> str:
+        """The kernel that works on texels in host memory."""
+        return self._continuity.kernel
 
     def processes(self) -> dict[str, int]:
         """The processes of the run by what they do, and their ids."""
@@ -213,10 +228,10 @@ class SupervisedRun(BaseRun):
                 raise exit_error
         raise SourceError(f"the source could not be opened within {limit_s:.0f} s; check that it is there")
 
-    def _answer_worker(self, stack: ExitStack) -> AnswerWorker | None:
+    def _answer_worker(self, stack: ExitStack, forks: ForkServer | None) -> AnswerWorker | None:
         if self._config.answer.server is not None:
             return None
-        answers = AnswerWorker(self._config, self._clock, restart=True, model_loader=self._model_loader)
+        answers = AnswerWorker(self._config, self._clock, restart=True, model_loader=self._model_loader, forks=forks)
         stack.callback(answers.close)
         return answers
 

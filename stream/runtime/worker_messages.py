@@ -15,7 +15,8 @@ class FrameWorkerConfig(msgspec.Struct, frozen=True):
 
     `answers` is the address of its parent's answer process, and `snapshot` the descriptor of the memory shared with
     that; None where the answer server is elsewhere. `heartbeat` is the descriptor of the heartbeat's writing end.
-    `initial_verdict`: the answer to the standing query, as the process before left it.
+    `initial_verdict`: the answer to the standing query, as the process before left it. `pictures_to`: where viewers ask
+    for pictures, None where there are none. `first_frame`: number of frames of the processes before.
     """
 
     reports_to: str
@@ -26,6 +27,8 @@ class FrameWorkerConfig(msgspec.Struct, frozen=True):
     model_loader: str
     config: str
     initial_verdict: bool | None = None
+    pictures_to: str | None = None
+    first_frame: int = 0
 
 
 class AnswerWorkerConfig(msgspec.Struct, frozen=True):
@@ -49,10 +52,11 @@ class WorkerCommand(msgspec.Struct, frozen=True):
 
 
 class SourceOpened(msgspec.Struct, frozen=True, tag="source-opened"):
-    """Report that the source is open. `backend` is the texture store that runs."""
+    """Report that the source is open. `backend` and `kernel` are as the event `started` has them."""
 
     info: SourceInfo
     backend: str
+    kernel: str = ""
 
 
 class EventReport(msgspec.Struct, frozen=True, tag="event"):

@@ -57,6 +57,10 @@ def _services(config: Config) -> list[Callable[[Config, RunMonitor], Sink]]:
         from stream.sinks.metrics import MetricsSink
 
         services.append(MetricsSink)
+    if config.output.web is not None:
+        from stream.sinks.web import WebSink
+
+        services.append(WebSink)
     return services
 
 

@@ -1,4 +1,4 @@
-"""A video of the run with the allocation drawn over every frame: H.264 in MP4, at the frames' own times."""
+"""The allocation drawn over frames: a video (H.264 in MP4, at the frames' own times), or the last one as PNG."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ TakeOverlay = Callable[[int], AllocationOverlay]
 CLOCK_HZ = 90_000
 """Time base of the video, that of MPEG: it holds every usual frame rate exactly."""
 
+STILL = ".png"
+"""Suffix of a picture; any other is a video."""
+
 QUALITY = {"preset": "veryfast", "tune": "zerolatency", "crf": "22", "bf": "0", "g": "48"}
 """No frame waits in the encoder for later ones: where the program is killed, the newest two are all that is lost. `bf`:
 none refers to later ones either, which would move the video's start away from the source's. A key frame at least every
@@ -48,7 +51,7 @@ class HeatmapSink(Sink):
         self._take_overlay = take_overlay
         self._held: tuple[FrameReady, AllocationOverlay] | None = None
         self._caption = ""
-        self._video: _Video | None = None
+        self._video: _Video | _Still | None = None
         self._last_pts = -1
 
     def write(self, event: Event) -> None:
@@ -81,9 +84,34 @@ class HeatmapSink(Sink):
         picture = draw(overlay, self._caption, f"{shown} · {clock_text(event.pts_s)}")
         if self._video is None:
             self._claim.keep()
-            self._video = _Video(self._claim.path, picture.shape[1], picture.shape[0])
+            if self._claim.path.lower().endswith(STILL):
+                self._video = _Still(self._claim.path)
+            else:
+                self._video = _Video(self._claim.path, picture.shape[1], picture.shape[0])
         self._last_pts = max(self._last_pts + 1, round(event.pts_s * CLOCK_HZ))
         self._video.add(picture, self._last_pts)
+
+
+class _Still:
+    """A picture: the last one, written once there is no other."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._picture: npt.NDArray[np.uint8] | None = None
+
+    def add(self, picture: npt.NDArray[np.uint8], pts: int) -> None:
+        self._picture = picture
+
+    def close(self) -> None:
+        if self._picture is None:
+            return
+        works, data = cv2.imencode(STILL, cv2.cvtColor(self._picture, cv2.COLOR_RGB2BGR))
+        assert works, "every OpenCV writes PNG"
+        try:
+            with open(self._path, "wb") as file:
+                file.write(data.tobytes())
+        except OSError as error:
+            raise OutputFailed(f"cannot write {self._path!r}: {error.strerror}") from error
 
 
 class _Video:

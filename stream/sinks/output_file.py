@@ -30,7 +30,7 @@ from stream.sinks.base import Sink
 from stream.sources.address import STDIN
 
 CAPTION_SUFFIXES = (".vtt", ".srt", ".jsonl")
-HEATMAP_SUFFIXES = (".mp4",)
+HEATMAP_SUFFIXES = (".mp4", ".png")
 WHY_SUFFIXES = (".jsonl",)
 
 STDIN_FD = 0

@@ -18,7 +18,6 @@ from stream.monitor.schema import STATS, STATUS, TOPICS, VERSION, StatusMessage,
 from stream.sinks.base import Sink
 from stream.transport.security import server_curve
 from stream.transport.services import Publisher, RequestServer, TopicMessage
-from stream.untrusted import QUERY_LIMIT_CHARS
 
 log = logging.getLogger(__name__)
 
@@ -128,16 +127,9 @@ class ControlHandler:
         )
 
     def _ask(self, query: str) -> None:
-        run = self._monitor.run
-        if not query.strip():
-            raise RequestRefused("the question is empty")
-        if len(query) > QUERY_LIMIT_CHARS:
-            raise RequestRefused(f"a question has at most {QUERY_LIMIT_CHARS} characters, this one has {len(query)}")
-        if run is None:
-            raise RequestRefused("the run has not begun; ask again in a moment")
-        if self._monitor.health().status == "ended":
-            raise RequestRefused("the run has ended")
-        run.ask(query)
+        problem = self._monitor.ask(query)
+        if problem is not None:
+            raise RequestRefused(problem)
 
 
 def ask_request(query: str) -> bytes:

@@ -15,6 +15,7 @@ from stream.transport.context import (
     private_directory,
 )
 from stream.transport.links import Client, Envelope, Link, LinkObserver, LinkPoller, ServerLink
+from stream.transport.pictures import PictureReceiver, PictureSender
 
 __all__ = [
     "Client",
@@ -24,6 +25,8 @@ __all__ = [
     "Link",
     "LinkObserver",
     "LinkPoller",
+    "PictureReceiver",
+    "PictureSender",
     "ServerLink",
     "SocketDirectory",
     "Transport",

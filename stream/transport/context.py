@@ -21,6 +21,7 @@ from zmq.auth.thread import ThreadAuthenticator
 
 from stream.errors import TransportError
 from stream.transport.links import LINGER_MS, Link, LinkObserver, ServerLink
+from stream.transport.pictures import PictureReceiver, PictureSender
 from stream.transport.security import ClientCurve, ServerCurve
 
 FOLDER = "arr-coc-stream"
@@ -336,6 +337,14 @@ class Transport:
 
     def event_sender(self, endpoint: str) -> EventSender:
         return EventSender(self._context, endpoint)
+
+    def picture_sender(self, endpoint: str) -> PictureSender:
+        """Return the frame process's end of the live pictures; make it in the thread that uses it."""
+        return PictureSender(self._context, endpoint)
+
+    def picture_receiver(self, endpoint: str) -> PictureReceiver:
+        """Return the viewers' end of the live pictures; make it in the thread that uses it."""
+        return PictureReceiver(self._context, endpoint)
 
     def close(self) -> None:
         """End the context; every socket must have been closed."""

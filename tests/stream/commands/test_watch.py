@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 from pathlib import Path
 
 import pytest
 
 import stream.commands.watch as command
 from stream.cli import main
+from stream.config import Config, OutputConfig
 from stream.display.lines import LinesDisplay
 from stream.display.live import LiveDisplay
 from tests.support.models import tiny_folder
@@ -107,3 +110,42 @@ def test_on_a_terminal_a_question_is_typed_and_ctrl_c_ends_it(interrupts: int, t
     assert "asked" in types
     assert types[-1] == "summary"
     pty.close()
+
+
+def test_a_page_of_a_run_is_served_and_closed_with_it(
+    tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clip = make_video(tmp_path / "clip.mp4", moving_square(8), fps=10)
+    assert run(clip, model, "--stats-every", "none", "--web", "0", "--web-rate", "5", "--web-token", "auto") == 0
+    told = re.search(r"web page at http://127\.0\.0\.1:(\d+)/\?token=", capsys.readouterr().err)
+    assert told is not None
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(told[1])))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("scene:demo", "--web", "0.0.0.0:8080"), "--web-token auto"),
+        (("scene:demo", "--web", "x"), "--web needs a port or HOST:PORT"),
+        (("scene:demo", "--web-rate", "5"), "--web-rate needs --web"),
+        (("browser:",), "give --web PORT as well"),
+        (("browser:", "0", "--web", "0"), "is watched alone"),
+        (("browser:", "--web", "0", "--no-web-control"), "give --web-control as well"),
+    ],
+)
+def test_a_page_that_cannot_be_is_one_line(
+    options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["watch", *options]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_browser_is_a_source_that_the_page_gives_out() -> None:
+    given = Config(source=command.BROWSER, output=OutputConfig(web="0"))
+    with command._browser_camera(given, [command.BROWSER]) as prepared:
+        assert prepared.source == f"zmq+{prepared.output.web_camera}"
+        assert os.path.isdir(os.path.dirname((prepared.output.web_camera or "").removeprefix("ipc://")))
+    assert not os.path.exists(os.path.dirname((prepared.output.web_camera or "").removeprefix("ipc://")))

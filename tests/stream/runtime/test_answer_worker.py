@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from arr_coc.errors import ModelNotFound, OptionError
+from arr_coc.hub import bundled_model_path
 from stream.config import AnswerConfig, CaptureConfig, Config, NetworkConfig, OutputConfig, PipelineConfig
 from stream.control import RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
@@ -25,6 +26,7 @@ from stream.recording.format import Recording
 from stream.runtime import answer_worker
 from stream.runtime.answer_worker import answer_threads, serve_answers, start_answer_process
 from stream.runtime.child import ChildProcess
+from stream.runtime.fork_server import ForkServer
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.replay import Replay, ReplayedAnswer, answered_by, replay_config
 from stream.transport import Link, Transport, ipc_endpoint, private_directory
@@ -33,6 +35,8 @@ from tests.support import answer_models
 from tests.support.answer_models import FakeAnswerModel
 from tests.support.network import LIMIT_S, free_port, until
 from tests.support.runs import expect
+
+NAMED = str(bundled_model_path())
 
 
 class Fixture:
@@ -44,7 +48,9 @@ class Fixture:
         self.link: Link = stack.enter_context(closing(transport.link(endpoint, watched=True)))
         snapshot = stack.enter_context(closing(SharedFrameWriter()))
         name = f"tests.support.answer_models:{model}"
-        self.child: ChildProcess = start_answer_process(Config(), name, endpoint, self.directory, snapshot.descriptor)
+        self.child: ChildProcess = start_answer_process(
+            Config(), name, endpoint, self.directory, snapshot.descriptor, 1
+        )
         stack.callback(self.child.stop)
         self.seen = psutil.Process(self.child.pid)
 
@@ -96,12 +102,43 @@ def test_a_child_that_does_not_end_is_killed(stack: ExitStack, monkeypatch: pyte
 
 def test_the_model_gets_all_cores_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    assert answer_threads() == 7
+    assert answer_threads(alone=False) == 7
+    assert answer_threads(alone=True) == 8
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
-    assert answer_threads() == 1
+    assert answer_threads(alone=False) == 1
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    assert answer_threads() == 3
+    assert answer_threads(alone=False) == 3
+
+
+@pytest.mark.parametrize(
+    ("model", "realtime", "answers", "threads"),
+    [
+        (NAMED, False, "lockstep", 4),
+        (NAMED, False, "newest", 3),
+        (NAMED, True, "lockstep", 3),
+        (None, False, "lockstep", 3),
+    ],
+)
+def test_a_large_model_has_all_cores_while_frames_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch, model: str | None, realtime: bool, answers: str, threads: int
+) -> None:
+    class Started(Exception):
+        """Says with how many threads a process would start."""
+
+    def start(*arguments: object, forks: ForkServer | None) -> None:
+        raise Started(arguments[-1])
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    monkeypatch.setattr("stream.runtime.answer_worker.start_answer_process", start)
+    config = Config(
+        source="scene:demo",
+        capture=CaptureConfig(realtime=realtime),
+        answer=AnswerConfig(model=model),
+        pipeline=PipelineConfig(answers=answers),  # type: ignore[arg-type]
+    )
+    with pytest.raises(Started, match=f"^{threads}$"):
+        list(Pipeline(config).run())
 
 
 def test_without_orders_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ import torch
 from msgspec.structs import replace
 from PIL import Image
 
-from arr_coc.allocation.allocator import FrameAllocation, StreamAllocator
+from arr_coc.allocation.allocator import PlannedFrame, StreamAllocator
 from arr_coc.errors import DeviceLost, ModelNotFound
 from arr_coc.ops.store.base import TextureView
+from arr_coc.ops.store.native import kernel_in_use
 from arr_coc.types import Encode, Feedback, TileMotion
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.config import (
@@ -119,6 +120,7 @@ def test_a_file_gives_every_frame_and_answers_at_the_answer_points(video: str) -
     started = result.events[0]
     assert isinstance(started, Started)
     assert (started.source, started.query, started.backend) == (video, "Say what happens.", "cpu")
+    assert started.kernel == kernel_in_use()
     assert [event.frame_index for event in result.of(FrameReady)] == list(range(FRAMES))
     assert {event.duration_s for event in result.of(FrameReady)} == {0.1}
     answers = result.of(Answer)
@@ -189,15 +191,13 @@ def test_whole_frames_reach_the_model_as_the_texture_holds_them(
     video: str, two_processes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sums: dict[int, int] = {}
-    allocate = StreamAllocator.allocate
+    observe = StreamAllocator.observe
 
-    def note(
-        self: StreamAllocator, view: TextureView, motion: TileMotion | None, *limits: int | None
-    ) -> FrameAllocation:
+    def note(self: StreamAllocator, view: TextureView, motion: TileMotion | None, *limits: int | None) -> PlannedFrame:
         sums[view.stamp.frame_index] = int(view.read(0).sum(dtype=np.int64))
-        return allocate(self, view, motion, *limits)
+        return observe(self, view, motion, *limits)
 
-    monkeypatch.setattr(StreamAllocator, "allocate", note)
+    monkeypatch.setattr(StreamAllocator, "observe", note)
     answer = AnswerConfig(every_s=1.0, encode="full")
     answers = run(configured(video, two_processes=two_processes, answer=answer)).of(Answer)
     assert [a.text for a in answers] == [f"frame {a.frame_index} sum {sums[a.frame_index]}" for a in answers]
@@ -207,20 +207,18 @@ def test_whole_frames_reach_the_model_as_the_texture_holds_them(
 def test_feedback_of_an_answer_reaches_exactly_the_frames_after_it(video: str, monkeypatch: pytest.MonkeyPatch) -> None:
     frames = 0
     learnt: list[tuple[int, int]] = []
-    allocate, learn = StreamAllocator.allocate, StreamAllocator.apply_feedback
+    observe, learn = StreamAllocator.observe, StreamAllocator.apply_feedback
 
-    def count(
-        self: StreamAllocator, view: TextureView, motion: TileMotion | None, *limits: int | None
-    ) -> FrameAllocation:
+    def count(self: StreamAllocator, view: TextureView, motion: TileMotion | None, *limits: int | None) -> PlannedFrame:
         nonlocal frames
         frames += 1
-        return allocate(self, view, motion, *limits)
+        return observe(self, view, motion, *limits)
 
     def note(self: StreamAllocator, feedback: Feedback) -> None:
         learnt.append((feedback.stamp.frame_index, frames))
         learn(self, feedback)
 
-    monkeypatch.setattr(StreamAllocator, "allocate", count)
+    monkeypatch.setattr(StreamAllocator, "observe", count)
     monkeypatch.setattr(StreamAllocator, "apply_feedback", note)
     run(configured(video), "SlowAnswerModel")
     assert learnt == [(index, index + 1) for index in (0, 10, 20, 29)]
@@ -347,16 +345,16 @@ def test_without_a_heat_map_no_picture_is_kept(video: str) -> None:
 def test_where_allocation_fails_the_frame_is_shown_with_all_tokens(
     video: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    allocate = StreamAllocator.allocate
+    observe = StreamAllocator.observe
 
     def fail_twice(
         self: StreamAllocator, view: TextureView, motion: TileMotion | None, *limits: int | None
-    ) -> FrameAllocation:
+    ) -> PlannedFrame:
         if view.stamp.frame_index in (10, 11):
             raise ArithmeticError("NaN in relevance")
-        return allocate(self, view, motion, *limits)
+        return observe(self, view, motion, *limits)
 
-    monkeypatch.setattr(StreamAllocator, "allocate", fail_twice)
+    monkeypatch.setattr(StreamAllocator, "observe", fail_twice)
     result = run(configured(video))
     assert result.error is None
     assert [event.tokens for event in result.of(FrameReady)] == [12] * 10 + [24] * 2 + [12] * 18
@@ -514,7 +512,7 @@ def test_a_video_that_plays_at_its_own_pace_drops_what_nobody_has_time_for(
 ) -> None:
     """The allocate stage holds the first frame until the last one has been captured; time flies."""
     last_seen = threading.Event()
-    allocate = StreamAllocator.allocate
+    observe = StreamAllocator.observe
     pipeline = Pipeline(
         configured(video, capture=CaptureConfig(realtime=True)),
         FlyingClock(),
@@ -528,7 +526,7 @@ def test_a_video_that_plays_at_its_own_pace_drops_what_nobody_has_time_for(
 
     monkeypatch.setattr(pipeline._source, "frames", reported_at_the_end)
     monkeypatch.setattr(
-        StreamAllocator, "allocate", lambda self, view, *a: last_seen.wait(10) and allocate(self, view, *a)
+        StreamAllocator, "observe", lambda self, view, *a: last_seen.wait(10) and observe(self, view, *a)
     )
     events = list(pipeline.run())
     summary = events[-1]

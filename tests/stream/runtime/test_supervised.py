@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from arr_coc.errors import BackendMissing, ModelNotFound
+from arr_coc.ops.store.native import kernel_in_use
 from arr_coc.types import NS_PER_S
 from stream.clock import MonotonicClock
 from stream.config import (
@@ -438,3 +439,4 @@ def test_the_frame_process_says_which_store_it_runs() -> None:
     seen = watch(open_supervised(given=given), end_soon)
     assert seen.error is None
     assert (seen.of(Started)[0].backend, seen.summary.backend) == ("gl", "gl")
+    assert seen.of(Started)[0].kernel == kernel_in_use()

@@ -96,7 +96,7 @@ def test_the_suffix_chooses_the_sink(tmp_path: Path) -> None:
         (OutputConfig(paths=("a.txt",)), r"suffix '\.txt'; captions can be \.vtt, \.srt, \.jsonl"),
         (OutputConfig(paths=("a",)), "no suffix; captions can be"),
         (OutputConfig(paths=("a.mp4",)), "goes to --heatmap"),
-        (OutputConfig(heatmap="a.vtt"), r"the heat map can be \.mp4 \(captions go to -o"),
+        (OutputConfig(heatmap="a.vtt"), r"the heat map can be \.mp4, \.png \(captions go to -o"),
         (OutputConfig(why="a.json"), r"the reasons for tokens can be \.jsonl \(captions go to -o"),
         (OutputConfig(paths=("a.vtt", "./a.vtt")), "given twice"),
         (OutputConfig(paths=("a.jsonl",), why="./a.jsonl"), "given twice"),

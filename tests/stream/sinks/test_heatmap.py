@@ -214,3 +214,33 @@ def test_an_encoder_that_is_missing_is_reported(tmp_path: Path, monkeypatch: pyt
     sink.write(frame(0, 0.0, slot=slots.put(overlay())))
     with pytest.raises(OutputError, match=r"cannot write .*out\.mp4.*no libx264"):
         sink.close()
+
+
+def test_a_png_holds_the_last_frame_with_its_answer(tmp_path: Path) -> None:
+    slots, path = Slots(), tmp_path / "seen.PNG"
+    sink = HeatmapSink(str(path), slots.take)
+    sink.write(frame(0, 0.0, slot=slots.put(overlay(64, 64))))
+    sink.write(answer(0.0, "a cat"))
+    last = overlay()
+    sink.write(frame(1, 0.1, slot=slots.put(last)))
+    sink.close()
+    sink.close()
+    with av.open(str(path)) as container:
+        shown = next(container.decode(video=0)).to_ndarray(format="rgb24")
+    assert np.array_equal(shown, draw(last, "a cat", "64 of 240 tokens · 0:00.1"))
+
+
+def test_a_png_of_nothing_is_not_left_behind(tmp_path: Path) -> None:
+    sink = HeatmapSink(str(tmp_path / "seen.png"), Slots().take)
+    sink.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_png_that_cannot_be_written_any_more_is_one_line(tmp_path: Path) -> None:
+    slots, path = Slots(), tmp_path / "seen.png"
+    sink = HeatmapSink(str(path), slots.take)
+    sink.write(frame(0, 0.0, slot=slots.put(overlay())))
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(OutputError, match="cannot write"):
+        sink.close()

@@ -1,0 +1,151 @@
+"""Live pictures for viewers: `PictureRequest`, the message of a picture with its map, and the exchange between threads.
+
+A picture message, little-endian, for programs in any language (docs/web.md has the table):
+
+    u8 kind ("P") · u8 codec (0: JPEG) · u8 level · u8 0 · u32 frame_index · f64 capture, ms since 1970
+    f64 media time, s
+    u16 width, height, rows, cols, tokens, overview · u32 bytes of relevance, regions, picture · these three
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.errors import counted
+from arr_coc.types import LEVELS
+from stream.errors import TransportError
+from stream.events import FrameMap
+
+KIND = ord("P")
+JPEG = 0
+HEADER = struct.Struct("<BBBBIddHHHHHHIII")
+
+REQUEST_SIZES = 4
+"""Sizes of one frame that may be wanted at once; each is encoded."""
+
+
+class PictureRequest(msgspec.Struct, frozen=True):
+    """Request for a picture of the next frame in each of these greatest widths, in pixels."""
+
+    widths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewedFrame:
+    """A frame that somebody wants to see: `images` uint8 RGB [H, W, 3] by mipmap level, without padding, and its map.
+
+    `capture_ns` is monotonic, `media_ns` media time; `tokens` are the visual tokens of the frame, `levels` the level
+    for each width that was asked for.
+    """
+
+    frame_index: int
+    capture_ns: int
+    media_ns: int
+    tokens: int
+    map: FrameMap
+    images: dict[int, npt.NDArray[np.uint8]]
+    levels: dict[int, int]
+
+
+def level_for(width_px: int, greatest_px: int) -> int:
+    """Return the finest mipmap level at which a frame of `width_px` is at most `greatest_px` wide; the coarsest where
+    none is."""
+    return next((level for level in range(LEVELS) if -(-width_px >> level) <= greatest_px), LEVELS - 1)
+
+
+class PictureExchange:
+    """Place where the stage that has frames leaves the newest one for the thread that wants pictures of it.
+
+    The stage never waits. Nothing is copied unless somebody wants it, and at most one frame for each request.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._widths: tuple[int, ...] = ()
+        self._frame: ViewedFrame | None = None
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths in which the next frame is wanted; none where nobody wants it."""
+        return self._widths
+
+    def want(self, widths: tuple[int, ...]) -> None:
+        """Ask for the next frame."""
+        with self._changed:
+            self._widths = widths[:REQUEST_SIZES]
+
+    def put(self, frame: ViewedFrame) -> None:
+        """Leave a frame, in place of one that nobody has taken."""
+        with self._changed:
+            self._frame, self._widths = frame, ()
+            self._changed.notify()
+
+    def take(self, timeout_s: float) -> ViewedFrame | None:
+        """Return the newest frame that was left, None without one within the time limit."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._frame is not None, timeout_s)
+            frame, self._frame = self._frame, None
+            return frame
+
+
+def pack_picture(frame: ViewedFrame, level: int, jpeg: bytes, unix_ns: int, first_frame: int = 0) -> bytes:
+    """Return the message of a frame's picture at one level.
+
+    `unix_ns` is the capture time since 1970, `first_frame` the number of frames before those of this process.
+    """
+    height, width = frame.images[level].shape[:2]
+    shown = frame.map
+    head = HEADER.pack(
+        KIND,
+        JPEG,
+        level,
+        0,
+        (frame.frame_index + first_frame) & 0xFFFFFFFF,
+        unix_ns / 1e6,
+        frame.media_ns / 1e9,
+        width,
+        height,
+        shown.rows,
+        shown.cols,
+        min(frame.tokens, 0xFFFF),
+        shown.overview,
+        len(shown.relevance),
+        len(shown.regions),
+        len(jpeg),
+    )
+    return b"".join((head, shown.relevance, shown.regions, jpeg))
+
+
+def picture_fields(message: bytes) -> dict[str, Any]:
+    """Return what a picture message holds, by name. Raises TransportError where it is none."""
+    try:
+        kind, codec, level, _, index, unix_ms, media_s, *rest = HEADER.unpack_from(message)
+    except struct.error as error:
+        raise TransportError(f"not a picture: {error}") from error
+    width, height, rows, cols, tokens, overview, *lengths = rest
+    if kind != KIND or HEADER.size + sum(lengths) != len(message):
+        raise TransportError(f"not a picture: kind {kind}, {counted(len(message), 'byte')}")
+    parts, at = [], HEADER.size
+    for length in lengths:
+        parts.append(message[at : at + length])
+        at += length
+    shown = FrameMap(rows=rows, cols=cols, relevance=parts[0], regions=parts[1], overview=overview)
+    return {
+        "codec": codec,
+        "level": level,
+        "frame_index": index,
+        "capture_unix_ms": unix_ms,
+        "media_s": media_s,
+        "width": width,
+        "height": height,
+        "tokens": tokens,
+        "map": shown,
+        "picture": parts[2],
+    }

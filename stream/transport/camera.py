@@ -1,0 +1,38 @@
+"""Socket that gives out the frames of a viewer's camera, for a source of this machine."""
+
+from __future__ import annotations
+
+import msgspec
+import zmq
+
+from stream.errors import TransportError
+
+FRAMES_WAITING = 2
+
+
+class CameraSender:
+    """PUB end of a ZeroMQ source; belongs to the thread that made it. Raises TransportError where it cannot be bound.
+
+    A frame that nobody takes at once is dropped.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._socket = self._context.socket(zmq.PUB)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, FRAMES_WAITING)
+        try:
+            self._socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            self.close()
+            raise TransportError(f"cannot open {endpoint}: {error}") from error
+
+    def send(self, jpeg: bytes, width: int, height: int, t_ns: int, seq: int) -> None:
+        """Give out a frame in JPEG; `t_ns` is its time on the monotonic clock, `seq` its number."""
+        header = {"v": 1, "width": width, "height": height, "format": "jpeg", "t_ns": t_ns, "seq": seq}
+        self._socket.send_multipart([msgspec.msgpack.encode(header), jpeg])
+
+    def close(self) -> None:
+        """Close the socket at once."""
+        self._socket.close(linger=0)
+        self._context.term()

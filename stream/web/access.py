@@ -1,0 +1,146 @@
+"""Access to the web page: its address, and the hosts, origins and tokens that are let in. Imports no server."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from urllib.parse import urlsplit
+
+from stream.config import PORT_MAX, OutputConfig
+from stream.errors import ConfigError
+
+LOOPBACK = "127.0.0.1"
+
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+
+LIBRARIES = ("starlette", "uvicorn", "websockets")
+
+TOKEN_CHARS_MIN = 8
+
+AUTO = "auto"
+
+
+def missing_libraries(libraries: Sequence[str] = LIBRARIES) -> list[str]:
+    """Return the libraries of the extra `web` that are not installed."""
+    return [name for name in libraries if find_spec(name) is None]
+
+
+@dataclass(frozen=True, slots=True)
+class WebAccess:
+    """Place of the page, and who may see it. `control`: viewers may ask. `certificate` and `key` are files for TLS.
+
+    `token` is demanded of every viewer; None where anybody on this machine may look. `made_token`: the program made it,
+    so nobody else knows it.
+    """
+
+    host: str
+    port: int
+    control: bool
+    token: str | None = field(default=None, repr=False)
+    made_token: bool = False
+    certificate: str | None = None
+    key: str | None = None
+
+    @classmethod
+    def of(cls, output: OutputConfig) -> WebAccess:
+        """Return the access that a configuration with `web` asks for.
+
+        Raises ConfigError for an address that is none, a page beyond this machine without a token, a token that is too
+        short, half of a certificate, and a missing library.
+        """
+        assert output.web is not None
+        missing = missing_libraries()
+        if missing:
+            raise ConfigError(f"--web needs {', '.join(missing)}; pip install 'arr-coc-stream[web]'")
+        host, port = parse_address(output.web)
+        local, token = is_loopback(host), output.web_token
+        if not local and token is None:
+            raise ConfigError(
+                f"--web {output.web} can be reached from other machines, and anybody there could look; give "
+                "--web-token auto, or serve it on this machine only, with --web PORT"
+            )
+        if token is not None and token != AUTO and len(token) < TOKEN_CHARS_MIN:
+            raise ConfigError(f"--web-token needs at least {TOKEN_CHARS_MIN} characters; give more, or auto")
+        for option, path, other in (
+            ("--web-cert", output.web_cert, output.web_key),
+            ("--web-key", output.web_key, output.web_cert),
+        ):
+            if path is None and other is not None:
+                raise ConfigError("--web-cert and --web-key belong together; give both")
+            if path is not None and not os.path.isfile(path):
+                raise ConfigError(f"{option} {path!r} is not a file; name a PEM file")
+        return cls(
+            host,
+            port,
+            control=local if output.web_control is None else output.web_control,
+            token=secrets.token_urlsafe(18) if token == AUTO else token,
+            made_token=token == AUTO,
+            certificate=output.web_cert,
+            key=output.web_key,
+        )
+
+    @property
+    def scheme(self) -> str:
+        """Protocol of the page's address."""
+        return "http" if self.certificate is None else "https"
+
+    def address(self, port: int) -> str:
+        """Return the page's address for a browser; with the token where the program made that."""
+        host = os.uname().nodename if self.host in ("0.0.0.0", "::") else self.host
+        query = f"/?token={self.token}" if self.made_token else "/"
+        return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{port}{query}"
+
+    def allows_host(self, header: str | None) -> bool:
+        """Return whether a request may be addressed to this host.
+
+        A page on this machine only has this machine's names, so that another site cannot point a name of its own at it
+        (DNS rebinding). Elsewhere the token keeps such a site out: its cookie belongs to another name.
+        """
+        if header is None:
+            return False
+        if not is_loopback(self.host):
+            return True
+        name = split_host(header)
+        return name in LOCAL_NAMES or name == self.host
+
+    def allows_origin(self, origin: str | None, host: str | None) -> bool:
+        """Return whether a socket may be opened by a page of this origin: the same one, or no page at all."""
+        if origin is None:
+            return True
+        parts = urlsplit(origin)
+        return parts.scheme == self.scheme and host is not None and parts.netloc.lower() == host.lower()
+
+    def allows_token(self, given: str | None) -> bool:
+        """Return whether this is the token, or none is demanded; takes as long for a wrong one."""
+        if self.token is None:
+            return True
+        return given is not None and hmac.compare_digest(given.encode(), self.token.encode())
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of "[HOST:]PORT". Raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    host = host.strip("[]") if colon else LOOPBACK
+    if not port.isascii() or not port.isdigit() or int(port) > PORT_MAX or not host or any(c in host for c in "/@ "):
+        raise ConfigError(f"--web needs a port or HOST:PORT, such as 8080 or 0.0.0.0:8080; got {text!r}")
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def split_host(header: str) -> str:
+    """Return the name in a Host header, in lower case, without port and brackets."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0].lower()
+    return header.partition(":")[0].lower()

@@ -1,0 +1,254 @@
+"""The page and its socket as an ASGI application: who is let in, the headers of every reply, and what a viewer gets."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+from contextlib import suppress
+from http.cookies import SimpleCookie
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from stream.errors import TransportError
+from stream.web.access import WebAccess
+from stream.web.camera import BrowserCamera
+from stream.web.hub import Hub
+from stream.web.viewer import MESSAGES_A_SECOND, MessageRefused, RateLimit, Viewer, read_message
+
+PAGE = Path(__file__).parent / "page"
+
+SEND_LIMIT_S = 20.0
+"""A viewer that takes nothing for so long is let go."""
+
+WRONG_TOKEN_S = 0.5
+"""Time that a wrong token costs."""
+
+REFUSED, CROWDED, GOING_AWAY, CAMERA_IN_USE = 1008, 4001, 1001, 4002
+"""Close codes: the message or its sender is not allowed; too many viewers already; the program ends; another camera."""
+
+TEXT_BYTES_MAX = 64 * 1024
+"""Longest message of a viewer; a question has at most 4,000 characters."""
+
+CLOSE_CHARS_MAX = 100
+"""A reason for closing has at most 123 bytes (RFC 6455)."""
+
+UNREADABLE_MAX = 10
+"""So many messages that cannot be followed end a viewer's connection."""
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(self), microphone=(), geolocation=()",
+    "cache-control": "no-cache",
+}
+
+TOKEN_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>ARR-COC Stream</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="/page/icon.svg"><link rel="stylesheet" href="/page/style.css"></head>
+<body class="gate"><main><h1>ARR-COC Stream</h1><p>{message}</p>
+<form method="get" action="/"><label for="token">Token</label>
+<input id="token" name="token" type="password" autocomplete="off" autofocus required>
+<button>Show the run</button></form></main></body></html>
+"""
+
+
+class Gate:
+    """Middleware that lets in whom the access rules allow, and gives every reply its security headers.
+
+    Files of the page hold nothing of the run, and need no token: the page that asks for one uses them.
+    """
+
+    def __init__(self, application: ASGIApp, access: WebAccess) -> None:
+        self._application = application
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request or socket."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._application(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        problem = self._problem(scope, headers)
+        if scope["type"] == "websocket":
+            if problem is not None:
+                await WebSocket(scope, receive, send).close(REFUSED, problem)
+                return
+            await self._application(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                reply = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    reply[name] = value
+            await send(message)
+
+        reply = await self._refusal(scope, problem)
+        await (reply or self._application)(scope, receive, send_guarded)
+
+    def _problem(self, scope: Scope, headers: Headers) -> str | None:
+        """Return why a request is refused: "host", "origin" or "token"; None where it is let in."""
+        if not self._access.allows_host(headers.get("host")):
+            return "host"
+        if scope["type"] == "websocket" and not self._access.allows_origin(headers.get("origin"), headers.get("host")):
+            return "origin"
+        if scope["path"].startswith("/page/"):
+            return None
+        return None if self._access.allows_token(self._token_of(headers)) else "token"
+
+    async def _refusal(self, scope: Scope, problem: str | None) -> Response | None:
+        given = QueryParams(scope["query_string"]).get("token") if scope["path"] == "/" else None
+        if problem == "host":
+            return PlainTextResponse("This page is not served under that name.\n", 421)
+        if given is not None and self._access.token is not None:
+            if self._access.allows_token(given):
+                return self._admission(given)
+            await asyncio.sleep(WRONG_TOKEN_S)
+            return _token_page("That is not the token. The program printed the right one when it began.")
+        if problem == "token":
+            return _token_page("The program that runs here asks for a token. It printed one when it began.")
+        return None
+
+    def _admission(self, token: str) -> Response:
+        """Return the way on to the page, without the token in the address, which goes into a cookie."""
+        reply = RedirectResponse("/", 303)
+        secure = self._access.certificate is not None
+        reply.set_cookie(self._cookie, token, httponly=True, samesite="strict", secure=secure, path="/")
+        return reply
+
+    @property
+    def _cookie(self) -> str:
+        return f"arr-coc-{self._access.port}"
+
+    def _token_of(self, headers: Headers) -> str | None:
+        authorization = headers.get("authorization", "")
+        if authorization.startswith("Bearer "):
+            return authorization.removeprefix("Bearer ")
+        cookies: SimpleCookie = SimpleCookie()
+        with suppress(Exception):  # whatever a client may send as a cookie
+            cookies.load(headers.get("cookie", ""))
+        held = cookies.get(self._cookie)
+        return None if held is None else held.value
+
+
+def _token_page(message: str) -> Response:
+    return HTMLResponse(TOKEN_PAGE.format(message=html.escape(message)), 401)
+
+
+def make_application(access: WebAccess, hub: Hub, camera: BrowserCamera | None = None) -> ASGIApp:
+    """Return the application that shows one run to viewers, and takes a viewer's `camera` where that is its source."""
+
+    files = StaticFiles(directory=PAGE)
+
+    async def page(request: Request) -> Response:
+        return await files.get_response("live.html", request.scope)
+
+    async def icon(request: Request) -> Response:
+        return await files.get_response("icon.svg", request.scope)
+
+    async def live(socket: WebSocket) -> None:
+        await socket.accept()
+        if hub.full:
+            await socket.close(CROWDED, "too many viewers")
+            return
+        viewer = hub.add()
+        sending = asyncio.create_task(_send(socket, viewer))
+        receiving = asyncio.create_task(_receive(socket, viewer, hub))
+        try:
+            await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hub.remove(viewer)
+            for task in (sending, receiving):
+                task.cancel()
+            await asyncio.gather(sending, receiving, return_exceptions=True)
+            with suppress(Exception):  # it may be closed already, in either of two libraries' ways
+                await socket.close(GOING_AWAY)
+
+    async def camera_frames(socket: WebSocket) -> None:
+        await socket.accept()
+        if camera is None or not access.control:
+            await socket.close(REFUSED, "no camera is wanted")
+        elif camera.in_use:
+            await socket.close(CAMERA_IN_USE, "another camera is in use")
+        else:
+            await _take_frames(socket, camera)
+
+    routes = [
+        Route("/", page),
+        WebSocketRoute("/camera", camera_frames),
+        Route("/favicon.ico", icon),
+        WebSocketRoute("/live", live),
+        Mount("/page", files),
+    ]
+    return Gate(Starlette(routes=routes), access)
+
+
+async def _send(socket: WebSocket, viewer: Viewer) -> None:
+    """Send what waits for a viewer until it is gone, or takes nothing any more."""
+    while True:
+        await viewer.wake.wait()
+        viewer.wake.clear()
+        while (message := viewer.next()) is not None:
+            sent = socket.send_bytes(message) if isinstance(message, bytes) else socket.send_text(message)
+            try:
+                await asyncio.wait_for(sent, SEND_LIMIT_S)
+            except (asyncio.TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
+                return
+
+
+async def _take_frames(socket: WebSocket, camera: BrowserCamera) -> None:
+    """Give out a camera's frames until it leaves, and confirm each, by which the page sends the next."""
+    camera.in_use = True
+    try:
+        while True:
+            message = await socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            camera.publish(message.get("bytes") or b"")
+            await asyncio.wait_for(socket.send_text("ok"), SEND_LIMIT_S)
+    except (MessageRefused, TransportError) as error:
+        await socket.close(REFUSED, str(error)[:CLOSE_CHARS_MAX])
+    except (asyncio.TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
+        return
+    finally:
+        camera.in_use = False
+
+
+async def _receive(socket: WebSocket, viewer: Viewer, hub: Hub) -> None:
+    """Follow a viewer's messages until it leaves or breaks the limits."""
+    limit = RateLimit(MESSAGES_A_SECOND, 2 * MESSAGES_A_SECOND)
+    unreadable = 0
+    while True:
+        message = await socket.receive()
+        if message["type"] == "websocket.disconnect":
+            return
+        if not limit.take(asyncio.get_running_loop().time()):
+            await socket.close(REFUSED, "too many messages")
+            return
+        try:
+            text = message.get("text") or message.get("bytes") or b""
+            if len(text) > TEXT_BYTES_MAX:
+                raise MessageRefused(f"a message has at most {TEXT_BYTES_MAX} bytes")
+            hub.follow(viewer, read_message(text))
+        except MessageRefused as error:
+            unreadable += 1
+            if unreadable > UNREADABLE_MAX:
+                await socket.close(REFUSED, "messages that cannot be followed")
+                return
+            hub.refuse(viewer, str(error))

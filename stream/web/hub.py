@@ -1,0 +1,289 @@
+"""The viewers of a run: gives each the state so far, then what happens, and asks for pictures while somebody looks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from arr_coc.types import REGION_SHAPES, TILE_PX
+from stream.events import AnswerDeltaEvent, Event, Explanation, FrameReady, Notice, Summary, rounded
+from stream.monitor.health import RunMonitor
+from stream.monitor.schema import STATS, STATUS, envelope, event_message
+from stream.web.viewer import RateLimit, Viewer, ViewerMessage
+
+VIEWERS_MAX = 64
+"""Viewers at a time; one more is told so."""
+
+HISTORY = 200
+"""Events that a newcomer is told of."""
+
+KEPT = (STATUS, "health", STATS, "look", "turned", "why")
+"""Topics of which a newcomer gets the last message."""
+
+TOLD = ("answer", "asked", "cancelled", "cut", "discontinuity", "outage", "restarted", "notice", "summary", "shadow")
+"""Topics that make up what has happened so far."""
+
+STATS_EVERY_S = 1.0
+
+QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE = 2.0, 4.0
+
+FRESH_S = 1.0
+"""A newcomer is shown the newest picture at once unless it is older than this."""
+
+UNANSWERED_S = 0.25
+"""A request for a picture is made again after this: there may have been no frame process, or no frame."""
+
+
+class PictureSource(Protocol):
+    """Whatever is asked for pictures of the next frame."""
+
+    def request(self, widths: tuple[int, ...]) -> None:
+        """Ask for one picture in each width."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HubOptions:
+    """`rate`: pictures a second; `greatest_px`: their greatest width; `control`: viewers may ask; `until`: the standing
+    question, if there is one; `camera`: the run waits for a viewer's camera."""
+
+    rate: float
+    greatest_px: int
+    control: bool
+    until: str | None = None
+    camera: bool = False
+
+
+class Hub:
+    """Viewers of one run. All but `publish` and `show` belong to the event loop of the thread that serves.
+
+    Pictures are asked for one by one, by a request that only the next frame answers, so nothing is encoded while nobody
+    is ready for it.
+    """
+
+    def __init__(self, options: HubOptions, monitor: RunMonitor) -> None:
+        self._options = options
+        self._monitor = monitor
+        self._viewers: set[Viewer] = set()
+        self._kept: dict[str, bytes] = {}
+        self._history: deque[bytes] = deque(maxlen=HISTORY)
+        self._speaking: tuple[int, str, float | None] | None = None
+        self._newest: dict[int, tuple[bytes, float]] = {}
+        self._questions = RateLimit(QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE)
+        self._pictures: PictureSource | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._next_request_s = 0.0
+        self._requested_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def viewers(self) -> int:
+        """Number of viewers now."""
+        return len(self._viewers)
+
+    @property
+    def full(self) -> bool:
+        """True where no more viewers are taken."""
+        return len(self._viewers) >= VIEWERS_MAX
+
+    async def run(self, ending: asyncio.Event) -> None:
+        """Tell viewers figures and state once a second until `ending` is set."""
+        self._loop = asyncio.get_running_loop()
+        while not ending.is_set():
+            if self._viewers:
+                await self._tell_figures()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(ending.wait(), STATS_EVERY_S)
+
+    def attach(self, pictures: PictureSource) -> None:
+        """Ask this source for pictures from here on; for any thread."""
+        self._in_loop(self._attach, pictures)
+
+    def publish(self, event: Event) -> None:
+        """Take the next event of the run; for any thread."""
+        if isinstance(event, FrameReady):
+            return
+        message = _message_of(event)
+        if message is not None:
+            self._in_loop(self._publish, event, *message)
+
+    def publish_status(self) -> None:
+        """Tell viewers of the run's changed status; for any thread."""
+        self._in_loop(self._keep, STATUS, _encoded(STATUS, self._status()))
+
+    def show(self, pictures: dict[int, bytes]) -> None:
+        """Take the pictures of a frame, by their widths; for any thread."""
+        self._in_loop(self._show, pictures)
+
+    def add(self) -> Viewer:
+        """Return a new viewer, who is told the state so far first."""
+        viewer = Viewer(self._options.rate, self._options.greatest_px)
+        viewer.tell(self._hello())
+        for topic in KEPT:
+            if topic in self._kept:
+                viewer.tell(self._kept[topic])
+        viewer.tell(b'{"topic":"history","events":[' + b",".join(self._history) + b"]}")
+        if self._speaking is not None:
+            number, text, pts_s = self._speaking
+            viewer.tell(_encoded("text", {"answer": number, "text": text, "pts_s": pts_s}))
+        self._viewers.add(viewer)
+        self._tell_count()
+        self._show_newest(viewer, self._now_s())
+        self._request()
+        return viewer
+
+    def remove(self, viewer: Viewer) -> None:
+        """Forget a viewer that has left."""
+        self._viewers.discard(viewer)
+        self._tell_count()
+
+    def follow(self, viewer: Viewer, message: ViewerMessage) -> None:
+        """Do as a viewer's message says."""
+        viewer.choose(message)
+        if message.ask is not None:
+            problem = self._ask(message.ask)
+            if problem is not None:
+                viewer.tell(_encoded("refused", {"query": message.ask, "error": problem}))
+        self._request()
+
+    def refuse(self, viewer: Viewer, reason: str) -> None:
+        """Tell a viewer that its message cannot be followed."""
+        viewer.tell(_encoded("refused", {"error": reason}))
+
+    def _ask(self, query: str) -> str | None:
+        """Return why the question is not asked."""
+        if not self._options.control:
+            return "this page only shows; the run takes no questions from it"
+        if not self._questions.take(self._now_s()):
+            return "too many questions at once; ask again in a moment"
+        return self._monitor.ask(query)
+
+    def _in_loop(self, call: Callable[..., None], *arguments: Any) -> None:
+        loop = self._loop
+        if loop is None:  # the server has not begun: nobody else is there
+            call(*arguments)
+            return
+        with suppress(RuntimeError):  # it has ended
+            loop.call_soon_threadsafe(call, *arguments)
+
+    def _attach(self, pictures: PictureSource) -> None:
+        self._pictures, self._requested_s = pictures, None
+        self._request()
+
+    def _publish(self, event: Event, topic: str, fields: dict[str, Any]) -> None:
+        self._note_speech(event, topic)
+        body = _encoded(topic, fields)
+        if topic in TOLD and not (isinstance(event, Notice) and event.code == "loading"):
+            self._history.append(body)
+        if isinstance(event, Summary):
+            self._keep("health", _encoded("health", self._health()))
+        self._keep(topic, body)
+
+    def _keep(self, topic: str, body: bytes) -> None:
+        if topic in KEPT:
+            self._kept[topic] = body
+        for viewer in self._viewers:
+            viewer.tell(body)
+
+    def _note_speech(self, event: Event, topic: str) -> None:
+        if isinstance(event, AnswerDeltaEvent):
+            before = self._speaking[1] if self._speaking is not None and self._speaking[0] == event.answer else ""
+            self._speaking = event.answer, before + event.text, event.pts_s
+        elif topic in ("answer", "cancelled"):
+            self._speaking = None
+
+    def _show(self, pictures: dict[int, bytes]) -> None:
+        now_s = self._now_s()
+        self._requested_s = None
+        self._newest = {width: (body, now_s) for width, body in pictures.items()}
+        for viewer in self._viewers:
+            self._show_newest(viewer, now_s)
+        self._request()
+
+    def _show_newest(self, viewer: Viewer, now_s: float) -> None:
+        newest = self._newest.get(viewer.width)
+        if newest is not None and now_s - newest[1] < FRESH_S:
+            viewer.show(newest[0], now_s)
+
+    def _request(self) -> None:
+        """Ask for a picture if a viewer is ready for one, or see to it that this is looked at again when one is."""
+        if self._pictures is None or self._loop is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now_s = self._now_s()
+        due = [(due_s, viewer.width) for viewer in self._viewers if (due_s := viewer.due_s()) is not None]
+        if not due:
+            return
+        wait_s = max(min(due)[0], self._next_request_s) - now_s
+        if self._requested_s is not None:
+            wait_s = max(wait_s, self._requested_s + UNANSWERED_S - now_s)
+        if wait_s > 0:
+            self._timer = self._loop.call_later(wait_s, self._request)
+            return
+        interval_s = 1 / self._options.rate
+        if self._requested_s is None:
+            self._next_request_s = max(self._next_request_s, now_s - interval_s) + interval_s
+        self._requested_s = now_s
+        widths = {width for due_s, width in due if due_s <= now_s + interval_s}
+        self._pictures.request(tuple(sorted(widths)))
+        self._timer = self._loop.call_later(UNANSWERED_S, self._request)
+
+    async def _tell_figures(self) -> None:
+        stats = await asyncio.to_thread(self._monitor.stats)
+        self._keep(STATS, _encoded(STATS, asdict(stats)))
+        self._keep("health", _encoded("health", self._health()))
+
+    def _status(self) -> dict[str, Any]:
+        return asdict(self._monitor.status())
+
+    def _health(self) -> dict[str, Any]:
+        return asdict(self._monitor.health())
+
+    def _hello(self) -> bytes:
+        options = self._options
+        return _encoded(
+            "hello",
+            {
+                "control": options.control,
+                "rate": options.rate,
+                "width": options.greatest_px,
+                "until": options.until,
+                "camera": options.camera and options.control,
+                "tile_px": TILE_PX,
+                "shapes": REGION_SHAPES,
+            },
+        )
+
+    def _tell_count(self) -> None:
+        body = _encoded("viewers", {"count": len(self._viewers)})
+        for viewer in self._viewers:
+            viewer.tell(body)
+
+    def _now_s(self) -> float:
+        return 0.0 if self._loop is None else self._loop.time()
+
+
+def _message_of(event: Event) -> tuple[str, dict[str, Any]] | None:
+    """Return topic and fields of an event for viewers: those that are published, and the reasons for the tokens."""
+    if isinstance(event, Explanation):
+        return "why", msgspec.structs.asdict(event)
+    message = event_message(event)
+    if message is None:
+        return None
+    topic, fields = message
+    for binary in ("relevance", "regions"):
+        fields.pop(binary, None)  # come with the picture
+    return topic, fields
+
+
+def _encoded(topic: str, fields: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(rounded(msgspec.to_builtins(envelope(topic, fields, unix_ns=time.time_ns()))))

@@ -1,0 +1,101 @@
+// This browser's camera as the source of the run: asks for it, sends its pictures, and says in words why it cannot.
+
+const RATE = 15;
+const QUALITY = 0.8;
+const CREDITS = 2;
+const IN_USE = 4002;
+const byId = (id) => document.getElementById(id);
+
+const PROBLEMS = {
+  NotAllowedError: "The camera was not allowed. Allow it in the browser’s address bar, and start it again.",
+  NotFoundError: "This machine has no camera.",
+  NotReadableError: "The camera is there, but another program uses it.",
+  OverconstrainedError: "The camera has no such size.",
+};
+const INSECURE = "Browsers give their camera to secure pages only. Open the page at 127.0.0.1 (from another machine by ssh -L), or serve it with a certificate.";
+
+export class Camera {
+  constructor() {
+    this.on = false;
+    this.sent = 0;
+    byId("camera-start").onclick = () => (this.on ? this.stop("The camera is off.") : this.start());
+    for (const id of ["camera-device", "camera-size"]) byId(id).onchange = () => this.on && this.restart();
+  }
+
+  tell(words, bad = false) {
+    byId("camera-state").textContent = words;
+    byId("camera-state").classList.toggle("bad", bad);
+    byId("camera-start").textContent = this.on ? "Stop the camera" : "Start this browser’s camera";
+    byId("camera-start").setAttribute("aria-pressed", String(this.on));
+  }
+
+  async restart() {
+    this.stop("Changing …");
+    await this.start();
+  }
+
+  async start() {
+    if (!navigator.mediaDevices?.getUserMedia) return this.tell(INSECURE, true);
+    this.tell("Asking for the camera …");
+    const [width, height] = byId("camera-size").value.split("×").map(Number);
+    const device = byId("camera-device").value;
+    try {
+      this.stream = await navigator.mediaDevices.getUserMedia({
+        video: { ...(device && { deviceId: { exact: device } }), width: { ideal: width }, height: { ideal: height }, frameRate: { ideal: RATE } },
+      });
+    } catch (error) {
+      return this.tell(PROBLEMS[error.name] ?? `The camera cannot be used: ${error.message}`, true);
+    }
+    this.on = true;
+    this.stream.getVideoTracks()[0].onended = () => this.stop("The camera is gone.", true);
+    this.video = Object.assign(document.createElement("video"), { muted: true, playsInline: true, srcObject: this.stream });
+    await this.video.play();
+    this.listDevices();
+    this.connect();
+  }
+
+  connect() {
+    const scheme = location.protocol === "https:" ? "wss:" : "ws:";
+    this.credits = CREDITS;
+    this.socket = new WebSocket(`${scheme}//${location.host}/camera`);
+    this.socket.onopen = () => {
+      this.tell("Sending the camera’s pictures.");
+      this.timer = setInterval(() => this.send(), 1000 / RATE);
+    };
+    this.socket.onmessage = () => this.credits++;
+    this.socket.onclose = ({ code, reason }) => {
+      if (!this.on) return;
+      this.stop(code === IN_USE ? "Another viewer’s camera is in use." : `The program takes no pictures now${reason ? `: ${reason}` : ""}.`, true);
+    };
+  }
+
+  async send() {
+    const { videoWidth: width, videoHeight: height } = this.video;
+    if (this.credits < 1 || !width || this.socket.readyState !== WebSocket.OPEN) return;
+    this.credits--;
+    this.canvas ??= document.createElement("canvas");
+    if (this.canvas.width !== width || this.canvas.height !== height) [this.canvas.width, this.canvas.height] = [width, height];
+    this.canvas.getContext("2d", { alpha: false }).drawImage(this.video, 0, 0);
+    const jpeg = await new Promise((done) => this.canvas.toBlob(done, "image/jpeg", QUALITY));
+    if (!jpeg || this.socket.readyState !== WebSocket.OPEN) return;
+    this.socket.send(new Blob([Uint16Array.of(width, height), jpeg]));
+    this.sent++;
+  }
+
+  stop(words, bad = false) {
+    this.on = false;
+    clearInterval(this.timer);
+    this.stream?.getTracks().forEach((track) => track.stop());
+    this.socket?.close();
+    this.tell(words, bad);
+  }
+
+  async listDevices() {
+    const found = (await navigator.mediaDevices.enumerateDevices()).filter((one) => one.kind === "videoinput");
+    const list = byId("camera-device");
+    const chosen = list.value;
+    list.replaceChildren(...found.map((one, at) => new Option(one.label || `camera ${at + 1}`, one.deviceId)));
+    const current = chosen || this.stream.getVideoTracks()[0].getSettings().deviceId;
+    list.value = found.some((one) => one.deviceId === current) ? current : (found[0]?.deviceId ?? "");
+  }
+}

@@ -1,0 +1,224 @@
+// The live page: brings the link, the picture, the answers, the question and the figures together.
+
+import { Answers, clock } from "./answers.js";
+import { Camera } from "./camera.js";
+import { Figures } from "./figures.js";
+import { Link } from "./link.js";
+import { LAYERS, readView, remember, remembered, startTheme, turnTheme, writeView } from "./settings.js";
+import { Stage } from "./stage.js";
+
+const QUESTIONS_KEPT = 20;
+const MARKED = ["cut", "outage", "restarted", "discontinuity"];
+const STATE_WORDS = {
+  connecting: "connecting", loading: "loading the model", ok: "live", running: "live", outage: "source lost", restarting: "restarting",
+  stalled: "stalled", ended: "ended", reconnecting: "reconnecting", refused: "full",
+};
+const byId = (id) => document.getElementById(id);
+
+startTheme();
+const view = readView();
+const stage = new Stage(view, () => link.send({ ok: 1 }));
+const answers = new Answers();
+const figures = new Figures();
+const camera = new Camera();
+const questions = { past: remembered("questions", []), at: null, pending: null };
+const run = { linked: "connecting", health: null, status: null, ended: null, seconds: null, until: null };
+let shownBefore = 0;
+let statsBefore = performance.now();
+
+const handlers = {
+  hello(message) {
+    stage.shapes = message.shapes;
+    stage.tile = message.tile_px;
+    run.until = message.until;
+    run.ended = null;
+    byId("ask").hidden = !message.control;
+    run.camera = message.camera;
+    byId("camera").hidden = !message.camera;
+    if (message.camera && !stage.frame) byId("waiting").textContent = "waiting for a viewer’s camera";
+    if (!message.control) byId("asked").textContent = "This page only shows the run; it takes no questions.";
+    tellWidth();
+  },
+  status(message) {
+    run.status = message;
+    tellState();
+    if (!questions.pending && byId("ask").hidden === false) tellAsked(`The question now: ${message.query}`);
+  },
+  health(message) {
+    run.health = message;
+    if (message.unix_ns) stage.noteClock(message.unix_ns / 1e6);
+    tellState();
+  },
+  stats(message) {
+    const passed = (performance.now() - statsBefore) / 1000;
+    const own = { shown: passed > 0 ? (stage.shown - shownBefore) / passed : 0, age: stage.lastAgeMs ?? null };
+    [shownBefore, statsBefore] = [stage.shown, performance.now()];
+    run.seconds = message.uptime_s;
+    figures.add(message, own);
+    tellState();
+  },
+  viewers: ({ count }) => (byId("viewers").textContent = count === 1 ? "1 viewer" : `${count} viewers`),
+  history: ({ events }) => answers.history(events),
+  text: (message) => answers.text(message),
+  look: (message) => tellStanding(message),
+  why: (message) => (stage.why = message),
+  asked(message) {
+    if (questions.pending !== null) {
+      questions.pending = null;
+      byId("ask-button").disabled = false;
+    }
+    tellAsked(message.error ? `Refused: ${message.error}` : `The question now: ${message.query}`, Boolean(message.error));
+  },
+  refused(message) {
+    questions.pending = null;
+    byId("ask-button").disabled = false;
+    tellAsked(message.error, true);
+  },
+  missed: ({ count }) => answers.add({ topic: "notice", code: "missed", message: `${count} messages came too fast for this page` }),
+  summary(message) {
+    run.ended = message.error ?? message.ended;
+    tellState();
+  },
+};
+
+const link = new Link({
+  onMessage(message) {
+    handlers[message.topic]?.(message);
+    if (!["history", "text"].includes(message.topic)) answers.add(message);
+    if (MARKED.includes(message.topic)) figures.mark(message.topic);
+  },
+  onPicture: (frame) => stage.take(frame),
+  onState(state) {
+    run.linked = state;
+    if (state === "lost") questions.pending = null;
+    byId("ask-button").disabled = state !== "connected";
+    tellState();
+  },
+});
+
+function stateOf() {
+  if (run.linked === "crowded") return ["refused", "this page has as many viewers as it can; it tries again"];
+  if (run.linked === "lost") return run.ended ? ["ended", `${run.ended}; the program is gone`] : ["reconnecting", "the program does not answer"];
+  if (run.linked === "connecting" || !run.health) return ["connecting", null];
+  if (run.health.status === "outage" && run.health.frame_age_s) return ["outage", `${run.health.frame_age_s.toFixed(0)} s · ${run.health.reason}`];
+  if (run.health.status === "ok" && !run.health.ready) return ["loading", run.health.reason];
+  return [run.health.status, run.health.reason];
+}
+
+function tellState() {
+  const [state, reason] = stateOf();
+  byId("state").dataset.state = state;
+  const words = [STATE_WORDS[state] ?? state];
+  if (state === "ok" && run.seconds !== null) words.push(clock(run.seconds).replace(/\.\d$/, ""));
+  const text = reason ? `${words.join(" ")}: ${reason}` : words.join(" ");
+  if (byId("state-words").textContent !== text) byId("state-words").textContent = text;
+  stage.quiet = ["ok", "loading", "connecting"].includes(state) ? null : STATE_WORDS[state];
+  const status = run.status;
+  if (!status) return;
+  const size = status.width_px ? `${status.width_px}×${status.height_px}` : null;
+  byId("facts").textContent = [run.camera ? "a viewer’s camera" : status.source, size, status.model, status.backend].filter(Boolean).join(" · ");
+  document.title = `${STATE_WORDS[state]} · ${run.camera ? "camera" : status.source || "ARR-COC Stream"}`;
+}
+
+function tellAsked(text, bad = false) {
+  byId("asked").textContent = text;
+  byId("asked").classList.toggle("bad", bad);
+}
+
+function tellStanding(look) {
+  byId("standing").hidden = false;
+  byId("standing-question").textContent = look.question;
+  byId("standing-holds").textContent = look.holds ?? "not known yet";
+  byId("standing-fill").style.width = `${Math.round(100 * look.yes)}%`;
+  byId("standing-note").textContent = look.warning ?? `${Math.round(100 * look.yes)} % yes at ${clock(look.pts_s)}`;
+}
+
+function tellWidth() {
+  link.send({ width: stage.wantedWidth() });
+}
+
+function tellLayers() {
+  for (const name of LAYERS) byId(`layer-${name}`).setAttribute("aria-pressed", String(view.layers.has(name)));
+  byId("scale").hidden = !view.layers.has("h");
+  byId("scale").setAttribute("aria-pressed", String(view.relative));
+  byId("opacity").value = view.opacity;
+  writeView(view);
+  stage.draw();
+}
+
+function turnLayer(name) {
+  view.layers.has(name) ? view.layers.delete(name) : view.layers.add(name);
+  tellLayers();
+}
+
+function turnFull() {
+  document.fullscreenElement ? document.exitFullscreen() : stage.root.requestFullscreen?.();
+}
+
+function ask(event) {
+  event.preventDefault();
+  const query = byId("question").value.trim();
+  if (!query || questions.pending !== null) return;
+  questions.pending = query;
+  questions.past = [query, ...questions.past.filter((one) => one !== query)].slice(0, QUESTIONS_KEPT);
+  questions.at = null;
+  remember("questions", questions.past);
+  byId("question").value = "";
+  byId("ask-button").disabled = true;
+  tellAsked(`Asking: ${query}`);
+  link.send({ ask: query });
+}
+
+function recall(event) {
+  const step = { ArrowUp: 1, ArrowDown: -1 }[event.key];
+  if (!step || !questions.past.length) return;
+  event.preventDefault();
+  const at = (questions.at ?? -1) + step;
+  questions.at = at < 0 ? null : Math.min(at, questions.past.length - 1);
+  byId("question").value = questions.at === null ? "" : questions.past[questions.at];
+}
+
+const KEYS = {
+  t: () => turnLayer("t"), h: () => turnLayer("h"), d: () => turnLayer("d"), m: () => turnLayer("m"),
+  " ": () => stage.setFrozen(!stage.frozen), f: turnFull, s: () => stage.save(), "/": () => byId("question").focus(),
+};
+
+document.addEventListener("keydown", (event) => {
+  const typing = ["INPUT", "TEXTAREA"].includes(event.target.tagName) && event.target.type !== "range";
+  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === " " && event.target.tagName === "BUTTON") return;
+  const action = KEYS[event.key];
+  if (!action) return;
+  event.preventDefault();
+  action();
+});
+
+for (const name of LAYERS) byId(`layer-${name}`).onclick = () => turnLayer(name);
+stage.onLevel = (level) => {
+  view.hidden.has(level) ? view.hidden.delete(level) : view.hidden.add(level);
+  byId("legend").dataset.key = "";
+  tellLayers();
+};
+byId("scale").onclick = () => {
+  view.relative = !view.relative;
+  tellLayers();
+};
+byId("opacity").oninput = ({ target }) => {
+  view.opacity = Number(target.value);
+  tellLayers();
+};
+byId("freeze").onclick = () => stage.setFrozen(!stage.frozen);
+byId("full").onclick = turnFull;
+byId("save").onclick = () => stage.save();
+byId("theme").onclick = turnTheme;
+byId("ask").onsubmit = ask;
+byId("question").onkeydown = recall;
+let resized = null;
+addEventListener("resize", () => {
+  clearTimeout(resized);
+  resized = setTimeout(tellWidth, 300);
+});
+setInterval(() => stage.tellAge(), 250);
+tellLayers();
+
+globalThis.live = { stage, answers, figures, camera, run, link };

@@ -1,0 +1,289 @@
+// The picture and its layers: draws the newest frame, tells of a tile, freezes, saves, and says when a picture is old.
+
+import { drawAsModelSees, drawDimming, drawHeat, drawOutlines, OUTLINES, regionAt, regionsOf, relevanceOf, tilePx } from "./layers.js";
+
+const STALE_MS = 1000;
+const SMALLEST_WIDTH = 640;
+const MODEL_VIEW = document.createElement("canvas");
+const byId = (id) => document.getElementById(id);
+
+export class Stage {
+  /** `view` has the viewer's layers; `sent` is called for each picture that has been drawn. */
+  constructor(view, sent) {
+    this.view = view;
+    this.sent = sent;
+    this.root = byId("stage");
+    this.picture = byId("picture");
+    this.layers = byId("layers");
+    this.shapes = [];
+    this.tile = 32;
+    this.frame = null;
+    this.coming = null;
+    this.frozen = false;
+    this.quiet = null;
+    this.pointer = null;
+    this.why = null;
+    this.shown = 0;
+    this.drawnMs = 0;
+    this.skewMs = Infinity;
+    new ResizeObserver(() => this.fit()).observe(this.root);
+    this.root.addEventListener("pointermove", (event) => this.pointAt(event));
+    this.root.addEventListener("pointerdown", (event) => this.pointAt(event));
+    this.root.addEventListener("pointerleave", () => this.point(null));
+    this.root.addEventListener("keydown", (event) => this.move(event));
+    this.root.addEventListener("blur", () => this.point(null));
+  }
+
+  /** Milliseconds by which this browser's clock is ahead of the program's, as the quickest message so far tells. */
+  noteClock(unixMs) {
+    this.skewMs = Math.min(this.skewMs, Date.now() - unixMs);
+  }
+
+  /** Milliseconds since the capture of a frame. */
+  age(frame) {
+    return Date.now() - frame.captureMs - (Number.isFinite(this.skewMs) ? this.skewMs : 0);
+  }
+
+  async take(frame) {
+    try {
+      frame.bitmap = await createImageBitmap(new Blob([frame.picture], { type: "image/jpeg" }));
+    } catch {
+      this.sent();
+      return;
+    }
+    if (this.coming) {
+      this.coming.bitmap.close();
+      this.sent();
+    } else {
+      requestAnimationFrame(() => this.showComing());
+    }
+    this.coming = frame;
+  }
+
+  showComing() {
+    const frame = this.coming;
+    this.coming = null;
+    this.sent();
+    this.drawnMs = performance.now();
+    this.lastAgeMs = this.age(frame);
+    this.shown++;
+    if (this.frozen) {
+      frame.bitmap.close();
+      return;
+    }
+    this.frame?.bitmap.close();
+    this.frame = frame;
+    frame.all = regionsOf(frame, this.shapes);
+    byId("waiting").hidden = true;
+    this.draw();
+  }
+
+  fit() {
+    if (!this.frame) return;
+    const { clientWidth, clientHeight } = this.root;
+    const scale = Math.min(clientWidth / this.frame.width, clientHeight / this.frame.height);
+    const [width, height] = [Math.round(this.frame.width * scale), Math.round(this.frame.height * scale)];
+    for (const canvas of [this.picture, this.layers]) {
+      canvas.style.width = `${width}px`;
+      canvas.style.height = `${height}px`;
+    }
+    const ratio = Math.min(2, devicePixelRatio || 1);
+    const size = [Math.round(width * ratio), Math.round(height * ratio)];
+    if (this.layers.width !== size[0] || this.layers.height !== size[1]) [this.layers.width, this.layers.height] = size;
+    this.drawLayers();
+  }
+
+  draw() {
+    const { frame, picture } = this;
+    if (!frame) return;
+    if (picture.width !== frame.width || picture.height !== frame.height) {
+      [picture.width, picture.height] = [frame.width, frame.height];
+      this.root.style.aspectRatio = `${frame.width} / ${frame.height}`;
+      this.fit();
+    }
+    const context = picture.getContext("2d", { alpha: false });
+    if (this.view.layers.has("m")) drawAsModelSees(context, frame.bitmap, frame, frame.all, this.tile);
+    else context.drawImage(frame.bitmap, 0, 0);
+    this.drawLayers();
+    this.tellTile();
+  }
+
+  drawLayers() {
+    const { frame, layers, view } = this;
+    if (!frame) return;
+    const context = layers.getContext("2d");
+    context.clearRect(0, 0, layers.width, layers.height);
+    this.drawOn(context, layers.width, Math.min(2, devicePixelRatio || 1));
+    this.tellLegend();
+  }
+
+  drawOn(context, width, ratio) {
+    const { frame, view } = this;
+    const side = tilePx(frame, this.tile, width);
+    context.globalAlpha = view.opacity / 100;
+    if (view.layers.has("d")) drawDimming(context, frame, frame.all, side);
+    if (view.layers.has("h")) drawHeat(context, frame, side, view.relative);
+    if (view.layers.has("t")) drawOutlines(context, frame.all, side, view.hidden, ratio);
+    context.globalAlpha = 1;
+    if (this.pointer) {
+      const one = regionAt(frame.all, ...this.pointer);
+      const [top, left, bottom, right] = one ? [one.top, one.left, one.bottom, one.right] : [...this.pointer, this.pointer[0] + 1, this.pointer[1] + 1];
+      context.lineWidth = 2.5 * ratio;
+      context.strokeStyle = "#fff";
+      context.strokeRect(left * side, top * side, (right - left) * side, (bottom - top) * side);
+    }
+  }
+
+  tellLegend() {
+    const counts = [0, 0, 0, 0, 0, 0];
+    for (const one of this.frame.all) if (!one.overview) counts[one.level]++;
+    const key = this.view.layers.has("t") ? counts.map((count, level) => (count ? `${level}:${count}` : "")).join() : "";
+    const legend = byId("legend");
+    if (legend.dataset.key === key) return;
+    const had = legend.dataset.levels;
+    legend.dataset.key = key;
+    const levels = counts.map((_, level) => level).filter((level) => key && (counts[level] || this.view.hidden.has(level)));
+    if (had !== String(levels)) {
+      legend.dataset.levels = String(levels);
+      legend.replaceChildren(...levels.map((level) => this.legendButton(level)));
+    }
+    for (const button of legend.children) {
+      const level = Number(button.dataset.level);
+      button.setAttribute("aria-pressed", String(!this.view.hidden.has(level)));
+      button.lastChild.data = `L${level} ${counts[level]}`;
+      button.setAttribute("aria-label", `level ${level}: ${counts[level]} regions`);
+    }
+  }
+
+  legendButton(level) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.dataset.level = level;
+    button.title = `Level ${level}: parts of ${2 ** level} tiles on the longer side`;
+    const swatch = document.createElement("span");
+    swatch.className = `swatch l${level}`;
+    button.append(swatch, "");
+    button.onclick = () => this.onLevel(level);
+    return button;
+  }
+
+  pointAt(event) {
+    const box = this.picture.getBoundingClientRect();
+    if (!this.frame || !box.width) return;
+    const side = tilePx(this.frame, this.tile, box.width);
+    const [row, col] = [Math.floor((event.clientY - box.top) / side), Math.floor((event.clientX - box.left) / side)];
+    this.point(row >= 0 && col >= 0 && row < this.frame.rows && col < this.frame.cols ? [row, col] : null);
+  }
+
+  move(event) {
+    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+    if (event.key === "Escape") this.point(null);
+    const step = steps[event.key];
+    if (!step || !this.frame) return;
+    event.preventDefault();
+    const [row, col] = this.pointer ?? [Math.floor(this.frame.rows / 2), Math.floor(this.frame.cols / 2)];
+    const inside = (value, end) => Math.max(0, Math.min(end - 1, value));
+    this.point([inside(row + step[0], this.frame.rows), inside(col + step[1], this.frame.cols)]);
+  }
+
+  point(tile) {
+    this.pointer = tile;
+    this.drawLayers();
+    this.tellTile();
+  }
+
+  tellTile() {
+    const tip = byId("tip");
+    tip.hidden = !this.pointer || !this.frame;
+    if (tip.hidden) return;
+    const { frame } = this;
+    const [row, col] = this.pointer;
+    if (row >= frame.rows || col >= frame.cols) return;
+    const one = regionAt(frame.all, row, col);
+    const facts = [["relevance", (frame.relevance[row * frame.cols + col] / 255).toFixed(2)]];
+    let title = "not shown";
+    if (one) {
+      const [tall, wide] = [one.bottom - one.top, one.right - one.left];
+      title = one.overview ? `overview, level ${one.level}` : `level ${one.level}`;
+      if (tall * wide > 1) {
+        title += ` · ${tall}×${wide} tiles`;
+        facts.push(["of the whole part", relevanceOf(frame, one).toFixed(2)]);
+      }
+      facts.push(...this.reasons(one));
+    }
+    const list = document.createElement("dl");
+    for (const [name, value] of facts) {
+      list.append(Object.assign(document.createElement("dt"), { textContent: name }), Object.assign(document.createElement("dd"), { textContent: value }));
+    }
+    const head = Object.assign(document.createElement("b"), { textContent: title });
+    tip.replaceChildren(head, ` · row ${row}, column ${col}`, list);
+    this.placeTip(tip);
+  }
+
+  placeTip(tip) {
+    const box = this.picture.getBoundingClientRect();
+    const root = this.root.getBoundingClientRect();
+    const side = tilePx(this.frame, this.tile, box.width);
+    const [x, y] = [box.left - root.left + (this.pointer[1] + 1) * side + 10, box.top - root.top + (this.pointer[0] + 1) * side + 10];
+    const left = x + tip.offsetWidth > root.width ? x - tip.offsetWidth - side - 20 : x;
+    const top = y + tip.offsetHeight > root.height ? y - tip.offsetHeight - side - 20 : y;
+    tip.style.left = `${Math.max(4, left)}px`;
+    tip.style.top = `${Math.max(4, top)}px`;
+  }
+
+  /** Scores of a region at the last answer, where the run explains its tokens (--why). */
+  reasons(region) {
+    const found = this.why?.tokens.find((one) => one.level === region.shape && one.row === region.row && one.col === region.col);
+    if (!found) return this.why ? [["at the last answer", "not shown so"]] : [];
+    const weight = (name) => (name in this.why.weights ? ` × ${this.why.weights[name].toFixed(2)}` : "");
+    return [
+      ["rank at the last answer", `${found.rank} of ${this.why.tokens.length}`],
+      ...Object.entries(found.scores).map(([name, score]) => [name, `${score.toFixed(2)}${weight(name)}`]),
+      ["from before", (found.memory + 0).toFixed(2).replace("-0.00", "0.00")],
+    ];
+  }
+
+  /** Say how old the picture is; `quiet` explains why none comes. */
+  tellAge() {
+    if (!this.frame) return;
+    const waited = performance.now() - this.drawnMs;
+    const stale = waited > STALE_MS;
+    this.root.classList.toggle("stale", stale && !this.frozen);
+    const badge = byId("badge");
+    badge.hidden = !stale && !this.frozen;
+    const age = this.frozen ? this.age(this.frame) : waited + (this.lastAgeMs ?? 0);
+    const words = this.frozen ? "frozen" : this.quiet ?? "no new picture";
+    badge.textContent = `${words} · ${(age / 1000).toFixed(age < 10000 ? 1 : 0)} s old`;
+  }
+
+  setFrozen(frozen) {
+    this.frozen = frozen;
+    byId("freeze").setAttribute("aria-pressed", String(frozen));
+    this.tellAge();
+  }
+
+  /** Width of pictures that suits this window. */
+  wantedWidth() {
+    return this.root.clientWidth * Math.min(2, devicePixelRatio || 1) <= SMALLEST_WIDTH ? 640 : 1280;
+  }
+
+  save() {
+    if (!this.frame) return;
+    const whole = MODEL_VIEW;
+    [whole.width, whole.height] = [this.frame.width, this.frame.height];
+    const context = whole.getContext("2d");
+    context.drawImage(this.picture, 0, 0);
+    this.drawOn(context, whole.width, Math.max(1, whole.width / 1000));
+    whole.toBlob((blob) => download(blob, `frame-${this.frame.index}.png`), "image/png");
+  }
+}
+
+export function download(blob, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+export { OUTLINES };

@@ -1,0 +1,70 @@
+"""Thread that passes requests for pictures to the frame process, and its pictures to the viewers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import closing
+
+from stream.errors import TransportError
+from stream.transport import PictureReceiver, Transport
+
+WAIT_MS = 500
+STOP_LIMIT_S = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class PictureRelay:
+    """Waits at `endpoint` for the frame processes of a run, one after another; gives `show` the pictures by width."""
+
+    def __init__(self, endpoint: str, show: Callable[[dict[int, bytes]], None]) -> None:
+        self._endpoint = endpoint
+        self._show = show
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._wanted: tuple[int, ...] = ()
+        self._receiver: PictureReceiver | None = None
+        self._thread = threading.Thread(target=self._run, name="picture relay", daemon=True)
+        self._thread.start()
+
+    def request(self, widths: tuple[int, ...]) -> None:
+        """Ask for pictures of the next frame; for any thread."""
+        with self._lock:
+            self._wanted = widths
+            if self._receiver is not None:
+                self._receiver.wake()
+
+    def close(self) -> None:
+        """End the thread and close its socket."""
+        self._stop.set()
+        self.request(())
+        self._thread.join(STOP_LIMIT_S)
+
+    def _run(self) -> None:
+        with closing(Transport()) as transport:
+            try:
+                receiver = transport.picture_receiver(self._endpoint)
+            except TransportError as error:
+                log.warning("no pictures for viewers: %s", error)
+                return
+            with closing(receiver):
+                with self._lock:
+                    self._receiver = receiver
+                try:
+                    self._pass_on(receiver)
+                finally:
+                    with self._lock:
+                        self._receiver = None
+
+    def _pass_on(self, receiver: PictureReceiver) -> None:
+        wanted: tuple[int, ...] = ()
+        while not self._stop.is_set():
+            with self._lock:
+                wanted, self._wanted = self._wanted, ()
+            if wanted:
+                receiver.request(wanted)
+            pictures = receiver.receive(WAIT_MS)
+            if pictures is not None:
+                self._show(pictures)

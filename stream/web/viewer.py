@@ -1,0 +1,144 @@
+"""One viewer of the page: the messages that wait for it, its credits for pictures, and limits on what it sends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+
+import msgspec
+
+from stream.untrusted import QUERY_LIMIT_CHARS
+
+TEXTS_WAITING = 200
+"""Messages that may wait for a viewer; then the oldest is dropped, and the viewer is told how many."""
+
+CREDITS = 2
+"""Pictures that may be on their way to a viewer that has not confirmed one."""
+
+WIDTHS = (320, 640, 1280, 1920)
+"""Greatest widths among which a viewer may choose, in pixels."""
+
+RATE_MAX = 60.0
+
+MESSAGES_A_SECOND = 100
+"""A viewer that sends more than twice as many at once, or more than this for long, is turned away."""
+
+
+class ViewerMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Message of a viewer. `ok`: so many pictures more may come; `ask`: a question; `rate` and `width`: of pictures."""
+
+    ok: int | None = None
+    ask: str | None = None
+    rate: float | None = None
+    width: int | None = None
+
+
+_decoder = msgspec.json.Decoder(ViewerMessage)
+
+
+class MessageRefused(Exception):
+    """A viewer's message cannot be followed; the viewer is told why."""
+
+
+def read_message(text: str | bytes) -> ViewerMessage:
+    """Return a viewer's message. Raises MessageRefused."""
+    try:
+        message = _decoder.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise MessageRefused(f"not a message: {error}") from error
+    if message.ok is not None and not 1 <= message.ok <= CREDITS:
+        raise MessageRefused(f"ok is from 1 to {CREDITS}")
+    if message.rate is not None and not 0 < message.rate <= RATE_MAX:
+        raise MessageRefused(f"rate is above 0 and at most {RATE_MAX:g}")
+    if message.width is not None and message.width not in WIDTHS:
+        raise MessageRefused(f"width is one of {', '.join(map(str, WIDTHS))}")
+    if message.ask is not None and len(message.ask) > QUERY_LIMIT_CHARS:
+        raise MessageRefused(f"a question has at most {QUERY_LIMIT_CHARS} characters, this one has {len(message.ask)}")
+    return message
+
+
+@dataclass(slots=True)
+class RateLimit:
+    """Allowance that grows by `rate` a second up to `burst`; pure, the caller gives the time."""
+
+    rate: float
+    burst: float
+    _left: float = 0.0
+    _at_s: float | None = None
+
+    def take(self, now_s: float) -> bool:
+        """Return whether one more is allowed now, and count it."""
+        if self._at_s is None:
+            self._left = self.burst
+        else:
+            self._left = min(self.burst, self._left + (now_s - self._at_s) * self.rate)
+        self._at_s = now_s
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+class Viewer:
+    """Messages for one viewer, taken out one at a time: texts first, and a picture where it has a credit.
+
+    Belongs to the event loop. A picture is never queued: the newest one is sent when the viewer is ready for it.
+    `greatest_px` limits the width that it may choose.
+    """
+
+    def __init__(self, rate: float, greatest_px: int) -> None:
+        self.credits = CREDITS
+        self.width = self._greatest_px = greatest_px
+        self.rate = self._greatest_rate = rate
+        self.wake = asyncio.Event()
+        self.pictures_sent = 0
+        self._texts: deque[bytes] = deque()
+        self._missed = 0
+        self._picture: bytes | None = None
+        self._next_s = 0.0
+
+    def choose(self, message: ViewerMessage) -> None:
+        """Follow what a viewer wishes for its pictures."""
+        if message.ok is not None:
+            self.credits = min(CREDITS, self.credits + message.ok)
+        if message.rate is not None:
+            self.rate = min(message.rate, self._greatest_rate)
+        if message.width is not None:
+            self.width = min(message.width, self._greatest_px)
+
+    def tell(self, text: bytes) -> None:
+        """Leave a message for the viewer; the oldest goes where too many wait."""
+        if len(self._texts) >= TEXTS_WAITING:
+            self._texts.popleft()
+            self._missed += 1
+        self._texts.append(text)
+        self.wake.set()
+
+    def due_s(self) -> float | None:
+        """Return when the viewer wants the next picture; None where it is not ready for one."""
+        return self._next_s if self.credits > 0 and self._picture is None else None
+
+    def show(self, picture: bytes, now_s: float) -> bool:
+        """Give the viewer a picture, if it wants one now; return whether it does."""
+        due_s = self.due_s()
+        interval_s = 1 / self.rate
+        if due_s is None or now_s < due_s - interval_s / 4:
+            return False
+        self._next_s = max(due_s, now_s - interval_s) + interval_s
+        self.credits -= 1
+        self._picture = picture
+        self.wake.set()
+        return True
+
+    def next(self) -> bytes | str | None:
+        """Return what is sent next, a text as str and a picture as bytes; None where nothing waits."""
+        if self._missed:
+            missed, self._missed = self._missed, 0
+            return msgspec.json.encode({"topic": "missed", "count": missed}).decode()
+        if self._texts:
+            return self._texts.popleft().decode()
+        picture, self._picture = self._picture, None
+        if picture is not None:
+            self.pictures_sent += 1
+        return picture

@@ -1,0 +1,73 @@
+"""Picture messages, and the exchange by which a stage leaves frames for whoever wants them."""
+
+from __future__ import annotations
+
+import struct
+import threading
+
+import pytest
+
+from stream.errors import TransportError
+from stream.protocol.pictures import HEADER, PictureExchange, level_for, pack_picture, picture_fields
+from tests.support.web import COLS, REGIONS, ROWS, sampled
+
+
+def test_a_message_holds_the_picture_and_the_map_of_its_frame() -> None:
+    made = sampled(7, (1280,))
+    fields = picture_fields(pack_picture(made, 0, b"jpeg", 1_500_000_000, first_frame=100))
+    assert (fields["frame_index"], fields["level"], fields["tokens"]) == (107, 0, len(REGIONS))
+    assert (fields["capture_unix_ms"], fields["media_s"]) == (1500.0, 0.7)
+    assert (fields["map"].rows, fields["map"].cols, fields["map"].overview) == (ROWS, COLS, 0)
+    assert fields["map"] == made.map
+    assert fields["picture"] == b"jpeg"
+
+
+def test_the_header_is_laid_out_as_it_is_documented() -> None:
+    assert HEADER.size == 48
+    message = pack_picture(sampled(1), 0, b"jpeg", 0)
+    assert message[:4] == b"P\x00\x00\x00"
+    assert struct.unpack_from("<HHHH", message, 24) == (512, 256, ROWS, COLS)
+
+
+@pytest.mark.parametrize("cut", [0, 10, 47, 60])
+def test_a_part_of_a_message_is_none(cut: int) -> None:
+    with pytest.raises(TransportError, match="not a picture"):
+        picture_fields(pack_picture(sampled(), 0, b"jpeg", 0)[:cut])
+
+
+@pytest.mark.parametrize(
+    ("width", "greatest", "level"),
+    [(1280, 1280, 0), (1281, 1280, 1), (1920, 1280, 1), (3840, 1280, 2), (640, 1280, 0), (16_384, 64, 5)],
+)
+def test_a_wide_frame_is_halved_until_it_fits(width: int, greatest: int, level: int) -> None:
+    assert level_for(width, greatest) == level
+
+
+def test_a_frame_is_wanted_once_and_the_newest_is_taken() -> None:
+    exchange = PictureExchange()
+    assert exchange.widths == ()
+    assert exchange.take(0) is None
+    exchange.want((640, 1280))
+    assert exchange.widths == (640, 1280)
+    exchange.put(sampled(1))
+    assert exchange.widths == ()
+    exchange.put(sampled(2))
+    newest = exchange.take(0)
+    assert newest is not None
+    assert newest.frame_index == 2
+    assert exchange.take(0) is None
+
+
+def test_so_many_widths_at_most() -> None:
+    exchange = PictureExchange()
+    exchange.want(tuple(range(100, 200)))
+    assert len(exchange.widths) == 4
+
+
+def test_whoever_waits_is_woken() -> None:
+    exchange, taken = PictureExchange(), []
+    waiting = threading.Thread(target=lambda: taken.append(exchange.take(60.0)))
+    waiting.start()
+    exchange.put(sampled(3))
+    waiting.join(60.0)
+    assert [frame.frame_index for frame in taken if frame is not None] == [3]

@@ -1,0 +1,118 @@
+"""Who may see the page, and at which addresses it can be served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stream.config import OutputConfig
+from stream.errors import ConfigError
+from stream.web import access as module
+from stream.web.access import WebAccess, missing_libraries, parse_address
+
+
+def access(**output: Any) -> WebAccess:
+    return WebAccess.of(OutputConfig(**{"web": "8080", **output}))
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("8080", "127.0.0.1", 8080),
+        ("0.0.0.0:80", "0.0.0.0", 80),
+        ("[::1]:8080", "::1", 8080),
+        ("name.example:0", "name.example", 0),
+    ],
+)
+def test_an_address_is_a_port_or_host_and_port(text: str, host: str, port: int) -> None:
+    assert parse_address(text) == (host, port)
+
+
+@pytest.mark.parametrize("text", ["", "http://x:80", "x", "8080x", "70000", ":80", "a b:80", "٣:٣", "me@host:80"])
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--web needs a port or HOST:PORT"):
+        parse_address(text)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.7", "camera.example"])
+def test_beyond_this_machine_a_token_is_needed(host: str) -> None:
+    with pytest.raises(ConfigError, match="--web-token auto"):
+        access(web=f"{host}:8080")
+    assert access(web=f"{host}:8080", web_token="long enough").token == "long enough"
+
+
+def test_a_token_that_is_made_is_long_and_told_in_the_address() -> None:
+    one, other = access(web_token="auto"), access(web_token="auto")
+    assert one.token != other.token
+    assert len(one.token or "") >= 20
+    assert one.address(8080) == f"http://127.0.0.1:8080/?token={one.token}"
+    assert "token" not in access(web_token="of my own").address(8080)
+    assert one.token not in repr(one)
+
+
+def test_a_short_token_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least 8"):
+        access(web_token="1234567")
+
+
+def test_only_the_token_is_the_token() -> None:
+    guarded = access(web_token="für immer")
+    assert guarded.allows_token("für immer")
+    assert not any(guarded.allows_token(given) for given in (None, "", "für immer ", "fur immer"))
+    assert access().allows_token(None)
+
+
+def test_questions_are_taken_on_this_machine_only_unless_said_otherwise() -> None:
+    away = {"web": "0.0.0.0:8080", "web_token": "long enough"}
+    assert access().control
+    assert not access(web_control=False).control
+    assert not access(**away).control
+    assert access(**away, web_control=True).control
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "LOCALHOST", "[::1]:8080"])
+def test_a_local_page_has_the_names_of_this_machine(host: str) -> None:
+    assert access().allows_host(host)
+
+
+@pytest.mark.parametrize("host", [None, "", "evil.example", "evil.example:8080", "127.0.0.1.evil.example", "10.0.0.7"])
+def test_a_local_page_has_no_other_name(host: str | None) -> None:
+    assert not access().allows_host(host)
+
+
+def test_elsewhere_any_name_will_do_as_the_token_decides() -> None:
+    assert access(web="0.0.0.0:8080", web_token="long enough").allows_host("camera.example:8080")
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        (None, True),
+        ("http://127.0.0.1:8080", True),
+        ("http://127.0.0.1:9090", False),
+        ("https://127.0.0.1:8080", False),
+        ("http://evil.example", False),
+        ("null", False),
+    ],
+)
+def test_a_socket_is_opened_by_the_page_itself(origin: str | None, allowed: bool) -> None:
+    assert access().allows_origin(origin, "127.0.0.1:8080") is allowed
+
+
+def test_certificate_and_key_belong_together(tmp_path: Path) -> None:
+    there = tmp_path / "cert.pem"
+    there.touch()
+    with pytest.raises(ConfigError, match="belong together"):
+        access(web_cert=str(there))
+    with pytest.raises(ConfigError, match=r"--web-key .* is not a file"):
+        access(web_cert=str(there), web_key=str(tmp_path / "absent.pem"))
+    assert access(web_cert=str(there), web_key=str(there)).scheme == "https"
+
+
+def test_what_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert missing_libraries(["json", "no_such_library"]) == ["no_such_library"]
+    monkeypatch.setattr(module, "missing_libraries", lambda: ["uvicorn"])
+    with pytest.raises(ConfigError, match=r"needs uvicorn; pip install 'arr-coc-stream\[web\]'"):
+        access()

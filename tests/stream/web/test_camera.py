@@ -1,0 +1,181 @@
+"""A viewer's camera as the source: from the browser to frames that a ZeroMQ source reads; every way to be refused."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from stream.errors import TransportError
+from stream.runtime.pictures import encode_jpeg
+from stream.sources.zeromq import FrameDecoder
+from stream.transport.links import FrameSubscriber
+from stream.web import application
+from stream.web.camera import FRAMES_A_SECOND, BrowserCamera
+from stream.web.viewer import MessageRefused
+from tests.support.network import LIMIT_MS, LIMIT_S, until
+from tests.support.web import ServedPage, Visit, open_browser, sampled, served
+
+JPEG = encode_jpeg(sampled().images[0])
+FRAME = struct.pack("<HH", 512, 256) + JPEG
+
+CAMERA_FLAGS = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> str:
+    return f"ipc://{tmp_path}/camera"
+
+
+@pytest.fixture
+def page(endpoint: str) -> Iterator[ServedPage]:
+    with served(web_camera=endpoint) as page:
+        yield page
+
+
+def camera_of(page: ServedPage) -> ClientConnection:
+    return connect(page.url.replace("http", "ws") + "camera", compression=None, max_size=None)
+
+
+def closing_code(socket: ClientConnection) -> int | None:
+    """The code with which the page closes the connection."""
+    try:
+        while True:
+            socket.recv(timeout=LIMIT_S)
+    except ConnectionClosed as closed:
+        return None if closed.rcvd is None else closed.rcvd.code
+
+
+def test_frames_of_a_camera_are_those_of_a_source(page: ServedPage, endpoint: str) -> None:
+    with closing(FrameSubscriber(endpoint)) as source, camera_of(page) as camera:
+        parts = None
+        while parts is None:
+            camera.send(FRAME)
+            assert camera.recv(timeout=LIMIT_S) == "ok"
+            parts, _ = source.receive(50)
+        header, planes, _ = FrameDecoder().read(parts)
+    assert (header.width, header.height, header.format) == (512, 256, "jpeg")
+    assert (planes.width_px, planes.height_px) == (512, 256)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"\x00", struct.pack("<HH", 0, 256) + JPEG, struct.pack("<HH", 65535, 9) + JPEG, FRAME[:4] + b"PNG", "x"],
+)
+def test_what_is_no_frame_ends_the_connection(page: ServedPage, message: bytes | str) -> None:
+    with camera_of(page) as camera:
+        camera.send(message)
+        assert closing_code(camera) == application.REFUSED
+    with camera_of(page) as camera:
+        camera.send(FRAME)
+        assert camera.recv(timeout=LIMIT_S) == "ok"
+
+
+def test_one_camera_at_a_time(page: ServedPage) -> None:
+    with camera_of(page) as first:
+        first.send(FRAME)
+        first.recv(timeout=LIMIT_S)
+        with camera_of(page) as second:
+            assert closing_code(second) == application.CAMERA_IN_USE
+
+    def is_free() -> bool:
+        with camera_of(page) as camera:
+            try:
+                camera.send(FRAME)
+                return camera.recv(timeout=LIMIT_S) == "ok"
+            except ConnectionClosed:
+                return False
+
+    until(is_free)
+
+
+def test_a_run_of_another_source_takes_no_camera() -> None:
+    with served() as page, camera_of(page) as camera:
+        assert closing_code(camera) == application.REFUSED
+
+
+def test_viewers_who_may_only_look_give_no_camera(endpoint: str) -> None:
+    with served(web_camera=endpoint, web_control=False) as page, camera_of(page) as camera:
+        assert closing_code(camera) == application.REFUSED
+
+
+def test_a_camera_that_is_too_quick_loses_frames(endpoint: str) -> None:
+    with closing(BrowserCamera(endpoint)) as camera:
+        for _ in range(5 * FRAMES_A_SECOND):
+            camera.publish(FRAME)
+        assert camera._frames < 5 * FRAMES_A_SECOND
+        with pytest.raises(MessageRefused, match="at most"):
+            camera.publish(bytes(5_000_000))
+
+
+def test_an_endpoint_that_cannot_be_bound_is_one_error() -> None:
+    with (
+        closing(BrowserCamera("ipc:///no/such/folder/camera")) as camera,
+        pytest.raises(TransportError, match="cannot open"),
+    ):
+        camera.publish(FRAME)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser(*CAMERA_FLAGS) as browser:
+        yield browser
+
+
+def test_a_browser_sends_its_camera(page: ServedPage, endpoint: str, browser: Browser) -> None:
+    visit = Visit(browser)
+    visit.page.goto(page.url)
+    visit.page.get_by_role("button", name="Start this browser’s camera").click()
+    with closing(FrameSubscriber(endpoint)) as source:
+        parts, _ = source.receive(LIMIT_MS)
+        assert parts is not None
+        header, planes, _ = FrameDecoder().read(parts)
+        assert (header.width, header.height) == (640, 360)
+        assert (planes.width_px, planes.height_px) == (640, 360)
+    assert visit.page.locator("#camera-device option").count() >= 1
+    visit.page.get_by_role("button", name="Stop the camera").click()
+    assert visit.page.locator("#camera-state").inner_text() == "The camera is off."
+    visit.context.close()
+    assert visit.errors == []
+
+
+THROWS = "navigator.mediaDevices.getUserMedia = async () => {{ throw new DOMException('', '{}'); }}"
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (THROWS.format("NotAllowedError"), "was not allowed"),
+        (THROWS.format("NotFoundError"), "has no camera"),
+        (THROWS.format("NotReadableError"), "another program"),
+        ("Object.defineProperty(navigator, 'mediaDevices', { value: undefined })", "secure pages only.*ssh -L"),
+    ],
+)
+def test_a_camera_that_cannot_be_used_is_explained(page: ServedPage, browser: Browser, script: str, words: str) -> None:
+    visit = Visit(browser)
+    visit.page.add_init_script(script)
+    visit.page.goto(page.url)
+    visit.page.get_by_role("button", name="Start this browser’s camera").click()
+    visit.page.wait_for_function(
+        "(words) => document.getElementById('camera-state').textContent.match(words)", arg=words
+    )
+    visit.context.close()
+
+
+def test_the_camera_of_another_viewer_is_left_alone(page: ServedPage, browser: Browser) -> None:
+    visit = Visit(browser)
+    visit.page.goto(page.url)
+    with camera_of(page) as first:
+        first.send(FRAME)
+        first.recv(timeout=LIMIT_S)
+        visit.page.get_by_role("button", name="Start this browser’s camera").click()
+        visit.page.wait_for_function(
+            "() => document.getElementById('camera-state').textContent.includes('Another viewer')"
+        )
+    visit.context.close()

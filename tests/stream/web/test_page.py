@@ -1,0 +1,426 @@
+"""The page in a browser: pictures, layers, text, questions, lost links, and nothing that the policy forbids."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from stream.events import AnswerDeltaEvent, Cut, Explanation, Outage, Restarted
+from stream.web import application
+from tests.stream.web.test_server import make_certificate
+from tests.support.events import answer, frame, look, summary
+from tests.support.network import free_port, until
+from tests.support.web import ServedPage, Visit, open_browser, served, shown, viewing
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def run() -> Iterator[ServedPage]:
+    with served() as page:
+        yield page
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Visit]:
+    visit = Visit(browser)
+    yield visit
+    visit.context.close()
+    assert visit.errors == []
+    assert visit.outside == []
+
+
+def text(page: Page, where: str) -> str:
+    return " ".join(page.locator(where).inner_text().split())
+
+
+def has(page: Page, where: str, words: str) -> None:
+    page.locator(where).filter(has_text=re.compile(words)).first.wait_for()
+
+
+def test_pictures_arrive_and_the_state_is_in_words(run: ServedPage, visit: Visit) -> None:
+    visit.page.goto(run.url)
+    shown(visit.page, 5)
+    has(visit.page, "#state-words", "loading the model|live")
+    run.tell(answer(0.5, "a cat"))
+    has(visit.page, "#state-words", r"^live \d+:\d\d$")
+    assert "camera · 64×48 · fake · cpu" in text(visit.page, "#facts")
+    assert text(visit.page, "#viewers") == "1 viewer"
+    assert visit.page.locator("#waiting").is_hidden()
+
+
+def pixel(page: Page, canvas: str, x: float, y: float) -> list[int]:
+    """Red, green, blue and opacity of a place, in parts of the width and height."""
+    found: list[int] = page.evaluate(
+        """([canvas, x, y]) => {
+            const on = document.getElementById(canvas);
+            const at = [Math.round(x * on.width), Math.round(y * on.height)];
+            return [...on.getContext("2d").getImageData(...at, 1, 1).data];
+        }""",
+        [canvas, x, y],
+    )
+    return found
+
+
+def outline(page: Page, row: int, col: int) -> int:
+    """Greatest opacity of the layers on the upper side of a tile."""
+    found: int = page.evaluate(
+        """([row, col]) => {
+            const on = document.getElementById("layers");
+            const side = on.width / 16;
+            const at = [Math.round((col + .5) * side), Math.round(row * side)];
+            const data = on.getContext("2d").getImageData(...at, 1, 4).data;
+            return Math.max(data[3], data[7], data[11], data[15]);
+        }""",
+        [row, col],
+    )
+    return found
+
+
+def test_a_chosen_tile_is_outlined_and_another_is_not(run: ServedPage, visit: Visit) -> None:
+    visit.page.goto(run.url)
+    shown(visit.page)
+    assert outline(visit.page, 0, 1) > 100
+    assert outline(visit.page, 2, 4) > 100
+    assert outline(visit.page, 3, 4) == 0  # inside the square of 2×2
+    assert outline(visit.page, 5, 9) == 0
+    assert text(visit.page, "#legend") == "L0 2 L1 1"
+    visit.page.keyboard.press("t")
+    assert outline(visit.page, 0, 1) == 0
+    assert "layers=" in visit.page.url
+
+
+def test_a_level_can_be_hidden_and_the_address_says_so(run: ServedPage, visit: Visit) -> None:
+    visit.page.goto(run.url)
+    shown(visit.page)
+    visit.page.get_by_label("level 0: 2 regions").click()
+    assert outline(visit.page, 0, 1) == 0
+    assert outline(visit.page, 2, 4) > 100
+    assert "hide=0" in visit.page.url
+
+
+def test_layers_of_an_address_are_shown(run: ServedPage, visit: Visit) -> None:
+    visit.page.goto(run.url + "?layers=hd&op=100")
+    shown(visit.page)
+    bright, dull = pixel(visit.page, "layers", 1.5 / 16, 0.5 / 8), pixel(visit.page, "layers", 9.5 / 16, 5.5 / 8)
+    assert bright[0] > 150  # the hottest tile
+    assert bright[0] > dull[0]
+    assert dull[3] > 150  # not shown: dark
+    assert visit.page.locator("#layer-h").get_attribute("aria-pressed") == "true"
+    assert visit.page.locator("#layer-t").get_attribute("aria-pressed") == "false"
+
+
+def test_as_the_model_sees_it_leaves_out_what_was_not_chosen(run: ServedPage, visit: Visit) -> None:
+    visit.page.goto(run.url + "?layers=m")
+    shown(visit.page)
+    assert pixel(visit.page, "picture", 1.5 / 16, 0.5 / 8)[0] == pytest.approx(128, abs=6)
+    assert pixel(visit.page, "picture", 9.5 / 16, 5.5 / 8)[:3] == [0, 0, 0]
+
+
+def test_a_tile_tells_its_level_relevance_and_reasons(run: ServedPage, visit: Visit) -> None:
+    visit.page.goto(run.url)
+    shown(visit.page)
+    reason = {"level": 0, "row": 0, "col": 1, "rank": 1, "relevance": 1.0, "now": 0.9, "memory": 0.1}
+    reasons = [{**reason, "scores": {"information": 0.75}, "shares": {"information": 1.0}}]
+    run.tell(Explanation(frame_index=1, pts_s=1.0, strategy="mixed", weights={"information": 0.5}, tokens=reasons))  # type: ignore[arg-type]
+    visit.page.wait_for_function("() => window.live.stage.why")
+    box = visit.page.locator("#picture").bounding_box()
+    assert box is not None
+    visit.page.mouse.move(box["x"] + box["width"] * 1.5 / 16, box["y"] + box["height"] * 0.5 / 8)
+    told = text(visit.page, "#tip")
+    assert "level 0 · row 0, column 1 relevance 1.00" in told
+    assert "rank at the last answer 1 of 1" in told
+    assert "information 0.75 × 0.50" in told
+    visit.page.locator("#stage").focus()
+    visit.page.keyboard.press("ArrowDown")
+    assert "not shown · row 1, column 1" in text(visit.page, "#tip")
+
+
+def test_text_appears_while_it_is_spoken_and_then_with_its_figures(run: ServedPage, visit: Visit) -> None:
+    visit.page.goto(run.url)
+    shown(visit.page)
+    assert "Nothing has been said yet" in text(visit.page, "#lines")
+    run.tell(AnswerDeltaEvent(answer=0, text="a red ", pts_s=61.0))
+    has(visit.page, "#speaking-text", "a red")
+    run.tell(AnswerDeltaEvent(answer=0, text="circle", pts_s=61.0))
+    has(visit.page, "#speaking-text", "a red circle")
+    run.tell(answer(61.0, "a red circle"))
+    has(visit.page, "#lines", "1:01.0 ?a red circle")
+    assert visit.page.locator("#speaking").is_hidden()
+    assert "64 of 240 tokens · first token 40 ms" in text(visit.page, "#lines")
+    assert text(visit.page, "#announce") == "a red circle"
+    run.tell(answer(62.0, "<img src=x onerror=alert(1)>"))
+    has(visit.page, "#lines li:first-child", re.escape("<img src=x onerror=alert(1)>"))
+    run.tell(Cut(frame_index=9, pts_s=63.0, score=0.9))
+    run.tell(Restarted(process="frames", cause="killed by SIGKILL", count=1))
+    has(visit.page, "#lines", "killed by SIGKILL")
+    assert "1:03.0cut" in text(visit.page, "#lines").replace(" ", "")
+    run.tell(look(63.0))
+    has(visit.page, "#standing", r"is it here. yes[\s\S]*97 % yes")
+
+
+def test_a_question_is_asked_and_recalled(run: ServedPage, visit: Visit) -> None:
+    visit.page.goto(run.url)
+    shown(visit.page)
+    visit.page.keyboard.press("/")
+    visit.page.keyboard.type("where is the cat?")
+    visit.page.keyboard.press("Enter")
+    has(visit.page, "#asked", "The question now: where is the cat.")
+    assert run.run.questions == ["where is the cat?"]
+    has(visit.page, "#lines", "asked: where is the cat")
+    visit.page.keyboard.press("ArrowUp")
+    assert visit.page.locator("#question").input_value() == "where is the cat?"
+
+
+def test_a_page_that_only_shows_has_no_question_box(visit: Visit) -> None:
+    with served(web_control=False) as run:
+        visit.page.goto(run.url)
+        shown(visit.page)
+        assert visit.page.locator("#ask").is_hidden()
+        assert "takes no questions" in text(visit.page, ".ask")
+
+
+def test_an_old_picture_is_greyed_with_its_age_and_an_outage_named(run: ServedPage, visit: Visit) -> None:
+    visit.page.goto(run.url)
+    shown(visit.page)
+    run.pictures.silent = True
+    run.tell(Outage(frame_index=1, pts_s=1.0, reason="the cable is unplugged"))
+    has(visit.page, "#badge", r"source lost · \d.*s old")
+    assert "stale" in (visit.page.locator("#stage").get_attribute("class") or "")
+    has(visit.page, "#state-words", "source lost.*unplugged")
+    run.pictures.silent = False
+    run.tell(Outage(frame_index=2, pts_s=2.0, reason="", lasted_s=3.0))
+    run.tell(frame(3, 2.0))
+    has(visit.page, "#lines", "the source is back after 3.0 s")
+    visit.page.locator("#badge").wait_for(state="hidden")
+
+
+def test_a_frozen_picture_stays_while_the_run_goes_on(run: ServedPage, visit: Visit) -> None:
+    visit.page.goto(run.url)
+    shown(visit.page)
+    visit.page.keyboard.press("Space")
+    has(visit.page, "#badge", "frozen")
+    index = visit.page.evaluate("() => window.live.stage.frame.index")
+    before = visit.page.evaluate("() => window.live.stage.shown")
+    shown(visit.page, before + 5)
+    assert visit.page.evaluate("() => window.live.stage.frame.index") == index
+    visit.page.keyboard.press("Space")
+    visit.page.wait_for_function("(index) => window.live.stage.frame.index > index", arg=index)
+
+
+def test_the_picture_can_be_saved_with_its_layers(run: ServedPage, visit: Visit, tmp_path: Path) -> None:
+    visit.page.goto(run.url)
+    shown(visit.page)
+    with visit.page.expect_download() as download:
+        visit.page.keyboard.press("s")
+    download.value.save_as(tmp_path / "saved.png")
+    assert (tmp_path / "saved.png").read_bytes().startswith(b"\x89PNG")
+    run.tell(answer(1.0, "a cat"))
+    has(visit.page, "#lines", "a cat")
+    with visit.page.expect_download() as download:
+        visit.page.locator("#save-vtt").click()
+    download.value.save_as(tmp_path / "saved.vtt")
+    assert "00:00:01.000 --> 00:00:02.000\na cat" in (tmp_path / "saved.vtt").read_text(encoding="utf-8")
+
+
+def test_figures_are_drawn_and_told_as_a_table(run: ServedPage, visit: Visit) -> None:
+    visit.page.goto(run.url)
+    visit.page.wait_for_function("() => window.live && window.live.figures.rows.length >= 2")
+    drawn = visit.page.evaluate(
+        """() => [...document.querySelectorAll(".chart canvas")].filter((canvas) => {
+            const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+            return data.some((value) => value);
+        }).length"""
+    )
+    assert drawn >= 4
+    visit.page.locator("#as-table").click()
+    assert visit.page.locator("#table tbody tr").count() == 8
+
+
+def test_a_server_that_is_gone_and_back_is_found_again(browser: Browser) -> None:
+    visit = Visit(browser)  # its failed attempts are logged by the browser itself
+    port = free_port()
+    with served(web=f"127.0.0.1:{port}") as first:
+        visit.page.goto(first.url)
+        shown(visit.page)
+        first.tell(answer(1.0, "before"))
+        has(visit.page, "#lines", "before")
+    has(visit.page, "#state-words", "reconnecting")
+    before = visit.page.evaluate("() => window.live.stage.shown")
+    with served(web=f"127.0.0.1:{port}"):
+        shown(visit.page, before + 3)
+        has(visit.page, "#lines", "Nothing has been said yet")
+        has(visit.page, "#state-words", "loading|live")
+    visit.context.close()
+    assert all("WebSocket" in error for error in visit.errors)
+
+
+def test_a_run_that_has_ended_says_how(run: ServedPage, visit: Visit) -> None:
+    visit.page.goto(run.url)
+    shown(visit.page)
+    run.tell(summary(ended="finished"))
+    has(visit.page, "#state-words", "ended: finished")
+    has(visit.page, "#lines", "the run has ended")
+
+
+def test_four_viewers_see_the_same_run(run: ServedPage, visit: Visit) -> None:
+    visit.page.goto(run.url)
+    shown(visit.page)
+    with viewing(run) as quick, viewing(run) as slow, viewing(run) as stalled:
+        quick.picture()
+        slow.send(rate=1)
+        until(lambda: run.hub.viewers == 4)
+        before = visit.page.evaluate("() => window.live.stage.shown")
+        shown(visit.page, before + 10)
+        run.tell(answer(1.0, "everybody hears it"))
+        has(visit.page, "#lines", "everybody hears it")
+        for viewer in (quick, slow, stalled):
+            assert viewer.next("answer")["text"] == "everybody hears it"
+        assert len(stalled.pictures) <= 2
+        has(visit.page, "#viewers", "4 viewers")
+
+
+def test_a_viewer_too_many_is_told_so(browser: Browser, run: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stream.web.hub.VIEWERS_MAX", 1)
+    visit = Visit(browser)
+    with viewing(run) as viewer:
+        viewer.next("hello")
+        visit.page.goto(run.url)
+        has(visit.page, "#state-words", "as many viewers as it can")
+    visit.context.close()
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(run: ServedPage, browser: Browser) -> None:
+    visit = Visit(browser, viewport={"width": 400, "height": 800}, color_scheme="dark")
+    visit.page.goto(run.url)
+    shown(visit.page)
+    run.tell(answer(1.0, "word" * 60))
+    has(visit.page, "#lines", "wordword")
+    assert visit.page.evaluate("() => document.documentElement.scrollWidth") == 400
+    assert visit.page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(14, 18, 23)"
+    visit.page.get_by_label("Light or dark").click()
+    assert visit.page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(243, 245, 248)"
+    visit.context.close()
+    assert visit.errors == []
+
+
+def test_in_a_low_window_the_picture_stays_in_the_middle_of_its_stage(run: ServedPage, browser: Browser) -> None:
+    visit = Visit(browser, viewport={"width": 960, "height": 400})
+    visit.page.goto(run.url)
+    shown(visit.page)
+    stage, section, picture = (visit.page.locator(one).bounding_box() for one in ("#stage", ".watch", "#picture"))
+    assert stage is not None
+    assert section is not None
+    assert picture is not None
+    assert stage["width"] == pytest.approx(section["width"], abs=4)
+    assert picture["x"] + picture["width"] / 2 == pytest.approx(stage["x"] + stage["width"] / 2, abs=2)
+    visit.context.close()
+
+
+def test_the_token_is_asked_for_and_leaves_the_address(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "WRONG_TOKEN_S", 0.0)
+    visit = Visit(browser)
+    with served(web_token="a long secret") as run:
+        visit.page.goto(run.url)
+        assert "asks for a token" in text(visit.page, "main")
+        visit.page.get_by_label("Token").fill("not that one")
+        visit.page.keyboard.press("Enter")
+        has(visit.page, "main", "That is not the token")
+        visit.page.get_by_label("Token").fill("a long secret")
+        visit.page.keyboard.press("Enter")
+        shown(visit.page)
+        assert "token" not in visit.page.url
+    visit.context.close()
+
+
+def test_the_page_works_over_tls(browser: Browser, tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    visit = Visit(browser, ignore_https_errors=True)
+    with served(web_cert=certificate, web_key=key) as run:
+        visit.page.goto(run.url)
+        shown(visit.page)
+    visit.context.close()
+
+
+def test_another_site_cannot_look(run: ServedPage, browser: Browser) -> None:
+    visit = Visit(browser)
+    reply = visit.page.goto(f"http://other.test:{run.port}/")
+    assert reply is not None
+    assert reply.status == 421
+    with served() as foreign:
+        visit.page.goto(foreign.url)
+        shown(visit.page)
+        opened = visit.page.evaluate(
+            """(url) => new Promise((done) => {
+                let socket;
+                try { socket = new WebSocket(url); } catch { return done("forbidden"); }
+                socket.onopen = () => done("open");
+                socket.onerror = () => done("refused");
+            })""",
+            f"ws://127.0.0.1:{run.port}/live",
+        )
+    assert opened in ("refused", "forbidden")
+    assert run.hub.viewers == 0
+    visit.context.close()
+
+
+LABELS = """() => [...document.querySelectorAll("button, input, canvas[role], table")]
+    .filter((one) => one.offsetParent)
+    .filter((one) => !(one.getAttribute("aria-label") || one.textContent.trim() || one.labels?.length || one.caption))
+    .map((one) => one.outerHTML)"""
+
+CONTRAST = """() => {
+    const linear = (value) => (value /= 255) <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+    const parse = (colour) => colour.match(/[\\d.]+/g).map(Number);
+    const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+    const ground = (one) => {
+        for (; one; one = one.parentElement) {
+            const colour = parse(getComputedStyle(one).backgroundColor);
+            if ((colour[3] ?? 1) > 0.5) return colour;
+        }
+        return [255, 255, 255];
+    };
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    const low = [];
+    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+        const one = node.parentElement;
+        if (!node.data.trim() || !one.offsetParent || one.closest(".unseen, #stage, button:disabled")) continue;
+        const [front, back] = [light(parse(getComputedStyle(one).color)), light(ground(one))];
+        const ratio = (Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05);
+        if (ratio < 4.5) low.push([node.data.trim(), ratio]);
+    }
+    return low;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everything_has_a_label_and_text_has_contrast(run: ServedPage, browser: Browser, scheme: str) -> None:
+    visit = Visit(browser, color_scheme=scheme)
+    visit.page.goto(run.url + "?layers=thdm")
+    shown(visit.page)
+    run.tell(answer(1.0, "a cat"))
+    run.tell(Outage(frame_index=1, pts_s=1.0, reason="unplugged"))
+    run.tell(look(2.0))
+    has(visit.page, "#lines", "unplugged")
+    assert visit.page.evaluate(LABELS) == []
+    assert visit.page.evaluate(CONTRAST) == []
+    visit.context.close()
+
+
+def test_the_program_ends_while_somebody_watches(browser: Browser) -> None:
+    visit = Visit(browser)
+    page = ServedPage()
+    visit.page.goto(page.url)
+    shown(visit.page)
+    page.close()
+    has(visit.page, "#state-words", "reconnecting")
+    until(lambda: page.hub.viewers == 0)
+    visit.context.close()

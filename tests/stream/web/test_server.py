@@ -1,0 +1,330 @@
+"""The served page without a browser: who gets in, what a viewer is told, and that nobody can hold it up."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from stream.errors import OutputError
+from stream.events import AnswerDeltaEvent, Cut, Explanation, Outage
+from stream.protocol.pictures import picture_fields
+from stream.web import application
+from stream.web.hub import VIEWERS_MAX
+from stream.web.viewer import MESSAGES_A_SECOND
+from tests.support.events import answer, look, summary
+from tests.support.network import LIMIT_S, until
+from tests.support.web import COLS, REGIONS, ROWS, PageClient, ServedPage, served, viewing
+
+
+@pytest.fixture
+def page() -> Iterator[ServedPage]:
+    with served() as page:
+        yield page
+
+
+def get(page: ServedPage, path: str = "/", **headers: str) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=LIMIT_S)
+    connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    reply = connection.getresponse()
+    body = reply.read()
+    connection.close()
+    return reply.status, {name.lower(): value for name, value in reply.getheaders()}, body
+
+
+def test_the_page_comes_with_a_strict_policy_and_an_etag(page: ServedPage) -> None:
+    status, headers, body = get(page)
+    assert status == 200
+    assert b"<title>ARR-COC Stream</title>" in body
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert get(page, If_None_Match=headers["etag"])[0] == 304
+
+
+def test_the_page_is_small_and_names_no_other_host() -> None:
+    files = sorted(application.PAGE.iterdir())
+    assert sum(file.stat().st_size for file in files) <= 120_000
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        assert "https://" not in text, file
+        assert "http://" not in text.replace("http://www.w3.org/2000/svg", ""), file
+
+
+@pytest.mark.parametrize("path", ["/page/../live.html", "/page/%2e%2e/__init__.py", "/secret", "/page/"])
+def test_nothing_else_is_served(page: ServedPage, path: str) -> None:
+    assert get(page, path)[0] in (404, 405)
+
+
+def test_a_foreign_host_is_refused(page: ServedPage) -> None:
+    assert get(page, Host="evil.example")[0] == 421
+    with pytest.raises(InvalidStatus):
+        connect(f"ws://127.0.0.1:{page.port}/live", additional_headers={"Host": "evil.example"})
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "https://127.0.0.1", "null"])
+def test_a_foreign_origin_is_refused(page: ServedPage, origin: str) -> None:
+    with pytest.raises(InvalidStatus) as refused, viewing(page, origin=origin):
+        pass
+    assert refused.value.response.status_code == 403
+    with viewing(page, origin=f"http://127.0.0.1:{page.port}") as own:
+        assert own.next("hello")["control"] is True
+
+
+def test_a_newcomer_is_told_the_state_first_and_what_has_happened(page: ServedPage) -> None:
+    page.tell(answer(1.0, "a red circle"))
+    page.tell(Cut(frame_index=3, pts_s=1.5, score=0.9))
+    page.tell(look(2.0))
+    page.tell(AnswerDeltaEvent(answer=1, text="a blue ", pts_s=2.0))
+    page.tell(AnswerDeltaEvent(answer=1, text="square", pts_s=2.0))
+    with viewing(page) as late:
+        assert late.next("hello")["shapes"][1] == [1, 1]
+        assert late.next("status")["query"] == "What?"
+        assert late.next("look")["holds"] == "yes"
+        assert [event["topic"] for event in late.next("history")["events"]] == ["answer", "cut"]
+        assert late.next("text")["text"] == "a blue square"
+        assert late.next("viewers")["count"] == 1
+
+
+def test_events_reach_every_viewer_and_reasons_too(page: ServedPage) -> None:
+    with viewing(page) as one, viewing(page) as other:
+        for viewer in (one, other):
+            viewer.next("history")
+        page.tell(answer(1.0, "hello \ud800 \u202e"))
+        page.tell(Explanation(frame_index=1, pts_s=1.0, strategy="mixed", weights={"information": 1.0}, tokens=[]))
+        for viewer in (one, other):
+            assert viewer.next("answer")["text"].startswith("hello ")
+            assert viewer.next("why")["weights"] == {"information": 1.0}
+
+
+def test_a_picture_comes_with_the_map_of_its_frame(page: ServedPage) -> None:
+    with viewing(page) as viewer:
+        fields = picture_fields(viewer.picture())
+    assert (fields["width"], fields["height"], fields["codec"]) == (512, 256, 0)
+    assert (fields["map"].rows, fields["map"].cols) == (ROWS, COLS)
+    assert fields["map"].regions == REGIONS.tobytes()
+    assert fields["picture"].startswith(b"\xff\xd8")
+
+
+def test_nothing_is_asked_for_while_nobody_watches(page: ServedPage) -> None:
+    assert page.pictures.requests == []
+    with viewing(page) as viewer:
+        for _ in range(5):
+            viewer.picture()
+    until(lambda: page.hub.viewers == 0)
+    before = len(page.pictures.requests)
+    with viewing(page):
+        until(lambda: page.hub.viewers == 1)
+    until(lambda: page.hub.viewers == 0)
+    assert before + 2 >= len(page.pictures.requests)
+
+
+def test_each_viewer_has_a_width_of_its_own(page: ServedPage) -> None:
+    with viewing(page) as small, viewing(page) as large:
+        small.send(width=320)
+        widths = set()
+        while (320, 1280) not in page.pictures.requests:
+            small.picture()
+            widths.add(picture_fields(large.picture())["width"])
+        while picture_fields(small.picture())["width"] != 256:
+            pass
+        assert widths == {512}
+
+
+def test_a_viewer_that_confirms_nothing_gets_two_pictures_and_all_texts(page: ServedPage) -> None:
+    with viewing(page) as stalled, viewing(page) as quick:
+        for _ in range(10):
+            quick.picture()
+        page.tell(answer(1.0, "still here"))
+        assert stalled.next("answer")["text"] == "still here"
+        assert len(stalled.pictures) <= 2
+
+
+def test_a_viewer_that_never_reads_holds_up_nobody(page: ServedPage) -> None:
+    deaf = socket.create_connection(("127.0.0.1", page.port))
+    with deaf, viewing(page) as other:
+        deaf.sendall(
+            b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        until(lambda: page.hub.viewers == 2)
+        for number in range(2000):
+            page.tell(answer(float(number), "x" * 5000))
+            if number % 20 == 0:
+                other.next("answer")
+        page.tell(summary())
+        assert other.next("summary")["topic"] == "summary"
+    until(lambda: page.hub.viewers == 0)
+
+
+def test_a_question_reaches_the_run_and_all_viewers_hear_it(page: ServedPage) -> None:
+    with viewing(page) as one, viewing(page) as other:
+        one.send(ask="is anybody there?")
+        assert other.next("asked")["query"] == "is anybody there?"
+    assert page.run.questions == ["is anybody there?"]
+
+
+CUT_OFF = (application.REFUSED, None)
+"""Where the page closes while messages of the viewer are on their way, TCP may lose the code."""
+
+
+def closing_code(viewer: PageClient) -> int | None:
+    """The code with which the page closes the connection."""
+    try:
+        while True:
+            viewer.socket.recv(timeout=LIMIT_S)
+    except ConnectionClosed as closed:
+        return None if closed.rcvd is None else closed.rcvd.code
+
+
+def test_a_flood_of_questions_ends_the_connection_and_asks_few(page: ServedPage) -> None:
+    with viewing(page) as viewer:
+        with suppress(ConnectionClosed):
+            for number in range(10_000):
+                viewer.send(ask=f"{number}?")
+        assert closing_code(viewer) in CUT_OFF
+    assert 1 <= len(page.run.questions) < MESSAGES_A_SECOND
+    with viewing(page) as viewer:
+        viewer.picture()
+
+
+def test_an_empty_question_is_refused_with_its_reason(page: ServedPage) -> None:
+    with viewing(page) as viewer:
+        viewer.send(ask="  ")
+        assert viewer.next("refused")["error"] == "the question is empty"
+        viewer.send(width=3)
+        assert "width is one of" in viewer.next("refused")["error"]
+
+
+def test_nonsense_ends_the_connection(page: ServedPage) -> None:
+    with viewing(page) as viewer:
+        with suppress(ConnectionClosed):
+            for _ in range(50):
+                viewer.socket.send("nonsense")
+        assert closing_code(viewer) in CUT_OFF
+
+
+def test_a_page_that_only_shows_takes_no_question() -> None:
+    with served(web_control=False) as page, viewing(page) as viewer:
+        assert viewer.next("hello")["control"] is False
+        viewer.send(ask="may I?")
+        assert "takes no questions" in viewer.next("refused")["error"]
+        assert page.run.questions == []
+
+
+def test_there_is_a_most_of_viewers_and_one_more_is_told(page: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stream.web.hub.VIEWERS_MAX", 3)
+    assert VIEWERS_MAX > 3
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(viewing(page)).next("hello")
+        with viewing(page) as fourth, pytest.raises(ConnectionClosed) as closed:
+            fourth.take()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == application.CROWDED
+    until(lambda: page.hub.viewers == 0)
+    with viewing(page) as viewer:
+        viewer.next("hello")
+
+
+def test_connections_that_ask_for_nothing_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stream.web.server.SILENT_LIMIT_S", 0.0)
+    with served() as page, ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", page.port))) for _ in range(50)]
+        for one in silent:
+            one.settimeout(LIMIT_S)
+            with suppress(ConnectionResetError):
+                assert one.recv(1) == b""
+        with viewing(page) as viewer:
+            viewer.picture()
+
+
+def test_the_token_opens_the_page_and_goes_into_a_cookie(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "WRONG_TOKEN_S", 0.0)
+    with served(web_token="a long secret") as page:
+        status, _, body = get(page)
+        assert status == 401
+        assert b"asks for a token" in body
+        assert get(page, "/?token=wrong")[0] == 401
+        assert get(page, "/page/style.css")[0] == 200
+        with pytest.raises(InvalidStatus), viewing(page):
+            pass
+        status, headers, _ = get(page, "/?token=a+long+secret")
+        assert (status, headers["location"]) == (303, "/")
+        cookie = headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "samesite=strict" in cookie.lower()
+        held = cookie.partition(";")[0]
+        assert get(page, cookie=held)[0] == 200
+        with viewing(page, additional_headers={"Cookie": held}) as viewer:
+            viewer.next("hello")
+        with viewing(page, additional_headers={"Authorization": "Bearer a long secret"}) as viewer:
+            viewer.next("hello")
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    with served() as page, pytest.raises(OutputError, match="the port is in use; name another one"):
+        ServedPage(web=f"127.0.0.1:{page.port}")
+
+
+def test_a_host_that_is_not_here_is_one_line() -> None:
+    with pytest.raises(OutputError, match=r"cannot serve the web page at 203\.0\.113\.7:0"):
+        ServedPage(web="203.0.113.7:0", web_token="long enough")
+
+
+def test_a_certificate_that_is_none_is_one_line(tmp_path: Path) -> None:
+    nonsense = tmp_path / "cert.pem"
+    nonsense.write_text("nonsense")
+    with pytest.raises(OutputError, match="cannot be used"):
+        ServedPage(web_cert=str(nonsense), web_key=str(nonsense))
+
+
+def test_with_a_certificate_the_page_is_served_over_tls(certificate: tuple[str, str]) -> None:
+    with served(web_cert=certificate[0], web_key=certificate[1]) as page:
+        trust = ssl.create_default_context(cafile=certificate[0])
+        with viewing(page, ssl=trust) as viewer:
+            assert viewer.next("hello")["topic"] == "hello"
+
+
+def test_an_outage_ends_requests_that_nothing_answers(page: ServedPage) -> None:
+    with viewing(page) as viewer:
+        viewer.picture()
+        page.pictures.silent = True
+        page.tell(Outage(frame_index=1, pts_s=1.0, reason="unplugged"))
+        assert viewer.next("outage")["reason"] == "unplugged"
+        before = len(page.pictures.requests)
+        until(lambda: len(page.pictures.requests) >= before + 3)  # it keeps asking, for the source may be back
+        page.pictures.silent = False
+        viewer.pictures.clear()
+        assert json.dumps(picture_fields(viewer.picture())["frame_index"])
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+def make_certificate(folder: Path) -> tuple[str, str]:
+    """A certificate of this machine's own names, and its key."""
+    certificate, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+            *("-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
+            *("-keyout", str(key), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return str(certificate), str(key)

@@ -1,0 +1,214 @@
+"""A web page over a run made by hand: pictures drawn on request, events when the test says so, and a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+from websockets.sync.client import ClientConnection, connect
+
+from stream.config import Config, OutputConfig
+from stream.events import Event, FrameMap, QueryChanged, Started
+from stream.monitor.health import RunMonitor
+from stream.protocol.pictures import ViewedFrame, level_for, pack_picture
+from stream.runtime.pictures import encode_jpeg
+from stream.web.access import WebAccess
+from stream.web.camera import BrowserCamera
+from stream.web.hub import Hub, HubOptions
+from stream.web.server import WebServer
+from tests.support.events import frame
+from tests.support.network import LIMIT_S
+from tests.support.runs import WatchedRun
+
+WIDTH, HEIGHT, ROWS, COLS = 512, 256, 8, 16
+
+REGIONS = np.array([[0, 0, 0], [0, 0, 1], [1, 1, 2]], "<i2")
+"""Two tiles at the top left, and one square of 2×2 tiles at rows 2 and 3, columns 4 and 5."""
+
+
+def sampled(index: int = 0, widths: tuple[int, ...] = (1280,), grey: int = 128) -> ViewedFrame:
+    """A frame with one bright tile of relevance, at (0, 1)."""
+    relevance = np.zeros((ROWS, COLS), np.uint8)
+    relevance[0, 1] = 255
+    levels = {width: level_for(WIDTH, width) for width in widths}
+    return ViewedFrame(
+        frame_index=index,
+        capture_ns=time.monotonic_ns(),
+        media_ns=index * 100_000_000,
+        tokens=len(REGIONS),
+        map=FrameMap(rows=ROWS, cols=COLS, relevance=relevance.tobytes(), regions=REGIONS.tobytes()),
+        images={level: np.full((HEIGHT >> level, WIDTH >> level, 3), grey, np.uint8) for level in set(levels.values())},
+        levels=levels,
+    )
+
+
+class DrawnPictures:
+    """Gives a picture for each request, at once."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self.requests: list[tuple[int, ...]] = []
+        self.silent = False
+
+    def request(self, widths: tuple[int, ...]) -> None:
+        self.requests.append(widths)
+        if self.silent:
+            return
+        made = sampled(len(self.requests), widths)
+        packed = {
+            level: pack_picture(made, level, encode_jpeg(made.images[level]), time.time_ns()) for level in made.images
+        }
+        self._hub.show({width: packed[level] for width, level in made.levels.items()})
+
+
+class PagedRun(WatchedRun):
+    """Takes each question, and says so."""
+
+    picture_endpoint = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.page: ServedPage | None = None
+
+    def ask(self, query: str) -> None:
+        super().ask(query)
+        assert self.page is not None
+        self.page.tell(QueryChanged(query=query))
+
+
+class ServedPage:
+    """The page of a run that is live."""
+
+    def __init__(self, *, rate: float = 30.0, **output: Any) -> None:
+        config = Config(output=OutputConfig(**{"web": "127.0.0.1:0", **output}))
+        self.run = PagedRun()
+        self.run.page = self
+        self.monitor = RunMonitor(config)
+        self.monitor.follow(self.run)  # type: ignore[arg-type]
+        self.access = WebAccess.of(config.output)
+        camera = None if config.output.web_camera is None else BrowserCamera(config.output.web_camera)
+        options = HubOptions(rate, config.output.web_width, self.access.control, camera=camera is not None)
+        self.hub = Hub(options, self.monitor)
+        self.server = WebServer(self.access, self.hub, camera)
+        self.port = self.server.port
+        self.pictures = DrawnPictures(self.hub)
+        self.hub.attach(self.pictures)
+        self.tell(Started(source="camera", model="fake", query="What?", backend="cpu"))
+        self.tell(frame(0, 0.0))
+
+    @property
+    def url(self) -> str:
+        return f"{self.access.scheme}://127.0.0.1:{self.port}/"
+
+    def tell(self, event: Event) -> None:
+        self.monitor.add(event)
+        self.run.statistics.add(event)
+        self.hub.publish_status()
+        self.hub.publish(event)
+
+    def close(self) -> None:
+        self.server.close()
+
+
+@contextmanager
+def served(**options: Any) -> Iterator[ServedPage]:
+    with closing(ServedPage(**options)) as page:
+        yield page
+
+
+class PageClient:
+    """A viewer that is no browser."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket = socket
+        self.texts: list[dict[str, Any]] = []
+        self.pictures: list[bytes] = []
+
+    def send(self, **message: Any) -> None:
+        self.socket.send(json.dumps(message))
+
+    def take(self) -> None:
+        message = self.socket.recv(timeout=LIMIT_S)
+        if isinstance(message, bytes):
+            self.pictures.append(message)
+        else:
+            self.texts.append(json.loads(message))
+
+    def next(self, topic: str) -> dict[str, Any]:
+        """The next text of a topic that has not been taken."""
+        while True:
+            for at, text in enumerate(self.texts):
+                if text["topic"] == topic:
+                    return self.texts.pop(at)
+            self.take()
+
+    def picture(self) -> bytes:
+        """The next picture, confirmed."""
+        while not self.pictures:
+            self.take()
+        self.send(ok=1)
+        return self.pictures.pop(0)
+
+
+@contextmanager
+def viewing(page: ServedPage, **options: Any) -> Iterator[PageClient]:
+    with connect(page.url.replace("http", "ws") + "live", max_size=None, compression=None, **options) as socket:
+        yield PageClient(socket)
+
+
+BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
+FLAGS = [
+    "--disable-background-timer-throttling",
+    "--disable-renderer-backgrounding",
+    "--disable-backgrounding-occluded-windows",
+    "--host-resolver-rules=MAP other.test 127.0.0.1",
+]
+
+
+@contextmanager
+def open_browser(*flags: str) -> Iterator[Browser]:
+    """A browser; the test is skipped where there is none, and fails where CI should have installed one."""
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        message = "no Chromium: apt-get install --no-install-recommends chromium-headless-shell"
+        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=[*FLAGS, *flags])
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """A visit to the page, which must throw nothing, log no error and ask no other host."""
+
+    def __init__(self, browser: Browser, **options: Any) -> None:
+        options = {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light", **options}
+        self.context = browser.new_context(**options)
+        self.context.set_default_timeout(LIMIT_S * 1000)
+        self.errors: list[str] = []
+        self.outside: list[str] = []
+        self.page = self.new_page()
+
+    def new_page(self) -> Page:
+        page = self.context.new_page()
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        page.on("request", lambda request: self._note(request.url))
+        return page
+
+    def _note(self, url: str) -> None:
+        if not url.startswith(("http://127.0.0.1:", "https://127.0.0.1:", "ws://127.0.0.1:", "blob:", "data:")):
+            self.outside.append(url)
+
+
+def shown(page: Page, count: int = 3) -> None:
+    """Waits until so many pictures have been drawn."""
+    page.wait_for_function("(count) => window.live && window.live.stage.shown >= count", arg=count)
