@@ -4,8 +4,7 @@
 
 Two sorts of clips. Real ones: FOLDER holds clips and a `manifest.json` with each clip's `hard_cut_first_frame`, decode
 indices of new shots' first frames, read off by eye. And clips made in memory (`benchmarks/support/cut_material.py`),
-in a
-part that the detector was tuned on and a held-out part, of other seeds, other real clips and with other kinds of
+in a part that the detector was tuned on and a held-out part, of other seeds, other real clips and with other kinds of
 events besides. Where FOLDER is absent the real clips are left out, and clips are made of drawn pictures only.
 
 A found cut within one frame of a true one is right, once. The peers are PySceneDetect's ContentDetector and
@@ -16,11 +15,9 @@ AdaptiveDetector looks two frames ahead. Needs `pip install scenedetect`. Target
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +30,7 @@ from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.video.cuts import SceneCutDetector
 from arr_coc.video.motion import Thumbnail
 from arr_coc.video.texture_updater import TextureUpdater
+from benchmarks.support.clips import CLIPS, described_clips
 from benchmarks.support.cut_grounds import Part, decoded
 from benchmarks.support.cut_material import HELD_OUT_KINDS, material, planes_of_rgb
 from benchmarks.support.harness import write_report
@@ -46,7 +44,6 @@ except ImportError as error:
     raise SystemExit("the peers are PySceneDetect's detectors: pip install scenedetect") from error
 
 RESULTS = Path(__file__).parent / "results" / "cuts.json"
-CLIPS = Path(os.environ.get("ARR_COC_CLIPS", Path(__file__).resolve().parents[2] / "shared" / "clips"))
 TOLERANCE_FRAMES = 1
 
 Picture = npt.NDArray[np.uint8]
@@ -141,10 +138,9 @@ def found_cuts(frames: Iterable[tuple[FramePlanes, Picture]]) -> dict[str, list[
     return {name: sorted(cuts) for name, cuts in found.items()}
 
 
-def of_real_clips(folder: Path) -> dict[str, Any]:
-    """Every detector's score on the folder's clips."""
+def of_real_clips(folder: Path, clips: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Every detector's score on the folder's clips, which its manifest describes."""
     scores = {name: Score() for name in DETECTORS}
-    clips = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     for clip in clips:
         frames = ((planes_of(frame), frame.to_ndarray(format="bgr24")) for frame in decoded(folder / clip["file"]))
         for name, cuts in found_cuts(frames).items():
@@ -213,10 +209,8 @@ def main() -> None:
     parts: tuple[Part, ...] = ("held-out", "tuning")
     for part in parts:
         report[part] = of_material(part, arguments.clips, arguments.per_kind)
-    if (arguments.clips / "manifest.json").is_file():
-        report["real"] = of_real_clips(arguments.clips)
-    else:
-        print(f"real clips are left out: {arguments.clips} has no manifest.json (--clips or $ARR_COC_CLIPS)")
+    if clips := described_clips(arguments.clips):
+        report["real"] = of_real_clips(arguments.clips, clips)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     write_report(arguments.out, report)
     print(f"written to {arguments.out}")

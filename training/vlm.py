@@ -46,7 +46,8 @@ class Recipe:
     """Length and pace of a training: `steps`, or where None, `minutes` spent on steps. Both include resumed runs.
 
     `falls_from`: the share of the course until which the rate stays. `lessons_from`: the share of the lessons to leave
-    out, where the weights to begin with know them.
+    out, where the weights to begin with know them. `keep_words`: the words' embeddings stay as they are, so the
+    allocator of the model to begin with fits the new one too.
     """
 
     minutes: float = 55.0
@@ -61,6 +62,7 @@ class Recipe:
     device: str = "cpu"
     workers: int = 1
     begin_with: str = ""
+    keep_words: bool = False
     compiled: bool = False
 
 
@@ -73,6 +75,7 @@ class Trainer:
         model = new_model(recipe.seed)
         if recipe.begin_with and not resume:
             begin_with(model, Path(recipe.begin_with))
+        model.get_input_embeddings().requires_grad_(not recipe.keep_words)
         self.learner = Learner(model).to(recipe.device)
         self.mean = AveragedModel(self.learner.model, multi_avg_fn=get_ema_multi_avg_fn(MEAN_KEPT))
         if recipe.compiled:
@@ -101,7 +104,7 @@ class Trainer:
                 losses: Losses = self.learner(batch)
             self.optimiser.zero_grad()
             losses.total.backward()
-            torch.nn.utils.clip_grad_norm_(self.learner.parameters(), CLIP_NORM)
+            torch.nn.utils.clip_grad_norm_(_learning(self.learner), CLIP_NORM)
             self.optimiser.step()
             self.mean.update_parameters(self.learner.model)
         batches.progress.value = self._lessons_progress
@@ -155,11 +158,15 @@ def _groups(learner: Learner, weight_decay: float) -> list[dict[str, Any]]:
     model = set(learner.model.parameters())
     groups = []
     for known in (True, False):
-        own = [parameter for parameter in learner.parameters() if (parameter in model) == known]
+        own = [parameter for parameter in _learning(learner) if (parameter in model) == known]
         for matrices in (True, False):
             chosen = [parameter for parameter in own if (parameter.ndim > 1) == matrices]
             groups.append({"params": chosen, "weight_decay": weight_decay if matrices else 0.0, "known": known})
     return groups
+
+
+def _learning(learner: Learner) -> list[torch.nn.Parameter]:
+    return [parameter for parameter in learner.parameters() if parameter.requires_grad]
 
 
 def quick_in_bfloat16(kind: str) -> bool:
@@ -182,6 +189,7 @@ def main(
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda.")] = Recipe.device,
     workers: Annotated[int, typer.Option(help="Processes that draw.")] = Recipe.workers,
     begin_with: Annotated[str, typer.Option(help="Folder of a model whose weights to begin with.")] = "",
+    keep_words: Annotated[bool, typer.Option(help="Leave the words' embeddings as they are.")] = False,
     compiled: Annotated[bool, typer.Option(help="Compile first: two minutes, then faster steps.")] = True,
     resume: Annotated[bool, typer.Option(help="Go on from the checkpoint in the folder.")] = False,
 ) -> None:
@@ -198,6 +206,7 @@ def main(
         device=device,
         workers=workers,
         begin_with=begin_with,
+        keep_words=keep_words,
         compiled=compiled,
     )
     try:

@@ -21,7 +21,7 @@ Rng = np.random.Generator
 Pose = tuple[float, float, float, float]
 """A camera's x and y in pixels, zoom, and angle in degrees."""
 
-_PART_SEEDS: dict[Part, int] = {"tuning": 1_000, "held-out": 3_000}
+_PART_SEEDS: dict[Part, int] = {"tuning": 1_000, "held-out": 4_000}
 _WORN_SHARE = 0.5
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import AutoModelForImageTextToText
 from typer.testing import CliRunner
 
 import training.export
@@ -165,6 +166,16 @@ def test_a_run_may_begin_with_an_earlier_models_weights(tmp_path: Path) -> None:
         torch.testing.assert_close(before, after, atol=0.02, rtol=0.02)
     with pytest.raises(ModelNotFound, match="holds no model"):
         Trainer(Recipe(begin_with=str(tmp_path)), tmp_path / "run")
+
+
+def test_words_may_be_kept_as_they_are(tmp_path: Path) -> None:
+    training.export.export(new_model(seed=7), tmp_path / "earlier")
+    recipe = Recipe(steps=20, begin_with=str(tmp_path / "earlier"), keep_words=True)
+    trainer = Trainer(recipe, tmp_path / "run")
+    kept = AutoModelForImageTextToText.from_pretrained(tmp_path / "earlier").get_input_embeddings().weight.float()
+    for _ in range(3):
+        trainer.step(SameBatch())  # type: ignore[arg-type]
+    torch.testing.assert_close(trainer.learner.model.get_input_embeddings().weight.detach(), kept, atol=0, rtol=0)
 
 
 def test_a_model_is_exported_over_an_earlier_export_and_nothing_else(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ ANSWERED_SHORTLY: tuple[Kind, ...] = tuple(
 
 STILL_KINDS: tuple[Kind, ...] = tuple(kind for kind in ANSWERED_SHORTLY if kind not in ("movement", "event"))
 
-_SHARES = ((0.3, 0.6, 0.25), (0.85, 0.25, 0.25), (1.0, 0.15, 0.5))
+_SHARES = ((0.3, 0.6, 0.25), (0.85, 0.25, 0.25), (1.0, 0.15, 0.75))
 """Until which share of training how large a share of the batches only sees, and how large a share of those that ask
 shows the demo's plain worlds, whose captions say how things move: these are soon forgotten."""
 
@@ -83,7 +83,7 @@ WIDE_SHARE = 0.25
 """Of the batches that ask: those with wide and tall regions along lines of text. So have half of those that look at a
 cover."""
 
-DEMO_FRAMES = (1, 1, 1, 2, 2, 3)
+DEMO_FRAMES = (1, 1, 1, 1, 1, 2, 2, 3)
 STREAKS_SHARE = 0.4
 """Of the demo's worlds of several frames: those in which streaks tell too how things move."""
 

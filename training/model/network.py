@@ -51,6 +51,8 @@ def begin_with(model: Any, folder: Path) -> None:
 
 
 def _carry_words(embeddings: torch.Tensor, before: torch.Tensor, tokenizer: Tokenizer) -> None:
+    if before.shape == embeddings.shape:
+        embeddings.copy_(before)  # rows of no word too: an allocator is known by all of them
     ours = scenes_tokenizer()
     for word, number in ours.get_vocab().items():
         known = tokenizer.token_to_id(word)
@@ -111,7 +113,7 @@ def scenes_config() -> Qwen3VLConfig:
         "num_position_embeddings": 256,
         "deepstack_visual_indexes": [1],
     }
-    marks = {"arr_coc_levels": True, "arr_coc_wide": True, "arr_coc_world": "drawn scenes"}
+    marks = {"arr_coc_levels": True, "arr_coc_world": "drawn scenes"}
     return Qwen3VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=True, **special_ids(), **marks)
 
 

@@ -150,7 +150,6 @@ def test_where_things_are_is_asked_of_the_last_token_before_each_answer(learner:
 def test_the_model_is_small_and_says_what_it_knows(learner: Learner) -> None:
     assert 4e6 < sum(parameter.numel() for parameter in learner.model.parameters()) < 6e6
     assert learner.model.config.arr_coc_levels is True
-    assert learner.model.config.arr_coc_wide is True
     assert learner.model.config.arr_coc_world == "drawn scenes"
 
 
