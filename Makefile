@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-BENCHMARKS := texture precision hierarchical text_shapes cuts motion void allocate channels encode transport hostile hops pipeline live until answer glance feedback
+BENCHMARKS := texture layouts precision hierarchical text_shapes cuts motion void allocate channels encode transport hostile hops pipeline startup live pacing until answer whole_model glance feedback web
 SOAKS := soak soak_answers reconnect watch_memory
 
 # Runs each program in turn, goes on where one fails, and ends with the list of those.
@@ -11,7 +11,7 @@ run_each = failed=; \
 	for name in $(1); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name || failed="$$failed $$name"; done; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
-.PHONY: help demo test test-loaded test-slow check docs format bench soak clean
+.PHONY: help demo test test-loaded test-slow check docs screenshots format bench soak clean
 
 help:
 	@echo "make demo         caption a generated clip; results in demo/"
@@ -20,6 +20,7 @@ help:
 	@echo "make test-slow    run the long suites"
 	@echo "make check        format, lint, types"
 	@echo "make docs         build the documentation in site/; warnings are errors"
+	@echo "make screenshots  take the pictures of the live page in docs/images/; needs Chromium"
 	@echo "make format       format the code"
 	@echo "make bench        run the benchmarks of benchmarks/README.md; results in benchmarks/results/"
 	@echo "make soak         run the long ones: 100000 frames, twice, and a camera that comes and goes; hours"
@@ -47,6 +48,9 @@ docs: $(READY)
 	$(BIN)/python -m scripts.config_reference > docs/configuration.md
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+screenshots: $(READY)
+	$(BIN)/python -m scripts.screenshots
+
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -65,6 +69,6 @@ clean:
 	[ ! -f site/objects.inv ] || rm -rf site
 	[ ! -d demo ] || rmdir demo 2>/dev/null || echo "demo/ holds other files, and stays"
 
-$(READY): pyproject.toml constraints.txt scripts/setup.sh
+$(READY): pyproject.toml setup.py constraints.txt scripts/setup.sh kernels/tiles.cpp kernels/tiles.h kernels/scores.cpp kernels/scores.h
 	PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/setup.sh
 	@touch $@

@@ -52,7 +52,7 @@ from stream.transport.security import client_curve, make_keys, server_curve
 RESULTS = Path(__file__).parent / "results" / "hostile.json"
 ANSWER_S = 0.02
 CROWD = 1_000
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 TARGET = 2.0
 PACKET = TokenPacket(
     FrameStamp(1, 1, 1),
@@ -67,6 +67,7 @@ class SteadyAnswerModel:
     """Takes ANSWER_S for an answer, in four pieces, and nothing for a question."""
 
     model_id, knows_levels, knows_wide, known_world, allocator = "steady", True, False, None, b""
+    can_glance, attention_readable, takes_device_pixels = False, False, False
 
     def __init__(self) -> None:
         self.last_stats = AnswerStats(1, 4, 1.0, 1.0, 1.0, None)
@@ -78,7 +79,8 @@ class SteadyAnswerModel:
     def embed_query(self, query: str) -> QueryEmbedding:
         return QueryEmbedding(query, np.ones((max(1, len(query.split())), 64), np.float32), self.model_id)
 
-    def check_standing_query(self, query: str) -> None: ...
+    def check_standing_query(self, query: str) -> tuple[str, ...]:
+        return ()
 
     def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
         return 0.5, 1.0

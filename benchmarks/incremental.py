@@ -6,7 +6,6 @@ is measured with a trained model.
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +27,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NS_PER_S, Encode, FrameStamp, TileGrid, TokenPacket
 from arr_coc.video.picture_allocator import FrameAllocator
+from benchmarks.support.clips import CLIPS, clips_here
 from benchmarks.support.qwen_2b import VISION
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
@@ -49,8 +49,7 @@ DRIFT_TOKENS = 128
 DRIFT_FRAMES = 40
 ANSWERS_A_SECOND = 5
 SCENES = ("scene:demo", "scene:moving")
-CLIPS = ("static_signer.mkv", "static_cars_topdown.mp4", "screen_terminal.gif")
-CLIPS_FOLDER = Path(os.environ.get("ARR_COC_CLIPS", Path(__file__).resolve().parents[2] / "shared" / "clips"))
+CLIP_NAMES = ("static_signer.mkv", "static_cars_topdown.mp4", "screen_terminal.gif")
 
 ONLY_NEW = IncrementalOptions(every_frames=None, share=0.0, drift_limit=None)
 POLICIES = {
@@ -180,10 +179,7 @@ def stream_packets(qwen: QwenVL, address: str, frames: int) -> list[TokenPacket]
 
 def drift_sources() -> list[str]:
     """Scenes, and those of the clips that are here; says which are left out."""
-    here = [name for name in CLIPS if (CLIPS_FOLDER / name).exists()]
-    if absent := [name for name in CLIPS if name not in here]:
-        print(f"real clips are left out: {CLIPS_FOLDER} has no {', '.join(absent)} ($ARR_COC_CLIPS names a folder)")
-    return [*SCENES, *(str(CLIPS_FOLDER / name) for name in here)]
+    return [*SCENES, *map(str, clips_here(CLIPS, CLIP_NAMES))]
 
 
 def measure_drift(qwen: QwenVL, addresses: Sequence[str], frames: int) -> dict[str, Any]:

@@ -7,13 +7,12 @@ frame, a zoom of 1 % a frame, and another picture every frame (cuts are not aske
 `TextureUpdater.process` on one thread; the two take turns. `motion` is the difference.
 
 Real clips of FOLDER, where it is there: the same with and without the codec's motion vectors, by turns, and the time to
-decode a frame with and without exporting them.
+decode a frame with and without exporting them: medians.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -28,6 +27,7 @@ import numpy.typing as npt
 
 from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.video.texture_updater import TextureOptions, TextureUpdater
+from benchmarks.support.clips import CLIPS, clips_here
 from benchmarks.support.harness import write_report
 from stream.bench.report import machine
 from stream.clock import MonotonicClock
@@ -36,7 +36,6 @@ from stream.sources.file import FileSource
 from stream.sources.motion_vectors import EXPORT_VECTORS
 
 RESULTS = Path(__file__).parent / "results" / "motion.json"
-CLIPS = Path(os.environ.get("ARR_COC_CLIPS", Path(__file__).resolve().parents[2] / "shared" / "clips"))
 CLIP_NAMES = "handheld_figurine.mp4", "cuts_bunny_1080p60.mp4", "anim_1200x1200_60fps.mp4", "static_cars_topdown.mp4"
 HEIGHT_PX, WIDTH_PX = 1080, 1920
 
@@ -128,8 +127,8 @@ def measure_clip(path: Path, frames: int) -> dict[str, float]:
             decode_ms[name].append(_decoding_ms(path, options, frames))
     return {
         "frames_with_vectors": told,
-        **{f"{name}_ms": round(statistics.fmean(times), 2) for name, times in took_ms.items()},
-        **{f"decode_{name}_ms": round(min(times), 2) for name, times in decode_ms.items()},
+        **{f"{name}_ms": round(statistics.median(times), 2) for name, times in took_ms.items()},
+        **{f"decode_{name}_ms": round(statistics.median(times), 2) for name, times in decode_ms.items()},
     }
 
 
@@ -150,8 +149,8 @@ def main() -> None:
     arguments = parser.parse_args()
     cv2.setNumThreads(1)
     report = {name: measure(draw, arguments.frames) for name, draw in cases().items()}
-    there = [path for name in CLIP_NAMES if (path := arguments.clips / name).is_file()]
-    clips = {path.name: measure_clip(path, 2 * arguments.frames) for path in there}
+    here = clips_here(arguments.clips, CLIP_NAMES)
+    clips = {path.name: measure_clip(path, 2 * arguments.frames) for path in here}
     for name, row in (*report.items(), *clips.items()):
         print(f"{name:26}" + "".join(f"{key} {value:<8}" for key, value in row.items()))
     arguments.out.parent.mkdir(parents=True, exist_ok=True)

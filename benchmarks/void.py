@@ -11,12 +11,11 @@ stream's first frame, at three sizes, with the shipped allocator and a question,
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import av
 import cv2
@@ -29,6 +28,7 @@ from arr_coc.qwen.loading import load_qwen
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import FramePlanes, FrameStamp, QueryEmbedding
 from arr_coc.video.picture_allocator import FrameAllocator
+from benchmarks.support.clips import CLIPS, described_clips
 from benchmarks.support.harness import write_report
 from stream.bench.report import machine
 from stream.scenes.drawing import COLOURS, RGB, SHAPES, SceneObject, draw_object, gradient, page
@@ -39,7 +39,6 @@ Image = npt.NDArray[np.uint8]
 Rng = np.random.Generator
 
 RESULTS = Path(__file__).parent / "results" / "void.json"
-CLIPS = Path(os.environ.get("ARR_COC_CLIPS", Path(__file__).resolve().parents[2] / "shared" / "clips"))
 HELD_OUT_SEED = 6_000
 SIZES_PX = ((640, 384), (1280, 720), (512, 512))
 QUESTION = "Say what happens."
@@ -166,9 +165,9 @@ def pictures(kind: str, first_seed: int, count: int) -> Iterator[Image]:
         yield {**VOIDS, **CONTENTS}[kind](np.random.default_rng([number, seed]), *SIZES_PX[seed % len(SIZES_PX)])
 
 
-def real_frames(folder: Path, count: int) -> Iterator[Image]:
-    """Frames of every clip in a folder, evenly over its length, at most 720 rows high; black ones are left out."""
-    for clip in json.loads((folder / "manifest.json").read_text(encoding="utf-8")):
+def real_frames(folder: Path, clips: Sequence[dict[str, Any]], count: int) -> Iterator[Image]:
+    """Frames of a folder's clips, evenly over its length, at most 720 rows high; black ones are left out."""
+    for clip in clips:
         wanted = {round(share * (clip["frames"] - 1)) for share in np.linspace(0.05, 0.95, count)}
         with av.open(str(folder / clip["file"])) as container:
             index = -1
@@ -228,10 +227,8 @@ def main() -> None:
     if qwen.realiser is not None:
         guards["shipped"] = Guard(qwen.realiser, query)
     kinds = {kind: list(pictures(kind, HELD_OUT_SEED, arguments.seeds)) for kind in (*VOIDS, *CONTENTS)}
-    if (arguments.clips / "manifest.json").is_file():
-        kinds["real clips"] = list(real_frames(arguments.clips, 8))
-    else:
-        print(f"real clips are left out: {arguments.clips} has no manifest.json (--clips or $ARR_COC_CLIPS)")
+    if clips := described_clips(arguments.clips):
+        kinds["real clips"] = list(real_frames(arguments.clips, clips, 8))
     rows = []
     print(f"{'':18}{'pictures':>9}" + "".join(f"{name:>12}" for name in guards))
     for kind, shown in kinds.items():

@@ -35,6 +35,15 @@ def test_every_benchmark_has_a_target_and_is_documented() -> None:
         assert f"\n| `{program}` | " in listed_there
 
 
+@pytest.mark.parametrize("document", ["README.md", "benchmarks/README.md"])
+def test_every_row_of_figures_names_its_program(document: str) -> None:
+    text = (CHECKOUT / document).read_text(encoding="utf-8")
+    _, _, rows = text.partition("\n| measurement | program | ")
+    named = [row.split("|")[2].strip().strip("`") for row in rows.partition("\n\n")[0].splitlines()[2:]]
+    assert len(named) >= 10
+    assert set(named) <= programs()
+
+
 @pytest.mark.parametrize(("target", "failing"), [("bench", ["cuts", "live"]), ("soak", ["soak"]), ("bench", [])])
 def test_where_one_fails_the_others_run_and_the_command_says_which(
     tmp_path: Path, target: str, failing: list[str]

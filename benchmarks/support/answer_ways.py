@@ -160,14 +160,14 @@ class Stock:
     """transformers' own image processor and `generate`, greedy, on the same weights."""
 
     name = f"stock {TILES}"
-    visual_tokens = TILES
 
-    def __init__(self, qwen: QwenVL, processor: Any) -> None:
+    def __init__(self, qwen: QwenVL, processor: Any, tiles: int = TILES) -> None:
         self._qwen = qwen
+        self.visual_tokens = tiles
         self._processor = processor
         message = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": QUERY}]}
         text = qwen.tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True)
-        text = text.replace("<|image_pad|>", "<|image_pad|>" * TILES)
+        text = text.replace("<|image_pad|>", "<|image_pad|>" * tiles)
         self._ids = qwen.tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"].to(qwen.device)
 
     @torch.inference_mode()

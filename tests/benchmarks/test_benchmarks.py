@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from benchmarks.hops import compared, hops_us, slow_consumer
+from benchmarks.hostile import SteadyAnswerModel
 from benchmarks.live import measure_memory, measure_release, targets, worst_frames
 from benchmarks.support.hop_channels import END, OwnThreads, number_of, numbered
 from benchmarks.transport import median_of
+from stream.answer.model import AnswerModel
 from stream.bench.report import RunRecord, report
 from stream.monitor.statistics import MemorySample
 from tests.stream.bench.test_report import recorded
@@ -107,3 +109,10 @@ def test_the_release_of_a_paced_scene_is_measured_alone() -> None:
     result = measure_release("paced-720p60", 12)
     assert result["frames"] == 12
     assert result["late_ms"]["max"] >= result["late_ms"]["p50"] >= 0
+
+
+def test_the_steady_model_of_a_benchmark_is_one_to_the_answer_server() -> None:
+    public = {name for name in vars(AnswerModel) if not name.startswith("_")} - {"last_stats"}
+    lacking = {name for name in (*public, *AnswerModel.__annotations__) if not hasattr(SteadyAnswerModel, name)}
+    assert lacking == {"glance"}, "it cannot, and says so"
+    assert not SteadyAnswerModel.can_glance
