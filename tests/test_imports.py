@@ -57,6 +57,8 @@ def test_imports_go_the_allowed_way(path: Path) -> None:
     refuse("transformers", "arr_coc.qwen")
     refuse("OpenGL", "arr_coc.ops.gl")
     refuse("cuda", "arr_coc.ops.cuda")
+    for server in ("starlette", "uvicorn", "websockets"):
+        refuse(server, "stream.web")
     for training_only in ("training", "benchmarks", "tests", "evaluation"):
         refuse(training_only)
     if within(name, "arr_coc"):
@@ -89,6 +91,7 @@ LAYERS = {
         {"recording"},
         {"answer", "sources"},
         {"monitor", "stages"},
+        {"web"},
         {"sinks"},
         {"display", "runtime"},
         {"adaptation", "bench", "doctor"},
@@ -99,7 +102,7 @@ LAYERS = {
     "arr_coc": [
         {"errors", "resources", "types"},
         {"budget"},
-        {"ops.pictures", "ops.regions"},
+        {"ops.kernels", "ops.pictures", "ops.regions"},
         {"hub", "ops.store", "relevance"},
         {"allocation", "ops.gl"},
         {"layer", "ops.cuda"},
@@ -175,6 +178,8 @@ LIGHT = {
     "stream.monitor.health": {"torch", "transformers", "av", "zmq"},
     "stream.display.live": {"torch", "transformers", "av"},
     "stream.doctor": {"torch", "transformers", "av"},
+    "stream.web.access": {"starlette", "uvicorn", "zmq", "torch"},
+    "stream.sinks.factory": {"starlette", "uvicorn"},
     "arr_coc.qwen.checkpoint": {"torch", "transformers"},
     "arr_coc.qwen.resize": {"torch", "transformers"},
     "arr_coc.hub": {"torch", "transformers"},

@@ -29,6 +29,8 @@ WALL_CLOCK_FOR_PEOPLE = {
     "stream/logs.py": "tells people and log readers when something happened",
     "stream/recording/recorder.py": "tells a person when something was recorded",
     "stream/sinks/services.py": "stamps messages for other machines",
+    "stream/runtime/pictures.py": "stamps pictures with the time of day for browsers",
+    "stream/web/hub.py": "stamps messages for browsers",
     "stream/display/state.py": "tells a person at what time something was said",
 }
 """Where the time of day is what is wanted."""
