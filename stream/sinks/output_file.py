@@ -45,8 +45,8 @@ class OutputFile:
     that was made and never written is removed. Raises OutputError where the path cannot be written, or another run
     writes it, and OutputFailed where it cannot be written any more.
 
-    `resume`: the file was written by a run that is now continued from its beginning. It stays as it is until as much
-    has been written again as it holds, or `catch_up` says that there is no more: nothing in it is lost however this
+    `resume`: the file was written by a run that is now continued from its beginning. It stays as it is until more
+    has been written again than it holds, or `catch_up` says that there is no more: nothing in it is lost however this
     run ends. Raises OutputError where it is no regular file.
     """
 
@@ -136,7 +136,7 @@ class OutputFile:
     def _rewrite(self, offset: int, data: bytes) -> None:
         assert self._rewritten is not None
         self._rewritten[offset:] = data
-        if len(self._rewritten) >= self._old_bytes:
+        if len(self._rewritten) > self._old_bytes:
             self.catch_up()
 
     @contextmanager

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,7 @@ from stream.config import (
     StandingQueryConfig,
     WindowConfig,
 )
+from stream.control import INTERRUPTED, RunControl
 from stream.errors import ResumeError
 from stream.events import Answer, Glance
 from stream.recording.journal import MAGIC, Journal, JournalGlance, could_continue, journal_for, journal_path
@@ -509,13 +511,20 @@ def test_an_interrupted_run_can_be_continued(
 
 def test_a_continued_run_that_is_interrupted_early_loses_nothing(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     before = failing(runs, monkeypatch, "a")
-    lookup = Journal.lookup
+    lookup, end = Journal.lookup, RunControl.end
+    ended = threading.Event()
+
+    def note_end(self: RunControl, outcome: str = INTERRUPTED) -> None:
+        end(self, outcome)
+        ended.set()
 
     def interrupt(self: Journal, number: int, frame_index: int) -> object:
         if number == 1:
             os.kill(os.getpid(), signal.SIGINT)
+            assert ended.wait(LIMIT_S)
         return lookup(self, number, frame_index)
 
+    monkeypatch.setattr(RunControl, "end", note_end)
     monkeypatch.setattr(Journal, "lookup", interrupt)
     assert runs.run("a", "--resume") == 130
     assert runs.files("a") == before

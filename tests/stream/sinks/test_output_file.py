@@ -122,7 +122,7 @@ def continued(tmp_path: Path, held: str) -> tuple[Path, OutputFile]:
     return path, OutputFile(str(path), resume=True)
 
 
-def test_a_continued_file_stays_until_as_much_has_been_written_again(tmp_path: Path) -> None:
+def test_a_continued_file_stays_until_more_has_been_written_again(tmp_path: Path) -> None:
     path, file = continued(tmp_path, "one\ntwo\nthr")
     for text in ("one\n", "two\n"):
         file.append(text)
@@ -141,6 +141,15 @@ def test_a_continued_file_that_never_catches_up_is_as_it_was(tmp_path: Path) -> 
     file.replace_tail(0, "une\n")
     file.close()
     assert path.read_text(encoding="utf-8") == "one\ntwo\n"
+
+
+def test_a_continued_file_keeps_an_end_that_is_as_long_as_the_new_one(tmp_path: Path) -> None:
+    path, file = continued(tmp_path, "one until 1.6\n")
+    file.append("one until 1.1\n")
+    assert path.read_text(encoding="utf-8") == "one until 1.6\n"
+    file.append("two\n")
+    assert path.read_text(encoding="utf-8") == "one until 1.1\ntwo\n"
+    file.close()
 
 
 def test_a_continued_file_may_end_up_shorter_once_all_is_written(tmp_path: Path) -> None:
