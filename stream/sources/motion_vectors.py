@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import av
 import numpy as np
 import numpy.typing as npt
-from av.sidedata.sidedata import Type
+from av.sidedata.motionvectors import MotionVectors
+from av.sidedata.sidedata import SideDataContainer, Type
 
 from arr_coc.types import TILE_PX, TileGrid
 
@@ -27,14 +28,26 @@ COVERED = 0.5
 Floats = npt.NDArray[np.float32]
 
 
+def vectors_of(frame: av.VideoFrame) -> MotionVectors | None:
+    """Return the motion vectors that came with a frame; they keep it alive.
+
+    `frame.side_data` would keep its container in the frame, and that keeps the frame: such a frame lives until the
+    garbage collector finds it, and the decoder takes fresh memory for each one meanwhile.
+    """
+    found = SideDataContainer(frame).get(Type.MOTION_VECTORS)  # type: ignore[call-arg]
+    return found if isinstance(found, MotionVectors) else None
+
+
 @dataclass(frozen=True, slots=True)
 class DecodedVectors:
     """A `CodedMotion` that is read from a frame when somebody asks: until then it costs nothing.
 
-    `turns` quarter turns counterclockwise make the frame upright; then it is scaled to `height_px` × `width_px`.
+    The coded frame has `coded_px` (height, width) pixels. `turns` quarter turns counterclockwise make it upright; then
+    it is scaled to `height_px` × `width_px`.
     """
 
-    frame: av.VideoFrame
+    exported: MotionVectors
+    coded_px: tuple[int, int]
     turns: int
     height_px: int
     width_px: int
@@ -44,10 +57,9 @@ class DecodedVectors:
 
         Blocks that refer to a frame before count; where there are none, those that refer to a later one, turned round.
         """
-        side_data = self.frame.side_data.get(Type.MOTION_VECTORS)
-        vectors = None if side_data is None else np.asarray(side_data.to_ndarray())
-        most = 2 * self.frame.width * self.frame.height // LEAST_BLOCK_PX2
-        if vectors is None or not 0 < len(vectors) <= most:
+        vectors = np.asarray(self.exported.to_ndarray())
+        most = 2 * self.coded_px[0] * self.coded_px[1] // LEAST_BLOCK_PX2
+        if not 0 < len(vectors) <= most:
             return None
         if (vectors["motion_scale"] == 0).any():
             return None
@@ -60,7 +72,7 @@ class DecodedVectors:
     def _on_tiles(self, vectors: npt.NDArray[np.void], grid: TileGrid) -> Floats:
         """Motion since the frame that vectors refer to: float32 [2, rows, cols], NaN where they cover too little."""
         x, y, dx, dy = self._upright(vectors)
-        scale = np.float32(self.height_px * self.width_px / (self.frame.height * self.frame.width))
+        scale = np.float32(self.height_px * self.width_px / (self.coded_px[0] * self.coded_px[1]))
         area = np.asarray(vectors["w"] * (vectors["h"] * scale), np.float32)
         inside = (y >= 0) & (y < grid.rows * TILE_PX) & (x >= 0) & (x < grid.cols * TILE_PX)
         area[~inside | (np.abs(dy) >= self.height_px) | (np.abs(dx) >= self.width_px)] = 0
@@ -78,7 +90,7 @@ class DecodedVectors:
         x, y, dx, dy = (vectors[name].astype(np.float32) for name in ("dst_x", "dst_y", "motion_x", "motion_y"))
         scale = np.float32(-1) / vectors["motion_scale"].astype(np.float32)
         dx, dy = dx * scale, dy * scale
-        height, width = self.frame.height, self.frame.width
+        height, width = self.coded_px
         for _ in range(self.turns % 4):
             x, y, dx, dy = y, width - x, dy, -dx
             height, width = width, height

@@ -10,13 +10,12 @@ import av
 import cv2
 import numpy as np
 import numpy.typing as npt
-from av.sidedata.sidedata import Type
 from av.video.reformatter import ColorRange, Colorspace
 
 from arr_coc.types import Colour, FramePlanes, Matrix
 from stream.errors import SourceError
 from stream.sources.fit import FrameFitter
-from stream.sources.motion_vectors import DecodedVectors
+from stream.sources.motion_vectors import DecodedVectors, vectors_of
 
 Plane = npt.NDArray[np.uint8]
 
@@ -208,7 +207,8 @@ def to_planes(frame: av.VideoFrame, fit: FrameFitter, name: str) -> FramePlanes:
             f"{name} has pictures of the format {frame.format.name}, which FFmpeg cannot convert ({error.strerror}); "
             "convert them to yuv420p"
         ) from error
-    if Type.MOTION_VECTORS not in frame.side_data:
+    exported = vectors_of(frame)
+    if exported is None:
         return planes
-    vectors = DecodedVectors(frame, quarter_turns(frame.rotation), planes.height_px, planes.width_px)
-    return replace(planes, coded_motion=vectors)
+    coded_px, turns = (frame.height, frame.width), quarter_turns(frame.rotation)
+    return replace(planes, coded_motion=DecodedVectors(exported, coded_px, turns, planes.height_px, planes.width_px))

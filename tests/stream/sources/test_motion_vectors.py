@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import gc
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+import av
 import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
-from av.sidedata.sidedata import Type
 
 from arr_coc.types import TILE_PX, CodedMotion, FrameStamp, TileGrid
 from arr_coc.video.texture_updater import TextureOptions, TextureUpdater
@@ -83,6 +83,24 @@ def test_vectors_are_turned_and_scaled_with_the_picture(tmp_path: Path) -> None:
     assert motion(over[3]) == pytest.approx((DOWN_PX, RIGHT_PX), abs=0.5)
 
 
+def test_a_frame_that_nobody_holds_is_gone_at_once(tmp_path: Path) -> None:
+    clip = panned(tmp_path / "a.mp4", "libx264", bf="0")
+
+    def alive() -> int:
+        return sum(type(thing) is av.VideoFrame for thing in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = alive()
+        held = read(clip)
+        assert alive() >= before + len(held)
+        del held
+        assert alive() == before
+    finally:
+        gc.enable()
+
+
 def test_vectors_of_a_real_clip_explain_it_as_well_as_a_search(clips: Path) -> None:
     frames = read(clips / "handheld_figurine.mp4", max_frames=16)
     assert sum(frame.planes.coded_motion is not None for frame in frames) >= 15
@@ -110,19 +128,12 @@ def left_after_motion(frames: list[SourceFrame], *, coded: bool) -> float:
 
 @dataclass
 class Vectors:
-    """What a decoder could export; stands in for a hostile file's frame, which no encoder makes."""
+    """What a decoder could export; stands in for a hostile file, which no encoder makes."""
 
     values: npt.NDArray[np.void]
 
     def to_ndarray(self) -> npt.NDArray[np.void]:
         return self.values
-
-
-@dataclass
-class Frame:
-    width: int
-    height: int
-    side_data: dict[Any, Vectors] = field(default_factory=dict)
 
 
 def decoded(*vectors: tuple[int, ...], times: int = 1) -> CodedMotion:
@@ -131,8 +142,7 @@ def decoded(*vectors: tuple[int, ...], times: int = 1) -> CodedMotion:
     for row, (source, side, x, y, motion_x, motion_y, scale) in zip(values, vectors, strict=True):
         row["source"], row["w"], row["h"], row["dst_x"], row["dst_y"] = source, side, side, x, y
         row["motion_x"], row["motion_y"], row["motion_scale"] = motion_x, motion_y, scale
-    frame = Frame(64, 64, {Type.MOTION_VECTORS: Vectors(np.tile(values, times))})
-    return DecodedVectors(frame, 0, 64, 64)  # type: ignore[arg-type]
+    return DecodedVectors(Vectors(np.tile(values, times)), (64, 64), 0, 64, 64)  # type: ignore[arg-type]
 
 
 GRID = TileGrid.of(64, 64)
