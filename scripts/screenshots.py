@@ -1,7 +1,7 @@
-"""Pictures of the live page for the documents, taken from a running page: `python -m scripts.screenshots [--source …]`.
+"""Pictures of the pages for the documents, taken from running ones: `python -m scripts.screenshots [--source …]`.
 
 Needs Chromium (Debian: chromium-headless-shell). The source, or else the drawn street again and again, is played at its
-own pace with the bundled model.
+own pace with the bundled model. `--only live` or `sources` takes the pictures of one page.
 """
 
 from __future__ import annotations
@@ -40,23 +40,10 @@ SHOTS = (
 
 
 @contextmanager
-def served_run(source: str, reasons: Path) -> Iterator[str]:
-    """A run with its page, whose `reasons` for tokens are written too; gives the page's address."""
-    command = [
-        sys.executable,
-        str(ROOT / "run_stream.py"),
-        "watch",
-        source,
-        "--restart",
-        "--web",
-        "0",
-        "--web-rate",
-        "10",
-    ]
-    command += ["--every", "2", "--stats-every", "none", "--why", str(reasons)]
-    with subprocess.Popen(
-        command, cwd=reasons.parent, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as run:
+def served_page(folder: Path, *arguments: str) -> Iterator[str]:
+    """A command with a page, run in `folder`; gives the page's address."""
+    command = [sys.executable, str(ROOT / "run_stream.py"), *arguments]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr is not None
         try:
             for line in run.stderr:
@@ -81,11 +68,7 @@ def take(browser: Browser, address: str, shot: tuple[str, tuple[int, int], str, 
     if pointer:
         _point(page, pointer)
     page.wait_for_function("() => !document.getElementById('stage').classList.contains('stale')")
-    data = page.screenshot(full_page=height > width)
-    Image.open(io.BytesIO(data)).convert("RGB").quantize(COLOURS, Image.Quantize.FASTOCTREE).save(
-        IMAGES / name, optimize=True
-    )
-    page.close()
+    save(page, name, full=height > width)
 
 
 def record(browser: Browser, address: str) -> None:
@@ -111,27 +94,50 @@ def _point(page: Page, at: float) -> None:
     page.mouse.move(box["x"] + at * box["width"], box["y"] + at * box["height"])
 
 
+def take_live(browser: Browser, folder: Path, source: str | None) -> None:
+    """Take the live page of `source`, or of the drawn street."""
+    if source is None:
+        source = "street.mp4"
+        make_clip(folder / source, LIMIT_MS / 1000, "street")
+    shown = ("--web", "0", "--web-rate", "10", "--every", "2", "--stats-every", "none", "--why", "reasons.jsonl")
+    with served_page(folder, "watch", source, "--restart", *shown) as address:
+        for number, shot in enumerate(SHOTS):
+            take(browser, address, shot, 3 + number)
+        record(browser, address)
+
+
+def take_sources(browser: Browser, folder: Path) -> None:
+    """Take the page in which a source is chosen."""
+    named = ("door=rtsp://user:password@door.local/stream", "yard=rtsp://yard.local/stream", "lesson=clips/lesson.mp4")
+    with served_page(folder, "web", "0", *named) as address:
+        page = browser.new_page(viewport={"width": 1280, "height": 640}, color_scheme="light")
+        page.goto(address)
+        page.locator("#source-choices").wait_for()
+        save(page, "web-sources.png")
+
+
+def save(page: Page, name: str, *, full: bool = False) -> None:
+    """Save what a page shows, and close it."""
+    picture = Image.open(io.BytesIO(page.screenshot(full_page=full))).convert("RGB")
+    picture.quantize(COLOURS, Image.Quantize.FASTOCTREE).save(IMAGES / name, optimize=True)
+    page.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", help="a file or a camera")
+    parser.add_argument("--only", choices=("live", "sources"), help="the page to take, else all")
     options = parser.parse_args()
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None:
         raise SystemExit("no Chromium: apt-get install --no-install-recommends chromium-headless-shell")
-    with tempfile.TemporaryDirectory() as folder:
-        source = options.source and str(Path(options.source).resolve())
-        if source is None:
-            source = "street.mp4"
-            make_clip(Path(folder) / source, LIMIT_MS / 1000, "street")
-        take_all(found, source, Path(folder) / "reasons.jsonl")
-
-
-def take_all(executable: str, source: str, reasons: Path) -> None:
-    with served_run(source, reasons) as address, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable)
-        for number, shot in enumerate(SHOTS):
-            take(browser, address, shot, 3 + number)
-        record(browser, address)
+    source = options.source and str(Path(options.source).resolve())
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found)
+        if options.only in (None, "live"):
+            take_live(browser, Path(folder), source)
+        if options.only in (None, "sources"):
+            take_sources(browser, Path(folder))
         browser.close()
 
 

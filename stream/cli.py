@@ -22,6 +22,7 @@ from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE,
 from stream.commands.replay import replay
 from stream.commands.serve import ask, keys, serve_answers
 from stream.commands.watch import watch
+from stream.commands.web import web
 from stream.control import leave_gone_terminal
 from stream.errors import OutputFailed, ReaderGone, StreamError
 
@@ -35,6 +36,8 @@ Captions of a video, as lines or into files:
   {program} caption clip.mp4 -o clip.vtt -q "What is the dog doing?"
 A camera, an address, or a file at its own pace, to ask things of:
   {program} watch 0 -q "Is anybody at the door?"
+The same in a web page, where the source is chosen:
+  {program} web door=rtsp://camera.local/stream
 With serve-answers and keys a run reaches other hosts; to ask it something:
   {program} ask tcp://127.0.0.1:5557 "Is the door open?"
 Frames a second, latency, jitter and drops:
@@ -60,6 +63,7 @@ app = typer.Typer(
 )
 app.command()(caption)
 app.command()(watch)
+app.command()(web)
 app.command()(demo)
 app.command()(bench)
 app.command()(adapt)

@@ -290,6 +290,11 @@ class OutputConfig(Section):
     web_camera: str | None = Field(default=None, pattern=r"^(tcp|ipc)://.+", examples=['"tcp://127.0.0.1:5558"'])
     """ZeroMQ endpoint at which the page gives out the frames of a viewer's camera, for a source such as
     zmq+tcp://127.0.0.1:5558; `watch browser:` sets both."""
+    web_sources: tuple[str, ...] = Field(default=(), strict=False, examples=['["door=rtsp://camera.local/stream"]'])
+    """Sources that the command `web` offers to viewers, each as NAME=SOURCE."""
+    web_any_source: bool = False
+    """Let viewers of the command `web` open any source by its address: they get at the files and the network of this
+    machine."""
     web_cert: str | None = Field(default=None, min_length=1)
     """Certificate (PEM) for HTTPS."""
     web_key: str | None = Field(default=None, min_length=1)

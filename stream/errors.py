@@ -62,6 +62,10 @@ class SourceOver(SourceError):
     """A source that ends before the time at which reading it was to begin."""
 
 
+class OpeningCancelled(SourceError):
+    """A source that was given up before it was open, because the run is to end."""
+
+
 class SourceNotFound(SourceError, FileNotFoundError):
     """A file that does not exist."""
 

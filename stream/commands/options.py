@@ -145,6 +145,36 @@ Dtype = Annotated[
     text_option("--dtype", metavar="NAME", help="Data type of the model: float32, bfloat16, float16. [auto]"),
     ConfigKey("answer.dtype"),
 ]
+WebRate = Annotated[
+    str | None,
+    text_option("--web-rate", metavar="N", help="Most pictures per second for a viewer of the page. [15]"),
+    ConfigKey("output.web_rate"),
+]
+WebWidth = Annotated[
+    str | None,
+    text_option("--web-width", metavar="N", help="Greatest width of a picture in the page. [1280]"),
+    ConfigKey("output.web_width"),
+]
+WebControl = Annotated[
+    bool | None,
+    typer.Option("--web-control/--no-web-control", help="Let viewers ask. [on this machine only]", show_default=False),
+    ConfigKey("output.web_control"),
+]
+WebToken = Annotated[
+    str | None,
+    text_option("--web-token", metavar="TEXT", help="Secret that viewers must give; auto: make one. [none]"),
+    ConfigKey("output.web_token", lambda _, text: text),
+]
+WebCert = Annotated[
+    str | None,
+    text_option("--web-cert", metavar="FILE", help="Certificate for HTTPS, as PEM. [off]"),
+    ConfigKey("output.web_cert", lambda _, text: text),
+]
+WebKey = Annotated[
+    str | None,
+    text_option("--web-key", metavar="FILE", help="Private key of the certificate, as PEM. [off]"),
+    ConfigKey("output.web_key", lambda _, text: text),
+]
 ConfigFiles = Annotated[
     list[str] | None,
     text_option(

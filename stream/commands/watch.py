@@ -12,6 +12,12 @@ import typer
 from stream.commands.options import (
     ConfigKey,
     RunOptions,
+    WebCert,
+    WebControl,
+    WebKey,
+    WebRate,
+    WebToken,
+    WebWidth,
     layers_from_options,
     parse_duration,
     takes_run_options,
@@ -25,12 +31,6 @@ if TYPE_CHECKING:
     from stream.events import Summary
     from stream.runtime.answer_worker import AnswerWorker
     from stream.sinks.base import Display
-
-BROWSER = "browser:"
-"""The source that is the camera of whoever looks at the page."""
-
-CAMERA_WAIT_S = 86_400.0
-"""Time within which somebody is to allow their camera."""
 
 AT_ITS_OWN_PACE = {"capture.realtime": True}
 """A file is played as a camera would give it."""
@@ -85,38 +85,12 @@ def watch(
         text_option("--web", metavar="[HOST:]PORT", help="Show the run in a web page, on this machine. [off]"),
         ConfigKey("output.web", lambda _, text: text),
     ] = None,
-    web_rate: Annotated[
-        str | None,
-        text_option("--web-rate", metavar="N", help="Most pictures per second for a viewer of the page. [15]"),
-        ConfigKey("output.web_rate"),
-    ] = None,
-    web_width: Annotated[
-        str | None,
-        text_option("--web-width", metavar="N", help="Greatest width of a picture in the page. [1280]"),
-        ConfigKey("output.web_width"),
-    ] = None,
-    web_control: Annotated[
-        bool | None,
-        typer.Option(
-            "--web-control/--no-web-control", help="Let viewers ask. [on this machine only]", show_default=False
-        ),
-        ConfigKey("output.web_control"),
-    ] = None,
-    web_token: Annotated[
-        str | None,
-        text_option("--web-token", metavar="TEXT", help="Secret that viewers must give; auto: make one. [none]"),
-        ConfigKey("output.web_token", lambda _, text: text),
-    ] = None,
-    web_cert: Annotated[
-        str | None,
-        text_option("--web-cert", metavar="FILE", help="Certificate for HTTPS, as PEM. [off]"),
-        ConfigKey("output.web_cert", lambda _, text: text),
-    ] = None,
-    web_key: Annotated[
-        str | None,
-        text_option("--web-key", metavar="FILE", help="Private key of the certificate, as PEM. [off]"),
-        ConfigKey("output.web_key", lambda _, text: text),
-    ] = None,
+    web_rate: WebRate = None,
+    web_width: WebWidth = None,
+    web_control: WebControl = None,
+    web_token: WebToken = None,
+    web_cert: WebCert = None,
+    web_key: WebKey = None,
     *,
     run: RunOptions,
 ) -> int:
@@ -128,6 +102,7 @@ def watch(
     from stream.commands.run import also_written, check_run, configs_of, report_written, run_each
     from stream.config import STDOUT
     from stream.config_loading import ConfigLayer
+    from stream.sources.address import BROWSER
 
     top = [ConfigLayer("SOURCE", {"source": source[0]})] if source else []
     web_options = {"web_rate": web_rate, "web_width": web_width, "web_control": web_control, "web_token": web_token}
@@ -169,9 +144,10 @@ def watch(
 @contextmanager
 def _browser_camera(config: Config, sources: list[str] | None) -> Iterator[Config]:
     """Give the configuration of a run whose source is a viewer's camera. Raises ConfigError."""
-    from stream.sources.address import ZMQ_PREFIX
+    from stream.sources.address import BROWSER
     from stream.transport import ipc_endpoint, private_directory
     from stream.web.access import WebAccess
+    from stream.web.camera import CAMERA, of_camera
 
     if sources is not None and len(sources) > 1:
         raise ConfigError(f"{BROWSER} is watched alone; leave the other sources out")
@@ -180,10 +156,7 @@ def _browser_camera(config: Config, sources: list[str] | None) -> Iterator[Confi
     if not WebAccess.of(config.output).control:
         raise ConfigError(f"{BROWSER} needs viewers who may do more than look; give --web-control as well")
     with private_directory() as folder:
-        endpoint = ipc_endpoint(folder, "camera")
-        capture = config.capture.model_copy(update={"open_timeout_s": CAMERA_WAIT_S})
-        output = config.output.model_copy(update={"web_camera": endpoint})
-        yield config.model_copy(update={"source": f"{ZMQ_PREFIX}{endpoint}", "capture": capture, "output": output})
+        yield of_camera(config, ipc_endpoint(folder, CAMERA))
 
 
 def _quiet_display(*, captions: bool, piped: bool) -> Display:

@@ -21,7 +21,7 @@ PICTURES = "picture"
 
 
 class BaseRun(ABC):
-    """Run of a source, a query and a model, once; a `RunHandle`.
+    """Run of a source, a query and a model, once; a `RunHandle`. `control` ends it from outside, also before it begins.
 
     Making one opens the source, and raises StreamError or ArrCocError where that, the store or the model cannot work.
     `run` is a generator for the main thread; `end`, `cancel`, `ask`, `drops` and `processes` may be called from any
@@ -34,11 +34,13 @@ class BaseRun(ABC):
     picture_endpoint: str | None = None
     """Address at which the frame process looks for viewers; None where there are none."""
 
-    def __init__(self, config: Config, clock: Clock | None, model_loader: str) -> None:
+    def __init__(
+        self, config: Config, clock: Clock | None, model_loader: str, control: RunControl | None = None
+    ) -> None:
         self._config = config
         self._clock = clock or MonotonicClock()
         self._model_loader = model_loader
-        self._control = RunControl()
+        self._control = control or RunControl()
 
     def _set_source(self, info: SourceInfo) -> None:
         """Takes what the open source says about itself. Raises ArrCocError or ConfigError for an unusable model."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from stream.runtime.answer_worker import AnswerWorker
     from stream.runtime.pipeline import Pipeline
     from stream.runtime.supervised import SupervisedRun
+    from stream.sinks.web import WebPage
 
 
 def open_run(config: Config, shared: AnswerWorker | None = None) -> Pipeline | SupervisedRun:
@@ -68,11 +69,12 @@ def run_session(
     *,
     resume: bool = False,
     limit_s: float | None = None,
+    page: WebPage | None = None,
 ) -> Summary:
     """Runs a configuration into its outputs, `extra` and the terminal; returns the run's summary.
 
     `resume`: the run continues an earlier one, whose captions are in the outputs. `limit_s` ends it so many seconds
-    after its first frame.
+    after its first frame. `page`: a web page that outlives the run, in place of one of its own.
 
     For the main thread, because signals are. Outputs are claimed before the source is opened, and closed however the
     run ends. Raises StreamError or ArrCocError.
@@ -84,7 +86,7 @@ def run_session(
             stack.callback(sink.close)
         if config.output.record is not None:
             stack.enter_context(claimed_folder(config.output.record))
-        monitor, services = open_services(config)
+        monitor, services = open_services(config, page)
         sinks = [*opened, *services, *extra]
         for sink in (*services, *extra):
             stack.callback(sink.close)

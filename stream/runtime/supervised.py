@@ -17,8 +17,8 @@ import msgspec
 from stream.answer.model import QWEN
 from stream.clock import Clock
 from stream.config import Config
-from stream.control import FOUND, is_user_fixable, remote_error
-from stream.errors import SourceError, SourceOver, StageDied, TransportError
+from stream.control import FOUND, RunControl, is_user_fixable, remote_error
+from stream.errors import OpeningCancelled, SourceError, SourceOver, StageDied, TransportError
 from stream.events import Event, FrameReady, Restarted, VerdictChanged, unpack_event
 from stream.media import AllocationOverlay
 from stream.runtime.answer_worker import ANSWERS, AnswerWorker
@@ -57,12 +57,21 @@ log = logging.getLogger(__name__)
 class SupervisedRun(BaseRun):
     """Run in two child processes.
 
-    Making one starts the frame process, which opens the source.
+    Making one starts the frame process, which opens the source; it raises OpeningCancelled where `control` ends the run
+    before that. `forks` starts the processes, and stays the caller's; without it the run has a fork server of its own.
     """
 
-    def __init__(self, config: Config, clock: Clock | None = None, *, model_loader: str = QWEN) -> None:
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock | None = None,
+        *,
+        model_loader: str = QWEN,
+        control: RunControl | None = None,
+        forks: ForkServer | None = None,
+    ) -> None:
         pipeline = config.pipeline.model_copy(update={"restart": True, "single_process": False})
-        super().__init__(config.model_copy(update={"pipeline": pipeline}), clock, model_loader)
+        super().__init__(config.model_copy(update={"pipeline": pipeline}), clock, model_loader, control)
         self._continuity = RunContinuity(self._config, self._clock)
         self._supervisors: dict[str, ProcessSupervisor] = {}
         with ExitStack() as stack:
@@ -74,8 +83,7 @@ class SupervisedRun(BaseRun):
             stack.callback(transport.close)
             self._reports = transport.event_receiver(endpoint)
             stack.callback(self._reports.close)
-            forks = start_fork_server()
-            if forks is not None:
+            if forks is None and (forks := start_fork_server()) is not None:
                 stack.enter_context(forks)
             self._answers = self._answer_worker(stack, forks)
             self._workers = FrameWorkers(
@@ -214,10 +222,13 @@ class SupervisedRun(BaseRun):
             log.debug("the frame process failed: %s", report.message)
 
     def _wait_for_source(self) -> SourceOpened:
-        """Waits until the frame process has opened the source. Raises the error of one that could not."""
+        """Waits until the frame process has opened the source. Raises the error of one that could not, and
+        OpeningCancelled."""
         limit_s = self._config.capture.open_timeout_s + OPEN_MARGIN_S
         until_s = time.monotonic() + limit_s
         while time.monotonic() < until_s:
+            if self._control.ending:
+                raise OpeningCancelled("the run was ended before its source was open")
             exit_error = self._supervisors[FRAMES].child.exit_error()  # before its last report is waited for
             report = self._next_report()
             if isinstance(report, SourceOpened):

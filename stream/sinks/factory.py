@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from stream.config import STDOUT, Config, OutputConfig
@@ -15,6 +16,7 @@ from stream.sinks.output_file import ExplanationSink, JsonlSink, check_outputs
 
 if TYPE_CHECKING:
     from stream.sinks.heatmap import TakeOverlay
+    from stream.sinks.web import WebPage
 
 
 class MonitorSink(Sink):
@@ -30,19 +32,20 @@ class MonitorSink(Sink):
         pass
 
 
-def open_services(config: Config) -> tuple[RunMonitor, list[Sink]]:
-    """The monitor of a run, and the sinks that tell of it; none where the configuration names none.
+def open_services(config: Config, page: WebPage | None = None) -> tuple[RunMonitor, list[Sink]]:
+    """The monitor of a run, and the sinks that tell of it; none where the configuration names none. `page`: shows the
+    run in place of a page of its own.
 
     Raises OutputError or ConfigError, having let go of everything, where one cannot be opened.
     """
     monitor = RunMonitor(config)
     with ExitStack() as opened:
-        sinks = [_opened(opened, make(config, monitor)) for make in _services(config)]
+        sinks = [_opened(opened, make(config, monitor)) for make in _services(config, page)]
         opened.pop_all()
     return monitor, [MonitorSink(monitor), *sinks] if sinks else []
 
 
-def _services(config: Config) -> list[Callable[[Config, RunMonitor], Sink]]:
+def _services(config: Config, page: WebPage | None) -> list[Callable[[Config, RunMonitor], Sink]]:
     """The sinks that the configuration names; their libraries are only imported where there are any."""
     services: list[Callable[[Config, RunMonitor], Sink]] = []
     if config.output.publish is not None:
@@ -60,7 +63,7 @@ def _services(config: Config) -> list[Callable[[Config, RunMonitor], Sink]]:
     if config.output.web is not None:
         from stream.sinks.web import WebSink
 
-        services.append(WebSink)
+        services.append(partial(WebSink, page=page))
     return services
 
 

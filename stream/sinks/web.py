@@ -1,11 +1,12 @@
-"""Sink that shows the run in a web page."""
+"""Web page of a run, or of one run after another, and the sink that shows a run in it."""
 
 from __future__ import annotations
 
 import sys
+from typing import TextIO
 
 from stream import logs
-from stream.config import Config
+from stream.config import Config, OutputConfig
 from stream.events import Event, Notice
 from stream.monitor.health import RunMonitor
 from stream.monitor.schema import StatusMessage
@@ -15,32 +16,45 @@ from stream.web.camera import BrowserCamera
 from stream.web.hub import Hub, HubOptions
 from stream.web.relay import PictureRelay
 from stream.web.server import WebServer
+from stream.web.sources import SourceChooser
 
 
-class WebSink(Sink):
-    """Serves the page at `config.output.web`. `monitor` must have taken each event before this sink does.
+class WebPage:
+    """The page at `output.web` with its viewers, for one run or, with a `chooser`, one after another.
 
     Raises OutputError where the address cannot be had, ConfigError where a token or a library is missing.
     """
 
-    def __init__(self, config: Config, monitor: RunMonitor) -> None:
-        output = config.output
+    def __init__(self, output: OutputConfig, chooser: SourceChooser | None = None) -> None:
+        access = WebAccess.of(output)
+        camera = None if output.web_camera is None else BrowserCamera(output.web_camera)
+        self.hub = Hub(HubOptions(output.web_rate, output.web_width, access.control), chooser=chooser)
+        self._server = WebServer(access, self.hub, camera)
+        self.address = access.address(self._server.port)
+
+    def close(self) -> None:
+        """Let the viewers go."""
+        self._server.close()
+
+
+class WebSink(Sink):
+    """Shows a run in a page: in `page`, or in one of its own at `config.output.web`, which is closed with it.
+
+    `monitor` must have taken each event before this sink does. Raises as `WebPage`.
+    """
+
+    def __init__(self, config: Config, monitor: RunMonitor, page: WebPage | None = None) -> None:
         self._monitor = monitor
         self._status: StatusMessage | None = None
         self._relay: PictureRelay | None = None
-        access = WebAccess.of(output)
-        camera = None if output.web_camera is None else BrowserCamera(output.web_camera)
-        options = HubOptions(
-            output.web_rate, output.web_width, access.control, config.answer.until.question, camera is not None
-        )
-        self._hub = Hub(options, monitor)
-        self._server = WebServer(access, self._hub, camera)
-        self.address = access.address(self._server.port)
+        self._own = WebPage(config.output) if page is None else None
+        self._hub = (page or self._own).hub  # type: ignore[union-attr]
+        self._hub.begin(monitor, until=config.answer.until.question, camera=config.output.web_camera is not None)
+        self._told_on: TextIO | None = None
         self._tell_address()
 
     def write(self, event: Event) -> None:
-        if sys.stderr is not self._told_on:  # a live view has taken the place of what was printed before
-            self._tell_address()
+        self._tell_address()
         run = self._monitor.run
         if self._relay is None and run is not None and run.picture_endpoint is not None:
             self._relay = PictureRelay(run.picture_endpoint, self._hub.show)
@@ -52,11 +66,15 @@ class WebSink(Sink):
         self._hub.publish(event)
 
     def _tell_address(self) -> None:
-        self._told_on = sys.stderr
-        logs.say(f"web page at {self.address}", event="web", address=self.address)
+        """Tell where its own page is, again where a live view has taken the place of what was printed before."""
+        if self._own is not None and self._told_on is not sys.stderr:
+            self._told_on = sys.stderr
+            logs.say(f"web page at {self._own.address}", event="web", address=self._own.address)
 
     def close(self) -> None:
-        self._server.close()
+        if self._own is not None:
+            self._own.close()
         if self._relay is not None:
             self._relay.close()
             self._relay = None
+        self._hub.finish()

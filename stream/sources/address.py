@@ -22,6 +22,9 @@ SCENE_PREFIX = "scene:"
 STDIN = "-"
 """The address of standard input."""
 
+BROWSER = "browser:"
+"""The source that is the camera of whoever looks at the web page."""
+
 ZMQ_PREFIX = "zmq+"
 """Before the address of a ZeroMQ socket from which frames come."""
 

@@ -182,12 +182,12 @@ def make_application(access: WebAccess, hub: Hub, camera: BrowserCamera | None =
 
     async def camera_frames(socket: WebSocket) -> None:
         await socket.accept()
-        if camera is None or not access.control:
+        if camera is None or not hub.takes_camera:
             await socket.close(REFUSED, "no camera is wanted")
         elif camera.in_use:
             await socket.close(CAMERA_IN_USE, "another camera is in use")
         else:
-            await _take_frames(socket, camera)
+            await _take_frames(socket, camera, hub)
 
     routes = [
         Route("/", page),
@@ -212,16 +212,17 @@ async def _send(socket: WebSocket, viewer: Viewer) -> None:
                 return
 
 
-async def _take_frames(socket: WebSocket, camera: BrowserCamera) -> None:
-    """Give out a camera's frames until it leaves, and confirm each, by which the page sends the next."""
+async def _take_frames(socket: WebSocket, camera: BrowserCamera, hub: Hub) -> None:
+    """Give out a camera's frames until it leaves or the run is over, and confirm each: then the page sends the next."""
     camera.in_use = True
     try:
-        while True:
+        while hub.takes_camera:
             message = await socket.receive()
             if message["type"] == "websocket.disconnect":
                 return
             camera.publish(message.get("bytes") or b"")
             await asyncio.wait_for(socket.send_text("ok"), SEND_LIMIT_S)
+        await socket.close(GOING_AWAY, "the run is over")
     except (MessageRefused, TransportError) as error:
         await socket.close(REFUSED, str(error)[:CLOSE_CHARS_MAX])
     except (asyncio.TimeoutError, WebSocketDisconnect, RuntimeError, OSError):

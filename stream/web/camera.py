@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 import time
 
+from stream.config import Config
+from stream.sources.address import ZMQ_PREFIX
 from stream.transport.camera import CameraSender
 from stream.untrusted import MIB
 from stream.web.viewer import MessageRefused, RateLimit
@@ -20,6 +22,20 @@ HEADER = struct.Struct("<HH")
 """Before the JPEG of a frame: width and height, little-endian."""
 
 JPEG_BEGIN = b"\xff\xd8\xff"
+
+
+CAMERA = "camera"
+"""Name of the camera's socket in a private directory."""
+
+WAIT_S = 86_400.0
+"""Time within which somebody is to allow their camera."""
+
+
+def of_camera(config: Config, endpoint: str) -> Config:
+    """Return the configuration of a run whose source is the camera that is given out at `endpoint`."""
+    capture = config.capture.model_copy(update={"open_timeout_s": WAIT_S})
+    output = config.output.model_copy(update={"web_camera": endpoint})
+    return config.model_copy(update={"source": f"{ZMQ_PREFIX}{endpoint}", "capture": capture, "output": output})
 
 
 class BrowserCamera:

@@ -1,4 +1,5 @@
-"""The viewers of a run: gives each the state so far, then what happens, and asks for pictures while somebody looks."""
+"""The viewers of a run, or of one run after another: gives each the state so far, then what happens, and asks for
+pictures while somebody looks."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import msgspec
@@ -16,6 +17,7 @@ from arr_coc.types import REGION_SHAPES, TILE_PX
 from stream.events import AnswerDeltaEvent, Event, Explanation, FrameReady, Notice, Summary, rounded
 from stream.monitor.health import RunMonitor
 from stream.monitor.schema import STATS, STATUS, envelope, event_message
+from stream.web.sources import SourceChooser
 from stream.web.viewer import RateLimit, Viewer, ViewerMessage
 
 VIEWERS_MAX = 64
@@ -33,6 +35,8 @@ TOLD = ("answer", "asked", "cancelled", "cut", "discontinuity", "outage", "resta
 STATS_EVERY_S = 1.0
 
 QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE = 2.0, 4.0
+
+CHOICES_A_SECOND, CHOICES_AT_ONCE = 1.0, 4.0
 
 FRESH_S = 1.0
 """A newcomer is shown the newest picture at once unless it is older than this."""
@@ -62,15 +66,21 @@ class HubOptions:
 
 
 class Hub:
-    """Viewers of one run. All but `publish` and `show` belong to the event loop of the thread that serves.
+    """Viewers of the run that `begin` names, until `finish`. Belongs to the event loop of the thread that serves, but
+    for the methods that say otherwise.
 
     Pictures are asked for one by one, by a request that only the next frame answers, so nothing is encoded while nobody
-    is ready for it.
+    is ready for it. With a `chooser` viewers choose the source.
     """
 
-    def __init__(self, options: HubOptions, monitor: RunMonitor) -> None:
+    def __init__(
+        self, options: HubOptions, monitor: RunMonitor | None = None, chooser: SourceChooser | None = None
+    ) -> None:
         self._options = options
         self._monitor = monitor
+        self._chooser = chooser
+        self._runs = 0
+        self._choices = RateLimit(CHOICES_A_SECOND, CHOICES_AT_ONCE)
         self._viewers: set[Viewer] = set()
         self._kept: dict[str, bytes] = {}
         self._history: deque[bytes] = deque(maxlen=HISTORY)
@@ -93,14 +103,36 @@ class Hub:
         """True where no more viewers are taken."""
         return len(self._viewers) >= VIEWERS_MAX
 
+    @property
+    def takes_camera(self) -> bool:
+        """True where the run's source is a viewer's camera, and viewers may do more than look."""
+        return self._options.camera and self._options.control
+
     async def run(self, ending: asyncio.Event) -> None:
         """Tell viewers figures and state once a second until `ending` is set."""
         self._loop = asyncio.get_running_loop()
+        if self._chooser is not None:
+            self._chooser.on_change = self._note_choice
         while not ending.is_set():
             if self._viewers:
                 await self._tell_figures()
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(ending.wait(), STATS_EVERY_S)
+
+    def begin(self, monitor: RunMonitor, *, until: str | None = None, camera: bool = False) -> None:
+        """Show this run from here on, in place of the one before; for any thread.
+
+        `until`: its standing question; `camera`: its source is a viewer's camera.
+        """
+        self._monitor = monitor
+        self._options = replace(self._options, until=until, camera=camera)
+        self._in_loop(self._begin)
+
+    def finish(self) -> None:
+        """The run is over, and there is none until the next `begin`; for any thread."""
+        self._monitor = None
+        self._options = replace(self._options, until=None, camera=False)
+        self._in_loop(self._finish)
 
     def attach(self, pictures: PictureSource) -> None:
         """Ask this source for pictures from here on; for any thread."""
@@ -116,7 +148,8 @@ class Hub:
 
     def publish_status(self) -> None:
         """Tell viewers of the run's changed status; for any thread."""
-        self._in_loop(self._keep, STATUS, _encoded(STATUS, self._status()))
+        if self._monitor is not None:
+            self._in_loop(self._keep, STATUS, _encoded(STATUS, asdict(self._monitor.status())))
 
     def show(self, pictures: dict[int, bytes]) -> None:
         """Take the pictures of a frame, by their widths; for any thread."""
@@ -126,6 +159,8 @@ class Hub:
         """Return a new viewer, who is told the state so far first."""
         viewer = Viewer(self._options.rate, self._options.greatest_px)
         viewer.tell(self._hello())
+        if self._chooser is not None:
+            viewer.tell(_encoded("sources", self._chooser.described))
         for topic in KEPT:
             if topic in self._kept:
                 viewer.tell(self._kept[topic])
@@ -151,6 +186,8 @@ class Hub:
             problem = self._ask(message.ask)
             if problem is not None:
                 viewer.tell(_encoded("refused", {"query": message.ask, "error": problem}))
+        if message.chooses and (problem := self._choose(message)) is not None:
+            viewer.tell(_encoded("refused", {"choice": True, "error": problem}))
         self._request()
 
     def refuse(self, viewer: Viewer, reason: str) -> None:
@@ -163,7 +200,51 @@ class Hub:
             return "this page only shows; the run takes no questions from it"
         if not self._questions.take(self._now_s()):
             return "too many questions at once; ask again in a moment"
+        if self._monitor is None:
+            return "nothing runs; choose a source first"
         return self._monitor.ask(query)
+
+    def _choose(self, message: ViewerMessage) -> str | None:
+        """Return why a choice of the source is not followed."""
+        if self._chooser is None or not self._options.control:
+            return "this page only shows; its source cannot be changed from it"
+        if not self._choices.take(self._now_s()):
+            return "too many choices at once; choose again in a moment"
+        if message.choose is not None:
+            return self._chooser.choose(message.choose)
+        if message.open is not None:
+            return self._chooser.open(message.open)
+        return self._chooser.stop()
+
+    def _note_choice(self) -> None:
+        self._in_loop(self._tell_sources)
+
+    def _tell_sources(self) -> None:
+        if self._chooser is not None:
+            self._tell(_encoded("sources", self._chooser.described))
+
+    def _begin(self) -> None:
+        self._runs += 1
+        self._kept.clear()
+        self._history.clear()
+        self._speaking = None
+        self._forget_pictures()
+        self._tell(self._hello())
+        self._tell(_encoded("history", {"events": []}))
+
+    def _finish(self) -> None:
+        for topic in (STATUS, "health", STATS):
+            self._kept.pop(topic, None)
+        self._speaking = None
+        self._forget_pictures()
+        self._tell(self._hello())
+
+    def _forget_pictures(self) -> None:
+        self._newest = {}
+        self._pictures = self._requested_s = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _in_loop(self, call: Callable[..., None], *arguments: Any) -> None:
         loop = self._loop
@@ -182,13 +263,16 @@ class Hub:
         body = _encoded(topic, fields)
         if topic in TOLD and not (isinstance(event, Notice) and event.code == "loading"):
             self._history.append(body)
-        if isinstance(event, Summary):
-            self._keep("health", _encoded("health", self._health()))
+        if isinstance(event, Summary) and self._monitor is not None:
+            self._keep("health", _encoded("health", asdict(self._monitor.health())))
         self._keep(topic, body)
 
     def _keep(self, topic: str, body: bytes) -> None:
         if topic in KEPT:
             self._kept[topic] = body
+        self._tell(body)
+
+    def _tell(self, body: bytes) -> None:
         for viewer in self._viewers:
             viewer.tell(body)
 
@@ -238,15 +322,13 @@ class Hub:
         self._timer = self._loop.call_later(UNANSWERED_S, self._request)
 
     async def _tell_figures(self) -> None:
-        stats = await asyncio.to_thread(self._monitor.stats)
-        self._keep(STATS, _encoded(STATS, asdict(stats)))
-        self._keep("health", _encoded("health", self._health()))
-
-    def _status(self) -> dict[str, Any]:
-        return asdict(self._monitor.status())
-
-    def _health(self) -> dict[str, Any]:
-        return asdict(self._monitor.health())
+        monitor = self._monitor
+        if monitor is None:
+            return
+        stats = await asyncio.to_thread(monitor.stats)
+        if monitor is self._monitor:
+            self._keep(STATS, _encoded(STATS, asdict(stats)))
+            self._keep("health", _encoded("health", asdict(monitor.health())))
 
     def _hello(self) -> bytes:
         options = self._options
@@ -257,16 +339,15 @@ class Hub:
                 "rate": options.rate,
                 "width": options.greatest_px,
                 "until": options.until,
-                "camera": options.camera and options.control,
+                "camera": self.takes_camera,
+                "run": self._runs,
                 "tile_px": TILE_PX,
                 "shapes": REGION_SHAPES,
             },
         )
 
     def _tell_count(self) -> None:
-        body = _encoded("viewers", {"count": len(self._viewers)})
-        for viewer in self._viewers:
-            viewer.tell(body)
+        self._tell(_encoded("viewers", {"count": len(self._viewers)}))
 
     def _now_s(self) -> float:
         return 0.0 if self._loop is None else self._loop.time()

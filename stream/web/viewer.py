@@ -26,12 +26,21 @@ MESSAGES_A_SECOND = 100
 
 
 class ViewerMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Message of a viewer. `ok`: so many pictures more may come; `ask`: a question; `rate` and `width`: of pictures."""
+    """Message of a viewer. `ok`: so many pictures more may come; `ask`: a question; `rate` and `width`: of pictures;
+    `choose`: the key of an offered source; `open`: another source's address; `stop`: end the run."""
 
     ok: int | None = None
     ask: str | None = None
     rate: float | None = None
     width: int | None = None
+    choose: str | None = None
+    open: str | None = None
+    stop: bool = False
+
+    @property
+    def chooses(self) -> bool:
+        """True where the message is about the source."""
+        return self.choose is not None or self.open is not None or self.stop
 
 
 _decoder = msgspec.json.Decoder(ViewerMessage)

@@ -24,6 +24,7 @@ from stream.web.access import WebAccess
 from stream.web.camera import BrowserCamera
 from stream.web.hub import Hub, HubOptions
 from stream.web.server import WebServer
+from stream.web.sources import SourceChooser
 from tests.support.events import frame
 from tests.support.network import LIMIT_S
 from tests.support.runs import WatchedRun
@@ -87,16 +88,16 @@ class PagedRun(WatchedRun):
 class ServedPage:
     """The page of a run that is live."""
 
-    def __init__(self, *, rate: float = 30.0, **output: Any) -> None:
-        config = Config(output=OutputConfig(**{"web": "127.0.0.1:0", **output}))
+    def __init__(self, *, rate: float = 30.0, chooser: SourceChooser | None = None, **output: Any) -> None:
+        self.config = config = Config(output=OutputConfig(**{"web": "127.0.0.1:0", **output}))
         self.run = PagedRun()
         self.run.page = self
         self.monitor = RunMonitor(config)
         self.monitor.follow(self.run)  # type: ignore[arg-type]
         self.access = WebAccess.of(config.output)
         camera = None if config.output.web_camera is None else BrowserCamera(config.output.web_camera)
-        options = HubOptions(rate, config.output.web_width, self.access.control, camera=camera is not None)
-        self.hub = Hub(options, self.monitor)
+        self.hub = Hub(HubOptions(rate, config.output.web_width, self.access.control), chooser=chooser)
+        self.hub.begin(self.monitor, camera=camera is not None)
         self.server = WebServer(self.access, self.hub, camera)
         self.port = self.server.port
         self.pictures = DrawnPictures(self.hub)

@@ -61,6 +61,17 @@ export class Figures {
     this.draw();
   }
 
+  /** Another run begins. */
+  clear() {
+    this.rows = [];
+    this.marks = [];
+    for (const { now, all, canvas } of this.parts) {
+      now.textContent = "–";
+      all.textContent = "";
+      canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height);
+    }
+  }
+
   /** An event that the charts mark: a cut, an outage, a restart. */
   mark(topic) {
     const now = this.rows.at(-1)?.now;

@@ -5,6 +5,7 @@ import { Camera } from "./camera.js";
 import { Figures } from "./figures.js";
 import { Link } from "./link.js";
 import { LAYERS, readView, remember, remembered, startTheme, turnTheme, writeView } from "./settings.js";
+import { Sources } from "./sources.js";
 import { Stage } from "./stage.js";
 
 const QUESTIONS_KEPT = 20;
@@ -12,6 +13,7 @@ const MARKED = ["cut", "outage", "restarted", "discontinuity"];
 const STATE_WORDS = {
   connecting: "connecting", loading: "loading the model", ok: "live", running: "live", outage: "source lost", restarting: "restarting",
   stalled: "stalled", ended: "ended", reconnecting: "reconnecting", refused: "full",
+  idle: "no source", opening: "opening", ending: "stopping",
 };
 const byId = (id) => document.getElementById(id);
 
@@ -21,6 +23,7 @@ const stage = new Stage(view, () => link.send({ ok: 1 }));
 const answers = new Answers();
 const figures = new Figures();
 const camera = new Camera();
+const sources = new Sources((message) => link.send(message));
 const questions = { past: remembered("questions", []), at: null, pending: null };
 const run = { linked: "connecting", health: null, status: null, ended: null, seconds: null, until: null };
 let shownBefore = 0;
@@ -28,6 +31,10 @@ let statsBefore = performance.now();
 
 const handlers = {
   hello(message) {
+    if (run.number !== undefined && run.number !== message.run) startAfresh();
+    run.number = message.run;
+    run.control = message.control;
+    sources.control = message.control;
     stage.shapes = message.shapes;
     stage.tile = message.tile_px;
     run.until = message.until;
@@ -35,9 +42,13 @@ const handlers = {
     byId("ask").hidden = !message.control;
     run.camera = message.camera;
     byId("camera").hidden = !message.camera;
-    if (message.camera && !stage.frame) byId("waiting").textContent = "waiting for a viewer’s camera";
+    if (!message.camera && camera.on) camera.stop("The camera is off.");
     if (!message.control) byId("asked").textContent = "This page only shows the run; it takes no questions.";
     tellWidth();
+  },
+  sources(message) {
+    sources.take(message);
+    tellState();
   },
   status(message) {
     run.status = message;
@@ -70,6 +81,7 @@ const handlers = {
     tellAsked(message.error ? `Refused: ${message.error}` : `The question now: ${message.query}`, Boolean(message.error));
   },
   refused(message) {
+    if (message.choice) return sources.refused(message.error);
     questions.pending = null;
     byId("ask-button").disabled = false;
     tellAsked(message.error, true);
@@ -96,9 +108,22 @@ const link = new Link({
   },
 });
 
+/** Another run has begun, or the present one is over: nothing of it is to look like the next one's. */
+function startAfresh() {
+  Object.assign(run, { health: null, status: null, seconds: null, until: null });
+  questions.pending = null;
+  byId("ask-button").disabled = false;
+  stage.clear();
+  figures.clear();
+  byId("standing").hidden = true;
+  byId("facts").textContent = "";
+  tellAsked("");
+}
+
 function stateOf() {
   if (run.linked === "crowded") return ["refused", "this page has as many viewers as it can; it tries again"];
   if (run.linked === "lost") return run.ended ? ["ended", `${run.ended}; the program is gone`] : ["reconnecting", "the program does not answer"];
+  if (run.linked === "connected" && sources.state && sources.state !== "running") return [sources.state, sources.name];
   if (run.linked === "connecting" || !run.health) return ["connecting", null];
   if (run.health.status === "outage" && run.health.frame_age_s) return ["outage", `${run.health.frame_age_s.toFixed(0)} s · ${run.health.reason}`];
   if (run.health.status === "ok" && !run.health.ready) return ["loading", run.health.reason];
@@ -113,11 +138,12 @@ function tellState() {
   const text = reason ? `${words.join(" ")}: ${reason}` : words.join(" ");
   if (byId("state-words").textContent !== text) byId("state-words").textContent = text;
   stage.quiet = ["ok", "loading", "connecting"].includes(state) ? null : STATE_WORDS[state];
+  stage.tellWaiting(STATE_WORDS[state] ?? state, run.camera);
   const status = run.status;
+  document.title = `${STATE_WORDS[state]} · ${run.camera ? "camera" : status?.source || "ARR-COC Stream"}`;
   if (!status) return;
   const size = status.width_px ? `${status.width_px}×${status.height_px}` : null;
   byId("facts").textContent = [run.camera ? "a viewer’s camera" : status.source, size, status.model, status.backend].filter(Boolean).join(" · ");
-  document.title = `${STATE_WORDS[state]} · ${run.camera ? "camera" : status.source || "ARR-COC Stream"}`;
 }
 
 function tellAsked(text, bad = false) {
@@ -221,4 +247,4 @@ addEventListener("resize", () => {
 setInterval(() => stage.tellAge(), 250);
 tellLayers();
 
-globalThis.live = { stage, answers, figures, camera, run, link };
+globalThis.live = { stage, answers, figures, camera, sources, run, link };

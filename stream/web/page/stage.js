@@ -26,6 +26,7 @@ export class Stage {
     this.shown = 0;
     this.drawnMs = 0;
     this.skewMs = Infinity;
+    this.epoch = 0;
     new ResizeObserver(() => this.fit()).observe(this.root);
     this.root.addEventListener("pointermove", (event) => this.pointAt(event));
     this.root.addEventListener("pointerdown", (event) => this.pointAt(event));
@@ -45,6 +46,7 @@ export class Stage {
   }
 
   async take(frame) {
+    frame.epoch = this.epoch;
     try {
       frame.bitmap = await createImageBitmap(new Blob([frame.picture], { type: "image/jpeg" }));
     } catch {
@@ -64,6 +66,10 @@ export class Stage {
     const frame = this.coming;
     this.coming = null;
     this.sent();
+    if (frame.epoch !== this.epoch) {
+      frame.bitmap.close();
+      return;
+    }
     this.drawnMs = performance.now();
     this.lastAgeMs = this.age(frame);
     this.shown++;
@@ -76,6 +82,28 @@ export class Stage {
     frame.all = regionsOf(frame, this.shapes);
     byId("waiting").hidden = true;
     this.draw();
+  }
+
+  /** Show no picture: those so far are another run's. */
+  clear() {
+    this.epoch++;
+    this.frame?.bitmap.close();
+    this.frame = this.pointer = this.why = null;
+    this.lastAgeMs = undefined;
+    for (const canvas of [this.picture, this.layers]) canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height);
+    this.picture.width = this.picture.height = 0;
+    this.root.classList.remove("stale");
+    byId("badge").hidden = byId("tip").hidden = true;
+    byId("waiting").hidden = false;
+    byId("legend").replaceChildren();
+    Object.assign(byId("legend").dataset, { key: "", levels: "" });
+    this.setFrozen(false);
+  }
+
+  /** Say in place of a picture why there is none. */
+  tellWaiting(words, camera) {
+    const text = { "no source": "choose a source", opening: camera ? "waiting for a viewer’s camera" : "opening the source" }[words];
+    byId("waiting").textContent = text ?? "no picture yet";
   }
 
   fit() {

@@ -15,6 +15,7 @@ from stream.cli import main
 from stream.config import Config, OutputConfig
 from stream.display.lines import LinesDisplay
 from stream.display.live import LiveDisplay
+from stream.sources.address import BROWSER
 from tests.support.models import tiny_folder
 from tests.support.terminal import Pty
 from tests.support.video import make_video, moving_square
@@ -144,8 +145,8 @@ def test_a_page_that_cannot_be_is_one_line(
 
 
 def test_a_browser_is_a_source_that_the_page_gives_out() -> None:
-    given = Config(source=command.BROWSER, output=OutputConfig(web="0"))
-    with command._browser_camera(given, [command.BROWSER]) as prepared:
+    given = Config(source=BROWSER, output=OutputConfig(web="0"))
+    with command._browser_camera(given, [BROWSER]) as prepared:
         assert prepared.source == f"zmq+{prepared.output.web_camera}"
         assert os.path.isdir(os.path.dirname((prepared.output.web_camera or "").removeprefix("ipc://")))
     assert not os.path.exists(os.path.dirname((prepared.output.web_camera or "").removeprefix("ipc://")))

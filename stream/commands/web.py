@@ -1,0 +1,188 @@
+"""`web` command: a page in which viewers choose what is watched, one source after another."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stream.commands.options import (
+    ConfigKey,
+    RunOptions,
+    WebCert,
+    WebControl,
+    WebKey,
+    WebRate,
+    WebToken,
+    WebWidth,
+    layers_from_options,
+    takes_run_options,
+)
+from stream.commands.outcome import INTERRUPTED, report_error, report_note
+from stream.errors import ConfigError
+
+if TYPE_CHECKING:
+    from stream.config import Config
+    from stream.runtime.fork_server import ForkServer
+    from stream.sinks.base import Display
+    from stream.sinks.web import WebPage
+    from stream.web.sources import ChosenSource, SourceChooser
+
+ADDRESS = "8080"
+
+OF_ITS_OWN = {"capture.realtime": True, "pipeline.restart": True}
+"""Files play at their own pace, and every run has processes of its own: one that fails does not take the page along."""
+
+ONE_RUN_ONLY = (
+    *("max_frames", "start", "duration", "stream", "heatmap", "why", "record"),
+    *("realtime", "single_process", "restart"),
+)
+"""Options that are about one source, or that `OF_ITS_OWN` settles."""
+
+
+@partial(takes_run_options, without=ONE_RUN_ONLY)
+def web(
+    address: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[[HOST:]PORT] [NAME=SOURCE]...",
+            help="Where the page is, and sources that it offers under their names. [8080]",
+            show_default=False,
+        ),
+    ] = None,
+    any_source: Annotated[
+        bool,
+        typer.Option("--any-source", help="Let viewers open any address or file that this program can read."),
+        ConfigKey("output.web_any_source"),
+    ] = False,
+    web_rate: WebRate = None,
+    web_width: WebWidth = None,
+    web_control: WebControl = None,
+    web_token: WebToken = None,
+    web_cert: WebCert = None,
+    web_key: WebKey = None,
+    *,
+    run: RunOptions,
+) -> int:
+    """Serve a web page in which the source is chosen.
+
+    The page offers the sources named here, the cameras of this machine, the browser's own camera and drawn scenes. A
+    choice ends the run before it. Ctrl-C ends the program.
+    """
+    from stream.config_loading import ConfigLayer
+
+    places = [text for text in address or () if "=" not in text]
+    named = tuple(text for text in address or () if "=" in text)
+    if len(places) > 1:
+        raise ConfigError(f"one [HOST:]PORT, and each source as NAME=SOURCE; got {', '.join(map(repr, places))}")
+    top = [ConfigLayer("[HOST:]PORT", {"output.web": place}) for place in places]
+    top += [ConfigLayer("NAME=SOURCE", {"output.web_sources": named})] if named else []
+    options = {"web_rate": web_rate, "web_width": web_width, "web_control": web_control, "web_token": web_token}
+    top += layers_from_options(web, any_source=any_source, **options, web_cert=web_cert, web_key=web_key)
+    config = run.configuration(base=[ConfigLayer("web", {"output.web": ADDRESS, **OF_ITS_OWN})], top=top)
+    _check(config)
+    return _serve(config)
+
+
+def _check(config: Config) -> None:
+    """Raise ConfigError or ModelError for what would fail with every source, or makes no sense here."""
+    from stream.answer.model import model_name
+    from stream.web.access import WebAccess
+
+    output = config.output
+    if config.source:
+        raise ConfigError(f"web takes sources as NAME=SOURCE, not as source = {config.source!r}; give one a name")
+    written = [*output.paths, *(path for path in (output.heatmap, output.why, output.record) if path is not None)]
+    if written:
+        raise ConfigError(f"web writes no files, and {written[0]!r} would be one; watch the source with `watch`")
+    WebAccess.of(output)
+    if config.answer.server is None:
+        model_name(config)
+
+
+def _serve(config: Config) -> int:
+    """Serve the page and run what is chosen, until a signal ends the program."""
+    from stream import logs
+    from stream.control import signals_handled
+    from stream.runtime.child import start_fork_server
+    from stream.sinks.web import WebPage
+    from stream.transport import ipc_endpoint, private_directory
+    from stream.web.access import WebAccess
+    from stream.web.camera import CAMERA
+    from stream.web.sources import SourceChooser, read_named
+
+    output = config.output
+    chooser = SourceChooser(
+        read_named(output.web_sources), free=output.web_any_source, browser=WebAccess.of(output).control
+    )
+    with ExitStack() as stack:
+        stack.enter_context(signals_handled(lambda _: chooser.quit()))
+        endpoint = ipc_endpoint(stack.enter_context(private_directory()), CAMERA)
+        page = stack.enter_context(closing(WebPage(output.model_copy(update={"web_camera": endpoint}), chooser)))
+        logs.say(f"web page at {page.address}", event="web", address=page.address)
+        forks = start_fork_server()
+        if forks is not None:
+            stack.enter_context(forks)
+        chooser.find_cameras()
+        while (chosen := chooser.take()) is not None:
+            _run(_configured(config, chosen, endpoint), chosen, chooser, page, forks)
+    return INTERRUPTED
+
+
+def _configured(config: Config, chosen: ChosenSource, endpoint: str) -> Config:
+    from stream.sources.address import BROWSER
+    from stream.web.camera import of_camera
+
+    if chosen.source.address == BROWSER:
+        return of_camera(config, endpoint)
+    return config.model_copy(update={"source": chosen.source.address})
+
+
+def _run(config: Config, chosen: ChosenSource, chooser: SourceChooser, page: WebPage, forks: ForkServer | None) -> None:
+    """Run the chosen source to its end; what goes wrong is told in the page and on stderr."""
+    from arr_coc.errors import ArrCocError
+    from stream.commands.run import check_run
+    from stream.control import describe
+    from stream.errors import StreamError
+    from stream.events import Summary
+    from stream.monitor.health import RunHandle
+    from stream.runtime.session import run_session
+    from stream.runtime.supervised import SupervisedRun
+    from stream.sources.address import scrubbed
+
+    def make_run(config: Config) -> RunHandle:
+        made = SupervisedRun(config, control=chosen.control, forks=forks)
+        chooser.running()
+        return made
+
+    report_note(f"watching {chosen.source.name}")
+    summary: Summary | None = None
+    problem: str | None = None
+    try:
+        check_run(config)
+        summary = run_session(config, _display(), make_run=make_run, page=page)
+    except (StreamError, ArrCocError) as error:
+        problem = str(error)
+    except Exception as error:  # the page goes on, whatever one source does to its run
+        problem = f"unexpected {describe(error)}; this is a bug: `watch --debug` shows where"
+    interrupted = summary is not None and summary.ended in ("interrupted", "cancelled")
+    if problem is not None and not chooser.left:
+        report_error(scrubbed(problem, chosen.source.address))
+    if interrupted and not chooser.left:
+        chooser.quit()
+    chooser.ended(None if summary is None else summary.ended, problem)
+
+
+def _display() -> Display:
+    """Return a display for a program that nobody need look at: answers as lines on stdout, the rest on stderr."""
+    from stream import logs
+
+    if logs.as_json():
+        from stream.display.lines import JsonDisplay
+
+        return JsonDisplay(captions=True)
+    from stream.display.lines import LinesDisplay
+
+    return LinesDisplay(None)

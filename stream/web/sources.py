@@ -1,0 +1,237 @@
+"""Sources that viewers may choose, and the choice that holds; between the page and the thread that runs them."""
+
+from __future__ import annotations
+
+import queue
+import re
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from stream.control import RunControl
+from stream.errors import ConfigError
+from stream.scenes import SCENE_NAMES
+from stream.sources.address import BROWSER, SCENE_PREFIX, STDIN, redacted, scrubbed
+from stream.sources.cameras import Camera, list_cameras
+from stream.untrusted import printable_span
+
+CAMERAS_EVERY_S = 3.0
+"""Time between two looks for cameras while nothing runs."""
+
+ADDRESS_CHARS_MAX = 2000
+
+NAME = re.compile(r"[^\s=/][^=/]{0,59}")
+
+Kind = Literal["named", "camera", "scene", "browser", "free"]
+State = Literal["idle", "opening", "running", "ending"]
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedSource:
+    """A source under the name by which the page asks for it. `address` may hold a password, and never leaves here.
+
+    `problem` says why it cannot be chosen, where that is known before.
+    """
+
+    kind: Kind
+    name: str
+    address: str = field(repr=False)
+    note: str = ""
+    problem: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Kind and name: a source that somebody named cannot stand for another one."""
+        return f"{self.kind}/{self.name}"
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The source for the page."""
+        return {"key": self.key, "kind": self.kind, "name": self.name, "note": self.note, "problem": self.problem}
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSource:
+    """A choice, and the control by which its run is ended from any thread, also before it has begun."""
+
+    source: OfferedSource
+    control: RunControl
+
+
+def read_named(texts: Iterable[str]) -> list[OfferedSource]:
+    """Return the sources of `NAME=SOURCE`. Raises ConfigError for anything else, and for a name that comes twice."""
+    found: dict[str, OfferedSource] = {}
+    for text in texts:
+        name, equals, address = text.partition("=")
+        name, address = name.strip(), address.strip()
+        if not equals or not NAME.fullmatch(name) or not address:
+            raise ConfigError(f"a source for the page is NAME=SOURCE, such as door=rtsp://camera/1; got {text!r}")
+        if name in found:
+            raise ConfigError(f"two sources are called {name!r}; give each a name of its own")
+        if address == STDIN:
+            raise ConfigError(f"{text!r}: standard input can be read only once; name a file or a camera")
+        found[name] = OfferedSource("named", name, address, _note(address))
+    return list(found.values())
+
+
+def _note(address: str) -> str:
+    return printable_span(redacted(address))
+
+
+def scene_sources() -> list[OfferedSource]:
+    """Return the drawn scenes."""
+    return [OfferedSource("scene", name, f"{SCENE_PREFIX}{name}") for name in SCENE_NAMES]
+
+
+def camera_sources(cameras: Sequence[Camera]) -> list[OfferedSource]:
+    """Return the cameras of this machine."""
+    return [
+        OfferedSource("camera", camera.device, camera.address, printable_span(camera.name), camera.problem)
+        for camera in cameras
+    ]
+
+
+class SourceChooser:
+    """The choice among the offered sources. Viewers choose and stop, from any thread; one thread takes and runs.
+
+    `free`: viewers may also open any address, which is access to files and network of this machine. `on_change` is
+    called, from any thread, when `described` has changed.
+    """
+
+    def __init__(
+        self,
+        named: Sequence[OfferedSource],
+        *,
+        free: bool = False,
+        browser: bool = False,
+        find_cameras: Callable[[], list[Camera]] = list_cameras,
+    ) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        self._free = free
+        self._find_cameras = find_cameras
+        own = [OfferedSource("browser", "this browser’s camera", BROWSER)] if browser else []
+        self._fixed = [*named, *own, *scene_sources()]
+        self._cameras: list[OfferedSource] = []
+        self._lock = threading.Lock()
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._wanted: OfferedSource | None = None
+        self._chosen: ChosenSource | None = None
+        self._state: State = "idle"
+        self._error: str | None = None
+        self._remark: str | None = None
+        self._left = False
+        self._quitting = False
+
+    @property
+    def left(self) -> bool:
+        """True where viewers, or the end of the program, ended the present run."""
+        return self._left
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Contents of the page: the offered sources, the state, the chosen one, and how the last one ended."""
+        with self._lock:
+            now = self._wanted or (self._chosen.source if self._chosen is not None else None)
+            return {
+                "offered": [source.described for source in [*self._fixed, *self._cameras]],
+                "free": self._free,
+                "state": self._state,
+                "now": None if now is None else now.described,
+                "error": self._error,
+                "remark": self._remark,
+            }
+
+    def choose(self, key: str) -> str | None:
+        """Run the source of this key, in place of the present one; return why it cannot be."""
+        source = next((one for one in [*self._fixed, *self._cameras] if one.key == key), None)
+        if source is None:
+            return "there is no such source; choose one that the page offers"
+        if source.problem is None:
+            self._want(source)
+        return source.problem
+
+    def open(self, address: str) -> str | None:
+        """Run the source at an address that a viewer typed; return why it cannot be."""
+        address = address.strip()
+        if not self._free:
+            return "this page opens the offered sources only; start it with --any-source to open others"
+        if not address or len(address) > ADDRESS_CHARS_MAX or address in (STDIN, BROWSER):
+            return "give a camera, a file, or an address such as rtsp://camera.local/stream"
+        self._want(OfferedSource("free", _note(address), address))
+        return None
+
+    def stop(self) -> str | None:
+        """End the present run; return why it cannot be."""
+        with self._lock:
+            self._wanted = None
+            chosen = self._chosen
+            if chosen is None:
+                return "nothing runs"
+            self._state, self._left = "ending", True
+        chosen.control.cancel()
+        self.on_change()
+        return None
+
+    def quit(self) -> None:
+        """End the present run and `take` no more; safe in a signal handler."""
+        self._quitting = self._left = True
+        if self._chosen is not None:
+            self._chosen.control.cancel()
+        self._wake.put(None)
+
+    def take(self) -> ChosenSource | None:
+        """Wait for a choice and return it, once the run before it has `ended`; None after `quit`."""
+        while not self._quitting:
+            with self._lock:
+                wanted, self._wanted = self._wanted, None
+                if wanted is not None:
+                    self._chosen, self._state = ChosenSource(wanted, RunControl()), "opening"
+                    self._error, self._remark, self._left = None, None, False
+            if wanted is not None:
+                self.on_change()
+                return None if self._quitting else self._chosen
+            with suppress(queue.Empty):
+                self._wake.get(timeout=CAMERAS_EVERY_S)
+                continue
+            self.find_cameras()
+        return None
+
+    def find_cameras(self) -> None:
+        """Look for cameras, and offer those that are there."""
+        found = camera_sources(self._find_cameras())
+        if found != self._cameras:
+            self._cameras = found
+            self.on_change()
+
+    def running(self) -> None:
+        """The chosen source is open."""
+        with self._lock:
+            if self._state == "opening":
+                self._state = "running"
+        self.on_change()
+
+    def ended(self, remark: str | None = None, error: str | None = None) -> None:
+        """The run of the chosen source is over: `remark` says how, `error` why it failed, where viewers did not end it.
+
+        A password in either is left out.
+        """
+        with self._lock:
+            chosen, self._chosen, self._state = self._chosen, None, "idle"
+            if chosen is not None and not self._left:
+                address = chosen.source.address
+                self._error = None if error is None else printable_span(scrubbed(error, address))
+                self._remark = None if remark is None else f"{chosen.source.name}: {remark}"
+        self.on_change()
+
+    def _want(self, source: OfferedSource) -> None:
+        with self._lock:
+            self._wanted, chosen = source, self._chosen
+            self._error = self._remark = None
+            if chosen is not None:
+                self._state, self._left = "ending", True
+        if chosen is not None:
+            chosen.control.cancel()
+        self._wake.put(None)
+        self.on_change()

@@ -1,0 +1,113 @@
+"""`web` runs what viewers choose, one source after another, and outlives each of them."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.sync.client import connect
+
+from stream.cli import main
+from tests.support.models import tiny_folder
+from tests.support.network import LIMIT_S
+from tests.support.web import PageClient
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("8080", "9090"), "one [HOST:]PORT"),
+        (("x",), "--web needs a port or HOST:PORT"),
+        (("0.0.0.0:8080",), "--web-token auto"),
+        (("0", "=clip.mp4"), "NAME=SOURCE"),
+        (("0", "a=1", "a=2"), "two sources are called 'a'"),
+        (("0", "-s", "source=clip.mp4"), "NAME=SOURCE, not as source = 'clip.mp4'"),
+        (("0", "-s", "output.why=why.jsonl"), "writes no files"),
+        (("0", "-m", "/no/such/folder"), "/no/such/folder"),
+    ],
+)
+def test_a_page_that_cannot_be_is_one_line(
+    options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["web", *options]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@contextmanager
+def serving(tmp_path: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], PageClient]]:
+    """The command, and a viewer of its page."""
+    command = [sys.executable, str(ROOT / "run_stream.py"), "web", "0", *arguments]
+    command += ["-m", str(tiny_folder(tmp_path)), "--set", "answer.max_tokens=4"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stderr is not None
+            told = re.match(r"web page at http://(127\.0\.0\.1:\d+)/", child.stderr.readline())
+            assert told is not None
+            with connect(f"ws://{told[1]}/live", max_size=None, compression=None) as socket:
+                yield child, PageClient(socket)
+        finally:
+            child.terminate()
+            child.communicate(timeout=LIMIT_S)
+
+
+def state(viewer: PageClient, wanted: str) -> dict[str, Any]:
+    while (told := viewer.next("sources"))["state"] != wanted:
+        pass
+    return told
+
+
+@pytest.mark.slow
+def test_sources_are_run_one_after_another_and_a_bad_one_ends_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path, "gone=/no/such.mp4", "link=rtsp://me:secretive@127.0.0.1:9/1") as (child, viewer):
+        offered = [one["name"] for one in state(viewer, "idle")["offered"]]
+        assert offered[:3] == ["gone", "link", "this browser’s camera"]
+        viewer.send(choose="named/gone")
+        state(viewer, "opening")
+        assert "/no/such.mp4 does not exist" in state(viewer, "idle")["error"]
+        viewer.send(choose="named/link")
+        state(viewer, "opening")
+        error = state(viewer, "idle")["error"]
+        assert "rtsp://***@127.0.0.1:9/1" in error
+        assert "secretive" not in error
+
+        viewer.send(choose="scene/moving")
+        state(viewer, "running")
+        viewer.picture()
+        viewer.next("answer")
+        viewer.send(choose="browser/this browser’s camera")  # waits for a camera that nobody allows
+        state(viewer, "opening")
+        while not viewer.next("hello")["camera"]:
+            pass
+        viewer.send(choose="scene/demo")
+        assert state(viewer, "running")["now"]["name"] == "demo"
+        viewer.pictures.clear()
+        viewer.send(ok=1)
+        viewer.send(ask="where?")
+        assert viewer.next("asked")["query"] == "where?"
+        viewer.send(stop=True)
+        told = state(viewer, "idle")
+        assert told["now"] is None
+        assert told["error"] is None
+        child.send_signal(signal.SIGINT)
+        assert child.wait(LIMIT_S) == 130
+
+
+@pytest.mark.slow
+def test_ctrl_c_during_a_run_ends_the_program_in_good_order(tmp_path: Path) -> None:
+    with serving(tmp_path) as (child, viewer):
+        viewer.send(choose="scene/moving")
+        state(viewer, "running")
+        viewer.next("answer")
+        child.send_signal(signal.SIGINT)
+        assert child.wait(LIMIT_S) == 130
