@@ -18,7 +18,7 @@ TILES = Extension(
 SCORES = Extension(
     "arr_coc.relevance.scores",
     sources=["kernels/scores.cpp"],
-    depends=["kernels/scores.h"],
+    depends=["kernels/scores.h", "kernels/maps.h"],
     extra_compile_args=[*OPTIONS, "-fno-math-errno", "-Wno-psabi"],
     language="c++",
     optional=True,

@@ -120,9 +120,13 @@ class TileVersions:
 
     def stale(self, current: TileVersions) -> npt.NDArray[np.bool_]:
         """Return the tiles for which a result of these versions no longer holds: bool [rows, cols]."""
-        if self.epoch != current.epoch or self.frame.shape != current.frame.shape:
+        if not self.is_comparable(current):
             return np.ones(current.frame.shape, dtype=bool)
         return self.frame != current.frame
+
+    def is_comparable(self, current: TileVersions) -> bool:
+        """Return True if tiles may be the same as those of other versions: in one epoch, on one grid."""
+        return self.epoch == current.epoch and self.frame.shape == current.frame.shape
 
 
 @dataclass(frozen=True, slots=True)

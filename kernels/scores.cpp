@@ -1,6 +1,7 @@
-// Channels, scores and relevance of a picture in host memory. A plain C interface, called with ctypes
-// (arr_coc/relevance/compiled_channels.py and compiled_scores.py), which has checked sizes. Channels but saliency are those of
-// arr_coc/relevance/channels.py bit for bit, scores those of the modules in arr_coc/relevance within rounding.
+// Channels, scores and relevance of a picture in host memory, and maps over time. A plain C interface, called with ctypes
+// (arr_coc/relevance/compiled_channels.py and compiled_scores.py, arr_coc/allocation/compiled_maps.py), which has checked
+// sizes. Channels but saliency are those of arr_coc/relevance/channels.py bit for bit, the others those of the modules that
+// they are named after within rounding.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -44,16 +45,49 @@ struct Balance {
     float recall[2], weak, doubt, alone, faint, looked_away, looked_at, sure, tiny;
 };
 
+// A grid of tiles; maps of it are float32 [rows, cols].
+struct Grid {
+    int32_t rows, cols;
+    int64_t tiles() const { return int64_t(rows) * cols; }
+};
+
+// Places where tiles were, and how far they moved with the last frame, of a warp and of that of a frame more: [2, rows, cols].
+struct Ways {
+    const float *origin, *newest, *newer_origin, *newer_newest;
+};
+
+// A frame's relevance and looks [count, rows, cols], those of the frame before, and by how much to blend them.
+struct Blend {
+    const float *origin, *blended, *held, *looked, *current, *looks;
+    int32_t count;
+    float share, renewal, band;
+    float *scratch;
+};
+
+// What answers taught: [2, rows, cols], when, how sure, and how tiles looked then.
+struct Learned {
+    const float *origin, *known;
+    const double *learned_ns;
+    const float *confidence, *looked;
+    float renewal;
+    double fade_s;
+    float *scratch;
+};
+
+#define INLINE TARGET __attribute__((always_inline)) static inline
+
 #if defined(__x86_64__)
 #define OUTPUTS 4
 #define TARGET __attribute__((target("arch=x86-64-v2")))
 namespace v2 {
 #include "scores.h"
+#include "maps.h"
 }
 #undef TARGET
 #define TARGET __attribute__((target("arch=x86-64-v3")))
 namespace v3 {
 #include "scores.h"
+#include "maps.h"
 }
 #undef TARGET
 #undef OUTPUTS
@@ -61,12 +95,14 @@ namespace v3 {
 #define TARGET __attribute__((target("arch=x86-64-v4,prefer-vector-width=512")))
 namespace v4 {
 #include "scores.h"
+#include "maps.h"
 }
 #else
 #define OUTPUTS 4
 #define TARGET
 namespace plain {
 #include "scores.h"
+#include "maps.h"
 }
 #endif
 
@@ -76,16 +112,27 @@ struct Variant {
     void (*channels)(const Picture &);
     void (*picture)(const Scorer &, const float *, const float *, float *);
     int32_t (*balance)(const Balance &, const float *, float *, float *, float *);
+    void (*nearest)(const Grid &, const float *, const void *, int32_t, int32_t, const void *, void *);
+    void (*then)(const Grid &, const Ways &, float, float, float *, uint8_t *, float *);
+    int32_t (*steps)(const Grid &, const float *, float, float, float *, float *, int32_t *, uint8_t *);
+    int32_t (*blend)(const Grid &, const Blend &, float *, float *, float *);
+    void (*recall)(const Grid &, const Learned &, const float *, int32_t, double, float *);
+    int32_t (*drift)(const Grid &, const float *, const float *, float, float *);
+    double (*changed)(const Grid &, const int64_t *, const int64_t *, const float *);
 };
+
+#define VARIANT(name, set) \
+    { name, set::channels, set::picture, set::balance, set::nearest, set::then, set::steps, set::blend, set::recall, \
+      set::drift, set::changed }
 
 static Variant choose() {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("x86-64-v4")) return {"x86-64-v4", v4::channels, v4::picture, v4::balance};
-    if (__builtin_cpu_supports("x86-64-v3")) return {"x86-64-v3", v3::channels, v3::picture, v3::balance};
-    if (__builtin_cpu_supports("x86-64-v2")) return {"x86-64-v2", v2::channels, v2::picture, v2::balance};
-    return {nullptr, nullptr, nullptr, nullptr};
+    if (__builtin_cpu_supports("x86-64-v4")) return VARIANT("x86-64-v4", v4);
+    if (__builtin_cpu_supports("x86-64-v3")) return VARIANT("x86-64-v3", v3);
+    if (__builtin_cpu_supports("x86-64-v2")) return VARIANT("x86-64-v2", v2);
+    return {};
 #else
-    return {"baseline", plain::channels, plain::picture, plain::balance};
+    return VARIANT("baseline", plain);
 #endif
 }
 
@@ -94,7 +141,7 @@ static const Variant chosen = choose();
 extern "C" {
 
 // Number of this interface; the caller refuses another one.
-int32_t scores_version() { return 1; }
+int32_t scores_version() { return 2; }
 
 // Name of the instruction set; null where the processor has none of them.
 const char *scores_set() { return chosen.name; }
@@ -111,5 +158,52 @@ void scores_picture(const Scorer *scorer, const float *channels, const float *en
 // where it is not learned. Returns 0 where relevance is not finite everywhere.
 int32_t scores_balance(const Balance *balance, const float *prior, float *scores, float *weights, float *relevance) {
     return chosen.balance(*balance, prior, scores, weights, relevance);
+}
+
+// Maps [count, rows, cols] of an earlier frame as they lie now, of values of `size` bytes that do not mix: those of the nearest
+// tile; `entering` for those that come into view.
+void maps_nearest(int32_t rows, int32_t cols, const float *origin, const void *values, int32_t count, int32_t size,
+                  const void *entering, void *out) {
+    chosen.nearest({rows, cols}, origin, values, count, size, entering, out);
+}
+
+// Origins of a warp and that of a frame more; `way` [2, rows, cols] and `marked` uint8 [rows, cols] are used meanwhile.
+void maps_then(int32_t rows, int32_t cols, const float *origin, const float *newest, const float *newer_origin,
+               const float *newer_newest, float apart, float near, float *way, uint8_t *marked, float *out) {
+    chosen.then({rows, cols}, {origin, newest, newer_origin, newer_newest}, apart, near, way, marked, out);
+}
+
+// Adds motion to what is `left` [2, rows, cols]. Returns 1 where some is due in whole tiles, which are then in `whole`.
+int32_t maps_steps(int32_t rows, int32_t cols, const float *origin, float at_tiles, float with_tiles, float *left, float *whole,
+                   int32_t *queue, uint8_t *due) {
+    return chosen.steps({rows, cols}, origin, at_tiles, with_tiles, left, whole, queue, due);
+}
+
+// A frame's relevance blended with the past, which moved by `origin` or, null, did not, into `blended` and `kept`. `largest` is
+// how far blended is from it at most. Returns 1 where a tile left the dead band. `scratch` holds [count + 1, rows, cols].
+int32_t maps_blend(int32_t rows, int32_t cols, const float *origin, const float *past, const float *held, const float *looked,
+                   const float *current, const float *looks, int32_t count, float share, float renewal, float band,
+                   float *scratch, float *blended, float *kept, float *largest) {
+    const Blend blend = {origin, past, held, looked, current, looks, count, share, renewal, band, scratch};
+    return chosen.blend({rows, cols}, blend, blended, kept, largest);
+}
+
+// The prior [3, rows, cols] of a frame at a time, whose tiles look so: [count, rows, cols]. What was learned lies on the grid
+// from which `origin` leads here; null: on this one. `scratch` holds [count + 1, rows, cols].
+void maps_recall(int32_t rows, int32_t cols, const float *origin, const float *known, const double *learned_ns,
+                 const float *confidence, const float *looked, const float *looks, int32_t count, double now_ns, float renewal,
+                 double fade_s, float *scratch, float *prior) {
+    const Learned learned = {origin, known, learned_ns, confidence, looked, renewal, fade_s, scratch};
+    chosen.recall({rows, cols}, learned, looks, count, now_ns, prior);
+}
+
+// Values that are farther than `band` from what is kept take its place in `out`. Returns 1 where there are any.
+int32_t maps_drift(int32_t rows, int32_t cols, const float *values, const float *kept, float band, float *out) {
+    return chosen.drift({rows, cols}, values, kept, band, out);
+}
+
+// Share of relevance on tiles whose version is another than the marked one; of the tiles where nothing is relevant.
+double maps_changed(int32_t rows, int32_t cols, const int64_t *marked, const int64_t *versions, const float *relevance) {
+    return chosen.changed({rows, cols}, marked, versions, relevance);
 }
 }

@@ -1,8 +1,6 @@
 // Channels and scores of a picture, for one instruction set: included once for each, in a namespace of its own, with
 // TARGET the attribute that names the set, and OUTPUTS how many sums a processor of that set keeps in registers.
 
-#define INLINE TARGET __attribute__((always_inline)) static inline
-
 typedef float vec __attribute__((vector_size(4 * LANES)));
 
 INLINE vec load(const float *from) {
@@ -397,5 +395,3 @@ TARGET static int32_t balance(const Balance &b, const float *prior, float *score
     }
     return finite;
 }
-
-#undef INLINE

@@ -21,6 +21,7 @@ from arr_coc.allocation.attending import (
     picture_structure,
     resolve_strategy,
 )
+from arr_coc.allocation.compiled_maps import CompiledMaps, maps_or_none
 from arr_coc.allocation.glance import EVERY_S, GlanceOptions, GlancePolicy
 from arr_coc.allocation.history import HistoryTracker
 from arr_coc.allocation.temporal import (
@@ -33,6 +34,7 @@ from arr_coc.allocation.text_lines import line_strength, line_tiles
 from arr_coc.allocation.warping import MotionHistory, Warp, WholeTileSteps
 from arr_coc.budget import ADAPTIVE, AUTO, DEFAULT_BUDGET, Budget, check_budget, least_tokens_wanted, tokens_for
 from arr_coc.errors import counted
+from arr_coc.ops.kernels import ArrayPool
 from arr_coc.ops.regions import UNKNOWN, region_mean, shape_map
 from arr_coc.ops.store.base import TextureView
 from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
@@ -55,12 +57,11 @@ class ChangeMeter:
     """Counts from the versions that were marked last; everything counts as changed before the first mark.
 
     A tile weighs as much as it is relevant now. `keep_vanished`: as much as it ever was since the mark, so that what
-    has
-    vanished from a plain wall counts as much as what has come.
+    has vanished from a plain wall counts as much as what has come. `maps`: the compiled kernel, where it measures.
     """
 
-    def __init__(self, *, keep_vanished: bool = False) -> None:
-        self._keep_vanished = keep_vanished
+    def __init__(self, maps: CompiledMaps | None = None, *, keep_vanished: bool = False) -> None:
+        self._maps, self._keep_vanished = maps, keep_vanished
         self._marked: TileVersions | None = None
         self._now: Map | None = None
         self._weights: Map | None = None
@@ -82,6 +83,8 @@ class ChangeMeter:
             return 1.0
         if self._marked is versions:
             return 0.0
+        if self._maps is not None and self._marked.is_comparable(versions):
+            return self._maps.changed_share(self._marked.frame, versions.frame, relevance)
         changed = self._marked.stale(versions)
         total = float(relevance.sum())
         return float(relevance[changed].sum()) / total if total > 0 else float(changed.mean())
@@ -413,6 +416,7 @@ class _EpochState:
     """All that is remembered of one epoch."""
 
     epoch: int
+    maps: CompiledMaps | None
     motions: MotionHistory
     steps: WholeTileSteps
     blend: TemporalBlend
@@ -423,7 +427,7 @@ class _EpochState:
 
     def follow(self, frame_index: int, motion: TileMotion) -> None:
         """Carry along with the picture all that belongs to content, not to places."""
-        warp = Warp.of(motion)
+        warp = Warp.of(motion, self.maps)
         self.motions.add(frame_index, warp)
         self.blend.follow(warp)
         self.prior.follow(warp)
@@ -456,6 +460,8 @@ class StreamAllocator:
                 "the model's allocator was trained on the channels %s; it is given these, not %s",
                 *(self._channels, self.options.channels),
             )
+        self._arrays = ArrayPool()
+        self._maps = maps_or_none(self._arrays)
         self._relevance = CachedRelevance(realiser)
         self._glances = GlancePolicy(self.options.glance.every_s if self.options.glance else EVERY_S)
         self._texture = TextureArrayCache()
@@ -467,7 +473,7 @@ class StreamAllocator:
         self._staleness: Map | None = None
         self._answered: Map | None = None
         self._versions: TileVersions | None = None
-        self._since_answer, self._since_look = ChangeMeter(), ChangeMeter(keep_vanished=True)
+        self._since_answer, self._since_look = ChangeMeter(self._maps), ChangeMeter(self._maps, keep_vanished=True)
         self._change = 1.0
         self._shown_texture: TextureArray | None = None
         self._appearance = np.zeros((0, 0, 0), np.float32)
@@ -589,9 +595,7 @@ class StreamAllocator:
         if state.history is not None:
             state.history.observe(view.versions, motion, view.stamp.media_ns)
         self._realise(state, texture, view.stamp)
-        relevance = state.blend.step(
-            self._realised.relevance, torch.from_numpy(self._appearance[:-1]), view.stamp.media_ns
-        )
+        relevance = state.blend.step(self._realised.relevance, self._appearance[:-1], view.stamp.media_ns)
         return self._plan(state, view.stamp, relevance, budget, at_most, glanced=False)
 
     @torch.inference_mode()
@@ -691,11 +695,12 @@ class StreamAllocator:
             options = self.options
             self._state = _EpochState(
                 epoch=epoch,
+                maps=self._maps,
                 motions=MotionHistory(frame_index),
                 steps=WholeTileSteps(),
-                blend=TemporalBlend(options.tau_ms),
-                prior=FeedbackPrior(),
-                exploration=ExplorationTracker(),
+                blend=TemporalBlend(options.tau_ms, self._maps),
+                prior=FeedbackPrior(self._maps),
+                exploration=ExplorationTracker(self._maps),
                 selector=RegionSelector(
                     options.strategy, self._tensions, levels=options.levels, seed=options.seed, glance=options.glance
                 ),

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from arr_coc.allocation.compiled_maps import CompiledMaps
 from arr_coc.allocation.warping import Warp
 from arr_coc.ops.regions import paint, smooth_map, tile_counts
 from arr_coc.relevance.contradiction import GLANCE_TRUST
@@ -38,6 +39,13 @@ class _Past:
     held: Map
     appearance: Map
 
+    def at(self, warp: Warp | None) -> _Past:
+        """The same on the grid of a later frame."""
+        if warp is None:
+            return self
+        moved = warp.sample(np.concatenate([self.blended[None], self.held[None], self.appearance]), np.nan)
+        return _Past(moved[0], moved[1], moved[2:])
+
 
 class TemporalBlend:
     """blended = a·carried + (1 − a)·current, with a per tile lowered where its appearance changed.
@@ -45,19 +53,20 @@ class TemporalBlend:
     What is given out is `held`: blended with a dead band, the same array object as long as no tile leaves the band.
     """
 
-    def __init__(self, tau_ms: float = TAU_MS) -> None:
+    def __init__(self, tau_ms: float = TAU_MS, maps: CompiledMaps | None = None) -> None:
+        """`maps`: the compiled kernel, where it blends."""
         self._tau_ns = tau_ms * NS_PER_MS
+        self._maps = maps
         self._past: _Past | None = None
+        self._warp: Warp | None = None
         self._current: torch.Tensor | None = None
         self._settled = False
         self._media_ns = 0
 
     def follow(self, warp: Warp) -> None:
         """Tiles moved so with the frame to come; those that come into view have no past."""
-        past = self._past
-        if past is not None:
-            moved = warp.sample(np.concatenate([past.blended[None], past.held[None], past.appearance]), np.nan)
-            self._past = _Past(moved[0], moved[1], moved[2:])
+        if self._past is not None:
+            self._past, self._warp = self._past.at(self._warp), warp
             self._settled = False
 
     def replace(self, relevance: torch.Tensor) -> Map:
@@ -65,29 +74,43 @@ class TemporalBlend:
         if self._past is None:
             raise RuntimeError("there is no frame yet whose relevance could be replaced")
         current = relevance.numpy()
-        self._past = _Past(current, current, self._past.appearance)
+        self._past, self._warp = _Past(current, current, self._past.appearance), None
         self._current, self._settled = relevance, True
         return current
 
-    def step(self, relevance: torch.Tensor, appearance: torch.Tensor, media_ns: int) -> Map:
+    def step(self, relevance: torch.Tensor, appearance: Map, media_ns: int) -> Map:
         """The held map of this frame: float32 [gh, gw].
 
         `relevance` float32 [gh, gw] of this frame alone, on the CPU; the same object as the last time means the same
         values. `appearance` float32 [C, gh, gw], in which change is measured. Neither may be written to afterwards.
         """
-        current, features = relevance.numpy(), appearance.numpy()
         past, elapsed_ns = self._past, max(media_ns - self._media_ns, 0)
         if past is None:
-            past, self._settled = _Past(current, current, features), True
+            current = relevance.numpy()
+            self._past, self._settled = _Past(current, current, appearance), True
         elif not (self._settled and relevance is self._current):
-            change = np.abs(features - past.appearance).max(axis=0)
-            share = math.exp(-elapsed_ns / self._tau_ns) * (1 - np.minimum(change / np.float32(RENEWAL), 1))
-            blended = current + share.astype(np.float32) * (past.blended - current)
+            share = math.exp(-elapsed_ns / self._tau_ns)
+            self._past = self._blended(past, relevance.numpy(), appearance, share)
+        self._warp, self._current, self._media_ns = None, relevance, media_ns
+        assert self._past is not None
+        return self._past.held
+
+    def _blended(self, past: _Past, current: Map, appearance: Map, share: float) -> _Past:
+        """What the next frame is blended with; `share` is that of the past where looks did not change."""
+        if self._maps is not None:
+            origin = None if self._warp is None else self._warp.origin
+            limits, before = (share, RENEWAL, DEAD_BAND), (past.blended, past.held, past.appearance)
+            blended, moved, largest = self._maps.blend(origin, before, current, appearance, limits)
+            held = past.held if moved is None else moved
+        else:
+            past = past.at(self._warp)
+            change = np.abs(appearance - past.appearance).max(axis=0)
+            kept = share * (1 - np.minimum(change / np.float32(RENEWAL), 1))
+            blended = current + kept.astype(np.float32) * (past.blended - current)
             blended = np.where(np.isnan(blended), current, blended)
-            self._settled = float(np.abs(blended - current).max()) < _SETTLED
-            past = _Past(current if self._settled else blended, _within_band(past.held, blended), features)
-        self._past, self._current, self._media_ns = past, relevance, media_ns
-        return past.held
+            held, largest = _within_band(past.held, blended), float(np.abs(blended - current).max())
+        self._settled = largest < _SETTLED
+        return _Past(current if self._settled else blended, held, appearance)
 
 
 def _within_band(held: Map, blended: Map) -> Map:
@@ -107,7 +130,9 @@ class ExplorationTracker:
     frames: what is explored stays put until a decoder has seen it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, maps: CompiledMaps | None = None) -> None:
+        """`maps`: the compiled kernel, where it compares."""
+        self._maps = maps
         self._answers = 1
         self._shown_at: npt.NDArray[np.int64] | None = None
         self._information: npt.NDArray[np.float32] | None = None
@@ -131,14 +156,21 @@ class ExplorationTracker:
         """float32 [gh, gw], the same array object while neither answers nor information (beyond the band) moved."""
         if self._shown_at is None or self._information is None:
             self._shown_at = np.zeros(information.shape, np.int64)
-            self._information = information
-        moved = ~(np.abs(information - self._information) <= INFORMATION_BAND)
-        if moved.any():
-            self._information = np.where(moved, information, self._information)
+            self._information = information.copy()
+        drifted = self._drifted(information, self._information)
+        if drifted is not None:
+            self._information = drifted
             self._staleness = None
         if self._staleness is None:
             self._staleness = ((self._answers - self._shown_at) * self._information).astype(np.float32)
         return self._staleness
+
+    def _drifted(self, information: Map, kept: Map) -> Map | None:
+        """What is `kept` of a frame's information, with what left the band; None where nothing did."""
+        if self._maps is not None:
+            return self._maps.drift(information, kept, INFORMATION_BAND)
+        moved = ~(np.abs(information - kept) <= INFORMATION_BAND)
+        return np.where(moved, information, kept) if moved.any() else None
 
 
 FADE_S = 5.0
@@ -272,6 +304,11 @@ class FeedbackPrior(PriorMemory[Map, _Learned]):
     trusted less from the start.
     """
 
+    def __init__(self, maps: CompiledMaps | None = None) -> None:
+        """`maps`: the compiled kernel, where it evaluates."""
+        super().__init__()
+        self._maps = maps
+
     def _carried(self, learned: _Learned, warp: Warp) -> _Learned:
         return learned.at(warp)
 
@@ -300,15 +337,24 @@ class FeedbackPrior(PriorMemory[Map, _Learned]):
         The same array object for a quarter of a second, unless something was learned or carried, or `appearance` is
         another.
         """
-        learned = self._now()
-        if learned is None:
+        if self._learned is None:
             return None
         if not self._is_still(media_ns, appearance):
-            age_s = np.maximum(media_ns // TICK_NS * TICK_NS - learned.learned_ns, 0) / NS_PER_S
-            change = np.nan_to_num(np.abs(appearance - learned.appearance).max(axis=0))
-            trust = learned.confidence * np.exp(-age_s / FADE_S) * (1 - np.minimum(change / RENEWAL, 1))
-            self._prior = np.concatenate([learned.known, trust[None].astype(np.float32)])
+            self._prior = self._evaluated(media_ns // TICK_NS * TICK_NS, appearance)
         return self._prior
+
+    def _evaluated(self, media_ns: int, appearance: Map) -> Map | None:
+        learned, warp = self._learned, self._warp
+        if self._maps is not None and learned is not None and len(learned.appearance) == len(appearance):
+            origin, limits = None if warp is None else warp.origin, (RENEWAL, FADE_S)
+            known = learned.known, learned.learned_ns, learned.confidence, learned.appearance
+            return self._maps.recall(origin, known, appearance, media_ns, limits)
+        learned = self._now()
+        assert learned is not None
+        age_s = np.maximum(media_ns - learned.learned_ns, 0) / NS_PER_S
+        change = np.nan_to_num(np.abs(appearance - learned.appearance).max(axis=0))
+        trust = learned.confidence * np.exp(-age_s / FADE_S) * (1 - np.minimum(change / RENEWAL, 1))
+        return np.concatenate([learned.known, trust[None].astype(np.float32)])
 
     def unknown_share(self, appearance: Map) -> float:
         """Share of tiles, which look so, of which nothing is known: never spoken of, or changed altogether since."""

@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from arr_coc.allocation.compiled_maps import CompiledMaps
 from arr_coc.types import TILE_PX, TileMotion
 
 Map = npt.NDArray[np.float32]
@@ -69,16 +70,18 @@ class Warp:
 
     `origin` float32 [2, gh, gw] holds row and column, in tiles; whole numbers are the middles of tiles. What came into
     view since has its origin outside the grid. `newest` float32 [2, gh, gw]: how far tiles moved with the last frame.
+    `maps`: the compiled kernel, where it does the work.
     """
 
     origin: Map
     newest: Map
+    maps: CompiledMaps | None = None
 
     @classmethod
-    def of(cls, motion: TileMotion) -> Warp:
+    def of(cls, motion: TileMotion, maps: CompiledMaps | None = None) -> Warp:
         """The warp from a frame to the one before."""
         moved = np.stack([motion.dy_px, motion.dx_px]) * np.float32(1 / TILE_PX)
-        return cls(_places(*motion.dy_px.shape) - moved, moved)
+        return cls(_places(*motion.dy_px.shape) - moved, moved, maps)
 
     @classmethod
     def none(cls, shape: tuple[int, int]) -> Warp:
@@ -92,6 +95,9 @@ class Warp:
         of things that move apart, where a mean would be the way of neither, a tile takes the way of that neighbour
         which moved as it does.
         """
+        if newer.maps is not None:
+            ways = (self.origin, self.newest), (newer.origin, newer.newest)
+            return Warp(newer.maps.then(*ways, APART_TILES, NEAR_TILES), newer.newest, newer.maps)
         read = way = self.origin - _places(*self.origin.shape[1:])
         if (box := newer.box) is not None:
             read = way.copy()
@@ -163,6 +169,8 @@ class Warp:
 
     def nearest(self, values: npt.NDArray[Any], entering: float) -> npt.NDArray[Any]:
         """The same for values that do not mix: those of the nearest tile, in their own dtype."""
+        if self.maps is not None:
+            return self.maps.nearest(self.origin, values, entering)
         box = self.box
         if box is None:
             return values
@@ -263,6 +271,11 @@ class WholeTileSteps:
     def step(self, warp: Warp) -> Warp | None:
         """Tiles moved by `warp` with this frame; the warp in whole tiles that maps are to follow now, None for none."""
         places = _places(*warp.origin.shape[1:])
+        if warp.maps is not None:
+            if self._left is None:
+                self._left = np.zeros_like(places)
+            taken = warp.maps.whole_steps(warp.origin, self._left, CARRY_AT_TILES, CARRY_WITH_TILES)
+            return None if taken is None else Warp(places - taken, taken, warp.maps)
         left = np.zeros_like(places) if self._left is None else warp.nearest(self._left, 0.0)
         moved = places - warp.origin + left
         due = _due(np.abs(moved).max(axis=0))

@@ -9,9 +9,14 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from arr_coc.errors import BackendMissing, StoreError
 
@@ -66,3 +71,47 @@ def library_or_none(load: Callable[[], ctypes.CDLL], without: str) -> ctypes.CDL
 @cache
 def _say_once(without: str, problem: str) -> None:
     log.warning("%s: %s", without, problem)
+
+
+ALIKE_MAX = 8
+"""Arrays of one kind that a pool keeps. The oldest one leaves it where all of them are held by somebody."""
+
+
+class ArrayPool:
+    """Arrays of one stream, each used again once nobody else holds it or a view of it; used by one thread.
+
+    A frame then allocates nothing, and its arrays have addresses that need not be asked for.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[tuple[int, ...], Any], list[npt.NDArray[Any]]] = {}
+        self._addresses: dict[int, int] = {}
+
+    def take(self, shape: tuple[int, ...], dtype: Any = np.float32) -> npt.NDArray[Any]:
+        """An array whose content is of no use any more."""
+        alike = self._kept.get((shape, dtype))
+        if alike is None:
+            alike = self._kept[shape, dtype] = []
+        for array in alike:
+            if sys.getrefcount(array) == _HELD_BY_NOBODY:
+                return array
+        array = np.empty(shape, dtype)
+        if len(alike) == ALIKE_MAX:
+            del self._addresses[id(alike.pop(0))]
+        alike.append(array)
+        self._addresses[id(array)] = array.ctypes.data
+        return array
+
+    def address(self, array: npt.NDArray[Any]) -> int:
+        """Address of an array's first element, whether it is the pool's or not."""
+        return self._addresses.get(id(array)) or array.ctypes.data
+
+
+def _references_from_a_list() -> int:
+    """References to an array that nobody holds but a list, counted in a loop over it."""
+    for array in [np.empty(0)]:
+        count = sys.getrefcount(array)
+    return count
+
+
+_HELD_BY_NOBODY = _references_from_a_list()

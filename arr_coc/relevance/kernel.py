@@ -1,4 +1,5 @@
-"""The compiled kernel of channels and scores, `kernels/scores.cpp`; without it, OpenCV, NumPy and torch do the same."""
+"""The compiled kernel of channels, scores and maps over time, `kernels/scores.cpp`; without it, the reference does the
+same in OpenCV, NumPy and torch."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from arr_coc.ops.kernels import library_or_none, load_library
 
-VERSION = 1
+VERSION = 2
 """Of the kernel's interface, as `scores_version` of kernels/scores.cpp has it."""
 
 

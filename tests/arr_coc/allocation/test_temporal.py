@@ -12,7 +12,7 @@ from arr_coc.allocation.temporal import DEAD_BAND, RENEWAL, TemporalBlend
 from tests.support.motion import moved
 
 MS = 1_000_000
-SAME = torch.zeros(2, 3, 4)
+SAME = np.zeros((2, 3, 4), np.float32)
 
 
 def flat(value: float) -> torch.Tensor:
@@ -43,7 +43,7 @@ def test_blending_does_not_depend_on_the_frame_rate() -> None:
 
 
 def test_what_changed_its_looks_forgets() -> None:
-    blend, appearance = TemporalBlend(), SAME.clone()
+    blend, appearance = TemporalBlend(), SAME.copy()
     blend.step(flat(0.0), SAME, 0)
     appearance[0, 0, 0] = RENEWAL
     appearance[1, 0, 1] = RENEWAL / 2

@@ -1,0 +1,156 @@
+"""Maps over time by the compiled kernel: those of the reference, whatever moves."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arr_coc.allocation.allocator import ChangeMeter
+from arr_coc.allocation.compiled_maps import CompiledMaps
+from arr_coc.allocation.temporal import ExplorationTracker, FeedbackPrior, TemporalBlend
+from arr_coc.allocation.warping import Map, MotionHistory, Warp, WholeTileSteps
+from arr_coc.ops.kernels import ArrayPool
+from arr_coc.relevance.kernel import kernel_path, load_kernel
+from arr_coc.types import Feedback, FrameStamp, TileMotion, TileVersions
+
+pytestmark = pytest.mark.skipif(
+    not kernel_path().is_file() and os.environ.get("CI") != "true", reason="the compiled kernel of scores was not built"
+)
+FRAME_NS = 33_366_667
+grids = st.sampled_from([(1, 1), (1, 7), (2, 2), (3, 40), (9, 16), (17, 30)])
+seeds = st.integers(0, 2**32 - 1)
+
+
+def compiled_maps() -> CompiledMaps:
+    return CompiledMaps(load_kernel(kernel_path()), ArrayPool())
+
+
+def motion_of(rng: np.random.Generator, shape: tuple[int, int]) -> TileMotion:
+    """Motion of a frame: of the camera or not, of things that cross it, of some tiles at random."""
+    moves = np.zeros((2, *shape), np.float32)
+    if rng.random() < 0.4:
+        moves += rng.choice([0.5, 4, 32, 900]) * rng.normal(size=(2, 1, 1))
+    for _ in range(rng.integers(0, 3)):
+        (top, left), (down, right) = rng.integers(0, shape, 2), rng.integers(1, 6, 2)
+        moves[:, top : top + down, left : left + right] = rng.normal(0, 12, (2, 1, 1))
+    alone = rng.random(shape) < 0.05
+    moves[:, alone] = rng.choice([1, 16, 32], (2, int(alone.sum()))) * rng.choice([-1, 1])
+    return TileMotion(moves[0], moves[1], np.ones(shape, np.float32))
+
+
+def same(one: Any, other: Any, atol: float = 1e-6) -> None:
+    np.testing.assert_allclose(one, other, rtol=0, atol=atol)
+
+
+@given(shape=grids, seed=seeds)
+def test_warps_of_one_frame_and_of_many(shape: tuple[int, int], seed: int) -> None:
+    rng, maps = np.random.default_rng(seed), compiled_maps()
+    histories, all_steps = (MotionHistory(0), MotionHistory(0)), (WholeTileSteps(), WholeTileSteps())
+    for frame in range(1, 7):
+        motion = motion_of(rng, shape)
+        pair = Warp.of(motion), Warp.of(motion, maps)
+        for warp, history in zip(pair, histories, strict=True):
+            history.add(frame, warp)
+        whole = [steps.step(warp) for steps, warp in zip(all_steps, pair, strict=True)]
+        assert (whole[0] is None) == (whole[1] is None)
+        if whole[0] is not None and whole[1] is not None:
+            np.testing.assert_array_equal(whole[1].origin, whole[0].origin)
+            np.testing.assert_array_equal(whole[1].newest, whole[0].newest)
+        since = [history.since(int(seed % 3), shape) for history in histories]
+        assert since[0] is not None
+        assert since[1] is not None
+        same(since[1].origin, since[0].origin, 1e-4)
+        for kind in (np.bool_, np.int8, np.int64, np.float32, np.float64):
+            kinds = rng.integers(0, 100, shape).astype(kind)
+            taken = replace(since[0], maps=maps).nearest(kinds, 1)
+            assert taken.dtype == kinds.dtype
+            np.testing.assert_array_equal(taken, since[0].nearest(kinds, 1))
+
+
+@given(shape=grids, seed=seeds)
+def test_blending(shape: tuple[int, int], seed: int) -> None:
+    rng, maps = np.random.default_rng(seed), compiled_maps()
+    blends = TemporalBlend(), TemporalBlend(maps=maps)
+    relevance, looks = torch.from_numpy(rng.random(shape, np.float32)), rng.random((6, *shape), np.float32)
+    before: list[Map] = []
+    for frame in range(12):
+        moves = rng.random() < 0.4
+        if moves:
+            motion = motion_of(rng, shape)
+            for blend, warp in zip(blends, (Warp.of(motion), Warp.of(motion, maps)), strict=True):
+                blend.follow(warp)
+        if rng.random() < 0.7:
+            scale = np.float32(rng.choice([0, 0.01, 0.3, 1]))
+            relevance = relevance + torch.from_numpy(scale * rng.normal(size=shape).astype(np.float32))
+            looks = looks + scale * rng.normal(size=looks.shape).astype(np.float32) * np.float32(0.2)
+        held = [blend.step(relevance, looks, frame * FRAME_NS) for blend in blends]
+        same(held[1], held[0])
+        if before and not moves:
+            assert (held[0] is before[0]) == (held[1] is before[1])
+        before = held
+        if rng.random() < 0.1:
+            same(*(blend.replace(relevance) for blend in blends))
+
+
+@given(shape=grids, seed=seeds)
+def test_what_answers_taught(shape: tuple[int, int], seed: int) -> None:
+    rng, maps = np.random.default_rng(seed), compiled_maps()
+    priors = FeedbackPrior(), FeedbackPrior(maps)
+    looks, places = rng.random((7, *shape), np.float32), np.argwhere(np.ones(shape, bool))
+    for frame in range(8):
+        media_ns = frame * 10 * FRAME_NS
+        if rng.random() < 0.5:
+            motion = motion_of(rng, shape)
+            for prior, warp in zip(priors, (Warp.of(motion), Warp.of(motion, maps)), strict=True):
+                prior.follow(warp)
+            looks = looks + rng.normal(0, 0.1, looks.shape).astype(np.float32)
+        if rng.random() < 0.4:
+            shown = places[rng.random(len(places)) < 0.6]
+            regions = np.concatenate([np.zeros((len(shown), 1), np.int64), shown], axis=1).astype(np.int32)
+            attention = rng.random(len(shown), np.float32)
+            told = Feedback(FrameStamp(frame, media_ns, 0), regions, attention, attention)
+            asked = rng.random() < 0.7
+            for prior in priors:
+                if asked:
+                    prior.on_request(frame, looks)
+                prior.update(told, shape, Warp.none(shape))
+        found = [prior.evaluate(media_ns, looks) for prior in priors]
+        assert (found[0] is None) == (found[1] is None)
+        if found[0] is not None:
+            same(found[1], found[0], 2e-6)
+        assert priors[1].unknown_share(looks) == pytest.approx(priors[0].unknown_share(looks), abs=1e-6)
+
+
+@given(shape=grids, seed=seeds)
+def test_what_changed_and_what_was_not_seen(shape: tuple[int, int], seed: int) -> None:
+    rng, maps = np.random.default_rng(seed), compiled_maps()
+    meters = (ChangeMeter(keep_vanished=True), ChangeMeter(maps, keep_vanished=True))
+    explorations = ExplorationTracker(), ExplorationTracker(maps)
+    versions, information = TileVersions(1, np.zeros(shape, np.int64)), rng.random(shape, np.float32)
+    for frame in range(8):
+        epoch = versions.epoch + (rng.random() < 0.2)
+        moved = rng.random(shape) < 0.2
+        versions = TileVersions(epoch, np.where(moved, frame, versions.frame))
+        relevance = rng.random(shape, np.float32) * np.float32(rng.random() < 0.8)
+        shares = [meter.measure(versions, relevance) for meter in meters]
+        assert shares[1] == pytest.approx(shares[0], abs=1e-6)
+        information = information + rng.normal(0, 0.05, shape).astype(np.float32)
+        same(*(exploration.staleness(information) for exploration in explorations))
+        if rng.random() < 0.4:
+            for meter, exploration in zip(meters, explorations, strict=True):
+                meter.mark(versions)
+                exploration.mark_shown(np.where(moved, 0, 1).astype(np.int8))
+
+
+def test_the_interpreters_lock_is_kept() -> None:
+    """A call is shorter than what another thread takes before it gives the lock back."""
+    import ctypes
+
+    assert isinstance(compiled_maps()._library, ctypes.PyDLL)
