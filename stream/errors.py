@@ -11,6 +11,7 @@ StreamError
 │   └── ReaderGone (BrokenPipeError)  whoever read stdout has gone
 ├── TransportError (ConnectionError)  a message that cannot be decoded, a peer that is gone
 │   └── ConnectionRefused (ConnectionRefusedError)  a peer that cannot be reached, or does not accept this end's key
+├── AnswerLost (RuntimeError)      one answer that could not be had; the next one may be
 └── StageDied (RuntimeError)       a stage that ended before its time; names it
 """
 
@@ -92,6 +93,17 @@ class ConnectionRefused(TransportError, ConnectionRefusedError):
     """A peer that cannot be reached, or does not accept this end's key; the user can put that right."""
 
     user_fixable = True
+
+
+class AnswerLost(StreamError, RuntimeError):
+    """One answer that a model could not give, such as for a network that failed; the next one may come.
+
+    `wait_s`: how long nothing should be asked, in seconds.
+    """
+
+    def __init__(self, problem: str = "", *, wait_s: float = 0.0) -> None:
+        super().__init__(problem)
+        self.wait_s = wait_s
 
 
 class StageDied(StreamError, RuntimeError):

@@ -27,6 +27,7 @@ from stream.protocol.messages import (
     KeepAlive,
     PixelPlace,
     QueryAccepted,
+    RequestLost,
     ServerHello,
     SetQuery,
     TurnExpired,
@@ -46,6 +47,9 @@ UNREADABLE_MAX = 3
 QUERIES_KNOWN = 1_024
 """Queries, the last ones, that are known again in replies: more than anybody sets while a slow model gives one answer.
 """
+
+MODEL_NOTICE = "model-notice"
+"""Code of the notice in which a model says something of itself."""
 
 PIXELS_COPIED = "device-pixels-copied"
 """Code of the notice that pixels do not stay on their device between the processes."""
@@ -112,7 +116,8 @@ class AnswerClient:
     `send_request` from TURN_GRANTED to IN_FLIGHT, `reconnect` from any to CONNECTING. A reply (AnswerDelta, YesNoReply,
     AnswerReply) belongs to the open request in any phase (*); the last one ends it. After TurnExpired or a loss the
     request or glance is dropped, or, with `resend_after_loss`, stays open, requests a turn as soon as the phase is
-    READY, and is sent with the next TurnGrant. KeepAlive ends silence. ErrorReply raises, or reconnects. A refused
+    READY, and is sent with the next TurnGrant; after RequestLost it is so too, a few times. KeepAlive ends silence.
+    ErrorReply raises, or reconnects. A refused
     message is dropped, counted in `refused_messages`, and reported once.
     """
 
@@ -388,6 +393,8 @@ class AnswerClient:
             return self._on_answer(message, received)
         elif isinstance(message, GlanceReply):
             self._on_glance(message, received)
+        elif isinstance(message, RequestLost):
+            return self._on_request_lost(message)
         elif isinstance(message, QueryAccepted):
             return self._on_query_accepted(message, received)
         elif isinstance(message, ServerHello):
@@ -427,6 +434,7 @@ class AnswerClient:
         request = self.requests.request
         answer = self.requests.on_answer(message, received)
         self._on_success(request)
+        self._pass_on(message.notice)
         return answer
 
     def _on_glance(self, message: GlanceReply, received: Envelope) -> None:
@@ -447,7 +455,23 @@ class AnswerClient:
         request = self.requests.request
         result = self.requests.on_yes_no(message, received)
         self._on_success(request)
+        self._pass_on(message.notice)
         return result
+
+    def _pass_on(self, notice: str) -> None:
+        """Report what the model says that the user should know."""
+        if notice:
+            self._pending_events.append(Notice(code=MODEL_NOTICE, message=notice))
+
+    def _on_request_lost(self, message: RequestLost) -> Event | None:
+        """Report an answer that the server could not give; the server is there, and the next one may come."""
+        again = self.requests.on_lost(message.answer)
+        if again is None:
+            return None
+        self._failures = self._refused_in_row = self._unreadable_in_row = 0
+        self._release_turn()
+        next_step = "asking again" if again else "going on with the newest frame"
+        return Notice(code=ANSWERS_LOST, message=f"an answer was lost: {message.reason}; {next_step}")
 
     def _on_success(self, answered: AnswerRequest | None) -> None:
         """The server has done what it was asked for, and perhaps all that it was asked for with this request."""

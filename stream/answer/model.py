@@ -31,7 +31,8 @@ class AnswerStats:
     """Statistics of one answer, and its feedback. Times in milliseconds.
 
     It covers `frames` frames, the oldest of `oldest_frame_ns` (media time; None: one frame only). `kept_bytes`: what is
-    kept of them in memory. `flops` and `full_flops`: as in `arr_coc.qwen.flops.Work`.
+    kept of them in memory. `flops` and `full_flops`: as in `arr_coc.qwen.flops.Work`. `notice`: what the user should
+    know, told once; empty for nothing.
     """
 
     tokens_used: int
@@ -45,6 +46,7 @@ class AnswerStats:
     kept_bytes: int = 0
     flops: int = 0
     full_flops: int = 0
+    notice: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,10 @@ from stream.untrusted import ANSWER_CHARS_MAX, PIECES_MAX
 _WORDS = re.compile(r"\w+(?:['’.,]\w+)*")
 
 
+REPEATS_MAX = 2
+"""Times that a request which the server lost is sent again, where no answer is left out."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
     """Options of a client of the answer server.
@@ -85,7 +89,7 @@ class AnswerRequest:
 
     Without `wants_answer` it ends with the result of the standing query; `yes_no_reported`: that was emitted. `shadow`:
     the whole frame, where the answer is verified with it; `verifies`: the answer that this request verifies. `text`:
-    the answer so far, in `deltas` pieces.
+    the answer so far, in `deltas` pieces. `losses`: how often the server lost it.
     """
 
     number: int
@@ -99,6 +103,7 @@ class AnswerRequest:
     first_text_ns: int | None = None
     text: str = ""
     deltas: int = 0
+    losses: int = 0
 
     @property
     def stamp(self) -> FrameStamp:
@@ -271,6 +276,21 @@ class RequestTracker:
         if not self._options.resend_after_loss and self.request is not None:
             self.lost_answers += self.request.verifies is None
             self.request = None
+
+    def on_lost(self, number: int) -> bool | None:
+        """The server could give no answer: the request stays open where it is sent again, else it is dropped.
+
+        Returns whether it stays open; None where it was cancelled.
+        """
+        request = self._request_of(number)
+        if request is None:
+            return None
+        request.losses += 1
+        if self._options.resend_after_loss and request.losses <= REPEATS_MAX:
+            return True
+        self.lost_answers += request.verifies is None
+        self.request = None
+        return False
 
     def cancel(self, new: FrameStamp, by: str) -> AnswerCancelled | None:
         """Drop the answer that is being generated because of a cut before the frame `new`; None where there is none.

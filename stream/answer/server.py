@@ -17,7 +17,7 @@ from arr_coc.types import NS_PER_S
 from stream.answer.client_table import ClientState, ClientTable, ServerOptions, check_admission, server_hello
 from stream.answer.model import AnswerModel, AnswerStats, GlanceStats, Packet
 from stream.control import WAIT_MS, CancelledError, RunControl, describe
-from stream.errors import StreamError, TransportError
+from stream.errors import AnswerLost, StreamError, TransportError
 from stream.protocol.buffers import SharedFrameReader
 from stream.protocol.codec import feedback_arrays, frame_packet, specs_of, token_packet
 from stream.protocol.device_pixels import PixelReceiver
@@ -35,6 +35,7 @@ from stream.protocol.messages import (
     Message,
     PixelPlace,
     QueryAccepted,
+    RequestLost,
     SetQuery,
     TokenPacketMessage,
     TurnExpired,
@@ -101,6 +102,7 @@ class AnswerServer:
         self._granted: tuple[Client, int] | None = None
         self._granted_ns = 0
         self._glances = 0
+        self._paused_until_ns = 0
         self._keep_alive_ns = 0
         self._packet: Envelope | None = None
         self._serving: Client | None = None
@@ -128,7 +130,8 @@ class AnswerServer:
 
     def _step(self) -> None:
         """Wait for whatever comes next, and do it. Raises CancelledError once the run is cancelled."""
-        if self._granted is None and (client := self._clients.pop_next()) is not None:
+        paused = time.monotonic_ns() < self._paused_until_ns
+        if self._granted is None and not paused and (client := self._clients.pop_next()) is not None:
             self._grant(client)
         self._take_deferred_queries()
         self._receive(WAIT_MS)
@@ -334,6 +337,8 @@ class AnswerServer:
                 self._answer(client, state, received)
         except CancelledError:
             raise
+        except AnswerLost as error:
+            self._lose(client, received.message, error)
         except Exception as error:
             self._refuse(client, error)
             if not self._options.shared and not isinstance(error, TransportError):
@@ -342,6 +347,13 @@ class AnswerServer:
             log.debug("the answer server goes on", exc_info=True)
         finally:
             self._serving = None
+
+    def _lose(self, client: Client, request: Message, error: AnswerLost) -> None:
+        """Report an answer that could not be had, and grant no turn for as long as the model asks."""
+        self._paused_until_ns = time.monotonic_ns() + round(error.wait_s * NS_PER_S)
+        log.debug("an answer was lost: %s", describe(error))
+        if not self._unwanted and isinstance(request, (TokenPacketMessage, FramePacketMessage)):
+            self._send(client, RequestLost(answer=request.answer, reason=cut_to(describe(error), REASON_CHARS_MAX)))
 
     def _glance(self, client: Client, state: ClientState, message: GlancePacketMessage, received: Envelope) -> None:
         """Reply where the model looks in an overview, asked the client's query."""
@@ -439,6 +451,7 @@ def answer_reply(number: int, query: str, text: str, stats: AnswerStats) -> tupl
         kept_bytes=stats.kept_bytes,
         flops=stats.flops,
         full_flops=stats.full_flops,
+        notice=cut_to(stats.notice, REASON_CHARS_MAX),
         feedback_stamp=None if stats.feedback is None else stats.feedback.stamp,
         arrays=specs_of(*arrays),
     )
@@ -460,6 +473,7 @@ def _yes_no_reply(
         encode_ms=stats.encode_ms,
         prefill_ms=stats.prefill_ms,
         kept_bytes=stats.kept_bytes,
+        notice=cut_to(stats.notice, REASON_CHARS_MAX),
         feedback_stamp=None if feedback is None else feedback.stamp,
         arrays=specs_of(*arrays),
     )

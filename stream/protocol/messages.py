@@ -37,7 +37,7 @@ from stream.untrusted import (
     Words,
 )
 
-PROTOCOL = 9
+PROTOCOL = 10
 """Version of the answer protocol, which client and server must share; raised whenever its messages change."""
 
 FRAME_TILES_MAX = (SIDE_PX_MAX // TILE_PX) ** 2
@@ -285,6 +285,7 @@ class YesNoReply(Message, frozen=True, tag="yes_no_reply"):
     prefill_ms: DurationMs
     kept_bytes: Count = 0
     feedback_stamp: FrameStamp | None = None
+    notice: Reason = ""
 
 
 class AnswerReply(Message, frozen=True, tag="answer_reply"):
@@ -292,7 +293,7 @@ class AnswerReply(Message, frozen=True, tag="answer_reply"):
 
     Parts: regions, attention and similarity of its feedback, if there is any, and components of the embeddings, for an
     allocator that sees them. It covers `frames` frames, the oldest of `oldest_frame_ns` (media time); `kept_bytes` is
-    what the model keeps of them. `flops` as in `stream.events.Answer`.
+    what the model keeps of them. `flops` as in `stream.events.Answer`. `notice`: something that the user should know.
     """
 
     answer: Count
@@ -309,6 +310,7 @@ class AnswerReply(Message, frozen=True, tag="answer_reply"):
     flops: Count = 0
     full_flops: Count = 0
     feedback_stamp: FrameStamp | None = None
+    notice: Reason = ""
 
 
 class GlanceReply(Message, frozen=True, tag="glance_reply"):
@@ -324,6 +326,13 @@ class GlanceReply(Message, frozen=True, tag="glance_reply"):
     prefill_ms: DurationMs
     flops: Count = 0
     feedback_stamp: FrameStamp | None = None
+
+
+class RequestLost(Message, frozen=True, tag="request_lost"):
+    """Answer server to client: this request came to nothing, for `reason`; the next one may be answered."""
+
+    answer: Count
+    reason: Reason
 
 
 class ErrorReply(Message, frozen=True, tag="error_reply"):
@@ -357,6 +366,7 @@ AnyMessage: TypeAlias = (
     | YesNoReply
     | AnswerReply
     | GlanceReply
+    | RequestLost
     | ErrorReply
 )
 

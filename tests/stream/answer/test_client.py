@@ -14,8 +14,8 @@ import torch
 
 from arr_coc.errors import ContextLengthError, DeviceLost, ModelNotFound
 from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
-from stream.answer.client import FAILURES_MAX, PIXELS_COPIED, UNREADABLE_MAX, AnswerClient, SilenceTimer
-from stream.answer.request import ClientOptions
+from stream.answer.client import FAILURES_MAX, MODEL_NOTICE, PIXELS_COPIED, UNREADABLE_MAX, AnswerClient, SilenceTimer
+from stream.answer.request import REPEATS_MAX, ClientOptions
 from stream.errors import ConnectionRefused, StageDied
 from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, Answer, AnswerDeltaEvent, Notice, QueryChanged, YesNoResult
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
@@ -35,6 +35,7 @@ from stream.protocol.messages import (
     Message,
     PixelPlace,
     QueryAccepted,
+    RequestLost,
     ServerHello,
     SetQuery,
     TokenPacketMessage,
@@ -972,3 +973,52 @@ def test_a_device_that_shares_no_memory_is_said_once(opened: Opener) -> None:
         notices += server.hear(ServerHello(model_id="m", knows_levels=False, known_world=None))
         notices += server.lose()
     assert [event.code for event in notices if isinstance(event, Notice)].count(PIXELS_COPIED) == 1
+
+
+def test_an_answer_that_the_server_lost_is_told_and_the_next_one_asked_for(opened: Opener) -> None:
+    server = opened()
+    number = server.ask()
+    (told,) = server.hear(RequestLost(answer=number, reason="no reply within 10 s"))
+    assert isinstance(told, Notice)
+    assert told.code == ANSWERS_LOST
+    assert told.message == "an answer was lost: no reply within 10 s; going on with the newest frame"
+    assert not server.client.busy
+    assert server.client.requests.lost_answers == 1
+    server.hear(answered(server.ask(turn=2)))
+    assert server.client.requests.lost_answers == 1
+
+
+def test_where_no_answer_is_left_out_a_lost_one_is_asked_for_again_a_few_times(opened: Opener) -> None:
+    server = opened(resend_after_loss=True)
+    number = server.ask()
+    for turn in range(2, REPEATS_MAX + 2):
+        (told,) = server.hear(RequestLost(answer=number, reason="gone"))
+        assert isinstance(told, Notice)
+        assert told.message.endswith("asking again")
+        server.expect(TurnRequest)
+        server.hear(TurnGrant(turn=turn))
+        assert server.expect(TokenPacketMessage).answer == number
+    (told,) = server.hear(RequestLost(answer=number, reason="gone"))
+    assert isinstance(told, Notice)
+    assert told.message.endswith("going on with the newest frame")
+    assert not server.client.busy
+    assert server.client.requests.lost_answers == 1
+
+
+def test_a_cancelled_answer_that_is_lost_is_not_told(opened: Opener) -> None:
+    server = opened()
+    number = server.ask()
+    server.client.cancel_answer(replace(STAMP, frame_index=9))
+    assert server.hear(RequestLost(answer=number, reason="gone")) == []
+    assert server.client.requests.lost_answers == 0
+
+
+def test_a_loss_of_what_was_not_asked_for_is_refused(opened: Opener) -> None:
+    server = opened()
+    assert misdeeds(server.hear(RequestLost(answer=3, reason="gone"))) == 1
+
+
+def test_what_a_model_says_of_itself_is_passed_on(opened: Opener) -> None:
+    server = opened()
+    reply = msgspec.structs.replace(answered(server.ask()), notice="it counts 300 tokens")
+    assert server.hear(reply)[1:] == [Notice(code=MODEL_NOTICE, message="it counts 300 tokens")]

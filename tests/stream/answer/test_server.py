@@ -22,7 +22,7 @@ from stream.answer.client_table import ServerOptions
 from stream.answer.model import AnswerModel, Packet, load_answer_model
 from stream.answer.server import AnswerServer
 from stream.config import Config
-from stream.errors import ConfigError, StageDied
+from stream.errors import AnswerLost, ConfigError, StageDied
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.codec import embedding_of, feedback_of, frame_message, token_message
 from stream.protocol.device_pixels import LocalPixels
@@ -39,6 +39,7 @@ from stream.protocol.messages import (
     Message,
     PixelPlace,
     QueryAccepted,
+    RequestLost,
     ServerHello,
     SetQuery,
     TurnExpired,
@@ -809,3 +810,29 @@ def test_without_shared_memory_no_pixels_are_looked_for(runner: StageRunner) -> 
     client.expect(QueryAccepted)
     client.link.send(*token_message(0, client.turn(), tokens(), pixels_at=PixelPlace()))
     assert "this link shares none" in client.expect(ErrorReply).message
+
+
+class LosingAnswerModel(FakeAnswerModel):
+    """Loses its first answer, in the middle of it."""
+
+    lost = False
+
+    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        yield "a red"
+        if not self.lost:
+            self.lost = True
+            raise AnswerLost("the network failed", wait_s=0.2)
+        yield from super().answer(packet, query, should_stop)
+
+
+def test_an_answer_that_is_lost_is_told_and_the_next_turn_comes_after_a_pause(runner: StageRunner) -> None:
+    serve(runner, LosingAnswerModel)
+    client = Client(runner).greeted()
+    client.ask(1)
+    client.expect(AnswerDelta)
+    began_s = time.monotonic()
+    assert client.expect(RequestLost) == RequestLost(answer=1, reason="the network failed")
+    client.ask(2)
+    assert time.monotonic() - began_s > 0.15
+    client.expect(AnswerDelta)
+    assert client.hear_answer().answer == 2
