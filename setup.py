@@ -25,4 +25,14 @@ SCORES = Extension(
     py_limited_api=True,
 )
 
-setup(ext_modules=[TILES, SCORES], options={"bdist_wheel": {"py_limited_api": "cp310"}})
+MOTION = Extension(
+    "arr_coc.video.motion_kernel",
+    sources=["kernels/motion.cpp"],
+    depends=["kernels/motion.h"],
+    extra_compile_args=[*OPTIONS, "-fno-math-errno", "-ffp-contract=off"],
+    language="c++",
+    optional=True,
+    py_limited_api=True,
+)
+
+setup(ext_modules=[TILES, SCORES, MOTION], options={"bdist_wheel": {"py_limited_api": "cp310"}})

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
 from arr_coc.types import TILE_PX
 
 Floats = npt.NDArray[np.float32]
-Luma = npt.NDArray[np.uint8]
 Fit = npt.NDArray[np.float64]
+Factors = tuple[float, float, float]
 
 START_SCALE_PX, END_SCALE_PX = 64.0, 2.0
 SCALE_STEP = 0.5
@@ -33,9 +32,10 @@ TILES_USED = 300
 """Of more tiles every n-th is fitted."""
 
 LEAST_BEND_TEXELS = 0.125
-"""Zooms and turns that move the picture's edges by less are none where a picture is moved."""
+"""Zooms and turns that move the picture's edges by less are none where a picture is moved: one shift is read faster."""
 
-_RIDGE = 1e-3  # tiles; keeps the fit of tiles in one line from an arbitrary slope across it
+RIDGE = 1e-3
+"""In tiles: keeps the fit of tiles in one line from an arbitrary slope across it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +59,19 @@ class CameraMotion:
         row, col = np.arange(rows, dtype=np.float32)[:, None], np.arange(cols, dtype=np.float32)
         return m[0, 0] * row + (m[0, 1] * col + m[0, 2]), m[1, 0] * row + (m[1, 1] * col + m[1, 2])
 
-    def moved(self, picture: Luma, texels: int) -> Luma:
-        """A picture uint8 [rows · texels, cols · texels] of this frame's tiles, brought to where its content is now."""
-        height, width = picture.shape
+    def sources(self, rows: int, cols: int, texels: int) -> tuple[Factors, Factors]:
+        """Return where texels of this frame were before, of a grid of rows × cols tiles with so many texels each way:
+        factors of (row, col, 1) of a texel that give its row, and its column."""
         texel_px = TILE_PX / texels
-        (a, b, ty), (c, d, tx) = self.matrix / texel_px
-        rows, cols = height / texels, width / texels
+        (a, b, ty), (c, d, tx) = (self.matrix / texel_px).tolist()
         if max(abs(a) + abs(c), abs(b) + abs(d)) * max(rows, cols) < 2 * LEAST_BEND_TEXELS:
-            # One shift for all of it, several times as fast as an affine warp.
-            dy, dx = (m[0] * (rows - 1) / 2 + m[1] * (cols - 1) / 2 + m[2] for m in self.matrix / texel_px)
-            middle = (width - 1) / 2 - dx, (height - 1) / 2 - dy
-            return np.asarray(cv2.getRectSubPix(picture, (width, height), middle), np.uint8)
-        # tile coordinates of a texel: (texel + 0.5) / texels - 0.5
+            middle_row, middle_col = (rows - 1) / 2, (cols - 1) / 2
+            dy, dx = a * middle_row + b * middle_col + ty, c * middle_row + d * middle_col + tx
+            return (1.0, 0.0, -dy), (0.0, 1.0, -dx)
+        # tile coordinates of a texel: texel / texels + offset
         offset = 0.5 / texels - 0.5
-        down = [-b / texels, 1 - a / texels, -(ty + (a + b) * offset)]
-        across = [1 - d / texels, -c / texels, -(tx + (c + d) * offset)]
-        flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-        inverse = np.array([across, down], np.float64)
-        warped = cv2.warpAffine(picture, inverse, (width, height), flags=flags, borderMode=cv2.BORDER_REPLICATE)
-        return np.asarray(warped, np.uint8)
+        down = 1 - a / texels, -b / texels, -(ty + (a + b) * offset)
+        return down, (-c / texels, 1 - d / texels, -(tx + (c + d) * offset))
 
 
 def fit_camera(dy_px: Floats, dx_px: Floats, weights: Floats) -> CameraMotion | None:
@@ -108,7 +102,7 @@ def fit_camera(dy_px: Floats, dx_px: Floats, weights: Floats) -> CameraMotion | 
 
 def _fitted(moved: Fit, design: Fit, trust: Fit) -> Fit:
     """Parameters [k, 2] that map places [n, k] to how most of them moved [n, 2]."""
-    ridge = _RIDGE * np.eye(design.shape[1])
+    ridge = RIDGE * np.eye(design.shape[1])
     fitted: Fit = np.zeros((design.shape[1], 2))
     fitted[-1] = np.median(moved, axis=0)
     scale_px = START_SCALE_PX

@@ -13,6 +13,7 @@ from arr_coc.ops.store.base import LEASE_TIMEOUT_MS, Backend, TextureStore, Text
 from arr_coc.ops.store.difference import Difference, Thresholds
 from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileMotion, new_epoch
+from arr_coc.video.compiled_motion import motion_estimator
 from arr_coc.video.cuts import NO_CUT, CutVerdict, SceneCutDetector
 from arr_coc.video.motion import Thumbnail
 from arr_coc.video.tile_motion import MotionEstimate, TileMotionEstimator
@@ -151,7 +152,7 @@ class TextureUpdater:
             camera_moved = pending.motion is not None and pending.motion.camera_moved
             self._cuts.advance(pending.before, pending.after, camera_moved)
             if self._motion is not None and update.change.dirty.any():
-                self._motion.keep(pending.motion if update.epoch_reason is None else None)
+                self._motion.keep(pending.motion is not None and update.epoch_reason is None)
             return update
 
     def process(self, planes: FramePlanes, stamp: FrameStamp, discontinuity: str | None = None) -> TextureUpdate:
@@ -195,9 +196,9 @@ class TextureUpdater:
         if not self._options.motion:
             return pending
         if self._motion is None or self._motion.grid != store.grid:
-            self._motion = TileMotionEstimator(store.grid)
+            self._motion = motion_estimator(store.grid, pending.planes.layout)
         planes = pending.planes if next_one else replace(pending.planes, coded_motion=None)
-        motion = self._motion.estimate(store.held, planes, pending.difference.dirty, pending.after)
+        motion = self._motion.estimate(store.held, planes, pending.difference.dirty)
         return replace(pending, motion=motion)
 
     def _write(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:

@@ -1,24 +1,25 @@
-"""Pairs of pictures compared tile by tile: how well a motion explains a tile, and how far it is still off.
+"""Tiles of two pictures compared: how well a motion explains a tile, and how far it is still off.
 
-Tiles are patches of a few texels each way, one after another in memory, so that all of them are measured at once.
+Tiles are patches of a few texels each way, one after another in memory, so that all of them are measured at once. Sums
+are of whole numbers, and everything else is computed tile by tile: results do not depend on the order.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.ops.store.planes import tiled
 from arr_coc.types import TILE_PX
 from arr_coc.video.camera_motion import CameraMotion
 
 Luma = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.int64]
+Places = npt.NDArray[np.float64]
 
 STRUCTURE = 1.0
 """Square root of the smaller eigenvalue of a tile's structure tensor, in grey levels a texel, that gives half of the
@@ -46,132 +47,139 @@ LEAST_SLOPE = 0.1
 ROW_STEP = 2
 """Pictures are blurred, so every other row of texels is enough, unless tiles have hardly any."""
 
-_AT_ONCE = 1 << 14  # tiles; OpenCV's remap takes fewer than 2^15 rows
+FRACTION_BITS = 7
+"""Places in a picture are rounded to 1/128 of a texel."""
+
+NOT_COMPARED = 1 << 40
+"""Difference that a motion leaves in tiles for which it was not tried: more than any."""
 
 
 @dataclass(frozen=True, slots=True)
 class MovedTiles:
-    """One motion for each tile: `dy_px`, `dx_px` and the mean difference that it leaves, `left`, float32 [rows, cols].
-
-    `patches` uint8 [rows · cols, k] are the k texels compared of the old picture, moved so.
-    """
+    """One motion for each of n tiles: `dy_px`, `dx_px` float32 [n], and `apart` int64 [n], the sum of the differences
+    that it leaves. `patches` uint8 [n, k] are the k texels compared of the old picture, moved so."""
 
     dy_px: Floats
     dx_px: Floats
-    left: Floats
+    apart: Numbers
     patches: Luma
+
+    @property
+    def left(self) -> Floats:
+        """The mean difference that it leaves: float32 [n]."""
+        return self.apart.astype(np.float32) * np.float32(1 / self.patches.shape[1])
 
     def or_better(self, other: MovedTiles) -> MovedTiles:
         """For each tile the one that leaves less: this one where both leave as much."""
-        better = other.left < self.left
-        patches = np.where(better.ravel(), _rows(other.patches), _rows(self.patches))
+        better = other.apart < self.apart
         return MovedTiles(
             np.where(better, other.dy_px, self.dy_px),
             np.where(better, other.dx_px, self.dx_px),
-            np.minimum(other.left, self.left),
-            patches.view(np.uint8).reshape(self.patches.shape),
+            np.where(better, other.apart, self.apart),
+            np.where(better[:, None], other.patches, self.patches),
         )
 
 
-def _rows(patches: Luma) -> npt.NDArray[np.void]:
-    """Patches [n, k] as n elements, each copied at once."""
-    return patches.view(np.dtype((np.void, patches.shape[1])))[:, 0]
-
-
 class TilePair:
-    """Two pictures uint8 [rows · texels, cols · texels] of the same part of a frame, compared tile by tile."""
+    """Two pictures uint8 [rows · texels, cols · texels] of a frame, compared in n of its tiles, counted row by row."""
 
-    def __init__(self, old: Luma, new: Luma, texels: int) -> None:
+    def __init__(self, old: Luma, new: Luma, texels: int, tiles: npt.NDArray[np.intp]) -> None:
         self.shape = new.shape[0] // texels, new.shape[1] // texels
-        self.texels, self.texel_px = texels, TILE_PX // texels
+        self.tiles, self.texels, self.texel_px = tiles, texels, TILE_PX // texels
         self._old = old
-        self._row_step = ROW_STEP if texels > LEAST_TEXELS else 1
-        self._seen: Luma = self._patches(new)
-        values = self._seen.astype(np.float32)
-        spread = np.sqrt(np.maximum(self._means(values, values) - self._row_means(self._seen) ** 2, 0))
-        self._content = np.maximum(spread, np.float32(NOISE))
+        step = ROW_STEP if texels > LEAST_TEXELS else 1
+        row, col = np.divmod(tiles, self.shape[1])
+        inner = np.arange(texels)
+        down, across = np.meshgrid(inner[step // 2 :: step], inner, indexing="ij")
+        self._y, self._x = (row * texels)[:, None] + down.ravel(), (col * texels)[:, None] + across.ravel()
+        self._count = self._y.shape[1]
+        self._seen: Luma = new[self._y, self._x]
+        values = self._seen.astype(np.int64)
+        spread = self._count * (values * values).sum(axis=1) - values.sum(axis=1) ** 2
+        self._content = np.maximum(np.sqrt(spread.astype(np.float32)) * np.float32(1 / self._count), np.float32(NOISE))
         # Sobel's kernel sums eight differences of one texel.
-        across, down = cv2.spatialGradient(new)
-        self._slopes = sy, sx = [self._patches(part).astype(np.float32) for part in (down, across)]
-        self._products = [self._means(*of) * np.float32(1 / 64) for of in ((sy, sy), (sx, sx), (sy, sx))]
+        slopes = cv2.spatialGradient(new, borderType=cv2.BORDER_REPLICATE)
+        self._slopes = sy, sx = [slope[self._y, self._x].astype(np.int64) for slope in slopes[::-1]]
+        self._products = [self._means(one, other) * np.float32(1 / 64) for one, other in ((sy, sy), (sx, sx), (sy, sx))]
 
     def structure(self) -> Floats:
-        """Share in [0, 1] of each tile: whether it has structure in two directions. float32 [rows, cols]."""
+        """Share in [0, 1] of each tile: whether it has structure in two directions. float32 [n]."""
         yy, xx, xy = self._products
-        least = np.maximum((yy + xx) / 2 - np.sqrt(((yy - xx) / 2) ** 2 + xy * xy), 0)
-        return np.asarray(least / (least + STRUCTURE**2), np.float32)
+        half = (yy - xx) * np.float32(0.5)
+        least = np.maximum((yy + xx) * np.float32(0.5) - np.sqrt(half * half + xy * xy), np.float32(0))
+        return least / (least + np.float32(STRUCTURE**2))
 
     def explained(self, left: Floats, still: Floats) -> Mask:
-        """Tiles that a motion explains which leaves this mean difference, where no motion leaves `still`: bool
-        [rows, cols]."""
-        content, change = np.float32(EXPLAINED) * self._content, np.float32(EXPLAINED_OF_CHANGE) * (still - NOISE)
-        return left <= np.maximum(content, change) + np.float32(NOISE)
+        """Tiles that a motion explains which leaves this mean difference, where no motion leaves `still`: bool [n]."""
+        change = np.float32(EXPLAINED_OF_CHANGE) * (still - np.float32(NOISE))
+        return left <= np.maximum(np.float32(EXPLAINED) * self._content, change) + np.float32(NOISE)
 
     def fit(self, left: Floats) -> Floats:
-        """Return how well what leaves this mean difference explains tiles, in [0, 1]: float32 [rows, cols]."""
-        unlike = np.maximum(left - np.float32(NOISE), 0) / self._content
-        return np.clip((MISFITS - unlike) * np.float32(1 / (MISFITS - FITS)), 0, 1)
+        """Return how well what leaves this mean difference explains tiles, in [0, 1]: float32 [n]."""
+        unlike = np.maximum(left - np.float32(NOISE), np.float32(0)) / self._content
+        return np.clip((np.float32(MISFITS) - unlike) * np.float32(1 / (MISFITS - FITS)), np.float32(0), np.float32(1))
 
     def still(self) -> MovedTiles:
         """No motion."""
-        nothing = np.zeros(self.shape, np.float32)
-        return self._explanation(nothing, nothing, self._patches(self._old))
+        nothing = np.zeros(len(self.tiles), np.float32)
+        return self._explanation(nothing, nothing, self._old[self._y, self._x])
 
-    def with_camera(self, camera: CameraMotion) -> tuple[MovedTiles, Luma]:
-        """All tiles move as a camera does; the old picture, moved so."""
-        moved = camera.moved(self._old, self.texels)
-        return self._explanation(*camera.over(*self.shape), self._patches(moved)), moved
+    def with_camera(self, camera: CameraMotion) -> MovedTiles:
+        """All tiles move as a camera does."""
+        patches = moved_texels(self._old, camera, self.texels, self._y, self._x)
+        dy, dx = (part.ravel()[self.tiles] for part in camera.over(*self.shape))
+        return self._explanation(dy, dx, patches)
 
     def each(self, dy_px: Floats, dx_px: Floats, where: Mask) -> MovedTiles:
-        """The tiles `where` bool [rows, cols] move each by itself; no motion of the others, which leaves infinity."""
+        """The tiles `where` bool [n] move each by itself, by float32 [n]; what that leaves of others is not known."""
+        apart = np.full(len(where), NOT_COMPARED, np.int64)
         patches = np.zeros_like(self._seen)
-        left = np.full(self.shape, np.inf, np.float32)
-        tiles = np.flatnonzero(where)
-        for part in (tiles[at : at + _AT_ONCE] for at in range(0, len(tiles), _AT_ONCE)):
-            patches[part] = read = self._read_each(dy_px.ravel()[part], dx_px.ravel()[part], part)
-            sums = cv2.reduce(cv2.absdiff(self._seen[part], read), 1, cv2.REDUCE_SUM, dtype=cv2.CV_32S)
-            left.ravel()[part] = sums[:, 0] / read.shape[1]
-        return MovedTiles(dy_px, dx_px, left, patches)
-
-    def _read_each(self, dy_px: Floats, dx_px: Floats, tiles: npt.NDArray[np.intp]) -> Luma:
-        """The old picture's texels of some tiles, counted row by row, that moved each by itself: uint8 [m, k]."""
-        row, col = np.divmod(tiles, self.shape[1])
-        inner = np.arange(self.texels, dtype=np.float32)
-        rows = inner[self._row_step // 2 :: self._row_step]
-        across, down = np.empty((2, len(tiles), len(rows), self.texels), np.float32)
-        across[:] = ((col * self.texels - dx_px / self.texel_px).astype(np.float32)[:, None] + inner)[:, None, :]
-        down[:] = ((row * self.texels - dy_px / self.texel_px).astype(np.float32)[:, None] + rows)[:, :, None]
-        x, y = (part.reshape(len(tiles), -1) for part in (across, down))
-        return np.asarray(cv2.remap(self._old, x, y, cv2.INTER_LINEAR, None, cv2.BORDER_REPLICATE), np.uint8)
+        dy, dx = (part[where].astype(np.float64)[:, None] / self.texel_px for part in (dy_px, dx_px))
+        patches[where] = read = texels_at(self._old, self._y[where] - dy, self._x[where] - dx)
+        apart[where] = self._apart(self._seen[where], read)
+        return MovedTiles(dy_px, dx_px, apart, patches)
 
     def rest(self, patches: Luma) -> tuple[Floats, Floats]:
-        """Distance of patches [rows · cols, k] from where they are now, in pixels, float32 [rows, cols] each: one
-        step of Lucas and Kanade's registration (1981), for what is within a texel."""
-        change = cv2.subtract(self._seen, patches, dtype=cv2.CV_32F)
+        """Distance of patches [n, k] from where they are now, in pixels, float32 [n] each: one step of Lucas and
+        Kanade's registration (1981), for what is within a texel."""
+        change = self._seen.astype(np.int64) - patches
         by, bx = (self._means(slope, change) * np.float32(self.texel_px / 8) for slope in self._slopes)
         yy, xx, xy = self._products
-        determinant = yy * xx - xy * xy + np.float32(LEAST_SLOPE) * (yy + xx) + np.float32(LEAST_SLOPE**2)
-        least = np.float32(LEAST_SLOPE)
-        steps = np.stack([xy * bx - (xx + least) * by, xy * by - (yy + least) * bx]) / determinant
-        dy, dx = np.clip(steps, -REST_TEXELS * self.texel_px, REST_TEXELS * self.texel_px)
+        least, most = np.float32(LEAST_SLOPE), np.float32(REST_TEXELS * self.texel_px)
+        determinant = yy * xx - xy * xy + least * (yy + xx) + np.float32(LEAST_SLOPE**2)
+        steps = (xy * bx - (xx + least) * by) / determinant, (xy * by - (yy + least) * bx) / determinant
+        dy, dx = (np.clip(step, -most, most) for step in steps)
         return dy, dx
 
     def _explanation(self, dy_px: Floats, dx_px: Floats, patches: Luma) -> MovedTiles:
-        return MovedTiles(dy_px, dx_px, self._row_means(cv2.absdiff(self._seen, patches)), patches)
+        return MovedTiles(dy_px, dx_px, self._apart(self._seen, patches), patches)
 
-    def _patches(self, picture: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The compared texels of the tiles of a picture [rows · texels, cols · texels]: [rows · cols, k] in its own
-        dtype."""
-        rows = tiled(picture.view(np.uint8), self.texels, self.texels * picture.itemsize)
-        tiles = np.ascontiguousarray(rows[:, self._row_step // 2 :: self._row_step].swapaxes(1, 2))
-        return tiles.view(picture.dtype).reshape(self.shape[0] * self.shape[1], -1)
+    def _apart(self, one: Luma, other: Luma) -> Numbers:
+        return np.abs(one.astype(np.int64) - other).sum(axis=1)
 
-    def _means(self, one: Floats, other: Floats) -> Floats:
-        """Mean product of the texels of each tile: float32 [rows, cols] of two [rows · cols, k]."""
-        sums = np.einsum("ij,ij->i", one, other)
-        return np.asarray(sums * np.float32(1 / one.shape[1]), np.float32).reshape(self.shape)
+    def _means(self, one: Numbers, other: Numbers) -> Floats:
+        """Mean product of the texels of each tile: float32 [n] of two [n, k]."""
+        return (one * other).sum(axis=1).astype(np.float32) * np.float32(1 / self._count)
 
-    def _row_means(self, values: Luma) -> Floats:
-        """Mean of the texels of each tile: float32 [rows, cols] of uint8 [rows · cols, k]."""
-        sums = cv2.reduce(values, 1, cv2.REDUCE_SUM, dtype=cv2.CV_32S)
-        return np.asarray(sums * np.float32(1 / values.shape[1]), np.float32).reshape(self.shape)
+
+def moved_texels(old: Luma, camera: CameraMotion, texels: int, y: Numbers, x: Numbers) -> Luma:
+    """Texels (y, x) of a picture after a camera's motion: uint8 of their shape."""
+    shape = old.shape[0] // texels, old.shape[1] // texels
+    down, across = (a * y + (b * x + c) for a, b, c in camera.sources(*shape, texels))
+    return texels_at(old, down, across)
+
+
+def texels_at(picture: Luma, down: Places, across: Places) -> Luma:
+    """A picture between its texels, bilinear; beyond its edge the edge goes on."""
+    one = 1 << FRACTION_BITS
+    y, x = (np.floor(place * one + 0.5).astype(np.int64) for place in (down, across))
+    fy, fx = y & (one - 1), x & (one - 1)
+    (top, bottom), (left, right) = (
+        [np.clip((place >> FRACTION_BITS) + step, 0, size - 1) for step in (0, 1)]
+        for place, size in zip((y, x), picture.shape, strict=True)
+    )
+    values = picture.astype(np.int64)
+    above = values[top, left] * (one - fx) + values[top, right] * fx
+    below = values[bottom, left] * (one - fx) + values[bottom, right] * fx
+    half = 1 << (2 * FRACTION_BITS - 1)
+    return ((above * (one - fy) + below * fy + half) >> (2 * FRACTION_BITS)).astype(np.uint8)

@@ -10,7 +10,7 @@ import pytest
 from arr_coc.types import FramePlanes, FrameStamp, TileGrid, TileMotion
 from arr_coc.video.camera_motion import fit_camera
 from arr_coc.video.texture_updater import TextureOptions, TextureUpdate, TextureUpdater
-from arr_coc.video.tile_motion import TileMotionEstimator
+from arr_coc.video.tile_motion import ReferenceMotion
 from tests.support.camera_moves import (
     COLS,
     HEIGHT,
@@ -152,7 +152,7 @@ def test_frames_of_any_size(size: tuple[int, int]) -> None:
     small = rng.integers(0, 256, (height // 8 + 1, width // 8 + 3), dtype=np.uint8)
     wide = cv2.resize(small, (width + 16, height), interpolation=cv2.INTER_NEAREST)
     grid = TileGrid.of(height, width)
-    estimator = TileMotionEstimator(grid)
+    estimator = ReferenceMotion(grid)
     frames = [FramePlanes("gray", (np.ascontiguousarray(wide[:, x : x + width]),)) for x in (0, 8)]
     found = estimator.estimate(frames[0], frames[1], np.ones(grid.shape, bool))
     if min(size) > 60:

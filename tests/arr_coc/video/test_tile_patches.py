@@ -8,13 +8,16 @@ import pytest
 
 from arr_coc.types import TILE_PX
 from arr_coc.video.camera_motion import CameraMotion
-from arr_coc.video.tile_patches import Luma, TilePair
+from arr_coc.video.tile_patches import NOT_COMPARED, Luma, TilePair, texels_at
 from tests.support.camera_moves import Picture, clutter, document
 
 TEXELS = 8
 TEXEL_PX = TILE_PX // TEXELS
 ROWS, COLS = 10, 14
-INNER = slice(2, -2), slice(2, -2)
+INNER = np.zeros((ROWS, COLS), bool)
+INNER[2:-2, 2:-2] = True
+INNER = INNER.ravel()
+EVERYWHERE = np.arange(ROWS * COLS)
 
 
 def small(wide: Picture, right_px: int, down_px: int = 0) -> Luma:
@@ -27,10 +30,10 @@ def small(wide: Picture, right_px: int, down_px: int = 0) -> Luma:
 @pytest.mark.parametrize("draw", [clutter, document])
 def test_what_explains_a_picture_is_told_from_what_does_not(draw: type[clutter]) -> None:  # type: ignore[valid-type]
     wide = draw(1)
-    pair = TilePair(small(wide, 0), small(wide, 40), TEXELS)
+    pair = TilePair(small(wide, 0), small(wide, 40), TEXELS, EVERYWHERE)
     still = pair.still()
-    right, _ = pair.with_camera(CameraMotion.shift(0, -40))
-    wrong, _ = pair.with_camera(CameraMotion.shift(0, -24))
+    right = pair.with_camera(CameraMotion.shift(0, -40))
+    wrong = pair.with_camera(CameraMotion.shift(0, -24))
     assert pair.explained(right.left, still.left)[INNER].mean() > 0.95
     assert pair.explained(wrong.left, still.left)[INNER].mean() < 0.3
     assert pair.explained(still.left, still.left)[INNER].mean() < 0.3
@@ -42,23 +45,24 @@ def test_what_explains_a_picture_is_told_from_what_does_not(draw: type[clutter])
 )
 def test_tiles_that_move_each_by_itself_move_as_with_the_camera(camera: CameraMotion) -> None:
     wide = clutter(2)
-    pair = TilePair(small(wide, 0), small(wide, 8), TEXELS)
-    together, _ = pair.with_camera(camera)
-    where = np.zeros((ROWS, COLS), bool)
-    where[3:6, 4:9] = True
+    pair = TilePair(small(wide, 0), small(wide, 8), TEXELS, EVERYWHERE)
+    together = pair.with_camera(camera)
+    inside = np.zeros((ROWS, COLS), bool)
+    inside[3:6, 4:9] = True
+    where = inside.ravel()
     alone = pair.each(together.dy_px, together.dx_px, where)
-    assert np.isinf(alone.left[~where]).all()
+    assert (alone.apart[~where] == NOT_COMPARED).all()
     assert alone.left[where] == pytest.approx(together.left[where], abs=2.5)
     better = pair.still().or_better(alone)
     assert (better.left[~where] == pair.still().left[~where]).all()
     assert (better.left <= pair.still().left).all()
     kept = better.dx_px != 0
-    assert (better.patches[kept.ravel()] == alone.patches[kept.ravel()]).all()
+    assert (better.patches[kept] == alone.patches[kept]).all()
 
 
 def test_the_rest_within_a_texel_is_registered() -> None:
     wide = clutter(3)
-    pair = TilePair(small(wide, 0), small(wide, 2, 1), TEXELS)
+    pair = TilePair(small(wide, 0), small(wide, 2, 1), TEXELS, EVERYWHERE)
     dy, dx = pair.rest(pair.still().patches)
     told = pair.structure()[INNER] > 0.5
     assert np.median(dx[INNER][told]) == pytest.approx(-2, abs=0.4)
@@ -72,6 +76,26 @@ def test_a_plain_tile_and_one_edge_have_no_structure_in_two_directions() -> None
     edge[:, TEXELS // 2 :] = 200
     corner = edge.copy()
     corner[: TEXELS // 2] = 40
-    found = [float(TilePair(picture, picture, TEXELS).structure()[0, 0]) for picture in (plain, edge, corner)]
+    found = [
+        float(TilePair(picture, picture, TEXELS, np.arange(1)).structure()[0]) for picture in (plain, edge, corner)
+    ]
     assert max(found[:2]) < 0.1
     assert found[2] > 0.9
+
+
+def test_texels_are_read_in_between_and_beyond_the_edge() -> None:
+    picture = np.array([[0, 100], [200, 40]], np.uint8)
+    down, across = np.array([0, 0, 0.5, 1, -7.3, 40]), np.array([0, 0.25, 0.5, 9, 0.25, -40])
+    assert texels_at(picture, down, across).tolist() == [0, 25, 85, 40, 25, 200]
+
+
+def test_some_tiles_are_compared_as_all_of_them_are() -> None:
+    wide = clutter(4)
+    old, new = small(wide, 0), small(wide, 5)
+    some = np.array([17, 40, 41, 139])
+    every, few = TilePair(old, new, TEXELS, EVERYWHERE), TilePair(old, new, TEXELS, some)
+    camera = CameraMotion.shift(1.5, -5.0)
+    assert (few.structure() == every.structure()[some]).all()
+    assert (few.with_camera(camera).patches == every.with_camera(camera).patches[some]).all()
+    rests = few.rest(few.still().patches), every.rest(every.still().patches)
+    assert (rests[0][1] == rests[1][1][some]).all()

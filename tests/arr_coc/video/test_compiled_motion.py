@@ -1,0 +1,253 @@
+"""Motion of tiles by the compiled kernel: that of the reference, to the bit, whatever changed."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from arr_coc.errors import BackendMissing
+from arr_coc.ops import kernels
+from arr_coc.ops.kernels import REMEDY, SETTING
+from arr_coc.types import CodedMotion, FramePlanes, Layout, TileGrid, TileMotion
+from arr_coc.video import compiled_motion
+from arr_coc.video.compiled_motion import (
+    VERSION,
+    CompiledMotion,
+    kernel_or_none,
+    kernel_path,
+    load_kernel,
+    motion_estimator,
+)
+from arr_coc.video.tile_motion import MotionEstimate, ReferenceMotion, TileMotionEstimator
+from tests.support.camera_moves import Picture, clutter, document
+
+needs_kernel = pytest.mark.skipif(
+    not kernel_path().is_file() and os.environ.get("CI") != "true", reason="the compiled kernel of motion was not built"
+)
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """What a codec might say: some motion of most tiles, over `frames` frames."""
+
+    dy: float
+    dx: float
+    frames: int
+    seed: int
+
+    def over(self, grid: TileGrid) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None:
+        rng = np.random.default_rng(self.seed)
+        motion = np.multiply.outer(np.float32([self.dy, self.dx]) * self.frames, np.ones(grid.shape, np.float32))
+        motion[:, rng.random(grid.shape) < 0.3] = np.nan
+        return (motion[0], motion[1]) if self.seed % 4 else None
+
+
+@dataclass(frozen=True)
+class Step:
+    """A frame: how the camera and a thing before it moved, which part is new, and what becomes of the estimate."""
+
+    camera: str
+    thing_px: tuple[int, int]
+    new_things: int
+    noise: float
+    kept: str
+    coded: bool
+
+
+STEPS = st.builds(
+    Step,
+    st.sampled_from(["still", "still", "pan", "zoom", "turn", "cut"]),
+    st.tuples(st.integers(-40, 40), st.integers(-40, 40)),
+    st.sampled_from([0, 0, 1, 3, 9]),
+    st.sampled_from([0.0, 0.0, 2.0, 9.0]),
+    st.sampled_from(["yes", "yes", "yes", "dropped", "uncompared"]),
+    st.booleans(),
+)
+
+
+def filmed(wide: Picture, size: tuple[int, int], steps: list[Step], rng: np.random.Generator) -> Iterator[Picture]:
+    """The picture of each step."""
+    height, width = size
+    thing = clutter(int(rng.integers(99)), 96, 128)
+    place, matrix = np.array([height // 3, width // 3]), np.eye(3)
+    for step in steps:
+        change = np.eye(3)
+        if step.camera == "pan":
+            change[:2, 2] = rng.integers(-24, 25, 2)
+        elif step.camera == "zoom":
+            change[0, 0] = change[1, 1] = rng.uniform(0.97, 1.03)
+        elif step.camera == "turn":
+            change[:2] = cv2.getRotationMatrix2D((width / 2, height / 2), rng.uniform(-3, 3), 1)
+        elif step.camera == "cut":
+            wide = wide[::-1, ::-1]
+        matrix = change @ matrix
+        shown = cv2.warpAffine(wide, matrix[:2], (width, height), borderMode=cv2.BORDER_REFLECT_101)
+        place = place + step.thing_px
+        top, left = np.clip(place, 0, None)
+        part = shown[top : top + 96, left : left + 128]
+        part[:] = thing[: part.shape[0], : part.shape[1]]
+        for _ in range(step.new_things):
+            top, left = (int(rng.integers(size_px)) for size_px in (height, width))
+            part = shown[top : top + 20, left : left + 40]
+            part[:] = rng.integers(0, 256, part.shape)
+        if step.noise:
+            shown = np.clip(shown + rng.normal(0, step.noise, shown.shape), 0, 255).astype(np.uint8)
+        yield np.asarray(shown, np.uint8)
+
+
+def planes_of(picture: Picture, layout: Layout, coded: CodedMotion | None = None) -> FramePlanes:
+    """Planes whose rows have gaps, as a decoder's have."""
+    height, width = picture.shape
+    roomy = np.zeros((height, width + 13), np.uint8)
+    roomy[:, :width] = picture
+    if layout == "rgb":
+        return FramePlanes("rgb", (np.stack([picture, 255 - picture, picture[::-1]], axis=2),), coded_motion=coded)
+    chroma = np.full((-(-height // 2), -(-width // 2)), 128, np.uint8)
+    rows = (roomy[:, :width],)
+    return FramePlanes(layout, rows if layout == "gray" else (*rows, chroma, chroma), coded_motion=coded)
+
+
+def changed(held: FramePlanes, planes: FramePlanes, grid: TileGrid) -> Mask:
+    """Tiles that differ clearly."""
+    delta = cv2.absdiff(planes.planes[0], held.planes[0]).reshape(grid.height_px, grid.width_px, -1).max(axis=2)
+    edges = 0, grid.padded_height_px - grid.height_px, 0, grid.padded_width_px - grid.width_px
+    tiles = cv2.copyMakeBorder(delta, *edges, cv2.BORDER_REPLICATE).reshape(grid.rows, 32, grid.cols, 32)
+    return np.asarray(tiles.max(axis=(1, 3)) > 12)
+
+
+def assert_same(one: MotionEstimate, other: MotionEstimate) -> None:
+    assert one.camera_moved == other.camera_moved
+    assert (one.motion is None) == (other.motion is None)
+    if one.motion is not None and other.motion is not None:
+        for name in TileMotion.__slots__:
+            np.testing.assert_array_equal(getattr(one.motion, name), getattr(other.motion, name), name)
+
+
+def follow(estimators: list[TileMotionEstimator], pictures: list[Picture], steps: list[Step], layout: Layout) -> int:
+    """Compare what the estimators say of each frame; returns how often something moved."""
+    moved = 0
+    held = planes_of(pictures[0], layout)
+    for index, (picture, step) in enumerate(zip(pictures[1:], steps[1:], strict=True)):
+        coded = Vectors(-step.thing_px[0], step.thing_px[1], index % 3 + 1, index) if step.coded else None
+        planes = planes_of(picture, layout, coded)
+        dirty = changed(held, planes, estimators[0].grid)
+        if not dirty.any():
+            continue
+        one, other = (estimator.estimate(held, planes, dirty) for estimator in estimators)
+        assert_same(one, other)
+        moved += one.motion is not None
+        if step.kept != "dropped":
+            held = replace(planes, coded_motion=None)
+            for estimator in estimators:
+                estimator.keep(step.kept == "yes")
+    return moved
+
+
+def estimators_of(grid: TileGrid, layout: Layout) -> list[TileMotionEstimator]:
+    return [ReferenceMotion(grid), CompiledMotion(load_kernel(kernel_path()), grid, layout)]
+
+
+@needs_kernel
+@settings(max_examples=60, deadline=None)
+@given(
+    size=st.sampled_from([(256, 320), (270, 490), (224, 1000), (130, 2000), (65, 33), (200, 320), (1, 1), (3, 4000)]),
+    layout=st.sampled_from(["yuv", "gray", "rgb"]),
+    draw=st.sampled_from([clutter, document]),
+    steps=st.lists(STEPS, min_size=3, max_size=8),
+    seed=st.integers(0, 1000),
+)
+@example(size=(448, 640), layout="gray", draw=clutter, steps=[Step("turn", (0, 8), 0, 0.0, "yes", False)] * 6, seed=3)
+@example(size=(448, 640), layout="yuv", draw=document, steps=[Step("still", (9, 5), 3, 2.0, "yes", True)] * 6, seed=4)
+def test_the_same_motion(
+    size: tuple[int, int],
+    layout: Layout,
+    draw: type[clutter],
+    steps: list[Step],
+    seed: int,  # type: ignore[valid-type]
+) -> None:
+    rng = np.random.default_rng(seed)
+    pictures = list(filmed(draw(seed, size[0] + 99, size[1] + 99), size, steps, rng))
+    follow(estimators_of(TileGrid.of(*size), layout), pictures, steps, layout)
+
+
+@needs_kernel
+@pytest.mark.parametrize("camera", ["still", "pan", "zoom", "turn"])
+def test_the_same_motion_of_a_large_frame(camera: str) -> None:
+    steps = [Step(camera, (4, 9), 1, 0.0, "yes", index == 3) for index in range(5)]
+    size = 1080, 1920
+    pictures = list(filmed(clutter(1, 1200, 2000), size, steps, np.random.default_rng(5)))
+    assert follow(estimators_of(TileGrid.of(*size), "gray"), pictures, steps, "gray") == 4
+
+
+@needs_kernel
+def test_an_estimate_does_not_change_what_follows() -> None:
+    """A frame that is compared and then replaced leaves no trace."""
+    steps = [Step("still", (0, 6), 0, 0.0, "yes", False)] * 3
+    size = 448, 640
+    first, second, third = filmed(clutter(2), size, steps, np.random.default_rng(6))
+    grid = TileGrid.of(*size)
+    held, newer = (planes_of(picture, "gray") for picture in (first, third))
+    once, twice = (CompiledMotion(load_kernel(kernel_path()), grid, "gray") for _ in range(2))
+    dirty = changed(held, newer, grid)
+    twice.estimate(held, planes_of(255 - second, "gray"), np.ones(grid.shape, bool))
+    assert_same(once.estimate(held, newer, dirty), twice.estimate(held, newer, dirty))
+
+
+def test_without_a_kernel_the_reference_is_used_and_that_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = TileGrid.of(64, 64)
+    monkeypatch.setenv(SETTING, "reference")
+    assert isinstance(motion_estimator(grid, "gray"), ReferenceMotion)
+    monkeypatch.delenv(SETTING)
+    monkeypatch.setattr(compiled_motion, "kernel_path", lambda: tmp_path / "none.so")
+    kernels._say_once.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        assert isinstance(motion_estimator(grid, "gray"), ReferenceMotion)
+        assert kernel_or_none() is None
+    assert caplog.text.count("the compiled kernel of motion was not built") == 1
+    assert "motion is followed more slowly than it could be" in caplog.text
+    monkeypatch.setenv(SETTING, "compiled")
+    with pytest.raises(BackendMissing, match="not built"):
+        motion_estimator(grid, "gray")
+
+
+class _OtherKernel:
+    """Stands for a kernel that was loaded."""
+
+    def __init__(self, version: int) -> None:
+        self.motion_version = lambda: version
+        self.motion_set = _Function()
+
+
+class _Function:
+    restype: object = None
+
+    def __call__(self) -> bytes:
+        return b"any"
+
+
+def test_a_kernel_of_no_use_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "motion.so"
+    path.write_bytes(b"no library")
+    with pytest.raises(BackendMissing) as told:
+        load_kernel(path)
+    assert "cannot be loaded" in str(told.value)
+    assert REMEDY in str(told.value)
+    other = tmp_path / "other.so"
+    other.touch()
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: _OtherKernel(VERSION + 1))
+    with pytest.raises(BackendMissing, match=f"has version {VERSION + 1}, not {VERSION}"):
+        load_kernel(other)
