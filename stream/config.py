@@ -257,6 +257,9 @@ class NetworkConfig(Section):
     """Allow TCP without keys beyond this machine: anybody who reaches the port can read and speak."""
 
 
+HeatmapLayer = Literal["information", "perspective", "participation", "now", "relevance", "entropy", "motion"]
+
+
 class OutputConfig(Section):
     """Files and sockets that text and pictures go to."""
 
@@ -264,6 +267,10 @@ class OutputConfig(Section):
     """Caption files; the suffix chooses the format (.vtt, .srt, .jsonl). `-` is JSON lines on standard output."""
     heatmap: str | None = None
     """A video with the allocation drawn over the frames (.mp4), or a picture of the last frame (.png)."""
+    heatmap_layers: tuple[HeatmapLayer, ...] = Field(default=(), strict=False, examples=['["information", "motion"]'])
+    """Maps that the heat map shows below the frame, each in a picture of its own: `information`, `perspective` and
+    `participation` (the scores, with their weights), `now` (this frame's relevance), `relevance` (blended over time),
+    `entropy`, `motion`."""
     why: str | None = None
     """Reasons for each token of each frame that was answered about (.jsonl)."""
     record: str | None = Field(default=None, min_length=1)

@@ -14,17 +14,41 @@ from arr_coc.types import FramePlanes
 
 
 @dataclass(frozen=True, slots=True)
+class LabelledBox:
+    """Where a thing really is: a box in parts of the picture's width and height."""
+
+    label: str
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+@dataclass(frozen=True, slots=True)
+class MapLayer:
+    """A map beside an allocation: `values` float32 [rows, cols], 0 or more; `weight` of a score in the balance, None
+    for others."""
+
+    name: str
+    values: npt.NDArray[np.float32]
+    weight: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AllocationOverlay:
     """One frame and its allocation.
 
     `image` uint8 RGB [H, W, 3], without padding; `regions` int [K, 3] (shape, row, col) on the tile grid, of which the
-    first `overview` are an overview of the whole frame; `relevance` float [rows, cols] in [0, 1].
+    first `overview` are an overview of the whole frame; `relevance` float [rows, cols] in [0, 1]. `layers` are shown
+    below it, `boxes` over it.
     """
 
     image: npt.NDArray[np.uint8]
     regions: npt.NDArray[np.integer]
     relevance: npt.NDArray[np.floating]
     overview: int = 0
+    layers: tuple[MapLayer, ...] = ()
+    boxes: tuple[LabelledBox, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

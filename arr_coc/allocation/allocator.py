@@ -24,6 +24,7 @@ from arr_coc.allocation.attending import (
 from arr_coc.allocation.compiled_maps import CompiledMaps, maps_or_none
 from arr_coc.allocation.glance import EVERY_S, GlanceOptions, GlancePolicy
 from arr_coc.allocation.history import HistoryTracker
+from arr_coc.allocation.inspection import AllocationMaps
 from arr_coc.allocation.temporal import (
     TAU_MS,
     ExplorationTracker,
@@ -476,11 +477,17 @@ class StreamAllocator:
         self._since_answer, self._since_look = ChangeMeter(self._maps), ChangeMeter(self._maps, keep_vanished=True)
         self._change = 1.0
         self._shown_texture: TextureArray | None = None
+        self._scored_texture: TextureArray | None = None
         self._appearance = np.zeros((0, 0, 0), np.float32)
         self._prior: npt.NDArray[np.float32] | None = None
         self._realised: RelevanceMaps
         self._lines: npt.NDArray[np.float32] | None = None
         self._warned = False
+
+    @property
+    def question(self) -> str:
+        """The question, as text; empty before there is one."""
+        return "" if self._query is None else self._query.text
 
     def set_query(self, query: QueryEmbedding) -> None:
         """Ask another question: what answers to the old one taught is forgotten. The same one again changes nothing, as
@@ -624,6 +631,7 @@ class StreamAllocator:
         if state.history is not None:
             question = self._relevance.question
             texture = state.history.fill(texture, stamp.media_ns, appearance, self._prior, question)
+        self._scored_texture = texture
         self._realised = self._relevance.compute(texture, self._prior)
 
     def _plan(
@@ -689,6 +697,33 @@ class StreamAllocator:
             change_since_look=frame.change_since_look,
             glance_tokens=frame.glance_tokens,
         )
+
+    def inspect(self, stamp: FrameStamp) -> AllocationMaps | None:
+        """Return copies of the maps that a frame was allocated from; None unless it is the newest one."""
+        texture, frame = self._scored_texture, self._last
+        if texture is None or frame is None or frame.stamp != stamp:
+            return None
+        return AllocationMaps(
+            profile=self._channels,
+            channels=texture.channels.numpy(force=True).copy(),
+            entropy=texture.entropy.numpy(force=True).copy(),
+            scores=self._realised.scores.numpy().copy(),
+            weights=self._realised.weights.numpy().copy(),
+            own=self._realised.relevance.numpy().copy(),
+            blended=self._held.copy(),
+            prior=None if self._prior is None else self._prior.copy(),
+            staleness=None if self._staleness is None else self._staleness.copy(),
+        )
+
+    def sibling(self) -> StreamAllocator:
+        """Return another allocator with the same options, weights and question, which knows nothing of this stream.
+
+        For another thread, too.
+        """
+        made = StreamAllocator(replace(self.options, on_device=False), self._relevance.copy_of_realiser())
+        if self._query is not None:
+            made.set_query(self._query)
+        return made
 
     def _state_of(self, epoch: int, frame_index: int) -> _EpochState:
         if self._state is None or self._state.epoch != epoch:

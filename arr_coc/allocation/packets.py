@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.allocation.allocator import FrameAllocation, PlannedFrame
+from arr_coc.allocation.inspection import SCORES
 from arr_coc.allocation.on_device.allocator import DeviceFrameAllocation
 from arr_coc.errors import BudgetError, counted
 from arr_coc.ops.regions import level_count, overview_regions, region_mean
@@ -107,10 +108,6 @@ def all_tokens(view: TextureView) -> FrameAllocation:
         change_since=1.0,
         strategy="all",
     )
-
-
-SCORES = ("information", "perspective", "participation")
-"""The three ways of knowing, in the order of `FrameAllocation.scores`."""
 
 
 def weights_of(frame: FrameAllocation) -> dict[str, float]:

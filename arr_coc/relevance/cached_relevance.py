@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 
 import numpy as np
@@ -32,6 +33,10 @@ class CachedRelevance:
         self._texture: TextureArray | None = None
         self._prior: npt.NDArray[np.float32] | None = None
         self._realised: RelevanceMaps | None = None
+
+    def copy_of_realiser(self) -> RelevanceRealiser:
+        """Return a copy of the realiser in host memory."""
+        return copy.deepcopy(self._realiser).cpu()
 
     def set_query(self, query: QueryEmbedding) -> None:
         """Ask another question; only learned parts that know its model's embeddings hear it."""

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from arr_coc.errors import ProfileError
-from arr_coc.types import TILE_PX
+from arr_coc.types import EMBEDDING_COMPONENTS, TILE_PX
 
 Profile = Literal["core13", "full40", "full40+text"]
 PROFILES: tuple[str, ...] = get_args(Profile)
@@ -31,6 +31,33 @@ LUMA_SIDE = TILE_PX >> 1
 
 CLUSTER_START = np.array([[64, 64, 64], [192, 192, 192], [192, 104, 64], [64, 104, 192]], np.float32)
 CLUSTER_STEPS = 4
+
+
+_COMMON_NAMES = ("red", "green", "blue", "row", "column")
+
+CORE_NAMES = (
+    *_COMMON_NAMES,
+    *("gradient across", "gradient down", "edges"),
+    *("saliency of intensity", "saliency of red-green", "saliency of blue-yellow"),
+    *("colour variance", "distance to clusters"),
+)
+FULL_NAMES = (
+    *_COMMON_NAMES,
+    *("eccentricity", "edges", "smoothness", "Laplacian", "low-pass", "motion", "saliency", "distance to edges"),
+    *("cluster border", "cluster size", "cluster contrast", "text"),
+    *(f"embedding {number}" for number in range(1, EMBEDDING_COMPONENTS + 1)),
+    *("resemblance to the question", "relevance before", "confidence of that", "time unchanged"),
+    *("attention of the last answer", "mean attention", "trust in attention"),
+)
+"""Names of the channels, in their order."""
+
+SIGNED_NAMES = frozenset({"gradient across", "gradient down", "resemblance to the question", *FULL_NAMES[17:33]})
+"""Channels in [-1, 1]; the others are in [0, 1]."""
+
+
+def channel_names(profile: str) -> tuple[str, ...]:
+    """Names of a profile's channels, in their order. Raises ProfileError where there is none of that name."""
+    return CORE_NAMES if channel_count(profile) == CORE else FULL_NAMES
 
 
 def channel_count(profile: str) -> int:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from arr_coc.allocation.packets import SCORES
+from arr_coc.allocation.inspection import SCORES
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.relevance.balancing import AdaptiveTensionBalancer

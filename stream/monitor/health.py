@@ -31,6 +31,7 @@ from stream.events import (
 from stream.media import AllocationOverlay
 from stream.monitor.schema import StatsMessage, StatusMessage
 from stream.monitor.statistics import RunStatistics, resident_bytes
+from stream.protocol.pictures import PictureEndpoints
 from stream.sources import SourceInfo
 from stream.sources.fit import FrameFitter
 from stream.untrusted import QUERY_LIMIT_CHARS
@@ -54,7 +55,7 @@ class RunHandle(Protocol):
     def source_info(self) -> SourceInfo: ...
 
     @property
-    def picture_endpoint(self) -> str | None: ...
+    def picture_endpoints(self) -> PictureEndpoints: ...
 
     def run(self) -> Iterator[Event]: ...
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -22,6 +23,10 @@ from arr_coc.errors import counted
 from arr_coc.types import LEVELS
 from stream.errors import TransportError
 from stream.events import FrameMap
+from stream.protocol.inspection import InspectedFrame, InspectionRequest
+
+if TYPE_CHECKING:
+    from arr_coc.allocation.allocator import StreamAllocator
 
 KIND = ord("P")
 JPEG = 0
@@ -31,10 +36,25 @@ REQUEST_SIZES = 4
 """Sizes of one frame that may be wanted at once; each is encoded."""
 
 
-class PictureRequest(msgspec.Struct, frozen=True):
-    """Request for a picture of the next frame in each of these greatest widths, in pixels."""
+class PictureEndpoints(msgspec.Struct, frozen=True):
+    """Addresses at which the frame process asks for requests: of the live `page`, its `microscope`, and a `heatmap`
+    that is drawn while frames go on. None where nobody looks."""
 
-    widths: tuple[int, ...]
+    page: str | None = None
+    microscope: str | None = None
+    heatmap: str | None = None
+
+
+INSPECTION = 0
+"""Key of an inspection among the pictures of a reply, which are by their widths. That of a picture that is no frame
+has the picture's number, below 0."""
+
+
+class PictureRequest(msgspec.Struct, frozen=True):
+    """Request for a picture of the next frame in each of these greatest widths, in pixels, and for an inspection."""
+
+    widths: tuple[int, ...] = ()
+    inspect: InspectionRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +62,7 @@ class ViewedFrame:
     """A frame that somebody wants to see: `images` uint8 RGB [H, W, 3] by mipmap level, without padding, and its map.
 
     `capture_ns` is monotonic, `media_ns` media time; `tokens` are the visual tokens of the frame, `levels` the level
-    for each width that was asked for.
+    for each width that was asked for, `inspected` what was asked for beside the pictures.
     """
 
     frame_index: int
@@ -52,6 +72,7 @@ class ViewedFrame:
     map: FrameMap
     images: dict[int, npt.NDArray[np.uint8]]
     levels: dict[int, int]
+    inspected: InspectedFrame | None = None
 
 
 def level_for(width_px: int, greatest_px: int) -> int:
@@ -68,23 +89,25 @@ class PictureExchange:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._widths: tuple[int, ...] = ()
+        self._request: PictureRequest | None = None
         self._frame: ViewedFrame | None = None
+        self.make_allocator: Callable[[], StreamAllocator] | None = None
+        """Makes an allocator like the stage's, for other pictures; None until the stage has one."""
 
     @property
-    def widths(self) -> tuple[int, ...]:
-        """Widths in which the next frame is wanted; none where nobody wants it."""
-        return self._widths
+    def request(self) -> PictureRequest | None:
+        """Return how the next frame is wanted; None where nobody wants it."""
+        return self._request
 
-    def want(self, widths: tuple[int, ...]) -> None:
+    def want(self, request: PictureRequest) -> None:
         """Ask for the next frame."""
         with self._changed:
-            self._widths = widths[:REQUEST_SIZES]
+            self._request = PictureRequest(request.widths[:REQUEST_SIZES], request.inspect)
 
     def put(self, frame: ViewedFrame) -> None:
         """Leave a frame, in place of one that nobody has taken."""
         with self._changed:
-            self._frame, self._widths = frame, ()
+            self._frame, self._request = frame, None
             self._changed.notify()
 
     def take(self, timeout_s: float) -> ViewedFrame | None:

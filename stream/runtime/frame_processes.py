@@ -11,6 +11,7 @@ from stream.answer.triggers import NO_YES_OR_NO
 from stream.clock import Clock
 from stream.config import CaptureConfig, Config
 from stream.events import STORE_LOST, Event, EventRebaser, Notice, QueryChanged, YesNoResult
+from stream.protocol.pictures import PictureEndpoints
 from stream.runtime.answer_worker import AnswerWorker
 from stream.runtime.child import ChildProcess
 from stream.runtime.fork_server import ForkServer
@@ -111,7 +112,7 @@ class FrameWorkers:
         model_loader: str,
         reports_to: str,
         directory: SocketDirectory,
-        pictures_to: str | None = None,
+        pictures_to: PictureEndpoints | None = None,
         forks: ForkServer | None = None,
     ) -> None:
         self._forks = forks
@@ -120,7 +121,7 @@ class FrameWorkers:
         self._model_loader = model_loader
         self._reports_to = reports_to
         self._directory = directory
-        self._pictures_to = pictures_to
+        self._pictures_to = pictures_to or PictureEndpoints()
         self._spare: ChildProcess | None = None
 
     def start(self) -> ChildProcess:

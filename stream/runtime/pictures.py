@@ -6,17 +6,36 @@ import logging
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
+from arr_coc.allocation.allocator import StreamAllocator
+from arr_coc.errors import ArrCocError
+from arr_coc.types import FramePlanes, FrameStamp
+from arr_coc.video.texture_updater import TextureOptions, TextureUpdater
+from stream.control import describe
 from stream.errors import TransportError
-from stream.protocol.pictures import PictureExchange, ViewedFrame, pack_picture
+from stream.protocol.inspection import (
+    InspectedFrame,
+    PictureToInspect,
+    inspected_frame,
+    pack_failure,
+    pack_inspection,
+)
+from stream.protocol.pictures import INSPECTION, PictureExchange, ViewedFrame, pack_picture
 from stream.transport import Transport
 
 QUALITY = 75
 """JPEG quality: text of 12 pixels stays readable, and a frame of 720p has some 75 kB."""
+
+FINE_QUALITY = 90
+"""JPEG quality of what is looked at closely."""
+
+EXACT_LEVEL = 3
+"""From this mipmap level on texels are seen one by one, so pictures are PNG."""
 
 WAIT_MS = 50
 """Longest single wait for a request."""
@@ -55,8 +74,11 @@ class PictureThread:
             while not self._stop.is_set():
                 try:
                     request = sender.receive(0 if wanted else WAIT_MS)
-                    if request is not None:
-                        self.exchange.want(request.widths)
+                    if request is not None and request.inspect is not None and request.inspect.picture is not None:
+                        picture = request.inspect.picture
+                        sender.send([(-picture.number, self._inspected(picture, request.inspect.levels))])
+                    elif request is not None:
+                        self.exchange.want(request)
                         wanted = True
                     frame = self.exchange.take(FRAME_WAIT_S) if wanted else None
                     if frame is not None:
@@ -66,18 +88,63 @@ class PictureThread:
                     log.warning("a picture for viewers failed: %s", error)
 
     def _encoded(self, frame: ViewedFrame) -> list[tuple[int, bytes]]:
-        """Return the picture message for each width; two widths of one level share theirs."""
+        """Return the picture message for each width, of which two of one level share theirs; and the inspection."""
         unix_ns = frame.capture_ns + time.time_ns() - time.monotonic_ns()
         packed = {
-            level: pack_picture(frame, level, encode_jpeg(image), unix_ns, self._first_frame)
-            for level, image in frame.images.items()
+            level: pack_picture(frame, level, encode_jpeg(frame.images[level]), unix_ns, self._first_frame)
+            for level in set(frame.levels.values())
         }
-        return [(width, packed[level]) for width, level in frame.levels.items()]
+        made = [(width, packed[level]) for width, level in frame.levels.items()]
+        if frame.inspected is not None:
+            made.append((INSPECTION, encode_inspection(frame.inspected, unix_ns, self._first_frame)))
+        return made
+
+    def _inspected(self, picture: PictureToInspect, levels: tuple[int, ...]) -> bytes:
+        """Return the inspection of a picture that is no frame, or why there is none."""
+        if self.exchange.make_allocator is None:
+            return pack_failure("the model is still loading; try again in a moment")
+        try:
+            return encode_inspection(inspect_picture(self.exchange.make_allocator(), picture, levels))
+        except (ArrCocError, ValueError, cv2.error) as error:
+            log.debug("a picture could not be inspected", exc_info=True)
+            return pack_failure(f"the picture cannot be inspected: {describe(error)}")
 
 
-def encode_jpeg(image: npt.NDArray[np.uint8]) -> bytes:
+def inspect_picture(allocator: StreamAllocator, picture: PictureToInspect, levels: tuple[int, ...]) -> InspectedFrame:
+    """Return all that may be seen of a picture's allocation by an `allocator` that has seen nothing yet.
+
+    Raises ArrCocError, and ValueError where the bytes are not those of such a picture.
+    """
+    pixels = np.frombuffer(picture.pixels, np.uint8).reshape(picture.height, picture.width, 3)
+    stamp = FrameStamp(0, 0, 0)
+    with closing(TextureUpdater(TextureOptions(backend="cpu"))) as texture:
+        texture.process(FramePlanes("rgb", (pixels,)), stamp)
+        with texture.lease() as view:
+            frame = allocator.allocate(view)
+            return inspected_frame(view, frame, levels, allocator.inspect(view.stamp), query=allocator.question)
+
+
+def encode_inspection(frame: InspectedFrame, unix_ns: int = 0, first_frame: int = 0) -> bytes:
+    """Return the message of an inspection; the times are 0 for a picture that is no frame."""
+    pictures = {
+        level: ("image/jpeg", encode_jpeg(image, FINE_QUALITY)) if level < EXACT_LEVEL else ("image/png", _png(image))
+        for level, image in frame.images.items()
+    }
+    times = {"capture_unix_ms": unix_ns / 1e6, "media_s": frame.media_ns / 1e9} if unix_ns else {}
+    return pack_inspection(replace(frame, frame_index=frame.frame_index + first_frame), pictures, **times)
+
+
+def encode_jpeg(image: npt.NDArray[np.uint8], quality: int = QUALITY) -> bytes:
     """Return uint8 RGB [H, W, 3] as JPEG. Raises cv2.error where it cannot be encoded."""
-    works, data = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
+    return _written(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])
+
+
+def _png(image: npt.NDArray[np.uint8]) -> bytes:
+    return _written(".png", image, [])
+
+
+def _written(suffix: str, image: npt.NDArray[np.uint8], options: list[int]) -> bytes:
+    works, data = cv2.imencode(suffix, cv2.cvtColor(image, cv2.COLOR_RGB2BGR), options)
     if not works:
-        raise cv2.error("no JPEG encoder")
+        raise cv2.error(f"no encoder for {suffix}")
     return data.tobytes()

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import cv2
 import torch
+from msgspec import structs
 
 from arr_coc.errors import DeviceLost
 from arr_coc.ops.backends import probe_backend
@@ -30,7 +31,7 @@ from stream.events import Event, FrameReady, Glance, Notice, Restarted, Summary,
 from stream.media import AllocationOverlay
 from stream.protocol.buffers import SlotTable
 from stream.protocol.device_pixels import IpcPixelSender, LocalPixels
-from stream.protocol.pictures import PictureExchange
+from stream.protocol.pictures import PictureEndpoints, PictureExchange
 from stream.recording.identity import answer_provenance
 from stream.recording.journal import Journal
 from stream.recording.recorder import LinkRecorder, Recorder
@@ -39,13 +40,13 @@ from stream.runtime.child import ProcessSupervisor
 from stream.runtime.pacing import short_pauses
 from stream.runtime.pictures import PictureThread
 from stream.runtime.plan import RunPlan, texture_interop
-from stream.runtime.run import PICTURES, BaseRun
+from stream.runtime.run import BaseRun, picture_endpoints
 from stream.sources.factory import open_source
 from stream.stages.allocate import AllocateContext, AllocateStage
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, Stage, StageThread
 from stream.stages.capture import CaptureStage
 from stream.stages.texture import TextureStage
-from stream.transport import EventReceiver, Transport, ipc_endpoint, private_directory
+from stream.transport import EventReceiver, Transport, private_directory
 
 POLL_MS = 50
 """Time that the main thread waits for an event before it polls the stages."""
@@ -141,7 +142,7 @@ class Pipeline(BaseRun):
         shared: AnswerWorker | None = None,
         journal: Journal | None = None,
         initial_verdict: bool | None = None,
-        pictures_to: str | None = None,
+        pictures_to: PictureEndpoints | None = None,
         first_frame: int = 0,
     ) -> None:
         super().__init__(config, clock, model_loader)
@@ -149,7 +150,7 @@ class Pipeline(BaseRun):
         self._shared = shared
         self._first_frame = first_frame
         self._store_lost: Notice | None = None
-        self.picture_endpoint = pictures_to
+        self._pictures_to = pictures_to
         store = self._try_store()
         self._source = open_source(config.source, config.capture, self._clock, config.network)
         with ExitStack() as stack:
@@ -260,15 +261,15 @@ class Pipeline(BaseRun):
             pictures = self._start_pictures(stack, transport)
             events = transport.event_receiver(EVENTS)
             try:
-                exchange = None if pictures is None else pictures.exchange
+                exchanges = tuple(thread.exchange for thread in pictures)
                 self._start_frame_stages(
-                    transport, exchange, self._shared_pixels(stack, self._start_answer(stack, transport))
+                    transport, exchanges, self._shared_pixels(stack, self._start_answer(stack, transport))
                 )
                 yield self._received(events)
             finally:
                 ended = self._group.stop()
-                if pictures is not None:
-                    pictures.stop()
+                for thread in pictures:
+                    thread.stop()
                 events.close()
                 self._updater.close()
                 if ended:
@@ -316,13 +317,22 @@ class Pipeline(BaseRun):
         self._group.add_process(ANSWERS, worker.start())
         return worker.endpoint
 
-    def _start_pictures(self, stack: ExitStack, transport: Transport) -> PictureThread | None:
-        """Starts what encodes pictures for viewers, where there may be some."""
-        if self._config.output.web is None:
-            return None
-        if self.picture_endpoint is None:
-            self.picture_endpoint = ipc_endpoint(stack.enter_context(private_directory()), PICTURES)
-        return PictureThread(transport, self.picture_endpoint, self._first_frame)
+    @property
+    def _draws_all(self) -> bool:
+        """Whether a heat map shows every frame, for which allocate waits: of a source that waits for it too."""
+        return self._config.output.heatmap is not None and not self._plan.paced
+
+    def _start_pictures(self, stack: ExitStack, transport: Transport) -> list[PictureThread]:
+        """Starts what encodes pictures for whoever looks at frames that do not wait, where there may be somebody."""
+        output = self._config.output
+        if self._pictures_to is not None:
+            self.picture_endpoints = self._pictures_to
+        elif output.web is not None or output.heatmap is not None:
+            self.picture_endpoints = picture_endpoints(output, stack.enter_context(private_directory()))
+        if self._draws_all:
+            self.picture_endpoints = structs.replace(self.picture_endpoints, heatmap=None)
+        named = structs.astuple(self.picture_endpoints)
+        return [PictureThread(transport, endpoint, self._first_frame) for endpoint in named if endpoint is not None]
 
     def _shared_pixels(self, stack: ExitStack, endpoint: AnswerEndpoint) -> AnswerEndpoint:
         """Returns the endpoint with device memory that it shares with this process, where both may have a device."""
@@ -333,7 +343,7 @@ class Pipeline(BaseRun):
         return replace(endpoint, pixels=pixels)
 
     def _start_frame_stages(
-        self, transport: Transport, pictures: PictureExchange | None, endpoint: AnswerEndpoint
+        self, transport: Transport, pictures: tuple[PictureExchange, ...], endpoint: AnswerEndpoint
     ) -> None:
         plan, control, clock = self._plan, self._control, self._clock
         planes: SlotTable[FramePlanes] = SlotTable(PLANES)
@@ -346,7 +356,7 @@ class Pipeline(BaseRun):
             client=replace(
                 plan.client, supervised=endpoint.supervised, snapshot=endpoint.snapshot, pixels=endpoint.pixels
             ),
-            overlays=self._overlays if self._config.output.heatmap else None,
+            overlays=self._overlays if self._draws_all else None,
             lease=self._updater.lease,
             make_allocator=plan.make_allocator,
             latency=plan.make_latency_controller(),

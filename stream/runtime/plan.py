@@ -193,6 +193,7 @@ def _allocate_policy(config: Config, *, live: bool) -> AllocatePolicy:
         with_maps=config.output.publish is not None,
         with_reasons=config.output.why is not None,
         learns=config.answer.feedback,
+        drawn_layers=config.output.heatmap_layers,
     )
 
 

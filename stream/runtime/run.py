@@ -9,15 +9,31 @@ from contextlib import AbstractContextManager
 from arr_coc.errors import ArrCocError
 from stream.answer.model import QWEN, check_watched, model_name
 from stream.clock import Clock, MonotonicClock
-from stream.config import Config
+from stream.config import Config, OutputConfig
 from stream.control import INTERRUPTED, RunControl, describe
 from stream.errors import StreamError
 from stream.events import Event, Notice, Started, Summary
 from stream.media import SourceInfo
 from stream.monitor.statistics import RunStatistics
+from stream.protocol.pictures import PictureEndpoints
+from stream.transport import SocketDirectory, ipc_endpoint
 
-PICTURES = "picture"
-"""Name of the socket of live pictures in the directory of a run."""
+PICTURE_SOCKETS = PictureEndpoints(page="picture", microscope="inspect", heatmap="heatmap")
+"""Names of the sockets of live pictures in the directory of a run."""
+
+
+def picture_endpoints(output: OutputConfig, directory: SocketDirectory) -> PictureEndpoints:
+    """Return the addresses in a run's directory at which those wait who look at frames that do not wait for them."""
+
+    def named(name: str | None, *, wanted: bool) -> str | None:
+        return ipc_endpoint(directory, name) if wanted and name is not None else None
+
+    names, web = PICTURE_SOCKETS, output.web is not None
+    return PictureEndpoints(
+        page=named(names.page, wanted=web),
+        microscope=named(names.microscope, wanted=web),
+        heatmap=named(names.heatmap, wanted=output.heatmap is not None),
+    )
 
 
 class BaseRun(ABC):
@@ -31,8 +47,8 @@ class BaseRun(ABC):
 
     source_info: SourceInfo
     statistics: RunStatistics
-    picture_endpoint: str | None = None
-    """Address at which the frame process looks for viewers; None where there are none."""
+    picture_endpoints = PictureEndpoints()
+    """Addresses at which the frame process looks for those who want pictures of frames."""
 
     def __init__(
         self, config: Config, clock: Clock | None, model_loader: str, control: RunControl | None = None

@@ -43,10 +43,10 @@ def is_supervised(config: Config) -> bool:
     """Returns whether the frame stages run in a process that is started again when it dies.
 
     Only where frames come at their own pace: a file that is read without a loss cannot go on after one. Not where the
-    source can be read only once: a second process could not go on from there. Nor where a heat map is drawn: its
-    pictures stay in the process that captures them. The answer process may be started again in any case.
+    source can be read only once: a second process could not go on from there. The answer process may be started again
+    in any case.
     """
-    if config.pipeline.single_process or config.output.heatmap is not None or is_read_once(config.source):
+    if config.pipeline.single_process or is_read_once(config.source):
         return False
     live = is_live_address(config.source)
     restart = live if config.pipeline.restart is None else config.pipeline.restart
@@ -81,7 +81,7 @@ def run_session(
     """
     with ExitStack() as stack:
         stack.callback(terminal.close)
-        opened = open_sinks(config.output, config.source, lambda slot: run.take_overlay(slot), resume=resume)
+        opened = open_sinks(config.output, config.source, lambda: run, resume=resume)
         for sink in opened:
             stack.callback(sink.close)
         if config.output.record is not None:

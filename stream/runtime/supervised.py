@@ -25,7 +25,7 @@ from stream.runtime.answer_worker import ANSWERS, AnswerWorker
 from stream.runtime.child import ProcessSupervisor, RestartPolicy, start_fork_server
 from stream.runtime.fork_server import ForkServer
 from stream.runtime.frame_processes import FrameWorkers, RunContinuity
-from stream.runtime.run import PICTURES, BaseRun
+from stream.runtime.run import BaseRun, picture_endpoints
 from stream.runtime.worker_messages import (
     AnswerTimeout,
     DropReport,
@@ -77,8 +77,7 @@ class SupervisedRun(BaseRun):
         with ExitStack() as stack:
             directory = stack.enter_context(private_directory())
             endpoint = ipc_endpoint(directory, "reports")
-            if self._config.output.web is not None:
-                self.picture_endpoint = ipc_endpoint(directory, PICTURES)
+            self.picture_endpoints = picture_endpoints(self._config.output, directory)
             transport = Transport()
             stack.callback(transport.close)
             self._reports = transport.event_receiver(endpoint)
@@ -87,7 +86,7 @@ class SupervisedRun(BaseRun):
                 stack.enter_context(forks)
             self._answers = self._answer_worker(stack, forks)
             self._workers = FrameWorkers(
-                self._continuity, self._answers, model_loader, endpoint, directory, self.picture_endpoint, forks
+                self._continuity, self._answers, model_loader, endpoint, directory, self.picture_endpoints, forks
             )
             stack.callback(self._stop_children)
             if self._answers is not None:  # before the frame process: loading a model takes longest

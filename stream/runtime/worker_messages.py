@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from stream.protocol.pictures import PictureEndpoints
 from stream.sources import SourceInfo
 from stream.transport import SocketDirectory
 
@@ -15,8 +16,8 @@ class FrameWorkerConfig(msgspec.Struct, frozen=True):
 
     `answers` is the address of its parent's answer process, and `snapshot` the descriptor of the memory shared with
     that; None where the answer server is elsewhere. `heartbeat` is the descriptor of the heartbeat's writing end.
-    `initial_verdict`: the answer to the standing query, as the process before left it. `pictures_to`: where viewers ask
-    for pictures, None where there are none. `first_frame`: number of frames of the processes before.
+    `initial_verdict`: the answer to the standing query, as the process before left it. `pictures_to`: where those wait
+    who want pictures of frames. `first_frame`: number of frames of the processes before.
     """
 
     reports_to: str
@@ -27,7 +28,7 @@ class FrameWorkerConfig(msgspec.Struct, frozen=True):
     model_loader: str
     config: str
     initial_verdict: bool | None = None
-    pictures_to: str | None = None
+    pictures_to: PictureEndpoints = PictureEndpoints()
     first_frame: int = 0
 
 

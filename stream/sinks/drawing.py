@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,7 +14,7 @@ from PIL import Image, ImageDraw
 
 from arr_coc.ops.regions import first_tiles, region_sides, shape_map
 from arr_coc.types import LEVELS, REGION_SHAPES, TILE_PX
-from stream.media import AllocationOverlay
+from stream.media import AllocationOverlay, LabelledBox, MapLayer
 from stream.sinks.fonts import TextRenderer
 from stream.untrusted import printable
 
@@ -42,6 +43,14 @@ WIDE_PX = 960
 
 BACKGROUND, BRIGHT, MUTED = (14, 16, 22), "#ffffff", "#a8b0c0"
 
+LAYERS_A_ROW = 4
+GAP_PX = 4
+"""Between the pictures of two maps."""
+GROUND = 0.3
+"""Of a map's picture: how much of the frame shows where the map is 0."""
+TRUTH = (72, 230, 120)
+"""RGB of the boxes of what is really there."""
+
 LONGEST_NOTE = "00000 of 00000 tokens · 00:00:00.0"
 
 
@@ -62,8 +71,13 @@ KEY = (
 
 
 def draw(overlay: AllocationOverlay, caption: str, note: str) -> Picture:
-    """The frame with its allocation, and below it a strip with a key, `note` and `caption`: uint8 RGB, even sides."""
+    """The frame with its allocation; below it its layers, and a strip with a key, `note` and `caption`: uint8 RGB, even
+    sides."""
     picture = draw_allocation(overlay)
+    if overlay.boxes:
+        picture = draw_boxes(picture, overlay.boxes)
+    if overlay.layers:
+        picture = np.concatenate([picture, draw_layers(overlay.image, overlay.layers, picture.shape[1])])
     beside = max(0, LEAST_WIDTH_PX - picture.shape[1])
     if beside:
         left = beside // 2
@@ -92,6 +106,62 @@ def draw_allocation(overlay: AllocationOverlay) -> Picture:
     return cv2.copyMakeBorder(
         picture, 0, size[1] - picture.shape[0], 0, size[0] - picture.shape[1], cv2.BORDER_REPLICATE
     )
+
+
+def draw_boxes(picture: Picture, boxes: Sequence[LabelledBox]) -> Picture:
+    """The picture with the outline and the name of each box: uint8 RGB [H, W, 3]."""
+    image = Image.fromarray(picture)
+    pen, letters = ImageDraw.Draw(image), _renderer(_heights(image.width)[0])
+    for box in boxes:
+        left, right = sorted((box.left * image.width, box.right * image.width))
+        top, bottom = sorted((box.top * image.height, box.bottom * image.height))
+        pen.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=DARK)
+        pen.rectangle((left, top, right, bottom), outline=TRUTH)
+        width = letters.width_px(box.label) + letters.height_px // 2
+        x = min(max(0.0, left), image.width - width)
+        above = top - _step(letters.height_px)
+        y = above if above >= 0 else min(bottom, image.height - _step(letters.height_px))
+        pen.rectangle((x, y, x + width, y + _step(letters.height_px) - 1), fill=DARK)
+        letters.draw(pen, x + letters.height_px // 4, _baseline(letters, y), box.label, "#48e678")
+    return np.asarray(image)
+
+
+def draw_layers(image: Picture, layers: Sequence[MapLayer], width_px: int) -> Picture:
+    """A picture for each map, side by side below their names: uint8 RGB [H, width_px, 3], H even.
+
+    Each map's colours spread up to its own largest value, which stands beside its name with its weight.
+    """
+    across = min(len(layers), LAYERS_A_ROW)
+    height, width = image.shape[:2]
+    panel_px = (width_px - GAP_PX * (across - 1)) // across
+    shown_px = max(2, round(height * panel_px / width))
+    letters = _renderer(min(_heights(width_px)[0], max(9, panel_px // 16)))
+    title_px = _step(letters.height_px)
+    rows = -(-len(layers) // across)
+    sheet = Image.new("RGB", (width_px, (rows * (title_px + shown_px + GAP_PX) + 1) // 2 * 2), BACKGROUND)
+    pen = ImageDraw.Draw(sheet)
+    small = cv2.resize(image, (panel_px, shown_px), interpolation=cv2.INTER_AREA)
+    grey = cv2.cvtColor(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
+    for at, layer in enumerate(layers):
+        left, top = at % across * (panel_px + GAP_PX), at // across * (title_px + shown_px + GAP_PX)
+        peak = float(layer.values.max(initial=0.0))
+        weight = "" if layer.weight is None else f" × {layer.weight:.2f}"
+        title = letters.wrapped(f"{layer.name}{weight}, up to {peak:.2g}", panel_px - letters.height_px, 1)[0]
+        letters.draw(pen, left + letters.height_px // 2, _baseline(letters, top), title, MUTED)
+        sheet.paste(Image.fromarray(_heated(grey, layer.values, image.shape)), (left, top + title_px))
+    return np.asarray(sheet)
+
+
+def _heated(ground: Picture, values: npt.NDArray[np.floating], shape: tuple[int, ...]) -> Picture:
+    """A map over a darkened picture of the frame of `shape`; tiles reach beyond the frame where it does not end with a
+    whole one."""
+    peak = max(float(values.max(initial=0.0)), 1e-6)
+    heat = (np.clip(values / peak, 0, 1) * 255).astype(np.uint8)
+    height, width = ground.shape[:2]
+    reach = width * heat.shape[1] * TILE_PX / shape[1], height * heat.shape[0] * TILE_PX / shape[0]
+    whole = cv2.resize(heat, (round(reach[0]), round(reach[1])), interpolation=cv2.INTER_NEAREST)[:height, :width]
+    colours = cv2.cvtColor(cv2.applyColorMap(whole, cv2.COLORMAP_INFERNO), cv2.COLOR_BGR2RGB)
+    return np.asarray(cv2.addWeighted(ground, GROUND, colours, 1 - GROUND, 0), np.uint8)
 
 
 def drawn_size(width_px: int, height_px: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from stream.sinks.captions import CaptionSink
 from stream.sinks.output_file import ExplanationSink, JsonlSink, check_outputs
 
 if TYPE_CHECKING:
-    from stream.sinks.heatmap import TakeOverlay
+    from stream.sinks.heatmap import FramePictures
     from stream.sinks.web import WebPage
 
 
@@ -67,8 +67,12 @@ def _services(config: Config, page: WebPage | None) -> list[Callable[[Config, Ru
     return services
 
 
-def open_sinks(config: OutputConfig, source: str, take_overlay: TakeOverlay, *, resume: bool = False) -> list[Sink]:
+def open_sinks(
+    config: OutputConfig, source: str, find_run: Callable[[], FramePictures], *, resume: bool = False
+) -> list[Sink]:
     """The file sinks of a run; `resume`: of one that continues another, whose captions are in the files.
+
+    `find_run` gives the run once there are events.
 
     Raises OutputError, having let go of everything, where one cannot be written.
     """
@@ -78,7 +82,7 @@ def open_sinks(config: OutputConfig, source: str, take_overlay: TakeOverlay, *, 
         if config.heatmap is not None:
             from stream.sinks.heatmap import HeatmapSink
 
-            sinks.append(_opened(opened, HeatmapSink(config.heatmap, take_overlay)))
+            sinks.append(_opened(opened, HeatmapSink(config.heatmap, find_run, config.heatmap_layers, source)))
         if config.why is not None:
             sinks.append(_opened(opened, ExplanationSink(config.why)))
         opened.pop_all()

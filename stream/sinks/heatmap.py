@@ -1,10 +1,19 @@
-"""The allocation drawn over frames: a video (H.264 in MP4, at the frames' own times), or the last one as PNG."""
+"""The allocation drawn over frames: a video (H.264 in MP4, at the frames' own times), or the last one as PNG.
+
+A source that waits is drawn frame by frame. A live one does not wait: the frames are drawn that come while nothing else
+is being drawn, in a thread of its own, and the others are counted.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from fractions import Fraction
+from typing import Protocol
 
 import av
 import cv2
@@ -13,16 +22,17 @@ import numpy.typing as npt
 
 from arr_coc.errors import of_counted
 from stream.clock import clock_text
-from stream.errors import OutputError, OutputFailed
+from stream.errors import OutputError, OutputFailed, SourceNotFound, TransportError
 from stream.events import Answer, Event, FrameReady, Glance
-from stream.media import AllocationOverlay
+from stream.media import AllocationOverlay, LabelledBox
+from stream.protocol.inspection import POSITIVE, InspectionRequest, ReadInspection, TileMap, layers_of, read_inspection
+from stream.protocol.pictures import INSPECTION, PictureEndpoints, PictureRequest
+from stream.scenes import Scene, open_scene
 from stream.sinks.base import Sink
 from stream.sinks.drawing import draw
 from stream.sinks.output_file import OutputFile
+from stream.transport import PictureReceiver, Transport
 from stream.untrusted import printable
-
-TakeOverlay = Callable[[int], AllocationOverlay]
-"""Gives the picture in a slot of the run, once."""
 
 CLOCK_HZ = 90_000
 """Time base of the video, that of MPEG: it holds every usual frame rate exactly."""
@@ -38,35 +48,101 @@ none refers to later ones either, which would move the video's start away from t
 FRAGMENTS = {"movflags": "hybrid_fragmented+frag_every_frame", "flush_packets": "1"}
 """Playable however the run ends: a fragment a frame while it is written, an ordinary MP4 once it is closed."""
 
+FRAMES_KNOWN = 256
+"""Newest frame events that are kept for pictures that come after them."""
+
+EVENT_LIMIT_S = 2.0
+"""Longest wait for the event of a frame whose picture has come."""
+
+WAIT_MS = 250
+"""Longest single wait for a picture; after it, the next one is asked for again."""
+
+STOP_LIMIT_S = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class FramePictures(Protocol):
+    """A run as this sink sees it."""
+
+    @property
+    def picture_endpoints(self) -> PictureEndpoints: ...
+
+    def take_overlay(self, slot: int) -> AllocationOverlay: ...
+
 
 class HeatmapSink(Sink):
-    """Draws each frame that comes with an overlay, and the newest answer under it.
+    """Draws frames with their allocation, the `layers` of `output.heatmap_layers` and the newest answer under it, and
+    the boxes of the things in a drawn scene.
 
     Each frame is held until the next one, so that an answer about a frame stands under that very frame, and a frame
-    that was allocated anew after a glance is drawn as it was answered about.
+    that was allocated anew after a glance is drawn as it was answered about. `find_run` gives the run once there are
+    events.
     """
 
-    def __init__(self, path: str, take_overlay: TakeOverlay) -> None:
-        self._claim = OutputFile(path)
-        self._take_overlay = take_overlay
-        self._held: tuple[FrameReady, AllocationOverlay] | None = None
-        self._caption = ""
-        self._video: _Video | _Still | None = None
-        self._last_pts = -1
+    def __init__(
+        self, path: str, find_run: Callable[[], FramePictures], layers: tuple[str, ...] = (), source: str = ""
+    ) -> None:
+        self._film = _Film(path, source)
+        self._find_run = find_run
+        self._layers = layers
+        self._live: _LiveFrames | None = None
 
     def write(self, event: Event) -> None:
         if isinstance(event, Answer):
-            self._caption = printable(event.text)
+            self._film.caption = printable(event.text)
         elif isinstance(event, FrameReady) and event.slot is not None:
-            overlay = self._take_overlay(event.slot)
-            self._draw_held()
-            self._held = event, overlay
+            self._film.add(event, self._find_run().take_overlay(event.slot))
         elif isinstance(event, Glance) and event.slot is not None:
-            overlay = self._take_overlay(event.slot)
-            if self._held is not None:
-                self._held = self._held[0], overlay
+            self._film.replace(self._find_run().take_overlay(event.slot))
+        elif isinstance(event, FrameReady):
+            self._follow(event)
 
     def close(self) -> None:
+        live, self._live = self._live, None
+        try:
+            if live is not None:
+                live.close()
+        finally:
+            self._film.close()
+        if live is not None:
+            log.info("heat map: %d of %d frames drawn", self._film.drawn, live.frames)
+
+    def _follow(self, event: FrameReady) -> None:
+        """Take the event of a live frame, whose picture comes by itself, if it does."""
+        if self._live is None:
+            endpoint = self._find_run().picture_endpoints.heatmap
+            if endpoint is None:
+                return
+            self._live = _LiveFrames(endpoint, self._film, self._layers)
+        self._live.note(event)
+
+
+class _Film:
+    """What is drawn, one frame after another, and the file that it goes to; used by one thread but for `caption`."""
+
+    def __init__(self, path: str, source: str) -> None:
+        self._claim = OutputFile(path)
+        self._scene = _scene_of(source)
+        self._held: tuple[FrameReady, AllocationOverlay] | None = None
+        self._video: _Video | _Still | None = None
+        self._last_pts = -1
+        self.caption = ""
+        self.drawn = 0
+
+    def add(self, event: FrameReady, overlay: AllocationOverlay) -> None:
+        """Take the next frame, and draw the one before; the same frame again takes its own place."""
+        if self._held is not None and self._held[0].frame_index != event.frame_index:
+            self._draw_held()
+        self._held = event, overlay
+
+    def replace(self, overlay: AllocationOverlay) -> None:
+        """Show the newest frame as it has been allocated anew."""
+        if self._held is not None:
+            self._held = self._held[0], overlay
+
+    def close(self) -> None:
+        """Draw what is left, and complete the file."""
         try:
             self._draw_held()
         finally:
@@ -81,7 +157,8 @@ class HeatmapSink(Sink):
         event, overlay = self._held
         self._held = None
         shown = of_counted(event.tokens, event.tiles, "token")
-        picture = draw(overlay, self._caption, f"{shown} · {clock_text(event.pts_s)}")
+        overlay = replace(overlay, boxes=_boxes(self._scene, event.pts_s))
+        picture = draw(overlay, self.caption, f"{shown} · {clock_text(event.pts_s)}")
         if self._video is None:
             self._claim.keep()
             if self._claim.path.lower().endswith(STILL):
@@ -90,6 +167,100 @@ class HeatmapSink(Sink):
                 self._video = _Video(self._claim.path, picture.shape[1], picture.shape[0])
         self._last_pts = max(self._last_pts + 1, round(event.pts_s * CLOCK_HZ))
         self._video.add(picture, self._last_pts)
+        self.drawn += 1
+
+
+class _LiveFrames:
+    """Thread that asks for the next frame whenever it has drawn one. The frames are not held up by it."""
+
+    def __init__(self, endpoint: str, film: _Film, layers: tuple[str, ...]) -> None:
+        self._endpoint, self._film, self._layers = endpoint, film, layers
+        self._events: OrderedDict[int, FrameReady] = OrderedDict()
+        self._noted = threading.Condition()
+        self.frames = 0
+        self._stop = threading.Event()
+        self._error: OutputError | None = None
+        self._thread = threading.Thread(target=self._run, name="heat map", daemon=True)
+        self._thread.start()
+
+    def note(self, event: FrameReady) -> None:
+        """Take a frame's event. Raises OutputError where drawing has failed."""
+        if self._error is not None:
+            raise self._error
+        with self._noted:
+            self._events[event.frame_index] = event
+            self.frames += 1
+            while len(self._events) > FRAMES_KNOWN:
+                self._events.popitem(last=False)
+            self._noted.notify()
+
+    def close(self) -> None:
+        """End the thread. Raises OutputError where drawing has failed."""
+        self._stop.set()
+        self._thread.join(STOP_LIMIT_S)
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        with closing(Transport()) as transport:
+            try:
+                with closing(transport.picture_receiver(self._endpoint)) as receiver:
+                    self._draw_all(receiver)
+            except (TransportError, OutputError) as error:
+                self._error = error if isinstance(error, OutputError) else OutputFailed(f"no heat map: {error}")
+
+    def _draw_all(self, receiver: PictureReceiver) -> None:
+        request = PictureRequest(inspect=InspectionRequest(maps=bool(self._layers)))
+        receiver.request(request)
+        while not self._stop.is_set():
+            message = (receiver.receive(WAIT_MS) or {}).get(INSPECTION)
+            if message is not None:
+                self._draw(read_inspection(message))
+            receiver.request(request)
+
+    def _draw(self, shown: ReadInspection) -> None:
+        index = shown.head["frame_index"]
+        with self._noted:
+            self._noted.wait_for(lambda: index in self._events or self._stop.is_set(), EVENT_LIMIT_S)
+            event = self._events.get(index)
+        if event is not None:
+            self._film.add(event, _overlay_of(shown, self._layers))
+
+
+def _overlay_of(shown: ReadInspection, names: tuple[str, ...]) -> AllocationOverlay:
+    """The overlay that an inspection holds, with the layers of these names."""
+    image = cv2.imdecode(np.frombuffer(shown.pictures[0], np.uint8), cv2.IMREAD_COLOR)
+    shape = shown.head["rows"], shown.head["cols"]
+    relevance = shown.maps.get("relevance, blended", TileMap("", np.zeros(shape, np.float32), *POSITIVE))
+    return AllocationOverlay(
+        image=np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB), np.uint8),
+        regions=shown.regions.astype(np.int64),
+        relevance=relevance.values,
+        overview=shown.head["overview"],
+        layers=layers_of(names, shown.maps, shown.head["weights"], shape),
+    )
+
+
+def _scene_of(source: str) -> Scene | None:
+    """The drawn scene that a source names, if it knows what is in its frames."""
+    scheme, _, name = source.partition(":")
+    try:
+        scene = open_scene(name) if scheme == "scene" else None
+    except SourceNotFound:
+        return None
+    return scene if isinstance(scene, Scene) else None
+
+
+def _boxes(scene: Scene | None, at_s: float) -> tuple[LabelledBox, ...]:
+    """The boxes of the things that are really there at a time."""
+    if scene is None:
+        return ()
+    facts = scene.facts(min(max(0, round(at_s * scene.fps)), scene.frames - 1))
+    sides = (facts.width_px, facts.height_px) * 2
+    placed = [
+        (thing, [edge / side for edge, side in zip(thing.box_px(), sides, strict=True)]) for thing in facts.things
+    ]
+    return tuple(LabelledBox(thing.phrase, *edges) for thing, edges in placed)
 
 
 class _Still:

@@ -10,10 +10,12 @@ from stream.config import Config, OutputConfig
 from stream.events import Event, Notice
 from stream.monitor.health import RunMonitor
 from stream.monitor.schema import StatusMessage
+from stream.protocol.pictures import PictureEndpoints
 from stream.sinks.base import Sink
 from stream.web.access import WebAccess
 from stream.web.camera import BrowserCamera
 from stream.web.hub import Hub, HubOptions
+from stream.web.microscope import Microscope
 from stream.web.relay import PictureRelay
 from stream.web.server import WebServer
 from stream.web.sources import SourceChooser
@@ -29,7 +31,8 @@ class WebPage:
         access = WebAccess.of(output)
         camera = None if output.web_camera is None else BrowserCamera(output.web_camera)
         self.hub = Hub(HubOptions(output.web_rate, output.web_width, access.control), chooser=chooser)
-        self._server = WebServer(access, self.hub, camera)
+        self.microscope = Microscope()
+        self._server = WebServer(access, self.hub, camera, self.microscope)
         self.address = access.address(self._server.port)
 
     def close(self) -> None:
@@ -46,9 +49,10 @@ class WebSink(Sink):
     def __init__(self, config: Config, monitor: RunMonitor, page: WebPage | None = None) -> None:
         self._monitor = monitor
         self._status: StatusMessage | None = None
-        self._relay: PictureRelay | None = None
+        self._relays: list[PictureRelay] = []
         self._own = WebPage(config.output) if page is None else None
-        self._hub = (page or self._own).hub  # type: ignore[union-attr]
+        self._page: WebPage = page or self._own  # type: ignore[assignment]
+        self._hub = self._page.hub
         self._hub.begin(monitor, until=config.answer.until.question, camera=config.output.web_camera is not None)
         self._told_on: TextIO | None = None
         self._tell_address()
@@ -56,14 +60,20 @@ class WebSink(Sink):
     def write(self, event: Event) -> None:
         self._tell_address()
         run = self._monitor.run
-        if self._relay is None and run is not None and run.picture_endpoint is not None:
-            self._relay = PictureRelay(run.picture_endpoint, self._hub.show)
-            self._hub.attach(self._relay)
+        if not self._relays and run is not None:
+            self._attach(run.picture_endpoints)
         status = self._monitor.status()
         if status != self._status and not isinstance(event, Notice):
             self._status = status
             self._hub.publish_status()
         self._hub.publish(event)
+
+    def _attach(self, endpoints: PictureEndpoints) -> None:
+        """Ask the run for pictures from here on."""
+        for endpoint, viewers in ((endpoints.page, self._hub), (endpoints.microscope, self._page.microscope)):
+            if endpoint is not None:
+                self._relays.append(PictureRelay(endpoint, viewers.show))
+                viewers.attach(self._relays[-1])
 
     def _tell_address(self) -> None:
         """Tell where its own page is, again where a live view has taken the place of what was printed before."""
@@ -74,7 +84,7 @@ class WebSink(Sink):
     def close(self) -> None:
         if self._own is not None:
             self._own.close()
-        if self._relay is not None:
-            self._relay.close()
-            self._relay = None
+        self._page.microscope.attach(None)
+        while self._relays:
+            self._relays.pop().close()
         self._hub.finish()

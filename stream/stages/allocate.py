@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import structs
 
 from arr_coc.allocation.allocator import FrameAllocation, PlannedFrame, StreamAllocator
@@ -50,11 +49,12 @@ from stream.events import (
     pack_event,
     store_lost,
 )
-from stream.media import AllocationOverlay, SkippedItem
+from stream.media import AllocationOverlay, MapLayer, SkippedItem
 from stream.protocol.buffers import SlotTable
 from stream.protocol.codec import motion_of
+from stream.protocol.inspection import InspectedFrame, InspectionRequest, cropped, inspected_frame, layers_of
 from stream.protocol.messages import Credit, Discontinuity, End, ServerHello, SourceLost, TextureUpdated
-from stream.protocol.pictures import PictureExchange, ViewedFrame, level_for
+from stream.protocol.pictures import PictureExchange, PictureRequest, ViewedFrame, level_for
 from stream.recording.recorder import Recorder
 from stream.stages.base import EVENTS, TEXTURE_ALLOCATE
 from stream.transport import LinkPoller, Transport
@@ -71,7 +71,8 @@ class AllocatePolicy:
     `live`: answer points count capture time, not media time. `whole_frames`: the answer server encodes whole frames,
     not tokens. `all_tiles`: the model reads a token for every tile, whatever was chosen. `with_maps`: frame events hold
     their relevance and regions. `with_reasons`: frames that are answered about are explained. `learns`: feedback of
-    answers changes later allocations; a server may send it to those who want none.
+    answers changes later allocations; a server may send it to those who want none. `drawn_layers`: maps that a sink
+    draws, by their names in `LAYER_MAPS`.
     """
 
     live: bool
@@ -80,6 +81,7 @@ class AllocatePolicy:
     with_maps: bool = False
     with_reasons: bool = False
     learns: bool = True
+    drawn_layers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class AllocateContext:
 
     `endpoint` and `client` are the way to the answer server, `schedule` says when it is asked. `lease` gives the
     texture's view; `make_allocator` is called with the server's hello, because the best strategy depends on its model.
-    `latency` holds a latency target; `recorder` takes every event; viewers want frames in `pictures`.
+    `latency` holds a latency target; `recorder` takes every event; whoever looks wants frames in one of `pictures`.
     """
 
     transport: Transport
@@ -100,7 +102,7 @@ class AllocateContext:
     make_allocator: Callable[[ServerHello], StreamAllocator | DeviceAllocator]
     latency: LatencyController | None = None
     recorder: Recorder | None = None
-    pictures: PictureExchange | None = None
+    pictures: tuple[PictureExchange, ...] = ()
 
 
 class AllocateStage:
@@ -117,6 +119,7 @@ class AllocateStage:
         self._hello: ServerHello | None = None
         self._failures = 0
         self._store_lost = False
+        self._motion: TileMotion | None = None
         self._scheduler = AnswerScheduler(context.schedule, context.endpoint, context.client, self, control, clock)
 
     @property
@@ -145,6 +148,8 @@ class AllocateStage:
             self._allocator = self._context.make_allocator(hello)
             self._hello = hello
         self._allocator.set_query(embedding)
+        for exchange in self._context.pictures:
+            exchange.make_allocator = self._allocator.sibling
 
     def on_feedback(self, feedback: Feedback) -> None:
         """Let the feedback of an answer change later allocations."""
@@ -270,7 +275,8 @@ class AllocateStage:
         """Return the frame's allocation and grid, when it was ready, and a picture of it where a sink draws one."""
         frame = self._allocate(view, motion)
         ready_ns = self._clock.now_ns()
-        self._offer_picture(view, frame)
+        self._motion = motion
+        self._offer_pictures(view, frame)
         return frame, view.grid, ready_ns, self._overlay(view, frame)
 
     def _allocate(self, view: TextureView, motion: TileMotion | None) -> AnyFrame:
@@ -285,8 +291,7 @@ class AllocateStage:
     @property
     def _shows_regions(self) -> bool:
         """Whether somebody looks at the regions of every frame. Otherwise they are chosen once they are asked for."""
-        pictures = self._context.pictures
-        viewed = pictures is not None and bool(pictures.widths)
+        viewed = any(exchange.request is not None for exchange in self._context.pictures)
         return viewed or self._policy.with_maps or self._context.overlays is not None
 
     def _chosen(self, view: TextureView) -> AnyFrame:
@@ -317,7 +322,7 @@ class AllocateStage:
         except Exception as error:
             self._report_failure(view, error)
             return None, None
-        self._offer_picture(view, frame)
+        self._offer_pictures(view, frame)
         return frame, self._overlay(view, frame)
 
     def _limits(self, view: TextureView) -> tuple[int | None, int | None]:
@@ -395,23 +400,43 @@ class AllocateStage:
         """Return a copy of what a picture of this allocation is drawn from, where a sink draws it."""
         if self._context.overlays is None:
             return None
-        image = view.read(0)[: view.grid.height_px, : view.grid.width_px].copy()
-        here = frame.on_host()
-        return AllocationOverlay(image, here.allocation.regions.numpy(), here.relevance.numpy(), here.overview)
+        here, shown, layers = frame.on_host(), cropped(view, 0), self._layers(view, frame)
+        return AllocationOverlay(shown, here.allocation.regions.numpy(), here.relevance.numpy(), here.overview, layers)
 
-    def _offer_picture(self, view: TextureView, frame: AnyFrame) -> None:
-        """Leave the frame for the viewers, where they want one; never waits."""
-        exchange = self._context.pictures
-        if exchange is None or not (widths := exchange.widths):
-            return
-        levels = {width: level_for(view.grid.width_px, width) for width in widths}
-        images = {level: _cropped(view, level) for level in set(levels.values())}
-        stamp, tokens = view.stamp, frame.tiles if self._policy.all_tiles else frame.tokens
-        exchange.put(
-            ViewedFrame(
-                stamp.frame_index, stamp.capture_ns, stamp.media_ns, tokens, _map_of(frame.on_host()), images, levels
-            )
+    def _layers(self, view: TextureView, frame: AnyFrame) -> tuple[MapLayer, ...]:
+        """Return the maps that a sink draws below the frame."""
+        if not self._policy.drawn_layers:
+            return ()
+        inspected = self._inspected(view, frame.on_host(), InspectionRequest(levels=()))
+        return layers_of(self._policy.drawn_layers, inspected.maps, inspected.weights, view.grid.shape)
+
+    def _offer_pictures(self, view: TextureView, frame: AnyFrame) -> None:
+        """Leave the frame for those who want it; never waits."""
+        for exchange in self._context.pictures:
+            if (request := exchange.request) is not None:
+                exchange.put(self._viewed(view, frame.on_host(), request))
+
+    def _viewed(self, view: TextureView, frame: FrameAllocation, request: PictureRequest) -> ViewedFrame:
+        levels = {width: level_for(view.grid.width_px, width) for width in request.widths}
+        return ViewedFrame(
+            frame_index=view.stamp.frame_index,
+            capture_ns=view.stamp.capture_ns,
+            media_ns=view.stamp.media_ns,
+            tokens=self._tokens_of(frame),
+            map=_map_of(frame),
+            images={level: cropped(view, level) for level in set(levels.values())},
+            levels=levels,
+            inspected=None if request.inspect is None else self._inspected(view, frame, request.inspect),
         )
+
+    def _inspected(self, view: TextureView, frame: FrameAllocation, request: InspectionRequest) -> InspectedFrame:
+        maps, query = self._allocator.inspect(view.stamp) if request.maps else None, self._allocator.question
+        tokens = self._tokens_of(frame)
+        return inspected_frame(view, frame, request.levels, maps, self._motion, tokens=tokens, query=query)
+
+    def _tokens_of(self, frame: AnyFrame) -> int:
+        """Return how many visual tokens the model reads of a frame."""
+        return frame.tiles if self._policy.all_tiles else frame.tokens
 
     def _put_overlay(self, overlay: AllocationOverlay) -> int:
         """Return the slot of the overlay; waits until the sinks have room for it."""
@@ -419,11 +444,6 @@ class AllocateStage:
         while (slot := self._context.overlays.put(overlay, WAIT_MS / 1000)) is None:
             self._control.check()
         return slot
-
-
-def _cropped(view: TextureView, level: int) -> npt.NDArray[np.uint8]:
-    """Return a copy of one level without padding: uint8 RGB [H, W, 3]."""
-    return view.read(level)[: -(-view.grid.height_px >> level), : -(-view.grid.width_px >> level)].copy()
 
 
 def _full_packet(view: TextureView) -> FramePacket:

@@ -91,10 +91,10 @@ class PictureReceiver:
         except (BlockingIOError, OSError):
             return  # it has been woken already, or is closed
 
-    def request(self, widths: tuple[int, ...]) -> bool:
+    def request(self, request: PictureRequest) -> bool:
         """Ask for pictures of the next frame; return False where no frame process is there."""
         try:
-            self._socket.send(msgspec.msgpack.encode(PictureRequest(widths)), zmq.NOBLOCK)
+            self._socket.send(msgspec.msgpack.encode(request), zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True

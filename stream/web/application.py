@@ -21,6 +21,7 @@ from stream.errors import TransportError
 from stream.web.access import WebAccess
 from stream.web.camera import BrowserCamera
 from stream.web.hub import Hub
+from stream.web.microscope import Microscope, microscope_routes
 from stream.web.viewer import MESSAGES_A_SECOND, MessageRefused, RateLimit, Viewer, read_message
 
 PAGE = Path(__file__).parent / "page"
@@ -151,13 +152,19 @@ def _token_page(message: str) -> Response:
     return HTMLResponse(TOKEN_PAGE.format(message=html.escape(message)), 401)
 
 
-def make_application(access: WebAccess, hub: Hub, camera: BrowserCamera | None = None) -> ASGIApp:
-    """Return the application that shows one run to viewers, and takes a viewer's `camera` where that is its source."""
+def make_application(
+    access: WebAccess, hub: Hub, camera: BrowserCamera | None = None, microscope: Microscope | None = None
+) -> ASGIApp:
+    """Return the application that shows one run to viewers, through a `microscope` too, and takes a viewer's `camera`
+    where that is its source."""
 
     files = StaticFiles(directory=PAGE)
 
     async def page(request: Request) -> Response:
         return await files.get_response("live.html", request.scope)
+
+    async def microscope_page(request: Request) -> Response:
+        return await files.get_response("microscope.html", request.scope)
 
     async def icon(request: Request) -> Response:
         return await files.get_response("icon.svg", request.scope)
@@ -195,6 +202,7 @@ def make_application(access: WebAccess, hub: Hub, camera: BrowserCamera | None =
         Route("/favicon.ico", icon),
         WebSocketRoute("/live", live),
         Mount("/page", files),
+        *microscope_routes(microscope or Microscope(), microscope_page, access),
     ]
     return Gate(Starlette(routes=routes), access)
 

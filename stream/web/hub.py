@@ -17,6 +17,7 @@ from arr_coc.types import REGION_SHAPES, TILE_PX
 from stream.events import AnswerDeltaEvent, Event, Explanation, FrameReady, Notice, Summary, rounded
 from stream.monitor.health import RunMonitor
 from stream.monitor.schema import STATS, STATUS, envelope, event_message
+from stream.protocol.pictures import PictureRequest
 from stream.web.sources import SourceChooser
 from stream.web.viewer import RateLimit, Viewer, ViewerMessage
 
@@ -48,8 +49,8 @@ UNANSWERED_S = 0.25
 class PictureSource(Protocol):
     """Whatever is asked for pictures of the next frame."""
 
-    def request(self, widths: tuple[int, ...]) -> None:
-        """Ask for one picture in each width."""
+    def request(self, request: PictureRequest) -> None:
+        """Ask for pictures of the next frame."""
         ...
 
 
@@ -318,7 +319,7 @@ class Hub:
             self._next_request_s = max(self._next_request_s, now_s - interval_s) + interval_s
         self._requested_s = now_s
         widths = {width for due_s, width in due if due_s <= now_s + interval_s}
-        self._pictures.request(tuple(sorted(widths)))
+        self._pictures.request(PictureRequest(tuple(sorted(widths))))
         self._timer = self._loop.call_later(UNANSWERED_S, self._request)
 
     async def _tell_figures(self) -> None:

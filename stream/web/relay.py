@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 from stream.errors import TransportError
+from stream.protocol.pictures import PictureRequest
 from stream.transport import PictureReceiver, Transport
 
 WAIT_MS = 500
@@ -24,22 +25,25 @@ class PictureRelay:
         self._show = show
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._wanted: tuple[int, ...] = ()
+        self._wanted: PictureRequest | None = None
         self._receiver: PictureReceiver | None = None
         self._thread = threading.Thread(target=self._run, name="picture relay", daemon=True)
         self._thread.start()
 
-    def request(self, widths: tuple[int, ...]) -> None:
+    def request(self, request: PictureRequest) -> None:
         """Ask for pictures of the next frame; for any thread."""
+        self._wake(request)
+
+    def _wake(self, request: PictureRequest | None) -> None:
         with self._lock:
-            self._wanted = widths
+            self._wanted = request
             if self._receiver is not None:
                 self._receiver.wake()
 
     def close(self) -> None:
         """End the thread and close its socket."""
         self._stop.set()
-        self.request(())
+        self._wake(None)
         self._thread.join(STOP_LIMIT_S)
 
     def _run(self) -> None:
@@ -59,11 +63,10 @@ class PictureRelay:
                         self._receiver = None
 
     def _pass_on(self, receiver: PictureReceiver) -> None:
-        wanted: tuple[int, ...] = ()
         while not self._stop.is_set():
             with self._lock:
-                wanted, self._wanted = self._wanted, ()
-            if wanted:
+                wanted, self._wanted = self._wanted, None
+            if wanted is not None:
                 receiver.request(wanted)
             pictures = receiver.receive(WAIT_MS)
             if pictures is not None:

@@ -20,6 +20,7 @@ from stream.web.access import WebAccess
 from stream.web.application import TEXT_BYTES_MAX, make_application
 from stream.web.camera import FRAME_BYTES_MAX, BrowserCamera
 from stream.web.hub import Hub
+from stream.web.microscope import Microscope
 
 START_LIMIT_S = 10.0
 STOP_LIMIT_S = 5.0
@@ -43,13 +44,19 @@ class WebServer:
     Raises OutputError where the address cannot be had or the certificate cannot be used.
     """
 
-    def __init__(self, access: WebAccess, hub: Hub, camera: BrowserCamera | None = None) -> None:
+    def __init__(
+        self,
+        access: WebAccess,
+        hub: Hub,
+        camera: BrowserCamera | None = None,
+        microscope: Microscope | None = None,
+    ) -> None:
         self.hub = hub
         self._camera = camera
         self._listener = _bound(access)
         try:
             config = uvicorn.Config(
-                make_application(access, hub, camera),
+                make_application(access, hub, camera, microscope),
                 log_config=None,
                 access_log=False,
                 lifespan="off",

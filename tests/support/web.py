@@ -18,7 +18,7 @@ from websockets.sync.client import ClientConnection, connect
 from stream.config import Config, OutputConfig
 from stream.events import Event, FrameMap, QueryChanged, Started
 from stream.monitor.health import RunMonitor
-from stream.protocol.pictures import ViewedFrame, level_for, pack_picture
+from stream.protocol.pictures import PictureEndpoints, PictureRequest, ViewedFrame, level_for, pack_picture
 from stream.runtime.pictures import encode_jpeg
 from stream.web.access import WebAccess
 from stream.web.camera import BrowserCamera
@@ -59,11 +59,11 @@ class DrawnPictures:
         self.requests: list[tuple[int, ...]] = []
         self.silent = False
 
-    def request(self, widths: tuple[int, ...]) -> None:
-        self.requests.append(widths)
+    def request(self, request: PictureRequest) -> None:
+        self.requests.append(request.widths)
         if self.silent:
             return
-        made = sampled(len(self.requests), widths)
+        made = sampled(len(self.requests), request.widths)
         packed = {
             level: pack_picture(made, level, encode_jpeg(made.images[level]), time.time_ns()) for level in made.images
         }
@@ -73,7 +73,7 @@ class DrawnPictures:
 class PagedRun(WatchedRun):
     """Takes each question, and says so."""
 
-    picture_endpoint = None
+    picture_endpoints = PictureEndpoints()
 
     def __init__(self) -> None:
         super().__init__()

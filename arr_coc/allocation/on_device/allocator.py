@@ -4,10 +4,12 @@ decides.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from arr_coc.allocation.allocator import (
@@ -19,6 +21,7 @@ from arr_coc.allocation.allocator import (
 )
 from arr_coc.allocation.attending import Tensions, check_strategy
 from arr_coc.allocation.glance import EVERY_S, GlancePolicy
+from arr_coc.allocation.inspection import AllocationMaps
 from arr_coc.allocation.on_device.choice import STRATEGIES_ON_DEVICE, DeviceChoice, DeviceSelector
 from arr_coc.allocation.on_device.maps import DeviceBlend, DeviceExploration, DevicePrior, DeviceWarp
 from arr_coc.allocation.warping import MotionHistory, Warp, WholeTileSteps
@@ -165,6 +168,11 @@ class DeviceRelevance:
             self._query_weights = self._realiser.participation.encode_query(self._query)
         self._made = None
 
+    @property
+    def newest(self) -> torch.Tensor | None:
+        """Relevance [gh, gw] that was computed last."""
+        return None if self._made is None else self._made[2]
+
     def compute(
         self, texture: TextureArray, prior: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -258,6 +266,11 @@ class DeviceAllocator:
         self._shown_texture: TextureArray | None = None
         self._appearance: torch.Tensor
         self._prior: torch.Tensor | None = None
+
+    @property
+    def question(self) -> str:
+        """The question, as text; empty before there is one."""
+        return "" if self._query is None else self._query.text
 
     def set_query(self, query: QueryEmbedding) -> None:
         """Ask another question: what answers to the old one taught is forgotten. The same one again changes nothing."""
@@ -387,6 +400,37 @@ class DeviceAllocator:
         state.selector.forget_choice()
         relevance = state.blend.replace(current)
         return self._select(state, view.stamp, (relevance, scores, weights), budget, at_most, glanced=True)
+
+    def inspect(self, stamp: FrameStamp) -> AllocationMaps | None:
+        """Return copies of the maps that a frame was allocated from, in host memory; None unless it is the newest."""
+        if self._host is not None:
+            return self._host.inspect(stamp)
+        texture, frame, relevance = self._shown_texture, self._last, self._relevance
+        if texture is None or frame is None or relevance is None or relevance.newest is None or frame.stamp != stamp:
+            return None
+
+        def copied(map_of_tiles: torch.Tensor) -> npt.NDArray[np.float32]:
+            return map_of_tiles.cpu().numpy().copy()
+
+        return AllocationMaps(
+            profile="core13",
+            channels=copied(texture.channels),
+            entropy=copied(texture.entropy),
+            scores=copied(frame.scores),
+            weights=copied(frame.weights),
+            own=copied(relevance.newest),
+            blended=copied(frame.relevance),
+            prior=None if self._prior is None else copied(self._prior),
+        )
+
+    def sibling(self) -> StreamAllocator:
+        """Return an allocator in host memory with the same options, weights and question; see `StreamAllocator`."""
+        if self._host is not None:
+            return self._host.sibling()
+        made = StreamAllocator(replace(self.options, on_device=False), copy.deepcopy(self._realiser).cpu())
+        if self._query is not None:
+            made.set_query(self._query)
+        return made
 
     def _realise(
         self, state: _DeviceEpoch, texture: TextureArray, stamp: FrameStamp

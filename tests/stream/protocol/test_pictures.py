@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from stream.errors import TransportError
-from stream.protocol.pictures import HEADER, PictureExchange, level_for, pack_picture, picture_fields
+from stream.protocol.pictures import HEADER, PictureExchange, PictureRequest, level_for, pack_picture, picture_fields
 from tests.support.web import COLS, REGIONS, ROWS, sampled
 
 
@@ -45,12 +45,12 @@ def test_a_wide_frame_is_halved_until_it_fits(width: int, greatest: int, level: 
 
 def test_a_frame_is_wanted_once_and_the_newest_is_taken() -> None:
     exchange = PictureExchange()
-    assert exchange.widths == ()
+    assert exchange.request is None
     assert exchange.take(0) is None
-    exchange.want((640, 1280))
-    assert exchange.widths == (640, 1280)
+    exchange.want(PictureRequest((640, 1280)))
+    assert exchange.request == PictureRequest((640, 1280))
     exchange.put(sampled(1))
-    assert exchange.widths == ()
+    assert exchange.request is None
     exchange.put(sampled(2))
     newest = exchange.take(0)
     assert newest is not None
@@ -60,8 +60,9 @@ def test_a_frame_is_wanted_once_and_the_newest_is_taken() -> None:
 
 def test_so_many_widths_at_most() -> None:
     exchange = PictureExchange()
-    exchange.want(tuple(range(100, 200)))
-    assert len(exchange.widths) == 4
+    exchange.want(PictureRequest(tuple(range(100, 200))))
+    assert exchange.request is not None
+    assert len(exchange.request.widths) == 4
 
 
 def test_whoever_waits_is_woken() -> None:

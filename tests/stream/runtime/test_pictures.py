@@ -12,7 +12,7 @@ import pytest
 
 from stream.config import Config, OutputConfig
 from stream.events import Answer, Event, FrameReady, Restarted
-from stream.protocol.pictures import picture_fields
+from stream.protocol.pictures import PictureEndpoints, PictureRequest, picture_fields
 from stream.runtime.pictures import encode_jpeg
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.session import is_supervised
@@ -36,7 +36,7 @@ class Watcher:
         self._relay = PictureRelay(endpoint, self._show)
 
     def ask(self) -> None:
-        self._relay.request(self.widths)
+        self._relay.request(PictureRequest(self.widths))
 
     def indices(self) -> list[int]:
         with self._lock:
@@ -55,8 +55,8 @@ def test_a_supervised_run_stays_supervised_and_its_pictures_outlive_the_frame_pr
     given = with_web(config(restart=True))
     assert is_supervised(given)
     run = open_supervised(given=given)
-    assert run.picture_endpoint is not None
-    watcher = Watcher(run.picture_endpoint, 1280, 64)
+    assert run.picture_endpoints.page is not None
+    watcher = Watcher(run.picture_endpoints.page, 1280, 64)
     before: list[int] = []
 
     def on_event(seen: Seen, event: Event) -> None:
@@ -90,8 +90,8 @@ def test_a_picture_comes_with_the_map_of_its_own_frame() -> None:
     watcher: Watcher | None = None
     for event in run.run():
         if watcher is None:
-            assert run.picture_endpoint is not None
-            watcher = Watcher(run.picture_endpoint, 1280)
+            assert run.picture_endpoints.page is not None
+            watcher = Watcher(run.picture_endpoints.page, 1280)
             watcher.ask()
         if isinstance(event, FrameReady):
             frames[event.frame_index] = event
@@ -109,7 +109,7 @@ def test_without_a_page_there_is_no_picture_path() -> None:
         model_loader=LOADER,
     )
     events = list(run.run())
-    assert run.picture_endpoint is None
+    assert run.picture_endpoints == PictureEndpoints()
     assert any(isinstance(event, FrameReady) for event in events)
 
 

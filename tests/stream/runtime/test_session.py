@@ -66,7 +66,7 @@ def test_what_can_be_read_once_only_is_not(source: str) -> None:
 
 
 def test_a_heat_map_is_drawn_where_the_pictures_are() -> None:
-    assert not is_supervised(config("0").model_copy(update={"output": OutputConfig(heatmap="seen.mp4")}))
+    assert is_supervised(config("0").model_copy(update={"output": OutputConfig(heatmap="seen.mp4")}))
 
 
 def test_the_run_is_made_accordingly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,10 @@ import pytest
 
 from stream.config import Config, OutputConfig
 from stream.errors import OutputError
-from stream.media import AllocationOverlay
 from stream.sinks import output_file
 from stream.sinks.captions import CaptionSink
 from stream.sinks.factory import MonitorSink, open_services, open_sinks
-from stream.sinks.heatmap import HeatmapSink
+from stream.sinks.heatmap import FramePictures, HeatmapSink
 from stream.sinks.metrics import MetricsSink
 from stream.sinks.output_file import ExplanationSink, JsonlSink, check_distinct
 from stream.sinks.services import ControlSink, PublishSink, ask_request, read_reply
@@ -72,7 +71,7 @@ def test_where_one_cannot_be_opened_none_is_left(tmp_path: Path) -> None:
         sink.close()
 
 
-def no_overlay(slot: int) -> AllocationOverlay:
+def no_run() -> FramePictures:
     raise AssertionError("nothing is drawn here")
 
 
@@ -83,7 +82,7 @@ def test_the_suffix_chooses_the_sink(tmp_path: Path) -> None:
         heatmap=str(tmp_path / "d.mp4"),
         why=str(tmp_path / "e.jsonl"),
     )
-    sinks = open_sinks(config, "in.mp4", no_overlay)
+    sinks = open_sinks(config, "in.mp4", no_run)
     assert [type(sink) for sink in sinks] == [CaptionSink, CaptionSink, JsonlSink, HeatmapSink, ExplanationSink]
     for sink in sinks:
         sink.close()
@@ -104,7 +103,7 @@ def test_the_suffix_chooses_the_sink(tmp_path: Path) -> None:
 )
 def test_outputs_that_make_no_sense_are_refused(config: OutputConfig, message: str) -> None:
     with pytest.raises(OutputError, match=message):
-        open_sinks(config, "in.mp4", no_overlay)
+        open_sinks(config, "in.mp4", no_run)
 
 
 def test_the_input_is_never_an_output_even_through_a_link(tmp_path: Path) -> None:
@@ -113,7 +112,7 @@ def test_the_input_is_never_an_output_even_through_a_link(tmp_path: Path) -> Non
     (tmp_path / "out.jsonl").symlink_to(source)
     for config in (OutputConfig(paths=(str(tmp_path / "out.jsonl"),)), OutputConfig(heatmap=str(source))):
         with pytest.raises(OutputError, match="is the input"):
-            open_sinks(config, str(source), no_overlay)
+            open_sinks(config, str(source), no_run)
     assert source.read_bytes() == b"precious"
 
 
@@ -123,7 +122,7 @@ def test_standard_input_is_an_input_too(tmp_path: Path, monkeypatch: pytest.Monk
     with source.open("rb") as opened:
         monkeypatch.setattr(output_file, "STDIN_FD", opened.fileno())
         with pytest.raises(OutputError, match="is the input"):
-            open_sinks(OutputConfig(heatmap=str(source)), "-", no_overlay)
+            open_sinks(OutputConfig(heatmap=str(source)), "-", no_run)
     assert source.read_bytes() == b"precious"
 
 
@@ -133,7 +132,7 @@ def test_two_names_of_one_file_are_given_twice(tmp_path: Path, link: Callable[[s
     Path(first).write_text("yesterday's")
     link(first, second)
     with pytest.raises(OutputError, match=r"given twice, as '.*a\.vtt' and '.*b\.vtt'; give each its own file"):
-        open_sinks(OutputConfig(paths=(first, second)), "in.mp4", no_overlay)
+        open_sinks(OutputConfig(paths=(first, second)), "in.mp4", no_run)
     assert Path(first).read_text() == "yesterday's"
 
 
@@ -144,5 +143,5 @@ def test_what_is_no_file_may_be_named_twice() -> None:
 def test_where_one_cannot_be_opened_none_is_left_open(tmp_path: Path) -> None:
     config = OutputConfig(paths=(str(tmp_path / "a.vtt"), str(tmp_path / "no" / "b.vtt")))
     with pytest.raises(OutputError, match="there is no folder"):
-        open_sinks(config, "in.mp4", no_overlay)
+        open_sinks(config, "in.mp4", no_run)
     assert list(tmp_path.iterdir()) == []

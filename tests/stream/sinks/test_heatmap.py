@@ -11,10 +11,17 @@ import numpy as np
 import pytest
 
 from stream.errors import OutputError
-from stream.media import AllocationOverlay
+from stream.events import FrameMap
+from stream.media import AllocationOverlay, MapLayer
+from stream.protocol.inspection import InspectedFrame, TileMap
+from stream.protocol.pictures import PictureEndpoints, ViewedFrame
+from stream.runtime.pictures import PictureThread
+from stream.scenes import load_scene
 from stream.sinks.drawing import LEAST_WIDTH_PX, draw, draw_allocation, drawn_size, strip_height
 from stream.sinks.heatmap import CLOCK_HZ, HeatmapSink
+from stream.transport import Transport
 from tests.support.events import answer, frame, glance
+from tests.support.network import until
 
 GREY = 128
 
@@ -32,6 +39,8 @@ def overlay(height: int = 96, width: int = 128, regions: list[tuple[int, int, in
 class Slots:
     """Overlays by slot, each of which can be taken once."""
 
+    picture_endpoints = PictureEndpoints()
+
     def __init__(self) -> None:
         self.waiting: dict[int, AllocationOverlay] = {}
 
@@ -39,7 +48,7 @@ class Slots:
         self.waiting[len(self.waiting)] = item
         return len(self.waiting) - 1
 
-    def take(self, slot: int) -> AllocationOverlay:
+    def take_overlay(self, slot: int) -> AllocationOverlay:
         return self.waiting.pop(slot)
 
 
@@ -133,7 +142,7 @@ def test_a_tiny_frame_is_drawn_in_little_memory(height: int, width: int) -> None
 
 def test_the_video_keeps_the_frames_times_through_a_change_of_size(tmp_path: Path) -> None:
     slots, path = Slots(), tmp_path / "out.mp4"
-    sink = HeatmapSink(str(path), slots.take)
+    sink = HeatmapSink(str(path), lambda: slots)
     times_s = [0.0, 0.04, 0.5, 0.5, 2.0]
     for index, at_s in enumerate(times_s):
         item = overlay() if index < 3 else overlay(64, 320)
@@ -150,7 +159,7 @@ def test_the_video_keeps_the_frames_times_through_a_change_of_size(tmp_path: Pat
 
 def test_an_answer_stands_under_the_frame_that_it_is_about(tmp_path: Path) -> None:
     slots, path = Slots(), tmp_path / "out.mp4"
-    sink = HeatmapSink(str(path), slots.take)
+    sink = HeatmapSink(str(path), lambda: slots)
     sink.write(frame(0, 0.0, slot=slots.put(overlay())))
     sink.write(answer(0.0, "a long caption that is easily seen at the bottom"))
     sink.close()
@@ -162,7 +171,7 @@ def test_an_answer_stands_under_the_frame_that_it_is_about(tmp_path: Path) -> No
 
 def test_a_frame_is_drawn_as_it_was_allocated_after_a_glance(tmp_path: Path) -> None:
     slots, path = Slots(), tmp_path / "out.mp4"
-    sink = HeatmapSink(str(path), slots.take)
+    sink = HeatmapSink(str(path), lambda: slots)
     sink.write(frame(0, 0.0, slot=slots.put(overlay())))
     anew = overlay(regions=[(0, 2, 3)])
     sink.write(glance(0.0, slot=slots.put(anew)))
@@ -187,7 +196,7 @@ def test_an_overview_is_shown_coarse_and_has_no_outlines() -> None:
 def test_what_was_drawn_can_be_played_although_the_program_is_killed(tmp_path: Path) -> None:
     """The file as it is on the disk while the sink is open, which is what `kill -9` leaves."""
     slots, path, killed = Slots(), tmp_path / "out.mp4", tmp_path / "killed.mp4"
-    sink = HeatmapSink(str(path), slots.take)
+    sink = HeatmapSink(str(path), lambda: slots)
     readable = []
     for index in range(6):
         sink.write(frame(index, index / 25, slot=slots.put(overlay())))
@@ -200,7 +209,7 @@ def test_what_was_drawn_can_be_played_although_the_program_is_killed(tmp_path: P
 
 
 def test_a_run_without_frames_leaves_no_video(tmp_path: Path) -> None:
-    HeatmapSink(str(tmp_path / "out.mp4"), Slots().take).close()
+    HeatmapSink(str(tmp_path / "out.mp4"), Slots).close()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -210,7 +219,7 @@ def test_an_encoder_that_is_missing_is_reported(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(av, "open", refuse)
     slots = Slots()
-    sink = HeatmapSink(str(tmp_path / "out.mp4"), slots.take)
+    sink = HeatmapSink(str(tmp_path / "out.mp4"), lambda: slots)
     sink.write(frame(0, 0.0, slot=slots.put(overlay())))
     with pytest.raises(OutputError, match=r"cannot write .*out\.mp4.*no libx264"):
         sink.close()
@@ -218,7 +227,7 @@ def test_an_encoder_that_is_missing_is_reported(tmp_path: Path, monkeypatch: pyt
 
 def test_a_png_holds_the_last_frame_with_its_answer(tmp_path: Path) -> None:
     slots, path = Slots(), tmp_path / "seen.PNG"
-    sink = HeatmapSink(str(path), slots.take)
+    sink = HeatmapSink(str(path), lambda: slots)
     sink.write(frame(0, 0.0, slot=slots.put(overlay(64, 64))))
     sink.write(answer(0.0, "a cat"))
     last = overlay()
@@ -231,16 +240,138 @@ def test_a_png_holds_the_last_frame_with_its_answer(tmp_path: Path) -> None:
 
 
 def test_a_png_of_nothing_is_not_left_behind(tmp_path: Path) -> None:
-    sink = HeatmapSink(str(tmp_path / "seen.png"), Slots().take)
+    sink = HeatmapSink(str(tmp_path / "seen.png"), Slots)
     sink.close()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_png_that_cannot_be_written_any_more_is_one_line(tmp_path: Path) -> None:
     slots, path = Slots(), tmp_path / "seen.png"
-    sink = HeatmapSink(str(path), slots.take)
+    sink = HeatmapSink(str(path), lambda: slots)
     sink.write(frame(0, 0.0, slot=slots.put(overlay())))
     path.unlink()
     path.mkdir()
     with pytest.raises(OutputError, match="cannot write"):
         sink.close()
+
+
+def layer(name: str, weight: float | None = None) -> MapLayer:
+    values = np.zeros((3, 4), np.float32)
+    values[0, 3] = 0.5
+    return MapLayer(name, values, weight)
+
+
+def test_each_layer_has_a_picture_below_the_frame_that_is_bright_where_the_map_is_high() -> None:
+    bare, item = overlay(), replace(overlay(), layers=(layer("information", 0.25), layer("motion")))
+    drawn, without = draw(item, "caption", ""), draw(bare, "caption", "")
+    assert drawn.shape[1] == without.shape[1]
+    height = drawn_size(128, 96)[1]
+    np.testing.assert_array_equal(drawn[:height], without[:height])
+    maps = drawn[height : height + drawn.shape[0] - without.shape[0]].astype(int)
+    half = maps.shape[1] // 2
+    for left in (0, half):
+        upper_row = maps[40:60, left : left + half]
+        assert upper_row[:, -40:-10].mean() > upper_row[:, 10:40].mean() + 60
+
+
+def test_more_layers_than_fit_beside_each_other_go_into_another_row() -> None:
+    sizes = [
+        draw(replace(overlay(), layers=tuple(layer(str(n)) for n in range(count))), "", "").shape for count in (4, 5)
+    ]
+    assert sizes[0][1] == sizes[1][1]
+    assert sizes[1][0] > sizes[0][0] + 60
+    assert sizes[1][0] % 2 == 0
+
+
+def test_the_things_of_a_drawn_scene_are_outlined_where_they_are(tmp_path: Path) -> None:
+    scene, path = load_scene("static"), tmp_path / "seen.png"
+    slots = Slots()
+    sink = HeatmapSink(str(path), lambda: slots, source="scene:static")
+    image = scene.render(0)
+    rows, cols = -(-image.shape[0] // 32), -(-image.shape[1] // 32)
+    empty = AllocationOverlay(np.zeros_like(image), np.zeros((0, 3), np.int32), np.zeros((rows, cols), np.float32))
+    sink.write(frame(0, 0.0, slot=slots.put(empty)))
+    sink.close()
+    with av.open(str(path)) as container:
+        shown = next(container.decode(video=0)).to_ndarray(format="rgb24")
+    size = drawn_size(image.shape[1], image.shape[0])
+    thing = scene.facts(0).things[0]
+    left, top, right, bottom = (
+        round(edge * side / own) for edge, side, own in zip(thing.box_px(), size * 2, (640, 384) * 2, strict=True)
+    )
+    green = (shown[..., 1].astype(int) - shown[..., 0]) > 60
+    for row, col in ((bottom, (left + right) // 2), ((top + bottom) // 2, left), ((top + bottom) // 2, right)):
+        assert green[row - 2 : row + 3, col - 2 : col + 3].any()
+    assert not green[(top + bottom) // 2, (left + right) // 2]
+
+
+def test_a_live_frame_is_drawn_from_the_picture_that_comes_on_request(tmp_path: Path) -> None:
+    """The events of frames come by themselves; each picture is asked for once the one before has been drawn."""
+    path, endpoint = tmp_path / "out.mp4", f"ipc://{tmp_path}/heatmap"
+    slots = Slots()
+    slots.picture_endpoints = PictureEndpoints(heatmap=endpoint)
+    sink = HeatmapSink(str(path), lambda: slots, ("information",))
+    thread = PictureThread(transport := Transport(), endpoint)
+    sink.write(frame(0, 0.0))
+    for index in (0, 3, 4):
+        until(lambda: thread.exchange.request is not None)
+        request = thread.exchange.request
+        assert request is not None
+        assert request.inspect is not None
+        assert request.inspect.maps
+        thread.exchange.put(viewed(index))
+        if index:
+            sink.write(frame(index, index / 10))
+    until(lambda: thread.exchange.request is not None)
+    sink.write(answer(0.4, "a long caption that is easily seen at the bottom"))
+    sink.close()
+    thread.stop()
+    transport.close()
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        pictures = [(float(one.time), one.to_ndarray(format="rgb24")) for one in container.decode(stream)]
+    assert [at_s for at_s, _ in pictures] == pytest.approx([0.0, 0.3, 0.4], abs=1e-4)
+    bare = draw(replace(overlay(), layers=(layer("information", 1.0),)), "", "64 of 240 tokens · 0:00.4")
+    assert pictures[-1][1].shape == bare.shape
+    assert np.abs(pictures[-1][1].astype(int) - bare)[-80:, 20:400].max() > 90, "the caption"
+
+
+def test_a_live_heat_map_that_cannot_be_written_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise ValueError("no libx264 here")
+
+    monkeypatch.setattr(av, "open", refuse)
+    endpoint, slots = f"ipc://{tmp_path}/heatmap", Slots()
+    slots.picture_endpoints = PictureEndpoints(heatmap=endpoint)
+    sink = HeatmapSink(str(tmp_path / "out.mp4"), lambda: slots)
+    thread = PictureThread(transport := Transport(), endpoint)
+    sink.write(frame(0, 0.0))
+    sink.write(frame(1, 0.1))
+    for index in (0, 1):
+        until(lambda: thread.exchange.request is not None)
+        thread.exchange.put(viewed(index))
+
+    def failed() -> bool:
+        try:
+            sink.write(frame(2, 0.2))
+        except OutputError as error:
+            return "no libx264" in str(error)
+        return False
+
+    until(failed)
+    with pytest.raises(OutputError, match="no libx264"):
+        sink.close()
+    thread.stop()
+    transport.close()
+
+
+def viewed(index: int) -> ViewedFrame:
+    """A frame that somebody wants to see, with its maps, as the stage leaves it."""
+    item = overlay()
+    maps = {"information": TileMap("scores", layer("").values, 0.0, 1.0)}
+    inspected = InspectedFrame(
+        frame_index=index, capture_ns=1, media_ns=0, tokens=2, width_px=128, height_px=96, rows=3, cols=4, overview=0,
+        regions=item.regions, strategy="mixed", maps=maps, weights={"information": 1.0}, images={0: item.image},
+    )  # fmt: skip
+    shown = FrameMap(rows=3, cols=4, relevance=bytes(12), regions=b"")
+    return ViewedFrame(index, 1, 0, 2, shown, {}, {}, inspected)

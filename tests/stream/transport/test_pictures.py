@@ -26,7 +26,7 @@ def ends(transport: Transport, tmp_path: Path) -> Iterator[tuple[PictureSender, 
     endpoint = f"ipc://{tmp_path}/picture"
     receiver = transport.picture_receiver(endpoint)
     sender = transport.picture_sender(endpoint)
-    until(lambda: receiver.request((1,)))
+    until(lambda: receiver.request(PictureRequest((1,))))
     assert sender.receive(LIMIT_MS) == PictureRequest((1,))
     yield sender, receiver
     sender.close()
@@ -35,7 +35,7 @@ def ends(transport: Transport, tmp_path: Path) -> Iterator[tuple[PictureSender, 
 
 def test_a_request_is_answered_with_pictures_by_width(ends: tuple[PictureSender, PictureReceiver]) -> None:
     sender, receiver = ends
-    assert receiver.request((320, 1280))
+    assert receiver.request(PictureRequest((320, 1280)))
     assert sender.receive(LIMIT_MS) == PictureRequest((320, 1280))
     assert sender.send([(320, b"small"), (1280, b"large")])
     assert receiver.receive(LIMIT_MS) == {320: b"small", 1280: b"large"}
@@ -44,8 +44,8 @@ def test_a_request_is_answered_with_pictures_by_width(ends: tuple[PictureSender,
 
 def test_the_newest_request_counts(ends: tuple[PictureSender, PictureReceiver]) -> None:
     sender, receiver = ends
-    assert receiver.request((320,))
-    assert receiver.request((640,))
+    assert receiver.request(PictureRequest((320,)))
+    assert receiver.request(PictureRequest((640,)))
     received: list[PictureRequest] = []
     while received[-1:] != [PictureRequest((640,))]:
         request = sender.receive(LIMIT_MS)
@@ -61,7 +61,7 @@ def test_a_sender_never_waits_for_somebody_who_takes_nothing(ends: tuple[Picture
 
 def test_without_a_frame_process_a_request_is_not_kept(transport: Transport, tmp_path: Path) -> None:
     with closing(transport.picture_receiver(f"ipc://{tmp_path}/picture")) as receiver:
-        assert not receiver.request((640,))
+        assert not receiver.request(PictureRequest((640,)))
 
 
 def test_a_wait_can_be_ended_from_another_thread(ends: tuple[PictureSender, PictureReceiver]) -> None:

@@ -1,0 +1,35 @@
+"""`AllocationMaps`: all that the allocation of a frame was made from, map by map, for whoever wants to see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Map = npt.NDArray[np.float32]
+
+SCORES = ("information", "perspective", "participation")
+"""The three ways of knowing, in the order of `FrameAllocation.scores`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationMaps:
+    """Maps of one frame in host memory, copies that nothing changes any more.
+
+    `channels` float32 [C, gh, gw] of the texture's `profile`, as the scorers read them, and `entropy` float32 [gh, gw];
+    `scores` float32 [3, gh, gw] by `SCORES` and their `weights` float32 [3]; `own` float32 [gh, gw], the relevance of
+    this frame alone, and `blended`, as it was chosen by. `prior` float32 [3, gh, gw] is what answers taught (attention,
+    similarity, trust), None before the first one; `staleness` float32 [gh, gw], where to explore, None where nothing is
+    explored.
+    """
+
+    profile: str
+    channels: Map
+    entropy: Map
+    scores: Map
+    weights: Map
+    own: Map
+    blended: Map
+    prior: Map | None = None
+    staleness: Map | None = None

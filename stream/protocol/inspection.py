@@ -1,0 +1,304 @@
+"""Inspection of a frame: every map that its allocation was made from, and the message that carries it to a page.
+
+An inspection message, little-endian (docs/web.md has the table):
+
+    u8 kind ("I") · u8 0 · u16 0 · u32 bytes of the head · head (JSON, padded by spaces to 4 bytes)
+    maps u16 [number of maps, rows, cols] · regions i16 [K, 3] · pictures of the levels
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.allocation.inspection import SCORES, AllocationMaps
+from arr_coc.errors import counted
+from arr_coc.relevance.profiles import SIGNED_NAMES, channel_names
+from arr_coc.types import LEVELS, REGION_SHAPES, TILE_PX, TileMotion
+from stream.errors import TransportError
+from stream.media import MapLayer
+
+if TYPE_CHECKING:
+    from arr_coc.allocation.allocator import FrameAllocation
+    from arr_coc.ops.store.base import TextureView
+
+KIND = ord("I")
+HEADER = struct.Struct("<BBHI")
+STEPS = 65535
+"""Steps of a map between its lowest and highest value."""
+
+SIGNED, POSITIVE = (-1.0, 1.0), (0.0, 1.0)
+
+
+class PictureToInspect(msgspec.Struct, frozen=True):
+    """A picture that is no frame of the run: `pixels` uint8 RGB [height, width, 3]. `number` is from 1 on."""
+
+    number: int
+    height: int
+    width: int
+    pixels: bytes
+
+
+class InspectionRequest(msgspec.Struct, frozen=True):
+    """Request for an inspection of the next frame, or of `picture`, with the pictures of these mipmap `levels`.
+
+    `maps`: with the maps of what the allocation was made from, not only relevance and regions.
+    """
+
+    levels: tuple[int, ...] = (0,)
+    maps: bool = True
+    picture: PictureToInspect | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TileMap:
+    """One number for each tile, `values` float32 [rows, cols], in a range from `low` to `high`; `group` names what
+    it belongs to."""
+
+    group: str
+    values: npt.NDArray[np.float32]
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedFrame:
+    """A frame with all that may be seen of its allocation.
+
+    `images` uint8 RGB [H, W, 3] by mipmap level, without padding; `regions` int [K, 3] (shape, row, col), of which the
+    first `overview` are an overview; `maps` by name; `weights` of the scores; `strategy`: how regions were chosen;
+    `width_px` and `height_px` of the whole picture. Times are 0 for a picture that is no frame.
+    """
+
+    frame_index: int
+    capture_ns: int
+    media_ns: int
+    tokens: int
+    width_px: int
+    height_px: int
+    rows: int
+    cols: int
+    regions: npt.NDArray[np.integer]
+    overview: int
+    strategy: str
+    maps: dict[str, TileMap]
+    weights: dict[str, float]
+    images: dict[int, npt.NDArray[np.uint8]]
+    profile: str = ""
+    query: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadInspection:
+    """What a message holds: the `head` as it was written, `maps` as they were but for rounding, `regions` int16 [K, 3],
+    and the encoded `pictures` by level."""
+
+    head: dict[str, Any]
+    maps: dict[str, TileMap]
+    regions: npt.NDArray[np.int16]
+    pictures: dict[int, bytes] = field(default_factory=dict)
+
+
+def inspected_frame(
+    view: TextureView,
+    frame: FrameAllocation,
+    levels: Iterable[int],
+    maps: AllocationMaps | None,
+    motion: TileMotion | None = None,
+    *,
+    tokens: int | None = None,
+    query: str = "",
+) -> InspectedFrame:
+    """Return all that may be seen of a frame while its lease lasts.
+
+    `maps` are those that it was allocated from; without them there is its relevance only. `tokens` that the model
+    reads, where those are not the regions'; `query`, the question that the maps belong to.
+    """
+    relevance, grid = frame.relevance.numpy(), view.grid
+    shown = {"relevance, blended": TileMap("relevance", relevance.astype(np.float32), *POSITIVE)}
+    if maps is not None:
+        shown = tile_maps(maps, motion, np.maximum(0, view.stamp.frame_index - view.versions.frame))
+    weights = frame.weights.numpy()
+    total = max(float(weights.sum()), 1e-6)
+    return InspectedFrame(
+        frame_index=view.stamp.frame_index,
+        capture_ns=view.stamp.capture_ns,
+        media_ns=view.stamp.media_ns,
+        tokens=frame.tokens if tokens is None else tokens,
+        width_px=grid.width_px,
+        height_px=grid.height_px,
+        rows=grid.rows,
+        cols=grid.cols,
+        regions=frame.allocation.regions.numpy(),
+        overview=frame.overview,
+        strategy=frame.strategy,
+        maps=shown,
+        weights={name: float(weight) / total for name, weight in zip(SCORES, weights, strict=True)},
+        images={level: cropped(view, level) for level in known_levels(levels)},
+        profile="" if maps is None else maps.profile,
+        query=query,
+    )
+
+
+LAYER_MAPS: dict[str, str] = {
+    **{name: name for name in SCORES},
+    "now": "relevance of this frame",
+    "relevance": "relevance, blended",
+    "entropy": "entropy",
+    "motion": "motion, px",
+}
+"""Maps of `tile_maps` by the names that `output.heatmap_layers` has for them."""
+
+
+def layers_of(
+    names: Iterable[str], maps: Mapping[str, TileMap], weights: Mapping[str, float], shape: tuple[int, int]
+) -> tuple[MapLayer, ...]:
+    """Return the maps with these names of `LAYER_MAPS`, in that order, with the weights of the scores.
+
+    One that is not there is 0 everywhere, `shape` [rows, cols].
+    """
+    nothing = TileMap("", np.zeros(shape, np.float32), *POSITIVE)
+    return tuple(MapLayer(name, maps.get(LAYER_MAPS[name], nothing).values, weights.get(name)) for name in names)
+
+
+def cropped(view: TextureView, level: int) -> npt.NDArray[np.uint8]:
+    """Return a copy of one level without padding: uint8 RGB [H, W, 3]."""
+    return view.read(level)[: -(-view.grid.height_px >> level), : -(-view.grid.width_px >> level)].copy()
+
+
+def tile_maps(
+    maps: AllocationMaps, motion: TileMotion | None = None, unchanged: npt.NDArray[np.integer] | None = None
+) -> dict[str, TileMap]:
+    """Return every map of a frame by its name, in the order in which they are shown.
+
+    `motion` of the tiles since the frame before, None where nothing moved; `unchanged` [gh, gw], the frames for which
+    each tile has been the same.
+    """
+    shown = {
+        name: TileMap("texture", values, *(SIGNED if name in SIGNED_NAMES else POSITIVE))
+        for name, values in zip(channel_names(maps.profile), maps.channels, strict=True)
+    }
+    shown["entropy"] = TileMap("texture", maps.entropy, *POSITIVE)
+    shown |= {name: TileMap("scores", values, *POSITIVE) for name, values in zip(SCORES, maps.scores, strict=True)}
+    shown["relevance of this frame"] = TileMap("relevance", maps.own, *POSITIVE)
+    shown["relevance, blended"] = TileMap("relevance", maps.blended, *POSITIVE)
+    if maps.prior is not None:
+        ranges = {"attention": POSITIVE, "similarity": SIGNED, "trust": POSITIVE}
+        for (name, bounds), values in zip(ranges.items(), maps.prior, strict=True):
+            shown[f"{name} of answers"] = TileMap("memory", values, *bounds)
+    if maps.staleness is not None:
+        shown["worth exploring"] = _ranged("memory", maps.staleness)
+    if unchanged is not None:
+        shown["unchanged for, frames"] = _ranged("change", unchanged.astype(np.float32))
+    still = np.zeros_like(maps.entropy)
+    shown["motion, px"] = _ranged("change", still if motion is None else motion.magnitude_px)
+    if motion is not None:
+        for name, values in (("motion right, px", motion.dx_px), ("motion down, px", motion.dy_px)):
+            shown[name] = _ranged("change", values, signed=True)
+        shown["confidence of motion"] = TileMap("change", motion.confidence, *POSITIVE)
+    return shown
+
+
+def _ranged(group: str, values: npt.NDArray[np.float32], *, signed: bool = False) -> TileMap:
+    """A map whose range is that of its own values, from 0 on, or as far below 0 as above."""
+    high = max(1.0, float(np.abs(values).max(initial=0.0)))
+    return TileMap(group, values, -high if signed else 0.0, high)
+
+
+def pack_inspection(frame: InspectedFrame, pictures: Mapping[int, tuple[str, bytes]], **times: float) -> bytes:
+    """Return the message of a frame; `pictures` are encoded, by level, with their media types. `times` go into the head
+    as they are."""
+    head = {
+        "frame_index": frame.frame_index,
+        **times,
+        "tokens": frame.tokens,
+        "width": frame.width_px,
+        "height": frame.height_px,
+        "rows": frame.rows,
+        "cols": frame.cols,
+        "overview": frame.overview,
+        "regions": len(frame.regions),
+        "strategy": frame.strategy,
+        "profile": frame.profile,
+        "query": frame.query,
+        "weights": frame.weights,
+        "tile_px": TILE_PX,
+        "shapes": REGION_SHAPES,
+        "maps": [
+            {"name": name, "group": one.group, "low": one.low, "high": one.high} for name, one in frame.maps.items()
+        ],
+        "levels": [
+            {"level": level, "type": kind, "bytes": len(data)} for level, (kind, data) in sorted(pictures.items())
+        ],
+    }
+    steps = [_steps(one) for one in frame.maps.values()]
+    return b"".join(
+        (
+            *_framed(head),
+            *steps,
+            np.ascontiguousarray(frame.regions, "<i2").tobytes(),
+            *(data for _, (_, data) in sorted(pictures.items())),
+        )
+    )
+
+
+def pack_failure(reason: str) -> bytes:
+    """Return the message that says why there is no inspection."""
+    return b"".join(_framed({"error": reason}))
+
+
+def _framed(head: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    body = msgspec.json.encode(head)
+    body += b" " * (-len(body) % 4)
+    return HEADER.pack(KIND, 0, 0, len(body)), body
+
+
+def _steps(one: TileMap) -> bytes:
+    share = (one.values - one.low) / (one.high - one.low)
+    return np.rint(np.clip(np.nan_to_num(share), 0, 1) * STEPS).astype("<u2").tobytes()
+
+
+def read_inspection(message: bytes) -> ReadInspection:
+    """Return what an inspection message holds. Raises TransportError where it is none, or says why there is none."""
+    try:
+        kind, _, _, length = HEADER.unpack_from(message)
+        head = msgspec.json.decode(message[HEADER.size : HEADER.size + length]) if kind == KIND else None
+    except (struct.error, msgspec.MsgspecError) as error:
+        raise TransportError(f"not an inspection: {error}") from error
+    if not isinstance(head, dict):
+        raise TransportError(f"not an inspection: kind {kind}, {counted(len(message), 'byte')}")
+    if "error" in head:
+        raise TransportError(head["error"])
+    return _read_parts(head, message, HEADER.size + length)
+
+
+def _read_parts(head: dict[str, Any], message: bytes, at: int) -> ReadInspection:
+    shape, each = (head["rows"], head["cols"]), 2 * head["rows"] * head["cols"]
+    wanted = at + each * len(head["maps"]) + 6 * head["regions"] + sum(one["bytes"] for one in head["levels"])
+    if wanted != len(message):
+        raise TransportError(f"not an inspection: it has {counted(len(message), 'byte')}, not {wanted}")
+    maps = {}
+    for one in head["maps"]:
+        share = np.frombuffer(message, "<u2", each // 2, at).reshape(shape).astype(np.float32) / STEPS
+        maps[one["name"]] = TileMap(
+            one["group"], one["low"] + share * (one["high"] - one["low"]), one["low"], one["high"]
+        )
+        at += each
+    regions = np.frombuffer(message, "<i2", 3 * head["regions"], at).reshape(-1, 3)
+    at += regions.nbytes
+    pictures = {}
+    for one in head["levels"]:
+        pictures[one["level"]] = message[at : at + one["bytes"]]
+        at += one["bytes"]
+    return ReadInspection(head, maps, regions, pictures)
+
+
+def known_levels(levels: Iterable[int]) -> tuple[int, ...]:
+    """Return those of the levels that a texture has, each once."""
+    return tuple(sorted({level for level in levels if 0 <= level < LEVELS}))

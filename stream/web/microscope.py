@@ -1,0 +1,222 @@
+"""The texture microscope's server: inspections of the newest frame, or of a picture, for whoever asks for one.
+
+A request is answered once. While nobody asks, nothing is computed or sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from arr_coc.types import LEVELS
+from stream.protocol.inspection import InspectionRequest, PictureToInspect, known_levels
+from stream.protocol.pictures import INSPECTION, PictureRequest
+from stream.untrusted import MIB
+from stream.web.access import WebAccess
+from stream.web.hub import PictureSource
+
+WAITING_MAX = 16
+"""Requests that wait at a time; one more is told so."""
+
+FRAME_LIMIT_S = 5.0
+"""Longest wait for the next frame."""
+
+PICTURE_LIMIT_S = 20.0
+"""Longest wait for the inspection of a picture."""
+
+UNANSWERED_S = 0.5
+"""A request for a frame is made again after this: there may have been no frame process, or no frame."""
+
+INTERVAL_S = 0.1
+"""Least time between two inspections."""
+
+UPLOAD_BYTES_MAX = 16 * MIB
+UPLOAD_PIXELS_MAX = 40_000_000
+LONGEST_PX = 2048
+"""A larger picture is inspected smaller."""
+
+Rgb = npt.NDArray[np.uint8]
+
+MEDIA_TYPE = "application/octet-stream"
+
+
+class Microscope:
+    """Inspections of one run. All but `attach` and `show` belongs to the event loop of the thread that serves.
+
+    Those who wait for the newest frame share an inspection; pictures are inspected one after another.
+    """
+
+    def __init__(self) -> None:
+        self._pictures: PictureSource | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: dict[asyncio.Future[bytes], tuple[int, ...]] = {}
+        self._asked_s = float("-inf")
+        self._timer: asyncio.TimerHandle | None = None
+        self._turn = asyncio.Lock()
+        self._of_picture: asyncio.Future[bytes] | None = None
+        self._number = 0
+
+    def attach(self, pictures: PictureSource) -> None:
+        """Ask this source from here on; for any thread."""
+        self._pictures = pictures
+
+    def show(self, pictures: dict[int, bytes]) -> None:
+        """Take an inspection that has come; for any thread."""
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # it has ended
+                loop.call_soon_threadsafe(self._show, pictures)
+
+    @property
+    def is_crowded(self) -> bool:
+        """True where so many wait that no more may."""
+        return len(self._waiting) >= WAITING_MAX
+
+    async def newest(self, levels: tuple[int, ...]) -> bytes | None:
+        """Return an inspection of the next frame with pictures of these levels; None where none comes in time."""
+        self._loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bytes] = self._loop.create_future()
+        self._waiting[answer] = levels
+        self._request()
+        try:
+            return await asyncio.wait_for(answer, FRAME_LIMIT_S)
+        except asyncio.TimeoutError:
+            return None
+        finally:
+            self._waiting.pop(answer, None)
+
+    async def picture(self, pixels: Rgb, levels: tuple[int, ...]) -> bytes | None:
+        """Return the inspection of a picture uint8 RGB [H, W, 3]; None where none comes in time."""
+        async with self._turn:
+            if self._pictures is None:
+                return None
+            self._loop = asyncio.get_running_loop()
+            self._of_picture = self._loop.create_future()
+            self._number += 1
+            picture = PictureToInspect(self._number, pixels.shape[0], pixels.shape[1], pixels.tobytes())
+            self._pictures.request(PictureRequest(inspect=InspectionRequest(levels, picture=picture)))
+            try:
+                return await asyncio.wait_for(self._of_picture, PICTURE_LIMIT_S)
+            except asyncio.TimeoutError:
+                return None
+            finally:
+                self._of_picture = None
+                self._request()
+
+    def _request(self) -> None:
+        """Ask for the next frame if somebody waits for it, now or as soon as may be; and again where nothing comes."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._pictures is None or self._loop is None or self._of_picture is not None or not self._waiting:
+            return
+        wait_s = self._asked_s + INTERVAL_S - self._loop.time()
+        if wait_s <= 0:
+            wait_s, self._asked_s = UNANSWERED_S, self._loop.time()
+            levels = known_levels(level for one in self._waiting.values() for level in one)
+            self._pictures.request(PictureRequest(inspect=InspectionRequest(levels)))
+        self._timer = self._loop.call_later(wait_s, self._request)
+
+    def _show(self, pictures: dict[int, bytes]) -> None:
+        of_picture, of_frame = pictures.get(-self._number), pictures.get(INSPECTION)
+        if of_picture is not None and self._of_picture is not None and not self._of_picture.done():
+            self._of_picture.set_result(of_picture)
+        if of_frame is None:
+            return
+        for answer in self._waiting:
+            if not answer.done():
+                answer.set_result(of_frame)
+
+
+def microscope_routes(
+    microscope: Microscope,
+    page: Callable[[Request], Coroutine[Any, Any, Response]],
+    access: WebAccess,
+) -> list[BaseRoute]:
+    """Return the routes of the microscope: its `page`, the newest frame's inspection, and that of a picture sent."""
+
+    async def newest(request: Request) -> Response:
+        if microscope.is_crowded:
+            return _problem(503, "too many look through the microscope; try again in a moment")
+        message = await microscope.newest(_levels(request))
+        if message is None:
+            return _problem(503, "no frame has come; the source may be lost, or the model is still loading")
+        return Response(message, media_type=MEDIA_TYPE)
+
+    async def picture(request: Request) -> Response:
+        if not access.control:
+            return _problem(403, "this page only shows; it takes no pictures")
+        if not access.allows_origin(request.headers.get("origin"), request.headers.get("host")):
+            return _problem(403, "only this page may send pictures")
+        try:
+            data = await _body(request)
+            sent = await asyncio.to_thread(read_picture, data)
+        except UploadRefused as error:
+            return _problem(400, str(error))
+        except ClientDisconnect:
+            return _problem(400, "the picture did not arrive whole")
+        message = await microscope.picture(sent, _levels(request))
+        if message is None:
+            return _problem(503, "the run does not answer; the model may still be loading")
+        return Response(message, media_type=MEDIA_TYPE)
+
+    return [
+        Route("/microscope", page),
+        Route("/microscope/frame", newest),
+        Route("/microscope/picture", picture, methods=["POST"]),
+    ]
+
+
+class UploadRefused(Exception):
+    """What was sent is no picture, or is too large; the sender is told why."""
+
+
+async def _body(request: Request) -> bytes:
+    """Return what was sent, as far as it may be so large. Raises UploadRefused."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > UPLOAD_BYTES_MAX:
+            raise UploadRefused(f"a picture has at most {UPLOAD_BYTES_MAX // MIB} MiB; save it smaller")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def read_picture(data: bytes) -> Rgb:
+    """Return a picture that was sent as uint8 RGB [H, W, 3], at most `LONGEST_PX` on its longer side.
+
+    Its size is looked at before its pixels are. Raises UploadRefused for anything else.
+    """
+    from PIL import Image, ImageOps  # here: nobody else in this process needs it
+
+    try:
+        with Image.open(io.BytesIO(data)) as opened:
+            width, height = opened.size
+            if width * height > UPLOAD_PIXELS_MAX:
+                most = UPLOAD_PIXELS_MAX // 1_000_000
+                raise UploadRefused(f"a picture has at most {most} million pixels, this one is {width}x{height}")
+            opened.draft("RGB", (LONGEST_PX, LONGEST_PX))
+            shown = ImageOps.exif_transpose(opened).convert("RGB")
+            shown.thumbnail((LONGEST_PX, LONGEST_PX), Image.Resampling.BOX)
+            return np.asarray(shown)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise UploadRefused("this is no picture that can be read; send a JPEG, PNG, WebP or GIF") from error
+
+
+def _levels(request: Request) -> tuple[int, ...]:
+    """Return the levels that a request names as digits."""
+    named = request.query_params.get("levels", "0")[:LEVELS]
+    return known_levels(int(digit) for digit in named if digit in "0123456789") or (0,)
+
+
+def _problem(status: int, words: str) -> Response:
+    return JSONResponse({"error": words}, status)
