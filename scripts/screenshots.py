@@ -31,6 +31,9 @@ LIMIT_MS = 300_000
 RECORDED, GIF_MS, GIF_COLOURS, GIF_SIZE = 22, 250, 64, (800, 450)
 """Pictures of the recording, the time of each, its colours and size: it stays below 2 MB."""
 
+TILE_AT = (0.24, 0.42)
+"""Place of the tile under the microscope, in parts of the picture."""
+
 SHOTS = (
     ("web-live.png", (1280, 800), "light", "?layers=t", 0.0),
     ("web-layers.png", (1280, 800), "dark", "?layers=thd&op=70&scale=relative", 0.5),
@@ -106,6 +109,24 @@ def take_live(browser: Browser, folder: Path, source: str | None) -> None:
         record(browser, address)
 
 
+def take_microscope(browser: Browser, folder: Path, source: str | None) -> None:
+    """Take the texture microscope over `source`, or over the drawn street, with a tile that stays; levels are folded."""
+    if source is None:
+        source = "street.mp4"
+        make_clip(folder / source, LIMIT_MS / 1000, "street")
+    with served_page(folder, "watch", source, "--restart", "--web", "0", "--stats-every", "none") as address:
+        page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
+        page.set_default_timeout(LIMIT_MS)
+        page.goto(f"{address}microscope?op=70")
+        page.locator("#mips-box summary").click()
+        page.wait_for_function("() => window.scope.rounds >= 3")
+        box = page.locator("#picture").bounding_box()
+        assert box is not None
+        page.mouse.click(box["x"] + TILE_AT[0] * box["width"], box["y"] + TILE_AT[1] * box["height"])
+        page.locator("#freeze").click()
+        save(page, "web-microscope.png", full=True)
+
+
 def take_sources(browser: Browser, folder: Path) -> None:
     """Take the page in which a source is chosen."""
     named = ("door=rtsp://user:password@door.local/stream", "yard=rtsp://yard.local/stream", "lesson=clips/lesson.mp4")
@@ -126,7 +147,7 @@ def save(page: Page, name: str, *, full: bool = False) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", help="a file or a camera")
-    parser.add_argument("--only", choices=("live", "sources"), help="the page to take, else all")
+    parser.add_argument("--only", choices=("live", "microscope", "sources"), help="the page to take, else all")
     options = parser.parse_args()
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None:
@@ -136,6 +157,8 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=found)
         if options.only in (None, "live"):
             take_live(browser, Path(folder), source)
+        if options.only in (None, "microscope"):
+            take_microscope(browser, Path(folder), source)
         if options.only in (None, "sources"):
             take_sources(browser, Path(folder))
         browser.close()

@@ -15,7 +15,7 @@ from arr_coc.types import FramePlanes
 
 @dataclass(frozen=True, slots=True)
 class LabelledBox:
-    """Where a thing really is: a box in parts of the picture's width and height."""
+    """Box of a thing that is really there, in parts of the picture's width and height."""
 
     label: str
     left: float

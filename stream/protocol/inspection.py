@@ -96,7 +96,7 @@ class InspectedFrame:
 
 @dataclass(frozen=True, slots=True)
 class ReadInspection:
-    """What a message holds: the `head` as it was written, `maps` as they were but for rounding, `regions` int16 [K, 3],
+    """The parts of a message: the `head` as it was written, `maps` as they were but for rounding, `regions` int16 [K, 3],
     and the encoded `pictures` by level."""
 
     head: dict[str, Any]

@@ -106,7 +106,7 @@ class HeatmapSink(Sink):
         finally:
             self._film.close()
         if live is not None:
-            log.info("heat map: %d of %d frames drawn", self._film.drawn, live.frames)
+            log.info("heat map: %s drawn", of_counted(self._film.drawn, live.frames, "frame"))
 
     def _follow(self, event: FrameReady) -> None:
         """Take the event of a live frame, whose picture comes by itself, if it does."""

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from arr_coc.types import LEVELS
-from stream.protocol.inspection import InspectionRequest, PictureToInspect, known_levels
+from stream.protocol.inspection import InspectionRequest, PictureToInspect, known_levels, pack_failure
 from stream.protocol.pictures import INSPECTION, PictureRequest
 from stream.untrusted import MIB
 from stream.web.access import WebAccess
@@ -45,6 +45,8 @@ LONGEST_PX = 2048
 """A larger picture is inspected smaller."""
 
 Rgb = npt.NDArray[np.uint8]
+
+NO_FRAME = pack_failure("no frame has come; the source may be lost, or the model is still loading")
 
 MEDIA_TYPE = "application/octet-stream"
 
@@ -148,9 +150,7 @@ def microscope_routes(
         if microscope.is_crowded:
             return _problem(503, "too many look through the microscope; try again in a moment")
         message = await microscope.newest(_levels(request))
-        if message is None:
-            return _problem(503, "no frame has come; the source may be lost, or the model is still loading")
-        return Response(message, media_type=MEDIA_TYPE)
+        return Response(message or NO_FRAME, media_type=MEDIA_TYPE)
 
     async def picture(request: Request) -> Response:
         if not access.control:
@@ -177,7 +177,7 @@ def microscope_routes(
 
 
 class UploadRefused(Exception):
-    """What was sent is no picture, or is too large; the sender is told why."""
+    """The body of a request is no picture, or too large; the sender is told why."""
 
 
 async def _body(request: Request) -> bytes:

@@ -18,11 +18,20 @@ from websockets.sync.client import ClientConnection, connect
 from stream.config import Config, OutputConfig
 from stream.events import Event, FrameMap, QueryChanged, Started
 from stream.monitor.health import RunMonitor
-from stream.protocol.pictures import PictureEndpoints, PictureRequest, ViewedFrame, level_for, pack_picture
-from stream.runtime.pictures import encode_jpeg
+from stream.protocol.inspection import InspectedFrame, InspectionRequest, TileMap
+from stream.protocol.pictures import (
+    INSPECTION,
+    PictureEndpoints,
+    PictureRequest,
+    ViewedFrame,
+    level_for,
+    pack_picture,
+)
+from stream.runtime.pictures import encode_inspection, encode_jpeg
 from stream.web.access import WebAccess
 from stream.web.camera import BrowserCamera
 from stream.web.hub import Hub, HubOptions
+from stream.web.microscope import Microscope
 from stream.web.server import WebServer
 from stream.web.sources import SourceChooser
 from tests.support.events import frame
@@ -51,15 +60,51 @@ def sampled(index: int = 0, widths: tuple[int, ...] = (1280,), grey: int = 128) 
     )
 
 
+def inspected(index: int = 0, levels: tuple[int, ...] = (0,), *, picture: str = "") -> InspectedFrame:
+    """The same frame under the microscope; `picture` is the question's place for one that is no frame."""
+    information = np.zeros((ROWS, COLS), np.float32)
+    information[0, 1] = 0.5
+    gradient = np.linspace(-0.25, 0.25, ROWS * COLS, dtype=np.float32).reshape(ROWS, COLS)
+    relevance = np.zeros((ROWS, COLS), np.float32)
+    relevance[0, 1] = 1.0
+    return InspectedFrame(
+        frame_index=index,
+        capture_ns=time.monotonic_ns(),
+        media_ns=index * 100_000_000,
+        tokens=len(REGIONS),
+        width_px=WIDTH,
+        height_px=HEIGHT,
+        rows=ROWS,
+        cols=COLS,
+        regions=REGIONS,
+        overview=0,
+        strategy="foveated",
+        maps={
+            "gradient across": TileMap("texture", gradient, -1.0, 1.0),
+            "information": TileMap("scores", information, 0.0, 1.0),
+            "relevance, blended": TileMap("relevance", relevance, 0.0, 1.0),
+        },
+        weights={"information": 0.75, "perspective": 0.25},
+        images={level: np.full((HEIGHT >> level, WIDTH >> level, 3), 90, np.uint8) for level in levels},
+        profile="core13",
+        query=picture or "What?",
+    )
+
+
 class DrawnPictures:
     """Gives a picture for each request, at once."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, microscope: Microscope) -> None:
         self._hub = hub
+        self._microscope = microscope
         self.requests: list[tuple[int, ...]] = []
+        self.inspections: list[InspectionRequest] = []
         self.silent = False
 
     def request(self, request: PictureRequest) -> None:
+        if request.inspect is not None:
+            self._inspect(request.inspect)
+            return
         self.requests.append(request.widths)
         if self.silent:
             return
@@ -68,6 +113,19 @@ class DrawnPictures:
             level: pack_picture(made, level, encode_jpeg(made.images[level]), time.time_ns()) for level in made.images
         }
         self._hub.show({width: packed[level] for width, level in made.levels.items()})
+
+    def _inspect(self, request: InspectionRequest) -> None:
+        self.inspections.append(request)
+        if self.silent:
+            return
+        if request.picture is None:
+            message = encode_inspection(inspected(len(self.inspections), request.levels), time.time_ns())
+            self._microscope.show({INSPECTION: message})
+        else:
+            sent = request.picture
+            words = f"{sent.width}x{sent.height}"
+            message = encode_inspection(inspected(0, request.levels, picture=words))
+            self._microscope.show({-sent.number: message})
 
 
 class PagedRun(WatchedRun):
@@ -98,10 +156,12 @@ class ServedPage:
         camera = None if config.output.web_camera is None else BrowserCamera(config.output.web_camera)
         self.hub = Hub(HubOptions(rate, config.output.web_width, self.access.control), chooser=chooser)
         self.hub.begin(self.monitor, camera=camera is not None)
-        self.server = WebServer(self.access, self.hub, camera)
+        self.microscope = Microscope()
+        self.server = WebServer(self.access, self.hub, camera, self.microscope)
         self.port = self.server.port
-        self.pictures = DrawnPictures(self.hub)
+        self.pictures = DrawnPictures(self.hub, self.microscope)
         self.hub.attach(self.pictures)
+        self.microscope.attach(self.pictures)
         self.tell(Started(source="camera", model="fake", query="What?", backend="cpu"))
         self.tell(frame(0, 0.0))
 

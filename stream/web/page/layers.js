@@ -6,7 +6,7 @@ const UNSEEN_BRIGHTNESS = 0.3;
 const PATCH_PX = 32;
 const HEAT = [[0, 13, 8, 60], [0.25, 92, 20, 120], [0.5, 188, 55, 84], [0.75, 243, 130, 30], [1, 252, 250, 160]];
 
-const heatTable = Uint8Array.from({ length: 256 * 3 }, (_, at) => {
+export const heatTable = Uint8Array.from({ length: 256 * 3 }, (_, at) => {
   const value = Math.floor(at / 3) / 255;
   const above = Math.max(1, HEAT.findIndex(([from]) => from >= value));
   const [low, high] = [HEAT[above - 1], HEAT[above]];

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import av
 import cv2
 import numpy as np
 import pytest
 
+from arr_coc.allocation.allocator import StreamAllocator
 from stream.config import Config, OutputConfig
+from stream.errors import TransportError
 from stream.events import Answer, Event, FrameReady, Restarted
-from stream.protocol.pictures import PictureEndpoints, PictureRequest, picture_fields
-from stream.runtime.pictures import encode_jpeg
+from stream.protocol.inspection import InspectionRequest, PictureToInspect, ReadInspection, read_inspection
+from stream.protocol.pictures import PictureEndpoints, PictureExchange, PictureRequest, picture_fields
+from stream.runtime.pictures import PictureThread, encode_jpeg
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.session import is_supervised
+from stream.sinks.heatmap import HeatmapSink
 from stream.web.relay import PictureRelay
 from tests.support.runs import Seen, config, open_supervised, watch
 
@@ -119,3 +125,116 @@ def test_red_stays_red() -> None:
     shown = cv2.imdecode(np.frombuffer(encode_jpeg(red), np.uint8), cv2.IMREAD_COLOR)
     assert shown is not None
     assert shown[16, 16].tolist() == pytest.approx([0, 0, 254], abs=4)
+
+
+class Inspector:
+    """Asks for an inspection, and again whenever one has come."""
+
+    def __init__(self, endpoint: str, request: InspectionRequest) -> None:
+        self.request = request
+        self.seen: list[ReadInspection] = []
+        self.refused: list[str] = []
+        self._relay = PictureRelay(endpoint, self._show)
+
+    def ask(self) -> None:
+        self._relay.request(PictureRequest(inspect=self.request))
+
+    def close(self) -> None:
+        self._relay.close()
+
+    def _show(self, pictures: dict[int, bytes]) -> None:
+        ((_, message),) = pictures.items()
+        try:
+            self.seen.append(read_inspection(message))
+        except TransportError as error:
+            self.refused.append(str(error))
+
+
+def test_an_inspection_is_of_one_frame_with_its_own_maps() -> None:
+    given = with_web(Config.model_validate({"source": "scene:demo", "capture": {"size": "128x96", "max_frames": 40}}))
+    given = given.model_copy(update={"output": given.output.model_copy(update={"publish": "ipc:///unused"})})
+    run = Pipeline(given, model_loader=LOADER)
+    frames: dict[int, FrameReady] = {}
+    inspector: Inspector | None = None
+    for event in run.run():
+        if inspector is None:
+            assert run.picture_endpoints.microscope is not None
+            inspector = Inspector(run.picture_endpoints.microscope, InspectionRequest((0, 5)))
+        inspector.ask()
+        if isinstance(event, FrameReady):
+            frames[event.frame_index] = event
+    assert inspector is not None
+    inspector.close()
+    assert inspector.seen
+    for seen in inspector.seen:
+        own = frames[seen.head["frame_index"]].map
+        assert own is not None
+        relevance = np.frombuffer(own.relevance, np.uint8).reshape(own.rows, own.cols) / 255
+        np.testing.assert_allclose(seen.maps["relevance, blended"].values, relevance, atol=1 / 255)
+        assert seen.regions.tobytes() == own.regions
+        assert {"red", "entropy", "information", "relevance of this frame", "motion, px"} <= set(seen.maps)
+        small = cv2.imdecode(np.frombuffer(seen.pictures[5], np.uint8), cv2.IMREAD_COLOR)
+        assert small is not None
+        assert small.shape == (3, 4, 3)
+        np.testing.assert_allclose(small[..., 2] / 255, seen.maps["red"].values, atol=1e-4)
+
+
+def test_a_picture_is_inspected_beside_a_run_that_goes_on() -> None:
+    run = open_supervised(given=with_web(config(restart=True)))
+    assert run.picture_endpoints.microscope is not None
+    pixels = np.zeros((64, 96, 3), np.uint8)
+    pixels[:32, 32:64] = (250, 0, 0)
+    picture = PictureToInspect(1, 64, 96, pixels.tobytes())
+    inspector = Inspector(run.picture_endpoints.microscope, InspectionRequest(picture=picture))
+
+    def on_event(seen: Seen, event: Event) -> None:
+        if isinstance(event, FrameReady) and not inspector.seen:
+            inspector.ask()
+        if seen.once("end", bool(inspector.seen) and bool(seen.of(Answer))):
+            run.end()
+
+    with closing(inspector):
+        seen = watch(run, on_event)
+    assert seen.error is None
+    (found, *_) = inspector.seen
+    assert (found.head["width"], found.head["height"]) == (96, 64)
+    assert found.maps["red"].values[0].tolist() == pytest.approx([0, 250 / 255, 0], abs=1e-4)
+
+
+def test_bytes_that_are_no_picture_are_answered_with_the_reason() -> None:
+    thread = PictureThread.__new__(PictureThread)
+    thread.exchange = PictureExchange()
+    for reason in ("still loading", "cannot be inspected"):
+        with pytest.raises(TransportError, match=reason):
+            read_inspection(thread._inspected(PictureToInspect(1, 64, 96, b"short"), (0,)))
+        thread.exchange.make_allocator = StreamAllocator
+
+
+def test_a_live_heat_map_leaves_the_run_supervised_and_outlives_the_frame_process(tmp_path: Path) -> None:
+    path = tmp_path / "seen.mp4"
+    output = OutputConfig(heatmap=str(path), heatmap_layers=("information", "motion"))
+    given = config(restart=True).model_copy(update={"output": output})
+    assert is_supervised(given)
+    run = open_supervised(given=given)
+    assert run.picture_endpoints.heatmap is not None
+    sink = HeatmapSink(str(path), lambda: run, output.heatmap_layers, given.source)
+
+    def drawn() -> int:
+        return sink._film.drawn
+
+    def on_event(seen: Seen, event: Event) -> None:
+        sink.write(event)
+        if seen.once("kill", drawn() >= 2 and bool(seen.of(Answer))):
+            seen.keep = drawn()  # type: ignore[attr-defined]
+            seen.signal("frames")
+        if seen.of(Restarted) and seen.once("end", drawn() >= seen.keep + 3):  # type: ignore[attr-defined]
+            run.end()
+
+    seen = watch(run, on_event)
+    sink.close()
+    assert seen.error is None
+    assert seen.of(Restarted)
+    with av.open(str(path)) as container:
+        times = [float(picture.time) for picture in container.decode(video=0)]
+    assert len(times) >= 5
+    assert times == sorted(times)

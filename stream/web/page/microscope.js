@@ -1,0 +1,468 @@
+// The texture microscope: every map that a frame's allocation was made from, over the picture, and a tile's values in all.
+
+import { drawOutlines, heatTable, regionAt, regionsOf } from "./layers.js";
+import { Inspection } from "./inspection.js";
+import { remember, remembered, startTheme, turnTheme } from "./settings.js";
+import { download } from "./stage.js";
+
+const RETRY_MS = 1000;
+const GROUPS = { texture: "Texture", scores: "Scores", relevance: "Relevance", memory: "What answers taught", change: "Change and motion" };
+const CHOICE = "relevance, blended";
+const byId = (id) => document.getElementById(id);
+const make = (tag, fields = {}) => Object.assign(document.createElement(tag), fields);
+const short = (value) => (Math.abs(value) >= 100 ? value.toFixed(0) : Math.abs(value) >= 10 ? value.toFixed(1) : value.toFixed(3)).replace("-0.000", "0.000");
+
+startTheme();
+const given = new URLSearchParams(location.search);
+const view = { map: given.get("map") ?? CHOICE, regions: given.get("tiles") !== "0", relative: given.get("scale") === "relative", opacity: Number(given.get("op") ?? 60) };
+const scope = { shown: null, frozen: false, picture: null, pointer: null, pinned: null, rounds: 0, busy: false };
+
+function remembersView() {
+  const now = new URLSearchParams(location.search);
+  const put = (name, value, usual) => (value === usual ? now.delete(name) : now.set(name, value));
+  put("map", view.map, CHOICE);
+  put("tiles", view.regions ? "" : "0", "");
+  put("scale", view.relative ? "relative" : "", "");
+  put("op", String(view.opacity), "60");
+  history.replaceState(null, "", now.size ? `?${now}` : location.pathname);
+}
+
+function tell(state, words, facts = "") {
+  byId("state").dataset.state = state;
+  if (byId("state-words").textContent !== words) byId("state-words").textContent = words;
+  byId("facts").textContent = facts;
+}
+
+const levels = () => (byId("mips-box").open ? "012345" : "0");
+
+/** Ask for one inspection; the newest frame's, or that of a picture. */
+async function ask(picture) {
+  const address = picture ? "/microscope/picture" : "/microscope/frame";
+  const reply = await fetch(`${address}?levels=${levels()}`, picture ? { method: "POST", body: picture } : {});
+  if (!reply.ok) throw new Error((await reply.json().catch(() => ({}))).error ?? `the program answers ${reply.status}`);
+  return Inspection.read(await reply.arrayBuffer());
+}
+
+/** Look again and again, never twice at once, and not while the page is hidden or what it shows is kept. */
+async function watch() {
+  for (;;) {
+    const begun = performance.now();
+    await new Promise((done) => requestAnimationFrame(done));
+    if (!scope.frozen && !scope.picture && !scope.busy) {
+      try {
+        const seen = await ask(null);
+        if (!scope.frozen && !scope.picture) await show(seen);
+        else seen.close();
+      } catch (error) {
+        if (!scope.picture) tell("reconnecting", error.message === "Failed to fetch" ? "the program does not answer" : error.message);
+        await new Promise((done) => setTimeout(done, RETRY_MS));
+      }
+    }
+    const left = 1000 / Number(byId("rate").value) - (performance.now() - begun);
+    await new Promise((done) => setTimeout(done, Math.max(30, left)));
+  }
+}
+
+async function look(picture) {
+  if (scope.busy) return;
+  scope.busy = true;
+  tell("loading", `looking at ${picture.name || "the picture"} …`);
+  try {
+    const seen = await ask(picture);
+    scope.picture = picture;
+    byId("live").hidden = false;
+    byId("freeze").disabled = true;
+    await show(seen);
+  } catch (error) {
+    byId("verdict").textContent = error.message;
+    byId("verdict").classList.add("bad");
+    tell("refused", "not a picture that can be looked at");
+  }
+  scope.busy = false;
+}
+
+function backToTheRun() {
+  scope.picture = null;
+  byId("live").hidden = true;
+  byId("freeze").disabled = false;
+  setFrozen(false);
+}
+
+function setFrozen(frozen) {
+  scope.frozen = frozen;
+  byId("freeze").setAttribute("aria-pressed", String(frozen));
+  if (scope.shown) tellShown();
+}
+
+async function show(seen) {
+  await seen.decode();
+  scope.shown?.close();
+  scope.shown = seen;
+  seen.all = regionsOf(seen, seen.head.shapes);
+  scope.rounds++;
+  byId("waiting").hidden = true;
+  byId("verdict").classList.remove("bad");
+  if (!seen.maps.has(view.map)) view.map = CHOICE;
+  tellShown();
+  layMaps();
+  drawPicture();
+  drawMaps();
+  drawMips();
+  tellTile();
+}
+
+function tellShown() {
+  const { head } = scope.shown;
+  const facts = [`${head.width}×${head.height}`, `${head.tokens} of ${head.rows * head.cols} tokens`, head.strategy, head.profile];
+  if (head.query) facts.push(`“${head.query}”`);
+  const words = scope.picture ? scope.picture.name || "a picture" : `${scope.frozen ? "frozen" : "live"} · frame ${head.frame_index} · ${head.media_s?.toFixed(1)} s`;
+  tell(scope.picture || scope.frozen ? "kept" : "ok", words, facts.join(" · "));
+  byId("badge").hidden = !(scope.frozen || scope.picture);
+  byId("badge").textContent = scope.picture ? "a picture of your own" : "frozen";
+}
+
+function fit() {
+  const { shown } = scope;
+  if (!shown) return;
+  const stage = byId("stage");
+  stage.style.aspectRatio = `${shown.head.width} / ${shown.head.height}`;
+  const scale = Math.min(stage.clientWidth / shown.head.width, stage.clientHeight / shown.head.height);
+  for (const id of ["picture", "layers"]) {
+    byId(id).style.width = `${Math.round(shown.head.width * scale)}px`;
+    byId(id).style.height = `${Math.round(shown.head.height * scale)}px`;
+  }
+  const ratio = Math.min(2, devicePixelRatio || 1);
+  [byId("layers").width, byId("layers").height] = [Math.round(shown.head.width * scale * ratio), Math.round(shown.head.height * scale * ratio)];
+  drawLayers();
+}
+
+function drawPicture() {
+  const { shown } = scope;
+  const picture = byId("picture");
+  [picture.width, picture.height] = [shown.head.width, shown.head.height];
+  picture.getContext("2d", { alpha: false }).drawImage(shown.bitmaps.get(0), 0, 0, shown.head.width, shown.head.height);
+  fit();
+}
+
+/** Pixels of a tile on the canvas of the layers. */
+const tileSide = () => (scope.shown.head.tile_px * byId("layers").width) / scope.shown.head.width;
+
+function drawLayers() {
+  const { shown } = scope;
+  const layers = byId("layers");
+  const context = layers.getContext("2d");
+  context.clearRect(0, 0, layers.width, layers.height);
+  const map = shown.maps.get(view.map);
+  const side = tileSide();
+  if (map) {
+    context.globalAlpha = view.opacity / 100;
+    context.imageSmoothingEnabled = false;
+    context.drawImage(coloured(map, shown, ...bounds(map)), 0, 0, shown.cols * side, shown.rows * side);
+    context.globalAlpha = 1;
+  }
+  if (view.regions) drawOutlines(context, shown.all, side, new Set(), Math.min(2, devicePixelRatio || 1));
+  const tile = scope.pinned ?? scope.pointer;
+  if (tile) {
+    for (const [width, colour] of [[4, "#000"], [2, "#fff"]]) {
+      [context.lineWidth, context.strokeStyle] = [width, colour];
+      context.strokeRect(tile[1] * side, tile[0] * side, side, side);
+    }
+  }
+  tellScale(map);
+}
+
+/** Lowest and highest value that the colours spread over. */
+function bounds(map) {
+  if (!view.relative) return [map.low, map.high];
+  const [low, high] = map.reach();
+  const most = Math.max(Math.abs(low), Math.abs(high), 1e-6);
+  return map.low < 0 ? [-most, most] : [low, Math.max(high, low + 1e-6)];
+}
+
+function colourOf(share, signed) {
+  const at = Math.max(0, Math.min(255, Math.round(255 * share)));
+  if (!signed) return heatTable.subarray(3 * at, 3 * at + 3);
+  const away = Math.abs(2 * share - 1);
+  const end = share < 0.5 ? [60, 130, 255] : [255, 110, 50];
+  return end.map((value) => 25 + (value - 25) * Math.min(1, away));
+}
+
+function coloured(map, { rows, cols }, low, high) {
+  const canvas = make("canvas", { width: cols, height: rows });
+  const context = canvas.getContext("2d");
+  const pixels = context.createImageData(cols, rows);
+  for (let at = 0; at < rows * cols; at++) {
+    pixels.data.set(colourOf((map.at(at) - low) / (high - low), map.low < 0), 4 * at);
+    pixels.data[4 * at + 3] = 255;
+  }
+  context.putImageData(pixels, 0, 0);
+  return canvas;
+}
+
+function tellScale(map) {
+  byId("scale").hidden = !map;
+  if (!map) return;
+  const [low, high] = bounds(map);
+  byId("scale-low").textContent = short(low);
+  byId("scale-high").textContent = short(high);
+  byId("scale-name").textContent = view.map;
+  const context = byId("scale-bar").getContext("2d");
+  const pixels = context.createImageData(256, 1);
+  for (let at = 0; at < 256; at++) {
+    pixels.data.set(colourOf(at / 255, map.low < 0), 4 * at);
+    pixels.data[4 * at + 3] = 255;
+  }
+  context.putImageData(pixels, 0, 0);
+}
+
+/** Make a button for each map where there are others than before. */
+function layMaps() {
+  const names = [...scope.shown.maps.keys()].join("|");
+  if (byId("maps").dataset.names === names) return;
+  byId("maps").dataset.names = names;
+  byId("maps").replaceChildren();
+  for (const [group, title] of Object.entries(GROUPS)) {
+    const maps = [...scope.shown.maps].filter(([, map]) => map.group === group);
+    if (!maps.length) continue;
+    const row = make("div", { className: "row" });
+    row.append(...maps.map(([name]) => mapButton(name)));
+    const box = make("div");
+    box.append(make("h3", { className: "group-title", textContent: title }), row);
+    byId("maps").append(box);
+  }
+}
+
+function mapButton(name) {
+  const button = make("button", { className: "map", type: "button" });
+  button.dataset.map = name;
+  button.onclick = () => choose(view.map === name ? "" : name);
+  button.append(make("canvas"), make("b", { textContent: name }), make("span"));
+  button.firstChild.setAttribute("aria-hidden", "true");
+  return button;
+}
+
+function choose(name) {
+  view.map = name;
+  remembersView();
+  drawLayers();
+  markChosen();
+  tellTile();
+}
+
+function markChosen() {
+  for (const button of byId("maps").querySelectorAll(".map")) button.setAttribute("aria-pressed", String(button.dataset.map === view.map));
+}
+
+function drawMaps() {
+  const { shown } = scope;
+  for (const button of byId("maps").querySelectorAll(".map")) {
+    const map = shown.maps.get(button.dataset.map);
+    const [low, high] = map.reach();
+    const most = Math.max(Math.abs(low), Math.abs(high), 1e-6);
+    const small = coloured(map, shown, ...(map.low < 0 ? [-most, most] : [low, Math.max(high, low + 1e-6)]));
+    const [canvas, , range] = button.children;
+    [canvas.width, canvas.height] = [shown.cols, shown.rows];
+    canvas.getContext("2d").drawImage(small, 0, 0);
+    const weight = shown.head.weights[button.dataset.map];
+    range.textContent = `${short(low)} … ${short(high)}${weight === undefined ? "" : ` · weight ${weight.toFixed(2)}`}`;
+  }
+  markChosen();
+}
+
+function drawMips() {
+  const { shown } = scope;
+  const row = byId("mips");
+  if (row.children.length !== 6) {
+    row.replaceChildren(...[0, 1, 2, 3, 4, 5].map((level) => {
+      const box = make("div", { className: "mip" });
+      const canvas = make("canvas");
+      canvas.setAttribute("role", "img");
+      canvas.setAttribute("aria-label", `Mipmap level ${level}`);
+      box.append(canvas, make("p"));
+      return box;
+    }));
+  }
+  for (const [level, box] of [...row.children].entries()) {
+    const bitmap = shown.bitmaps.get(level);
+    box.hidden = !bitmap;
+    if (!bitmap) continue;
+    const [canvas, words] = box.children;
+    [canvas.width, canvas.height] = [bitmap.width, bitmap.height];
+    canvas.getContext("2d").drawImage(bitmap, 0, 0);
+    words.textContent = `level ${level} · ${bitmap.width}×${bitmap.height} · a tile is ${shown.head.tile_px >> level}×${shown.head.tile_px >> level}`;
+  }
+}
+
+/** Why a tile is shown as it is, in words. */
+function verdictOf(row, col) {
+  const { shown } = scope;
+  const relevance = shown.maps.get(CHOICE);
+  const at = row * shown.cols + col;
+  const one = regionAt(shown.all, row, col);
+  const fine = shown.all.filter((region) => region.level === 0);
+  const [rank, tiles] = [relevance.rank(at), shown.rows * shown.cols];
+  const words = [];
+  if (!one) words.push("Not shown: no token covers it.");
+  else if (one.overview) words.push(`Shown in the overview only, at level ${one.level}.`);
+  else if (one.level === 0) words.push("Shown at full detail.");
+  else words.push(`Shown coarsely, at level ${one.level}: one token for ${one.bottom - one.top}×${one.right - one.left} tiles.`);
+  words.push(`Its relevance of ${short(relevance.at(at))} is number ${rank} of ${tiles}; there are ${shown.head.tokens} tokens.`);
+  if (fine.length && (!one || one.level > 0)) {
+    const least = Math.min(...fine.map((region) => relevance.at(region.top * shown.cols + region.left)));
+    words.push(`The least relevant tile at full detail has ${short(least)}.`);
+  }
+  const scores = Object.entries(shown.head.weights).filter(([name]) => shown.maps.has(name));
+  const [most] = scores.sort(([, a], [, b]) => b - a);
+  if (most) words.push(`What counts most here is ${most[0]} (${most[1].toFixed(2)} of the balance), of which this tile has ${short(shown.maps.get(most[0]).at(at))}.`);
+  return words.join(" ");
+}
+
+function tellTile() {
+  const { shown } = scope;
+  const tile = scope.pinned ?? scope.pointer;
+  if (!shown || byId("verdict").classList.contains("bad")) return;
+  byId("values").hidden = !tile;
+  byId("tile-title").textContent = tile ? `Tile in row ${tile[0]}, column ${tile[1]}${scope.pinned ? " · stays" : ""}` : "Tile";
+  byId("verdict").textContent = tile ? verdictOf(...tile) : "Point at a tile, or click one to stay there.";
+  if (!tile) return;
+  const at = tile[0] * shown.cols + tile[1];
+  const body = byId("values").tBodies[0];
+  if (body.dataset.names !== byId("maps").dataset.names) layValues(body);
+  for (const line of body.querySelectorAll("tr[data-map]")) {
+    const map = shown.maps.get(line.dataset.map);
+    line.children[1].textContent = short(map.at(at));
+    line.children[2].textContent = map.rank(at);
+    line.classList.toggle("chosen", line.dataset.map === view.map);
+  }
+}
+
+function layValues(body) {
+  body.dataset.names = byId("maps").dataset.names;
+  body.replaceChildren();
+  for (const [group, title] of Object.entries(GROUPS)) {
+    const maps = [...scope.shown.maps].filter(([, map]) => map.group === group);
+    if (!maps.length) continue;
+    const head = make("tr", { className: "group" });
+    head.append(make("th", { textContent: title, scope: "rowgroup", colSpan: 3 }));
+    body.append(head);
+    for (const [name] of maps) {
+      const line = make("tr");
+      line.dataset.map = name;
+      const button = make("button", { type: "button", textContent: name });
+      button.onclick = () => choose(name);
+      const first = make("th", { scope: "row" });
+      first.append(button);
+      line.append(first, make("td"), make("td"));
+      body.append(line);
+    }
+  }
+}
+
+function tileAt(event) {
+  const { shown } = scope;
+  if (!shown) return null;
+  const box = byId("picture").getBoundingClientRect();
+  const side = (shown.head.tile_px * box.width) / shown.head.width;
+  const [row, col] = [Math.floor((event.clientY - box.top) / side), Math.floor((event.clientX - box.left) / side)];
+  return row >= 0 && col >= 0 && row < shown.rows && col < shown.cols ? [row, col] : null;
+}
+
+function point(tile) {
+  scope.pointer = tile;
+  if (!scope.shown || scope.pinned) return;
+  drawLayers();
+  tellTile();
+}
+
+function pin(tile) {
+  const same = scope.pinned && tile && scope.pinned[0] === tile[0] && scope.pinned[1] === tile[1];
+  scope.pinned = same ? null : tile;
+  drawLayers();
+  tellTile();
+}
+
+function saveValues() {
+  const { shown } = scope;
+  if (!shown) return;
+  const names = [...shown.maps.keys()];
+  const quoted = (text) => `"${text.replaceAll('"', '""')}"`;
+  const lines = [["row", "column", "level", ...names.map(quoted)].join(",")];
+  for (let at = 0; at < shown.rows * shown.cols; at++) {
+    const [row, col] = [Math.floor(at / shown.cols), at % shown.cols];
+    lines.push([row, col, regionAt(shown.all, row, col)?.level ?? "", ...names.map((name) => shown.maps.get(name).at(at).toPrecision(5))].join(","));
+  }
+  download(new Blob([lines.join("\n"), "\n"], { type: "text/csv" }), `tiles-${shown.head.frame_index}.csv`);
+}
+
+const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+const stage = byId("stage");
+stage.onpointermove = (event) => point(tileAt(event));
+stage.onpointerleave = () => point(null);
+stage.onclick = (event) => scope.shown && pin(tileAt(event));
+stage.onkeydown = (event) => {
+  const step = MOVES[event.key];
+  if (!step || !scope.shown) return;
+  event.preventDefault();
+  const [row, col] = scope.pinned ?? scope.pointer ?? [0, -1];
+  const inside = (value, end) => Math.max(0, Math.min(end - 1, value));
+  scope.pinned = [inside(row + step[0], scope.shown.rows), inside(col + step[1], scope.shown.cols)];
+  drawLayers();
+  tellTile();
+};
+stage.ondragover = (event) => {
+  event.preventDefault();
+  stage.classList.add("dropping");
+};
+stage.ondragleave = () => stage.classList.remove("dropping");
+stage.ondrop = (event) => {
+  event.preventDefault();
+  stage.classList.remove("dropping");
+  if (event.dataTransfer.files[0]) look(event.dataTransfer.files[0]);
+};
+document.onpaste = (event) => {
+  const [file] = event.clipboardData?.files ?? [];
+  if (file) look(file);
+};
+byId("open").onclick = () => byId("file").click();
+byId("file").onchange = ({ target }) => {
+  if (target.files[0]) look(target.files[0]);
+  target.value = "";
+};
+byId("live").onclick = backToTheRun;
+byId("freeze").onclick = () => setFrozen(!scope.frozen);
+byId("save").onclick = saveValues;
+byId("theme").onclick = turnTheme;
+
+function turn(name) {
+  view[name] = !view[name];
+  tellView();
+}
+
+function tellView() {
+  byId("regions").setAttribute("aria-pressed", String(view.regions));
+  byId("relative").setAttribute("aria-pressed", String(view.relative));
+  byId("opacity").value = view.opacity;
+  remembersView();
+  if (scope.shown) drawLayers();
+}
+
+byId("regions").onclick = () => turn("regions");
+byId("relative").onclick = () => turn("relative");
+byId("opacity").oninput = ({ target }) => {
+  view.opacity = Number(target.value);
+  tellView();
+};
+byId("rate").value = remembered("microscope-rate", "2");
+byId("rate").onchange = ({ target }) => remember("microscope-rate", target.value);
+const KEYS = { " ": () => setFrozen(!scope.frozen), t: () => turn("regions"), r: () => turn("relative"), s: saveValues };
+document.addEventListener("keydown", (event) => {
+  if (["INPUT", "SELECT", "BUTTON", "SUMMARY"].includes(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey) return;
+  const action = KEYS[event.key];
+  if (!action || (event.key === " " && scope.picture)) return;
+  event.preventDefault();
+  action();
+});
+new ResizeObserver(fit).observe(stage);
+tellView();
+watch();
+window.scope = scope;

@@ -1,0 +1,117 @@
+"""Inspections: every map by its name, in a message that can be read again."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+
+from arr_coc.allocation.inspection import AllocationMaps
+from arr_coc.relevance.profiles import CORE_NAMES, FULL, FULL_NAMES, SIGNED_NAMES
+from arr_coc.types import TileMotion
+from stream.errors import TransportError
+from stream.protocol.inspection import (
+    LAYER_MAPS,
+    known_levels,
+    layers_of,
+    pack_failure,
+    pack_inspection,
+    read_inspection,
+    tile_maps,
+)
+from tests.support.web import REGIONS, inspected
+
+GRID = (3, 4)
+
+
+def maps(channels: int = len(CORE_NAMES), profile: str = "core13") -> AllocationMaps:
+    rng = np.random.default_rng(0)
+
+    def some(*leading: int) -> np.ndarray:
+        return rng.random((*leading, *GRID), np.float32)
+
+    return AllocationMaps(
+        profile, some(channels), some(), some(3), np.array([1, 2, 1], np.float32), some(), some(), some(3), some()
+    )
+
+
+def motion() -> TileMotion:
+    dy, dx = np.full(GRID, -3.0, np.float32), np.full(GRID, 4.0, np.float32)
+    return TileMotion(dy, dx, np.ones(GRID, np.float32))
+
+
+def test_a_message_can_be_read_again() -> None:
+    frame = inspected(7, (0, 5))
+    message = pack_inspection(frame, {5: ("image/png", b"small"), 0: ("image/jpeg", b"large")}, media_s=0.7)
+    read = read_inspection(message)
+    assert (read.head["frame_index"], read.head["media_s"], read.head["tokens"]) == (7, 0.7, len(REGIONS))
+    assert read.head["weights"] == frame.weights
+    assert read.pictures == {0: b"large", 5: b"small"}
+    np.testing.assert_array_equal(read.regions, REGIONS)
+    assert list(read.maps) == list(frame.maps)
+    for name, one in frame.maps.items():
+        assert (read.maps[name].group, read.maps[name].low, read.maps[name].high) == (one.group, one.low, one.high)
+        np.testing.assert_allclose(read.maps[name].values, one.values, atol=2 / 65535)
+
+
+def test_arrays_of_16_bits_lie_at_even_places() -> None:
+    message = pack_inspection(inspected(), {})
+    assert struct.unpack_from("<I", message, 4)[0] % 4 == 0
+    assert message[:1] == b"I"
+
+
+@pytest.mark.parametrize("cut", [0, 7, 20, 400])
+def test_a_part_of_a_message_is_none(cut: int) -> None:
+    message = pack_inspection(inspected(), {})
+    with pytest.raises(TransportError, match="not an inspection"):
+        read_inspection(message[:cut])
+    with pytest.raises(TransportError, match="not an inspection"):
+        read_inspection(b"P" + message[1:])
+
+
+def test_a_failure_is_told_with_its_reason() -> None:
+    with pytest.raises(TransportError, match="still loading"):
+        read_inspection(pack_failure("the model is still loading"))
+
+
+def test_every_channel_and_every_step_to_relevance_has_a_map() -> None:
+    made, shown = maps(), tile_maps(maps(), motion(), np.arange(12).reshape(GRID))
+    assert list(shown)[: len(CORE_NAMES)] == list(CORE_NAMES)
+    np.testing.assert_array_equal(shown["edges"].values, made.channels[7])
+    np.testing.assert_array_equal(shown["perspective"].values, made.scores[1])
+    np.testing.assert_array_equal(shown["relevance, blended"].values, made.blended)
+    assert {one.group for one in shown.values()} == {"texture", "scores", "relevance", "memory", "change"}
+    assert shown["motion, px"].values[0, 0] == 5.0
+    assert (shown["motion right, px"].low, shown["motion right, px"].high) == (-4.0, 4.0)
+    assert shown["unchanged for, frames"].high == 11
+    assert (shown["gradient across"].low, shown["red"].low) == (-1.0, 0.0)
+
+
+def test_where_nothing_moved_motion_is_none_and_there_are_no_directions() -> None:
+    shown = tile_maps(maps())
+    assert not shown["motion, px"].values.any()
+    assert "motion right, px" not in shown
+
+
+def test_the_long_profile_names_each_of_its_channels() -> None:
+    assert len(FULL_NAMES) == FULL == len(set(FULL_NAMES))
+    assert set(FULL_NAMES) >= SIGNED_NAMES - set(CORE_NAMES)
+    shown = tile_maps(maps(FULL, "full40"))
+    assert shown["embedding 16"].low == shown["resemblance to the question"].low == -1.0
+    assert shown["relevance before"].low == 0.0
+
+
+def test_the_layers_of_a_heat_map_are_maps_with_their_weights() -> None:
+    shown = tile_maps(maps(), motion())
+    assert set(LAYER_MAPS.values()) <= set(shown)
+    first, second = layers_of(("participation", "motion"), shown, {"participation": 0.5}, GRID)
+    assert (first.name, first.weight, second.name, second.weight) == ("participation", 0.5, "motion", None)
+    np.testing.assert_array_equal(first.values, shown["participation"].values)
+    (missing,) = layers_of(("information",), {}, {}, GRID)
+    assert missing.values.shape == GRID
+    assert not missing.values.any()
+
+
+def test_levels_that_a_texture_has_not_are_left_out() -> None:
+    assert known_levels((5, 0, 9, -1, 0)) == (0, 5)
