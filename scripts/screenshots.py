@@ -110,7 +110,7 @@ def take_live(browser: Browser, folder: Path, source: str | None) -> None:
 
 
 def take_microscope(browser: Browser, folder: Path, source: str | None) -> None:
-    """Take the texture microscope over `source`, or over the drawn street, with a tile that stays; levels are folded."""
+    """Take the texture microscope over `source`, or over the drawn street, with a tile that stays."""
     if source is None:
         source = "street.mp4"
         make_clip(folder / source, LIMIT_MS / 1000, "street")

@@ -96,8 +96,8 @@ class InspectedFrame:
 
 @dataclass(frozen=True, slots=True)
 class ReadInspection:
-    """The parts of a message: the `head` as it was written, `maps` as they were but for rounding, `regions` int16 [K, 3],
-    and the encoded `pictures` by level."""
+    """The parts of a message: the `head` as it was written, `maps` as they were but for rounding, `regions` int16
+    [K, 3], and the encoded `pictures` by level."""
 
     head: dict[str, Any]
     maps: dict[str, TileMap]

@@ -67,8 +67,8 @@ class Microscope:
         self._of_picture: asyncio.Future[bytes] | None = None
         self._number = 0
 
-    def attach(self, pictures: PictureSource) -> None:
-        """Ask this source from here on; for any thread."""
+    def attach(self, pictures: PictureSource | None) -> None:
+        """Ask this source from here on, none for None; for any thread."""
         self._pictures = pictures
 
     def show(self, pictures: dict[int, bytes]) -> None:
