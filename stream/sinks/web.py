@@ -57,6 +57,11 @@ class WebSink(Sink):
         self._told_on: TextIO | None = None
         self._tell_address()
 
+    @property
+    def address(self) -> str:
+        """Address of the page."""
+        return self._page.address
+
     def write(self, event: Event) -> None:
         self._tell_address()
         run = self._monitor.run
