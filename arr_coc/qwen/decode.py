@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from transformers.cache_utils import Cache, DynamicLayer
 
 from arr_coc.errors import NonFiniteError
+from arr_coc.qwen.cpu_precision import has_amx
 from arr_coc.qwen.encoding import EncodedFrame
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.preprocess import after_frame, text_positions, visual_positions
@@ -177,9 +178,9 @@ def through_layers(
 
 
 def row_product(linear: Any, row: torch.Tensor) -> torch.Tensor:
-    """`linear` of one row [1, D]. On a CPU in bfloat16 matrix times vector, which reads weights as fast as memory gives
-    them; a product of matrices arranges them anew first."""
-    as_vector = row.dtype == torch.bfloat16 and row.device.type == "cpu" and type(linear) is nn.Linear
+    """`linear` of one row [1, D]. In bfloat16 on a CPU with AMX matrix times vector, which reads weights as fast as
+    memory gives them: a product of matrices arranges them in tiles first. Without AMX that product is the faster."""
+    as_vector = row.dtype == torch.bfloat16 and row.device.type == "cpu" and type(linear) is nn.Linear and has_amx()
     if not as_vector or linear.bias is not None:
         product: torch.Tensor = linear(row)
         return product

@@ -17,31 +17,12 @@ from arr_coc.errors import ModelError, counted
 from arr_coc.hub import bundled_model_path, download, local_folder
 from arr_coc.layer import load_bundled_layer, load_layer
 from arr_coc.qwen.checkpoint import family_of, read_config
+from arr_coc.qwen.cpu_precision import LARGE_PARAMETERS, dtype_on_cpu
 from arr_coc.qwen.direct_load import load_directly
 from arr_coc.qwen.memory_estimate import ModelSpec
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.weight_files import read_object
-
-LARGE_PARAMETERS = 500_000_000
-"""From here on products of matrices take the time, and bfloat16 pays. Of Qwen3-VL-2B's size, on a processor with AMX,
-it encodes 4 times faster and decodes 1.5 times faster than float32; of the bundled model's size it decodes slower."""
-
-
-def dtype_on_cpu(facts: ModelSpec) -> str:
-    """bfloat16 for a large model that is stored in half precision, where the processor multiplies bfloat16; else
-    float32."""
-    half = facts.checkpoint_bytes <= 2 * facts.parameters
-    fast = half and facts.parameters >= LARGE_PARAMETERS and multiplies_bfloat16()
-    return "bfloat16" if fast else "float32"
-
-
-def multiplies_bfloat16() -> bool:
-    """Return True if the processor has AMX, which multiplies tiles of bfloat16; torch tells only under a private
-    name."""
-    supported = getattr(torch.cpu, "_is_amx_tile_supported", None)
-    return supported is not None and bool(supported())
-
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -66,7 +66,7 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
         return _fits(
             f"{size_text(processes)} and the model needed, {size_text(free_bytes)} free", processes, free_bytes
         )
-    from arr_coc.qwen.loading import dtype_on_cpu  # torch takes seconds to import
+    from arr_coc.qwen.cpu_precision import dtype_on_cpu  # torch takes seconds to import
 
     on_cpu = not _on_cuda(config.answer.device)
     dtype = dtype_on_cpu(facts) if config.answer.dtype == "auto" and on_cpu else config.answer.dtype

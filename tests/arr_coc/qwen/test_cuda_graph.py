@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from arr_coc.errors import NonFiniteError
+from arr_coc.qwen import decode
 from arr_coc.qwen.attention import PROBED_TOKENS, AttentionProbe
 from arr_coc.qwen.cuda_graph import AHEAD_TOKENS, WARM_UP_STEPS, Capture, CudaGraphStep, DecodeRunner, cuda_graph
 from arr_coc.qwen.decode import (
@@ -97,8 +98,12 @@ def test_a_token_in_bfloat16_is_the_stock_models(family: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("amx", [True, False])
 @torch.inference_mode()
-def test_a_product_of_one_row_is_the_linear_layers(dtype: torch.dtype, bias: bool) -> None:
+def test_a_product_of_one_row_is_the_linear_layers(
+    amx: bool, dtype: torch.dtype, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "has_amx", lambda: amx)
     torch.manual_seed(0)
     linear, row = torch.nn.Linear(96, 80, bias=bias).to(dtype), torch.randn(1, 96).to(dtype)
     exact = row.double() @ linear.weight.double().T + (linear.bias.double() if bias else 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from arr_coc import hub
 from arr_coc.errors import ModelError, ModelNotFound
-from arr_coc.hub import bundled_model_path
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen import loading
-from arr_coc.qwen import loading as precision
-from arr_coc.qwen.loading import LARGE_PARAMETERS, dtype_on_cpu, load_qwen, multiplies_bfloat16
-from arr_coc.qwen.memory_estimate import ModelSpec
+from arr_coc.qwen.loading import load_qwen
 from tests.support.models import CHAT_TEMPLATE, FAMILIES, tiny_folder
 
 
@@ -302,26 +298,3 @@ def test_another_architecture_on_the_hub_is_not_fetched(folder: Path, monkeypatc
 def test_no_name_is_the_bundled_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "bundled_model_path", lambda: folder)
     assert load_qwen().model_id == "tiny"
-
-
-SMALL = ModelSpec.read(bundled_model_path(), "bundled")
-LARGE = replace(SMALL, parameters=LARGE_PARAMETERS, checkpoint_bytes=2 * LARGE_PARAMETERS)
-
-
-@pytest.mark.parametrize(
-    ("facts", "amx", "expected"),
-    [
-        (LARGE, True, "bfloat16"),
-        (LARGE, False, "float32"),
-        (SMALL, True, "float32"),
-        (replace(LARGE, checkpoint_bytes=4 * LARGE_PARAMETERS), True, "float32"),
-    ],
-)
-def test_dtype_on_cpu(facts: ModelSpec, amx: bool, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "multiplies_bfloat16", lambda: amx)
-    assert dtype_on_cpu(facts) == expected
-
-
-def test_a_torch_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported", raising=False)
-    assert not multiplies_bfloat16()
