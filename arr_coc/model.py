@@ -6,7 +6,8 @@ import copy
 import io
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from numbers import Real
@@ -96,7 +97,7 @@ class Generation:
     what was shown of it, the first `overview` of them a coarse overview. `tokens_used`: visual tokens of all frames
     together, also those of overviews that were looked at and not shown again. `vision`: what encoding the newest frame
     took with `encode="incremental"`, which encodes of later frames only what changed. `picture` uint8 [H, W, 3]: the
-    newest one.
+    newest one. `text_tokens` are those of the answer; `kept_bytes`: memory of frames, keys and values after it.
     """
 
     text: str
@@ -107,6 +108,8 @@ class Generation:
     vision: VisionStats | None = None
     picture: Rgb | None = None
     overview: int = 0
+    text_tokens: int = 0
+    kept_bytes: int = 0
 
     def __repr__(self) -> str:
         rows, cols = self.heatmap.shape
@@ -262,6 +265,8 @@ class ARRCOCQwen(nn.Module):
         frames: Frames = "causal",
         glance: GlanceChoice = "auto",
         overview: OverviewChoice = "auto",
+        on_text: Callable[[str], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
     ) -> Generation:
         """Answers `query` about one picture, or about several frames in order (a list, or an array [T, …]).
 
@@ -273,6 +278,8 @@ class ARRCOCQwen(nn.Module):
         first frame, and at a later one where much is new. `auto`: where no trained allocator came with the model, its
         attention can be read, and `encode` takes chosen tokens only. A `GlanceOptions` says more. `overview`: whether
         it stays in the prompt; the budget pays for it either way.
+        `on_text` gets each piece of the answer once it is decoded. `should_stop` is asked after every token; true ends
+        the answer.
         Pictures are resized as the model's own processor does, so that with `encode="full"`, or a budget of all tiles,
         the answer about a picture is the stock model's.
         A picture is a file, a Pillow image, an array or a tensor (`arr_coc.ops.pictures.to_rgb`); those of a list may
@@ -290,10 +297,13 @@ class ARRCOCQwen(nn.Module):
         pictures = [widened(picture) for picture in to_frames(image_or_frames)]
         stamps = _stamps(len(pictures), times_s)
         packets, glances, allocate_ms = self._allocated(allocator, pictures, stamps, query)
-        text = "".join(self._session.answer(packets, query))
+        with closing(self._session.answer(packets, query, should_stop)) as pieces:
+            for piece in pieces:
+                if on_text is not None:
+                    on_text(piece)
         answer, newest = self._session.last, packets[-1]
         return Generation(
-            text=text,
+            text=answer.text,
             heatmap=allocator.relevance,
             tokens_used=answer.tokens_used + unshown_tokens(glances, packets),
             regions=answer.regions,
@@ -307,7 +317,16 @@ class ARRCOCQwen(nn.Module):
             vision=answer.vision,
             picture=pictures[-1],
             overview=newest.overview if isinstance(newest, TokenPacket) else 0,
+            text_tokens=answer.text_tokens,
+            kept_bytes=answer.kept_bytes,
         )
+
+    def forget(self) -> None:
+        """Drop what was kept of earlier answers, so that the next one costs what the first one did.
+
+        Without it, frames that come again are not read again.
+        """
+        self._session.forget()
 
     def _bind(self, qwen: QwenVL) -> None:
         """Answer with these parts; what was kept of earlier answers is dropped.

@@ -1,7 +1,7 @@
 """Pictures of the pages for the documents, taken from running ones: `python -m scripts.screenshots [--source …]`.
 
 Needs Chromium (Debian: chromium-headless-shell). The source, or else the drawn street again and again, is played at its
-own pace with the bundled model. `--only live` or `sources` takes the pictures of one page.
+own pace with the bundled model. `--only live`, `sources` or `compare` takes the pictures of one page.
 """
 
 from __future__ import annotations
@@ -137,6 +137,18 @@ def take_sources(browser: Browser, folder: Path) -> None:
         save(page, "web-sources.png")
 
 
+def take_compare(browser: Browser, folder: Path) -> None:
+    """Take the page that compares answers."""
+    with served_page(folder, "web", "0") as address:
+        page = browser.new_page(viewport={"width": 1280, "height": 1010}, color_scheme="light")
+        page.set_default_timeout(LIMIT_MS)
+        page.goto(f"{address}compare?example=shapes&c=full,auto,auto&c=sparse,auto,auto&c=sparse,auto,32")
+        page.wait_for_function("() => window.compare.picture")
+        page.get_by_role("button", name="Compare", exact=True).click()
+        page.locator(".verdict").nth(2).wait_for()
+        save(page, "web-compare.png")
+
+
 def save(page: Page, name: str, *, full: bool = False) -> None:
     """Save what a page shows, and close it."""
     picture = Image.open(io.BytesIO(page.screenshot(full_page=full))).convert("RGB")
@@ -147,7 +159,9 @@ def save(page: Page, name: str, *, full: bool = False) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", help="a file or a camera")
-    parser.add_argument("--only", choices=("live", "microscope", "sources"), help="the page to take, else all")
+    parser.add_argument(
+        "--only", choices=("live", "microscope", "sources", "compare"), help="the page to take, else all"
+    )
     options = parser.parse_args()
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None:
@@ -161,6 +175,8 @@ def main() -> None:
             take_microscope(browser, Path(folder), source)
         if options.only in (None, "sources"):
             take_sources(browser, Path(folder))
+        if options.only in (None, "compare"):
+            take_compare(browser, Path(folder))
         browser.close()
 
 

@@ -34,10 +34,8 @@ A drawn clip, with the bundled model:
   {program} demo
 Captions of a video, as lines or into files:
   {program} caption clip.mp4 -o clip.vtt -q "What is the dog doing?"
-A camera, an address, or a file at its own pace, to ask things of:
+A camera, an address or a file, to ask things of; with web in a page:
   {program} watch 0 -q "Is anybody at the door?"
-The same in a web page, where the source is chosen:
-  {program} web door=rtsp://camera.local/stream
 With serve-answers and keys a run reaches other hosts; to ask it something:
   {program} ask tcp://127.0.0.1:5557 "Is the door open?"
 Frames a second, latency, jitter and drops:

@@ -302,6 +302,8 @@ class OutputConfig(Section):
     web_any_source: bool = False
     """Let viewers of the command `web` open any source by its address: they get at the files and the network of this
     machine."""
+    web_compare: tuple[str, ...] = Field(default=(), strict=False, examples=['["Qwen/Qwen3-VL-2B-Instruct"]'])
+    """Models, beside `answer.model`, whose answers viewers of the command `web` can compare: folders or hub names."""
     web_cert: str | None = Field(default=None, min_length=1)
     """Certificate (PEM) for HTTPS."""
     web_key: str | None = Field(default=None, min_length=1)

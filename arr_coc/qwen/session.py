@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -153,6 +153,13 @@ class AnswerSession:
         """Answers by other options from here on; what was kept stays useful."""
         self.prompts.configure(options)
 
+    def forget(self) -> None:
+        """Drops the frames, keys and values of earlier answers, so that the next one computes everything afresh. The
+        memory of keys and values stays, for those of the next answer."""
+        self.prompts.cache.rewind([])
+        self.prompts.listed = []
+        self.vision.clear()
+
     @property
     def options(self) -> AnswerOptions:
         return self.prompts.options
@@ -193,7 +200,7 @@ class AnswerSession:
         query: str,
         should_stop: Callable[[], bool] | None = None,
         window: FrameWindow | None = None,
-    ) -> Iterator[str]:
+    ) -> Generator[str, None, None]:
         """Pieces of the answer to `query` while it is decoded, about one frame or several, oldest first.
 
         One frame is shown as an image, each of several under its media time. With a `window` the packets, of which

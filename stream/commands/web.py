@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from stream.runtime.fork_server import ForkServer
     from stream.sinks.base import Display
     from stream.sinks.web import WebPage
+    from stream.web.compare import CompareDesk
     from stream.web.sources import ChosenSource, SourceChooser
 
 ADDRESS = "8080"
@@ -57,6 +58,16 @@ def web(
         typer.Option("--any-source", help="Let viewers open any address or file that this program can read."),
         ConfigKey("output.web_any_source"),
     ] = False,
+    compare_model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--compare-model",
+            metavar="NAME",
+            help="Another model for the page that compares answers; may be repeated.",
+            show_default=False,
+        ),
+        ConfigKey("output.web_compare"),
+    ] = None,
     web_rate: WebRate = None,
     web_width: WebWidth = None,
     web_control: WebControl = None,
@@ -79,8 +90,14 @@ def web(
         raise ConfigError(f"one [HOST:]PORT, and each source as NAME=SOURCE; got {', '.join(map(repr, places))}")
     top = [ConfigLayer("[HOST:]PORT", {"output.web": place}) for place in places]
     top += [ConfigLayer("NAME=SOURCE", {"output.web_sources": named})] if named else []
-    options = {"web_rate": web_rate, "web_width": web_width, "web_control": web_control, "web_token": web_token}
-    top += layers_from_options(web, any_source=any_source, **options, web_cert=web_cert, web_key=web_key)
+    options: dict[str, object] = {
+        "web_rate": web_rate,
+        "web_width": web_width,
+        "web_control": web_control,
+        "web_token": web_token,
+    }
+    options |= {"any_source": any_source, "compare_model": compare_model}
+    top += layers_from_options(web, **options, web_cert=web_cert, web_key=web_key)
     config = run.configuration(base=[ConfigLayer("web", {"output.web": ADDRESS, **OF_ITS_OWN})], top=top)
     _check(config)
     return _serve(config)
@@ -88,6 +105,8 @@ def web(
 
 def _check(config: Config) -> None:
     """Raise ConfigError or ModelError for what would fail with every source, or makes no sense here."""
+    from arr_coc.hub import local_folder
+    from arr_coc.qwen.checkpoint import check_folder
     from stream.answer.model import model_name
     from stream.web.access import WebAccess
 
@@ -100,6 +119,9 @@ def _check(config: Config) -> None:
     WebAccess.of(output)
     if config.answer.server is None:
         model_name(config)
+    for name in output.web_compare:
+        if (folder := local_folder(name)) is not None:
+            check_folder(folder, name)
 
 
 def _serve(config: Config) -> int:
@@ -120,7 +142,10 @@ def _serve(config: Config) -> int:
     with ExitStack() as stack:
         stack.enter_context(signals_handled(lambda _: chooser.quit()))
         endpoint = ipc_endpoint(stack.enter_context(private_directory()), CAMERA)
-        page = stack.enter_context(closing(WebPage(output.model_copy(update={"web_camera": endpoint}), chooser)))
+        desk = _compare_desk(config)
+        stack.callback(desk.close)
+        shown = output.model_copy(update={"web_camera": endpoint})
+        page = stack.enter_context(closing(WebPage(shown, chooser, desk)))
         logs.say(f"web page at {page.address}", event="web", address=page.address)
         forks = start_fork_server()
         if forks is not None:
@@ -129,6 +154,36 @@ def _serve(config: Config) -> int:
         while (chosen := chooser.take()) is not None:
             _run(_configured(config, chosen, endpoint), chosen, chooser, page, forks)
     return INTERRUPTED
+
+
+def _compare_desk(config: Config) -> CompareDesk:
+    """Return the desk of the compare page; its process is started by the first comparison."""
+    import os
+    import platform
+    from importlib.metadata import version
+
+    from stream.answer.model import model_name
+    from stream.compare.messages import ModelChoice, WorkerOptions
+    from stream.compare.process import CompareProcess
+    from stream.web.access import WebAccess
+    from stream.web.compare import CompareDesk
+
+    answer = config.answer
+    choices = [] if answer.server is not None else [ModelChoice(model_name(config), answer.model, answer.allocator)]
+    named = dict.fromkeys(config.output.web_compare)
+    choices += [ModelChoice(name, name) for name in named if name not in {choice.name for choice in choices}]
+    if not choices:
+        choices = [ModelChoice("bundled")]
+    facts = {
+        "version": version("arr-coc-stream"),
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "transformers": version("transformers"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} CPU cores, {platform.system()}",
+    }
+    process = CompareProcess(WorkerOptions(choices, answer.device, answer.dtype))
+    control = WebAccess.of(config.output).control
+    return CompareDesk(process, [choice.name for choice in choices], facts, control=control)
 
 
 def _configured(config: Config, chosen: ChosenSource, endpoint: str) -> Config:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from stream import logs
 from stream.config import Config, OutputConfig
@@ -18,21 +18,28 @@ from stream.web.hub import Hub, HubOptions
 from stream.web.microscope import Microscope
 from stream.web.relay import PictureRelay
 from stream.web.server import WebServer
-from stream.web.sources import SourceChooser
+
+if TYPE_CHECKING:
+    from stream.web.compare import CompareDesk
+    from stream.web.sources import SourceChooser
 
 
 class WebPage:
-    """The page at `output.web` with its viewers, for one run or, with a `chooser`, one after another.
+    """The page at `output.web` with its viewers, for one run or, with a `chooser`, one after another; with a desk also
+    the page to `compare` answers.
 
     Raises OutputError where the address cannot be had, ConfigError where a token or a library is missing.
     """
 
-    def __init__(self, output: OutputConfig, chooser: SourceChooser | None = None) -> None:
+    def __init__(
+        self, output: OutputConfig, chooser: SourceChooser | None = None, compare: CompareDesk | None = None
+    ) -> None:
         access = WebAccess.of(output)
         camera = None if output.web_camera is None else BrowserCamera(output.web_camera)
-        self.hub = Hub(HubOptions(output.web_rate, output.web_width, access.control), chooser=chooser)
+        options = HubOptions(output.web_rate, output.web_width, access.control, compare=compare is not None)
+        self.hub = Hub(options, chooser=chooser)
         self.microscope = Microscope()
-        self._server = WebServer(access, self.hub, camera, self.microscope)
+        self._server = WebServer(access, self.hub, camera, self.microscope, compare)
         self.address = access.address(self._server.port)
 
     def close(self) -> None:

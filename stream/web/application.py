@@ -7,12 +7,13 @@ import html
 from contextlib import suppress
 from http.cookies import SimpleCookie
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
-from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -23,6 +24,9 @@ from stream.web.camera import BrowserCamera
 from stream.web.hub import Hub
 from stream.web.microscope import Microscope, microscope_routes
 from stream.web.viewer import MESSAGES_A_SECOND, MessageRefused, RateLimit, Viewer, read_message
+
+if TYPE_CHECKING:
+    from stream.web.compare import CompareDesk
 
 PAGE = Path(__file__).parent / "page"
 
@@ -107,7 +111,8 @@ class Gate:
         """Return why a request is refused: "host", "origin" or "token"; None where it is let in."""
         if not self._access.allows_host(headers.get("host")):
             return "host"
-        if scope["type"] == "websocket" and not self._access.allows_origin(headers.get("origin"), headers.get("host")):
+        changes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD")
+        if changes and not self._access.allows_origin(headers.get("origin"), headers.get("host")):
             return "origin"
         if scope["path"].startswith("/page/"):
             return None
@@ -117,6 +122,8 @@ class Gate:
         given = QueryParams(scope["query_string"]).get("token") if scope["path"] == "/" else None
         if problem == "host":
             return PlainTextResponse("This page is not served under that name.\n", 421)
+        if problem == "origin":
+            return PlainTextResponse("Only the page itself may do that.\n", 403)
         if given is not None and self._access.token is not None:
             if self._access.allows_token(given):
                 return self._admission(given)
@@ -153,10 +160,16 @@ def _token_page(message: str) -> Response:
 
 
 def make_application(
-    access: WebAccess, hub: Hub, camera: BrowserCamera | None = None, microscope: Microscope | None = None
+    access: WebAccess,
+    hub: Hub,
+    camera: BrowserCamera | None = None,
+    microscope: Microscope | None = None,
+    compare: CompareDesk | None = None,
 ) -> ASGIApp:
-    """Return the application that shows one run to viewers, through a `microscope` too, and takes a viewer's `camera`
-    where that is its source."""
+    """Return the application that shows the run to viewers, through a `microscope` too.
+
+    It takes a viewer's `camera` where that is the source, and has the compare page where there is a desk for it.
+    """
 
     files = StaticFiles(directory=PAGE)
 
@@ -165,6 +178,9 @@ def make_application(
 
     async def microscope_page(request: Request) -> Response:
         return await files.get_response("microscope.html", request.scope)
+
+    async def compare_page(request: Request) -> Response:
+        return await files.get_response("compare.html", request.scope)
 
     async def icon(request: Request) -> Response:
         return await files.get_response("icon.svg", request.scope)
@@ -196,7 +212,7 @@ def make_application(
         else:
             await _take_frames(socket, camera, hub)
 
-    routes = [
+    routes: list[BaseRoute] = [
         Route("/", page),
         WebSocketRoute("/camera", camera_frames),
         Route("/favicon.ico", icon),
@@ -204,6 +220,8 @@ def make_application(
         Mount("/page", files),
         *microscope_routes(microscope or Microscope(), microscope_page, access),
     ]
+    if compare is not None:
+        routes += [Route("/compare", compare_page), *compare.routes()]
     return Gate(Starlette(routes=routes), access)
 
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -18,8 +18,10 @@ from stream.events import AnswerDeltaEvent, Event, Explanation, FrameReady, Noti
 from stream.monitor.health import RunMonitor
 from stream.monitor.schema import STATS, STATUS, envelope, event_message
 from stream.protocol.pictures import PictureRequest
-from stream.web.sources import SourceChooser
 from stream.web.viewer import RateLimit, Viewer, ViewerMessage
+
+if TYPE_CHECKING:
+    from stream.web.sources import SourceChooser
 
 VIEWERS_MAX = 64
 """Viewers at a time; one more is told so."""
@@ -57,13 +59,14 @@ class PictureSource(Protocol):
 @dataclass(frozen=True, slots=True)
 class HubOptions:
     """`rate`: pictures a second; `greatest_px`: their greatest width; `control`: viewers may ask; `until`: the standing
-    question, if there is one; `camera`: the run waits for a viewer's camera."""
+    question, if there is one; `camera`: the run waits for a viewer's camera; `compare`: there is a page to compare."""
 
     rate: float
     greatest_px: int
     control: bool
     until: str | None = None
     camera: bool = False
+    compare: bool = False
 
 
 class Hub:
@@ -342,6 +345,7 @@ class Hub:
                 "until": options.until,
                 "camera": self.takes_camera,
                 "run": self._runs,
+                "compare": options.compare,
                 "tile_px": TILE_PX,
                 "shapes": REGION_SHAPES,
             },

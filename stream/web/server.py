@@ -11,6 +11,7 @@ import ssl
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -21,6 +22,9 @@ from stream.web.application import TEXT_BYTES_MAX, make_application
 from stream.web.camera import FRAME_BYTES_MAX, BrowserCamera
 from stream.web.hub import Hub
 from stream.web.microscope import Microscope
+
+if TYPE_CHECKING:
+    from stream.web.compare import CompareDesk
 
 START_LIMIT_S = 10.0
 STOP_LIMIT_S = 5.0
@@ -39,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class WebServer:
-    """Serves the page of one run from when it is made until it is closed.
+    """Serves the page from when it is made until it is closed.
 
     Raises OutputError where the address cannot be had or the certificate cannot be used.
     """
@@ -50,13 +54,15 @@ class WebServer:
         hub: Hub,
         camera: BrowserCamera | None = None,
         microscope: Microscope | None = None,
+        compare: CompareDesk | None = None,
     ) -> None:
         self.hub = hub
+        self._compare = compare
         self._camera = camera
         self._listener = _bound(access)
         try:
             config = uvicorn.Config(
-                make_application(access, hub, camera, microscope),
+                make_application(access, hub, camera, microscope, compare),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -83,6 +89,8 @@ class WebServer:
 
     def close(self) -> None:
         """Let the viewers go and end the thread; may be called twice."""
+        if self._compare is not None:
+            self._compare.close()
         self._server.should_exit = True
         self._thread.join(STOP_LIMIT_S)
         self._listener.close()

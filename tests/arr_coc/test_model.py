@@ -67,6 +67,37 @@ def test_all_tokens_answer_as_the_stock_model(family: str, encode: Encode, pictu
     assert result.tokens_used == result.heatmap.size == len(result.regions)
 
 
+def test_an_answer_is_told_as_it_is_decoded_and_can_be_stopped(model: ARRCOCQwen, picture: np.ndarray) -> None:
+    pieces: list[str] = []
+    whole = model.generate(picture, QUERY, max_tokens=12, on_text=pieces.append)
+    assert "".join(pieces) == whole.text
+    asked = []
+
+    def stop_after_three() -> bool:
+        asked.append(True)
+        return len(asked) >= 3
+
+    stopped = model.generate(picture, QUERY, max_tokens=12, should_stop=stop_after_three)
+    assert stopped.text_tokens == 3
+    assert whole.text_tokens > 3
+    assert whole.text.startswith(stopped.text)
+    assert stopped.tokens_used == whole.tokens_used
+
+
+@pytest.mark.parametrize("encode", ["sparse", "incremental"])
+def test_what_was_kept_can_be_forgotten(picture: np.ndarray, encode: Encode) -> None:
+    model = ARRCOCQwen(tiny_qwen())
+    first = model.generate(picture, QUERY, max_tokens=4, encode=encode)
+    prefilled = model._session.last.prefilled_tokens
+    assert first.kept_bytes > 0
+    model.generate(picture, QUERY, max_tokens=4, encode=encode)
+    assert model._session.last.prefilled_tokens < prefilled
+    model.forget()
+    again = model.generate(picture, QUERY, max_tokens=4, encode=encode)
+    assert model._session.last.prefilled_tokens == prefilled
+    assert again.text == first.text
+
+
 def test_a_budget_is_kept_and_spent_where_something_is(model: ARRCOCQwen, picture: np.ndarray) -> None:
     result = model.generate(picture, QUERY, max_tokens=4, budget=9, strategy="topk", glance=False)
     assert result.tokens_used == 9

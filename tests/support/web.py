@@ -30,6 +30,7 @@ from stream.protocol.pictures import (
 from stream.runtime.pictures import encode_inspection, encode_jpeg
 from stream.web.access import WebAccess
 from stream.web.camera import BrowserCamera
+from stream.web.compare import CompareDesk
 from stream.web.hub import Hub, HubOptions
 from stream.web.microscope import Microscope
 from stream.web.server import WebServer
@@ -146,7 +147,14 @@ class PagedRun(WatchedRun):
 class ServedPage:
     """The page of a run that is live."""
 
-    def __init__(self, *, rate: float = 30.0, chooser: SourceChooser | None = None, **output: Any) -> None:
+    def __init__(
+        self,
+        *,
+        rate: float = 30.0,
+        chooser: SourceChooser | None = None,
+        compare: CompareDesk | None = None,
+        **output: Any,
+    ) -> None:
         self.config = config = Config(output=OutputConfig(**{"web": "127.0.0.1:0", **output}))
         self.run = PagedRun()
         self.run.page = self
@@ -154,10 +162,11 @@ class ServedPage:
         self.monitor.follow(self.run)  # type: ignore[arg-type]
         self.access = WebAccess.of(config.output)
         camera = None if config.output.web_camera is None else BrowserCamera(config.output.web_camera)
-        self.hub = Hub(HubOptions(rate, config.output.web_width, self.access.control), chooser=chooser)
+        options = HubOptions(rate, config.output.web_width, self.access.control, compare=compare is not None)
+        self.hub = Hub(options, chooser=chooser)
         self.hub.begin(self.monitor, camera=camera is not None)
         self.microscope = Microscope()
-        self.server = WebServer(self.access, self.hub, camera, self.microscope)
+        self.server = WebServer(self.access, self.hub, camera, self.microscope, compare)
         self.port = self.server.port
         self.pictures = DrawnPictures(self.hub, self.microscope)
         self.hub.attach(self.pictures)

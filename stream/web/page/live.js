@@ -33,7 +33,7 @@ const handlers = {
   hello(message) {
     if (run.number !== undefined && run.number !== message.run) startAfresh();
     run.number = message.run;
-    run.control = message.control;
+    byId("to-compare").hidden = !message.compare || !message.control;
     sources.control = message.control;
     stage.shapes = message.shapes;
     stage.tile = message.tile_px;

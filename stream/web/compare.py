@@ -1,0 +1,328 @@
+"""The compare page: takes pictures and questions, and has them answered one job after another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from arr_coc.types import REGION_SHAPES, TILE_PX
+from stream.control import describe
+from stream.scenes.stills import STILLS
+from stream.web.compare_job import (
+    BUDGET_MAX,
+    COLUMNS_MAX,
+    ENCODES,
+    STRATEGIES,
+    TEXT_TOKENS_MAX,
+    CompareEngine,
+    CompareFailed,
+    CompareJob,
+    ComparisonRequest,
+    make_job,
+    read_compare_message,
+)
+from stream.web.uploads import (
+    SIDE_PX_MAX,
+    UPLOAD_BYTES_MAX,
+    PictureRefused,
+    PictureStore,
+    Rgb,
+    keyed,
+    read_picture,
+)
+from stream.web.viewer import MessageRefused, RateLimit
+
+JOBS_MAX = 16
+"""Comparisons that may wait."""
+
+CLIENTS_MAX = 32
+"""Viewers of the compare page at a time."""
+
+MESSAGES_WAITING = 4000
+"""Messages that may wait for a viewer; one that does not read them is let go."""
+
+MESSAGES_A_SECOND, MESSAGES_AT_ONCE = 5.0, 30.0
+PICTURES_A_SECOND, PICTURES_AT_ONCE = 2.0, 10.0
+
+UPLOAD_LIMIT_S = 60.0
+SEND_LIMIT_S = 20.0
+
+TEXT_BYTES_MAX = 64 * 1024
+"""Longest message of a viewer."""
+
+REFUSED, CROWDED = 1008, 4001
+"""Close codes, as of the live page."""
+
+ONLY_SHOWS = "this page only shows; comparing takes this machine's time, and needs --web-control"
+
+
+@dataclass(eq=False, slots=True)
+class CompareClient:
+    """A viewer of the compare page: its job, which waits or runs, and the messages for it."""
+
+    outgoing: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(MESSAGES_WAITING))
+    job: CompareJob | None = None
+    gone: bool = False
+
+    def tell(self, topic: str, **fields: Any) -> None:
+        """Leave a message; a viewer for which too many wait is gone."""
+        try:
+            self.outgoing.put_nowait(msgspec.json.encode({"topic": topic, **fields}))
+        except asyncio.QueueFull:
+            self.gone = True
+
+
+class CompareDesk:
+    """Pictures and jobs of all viewers of the compare page. Belongs to the event loop of the thread that serves, but
+    for `close`.
+
+    `models`: names among which a viewer may choose, the first one first. `facts`: of program and machine, for the file
+    that is saved. `control`: viewers may do more than look.
+    """
+
+    def __init__(
+        self, engine: CompareEngine, models: Sequence[str], facts: dict[str, Any], *, control: bool = True
+    ) -> None:
+        self._engine = engine
+        self._models = tuple(models)
+        self._facts = facts
+        self._control = control
+        self._pictures = PictureStore()
+        self._uploads = RateLimit(PICTURES_A_SECOND, PICTURES_AT_ONCE)
+        self._numbers = count(1)
+        self._clients: set[CompareClient] = set()
+        self._waiting: deque[CompareClient] = deque()
+        self._running: CompareClient | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def routes(self) -> list[BaseRoute]:
+        """The addresses under which pictures and comparisons are taken."""
+        return [
+            Route("/compare/picture", self._take_picture, methods=["POST"]),
+            Route("/compare/example/{name}", self._take_example, methods=["POST"]),
+            Route("/compare/picture/{key}", self._show_picture),
+            WebSocketRoute("/compare/socket", self._serve),
+        ]
+
+    def close(self) -> None:
+        """End the running job and take no more; for any thread."""
+        self._closed = True
+        self._engine.close()
+
+    async def _take_picture(self, request: Request) -> Response:
+        problem = self._no_picture()
+        if problem is not None:
+            return problem
+        try:
+            data = await asyncio.wait_for(_body_of(request), UPLOAD_LIMIT_S)
+            return await self._keep(asyncio.to_thread(read_picture, data))
+        except PictureRefused as error:
+            return _refusal(400, str(error))
+        except asyncio.TimeoutError:
+            return _refusal(408, f"the picture did not arrive within {UPLOAD_LIMIT_S:.0f} s; try a smaller one")
+        except ClientDisconnect:
+            return _refusal(400, "the viewer has left")
+
+    async def _take_example(self, request: Request) -> Response:
+        problem = self._no_picture()
+        if problem is not None:
+            return problem
+        still = next((still for still in STILLS if still.name == request.path_params["name"]), None)
+        if still is None:
+            return _refusal(404, f"there are {', '.join(still.name for still in STILLS)}")
+        return await self._keep(asyncio.to_thread(still.draw))
+
+    async def _keep(self, drawn: Any) -> Response:
+        rgb: Rgb = await drawn
+        picture = await asyncio.to_thread(keyed, rgb)
+        self._pictures.keep(picture)
+        height, width = rgb.shape[:2]
+        return JSONResponse({"picture": picture.key, "width": width, "height": height})
+
+    def _no_picture(self) -> Response | None:
+        """Return the refusal of any picture now; None where one is taken."""
+        if not self._control:
+            return _refusal(403, ONLY_SHOWS)
+        if not self._uploads.take(asyncio.get_running_loop().time()):
+            return _refusal(429, "too many pictures at once; give it again in a moment")
+        return None
+
+    async def _show_picture(self, request: Request) -> Response:
+        picture = self._pictures.get(request.path_params["key"])
+        if picture is None:
+            return _refusal(404, "that picture is not kept any more; give it again")
+        return Response(picture.jpeg, media_type="image/jpeg")
+
+    async def _serve(self, socket: WebSocket) -> None:
+        await socket.accept()
+        if not self._control:
+            await socket.close(REFUSED, ONLY_SHOWS)
+            return
+        if len(self._clients) >= CLIENTS_MAX:
+            await socket.close(CROWDED, "too many viewers")
+            return
+        client = CompareClient()
+        self._clients.add(client)
+        self._greet(client)
+        sending = asyncio.create_task(_send(socket, client))
+        receiving = asyncio.create_task(self._receive(socket, client))
+        try:
+            await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._clients.discard(client)
+            self._drop(client)
+            for task in (sending, receiving):
+                task.cancel()
+            await asyncio.gather(sending, receiving, return_exceptions=True)
+            with suppress(Exception):  # it may be closed already, in either of two libraries' ways
+                await socket.close()
+
+    def _greet(self, client: CompareClient) -> None:
+        client.tell(
+            "hello",
+            models=self._models,
+            encodes=ENCODES,
+            strategies=STRATEGIES,
+            examples=[{"name": still.name, "question": still.question} for still in STILLS],
+            limits={
+                "bytes": UPLOAD_BYTES_MAX,
+                "side_px": SIDE_PX_MAX,
+                "columns": COLUMNS_MAX,
+                "max_tokens": TEXT_TOKENS_MAX,
+                "budget": BUDGET_MAX,
+            },
+            shapes=REGION_SHAPES,
+            tile_px=TILE_PX,
+            facts=self._facts,
+        )
+
+    async def _receive(self, socket: WebSocket, client: CompareClient) -> None:
+        """Follow a viewer's messages until it leaves or sends too many."""
+        limit = RateLimit(MESSAGES_A_SECOND, MESSAGES_AT_ONCE)
+        while not client.gone:
+            received = await socket.receive()
+            if received["type"] == "websocket.disconnect":
+                return
+            if not limit.take(asyncio.get_running_loop().time()):
+                await socket.close(REFUSED, "too many messages")
+                return
+            try:
+                text = received.get("text") or received.get("bytes") or b""
+                if len(text) > TEXT_BYTES_MAX:
+                    raise MessageRefused(f"a message has at most {TEXT_BYTES_MAX} bytes")
+                message = read_compare_message(text, self._models)
+                if message.cancel:
+                    self._cancel(client)
+                if message.run is not None:
+                    self._take(client, message.run)
+            except MessageRefused as error:
+                client.tell("refused", error=str(error))
+
+    def _take(self, client: CompareClient, request: ComparisonRequest) -> None:
+        """Put a comparison into the queue. Raises MessageRefused."""
+        picture = self._pictures.get(request.picture)
+        if picture is None:
+            raise MessageRefused("that picture is not kept any more; give it again")
+        self._check_room(client)
+        client.job = make_job(next(self._numbers), picture, request)
+        self._waiting.append(client)
+        if self._work is None or self._work.done():
+            self._work = asyncio.create_task(self._answer_all())
+        else:
+            self._tell_places()
+
+    def _check_room(self, client: CompareClient) -> None:
+        if self._closed:
+            raise MessageRefused("the program ends")
+        if client.job is not None:
+            raise MessageRefused("one comparison at a time; cancel the one that you asked for, or wait for it")
+        if len(self._waiting) >= JOBS_MAX:
+            raise MessageRefused(f"{JOBS_MAX} comparisons wait already; ask again in a moment")
+
+    def _cancel(self, client: CompareClient) -> None:
+        if client in self._waiting:
+            self._waiting.remove(client)
+            client.job = None
+            client.tell("ended", cancelled=True)
+            self._tell_places()
+        elif client is self._running and client.job is not None:
+            self._engine.cancel(client.job.number)
+
+    def _drop(self, client: CompareClient) -> None:
+        client.gone = True
+        self._cancel(client)
+
+    def _tell_places(self) -> None:
+        for place, client in enumerate(self._waiting, 1):
+            client.tell("queued", place=place)
+
+    async def _answer_all(self) -> None:
+        """Have the waiting jobs answered, one after the other."""
+        while self._waiting and not self._closed:
+            client = self._running = self._waiting.popleft()
+            self._tell_places()
+            await self._answer(client)
+            self._running = client.job = None
+
+    async def _answer(self, client: CompareClient) -> None:
+        loop, job = asyncio.get_running_loop(), client.job
+        assert job is not None, "a client that waits has a job"
+
+        def tell(message: dict[str, Any]) -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(_pass_on, client, message)
+
+        client.tell("begun")
+        try:
+            await asyncio.to_thread(self._engine.answer, job, tell)
+        except CompareFailed as error:
+            client.tell("ended", error=str(error))
+        except Exception as error:  # the page and the run beside it go on, whatever one comparison does
+            client.tell("ended", error=f"unexpected {describe(error)}")
+
+
+def _pass_on(client: CompareClient, message: dict[str, Any]) -> None:
+    if not client.gone:
+        client.tell(**message)
+
+
+async def _send(socket: WebSocket, client: CompareClient) -> None:
+    """Send what waits for a viewer until it is gone, or takes nothing any more."""
+    while not client.gone:
+        message = await client.outgoing.get()
+        try:
+            await asyncio.wait_for(socket.send_text(message.decode()), SEND_LIMIT_S)
+        except (asyncio.TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
+            return
+
+
+async def _body_of(request: Request) -> bytes:
+    """Return the file that is uploaded. Raises PictureRefused once it is too large, before all of it has come."""
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > UPLOAD_BYTES_MAX:
+            break
+    if len(data) > UPLOAD_BYTES_MAX or not data:
+        raise PictureRefused(_size_problem(len(data)))
+    return bytes(data)
+
+
+def _size_problem(size: int) -> str:
+    return "the file is empty" if size == 0 else f"a picture has at most {UPLOAD_BYTES_MAX >> 20} MiB; save it smaller"
+
+
+def _refusal(status: int, reason: str) -> Response:
+    return JSONResponse({"error": reason}, status)

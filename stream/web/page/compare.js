@@ -1,0 +1,378 @@
+// The compare page: a picture, a question, columns of settings, and their answers side by side.
+
+import { Column, mb, ms, verdictOf } from "./compare_columns.js";
+import { readPicture } from "./link.js";
+import { startTheme, turnTheme } from "./settings.js";
+import { download } from "./stage.js";
+
+const LAYERS = ["t", "h", "d", "m"];
+const LONGEST_WAIT_MS = 4000;
+const CROWDED = 4001;
+const DEFAULT_COLUMNS = ["full", "sparse"];
+const byId = (id) => document.getElementById(id);
+
+startTheme();
+const page = { known: null, columns: [], picture: null, bitmap: null, running: null, settings: null, wait: 250 };
+const given = new URLSearchParams(location.search);
+const view = new Set(LAYERS.filter((name) => (given.get("layers") ?? "td").includes(name)));
+let socket = null;
+
+function tellState(state, words) {
+  byId("state").dataset.state = state;
+  byId("state-words").textContent = words;
+}
+
+function tell(words, bad = false) {
+  byId("note").textContent = words;
+  byId("note").classList.toggle("bad", bad);
+}
+
+function tellPicture(words, bad = false) {
+  byId("picture-note").textContent = words;
+  byId("picture-note").classList.toggle("bad", bad);
+}
+
+/* The link to the server */
+
+const handlers = {
+  hello(message) {
+    const first = !page.known;
+    page.known = message;
+    tellState("ok", "ready");
+    if (!first) return;
+    readAddress();
+    byId("max-tokens").max = message.limits.max_tokens;
+    byId("examples").append(...message.examples.map(({ name, question }) => {
+      const button = Object.assign(document.createElement("button"), { type: "button", textContent: name });
+      button.onclick = () => takeExample(name, question);
+      return button;
+    }));
+    if (given.get("example")) takeExample(given.get("example"));
+  },
+  queued: ({ place }) => tell(place === 1 ? "Next, after the comparison that runs." : `Number ${place} of those that wait.`),
+  begun() {
+    page.columns.forEach((column) => column.clear());
+    page.settings = page.columns.map((column) => column.settings);
+    tell("Comparing, one column after the other.");
+  },
+  progress: ({ column, state }) => page.columns[column]?.tellState(state === "loading" ? "loading the model" : state),
+  text: ({ column, text }) => page.columns[column]?.addText(text),
+  column(message) {
+    const column = page.columns[message.column];
+    if (message.error) column.tellError(message.error);
+    else column.show(message, page.asked.bitmap);
+    tellTable();
+  },
+  ended(message) {
+    stop();
+    message.verdicts?.forEach((verdict, number) => page.columns[number]?.tellVerdict(verdict));
+    for (const column of page.columns) if (!column.result && !column.error) column.clear();
+    tell(message.error ?? (message.cancelled ? "Cancelled." : ""), Boolean(message.error));
+    tellTable();
+    const answers = page.columns.filter((column) => column.result).map((column) => `${column.name}: ${column.result.text}`);
+    byId("announce").textContent = answers.join(". ");
+  },
+  refused({ error }) {
+    if (page.running === "asked") stop();
+    tell(error, true);
+  },
+};
+
+function connect() {
+  const scheme = location.protocol === "https:" ? "wss:" : "ws:";
+  socket = new WebSocket(`${scheme}//${location.host}/compare/socket`);
+  socket.onopen = () => (page.wait = 250);
+  socket.onmessage = ({ data }) => {
+    const message = JSON.parse(data);
+    if (page.running === "asked" && ["queued", "begun"].includes(message.topic)) page.running = "taken";
+    handlers[message.topic]?.(message);
+  };
+  socket.onclose = ({ code, reason }) => {
+    if (page.running) {
+      stop();
+      tell("The program was lost; ask again when it is back.", true);
+    }
+    if (code === CROWDED) tellState("refused", "this page has as many viewers as it can; it tries again");
+    else if (reason) tellState("refused", reason);
+    else tellState("reconnecting", "reconnecting: the program does not answer");
+    byId("go").disabled = true;
+    if (!reason || code === CROWDED) setTimeout(connect, page.wait);
+    page.wait = Math.min(2 * page.wait, LONGEST_WAIT_MS);
+  };
+}
+
+/* The picture */
+
+async function keepPicture(path, body) {
+  tellPicture("Taking the picture …");
+  let reply;
+  try {
+    const answered = await fetch(path, { method: "POST", body });
+    reply = await answered.json();
+  } catch {
+    reply = { error: "The picture could not be sent: the program does not answer, or refuses it." };
+  }
+  if (reply.error) return tellPicture(reply.error, true);
+  const blob = await (await fetch(`/compare/picture/${reply.picture}`)).blob();
+  page.bitmap = await createImageBitmap(blob);
+  page.picture = reply.picture;
+  const preview = byId("preview");
+  [preview.width, preview.height] = [reply.width, reply.height];
+  preview.getContext("2d").drawImage(page.bitmap, 0, 0);
+  preview.hidden = false;
+  byId("drop-words").hidden = true;
+  tellPicture(`${reply.width}×${reply.height} pixels`);
+  tellReady();
+}
+
+async function takeFile(file) {
+  if (!file) return;
+  const most = page.known?.limits.bytes;
+  if (most && file.size > most) return tellPicture(`A picture has at most ${Math.floor(most / 2 ** 20)} MiB; save it smaller.`, true);
+  setExample(null);
+  await keepPicture("/compare/picture", file);
+}
+
+async function takeExample(name, question) {
+  setExample(name);
+  if (question) byId("question").value = question;
+  await keepPicture(`/compare/example/${encodeURIComponent(name)}`);
+  writeAddress();
+}
+
+function setExample(name) {
+  page.example = name;
+  for (const button of byId("examples").children) button.setAttribute("aria-pressed", String(button.textContent === name));
+}
+
+/** The newest frame of the run, as a viewer of the live page gets it. */
+function takeLive() {
+  const scheme = location.protocol === "https:" ? "wss:" : "ws:";
+  const live = new WebSocket(`${scheme}//${location.host}/live`);
+  live.binaryType = "arraybuffer";
+  tellPicture("Waiting for a frame …");
+  const late = setTimeout(() => {
+    live.close();
+    tellPicture("No frame came: nothing runs on the live page. Choose a source there first.", true);
+  }, 5000);
+  live.onmessage = ({ data }) => {
+    if (typeof data === "string") return;
+    clearTimeout(late);
+    live.close();
+    takeFile(new Blob([readPicture(data).picture], { type: "image/jpeg" }));
+  };
+}
+
+const CAMERA_PROBLEMS = {
+  NotAllowedError: "The camera was not allowed. Allow it in the browser’s address bar, and try again.",
+  NotFoundError: "This machine has no camera.",
+  NotReadableError: "The camera is there, but another program uses it.",
+};
+
+/** First press: show the camera; second press: take its picture. */
+async function takeCamera() {
+  const video = byId("camera");
+  if (page.stream) {
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [video.videoWidth, video.videoHeight];
+    canvas.getContext("2d").drawImage(video, 0, 0);
+    closeCamera();
+    const blob = await new Promise((done) => canvas.toBlob(done, "image/jpeg", 0.92));
+    return takeFile(blob);
+  }
+  if (!navigator.mediaDevices?.getUserMedia) {
+    return tellPicture("Browsers give their camera to secure pages only. Open the page at 127.0.0.1 (from another machine by ssh -L), or serve it with a certificate.", true);
+  }
+  tellPicture("Asking for the camera …");
+  try {
+    page.stream = await navigator.mediaDevices.getUserMedia({ video: { width: { ideal: 1280 } } });
+  } catch (error) {
+    return tellPicture(CAMERA_PROBLEMS[error.name] ?? `The camera cannot be used: ${error.message}`, true);
+  }
+  video.srcObject = page.stream;
+  await video.play();
+  video.hidden = false;
+  byId("preview").hidden = byId("drop-words").hidden = true;
+  byId("take-camera").textContent = "Take the picture";
+  tellPicture("Press again to take the picture.");
+}
+
+function closeCamera() {
+  page.stream.getTracks().forEach((track) => track.stop());
+  page.stream = null;
+  byId("camera").hidden = true;
+  byId("camera").srcObject = null;
+  byId("take-camera").textContent = "Camera";
+}
+
+/* Columns and their address */
+
+function addColumn(settings) {
+  const column = new Column(settings, page.known, view, { changed: writeAddress, remove: removeColumn });
+  page.columns.push(column);
+  byId("columns").append(column.root);
+  tellColumns();
+}
+
+function removeColumn(column) {
+  page.columns = page.columns.filter((one) => one !== column);
+  column.root.remove();
+  tellColumns();
+  writeAddress();
+  tellTable();
+}
+
+function tellColumns() {
+  const most = page.columns.length >= (page.known?.limits.columns ?? 6);
+  byId("add").disabled = most || Boolean(page.running);
+  for (const column of page.columns) column.away.hidden = page.columns.length < 2 || Boolean(page.running);
+}
+
+/** Each column in the address: encode, strategy, budget, and the model where there are several. */
+function readAddress() {
+  const { models, encodes } = page.known;
+  const wanted = given.getAll("c").map((text) => {
+    const [encode, strategy, budget, ...model] = text.split(",");
+    return { encode, strategy: strategy ?? "auto", budget: budget || "auto", model: model.join(",") || models[0] };
+  });
+  const usual = DEFAULT_COLUMNS.map((encode) => ({ encode, strategy: "auto", budget: "auto", model: models[0] }));
+  for (const settings of wanted.filter((one) => encodes.includes(one.encode)).slice(0, page.known.limits.columns)) addColumn(settings);
+  if (!page.columns.length) usual.forEach(addColumn);
+  for (const [name, id] of [["q", "question"], ["max", "max-tokens"], ["seed", "seed"]]) if (given.get(name)) byId(id).value = given.get(name);
+  byId("warm").checked = given.get("warm") !== "0";
+}
+
+function writeAddress() {
+  if (!page.known) return;
+  const now = new URLSearchParams();
+  for (const [name, id, usual] of [["q", "question", ""], ["max", "max-tokens", "48"], ["seed", "seed", "0"]]) {
+    if (byId(id).value !== usual) now.set(name, byId(id).value);
+  }
+  if (!byId("warm").checked) now.set("warm", "0");
+  if (page.example) now.set("example", page.example);
+  const layers = LAYERS.filter((name) => view.has(name)).join("");
+  if (layers !== "td") now.set("layers", layers);
+  for (const { settings } of page.columns) {
+    const parts = [settings.encode, settings.strategy, settings.budget];
+    now.append("c", (settings.model === page.known.models[0] ? parts : [...parts, settings.model]).join(","));
+  }
+  history.replaceState(null, "", `?${now}`);
+}
+
+/* Asking */
+
+function ask(event) {
+  event.preventDefault();
+  if (page.running || !page.picture || socket.readyState !== WebSocket.OPEN) return;
+  page.running = "asked";
+  page.asked = { bitmap: page.bitmap, question: byId("question").value, width: page.bitmap.width, height: page.bitmap.height };
+  const run = {
+    picture: page.picture, question: byId("question").value.trim(), max_tokens: Number(byId("max-tokens").value),
+    seed: Number(byId("seed").value), warm: byId("warm").checked, columns: page.columns.map((column) => column.settings),
+  };
+  page.asked.run = run;
+  socket.send(JSON.stringify({ run }));
+  tell("Asking …");
+  tellReady();
+  writeAddress();
+}
+
+function stop() {
+  page.running = null;
+  tellReady();
+}
+
+function tellReady() {
+  byId("go").disabled = !page.picture || Boolean(page.running) || socket?.readyState !== WebSocket.OPEN;
+  byId("cancel").hidden = !page.running;
+  for (const column of page.columns) for (const field of Object.values(column.fields)) field.disabled = Boolean(page.running);
+  if (!page.running) page.columns.forEach((column) => column.tellTitle());
+  tellColumns();
+}
+
+/* All answers */
+
+const HEADS = ["column", "answer", "tokens", "first token", "choose", "encode", "prefill", "decode", "in all", "kept", "compared with the first"];
+
+function tellTable() {
+  const done = page.columns.filter((column) => column.result || column.error);
+  byId("save").disabled = !done.some((column) => column.result);
+  const cell = (tag, text, fields = {}) => Object.assign(document.createElement(tag), { textContent: text, ...fields });
+  const head = document.createElement("tr");
+  head.append(...HEADS.map((name, at) => cell("th", name, { scope: "col", className: at === 1 ? "text" : "" })));
+  byId("table").tHead.replaceChildren(...(done.length ? [head] : []));
+  byId("table").tBodies[0].replaceChildren(...done.map((column) => {
+    const row = document.createElement("tr");
+    row.append(cell("th", column.name, { scope: "row" }));
+    if (column.error) {
+      row.append(cell("td", column.error, { className: "text", colSpan: HEADS.length - 1 }));
+      return row;
+    }
+    const { result } = column;
+    const times = [result.ms.first_token, result.ms.allocate + result.ms.glance, result.ms.encode, result.ms.prefill, result.ms.decode, result.ms.total];
+    const values = [`${result.tokens} of ${result.tiles}`, ...times.map(ms), mb(result.memory.kept_bytes), verdictOf(column.agreement)?.text ?? "–"];
+    row.append(cell("td", result.text, { className: "text" }), ...values.map((value) => cell("td", value)));
+    return row;
+  }));
+}
+
+function save() {
+  const kept = {
+    made: new Date().toISOString(), ...page.known.facts,
+    picture: { width: page.asked.width, height: page.asked.height, example: page.example ?? null }, ...page.asked.run,
+    columns: page.columns.filter((column) => column.result || column.error).map((column) => {
+      const { topic, column: number, ...result } = column.result ?? { error: column.error };
+      return { settings: page.settings[page.columns.indexOf(column)] ?? column.settings, ...result, verdict: column.agreement ?? null };
+    }),
+  };
+  download(new Blob([JSON.stringify(kept, null, 2)], { type: "application/json" }), "comparison.json");
+}
+
+/* Hands */
+
+function turnLayer(name) {
+  view.has(name) ? view.delete(name) : view.add(name);
+  tellLayers();
+  writeAddress();
+}
+
+function tellLayers() {
+  for (const name of LAYERS) byId(`layer-${name}`).setAttribute("aria-pressed", String(view.has(name)));
+  for (const column of page.columns) column.draw();
+}
+
+for (const name of LAYERS) byId(`layer-${name}`).onclick = () => turnLayer(name);
+byId("file").onchange = ({ target }) => {
+  takeFile(target.files[0]);
+  target.value = "";
+};
+byId("take-camera").onclick = takeCamera;
+byId("take-live").onclick = takeLive;
+byId("add").onclick = () => {
+  addColumn({ model: page.known.models[0], encode: "sparse", strategy: "auto", budget: page.columns.length > 1 ? "64" : "auto" });
+  writeAddress();
+};
+byId("ask").onsubmit = ask;
+byId("cancel").onclick = () => socket.send(JSON.stringify({ cancel: true }));
+byId("save").onclick = save;
+byId("theme").onclick = turnTheme;
+for (const id of ["question", "max-tokens", "seed", "warm"]) byId(id).addEventListener("change", writeAddress);
+const drop = byId("drop");
+for (const kind of ["dragenter", "dragover"]) {
+  drop.addEventListener(kind, (event) => {
+    event.preventDefault();
+    drop.classList.add("over");
+  });
+}
+for (const kind of ["dragleave", "drop"]) drop.addEventListener(kind, () => drop.classList.remove("over"));
+drop.addEventListener("drop", (event) => {
+  event.preventDefault();
+  takeFile(event.dataTransfer.files[0]);
+});
+addEventListener("paste", (event) => {
+  const file = [...event.clipboardData.files].find((one) => one.type.startsWith("image/"));
+  if (file) takeFile(file);
+});
+tellLayers();
+connect();
+globalThis.compare = page;

@@ -1,0 +1,186 @@
+// Columns of a comparison: the settings of each, and its answer as it comes, with picture, tokens, times and verdict.
+
+import { drawAsModelSees, drawDimming, drawHeat, drawOutlines, regionsOf } from "./layers.js";
+
+const STEPS = [["allocate", "choose tokens"], ["glance", "glance"], ["encode", "encode"], ["prefill", "prefill"], ["decode", "decode"]];
+const make = (tag, fields = {}, ...parts) => {
+  const made = Object.assign(document.createElement(tag), fields);
+  made.append(...parts);
+  return made;
+};
+
+export const ms = (value) => (value < 10 ? `${value.toFixed(1)} ms` : value < 10000 ? `${Math.round(value)} ms` : `${(value / 1000).toFixed(1)} s`);
+export const mb = (bytes) => (bytes >= 1e9 ? `${(bytes / 1e9).toFixed(2)} GB` : `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`);
+
+/** A verdict in words, and whether the answers agree. */
+export function verdictOf(verdict) {
+  if (!verdict) return null;
+  const words = verdict.same ? "same answer" : `${Math.round(100 * verdict.words)} % equal words`;
+  const speed = verdict.faster >= 1 ? `${verdict.faster.toFixed(1)} × as quick` : `${(1 / verdict.faster).toFixed(1)} × as slow`;
+  return { same: verdict.same, text: `${words} · ${speed} · ${Math.round(100 * verdict.token_share)} % of the tokens` };
+}
+
+export class Column {
+  /** `known` is the server's greeting; `changed` is called when a setting is, `remove` when the column is to go. */
+  constructor(settings, known, view, { changed, remove }) {
+    this.known = known;
+    this.view = view;
+    this.result = this.picture = null;
+    this.error = "";
+    this.root = make("article", { className: "column" });
+    this.title = make("h3");
+    const away = make("button", { type: "button", className: "icon", textContent: "×", onclick: () => remove(this) });
+    away.setAttribute("aria-label", "Remove the column");
+    this.away = away;
+    this.fields = {
+      model: this.choice("Model", known.models, settings.model),
+      encode: this.choice("Encode", known.encodes, settings.encode),
+      strategy: this.choice("Strategy", known.strategies, settings.strategy),
+      budget: make("input", { value: settings.budget, required: true, title: "A number of tokens, a share such as 27%, auto or adaptive" }),
+    };
+    const labelled = { model: "Model", encode: "Encode", strategy: "Strategy", budget: "Budget" };
+    const fields = Object.entries(this.fields).map(([name, field]) => make("label", {}, labelled[name], field));
+    fields[0].hidden = known.models.length < 2;
+    for (const field of Object.values(this.fields)) {
+      field.onchange = () => {
+        this.tellTitle();
+        changed();
+      };
+    }
+    this.seen = make("div", { className: "seen" });
+    this.canvas = make("canvas", { width: 0, height: 0 });
+    this.layers = make("canvas", { width: 0, height: 0 });
+    this.canvas.setAttribute("role", "img");
+    this.layers.setAttribute("aria-hidden", "true");
+    this.seen.append(this.canvas, this.layers);
+    this.said = make("p", { className: "said" });
+    this.steps = make("div", { className: "steps" });
+    this.steps.setAttribute("role", "img");
+    this.figures = make("dl");
+    this.verdict = make("p", { className: "verdict" });
+    this.root.append(make("div", { className: "head" }, this.title, away), make("div", { className: "fields" }, ...fields), this.seen, this.said, this.verdict, this.steps, this.figures);
+    this.tellTitle();
+    this.clear();
+  }
+
+  choice(label, values, chosen) {
+    const select = make("select");
+    select.append(...values.map((value) => new Option(value, value)));
+    select.value = values.includes(chosen) ? chosen : values[0];
+    return select;
+  }
+
+  get settings() {
+    const budget = this.fields.budget.value.trim();
+    return {
+      model: this.fields.model.value, encode: this.fields.encode.value, strategy: this.fields.strategy.value,
+      budget: /^\d+$/.test(budget) ? Number(budget) : budget,
+    };
+  }
+
+  get name() {
+    const { model, encode, strategy, budget } = this.settings;
+    const how = encode === "full" ? "all tokens" : [encode, strategy === "auto" ? "" : strategy, budget === "auto" ? "" : budget].filter(Boolean).join(" · ");
+    return this.known.models.length > 1 ? `${model} · ${how}` : how;
+  }
+
+  tellTitle() {
+    this.title.textContent = this.name;
+    const full = this.fields.encode.value === "full";
+    this.fields.budget.disabled = this.fields.strategy.disabled = full;
+  }
+
+  /** Forget the answer. */
+  clear() {
+    this.result = null;
+    this.error = this.text = "";
+    this.canvas.width = this.layers.width = 0;
+    this.seen.hidden = this.steps.hidden = this.figures.hidden = this.verdict.hidden = true;
+    this.said.className = "said";
+    this.said.replaceChildren(make("span", { className: "state", textContent: "No answer yet." }));
+  }
+
+  tellState(words) {
+    this.said.replaceChildren(make("span", { className: "state", textContent: `${words} …` }));
+  }
+
+  addText(text) {
+    this.text += text;
+    this.said.textContent = this.text;
+  }
+
+  tellError(error) {
+    this.error = error;
+    this.said.className = "said bad";
+    this.said.textContent = error;
+  }
+
+  /** Show a whole answer about `picture`, an ImageBitmap. */
+  show(result, picture) {
+    this.result = result;
+    this.picture = picture;
+    this.said.textContent = result.text || "(an empty answer)";
+    this.frame = {
+      rows: result.rows, cols: result.cols, relevance: Uint8Array.from(result.relevance), regions: Int16Array.from(result.regions),
+      overview: result.overview, level: 0, width: result.cols * this.known.tile_px, height: result.rows * this.known.tile_px,
+    };
+    this.regions = regionsOf(this.frame, this.known.shapes);
+    this.seen.hidden = this.steps.hidden = this.figures.hidden = false;
+    this.draw();
+    this.tellSteps();
+    this.tellFigures();
+  }
+
+  draw() {
+    if (!this.result) return;
+    const { frame, view } = this;
+    const size = [frame.width, frame.height];
+    const whole = make("canvas");
+    [whole.width, whole.height] = size;
+    whole.getContext("2d").drawImage(this.picture, 0, 0, ...size);
+    for (const canvas of [this.canvas, this.layers]) [canvas.width, canvas.height] = size;
+    const context = this.canvas.getContext("2d");
+    if (view.has("m")) drawAsModelSees(context, whole, frame, this.regions, this.known.tile_px);
+    else context.drawImage(whole, 0, 0);
+    const over = this.layers.getContext("2d");
+    over.globalAlpha = 0.85;
+    if (view.has("d")) drawDimming(over, frame, this.regions, this.known.tile_px);
+    if (view.has("h")) drawHeat(over, frame, this.known.tile_px, false);
+    if (view.has("t")) drawOutlines(over, this.regions, this.known.tile_px, new Set(), Math.max(1, frame.width / 500));
+    this.canvas.setAttribute("aria-label", `The picture as this answer was given it: ${this.result.tokens} of ${this.result.tiles} tokens`);
+  }
+
+  tellSteps() {
+    const steps = this.result.ms;
+    this.steps.replaceChildren(...STEPS.filter(([name]) => steps[name] > 0).map(([name, words]) => {
+      const part = make("span", { className: `s-${name}`, title: `${words}: ${ms(steps[name])}` });
+      part.style.width = `${(100 * steps[name]) / steps.total}%`;
+      return part;
+    }));
+    this.steps.setAttribute("aria-label", STEPS.map(([name, words]) => `${words} ${ms(steps[name])}`).join(", "));
+  }
+
+  tellFigures() {
+    const { result } = this;
+    const rows = [
+      ["visual tokens", `${result.tokens} of ${result.tiles}`],
+      ["first token", ms(result.ms.first_token)],
+      ...STEPS.filter(([name]) => result.ms[name] > 0).map(([name, words]) => [words, ms(result.ms[name]), `s-${name}`]),
+      ["in all", `${ms(result.ms.total)}${result.first_call ? " (first call)" : ""}`],
+      ["answer", `${result.text_tokens} token${result.text_tokens === 1 ? "" : "s"}`],
+      ["kept after it", mb(result.memory.kept_bytes)],
+      [`peak of the ${result.memory.of}`, mb(result.memory.peak_bytes)],
+      ["computed with", `${result.device}, ${result.dtype}`],
+    ];
+    this.figures.replaceChildren(...rows.flatMap(([name, value, colour]) => [make("dt", {}, ...(colour ? [make("i", { className: colour })] : []), name), make("dd", { textContent: value })]));
+  }
+
+  tellVerdict(verdict) {
+    const told = verdictOf(verdict);
+    this.agreement = verdict;
+    this.verdict.hidden = !told;
+    if (!told) return;
+    this.verdict.className = `verdict ${told.same ? "same" : "other"}`;
+    this.verdict.textContent = told.text;
+  }
+}

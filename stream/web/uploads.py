@@ -1,0 +1,115 @@
+"""Pictures of viewers: checked before they are decoded, shrunk, and kept for a while under keys."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from stream.untrusted import MIB
+
+UPLOAD_BYTES_MAX = 16 * MIB
+"""Largest file of a picture; a phone's have some 5 MB."""
+
+SIDE_PX_MAX = 16_384
+
+PIXELS_MAX = 50_000_000
+"""Width times height, above what most phones take: 150 MB once it is decoded."""
+
+ASPECT_MAX = 200
+"""Most times that a picture may be as long as wide; the model's own processor takes no more."""
+
+LONGEST_PX = 1024
+"""A larger picture is shrunk to this: 1024 tiles at most, which a CPU can still answer about with all tokens."""
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
+
+KEPT = 12
+"""Pictures that are kept; the one unused for longest goes."""
+
+QUALITY = 90
+
+Rgb = npt.NDArray[np.uint8]
+
+
+class PictureRefused(Exception):
+    """A picture that cannot be taken; says why in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPicture:
+    """A picture under its key: `rgb` uint8 [H, W, 3], and the same as JPEG."""
+
+    key: str
+    rgb: Rgb
+    jpeg: bytes
+
+
+def read_picture(data: bytes) -> Rgb:
+    """Return an uploaded picture as uint8 [H, W, 3], upright, on white where it is transparent, shrunk to `LONGEST_PX`.
+
+    Its size is read from its header, and checked before memory is taken for its pixels. Raises PictureRefused.
+    """
+    if len(data) > UPLOAD_BYTES_MAX:
+        raise PictureRefused(f"a picture has at most {UPLOAD_BYTES_MAX // MIB} MiB; save it smaller")
+    try:
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        _check_size(*image.size)
+        image.draft("RGB", (2 * LONGEST_PX, 2 * LONGEST_PX))
+        upright = ImageOps.exif_transpose(image)
+        upright.thumbnail((LONGEST_PX, LONGEST_PX), Image.Resampling.BOX)
+        rgba = upright.convert("RGBA")
+        ground = Image.new("RGBA", rgba.size, "white")
+        return np.asarray(Image.alpha_composite(ground, rgba).convert("RGB"), np.uint8)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise PictureRefused(
+            f"the picture has more than {PIXELS_MAX // 10**6} million pixels; save it smaller"
+        ) from error
+    except UnidentifiedImageError as error:
+        raise PictureRefused(f"that is no picture; give {', '.join(FORMATS[:-1])} or {FORMATS[-1]}") from error
+    except (OSError, ValueError, SyntaxError, EOFError, IndexError, struct.error, MemoryError) as error:
+        raise PictureRefused(f"the picture is damaged: {error}") from error
+
+
+def _check_size(width: int, height: int) -> None:
+    if max(width, height) > SIDE_PX_MAX or width * height > PIXELS_MAX:
+        raise PictureRefused(
+            f"the picture has {width}×{height} pixels; a side has at most {SIDE_PX_MAX}, all together "
+            f"{PIXELS_MAX // 10**6} million; save it smaller"
+        )
+    if max(width, height) > ASPECT_MAX * min(width, height):
+        raise PictureRefused(f"a picture of {width}×{height} pixels is too narrow; cut it to its middle part")
+
+
+class PictureStore:
+    """The pictures that were used last. Belongs to one thread."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, KeptPicture] = OrderedDict()
+
+    def keep(self, picture: KeptPicture) -> None:
+        """Keep a picture, in place of the one unused for longest."""
+        self._kept[picture.key] = picture
+        self._kept.move_to_end(picture.key)
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+
+    def get(self, key: str) -> KeptPicture | None:
+        """Return the picture of a key; None where it is not kept any more."""
+        if key in self._kept:
+            self._kept.move_to_end(key)
+        return self._kept.get(key)
+
+
+def keyed(rgb: Rgb) -> KeptPicture:
+    """Return a picture uint8 [H, W, 3] with a key that its pixels give."""
+    written = io.BytesIO()
+    Image.fromarray(rgb).save(written, "JPEG", quality=QUALITY)
+    digest = hashlib.blake2b(rgb.tobytes(), digest_size=12, key=str(rgb.shape).encode())
+    return KeptPicture(digest.hexdigest(), rgb, written.getvalue())
