@@ -135,7 +135,7 @@ class ChosenPage(ServedPage):
         self.monitor = RunMonitor(self.config)
         self.monitor.follow(self.run)  # type: ignore[arg-type]
         self.hub.begin(self.monitor)
-        self.pictures = DrawnPictures(self.hub)
+        self.pictures = DrawnPictures(self.hub, self.microscope)
         self.hub.attach(self.pictures)
         self.chooser.running()
         self.tell(Started(source=chosen.source.name, model="fake", query="What?", backend="cpu"))
