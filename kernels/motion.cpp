@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-// Pixels of a tile's side, most texels that a tile is compared by; fractions of a texel, in bits; columns blurred at once.
+// Pixels of a tile's side, most texels that a tile is compared by; fractions of a texel, in bits; columns read at once.
 constexpr int TILE = 32, COMPARED_MAX = 512, BITS = 7, ONE = 1 << BITS, AT_ONCE = 256;
 
 struct Picture {
@@ -182,7 +182,7 @@ struct Motion {
     std::vector<Box> boxes, touched;
     std::vector<Tile> tiles;
     std::vector<int> stack;
-    std::vector<float> past[3], sure[3];
+    std::vector<float> past[3], found[3], sure[3];
     std::vector<double> sorted;
     std::vector<Point> points;
     Camera camera, guess, last_camera;
@@ -193,7 +193,7 @@ struct Motion {
     Motion(Frame *shared, const Rules &r)
         : frame(*shared), rules(r), side(frame.texels), step(side > 4 ? 2 : 1), count(side * side / step) {
         for (auto &small : halved) small.assign(size_t(frame.height) * frame.width, 0);
-        for (auto &map : past) map.assign(size_t(all()), 0);
+        for (int i = 0; i < 3; i++) past[i].assign(size_t(all()), 0), found[i].assign(size_t(all()), 0);
         for (auto &map : sure) map.assign(size_t(all()), 0);
         cover.assign(size_t(all()), 0);
     }
@@ -210,13 +210,13 @@ struct Motion {
     void read(const uint8_t *plane, int64_t stride, uint8_t *half, uint8_t *small, const std::vector<Box> &parts) {
         const int height = frame.height, width = frame.width;
         if (!height || !width) return;
-        for (const Box &box : parts)
-            for (int row = box.top; row < box.bottom; row++)
-                for (int col = box.left; col < box.right; col++) {
-                    const int y = row * side, x = col * side, tall = std::min(side, height - y), wide = std::min(side, width - x);
-                    if (tall > 0 && wide > 0)
-                        chosen.read(plane + int64_t(row) * TILE * stride + int64_t(col) * TILE * frame.channels, stride, frame.channels, tall, wide, frame.texel_px, half + int64_t(y) * width + x, width);
-                }
+        for (const Box &box : parts) {
+            const int y = box.top * side, x = box.left * side;
+            const int tall = std::min(box.bottom * side, height) - y, wide = std::min(box.right * side, width) - x;
+            const uint8_t *from = plane + int64_t(box.top) * TILE * stride + int64_t(box.left) * TILE * frame.channels;
+            if (tall > 0 && wide > 0)
+                chosen.read(from, stride, frame.channels, tall, wide, frame.texel_px, half + int64_t(y) * width + x, width);
+        }
         const Picture from{half, width, height, width};
         for (const Box &box : parts)
             chosen.blur(from, std::max(box.top * side - 1, 0), std::max(box.left * side - 1, 0), std::min(box.bottom * side + 1, height), std::min(box.right * side + 1, width), small, int64_t(frame.cols) * side);
@@ -318,7 +318,7 @@ struct Motion {
     void keep() {
         copy(1, 0);
         past_moves = frame.moving > 0, past_camera = frame.has_camera, last_camera = camera;
-        for (int i = 0; i < 3; i++) past[i].assign(frame.motion[i], frame.motion[i] + all());
+        for (int i = 0; i < 3; i++) past[i].swap(found[i]);
     }
 
     // ---- tiles compared ----
@@ -503,28 +503,31 @@ struct Motion {
         std::fill(cover.begin(), cover.end(), 0);
         for (const Tile &tile : tiles) cover[tile.index] = is_open(tile);
         std::copy(cover.begin(), cover.end(), frame.wanted);
-        if (!has_guess) guess = shift_by(0, 0);
         bool any = false;
-        for (Tile &tile : tiles)
-            if (has_guess && cover[tile.index]) {
+        for (const Tile &tile : tiles) {
+            const int first = tile.index;
+            if (has_guess && cover[first]) {
                 int size;
-                const int first = tile.index;
                 const Box box = together(first, size);
                 if (size < rules.least_together)
                     for (int row = box.top; row < box.bottom; row++)
                         std::memset(frame.wanted + row * frame.cols + box.left, 0, size_t(box.right - box.left));
             }
-        for (int row = 0; row < frame.rows; row++)
-            for (int col = 0; col < frame.cols; col++) {
-                const int tile = row * frame.cols + col;
-                for (int way = 0; way < 2; way++) frame.given[way][tile] = guess.over(way, row, col);
-                if (!frame.wanted[tile]) continue;
-                const float top = float(row * TILE) - frame.given[0][tile], at = float(col * TILE) - frame.given[1][tile];
-                const float bottom = float((frame.rows - 1) * TILE) + 1, right = float((frame.cols - 1) * TILE) + 1;
-                if (is_whole() && !(top >= -1 && top <= bottom && at >= -1 && at <= right)) frame.wanted[tile] = 0;
-                any = any || frame.wanted[tile];
-            }
-        return any;
+            if (frame.wanted[first] && has_guess && is_whole() && !was_in_view(tile)) frame.wanted[first] = 0;
+            any = any || frame.wanted[first];
+        }
+        if (!any) return false;
+        if (!has_guess) guess = shift_by(0, 0);
+        for (int tile = 0; tile < all(); tile++)
+            for (int way = 0; way < 2; way++) frame.given[way][tile] = guess.over(way, tile / frame.cols, tile % frame.cols);
+        return true;
+    }
+
+    // Whether a tile was in view, but for a pixel, before it moved as guessed.
+    bool was_in_view(const Tile &tile) const {
+        const float top = float(tile.row * TILE) - guess.over(0, tile.row, tile.col), bottom = float((frame.rows - 1) * TILE) + 1;
+        const float left_px = float(tile.col * TILE) - guess.over(1, tile.row, tile.col), right = float((frame.cols - 1) * TILE) + 1;
+        return top >= -1 && top <= bottom && left_px >= -1 && left_px <= right;
     }
 
     void flowed() {
@@ -727,6 +730,7 @@ struct Motion {
                     frame.moving = 0;
                     for (int i = 0; i < all(); i++)
                         frame.moving += std::max(std::abs(frame.motion[0][i]), std::abs(frame.motion[1][i])) >= float(rules.least_motion_px);
+                    for (int i = 0; i < 3; i++) std::copy(frame.motion[i], frame.motion[i] + all(), found[i].begin());
                     return NOTHING;
                 }
                 begin_part();

@@ -3,39 +3,47 @@
 
 #define INLINE TARGET __attribute__((always_inline)) static inline
 
-// Box means of 2×2 samples of `channels` each: height × width of them from `from`; rows are `stride` and width · channels
-// bytes.
-template <int channels>
-INLINE void halve(const uint8_t *from, int64_t stride, int height, int width, uint8_t *to) {
-    for (int y = 0; y < height; y++, from += 2 * stride)
-        for (int x = 0; x < width; x++)
-            for (int c = 0; c < channels; c++, to++) {
-                const uint8_t *at = from + 2 * x * channels + c;
-                *to = uint8_t((at[0] + at[channels] + at[stride] + at[stride + channels] + 2) >> 2);
-            }
+// Means of 2×2 samples of `channels` each, of two rows: `width` of them.
+template <int channels> INLINE void halve(const uint8_t *above, const uint8_t *below, int width, uint8_t *to) {
+    int x = 0;
+    for (; channels == 1 && x + 16 <= width; x += 16) {  // two bytes are one number here, whichever comes first
+        uint16_t one[16], other[16];
+        std::memcpy(one, above + 2 * x, sizeof one);
+        std::memcpy(other, below + 2 * x, sizeof other);
+        for (int i = 0; i < 16; i++)
+            to[x + i] = uint8_t(((one[i] & 255) + (one[i] >> 8) + (other[i] & 255) + (other[i] >> 8) + 2) >> 2);
+    }
+    for (; x < width; x++)
+        for (int c = 0; c < channels; c++) {
+            const int at = 2 * x * channels + c;
+            to[x * channels + c] = uint8_t((above[at] + above[at + channels] + below[at] + below[at + channels] + 2) >> 2);
+        }
 }
 
 template <int channels>
 INLINE void read_luma(const uint8_t *from, int64_t stride, int height, int width, int factor, uint8_t *to, int64_t to_stride) {
-    uint8_t half[TILE * TILE / 4 * channels], quarter[TILE * TILE / 16 * channels];
-    uint8_t *spare = quarter, *made = half;
-    for (; factor > 1; factor /= 2) {
-        const int rows = height * factor / 2, cols = width * factor / 2;
-        if (cols == TILE / 2) halve<channels>(from, stride, rows, TILE / 2, made);
-        else if (cols == TILE / 4) halve<channels>(from, stride, rows, TILE / 4, made);
-        else halve<channels>(from, stride, rows, cols, made);
-        from = made, stride = int64_t(cols) * channels;
-        std::swap(made, spare);
+    uint8_t half[4][AT_ONCE * 4 * channels], quarter[2][AT_ONCE * 2 * channels], eighth[AT_ONCE * channels];
+    for (int y = 0; y < height; y++, from += factor * stride, to += to_stride) {
+        const uint8_t *row = from;
+        if (factor > 1) row = half[0];
+        for (int i = 0; i < factor / 2; i++) halve<channels>(from + 2 * i * stride, from + (2 * i + 1) * stride, width * factor / 2, half[i]);
+        if (factor > 2) row = quarter[0];
+        for (int i = 0; i < factor / 4; i++) halve<channels>(half[2 * i], half[2 * i + 1], width * factor / 4, quarter[i]);
+        if (factor > 4) halve<channels>(quarter[0], quarter[1], width, eighth), row = eighth;
+        if (channels == 1) std::memcpy(to, row, size_t(width));
+        else
+            for (int x = 0; x < width; x++)  // OpenCV's weights of red, green and blue
+                to[x] = uint8_t((row[3 * x] * 9798 + row[3 * x + 1] * 19235 + row[3 * x + 2] * 3735 + (1 << 14)) >> 15);
     }
-    for (int y = 0; y < height; y++, from += stride, to += to_stride)
-        for (int x = 0; x < width; x++)  // OpenCV's weights of red, green and blue
-            to[x] = channels == 1 ? from[x] : uint8_t((from[3 * x] * 9798 + from[3 * x + 1] * 19235 + from[3 * x + 2] * 3735 + (1 << 14)) >> 15);
 }
 
 // Luma of height × width texels, each the mean of factor × factor samples.
 TARGET static void read(const uint8_t *from, int64_t stride, int channels, int height, int width, int factor, uint8_t *to, int64_t to_stride) {
-    if (channels == 1) read_luma<1>(from, stride, height, width, factor, to, to_stride);
-    else read_luma<3>(from, stride, height, width, factor, to, to_stride);
+    for (int x = 0; x < width; x += AT_ONCE) {
+        const int count = std::min(width - x, AT_ONCE);
+        if (channels == 1) read_luma<1>(from + x * factor, stride, height, count, factor, to + x, to_stride);
+        else read_luma<3>(from + x * factor * 3, stride, height, count, factor, to + x, to_stride);
+    }
 }
 
 // Texels (x, y) to (x + count, y) of a picture, beyond whose edge the edge goes on.
@@ -45,7 +53,10 @@ INLINE void take_row(const Picture &p, int64_t y, int64_t x, int count, uint8_t 
         std::memcpy(to, row + x, size_t(count));
         return;
     }
-    for (int i = 0; i < count; i++) to[i] = row[std::clamp<int64_t>(x + i, 0, p.width - 1)];
+    const int64_t first = std::max<int64_t>(-x, 0), inside = std::min<int64_t>(p.width - x, count);
+    if (first < inside) std::memcpy(to + first, row + x + first, size_t(inside - first));
+    for (int64_t i = 0; i < std::min<int64_t>(first, count); i++) to[i] = row[0];
+    for (int64_t i = std::max<int64_t>(inside, 0); i < count; i++) to[i] = row[p.width - 1];
 }
 
 // A box of a picture under the kernel (1 2 1) / 4, down and across.
@@ -72,8 +83,8 @@ TARGET static void still(const Picture &p, int y, int x, int side, int step, uin
 
 INLINE int64_t fixed(double place) { return int64_t(std::floor(place * ONE + 0.5)); }
 
-// The same, of a picture that moved by (dy, dx) texels.
-TARGET static void shifted(const Picture &p, int y, int x, double dy, double dx, int side, int step, uint8_t *to) {
+template <int side>
+INLINE void shifted_tile(const Picture &p, int y, int x, double dy, double dx, int step, uint8_t *to) {
     const int64_t left = fixed(x - dx);
     const int fx = int(left & (ONE - 1));
     uint8_t above[TILE + 1], below[TILE + 1];
@@ -87,6 +98,14 @@ TARGET static void shifted(const Picture &p, int y, int x, double dy, double dx,
             to[i] = uint8_t((one * (ONE - fy) + other * fy + ONE * ONE / 2) >> (2 * BITS));
         }
     }
+}
+
+// The same, of a picture that moved by (dy, dx) texels.
+TARGET static void shifted(const Picture &p, int y, int x, double dy, double dx, int side, int step, uint8_t *to) {
+    if (side == 4) shifted_tile<4>(p, y, x, dy, dx, step, to);
+    else if (side == 8) shifted_tile<8>(p, y, x, dy, dx, step, to);
+    else if (side == 16) shifted_tile<16>(p, y, x, dy, dx, step, to);
+    else shifted_tile<32>(p, y, x, dy, dx, step, to);
 }
 
 // height × width texels from (y, x) on, every step-th row of them, from where `s` says that they were.
@@ -121,9 +140,8 @@ TARGET static int64_t spread(const uint8_t *values, int count) {
     return int64_t(count) * squares - int64_t(sum) * sum;
 }
 
-// Sums of products over a tile's texels: of Sobel's slopes down and across, and of slopes and what changed from `before`
-// to `after`.
-TARGET static void products(const Picture &p, int y, int x, int side, int step, const uint8_t *before, const uint8_t *after, Products &sums) {
+template <int side>
+INLINE void products_of_tile(const Picture &p, int y, int x, int step, const uint8_t *before, const uint8_t *after, Products &sums) {
     int32_t yy = 0, xx = 0, xy = 0, yc = 0, xc = 0;
     uint8_t rows[3][TILE + 2];
     for (int r = step / 2; r < side; r += step, before += side, after += side) {
@@ -136,6 +154,15 @@ TARGET static void products(const Picture &p, int y, int x, int side, int step, 
         }
     }
     sums = {yy, xx, xy, yc, xc};
+}
+
+// Sums of products over a tile's texels: of Sobel's slopes down and across, and of slopes and what changed from `before`
+// to `after`.
+TARGET static void products(const Picture &p, int y, int x, int side, int step, const uint8_t *before, const uint8_t *after, Products &sums) {
+    if (side == 4) products_of_tile<4>(p, y, x, step, before, after, sums);
+    else if (side == 8) products_of_tile<8>(p, y, x, step, before, after, sums);
+    else if (side == 16) products_of_tile<16>(p, y, x, step, before, after, sums);
+    else products_of_tile<32>(p, y, x, step, before, after, sums);
 }
 
 #undef INLINE
