@@ -19,7 +19,7 @@ SCORES = Extension(
     "arr_coc.relevance.scores",
     sources=["kernels/scores.cpp"],
     depends=["kernels/scores.h", "kernels/maps.h"],
-    extra_compile_args=[*OPTIONS, "-fno-math-errno", "-Wno-psabi"],
+    extra_compile_args=[*OPTIONS, "-fno-math-errno", "-fno-wrapv", "-Wno-psabi"],
     language="c++",
     optional=True,
     py_limited_api=True,

@@ -12,18 +12,22 @@
 constexpr int SIDE = 16, HIDDEN = 32, HIDDEN_BOTH = 64, NARROW = 16, PLANES = 14, CLUSTERS = 12, LANES = 16;
 
 // The levels of a texture, uint8 RGB, and what is made of them. `stale` uint8 [rows, cols] says which tiles changed;
-// `luma` uint8 [16·rows + 2, 16·cols + 2] and `sums` int32 [9, rows, cols] are kept or used meanwhile; `channels`
-// float32 [13, rows, cols] and `entropy` hold the frame before. `count_log` int64 [257] and the scales are those of
+// `luma` uint8 [16·rows + 2, 16·cols + 2] is kept; `sums` int32 [9, rows, cols], `lines` float32 [18, cols] and `colours`
+// float64 [3, rows·cols, up to eights] are used meanwhile; `channels` float32 [13, rows, cols] and `entropy` hold the frame
+// before. `count_log` int64 [257], the scales, and the clusters' first `centres` [4, 3] and `steps` are those of
 // arr_coc/relevance/channels.py.
 struct Picture {
-    int32_t rows, cols;
+    int32_t rows, cols, steps;
     const uint8_t *level1, *level2, *level4, *level5, *stale;
     uint8_t *luma;
     int32_t *sums;
+    float *lines;
+    double *colours;
     float *channels, *entropy;
     const int64_t *count_log;
+    const float *centres;
     double entropy_scale;
-    float variance_scale, magnitude_scale;
+    float variance_scale, magnitude_scale, diagonal;
 };
 
 // The scorers' weights in the order in which `picture` reads them, and what is kept from frame to frame: planes of
@@ -141,12 +145,12 @@ static const Variant chosen = choose();
 extern "C" {
 
 // Number of this interface; the caller refuses another one.
-int32_t scores_version() { return 2; }
+int32_t scores_version() { return 3; }
 
 // Name of the instruction set; null where the processor has none of them.
 const char *scores_set() { return chosen.name; }
 
-// Brings channels (but position and clusters) and entropy up to date where tiles are stale.
+// Brings channels (but position) and entropy up to date where tiles are stale.
 void scores_channels(const Picture *picture) { chosen.channels(*picture); }
 
 // Information, perspective and, with a question, participation of channels and entropy: float32 [3, rows, cols].

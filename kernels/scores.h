@@ -17,27 +17,29 @@ INLINE float sigmoid(float value) { return 1 / (1 + std::exp(-value)); }
 
 // ---- channels ----
 
-// Luma of a tile's texels of level 1, as OpenCV rounds it.
-INLINE void tile_luma(const Picture &p, int row, int col) {
+// Luma of the texels of level 1 of the tiles of a row from `first` to before `end`, as OpenCV rounds it.
+INLINE void luma_of(const Picture &p, int row, int first, int end) {
     const int64_t across = int64_t(p.cols) * SIDE, stride = across + 2;
     for (int y = 0; y < SIDE; y++) {
-        const uint8_t *rgb = p.level1 + ((row * SIDE + y) * across + col * SIDE) * 3;
-        uint8_t *luma = p.luma + (row * SIDE + y + 1) * stride + col * SIDE + 1;
-        for (int x = 0; x < SIDE; x++)
+        const uint8_t *rgb = p.level1 + ((row * SIDE + y) * across + first * SIDE) * 3;
+        uint8_t *luma = p.luma + (row * SIDE + y + 1) * stride + first * SIDE + 1;
+        for (int x = 0; x < (end - first) * SIDE; x++)
             luma[x] = uint8_t((rgb[3 * x] * 9798 + rgb[3 * x + 1] * 19235 + rgb[3 * x + 2] * 3735 + (1 << 14)) >> 15);
     }
 }
 
 INLINE float tile_entropy(const Picture &p, int row, int col) {
     const int64_t stride = int64_t(p.cols) * SIDE + 2;
-    uint16_t halves[2][33] = {};
+    uint16_t halves[8][32] = {};  // neighbours are often alike, and one count at a time would wait for the other
     for (int y = 0; y < SIDE; y++) {
         const uint8_t *luma = p.luma + (row * SIDE + y + 1) * stride + col * SIDE + 1;
-        for (int x = 0; x < SIDE; x += 2) halves[0][luma[x] >> 3]++, halves[1][luma[x + 1] >> 3]++;
+        for (int x = 0; x < SIDE; x += 8)
+            for (int i = 0; i < 8; i++) halves[i][luma[x + i] >> 3]++;
     }
     int64_t aligned = 0, shifted = 0;
-    uint16_t count[33];
-    for (int i = 0; i < 33; i++) count[i] = halves[0][i] + halves[1][i];
+    uint16_t count[32] = {};
+    for (int k = 0; k < 8; k++)
+        for (int i = 0; i < 32; i++) count[i] = uint16_t(count[i] + halves[k][i]);
     for (int i = 0; i < 32; i += 2) aligned += p.count_log[count[i] + count[i + 1]];
     for (int i = 1; i < 31; i += 2) shifted += p.count_log[count[i] + count[i + 1]];
     shifted += p.count_log[count[0]] + p.count_log[count[31]];
@@ -45,13 +47,12 @@ INLINE float tile_entropy(const Picture &p, int row, int col) {
 }
 
 INLINE float tile_variance(const Picture &p, int row, int col) {
-    const int64_t across = int64_t(p.cols) * (SIDE / 2);
-    int32_t sums[3] = {}, squares[3] = {};
-    for (int y = 0; y < SIDE / 2; y++) {
-        const uint8_t *rgb = p.level2 + ((row * (SIDE / 2) + y) * across + col * (SIDE / 2)) * 3;
-        for (int x = 0; x < SIDE / 2; x++)
-            for (int c = 0; c < 3; c++) sums[c] += rgb[3 * x + c], squares[c] += rgb[3 * x + c] * rgb[3 * x + c];
-    }
+    constexpr int LINE = SIDE / 2 * 3;
+    const uint8_t *rgb = p.level2 + (int64_t(row) * (SIDE / 2) * p.cols + col) * LINE;
+    int32_t columns[LINE] = {}, squared[LINE] = {}, sums[3] = {}, squares[3] = {};
+    for (int y = 0; y < SIDE / 2; y++, rgb += int64_t(p.cols) * LINE)
+        for (int i = 0; i < LINE; i++) columns[i] += rgb[i], squared[i] += rgb[i] * rgb[i];
+    for (int i = 0; i < LINE; i++) sums[i % 3] += columns[i], squares[i % 3] += squared[i];
     float variance[3];
     for (int c = 0; c < 3; c++) {
         const float mean = float(sums[c]) / 64;
@@ -60,25 +61,26 @@ INLINE float tile_variance(const Picture &p, int row, int col) {
     return std::max((variance[0] + variance[1] + variance[2]) * p.variance_scale, 0.0f);
 }
 
+// Texels of level 1 in a tile.
+constexpr int TEXELS = SIDE * SIDE;
+
 INLINE void tile_edges(const Picture &p, int row, int col, float *gx_mean, float *gy_mean, float *magnitude_mean) {
     const int64_t stride = int64_t(p.cols) * SIDE + 2;
-    int32_t gx_sum = 0, gy_sum = 0;
-    float sum = 0;
+    int16_t gx[TEXELS], gy[TEXELS];
     for (int y = 0; y < SIDE; y++) {
         const uint8_t *a = p.luma + (row * SIDE + y) * stride + col * SIDE, *b = a + stride, *c = b + stride;
-        int32_t gx[SIDE], gy[SIDE];
-        float length[SIDE];
         for (int x = 0; x < SIDE; x++) {
-            gx[x] = a[x + 2] - a[x] + 2 * (b[x + 2] - b[x]) + c[x + 2] - c[x];
-            gy[x] = c[x] - a[x] + 2 * (c[x + 1] - a[x + 1]) + c[x + 2] - a[x + 2];
+            gx[y * SIDE + x] = int16_t(a[x + 2] - a[x] + 2 * (b[x + 2] - b[x]) + c[x + 2] - c[x]);
+            gy[y * SIDE + x] = int16_t(c[x] - a[x] + 2 * (c[x + 1] - a[x + 1]) + c[x + 2] - a[x + 2]);
         }
-        for (int x = 0; x < SIDE; x++) length[x] = __builtin_rintf(__builtin_sqrtf(float(gx[x] * gx[x] + gy[x] * gy[x])));
-        for (int x = 0; x < SIDE; x++) gx_sum += gx[x], gy_sum += gy[x];
-        for (int x = 0; x < SIDE; x++) sum += length[x];  // of whole numbers: exact in any order
     }
-    *gx_mean = float(gx_sum) / 256 / 1020.0f;
-    *gy_mean = float(gy_sum) / 256 / 1020.0f;
-    *magnitude_mean = sum / 256 / p.magnitude_scale;
+    int32_t gx_sum = 0, gy_sum = 0, sum = 0;
+    for (int i = 0; i < TEXELS; i++) gx_sum += gx[i], gy_sum += gy[i];
+    for (int i = 0; i < TEXELS; i++)
+        sum += int32_t(__builtin_rintf(__builtin_sqrtf(float(int32_t(gx[i]) * gx[i] + int32_t(gy[i]) * gy[i]))));
+    *gx_mean = float(gx_sum) / TEXELS / 1020.0f;
+    *gy_mean = float(gy_sum) / TEXELS / 1020.0f;
+    *magnitude_mean = float(sum) / TEXELS / p.magnitude_scale;
 }
 
 // Replicates the border of luma by a texel.
@@ -91,83 +93,157 @@ INLINE void frame_luma(const Picture &p) {
 
 INLINE int clamped(int value, int count) { return value < 0 ? 0 : value >= count ? count - 1 : value; }
 
-// Sums of level 5 over (2·reach + 1)² tiles around each, its border replicated: [rows, cols, 3].
-INLINE void box_sums(const Picture &p, int reach, int32_t *across, int32_t *sums) {
-    const int rows = p.rows, cols = p.cols;
-    for (int r = 0; r < rows; r++)
+// Sums of level 5 over (2·reach + 1)² tiles around each of the rows from `first` to before `end`, its border replicated:
+// [rows, cols, 3].
+INLINE void box_sums(const Picture &p, int reach, int first, int end, int32_t *across, int32_t *sums) {
+    const int rows = p.rows, cols = p.cols, wide = cols * 3;
+    for (int r = clamped(first - reach, rows); r <= clamped(end - 1 + reach, rows); r++)
         for (int c = 0; c < 3; c++) {
             const uint8_t *line = p.level5 + int64_t(r) * cols * 3 + c;
-            int32_t sum = 0;
+            int32_t sum = 0, *to = across + int64_t(r) * wide + c;
             for (int x = -reach; x <= reach; x++) sum += line[clamped(x, cols) * 3];
             for (int x = 0; x < cols; x++) {
-                across[(int64_t(r) * cols + x) * 3 + c] = sum;
+                to[x * 3] = sum;
                 sum += line[clamped(x + reach + 1, cols) * 3] - line[clamped(x - reach, cols) * 3];
             }
         }
-    const int wide = cols * 3;
-    for (int x = 0; x < wide; x++) sums[x] = 0;
-    for (int y = -reach; y <= reach; y++)
-        for (int x = 0; x < wide; x++) sums[x] += across[int64_t(clamped(y, rows)) * wide + x];
-    for (int r = 1; r < rows; r++) {
+    int32_t *top = sums + int64_t(first) * wide;
+    for (int x = 0; x < wide; x++) top[x] = 0;
+    for (int y = first - reach; y <= first + reach; y++)
+        for (int x = 0; x < wide; x++) top[x] += across[int64_t(clamped(y, rows)) * wide + x];
+    for (int r = first + 1; r < end; r++) {
         const int32_t *come = across + int64_t(clamped(r + reach, rows)) * wide;
         const int32_t *gone = across + int64_t(clamped(r - reach - 1, rows)) * wide;
         for (int x = 0; x < wide; x++) sums[int64_t(r) * wide + x] = sums[int64_t(r - 1) * wide + x] + come[x] - gone[x];
     }
 }
 
-INLINE void opponents(const float *rgb, float *out) {
-    out[0] = (rgb[0] + rgb[1] + rgb[2]) / (3 * 255.0f);
-    out[1] = (rgb[0] - rgb[1]) / 255.0f;
-    out[2] = (rgb[2] - 0.5f * (rgb[0] + rgb[1])) / 255.0f;
+// Intensity, red–green and blue–yellow of a line of `count` colours, times `share`, as float32 [3, count].
+template <typename T> INLINE void opponents(const T *rgb, int count, float share, float *out) {
+    for (int x = 0; x < count; x++) {
+        const float red = float(rgb[3 * x]) * share, green = float(rgb[3 * x + 1]) * share, blue = float(rgb[3 * x + 2]) * share;
+        out[x] = (red + green + blue) / (3 * 255.0f);
+        out[count + x] = (red - green) / 255.0f;
+        out[2 * count + x] = (blue - 0.5f * (red + green)) / 255.0f;
+    }
 }
 
-INLINE void saliency(const Picture &p) {
+// Saliency of the rows from `first` to before `end`.
+INLINE void saliency(const Picture &p, int first, int end) {
     const int64_t tiles = int64_t(p.rows) * p.cols;
+    const int cols = p.cols;
     int32_t *across = p.sums, *near = p.sums + tiles * 3, *far = near + tiles * 3;
-    box_sums(p, 2, across, near);
-    box_sums(p, 5, across, far);
-    for (int r = 0; r < p.rows; r++)
-        for (int x = 0; x < p.cols; x++) {
-            const int64_t tile = int64_t(r) * p.cols + x;
-            float high[3], low[3], around[2][3];
-            for (int part = 0; part < 4; part++) {
-                const uint8_t *texel = p.level4 + ((r * 2 + part / 2) * int64_t(p.cols) * 2 + x * 2 + part % 2) * 3;
-                const float rgb[3] = {float(texel[0]), float(texel[1]), float(texel[2])};
-                float centre[3];
-                opponents(rgb, centre);
-                for (int c = 0; c < 3; c++) {
-                    high[c] = part ? std::max(high[c], centre[c]) : centre[c];
-                    low[c] = part ? std::min(low[c], centre[c]) : centre[c];
-                }
-            }
-            for (int side = 0; side < 2; side++) {
-                const int32_t *sum = (side ? far : near) + tile * 3;
-                const float share = side ? 1 / 121.0f : 1 / 25.0f;
-                const float rgb[3] = {sum[0] * share, sum[1] * share, sum[2] * share};
-                opponents(rgb, around[side]);
-            }
-            for (int c = 0; c < 3; c++) {
-                float found = 0;
-                for (int side = 0; side < 2; side++)
-                    found += std::max(high[c] - around[side][c], around[side][c] - low[c]);
-                p.channels[(8 + c) * tiles + tile] = std::min(std::max(found / 2, 0.0f), 1.0f);
+    box_sums(p, 2, first, end, across, near);
+    box_sums(p, 5, first, end, across, far);
+    float *upper = p.lines, *lower = upper + 6 * cols, *around = lower + 6 * cols, *beyond = around + 3 * cols;
+    for (int r = first; r < end; r++) {
+        const uint8_t *texels = p.level4 + int64_t(r) * 2 * cols * 6;
+        opponents(texels, 2 * cols, 1.0f, upper);
+        opponents(texels + cols * 6, 2 * cols, 1.0f, lower);
+        opponents(near + int64_t(r) * cols * 3, cols, 1 / 25.0f, around);
+        opponents(far + int64_t(r) * cols * 3, cols, 1 / 121.0f, beyond);
+        for (int c = 0; c < 3; c++) {
+            const float *above = upper + c * 2 * cols, *below = lower + c * 2 * cols;
+            const float *close = around + c * cols, *wide = beyond + c * cols;
+            float *to = p.channels + (8 + c) * tiles + int64_t(r) * cols;
+            for (int x = 0; x < cols; x++) {
+                const float high = std::max(std::max(above[2 * x], above[2 * x + 1]), std::max(below[2 * x], below[2 * x + 1]));
+                const float low = std::min(std::min(above[2 * x], above[2 * x + 1]), std::min(below[2 * x], below[2 * x + 1]));
+                const float found = std::max(high - close[x], close[x] - low) + std::max(high - wide[x], wide[x] - low);
+                to[x] = std::min(std::max(found / 2, 0.0f), 1.0f);
             }
         }
+    }
+}
+
+// Numbers of double precision that are taken together.
+constexpr int WIDE = 8;
+typedef double wide __attribute__((vector_size(8 * WIDE)));
+
+INLINE wide load_wide(const double *from) {
+    wide value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+}
+
+// How near a colour is to each centre, and to the nearest: its own square less the squared distance.
+INLINE wide nearness(const double centre[4][4], const double *colours, int64_t stride, int64_t i, wide *near) {
+    const wide red = load_wide(colours + i), green = load_wide(colours + stride + i), blue = load_wide(colours + 2 * stride + i);
+    for (int k = 0; k < 4; k++) near[k] = red * centre[k][0] + green * centre[k][1] + blue * centre[k][2] - centre[k][3];
+    wide best = near[0];
+    for (int k = 1; k < 4; k++) best = near[k] > best ? near[k] : best;
+    return best;
+}
+
+INLINE double total(wide value) {
+    double sum = 0;
+    for (int i = 0; i < WIDE; i++) sum += value[i];
+    return sum;
+}
+
+// Distance of each tile's colour to the nearest cluster; products are exact, so the order of sums is that of the reference.
+INLINE void clusters(const Picture &p) {
+    const int64_t tiles = int64_t(p.rows) * p.cols, stride = (tiles + WIDE - 1) / WIDE * WIDE;
+    double *colours = p.colours;
+    for (int c = 0; c < 3; c++) {
+        double *line = colours + c * stride;
+        for (int64_t i = 0; i < tiles; i++) line[i] = p.level5[i * 3 + c];
+        for (int64_t i = tiles; i < stride; i++) line[i] = NAN;  // near to none
+    }
+    float centre[4][3];
+    double twice[4][4];
+    std::memcpy(centre, p.centres, sizeof centre);
+    wide near[4];
+    for (int step = 0;; step++) {
+        for (int k = 0; k < 4; k++) {
+            const double red = centre[k][0], green = centre[k][1], blue = centre[k][2];
+            twice[k][0] = 2 * red, twice[k][1] = 2 * green, twice[k][2] = 2 * blue;
+            twice[k][3] = red * red + green * green + blue * blue;
+        }
+        if (step == p.steps) break;
+        wide sums[4][4] = {};
+        for (int64_t i = 0; i < stride; i += WIDE) {
+            const wide best = nearness(twice, colours, stride, i, near);
+            for (int k = 0; k < 4; k++) {
+                sums[k][3] += near[k] == best ? wide{} + 1 : wide{};
+                for (int c = 0; c < 3; c++) sums[k][c] += near[k] == best ? load_wide(colours + c * stride + i) : wide{};
+            }
+        }
+        for (int k = 0; k < 4; k++) {
+            const float count = float(total(sums[k][3]));
+            for (int c = 0; c < 3 && count > 0; c++) centre[k][c] = float(total(sums[k][c])) / count;
+        }
+    }
+    float *to = p.channels + CLUSTERS * tiles;
+    for (int64_t i = 0; i < stride; i += WIDE) {
+        const wide red = load_wide(colours + i), green = load_wide(colours + stride + i), blue = load_wide(colours + 2 * stride + i);
+        const wide squared = red * red + green * green + blue * blue - nearness(twice, colours, stride, i, near);
+        for (int64_t x = 0; x < std::min<int64_t>(WIDE, tiles - i); x++)
+            to[i + x] = __builtin_sqrtf(float(squared[x] > 0 ? squared[x] : 0)) / p.diagonal;
+    }
 }
 
 TARGET static void channels(const Picture &p) {
     const int64_t tiles = int64_t(p.rows) * p.cols;
+    int first = p.rows, end = 0;
+    bool at_edge = false;
     for (int r = 0; r < p.rows; r++)
-        for (int x = 0; x < p.cols; x++) {
+        for (int x = 0, done = 0; x < p.cols; x++) {
             const int64_t tile = int64_t(r) * p.cols + x;
             if (!p.stale[tile]) continue;
-            tile_luma(p, r, x);
+            first = std::min(first, r), end = r + 1;
+            at_edge |= r == 0 || x == 0 || r == p.rows - 1 || x == p.cols - 1;
+            if (x >= done) {
+                for (done = x; done < p.cols && p.stale[int64_t(r) * p.cols + done];) done++;
+                luma_of(p, r, x, done);
+            }
             for (int c = 0; c < 3; c++) p.channels[c * tiles + tile] = p.level5[tile * 3 + c] / 255.0f;
             p.channels[11 * tiles + tile] = tile_variance(p, r, x);
             p.entropy[tile] = tile_entropy(p, r, x);
         }
-    frame_luma(p);
-    for (int r = 0; r < p.rows; r++)
+    if (first >= end) return;
+    if (at_edge) frame_luma(p);
+    for (int r = clamped(first - 1, p.rows); r <= clamped(end, p.rows); r++)
         for (int x = 0; x < p.cols; x++) {
             bool near = false;
             for (int y = clamped(r - 1, p.rows); y <= clamped(r + 1, p.rows); y++)
@@ -176,7 +252,8 @@ TARGET static void channels(const Picture &p) {
             float *at = p.channels + int64_t(r) * p.cols + x;
             if (near) tile_edges(p, r, x, at + 5 * tiles, at + 6 * tiles, at + 7 * tiles);
         }
-    saliency(p);
+    saliency(p, clamped(first - 5, p.rows), clamped(end + 4, p.rows) + 1);
+    clusters(p);
 }
 
 // ---- scores ----

@@ -465,7 +465,7 @@ class StreamAllocator:
         self._maps = maps_or_none(self._arrays)
         self._relevance = CachedRelevance(realiser)
         self._glances = GlancePolicy(self.options.glance.every_s if self.options.glance else EVERY_S)
-        self._texture = TextureArrayCache()
+        self._texture = TextureArrayCache(self._arrays)
         self._query: QueryEmbedding | None = None
         self._state: _EpochState | None = None
         self._last: PlannedFrame | None = None
@@ -750,7 +750,7 @@ class StreamAllocator:
         moves."""
         if texture is not self._shown_texture:
             self._shown_texture = texture
-            self._appearance = torch.cat([texture.appearance, texture.entropy[None]]).cpu().numpy()
+            self._appearance = texture.looks(self._arrays)
         return self._appearance
 
     def _warn_clamped(self, budget: Budget, tiles: int) -> None:

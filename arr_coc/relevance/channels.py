@@ -37,9 +37,10 @@ from numpy.lib.stride_tricks import as_strided
 from torch.nn import functional as F
 
 from arr_coc.errors import NonFiniteError, ShapeError
+from arr_coc.ops.kernels import ArrayPool
 from arr_coc.ops.pictures import check_tensor
 from arr_coc.relevance.compiled_channels import LEVELS as KERNEL_LEVELS
-from arr_coc.relevance.compiled_channels import CompiledChannels
+from arr_coc.relevance.compiled_channels import ChannelScales, CompiledChannels
 from arr_coc.relevance.kernel import kernel_or_none
 from arr_coc.relevance.profiles import (
     CLUSTER_START,
@@ -72,6 +73,8 @@ _COUNTS = np.arange(_TEXELS + 1)
 _COUNT_LOG = np.rint(_COUNTS * np.log2(np.maximum(_COUNTS, 1)) * _FIXED_POINT).astype(np.int64)
 _ENTROPY_SCALE = float(_TEXELS * np.log2(HISTOGRAM_BINS) * _FIXED_POINT)
 _VARIANCE_SCALE = 4 / 3 / 255**2
+_CUBE_DIAGONAL = 255 * np.sqrt(3)
+_SCALES = ChannelScales(_COUNT_LOG, _ENTROPY_SCALE, _VARIANCE_SCALE, _SOBEL_LARGEST * np.sqrt(2), _CUBE_DIAGONAL)
 
 _OPPONENTS = np.array([[1 / 3, 1 / 3, 1 / 3], [1, -1, 0], [-0.5, -0.5, 1]], np.float32) / 255
 
@@ -164,20 +167,26 @@ def cluster_distance(coarse: Image) -> Maps:
     k-means over level 5 (`coarse` uint8 [gh, gw, 3]) from a fixed start in a fixed number of steps; a cluster that
     nothing belongs to stays where it is. Returns float32 [gh, gw] in [0, 1].
     """
-    points = np.ones((4, coarse.shape[0] * coarse.shape[1]), np.float32)
-    points[:3] = coarse.reshape(-1, 3).T
+    points = coarse.reshape(-1, 3).T.astype(np.float64)
     centres = CLUSTER_START
     for _ in range(CLUSTER_STEPS):
         nearness = _nearness(points, centres)
-        sums = (nearness == nearness.max(axis=0)).astype(np.float32) @ points.T
-        centres = np.where(sums[:, 3:] > 0, sums[:, :3] / np.maximum(sums[:, 3:], 1), centres)
-    squared = np.square(points[:3]).sum(axis=0) - _nearness(points, centres).max(axis=0)
-    return (np.sqrt(np.maximum(squared, 0)) / np.float32(255 * np.sqrt(3))).reshape(coarse.shape[:2])
+        members = (nearness == nearness.max(axis=0)).astype(np.float64)
+        counts, sums = members.sum(axis=1, keepdims=True), (members @ points.T).astype(np.float32)
+        centres = np.where(counts > 0, sums / np.maximum(counts, 1).astype(np.float32), centres)
+    squared = np.square(points).sum(axis=0) - _nearness(points, centres).max(axis=0)
+    distances = np.sqrt(np.maximum(squared, 0).astype(np.float32))
+    return (distances / np.float32(_CUBE_DIAGONAL)).reshape(coarse.shape[:2])
 
 
-def _nearness(points: Maps, centres: Maps) -> Maps:
-    """Each point's own square less its squared distance to each centre: [clusters, points], of points [4, points]."""
-    return np.concatenate([2 * centres, -np.square(centres).sum(axis=1, keepdims=True)], axis=1) @ points
+def _nearness(points: npt.NDArray[np.float64], centres: Maps) -> npt.NDArray[np.float64]:
+    """Each point's own square less its squared distance to each centre: [clusters, points], of points [3, points].
+
+    Products are exact, and added in this order wherever it is computed: equally near stays so.
+    """
+    exact = centres.astype(np.float64)
+    red, green, blue = (2 * exact[:, axis, None] * points[axis] for axis in range(3))
+    return red + green + blue - (exact[:, :1] ** 2 + exact[:, 1:2] ** 2 + exact[:, 2:] ** 2)
 
 
 _WHOLE_FRAME_SHARE = 0.3
@@ -225,6 +234,15 @@ class TextureArray:
             return torch.cat([colours, self.channels[..., EDGES, :, :]], dim=-3)
         return torch.cat([colours, self.gradients, self.channels[..., MAGNITUDE, :, :]], dim=-3)
 
+    def looks(self, arrays: ArrayPool) -> Maps:
+        """Appearance and, last, entropy of one picture in host memory: float32 [7, gh, gw], of the pool."""
+        channels, entropy = self.channels.cpu().numpy(), self.entropy.cpu().numpy()
+        parts = [channels[RGB], channels[EDGES], entropy[None]]
+        if self.gradients is not None:
+            parts[1:2] = [self.gradients.cpu().numpy(), channels[MAGNITUDE]]
+        looks = arrays.take((7, *entropy.shape))
+        return np.concatenate(parts, out=looks)
+
     def to(self, device: torch.device) -> TextureArray:
         """Return the same on a device."""
         gradients = None if self.gradients is None else self.gradients.to(device)
@@ -234,7 +252,9 @@ class TextureArray:
 class TextureArrayCache:
     """Channels computed for a texture, with the versions they were made from; one per stream, used by one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, arrays: ArrayPool | None = None) -> None:
+        """`arrays`: those that what is computed lies in."""
+        self._arrays = arrays or ArrayPool()
         self.versions: TileVersions | None = None
         self.latest: TextureArray | None = None
         self._profile = ""
@@ -250,20 +270,21 @@ class TextureArrayCache:
 
     def keep(self, versions: TileVersions, profile: str, latest: TextureArray) -> TextureArray:
         """Holds what was computed from these versions, and returns it."""
-        self.versions = TileVersions(versions.epoch, versions.frame.copy())
+        frame = self._arrays.take(versions.frame.shape, np.int64)
+        np.copyto(frame, versions.frame)
+        self.versions = TileVersions(versions.epoch, frame)
         self._profile, self.latest = profile, latest
         return latest
 
-    def compiled_channels(self, view: MipLevels, stale: npt.NDArray[np.bool_]) -> CompiledChannels | None:
-        """Channels by the compiled kernel, brought up to date where stale; None without it."""
+    def compiled_array(self, view: MipLevels, stale: npt.NDArray[np.bool_]) -> TextureArray | None:
+        """The texture array of `core13` by the compiled kernel, of which `stale` is made again; None without it."""
         kernel, made = self._kernel, self._compiled
         if kernel is None:
             return None
-        if made is None or made.entropy.shape != stale.shape:
-            scales = (_COUNT_LOG, _ENTROPY_SCALE, _VARIANCE_SCALE, _SOBEL_LARGEST * np.sqrt(2))
-            made = self._compiled = CompiledChannels(kernel, _coordinates(*stale.shape), scales)
-        made.update([view.read(level) for level in KERNEL_LEVELS], stale)
-        return made
+        if made is None or made.shape != stale.shape:
+            made = self._compiled = CompiledChannels(kernel, _coordinates(*stale.shape), _SCALES, self._arrays)
+        planes = torch.from_numpy(made.update([view.read(level) for level in KERNEL_LEVELS], stale))
+        return TextureArray(planes[:CORE], planes[CORE])
 
     def local_channels(self, view: MipLevels, stale: npt.NDArray[np.bool_], profile: str) -> _LocalChannels:
         """Tile-local channels, brought up to date where stale."""
@@ -287,9 +308,9 @@ def texture_array(view: MipLevels, profile: str = "core13", cache: TextureArrayC
     if cache.latest is not None and not stale.any():
         return cache.latest
     rows, cols = stale.shape
-    made = cache.compiled_channels(view, stale) if profile == "core13" else None
+    made = cache.compiled_array(view, stale) if profile == "core13" else None
     if made is not None:
-        return cache.keep(view.versions, profile, _compiled_array(made, view))
+        return cache.keep(view.versions, profile, made)
     local, coarse = cache.local_channels(view, stale, profile), view.read(5)
     channels = np.empty((CORE, rows, cols), np.float32)
     channels[RGB] = coarse.transpose(2, 0, 1) / np.float32(255)
@@ -306,13 +327,6 @@ def texture_array(view: MipLevels, profile: str = "core13", cache: TextureArrayC
             picture_channels(texture.channels, local.detail), texture.entropy, texture.channels[GRADIENTS]
         )
     return cache.keep(view.versions, profile, texture)
-
-
-def _compiled_array(made: CompiledChannels, view: MipLevels) -> TextureArray:
-    """The texture array of `core13` from channels that the compiled kernel keeps."""
-    channels = made.channels.copy()
-    channels[12] = cluster_distance(view.read(5))
-    return TextureArray(torch.from_numpy(channels), torch.from_numpy(made.entropy.copy()))
 
 
 def load_profile(profile: str) -> None:

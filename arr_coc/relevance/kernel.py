@@ -9,7 +9,7 @@ from pathlib import Path
 
 from arr_coc.ops.kernels import library_or_none, load_library
 
-VERSION = 2
+VERSION = 3
 """Of the kernel's interface, as `scores_version` of kernels/scores.cpp has it."""
 
 
