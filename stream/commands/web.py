@@ -24,6 +24,7 @@ from stream.commands.outcome import INTERRUPTED, report_error, report_note
 from stream.errors import ConfigError
 
 if TYPE_CHECKING:
+    from stream.compare.messages import ModelChoice
     from stream.config import Config
     from stream.runtime.fork_server import ForkServer
     from stream.sinks.base import Display
@@ -105,9 +106,6 @@ def web(
 
 def _check(config: Config) -> None:
     """Raise ConfigError or ModelError for what would fail with every source, or makes no sense here."""
-    from arr_coc.hub import local_folder
-    from arr_coc.qwen.checkpoint import check_folder
-    from stream.answer.model import model_name
     from stream.web.access import WebAccess
 
     output = config.output
@@ -117,11 +115,7 @@ def _check(config: Config) -> None:
     if written:
         raise ConfigError(f"web writes no files, and {written[0]!r} would be one; watch the source with `watch`")
     WebAccess.of(output)
-    if config.answer.server is None:
-        model_name(config)
-    for name in output.web_compare:
-        if (folder := local_folder(name)) is not None:
-            check_folder(folder, name)
+    _model_choices(config)
 
 
 def _serve(config: Config) -> int:
@@ -162,18 +156,12 @@ def _compare_desk(config: Config) -> CompareDesk:
     import platform
     from importlib.metadata import version
 
-    from stream.answer.model import model_name
-    from stream.compare.messages import ModelChoice, WorkerOptions
+    from stream.compare.messages import WorkerOptions
     from stream.compare.process import CompareProcess
     from stream.web.access import WebAccess
     from stream.web.compare import CompareDesk
 
-    answer = config.answer
-    choices = [] if answer.server is not None else [ModelChoice(model_name(config), answer.model, answer.allocator)]
-    named = dict.fromkeys(config.output.web_compare)
-    choices += [ModelChoice(name, name) for name in named if name not in {choice.name for choice in choices}]
-    if not choices:
-        choices = [ModelChoice("bundled")]
+    choices = _model_choices(config)
     facts = {
         "version": version("arr-coc-stream"),
         "python": platform.python_version(),
@@ -181,9 +169,31 @@ def _compare_desk(config: Config) -> CompareDesk:
         "transformers": version("transformers"),
         "machine": f"{platform.machine()}, {os.cpu_count()} CPU cores, {platform.system()}",
     }
-    process = CompareProcess(WorkerOptions(choices, answer.device, answer.dtype))
+    process = CompareProcess(WorkerOptions(choices, config.answer.device, config.answer.dtype))
     control = WebAccess.of(config.output).control
     return CompareDesk(process, [choice.name for choice in choices], facts, control=control)
+
+
+def _model_choices(config: Config) -> list[ModelChoice]:
+    """Return the models to compare: the run's own, or the bundled one where a server has that, and the named ones.
+
+    A folder is shown by its name alone, unless another one has that name. Raises ModelError for an unusable one.
+    """
+    from stream.answer.model import model_name
+    from stream.compare.messages import ModelChoice
+
+    own = config.answer
+    if own.server is not None:
+        own = own.model_copy(update={"model": None, "allocator": None})
+    found: dict[str, ModelChoice] = {}
+    others = [own.model_copy(update={"model": name, "allocator": None}) for name in config.output.web_compare]
+    for answer in (own, *others):
+        name = model_name(config.model_copy(update={"answer": answer}))
+        known = found.get(name)
+        if known is not None and known.model != answer.model:
+            name = str(answer.model)
+        found[name] = ModelChoice(name, answer.model, answer.allocator)
+    return list(found.values())
 
 
 def _configured(config: Config, chosen: ChosenSource, endpoint: str) -> Config:

@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -39,7 +39,7 @@ from stream.web.uploads import (
     PictureStore,
     Rgb,
     keyed,
-    read_picture,
+    receive_picture,
 )
 from stream.web.viewer import MessageRefused, RateLimit
 
@@ -55,8 +55,10 @@ MESSAGES_WAITING = 4000
 MESSAGES_A_SECOND, MESSAGES_AT_ONCE = 5.0, 30.0
 PICTURES_A_SECOND, PICTURES_AT_ONCE = 2.0, 10.0
 
-UPLOAD_LIMIT_S = 60.0
 SEND_LIMIT_S = 20.0
+
+LONGEST_PX = 1024
+"""A larger picture is shrunk to this: 1024 tiles at most, which a CPU can still answer about with all tokens."""
 
 TEXT_BYTES_MAX = 64 * 1024
 """Longest message of a viewer."""
@@ -126,14 +128,9 @@ class CompareDesk:
         if problem is not None:
             return problem
         try:
-            data = await asyncio.wait_for(_body_of(request), UPLOAD_LIMIT_S)
-            return await self._keep(asyncio.to_thread(read_picture, data))
+            return await self._keep(await receive_picture(request, LONGEST_PX))
         except PictureRefused as error:
             return _refusal(400, str(error))
-        except asyncio.TimeoutError:
-            return _refusal(408, f"the picture did not arrive within {UPLOAD_LIMIT_S:.0f} s; try a smaller one")
-        except ClientDisconnect:
-            return _refusal(400, "the viewer has left")
 
     async def _take_example(self, request: Request) -> Response:
         problem = self._no_picture()
@@ -142,10 +139,9 @@ class CompareDesk:
         still = next((still for still in STILLS if still.name == request.path_params["name"]), None)
         if still is None:
             return _refusal(404, f"there are {', '.join(still.name for still in STILLS)}")
-        return await self._keep(asyncio.to_thread(still.draw))
+        return await self._keep(await asyncio.to_thread(still.draw))
 
-    async def _keep(self, drawn: Any) -> Response:
-        rgb: Rgb = await drawn
+    async def _keep(self, rgb: Rgb) -> Response:
         picture = await asyncio.to_thread(keyed, rgb)
         self._pictures.keep(picture)
         height, width = rgb.shape[:2]
@@ -306,22 +302,6 @@ async def _send(socket: WebSocket, client: CompareClient) -> None:
             await asyncio.wait_for(socket.send_text(message.decode()), SEND_LIMIT_S)
         except (asyncio.TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
             return
-
-
-async def _body_of(request: Request) -> bytes:
-    """Return the file that is uploaded. Raises PictureRefused once it is too large, before all of it has come."""
-    data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > UPLOAD_BYTES_MAX:
-            break
-    if len(data) > UPLOAD_BYTES_MAX or not data:
-        raise PictureRefused(_size_problem(len(data)))
-    return bytes(data)
-
-
-def _size_problem(size: int) -> str:
-    return "the file is empty" if size == 0 else f"a picture has at most {UPLOAD_BYTES_MAX >> 20} MiB; save it smaller"
 
 
 def _refusal(status: int, reason: str) -> Response:

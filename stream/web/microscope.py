@@ -6,23 +6,22 @@ A request is answered once. While nobody asks, nothing is computed or sent.
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from arr_coc.types import LEVELS
 from stream.protocol.inspection import InspectionRequest, PictureToInspect, known_levels, pack_failure
 from stream.protocol.pictures import INSPECTION, PictureRequest
-from stream.untrusted import MIB
 from stream.web.access import WebAccess
 from stream.web.hub import PictureSource
+from stream.web.uploads import PictureRefused, receive_picture
 
 WAITING_MAX = 16
 """Requests that wait at a time; one more is told so."""
@@ -39,8 +38,6 @@ UNANSWERED_S = 0.5
 INTERVAL_S = 0.1
 """Least time between two inspections."""
 
-UPLOAD_BYTES_MAX = 16 * MIB
-UPLOAD_PIXELS_MAX = 40_000_000
 LONGEST_PX = 2048
 """A larger picture is inspected smaller."""
 
@@ -155,15 +152,10 @@ def microscope_routes(
     async def picture(request: Request) -> Response:
         if not access.control:
             return _problem(403, "this page only shows; it takes no pictures")
-        if not access.allows_origin(request.headers.get("origin"), request.headers.get("host")):
-            return _problem(403, "only this page may send pictures")
         try:
-            data = await _body(request)
-            sent = await asyncio.to_thread(read_picture, data)
-        except UploadRefused as error:
+            sent = await receive_picture(request, LONGEST_PX)
+        except PictureRefused as error:
             return _problem(400, str(error))
-        except ClientDisconnect:
-            return _problem(400, "the picture did not arrive whole")
         message = await microscope.picture(sent, _levels(request))
         if message is None:
             return _problem(503, "the run does not answer; the model may still be loading")
@@ -174,42 +166,6 @@ def microscope_routes(
         Route("/microscope/frame", newest),
         Route("/microscope/picture", picture, methods=["POST"]),
     ]
-
-
-class UploadRefused(Exception):
-    """The body of a request is no picture, or too large; the sender is told why."""
-
-
-async def _body(request: Request) -> bytes:
-    """Return what was sent, as far as it may be so large. Raises UploadRefused."""
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > UPLOAD_BYTES_MAX:
-            raise UploadRefused(f"a picture has at most {UPLOAD_BYTES_MAX // MIB} MiB; save it smaller")
-        parts.append(part)
-    return b"".join(parts)
-
-
-def read_picture(data: bytes) -> Rgb:
-    """Return a picture that was sent as uint8 RGB [H, W, 3], at most `LONGEST_PX` on its longer side.
-
-    Its size is looked at before its pixels are. Raises UploadRefused for anything else.
-    """
-    from PIL import Image, ImageOps  # here: nobody else in this process needs it
-
-    try:
-        with Image.open(io.BytesIO(data)) as opened:
-            width, height = opened.size
-            if width * height > UPLOAD_PIXELS_MAX:
-                most = UPLOAD_PIXELS_MAX // 1_000_000
-                raise UploadRefused(f"a picture has at most {most} million pixels, this one is {width}x{height}")
-            opened.draft("RGB", (LONGEST_PX, LONGEST_PX))
-            shown = ImageOps.exif_transpose(opened).convert("RGB")
-            shown.thumbnail((LONGEST_PX, LONGEST_PX), Image.Resampling.BOX)
-            return np.asarray(shown)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UploadRefused("this is no picture that can be read; send a JPEG, PNG, WebP or GIF") from error
 
 
 def _levels(request: Request) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 import struct
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps, UnidentifiedImageError
+from starlette.requests import ClientDisconnect, Request
 
 from stream.untrusted import MIB
 
@@ -22,11 +23,11 @@ SIDE_PX_MAX = 16_384
 PIXELS_MAX = 50_000_000
 """Width times height, above what most phones take: 150 MB once it is decoded."""
 
+ARRIVAL_LIMIT_S = 60.0
+"""Time that a picture may take to arrive."""
+
 ASPECT_MAX = 200
 """Most times that a picture may be as long as wide; the model's own processor takes no more."""
-
-LONGEST_PX = 1024
-"""A larger picture is shrunk to this: 1024 tiles at most, which a CPU can still answer about with all tokens."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 
@@ -51,19 +52,42 @@ class KeptPicture:
     jpeg: bytes
 
 
-def read_picture(data: bytes) -> Rgb:
-    """Return an uploaded picture as uint8 [H, W, 3], upright, on white where it is transparent, shrunk to `LONGEST_PX`.
+async def receive_picture(request: Request, longest_px: int) -> Rgb:
+    """Return the picture that is a request's body, as `read_picture` does. Raises PictureRefused.
+
+    A body that is too large, or too slow, is not read to its end.
+    """
+    try:
+        data = await asyncio.wait_for(_body_of(request), ARRIVAL_LIMIT_S)
+    except asyncio.TimeoutError as error:
+        raise PictureRefused(f"the picture did not arrive within {ARRIVAL_LIMIT_S:.0f} s; save it smaller") from error
+    except ClientDisconnect as error:
+        raise PictureRefused("the picture did not arrive whole; send it again") from error
+    return await asyncio.to_thread(read_picture, data, longest_px)
+
+
+async def _body_of(request: Request) -> bytes:
+    data = bytearray()
+    async for part in request.stream():
+        data += part
+        if len(data) > UPLOAD_BYTES_MAX:
+            raise PictureRefused(f"a picture has at most {UPLOAD_BYTES_MAX // MIB} MiB; save it smaller")
+    return bytes(data)
+
+
+def read_picture(data: bytes, longest_px: int) -> Rgb:
+    """Return an uploaded picture as uint8 [H, W, 3], upright, on white where it is transparent, shrunk to `longest_px`.
 
     Its size is read from its header, and checked before memory is taken for its pixels. Raises PictureRefused.
     """
-    if len(data) > UPLOAD_BYTES_MAX:
-        raise PictureRefused(f"a picture has at most {UPLOAD_BYTES_MAX // MIB} MiB; save it smaller")
+    from PIL import Image, ImageOps, UnidentifiedImageError  # only a page that takes pictures needs it
+
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
         _check_size(*image.size)
-        image.draft("RGB", (2 * LONGEST_PX, 2 * LONGEST_PX))
+        image.draft("RGB", (2 * longest_px, 2 * longest_px))
         upright = ImageOps.exif_transpose(image)
-        upright.thumbnail((LONGEST_PX, LONGEST_PX), Image.Resampling.BOX)
+        upright.thumbnail((longest_px, longest_px), Image.Resampling.BOX)
         rgba = upright.convert("RGBA")
         ground = Image.new("RGBA", rgba.size, "white")
         return np.asarray(Image.alpha_composite(ground, rgba).convert("RGB"), np.uint8)
@@ -109,6 +133,8 @@ class PictureStore:
 
 def keyed(rgb: Rgb) -> KeptPicture:
     """Return a picture uint8 [H, W, 3] with a key that its pixels give."""
+    from PIL import Image
+
     written = io.BytesIO()
     Image.fromarray(rgb).save(written, "JPEG", quality=QUALITY)
     digest = hashlib.blake2b(rgb.tobytes(), digest_size=12, key=str(rgb.shape).encode())

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from websockets.sync.client import connect
 
+import stream.commands.web as command
 from stream.cli import main
+from stream.config import AnswerConfig, Config, OutputConfig
 from tests.support.models import tiny_folder
 from tests.support.network import LIMIT_S
 from tests.support.web import PageClient
@@ -33,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[3]
         (("0", "-s", "source=clip.mp4"), "NAME=SOURCE, not as source = 'clip.mp4'"),
         (("0", "-s", "output.why=why.jsonl"), "writes no files"),
         (("0", "-m", "/no/such/folder"), "/no/such/folder"),
+        (("0", "--compare-model", "/no/such/folder"), "/no/such/folder"),
     ],
 )
 def test_a_page_that_cannot_be_is_one_line(
@@ -42,6 +45,16 @@ def test_a_page_that_cannot_be_is_one_line(
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_models_to_compare_are_shown_by_short_names_that_differ(tmp_path: Path) -> None:
+    folders = [tiny_folder(tmp_path / place / "tuned") for place in ("a", "b")]
+    output = OutputConfig(web="0", web_compare=(*map(str, folders), "owner/model", "owner/model"))
+    choices = command._model_choices(Config(output=output))
+    assert [choice.name for choice in choices[1:]] == ["tuned", str(folders[1]), "owner/model"]
+    assert [choice.model for choice in choices] == [None, *map(str, folders), "owner/model"]
+    elsewhere = AnswerConfig(server="tcp://10.0.0.2:5555")
+    assert [choice.model for choice in command._model_choices(Config(answer=elsewhere))] == [None]
 
 
 @contextmanager

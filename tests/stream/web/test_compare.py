@@ -151,7 +151,7 @@ def test_every_example_is_drawn(page: ComparePage, still: Any) -> None:
 def test_a_file_that_is_no_picture_or_too_large_is_one_line(page: ComparePage) -> None:
     assert page.post("/compare/picture", b"not a picture")[0] == 400
     assert "no picture" in page.post("/compare/picture", b"not a picture")[1]["error"]
-    assert page.post("/compare/picture")[1]["error"] == "the file is empty"
+    assert "no picture" in page.post("/compare/picture")[1]["error"]
     assert "at most 16 MiB" in page.post("/compare/picture", bytes(17 << 20))[1]["error"]
     assert page.post("/compare/example/none")[0] == 404
     assert page.picture()  # and the page goes on
