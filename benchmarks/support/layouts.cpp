@@ -6,9 +6,6 @@
 
 #undef TARGET
 #define TARGET
-#ifdef __AVX512VBMI__
-#define BYTES_ACROSS
-#endif
 namespace native {
 #include "../../kernels/tiles.h"
 }
