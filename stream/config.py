@@ -308,6 +308,24 @@ class OutputConfig(Section):
     """Certificate (PEM) for HTTPS."""
     web_key: str | None = Field(default=None, min_length=1)
     """Private key (PEM) of the certificate."""
+    mqtt: str | None = Field(default=None, min_length=1, examples=['"mqtt://homeassistant.local"'])
+    """MQTT broker, as "mqtt[s]://[USER[:PASSWORD]@]HOST[:PORT]"; `mqtts` is TLS. A password is better given in the
+    environment variable ARR_COC_MQTT_PASSWORD."""
+    mqtt_name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$", examples=['"front_door"'])
+    """Name of this run's device and topics, arr_coc/NAME/…; made from the source when absent. Two runs at one broker
+    need two names."""
+    mqtt_ask: bool = False
+    """Take questions from arr_coc/NAME/question/set. Beyond this machine it needs mqtts and a password, unless
+    `network.plain_tcp` allows anybody in."""
+    mqtt_picture: bool = True
+    """Send the picture of each frame that is answered about."""
+    mqtt_ca: str | None = Field(default=None, min_length=1)
+    """File with the certificate (PEM) of the authority that the broker's certificate is checked with; those of this
+    system when absent."""
+    mqtt_discovery: str | None = Field(
+        default="homeassistant", pattern=r"^[A-Za-z0-9_/-]+$", examples=['"homeassistant"']
+    )
+    """First part of Home Assistant's discovery topics; none to announce nothing."""
     timing: bool = True
     """Write latencies to JSONL; without them two runs give the same bytes."""
 

@@ -295,6 +295,17 @@ class Explanation(Event, frozen=True, tag="why"):
     tokens: list[TokenReason]
 
 
+class AskedPicture(Event, frozen=True, tag="picture"):
+    """The frame that is being answered about, or looked at for a standing question; where an output sends it on.
+
+    `jpeg` shows the frame without padding, reduced as a whole.
+    """
+
+    frame_index: int
+    pts_s: float
+    jpeg: bytes
+
+
 class FrameReady(Event, frozen=True, tag="frame"):
     """A frame's allocation is ready; for progress, measurements and overlays, not for files of answers.
 
@@ -372,9 +383,13 @@ AnyEvent: TypeAlias = (
     | VerdictChanged
     | ShadowCheck
     | Explanation
+    | AskedPicture
     | FrameReady
     | Summary
 )
+
+OF_FRAMES: tuple[type[Event], ...] = (FrameReady, AnswerDeltaEvent, Explanation, AskedPicture)
+"""Events that are no lines of text: too many, in pieces, or for an output of their own."""
 
 
 _encoder = msgspec.msgpack.Encoder()

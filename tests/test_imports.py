@@ -59,6 +59,7 @@ def test_imports_go_the_allowed_way(path: Path) -> None:
     refuse("cuda", "arr_coc.ops.cuda")
     for server in ("starlette", "uvicorn", "websockets"):
         refuse(server, "stream.web")
+    refuse("paho", "stream.mqtt")
     for training_only in ("training", "benchmarks", "tests", "evaluation"):
         refuse(training_only)
     if within(name, "arr_coc"):
@@ -91,7 +92,7 @@ LAYERS = {
         {"recording"},
         {"answer", "sources"},
         {"monitor", "stages"},
-        {"web"},
+        {"mqtt", "web"},
         {"sinks"},
         {"display", "runtime"},
         {"adaptation", "bench", "compare", "doctor"},
@@ -180,7 +181,8 @@ LIGHT = {
     "stream.doctor": {"torch", "transformers", "av"},
     "stream.compare.process": {"torch", "transformers", "av"},
     "stream.web.access": {"starlette", "uvicorn", "zmq", "torch"},
-    "stream.sinks.factory": {"starlette", "uvicorn"},
+    "stream.mqtt.broker": {"paho", "zmq", "torch"},
+    "stream.sinks.factory": {"starlette", "uvicorn", "paho"},
     "arr_coc.qwen.checkpoint": {"torch", "transformers"},
     "arr_coc.qwen.resize": {"torch", "transformers"},
     "arr_coc.hub": {"torch", "transformers"},

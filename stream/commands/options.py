@@ -352,6 +352,21 @@ class RunOptions:
         text_option("--metrics-port", metavar="PORT", help="Serve Prometheus metrics and health on 127.0.0.1."),
         ConfigKey("output.metrics_port"),
     ] = None
+    mqtt: Annotated[
+        str | None,
+        text_option("--mqtt", metavar="URL", help="Send answers to an MQTT broker: mqtt://[USER@]HOST[:PORT]. [off]"),
+        ConfigKey("output.mqtt", lambda _, text: text),
+    ] = None
+    mqtt_name: Annotated[
+        str | None,
+        text_option("--mqtt-name", metavar="NAME", help="Name of the device and its topics. [made from the source]"),
+        ConfigKey("output.mqtt_name", lambda _, text: text),
+    ] = None
+    mqtt_ask: Annotated[
+        bool,
+        typer.Option("--mqtt-ask", help="With --mqtt: accept questions from there."),
+        ConfigKey("output.mqtt_ask"),
+    ] = False
     keys: Annotated[
         str | None,
         text_option(
@@ -405,7 +420,14 @@ class RunOptions:
         config = build_config([*layers, *top])
         check_standing_query_options(config, go_on=self.go_on, force=self.force)
         self._check_server(config)
+        self._check_mqtt(config)
         return config
+
+    def _check_mqtt(self, config: Config) -> None:
+        """Raise ConfigError for an option about a broker where there is none."""
+        for option, given in (("--mqtt-name", self.mqtt_name), ("--mqtt-ask", self.mqtt_ask or None)):
+            if given is not None and config.output.mqtt is None:
+                raise ConfigError(f"{option} needs --mqtt; give for example --mqtt mqtt://homeassistant.local")
 
     def _check_server(self, config: Config) -> None:
         """Raise ConfigError for an option about the model where that is elsewhere."""

@@ -26,6 +26,7 @@ from stream.errors import (
     StageDied,
     TransportError,
 )
+from stream.mqtt.broker import Broker
 from stream.sinks.output_file import check_distinct, check_outputs, output_files
 from stream.sources.address import (
     PULL,
@@ -154,6 +155,8 @@ def check_run(config: Config) -> None:
             needs_keys(config.network, endpoint)
     if config.output.web is not None:
         WebAccess.of(config.output)
+    if config.output.mqtt is not None:
+        Broker.of(config)
     if config.answer.server is not None:
         needs_keys(config.network, config.answer.server)
         check_reachable(config.answer.server)

@@ -14,11 +14,9 @@ from stream.display.state import TranscriptEntry, ViewModel
 from stream.display.text import print_answer, summary_text, verdict_text
 from stream.errors import OutputFailed, ReaderGone
 from stream.events import (
+    OF_FRAMES,
     Answer,
-    AnswerDeltaEvent,
     Event,
-    Explanation,
-    FrameReady,
     Notice,
     Outage,
     QueryChanged,
@@ -182,7 +180,7 @@ class JsonDisplay(Display):
         write_now(json_line("info", {"event": "signal", "message": message}))
 
     def write(self, event: Event) -> None:
-        if isinstance(event, (FrameReady, AnswerDeltaEvent, Explanation)):
+        if isinstance(event, OF_FRAMES):
             return
         fields = event_fields(event)
         write_line(json_line(log_level(event), {"event": fields.pop("type"), **fields}))

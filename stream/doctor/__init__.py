@@ -37,6 +37,7 @@ def examine(config: Config, streams: int = 1, begin: Callable[[str], None] | Non
         ("network", system.network),
         ("plots", system.plots),
         ("web page", system.web_page),
+        ("mqtt", system.mqtt),
         ("sockets", system.sockets),
         ("frames", system.shared_frames),
         ("cameras", system.cameras),

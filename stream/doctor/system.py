@@ -16,6 +16,7 @@ from typing import Literal
 
 from arr_coc.errors import counted
 from stream.errors import TransportError
+from stream.mqtt.broker import INSTALL, LIBRARY, has_library
 from stream.runtime.child import python_command, python_environment
 from stream.web.access import LIBRARIES, missing_libraries
 
@@ -152,6 +153,13 @@ def web_page() -> DiagnosticCheck:
         found = f"no {', '.join(missing)}, so no watch --web"
         return DiagnosticCheck("web page", "absent", found, "pip install 'arr-coc-stream[web]'")
     return DiagnosticCheck("web page", "works", ", ".join(f"{name} {version(name)}" for name in LIBRARIES))
+
+
+def mqtt() -> DiagnosticCheck:
+    """Check for the library that reaches MQTT brokers."""
+    if not has_library():
+        return DiagnosticCheck("mqtt", "absent", f"no {LIBRARY}, so no --mqtt", INSTALL)
+    return DiagnosticCheck("mqtt", "works", f"{LIBRARY} {version(LIBRARY)}")
 
 
 def sockets() -> DiagnosticCheck:

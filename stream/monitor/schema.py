@@ -12,7 +12,18 @@ from typing import Any, get_args
 import msgspec
 
 from arr_coc.types import TILE_PX
-from stream.events import PICTURE, AnyEvent, Event, Explanation, FrameMap, FrameReady, Glance, Skipped, Started
+from stream.events import (
+    PICTURE,
+    AnyEvent,
+    AskedPicture,
+    Event,
+    Explanation,
+    FrameMap,
+    FrameReady,
+    Glance,
+    Skipped,
+    Started,
+)
 from stream.monitor.metrics import Percentiles
 
 VERSION = 1
@@ -20,8 +31,8 @@ VERSION = 1
 STATUS = "status"
 STATS = "stats"
 
-UNPUBLISHED = (Started, Skipped, Explanation)
-"""Events that only `status` and `stats` tell of, and the explanations, which go to a file."""
+UNPUBLISHED = (Started, Skipped, Explanation, AskedPicture)
+"""Events that only `status` and `stats` tell of, and those that are for an output of their own."""
 
 TOPICS = (*(kind.__struct_config__.tag for kind in get_args(AnyEvent) if kind not in UNPUBLISHED), STATUS, STATS)
 """All topics. That of an event is its tag."""

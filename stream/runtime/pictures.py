@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from arr_coc.allocation.allocator import StreamAllocator
 from arr_coc.errors import ArrCocError
@@ -25,11 +24,9 @@ from stream.protocol.inspection import (
     pack_failure,
     pack_inspection,
 )
+from stream.protocol.picture_files import encode_jpeg, encode_png
 from stream.protocol.pictures import INSPECTION, PictureExchange, ViewedFrame, pack_picture
 from stream.transport import Transport
-
-QUALITY = 75
-"""JPEG quality: text of 12 pixels stays readable, and a frame of 720p has some 75 kB."""
 
 FINE_QUALITY = 90
 """JPEG quality of what is looked at closely."""
@@ -127,24 +124,10 @@ def inspect_picture(allocator: StreamAllocator, picture: PictureToInspect, level
 def encode_inspection(frame: InspectedFrame, unix_ns: int = 0, first_frame: int = 0) -> bytes:
     """Return the message of an inspection; the times are 0 for a picture that is no frame."""
     pictures = {
-        level: ("image/jpeg", encode_jpeg(image, FINE_QUALITY)) if level < EXACT_LEVEL else ("image/png", _png(image))
+        level: ("image/jpeg", encode_jpeg(image, FINE_QUALITY))
+        if level < EXACT_LEVEL
+        else ("image/png", encode_png(image))
         for level, image in frame.images.items()
     }
     times = {"capture_unix_ms": unix_ns / 1e6, "media_s": frame.media_ns / 1e9} if unix_ns else {}
     return pack_inspection(replace(frame, frame_index=frame.frame_index + first_frame), pictures, **times)
-
-
-def encode_jpeg(image: npt.NDArray[np.uint8], quality: int = QUALITY) -> bytes:
-    """Return uint8 RGB [H, W, 3] as JPEG. Raises cv2.error where it cannot be encoded."""
-    return _written(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])
-
-
-def _png(image: npt.NDArray[np.uint8]) -> bytes:
-    return _written(".png", image, [])
-
-
-def _written(suffix: str, image: npt.NDArray[np.uint8], options: list[int]) -> bytes:
-    works, data = cv2.imencode(suffix, cv2.cvtColor(image, cv2.COLOR_RGB2BGR), options)
-    if not works:
-        raise cv2.error(f"no encoder for {suffix}")
-    return data.tobytes()

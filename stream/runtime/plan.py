@@ -192,6 +192,7 @@ def _allocate_policy(config: Config, *, live: bool) -> AllocatePolicy:
         all_tiles=config.answer.encode in SHOWS_ALL_TILES,
         with_maps=config.output.publish is not None,
         with_reasons=config.output.why is not None,
+        with_pictures=config.output.mqtt is not None and config.output.mqtt_picture,
         learns=config.answer.feedback,
         drawn_layers=config.output.heatmap_layers,
     )

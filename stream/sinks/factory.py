@@ -64,6 +64,10 @@ def _services(config: Config, page: WebPage | None) -> list[Callable[[Config, Ru
         from stream.sinks.web import WebSink
 
         services.append(partial(WebSink, page=page))
+    if config.output.mqtt is not None:
+        from stream.sinks.mqtt import MqttSink
+
+        services.append(MqttSink)
     return services
 
 

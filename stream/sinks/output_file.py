@@ -16,11 +16,10 @@ from msgspec.structs import replace
 from stream.config import STDOUT, OutputConfig
 from stream.errors import OutputError, OutputFailed
 from stream.events import (
+    OF_FRAMES,
     Answer,
-    AnswerDeltaEvent,
     Event,
     Explanation,
-    FrameReady,
     Glance,
     Summary,
     YesNoResult,
@@ -275,7 +274,7 @@ class StdoutLines:
 
 
 class JsonlSink(Sink):
-    """Writes every event but frames, their reasons and pieces of text.
+    """Writes every event but frames, their reasons and pictures, and pieces of text.
 
     Without `timing` nothing that depends on the clock is written: two runs give the same bytes. `resume`: the file is
     that of a run which is continued, see OutputFile.
@@ -286,7 +285,7 @@ class JsonlSink(Sink):
         self._timing = timing
 
     def write(self, event: Event) -> None:
-        if isinstance(event, (FrameReady, AnswerDeltaEvent, Explanation)):
+        if isinstance(event, OF_FRAMES):
             return
         if isinstance(event, (Answer, Glance, YesNoResult, Summary)) and not self._timing:
             event = replace(event, timing=None)

@@ -37,6 +37,7 @@ from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl, describe
 from stream.events import (
     Answer,
+    AskedPicture,
     Cut,
     Event,
     Explanation,
@@ -54,12 +55,16 @@ from stream.protocol.buffers import SlotTable
 from stream.protocol.codec import motion_of
 from stream.protocol.inspection import InspectedFrame, InspectionRequest, cropped, inspected_frame, layers_of
 from stream.protocol.messages import Credit, Discontinuity, End, ServerHello, SourceLost, TextureUpdated
+from stream.protocol.picture_files import encode_jpeg
 from stream.protocol.pictures import PictureExchange, PictureRequest, ViewedFrame, level_for
 from stream.recording.recorder import Recorder
 from stream.stages.base import EVENTS, TEXTURE_ALLOCATE
 from stream.transport import LinkPoller, Transport
 
 T = TypeVar("T")
+
+PICTURE_WIDTH_PX = 960
+"""Greatest width of an `AskedPicture`; a wider frame is halved until it fits."""
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +75,10 @@ class AllocatePolicy:
 
     `live`: answer points count capture time, not media time. `whole_frames`: the answer server encodes whole frames,
     not tokens. `all_tiles`: the model reads a token for every tile, whatever was chosen. `with_maps`: frame events hold
-    their relevance and regions. `with_reasons`: frames that are answered about are explained. `learns`: feedback of
-    answers changes later allocations; a server may send it to those who want none. `drawn_layers`: maps that a sink
-    draws, by their names in `LAYER_MAPS`.
+    their relevance and regions. `with_reasons`: frames that are answered about are explained. `with_pictures`: a
+    picture is sent of them, and of those that are looked at for a standing question. `learns`: feedback of answers
+    changes later allocations; a server may send it to those who want none. `drawn_layers`: maps that a sink draws, by
+    their names in `LAYER_MAPS`.
     """
 
     live: bool
@@ -80,6 +86,7 @@ class AllocatePolicy:
     all_tiles: bool = False
     with_maps: bool = False
     with_reasons: bool = False
+    with_pictures: bool = False
     learns: bool = True
     drawn_layers: tuple[str, ...] = ()
 
@@ -194,10 +201,27 @@ class AllocateStage:
             latency.on_request(self._last)
         if self._policy.with_reasons and self._last is not None:
             self._emit(_explanation_of(self._last.on_host()))
+        self._send_picture()
 
     def on_yes_no(self) -> None:
         """The standing query is evaluated with the newest frame."""
         self._allocator.mark_looked()
+        self._send_picture()
+
+    def _send_picture(self) -> None:
+        """Send the picture of the newest frame, where an output wants it and the texture still holds it."""
+        if not self._policy.with_pictures or self._last is None:
+            return
+        picture = self._read(self._picture)
+        if picture is not None:
+            self._emit(picture)
+
+    def _picture(self, view: TextureView) -> AskedPicture | None:
+        if self._last is None or view.stamp != self._last.stamp:
+            return None
+        image = cropped(view, level_for(view.grid.width_px, PICTURE_WIDTH_PX))
+        stamp = view.stamp
+        return AskedPicture(frame_index=stamp.frame_index, pts_s=stamp.media_ns / NS_PER_S, jpeg=encode_jpeg(image))
 
     def make_packet(self) -> TokenPacket | FramePacket | None:
         """Return the newest frame's packet, if the texture still holds that frame."""

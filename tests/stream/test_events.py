@@ -17,6 +17,7 @@ from stream.events import (
     AnswerDeltaEvent,
     AnswerTiming,
     AnyEvent,
+    AskedPicture,
     Cut,
     Event,
     EventRebaser,
@@ -102,6 +103,7 @@ EVENTS: list[Event] = [
     VerdictChanged(frame_index=2, pts_s=0.5, question="?", to="yes", yes=0.75, certain=0.5),
     SHADOW,
     Explanation(frame_index=2, pts_s=0.5, strategy="mixed", weights={"information": 1.0}, tokens=[REASON]),
+    AskedPicture(frame_index=2, pts_s=0.5, jpeg=b"\xff\xd8"),
     FrameReady(
         frame_index=0,
         pts_s=0.0,

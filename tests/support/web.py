@@ -19,6 +19,7 @@ from stream.config import Config, OutputConfig
 from stream.events import Event, FrameMap, QueryChanged, Started
 from stream.monitor.health import RunMonitor
 from stream.protocol.inspection import InspectedFrame, InspectionRequest, TileMap
+from stream.protocol.picture_files import encode_jpeg
 from stream.protocol.pictures import (
     INSPECTION,
     PictureEndpoints,
@@ -27,7 +28,7 @@ from stream.protocol.pictures import (
     level_for,
     pack_picture,
 )
-from stream.runtime.pictures import encode_inspection, encode_jpeg
+from stream.runtime.pictures import encode_inspection
 from stream.web.access import WebAccess
 from stream.web.camera import BrowserCamera
 from stream.web.compare import CompareDesk

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -16,7 +17,7 @@ from arr_coc.ops.regions import region_mean
 from arr_coc.types import Allocation, FramePlanes, FrameStamp
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.config import AnswerConfig, OutputConfig
-from stream.events import Answer, Explanation, FrameReady
+from stream.events import Answer, AskedPicture, Explanation, FrameReady
 from stream.sinks.output_file import ExplanationSink, JsonlSink
 from tests.stream.runtime.test_pipeline import configured, run
 from tests.support.events import answer
@@ -145,6 +146,23 @@ def test_each_frame_that_is_answered_about_is_reported_with_its_reasons(tmp_path
     assert [one.text for one in plain.of(Answer)] == [one.text for one in answers]
     video_file = tmp_path / "a.mp4"
     video_file.unlink()
+
+
+def test_each_frame_that_is_asked_about_is_sent_as_a_picture_where_an_output_wants_it(tmp_path: Path) -> None:
+    video = str(make_video(tmp_path / "a.mp4", list(moving_square(12, 192, 128)), 10))
+    often = AnswerConfig(every_s=0.5)
+    assert run(configured(video, answer=often)).of(AskedPicture) == []
+    assert (
+        run(configured(video, answer=often, output=OutputConfig(mqtt="mqtt://x", mqtt_picture=False))).of(AskedPicture)
+        == []
+    )
+    result = run(configured(video, answer=often, output=OutputConfig(mqtt="mqtt://x")))
+    pictures = result.of(AskedPicture)
+    assert [one.frame_index for one in pictures] == [one.frame_index for one in result.of(Answer)] == [0, 5, 10, 11]
+    shown = cv2.imdecode(np.frombuffer(pictures[1].jpeg, np.uint8), cv2.IMREAD_COLOR)
+    frame = list(moving_square(12, 192, 128))[5]
+    assert shown.shape == (128, 192, 3)
+    assert np.abs(shown.mean() - frame.mean()) < 5
 
 
 def test_the_file_holds_reasons_only_and_captions_none(tmp_path: Path, frame: FrameAllocation) -> None:

@@ -119,6 +119,12 @@ class TestSoftware:
         check = system.web_page()
         assert (check.state, check.remedy) == ("absent", "pip install 'arr-coc-stream[web]'")
 
+    def test_mqtt(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert system.mqtt().found.startswith("paho-mqtt ")
+        monkeypatch.setattr(system, "has_library", lambda: False)
+        check = system.mqtt()
+        assert (check.state, check.remedy) == ("absent", "pip install 'arr-coc-stream[mqtt]'")
+
     def test_sockets(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert system.sockets().state == "works"
 

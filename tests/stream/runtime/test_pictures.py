@@ -17,8 +17,9 @@ from stream.config import Config, OutputConfig
 from stream.errors import TransportError
 from stream.events import Answer, Event, FrameReady, Restarted
 from stream.protocol.inspection import InspectionRequest, PictureToInspect, ReadInspection, read_inspection
+from stream.protocol.picture_files import encode_jpeg
 from stream.protocol.pictures import PictureEndpoints, PictureExchange, PictureRequest, picture_fields
-from stream.runtime.pictures import PictureThread, encode_jpeg
+from stream.runtime.pictures import PictureThread
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.session import is_supervised
 from stream.sinks.heatmap import HeatmapSink

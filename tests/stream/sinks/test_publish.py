@@ -22,6 +22,7 @@ from stream.events import (
     AnswerCancelled,
     AnswerDeltaEvent,
     AnyEvent,
+    AskedPicture,
     Cut,
     Event,
     Explanation,
@@ -73,6 +74,7 @@ EVENTS: list[Event] = [
     Outage(frame_index=1, pts_s=0.6, reason="timed out"),
     shadow(0.5),
     Explanation(frame_index=0, pts_s=0.0, strategy="mixed", weights={}, tokens=[]),
+    AskedPicture(frame_index=0, pts_s=0.0, jpeg=b"\xff\xd8"),
     summary(),
 ]
 
@@ -107,7 +109,7 @@ def output() -> Iterator[Output]:
 def test_every_event_is_published_or_reported_otherwise() -> None:
     assert {type(event) for event in EVENTS} == set(typing.get_args(AnyEvent))
     unpublished = {type(event) for event in EVENTS if event_message(event) is None}
-    assert unpublished == {Started, Skipped, Explanation}
+    assert unpublished == {Started, Skipped, Explanation, AskedPicture}
 
 
 def test_everything_arrives_in_order_and_as_its_schema_says(output: Output) -> None:

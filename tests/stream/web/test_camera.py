@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from stream.errors import TransportError
-from stream.runtime.pictures import encode_jpeg
+from stream.protocol.picture_files import encode_jpeg
 from stream.sources.zeromq import FrameDecoder
 from stream.transport.links import FrameSubscriber
 from stream.web import application

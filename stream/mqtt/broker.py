@@ -1,0 +1,118 @@
+"""Address of an MQTT broker, and who asks there. Imports no MQTT library."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import PurePath
+from urllib.parse import unquote, urlsplit
+
+from stream.config import PORT_MAX, Config, is_local
+from stream.errors import ConfigError
+from stream.sources.address import HIDDEN, camera_of, has_slashed_credentials, redacted, scheme_of
+
+LIBRARY = "paho-mqtt"
+
+INSTALL = "pip install 'arr-coc-stream[mqtt]'"
+
+PASSWORD = "ARR_COC_MQTT_PASSWORD"
+"""Environment variable of the password."""
+
+PORTS = {"mqtt": 1883, "mqtts": 8883}
+
+NAME_CHARS = 64
+
+EXAMPLE = "mqtt://homeassistant.local or mqtts://USER@HOST:8883"
+
+
+def has_library() -> bool:
+    """Return whether the library of the extra `mqtt` is installed."""
+    try:
+        return find_spec("paho.mqtt") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Place of a broker and the way in. `ca`: file with the authority's certificate; None for those of the system."""
+
+    host: str
+    port: int
+    tls: bool
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ca: str | None = None
+
+    @classmethod
+    def of(cls, config: Config, environment: Mapping[str, str] = os.environ) -> Broker:
+        """Return the broker that a configuration with `output.mqtt` names.
+
+        Raises ConfigError for an address that is none, a missing library or certificate, a password without a user, and
+        questions from where anybody could ask.
+        """
+        output = config.output
+        assert output.mqtt is not None
+        if not has_library():
+            raise ConfigError(f"--mqtt needs {LIBRARY}; {INSTALL}")
+        broker = _parsed(output.mqtt, environment.get(PASSWORD) or None, output.mqtt_ca)
+        if broker.ca is not None and not os.path.isfile(broker.ca):
+            raise ConfigError(f"output.mqtt_ca {broker.ca!r} is not a file; name a PEM file")
+        if broker.ca is not None and not broker.tls:
+            raise ConfigError("output.mqtt_ca is for TLS; write mqtts:// in --mqtt, or leave it out")
+        if output.mqtt_ask and not broker.is_private and not config.network.plain_tcp:
+            raise ConfigError(
+                "--mqtt-ask lets whoever reaches the broker ask; use mqtts:// with a user and a password, or allow "
+                "anybody with --plain-tcp"
+            )
+        return broker
+
+    @property
+    def address(self) -> str:
+        """Address that may be shown."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'mqtts' if self.tls else 'mqtt'}://{host}:{self.port}"
+
+    @property
+    def is_private(self) -> bool:
+        """True where only those who are let in reach the broker's topics: this machine, or TLS with a password."""
+        return is_local(f"tcp://{self.host}:{self.port}") or (self.tls and self.password is not None)
+
+
+def _parsed(url: str, password: str | None, ca: str | None) -> Broker:
+    if has_slashed_credentials(url):
+        raise ConfigError(f"--mqtt {redacted(url)!r} has a / in its password; write it as %2F, or use {PASSWORD}")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        parts, port = None, None
+    if parts is None or parts.scheme not in PORTS or not parts.hostname:
+        raise ConfigError(f"--mqtt needs an address such as {EXAMPLE}; got {redacted(url)!r}")
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ConfigError(
+            f"--mqtt needs no more than {EXAMPLE}; got {redacted(url)!r}: topics are named with --mqtt-name"
+        )
+    if port is not None and not 0 < port <= PORT_MAX:
+        raise ConfigError(f"{redacted(url)!r} is not a valid address: a port is a number from 1 to {PORT_MAX}")
+    user = unquote(parts.username) if parts.username else None
+    secret = unquote(parts.password) if parts.password else password
+    if secret is not None and user is None:
+        raise ConfigError(f"the password of the MQTT broker needs a user; write {parts.scheme}://USER@{parts.hostname}")
+    return Broker(parts.hostname, port or PORTS[parts.scheme], parts.scheme == "mqtts", user, secret, ca)
+
+
+def device_name(config: Config) -> str:
+    """Return the name of a run's device: the one that is configured, or one made from the source without its
+    secrets."""
+    if config.output.mqtt_name is not None:
+        return config.output.mqtt_name
+    source = camera_of(config.source) or config.source
+    if scheme_of(source) is None:
+        text = PurePath(source).stem if not source.startswith("/dev/") else PurePath(source).name
+    else:
+        text = redacted(source).partition("://")[2].replace(HIDDEN, "")
+    return re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_")[:NAME_CHARS].lower() or "stream"

@@ -1,0 +1,151 @@
+"""Way to an MQTT broker that nobody waits for: a thread that connects, again and again, and sends what was left."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
+from contextlib import closing, suppress
+
+from stream import logs
+from stream.errors import OutputError
+from stream.mqtt.broker import Broker
+from stream.mqtt.outbox import Outbox
+from stream.mqtt.session import BrokerLost, BrokerRefuses, BrokerSession
+from stream.mqtt.topics import MqttMessage
+
+FIGURES_EVERY_S = 10.0
+
+RETRY_S = (0.5, 30.0)
+"""First and longest wait before another attempt; each is twice the one before."""
+
+STEADY_S = 10.0
+"""A connection that lasts so long is a good one: the next attempt after it comes soon."""
+
+WAIT_S = 1.0
+
+STOP_LIMIT_S = 2.0
+"""Time that the last messages have."""
+
+log = logging.getLogger(__name__)
+
+
+class MqttLink:
+    """Sends to a broker what `put` leaves, until `close`.
+
+    Each new connection is told all that is retained. `last_will` is what the broker says when this end is gone without
+    a word. `figures` gives messages when connected and every ten seconds, `command` is as for BrokerSession; both are
+    called in the thread, and raise nothing. `retry_s`: as RETRY_S.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        client_id: str,
+        last_will: MqttMessage,
+        figures: Callable[[], Iterable[MqttMessage]] = tuple,
+        command: tuple[str, Callable[[bytes], None]] | None = None,
+        retry_s: tuple[float, float] = RETRY_S,
+    ) -> None:
+        self.outbox = Outbox()
+        self._broker = broker
+        self._make_session = lambda: BrokerSession(broker, client_id, last_will, command)
+        self._figures = figures
+        self._retry_s = retry_s
+        self._tried: Future[None] = Future()
+        self._ending = threading.Event()
+        self._told_lost = False
+        self._woken, self._wakes = os.pipe()
+        os.set_blocking(self._wakes, False)
+        self._thread = threading.Thread(target=self._run, name="mqtt", daemon=True)
+
+    def start(self, limit_s: float) -> None:
+        """Start, and wait for the first attempt. A broker that is not there is tried again, and that is told.
+
+        Raises OutputError where the broker refuses this client, or its certificate is not valid.
+        """
+        self._thread.start()
+        wait([self._tried], limit_s)
+        if self._tried.done():
+            self._tried.result()
+
+    def put(self, message: MqttMessage) -> None:
+        """Leave a message for the broker, and return at once."""
+        if not self._ending.is_set():
+            self.outbox.put(message)
+            self._wake()
+
+    def close(self) -> None:
+        """End the thread once what was left is sent, or after `STOP_LIMIT_S`. May be called twice."""
+        if self._ending.is_set():
+            return
+        self._ending.set()
+        self._wake()
+        self._thread.join(STOP_LIMIT_S)
+        if not self._thread.is_alive():  # else it goes with the program
+            os.close(self._woken)
+            os.close(self._wakes)
+
+    def _wake(self) -> None:
+        with suppress(BlockingIOError):  # it has been woken already
+            os.write(self._wakes, b"1")
+
+    def _run(self) -> None:
+        wait_s = self._retry_s[0]
+        while not self._ending.is_set():
+            since_s = time.monotonic()
+            try:
+                with closing(self._make_session()) as session:
+                    session.connect()
+                    self._note_connected()
+                    self._serve(session)
+            except BrokerRefuses as error:
+                if not self._tried.done():
+                    problem = f"the MQTT broker at {self._broker.address}: {error.problem}"
+                    self._tried.set_exception(OutputError(problem, error.remedy))
+                    return
+                self._note_lost(str(error))
+            except BrokerLost as error:
+                self._note_lost(str(error))
+            except Exception as error:
+                log.debug("the connection to the MQTT broker failed", exc_info=True)
+                self._note_lost(f"unexpected {type(error).__name__}")
+            if time.monotonic() - since_s > STEADY_S:
+                wait_s = self._retry_s[0]
+            self._ending.wait(wait_s)
+            wait_s = min(self._retry_s[1], 2 * wait_s)
+
+    def _serve(self, session: BrokerSession) -> None:
+        """Pass messages on until all is sent at the end. Raises BrokerLost."""
+        next_s = time.monotonic()
+        while not (self._ending.is_set() and not len(self.outbox) and not session.busy):
+            if time.monotonic() >= next_s:
+                next_s = time.monotonic() + FIGURES_EVERY_S
+                for figures in self._figures():
+                    self.outbox.put(figures)
+            if not session.busy and (message := self.outbox.take()) is not None:
+                session.send(message)
+            session.step(self._woken, WAIT_S if session.busy or not len(self.outbox) else 0)
+        session.leave()
+
+    def _note_connected(self) -> None:
+        self.outbox.renew()
+        if not self._tried.done():
+            self._tried.set_result(None)
+        if self._told_lost:
+            self._told_lost = False
+            logs.say(f"the MQTT broker at {self._broker.address} is there", event="mqtt", address=self._broker.address)
+
+    def _note_lost(self, reason: str) -> None:
+        """Tell that there is no broker, once until there is one."""
+        if not self._tried.done():
+            self._tried.set_result(None)
+        if self._told_lost or self._ending.is_set():
+            return
+        self._told_lost = True
+        address = self._broker.address
+        text = f"note: no MQTT broker at {address}: {reason}; the run goes on, and it is tried again"
+        logs.say(text, "warning", event="mqtt", address=address, reason=reason)

@@ -1,0 +1,177 @@
+"""Topics of a run at an MQTT broker, and its device as Home Assistant's MQTT discovery describes one.
+
+https://www.home-assistant.io/integrations/mqtt/#device-discovery-payload
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from stream.untrusted import cut_to
+
+STATE_CHARS_MAX = 255
+"""Home Assistant refuses a longer state."""
+
+UNKNOWN = b"None"
+"""State that Home Assistant shows as unknown."""
+
+ONLINE, OFFLINE = b"online", b"offline"
+
+
+class MqttMessage(NamedTuple):
+    """One message. `retain`: the broker keeps it for whoever comes later."""
+
+    topic: str
+    payload: bytes
+    retain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunTopics:
+    """Topics of the run called `name`, all under arr_coc/NAME. `until`: there is a standing question; `ask`: questions
+    are taken; `picture`: pictures are sent."""
+
+    name: str
+    until: bool = False
+    ask: bool = False
+    picture: bool = True
+
+    @property
+    def availability(self) -> str:
+        """`online` or `offline`."""
+        return self._of("availability")
+
+    @property
+    def answer(self) -> str:
+        """Each answer, as in a .jsonl."""
+        return self._of("answer")
+
+    @property
+    def verdict(self) -> str:
+        """`ON`, `OFF` or `None`: the answer to the standing question."""
+        return self._of("until")
+
+    @property
+    def verdict_details(self) -> str:
+        """The last check of the standing question, as in a .jsonl."""
+        return self._of("until/details")
+
+    @property
+    def question(self) -> str:
+        """The question that is asked."""
+        return self._of("question")
+
+    @property
+    def question_set(self) -> str:
+        """The question that shall be asked."""
+        return self._of("question/set")
+
+    @property
+    def picture_topic(self) -> str:
+        """JPEG of the frame that is answered about."""
+        return self._of("picture")
+
+    @property
+    def state(self) -> str:
+        """State of the run: loading, running, outage, restarting, ended."""
+        return self._of("state")
+
+    @property
+    def figures(self) -> str:
+        """Figures of the run, as one JSON object."""
+        return self._of("figures")
+
+    def set_availability(self, online: bool) -> MqttMessage:
+        """Return the message that the run is there, or is not."""
+        return MqttMessage(self.availability, ONLINE if online else OFFLINE, retain=True)
+
+    def set_question(self, text: str) -> MqttMessage:
+        """Return the message of the question that is asked, as far as a state may be long."""
+        return MqttMessage(self.question, cut_to(text, STATE_CHARS_MAX).encode("utf-8", "replace"), retain=True)
+
+    def set_verdict(self, holds: str | None) -> MqttMessage:
+        """Return the message of the standing question's answer; None where it is not known."""
+        return MqttMessage(self.verdict, {"yes": b"ON", "no": b"OFF"}.get(holds or "", UNKNOWN), retain=True)
+
+    def discovery(self, prefix: str, version: str) -> MqttMessage:
+        """Return Home Assistant's discovery message; what this run does not have is taken away there."""
+        device = {
+            "device": {
+                "identifiers": [f"arr_coc_{self.name}"],
+                "name": self.name,
+                "manufacturer": "ARR-COC Stream",
+                "sw_version": version,
+            },
+            "origin": {"name": "arr-coc-stream", "sw_version": version},
+            "availability_topic": self.availability,
+            "components": {key: self._component(key, **fields) for key, fields in self._components().items()},
+        }
+        return MqttMessage(f"{prefix}/device/arr_coc_{self.name}/config", json.dumps(device).encode(), retain=True)
+
+    def _components(self) -> dict[str, dict[str, Any]]:
+        figure = {"state_topic": self.figures, "platform": "sensor", "entity_category": "diagnostic"}
+        measured = {**figure, "state_class": "measurement"}
+        return {
+            "answer": {
+                "platform": "sensor",
+                "name": "Answer",
+                "icon": "mdi:message-text",
+                "state_topic": self.answer,
+                "value_template": f"{{{{ value_json.text[:{STATE_CHARS_MAX}] }}}}",
+                "json_attributes_topic": self.answer,
+            },
+            "until": {
+                "platform": "binary_sensor",
+                "name": "Condition",
+                "state_topic": self.verdict,
+                "json_attributes_topic": self.verdict_details,
+                "wanted": self.until,
+            },
+            "question": {
+                "platform": "text",
+                "name": "Question",
+                "icon": "mdi:comment-question",
+                "state_topic": self.question,
+                "command_topic": self.question_set,
+                "min": 1,
+                "max": STATE_CHARS_MAX,
+                "wanted": self.ask,
+            },
+            "picture": {
+                "platform": "image",
+                "name": "Picture",
+                "image_topic": self.picture_topic,
+                "content_type": "image/jpeg",
+                "wanted": self.picture,
+            },
+            "state": {
+                "platform": "sensor",
+                "name": "State",
+                "state_topic": self.state,
+                "entity_category": "diagnostic",
+            },
+            "fps": {**measured, "name": "Frame rate", "value_template": "{{ value_json.fps }}"},
+            "latency": {
+                **measured,
+                "name": "Time to first word",
+                "value_template": "{{ value_json.ttft_p95_ms }}",
+                "unit_of_measurement": "ms",
+            },
+            "dropped": {
+                **figure,
+                "state_class": "total_increasing",
+                "name": "Dropped frames",
+                "value_template": "{{ value_json.dropped }}",
+            },
+        }
+
+    def _component(self, key: str, platform: str, wanted: bool = True, **fields: Any) -> dict[str, Any]:
+        """Return a component; only its platform, which takes it away, where it is not wanted."""
+        if not wanted:
+            return {"platform": platform}
+        return {"platform": platform, "unique_id": f"arr_coc_{self.name}_{key}", **fields}
+
+    def _of(self, rest: str) -> str:
+        return f"arr_coc/{self.name}/{rest}"

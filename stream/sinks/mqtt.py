@@ -1,0 +1,136 @@
+"""Sink that tells an MQTT broker of a run, and with it Home Assistant (docs/home-assistant.md)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+
+import msgspec
+
+from stream import logs
+from stream.config import Config
+from stream.events import (
+    Answer,
+    AskedPicture,
+    Event,
+    QueryChanged,
+    Started,
+    YesNoResult,
+    encode_event,
+    rounded,
+)
+from stream.monitor.health import RunMonitor
+from stream.mqtt.broker import Broker, device_name
+from stream.mqtt.link import RETRY_S, MqttLink
+from stream.mqtt.topics import MqttMessage, RunTopics
+from stream.sinks.base import Sink
+from stream.web.viewer import RateLimit
+
+FIRST_LIMIT_S = 3.0
+"""Longest wait for the first attempt; a wrong password is told before the model is loaded."""
+
+QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE = 2.0, 4.0
+
+log = logging.getLogger(__name__)
+
+
+class MqttSink(Sink):
+    """Sends what a run says to the broker at `config.output.mqtt`; `monitor` must have taken each event before.
+
+    Nothing here waits for the broker once it is made. Raises ConfigError for what Broker refuses, OutputError where the
+    broker does not let this client in. `retry_s`: as for MqttLink.
+    """
+
+    def __init__(self, config: Config, monitor: RunMonitor, retry_s: tuple[float, float] = RETRY_S) -> None:
+        output = config.output
+        self._monitor = monitor
+        self._asked = config.answer.asked
+        self.topics = RunTopics(
+            device_name(config),
+            until=config.answer.until.question is not None,
+            ask=output.mqtt_ask,
+            picture=output.mqtt_picture,
+        )
+        self._questions = RateLimit(QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE)
+        self._state: str | None = None
+        self._holds: str | None = None
+        self._open = True
+        self.link = MqttLink(
+            Broker.of(config),
+            f"arr_coc_{self.topics.name}",
+            self.topics.set_availability(False),
+            self._figures,
+            (self.topics.question_set, self._ask) if output.mqtt_ask else None,
+            retry_s,
+        )
+        if output.mqtt_discovery is not None:
+            self.link.put(self.topics.discovery(output.mqtt_discovery, _version()))
+        self.link.put(self.topics.set_availability(True))
+        if self.topics.until:
+            self.link.put(self.topics.set_verdict(None))
+        self.link.put(self.topics.set_question(self._asked))
+        self._tell_state()
+        try:
+            self.link.start(FIRST_LIMIT_S)
+        except BaseException:
+            self.link.close()
+            raise
+
+    def write(self, event: Event) -> None:
+        self._tell_state()
+        if isinstance(event, Answer):
+            self.link.put(MqttMessage(self.topics.answer, encode_event(event).encode()))
+        elif isinstance(event, AskedPicture):
+            self.link.put(MqttMessage(self.topics.picture_topic, event.jpeg))
+        elif isinstance(event, YesNoResult):
+            self._tell_verdict(event)
+        elif isinstance(event, Started) or (isinstance(event, QueryChanged) and event.error is None):
+            self.link.put(self.topics.set_question(event.query))
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self.link.put(self.topics.set_availability(False))
+            self.link.close()
+
+    def _tell_state(self) -> None:
+        state = self._monitor.status().state
+        if state != self._state:
+            self._state = state
+            self.link.put(MqttMessage(self.topics.state, state.encode(), retain=True))
+
+    def _tell_verdict(self, look: YesNoResult) -> None:
+        self.link.put(MqttMessage(self.topics.verdict_details, encode_event(look).encode(), retain=True))
+        if look.holds != self._holds:
+            self._holds = look.holds
+            self.link.put(self.topics.set_verdict(look.holds))
+
+    def _figures(self) -> Iterable[MqttMessage]:
+        """The figures of this moment; in the thread of the link."""
+        try:
+            stats = asdict(self._monitor.stats())
+        except Exception:
+            log.warning("the figures could not be sent to MQTT", exc_info=True)
+            return ()
+        stats["dropped"] = sum(stats["dropped"].values())
+        body = msgspec.json.encode(rounded(msgspec.to_builtins(stats)))
+        return (MqttMessage(self.topics.figures, body),)
+
+    def _ask(self, payload: bytes) -> None:
+        """Follow a question from the broker; in the thread of the link."""
+        if self._questions.take(time.monotonic()):
+            problem = self._monitor.ask(payload.decode("utf-8", "replace").strip())
+        else:
+            problem = "too many questions at once"
+        if problem is not None:
+            logs.say(f"note: a question from MQTT was refused: {problem}", "warning", event="mqtt", refused=problem)
+
+
+def _version() -> str:
+    try:
+        return version("arr-coc-stream")
+    except PackageNotFoundError:
+        return "unknown"

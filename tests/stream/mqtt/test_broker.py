@@ -1,0 +1,99 @@
+"""Addresses of brokers, and what is refused before anything is connected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stream.config import Config, NetworkConfig, OutputConfig
+from stream.errors import ConfigError
+from stream.mqtt import broker as module
+from stream.mqtt.broker import PASSWORD, Broker, device_name
+
+
+def of(url: str, environment: dict[str, str] | None = None, *, plain_tcp: bool = False, **output: object) -> Broker:
+    config = Config(output=OutputConfig(mqtt=url, **output), network=NetworkConfig(plain_tcp=plain_tcp))
+    return Broker.of(config, environment or {})
+
+
+def test_an_address_is_read() -> None:
+    assert of("mqtt://home") == Broker("home", 1883, tls=False)
+    assert of("mqtts://home/") == Broker("home", 8883, tls=True)
+    assert of("mqtt://[::1]:5").address == "mqtt://[::1]:5"
+    given = of("mqtts://a:p%2Fq@home:9")
+    assert (given.user, given.password, given.port) == ("a", "p/q", 9)
+    assert of("mqtt://a@home", {PASSWORD: "secret"}).password == "secret"
+    assert of("mqtt://a:own@home", {PASSWORD: "secret"}).password == "own"
+    assert "own" not in repr(of("mqtt://a:own@home"))
+    assert of("mqtt://a:own@home").address == "mqtt://home:1883"
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("home", "needs an address such as"),
+        ("http://home", "needs an address such as"),
+        ("mqtt://", "needs an address such as"),
+        ("mqtt://home:port", "needs an address such as"),
+        ("mqtt://home:0", "a port is a number from 1"),
+        ("mqtt://home/topic", "topics are named with --mqtt-name"),
+        ("mqtt://a:secret/word@home", "has a / in its password; write it as %2F"),
+    ],
+)
+def test_what_is_no_address_is_told_without_its_password(url: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as caught:
+        of(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_password_needs_a_user() -> None:
+    with pytest.raises(ConfigError, match="write mqtt://USER@home"):
+        of("mqtt://home", {PASSWORD: "secret"})
+
+
+def test_questions_are_taken_only_where_not_anybody_can_ask() -> None:
+    for url in ("mqtt://home", "mqtt://a:b@home", "mqtts://home"):
+        with pytest.raises(ConfigError, match="--mqtt-ask lets whoever reaches the broker ask"):
+            of(url, mqtt_ask=True)
+        of(url, mqtt_ask=True, plain_tcp=True)
+    for url in ("mqtt://127.0.0.1", "mqtt://localhost", "mqtts://a:b@home"):
+        of(url, mqtt_ask=True)
+
+
+def test_the_authority_is_a_file_and_for_tls(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a file"):
+        of("mqtts://home", mqtt_ca=str(tmp_path / "none.pem"))
+    (tmp_path / "ca.pem").touch()
+    with pytest.raises(ConfigError, match="write mqtts://"):
+        of("mqtt://home", mqtt_ca=str(tmp_path / "ca.pem"))
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "has_library", lambda: False)
+    with pytest.raises(ConfigError, match=r"paho-mqtt; pip install 'arr-coc-stream\[mqtt\]'"):
+        of("mqtt://home")
+
+
+def test_a_library_that_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(module, "find_spec", missing)
+    assert not module.has_library()
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("rtsp://me:secret@door.local:554/live?token=abcdef", "door_local_554_live_token"),
+        ("scene:demo", "scene_demo"),
+        ("/videos/Front Door.mp4", "front_door"),
+        ("99", "video99"),
+        ("/dev/video3", "video3"),
+        ("-", "stream"),
+    ],
+)
+def test_a_device_is_called_after_its_source_without_secrets(source: str, name: str) -> None:
+    assert device_name(Config(source=source)) == name
+    assert device_name(Config(source=source, output=OutputConfig(mqtt_name="Porch"))) == "Porch"

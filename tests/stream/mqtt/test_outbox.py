@@ -1,0 +1,36 @@
+"""The newest message of each topic waits; what is retained is told to every new connection."""
+
+from __future__ import annotations
+
+from stream.mqtt.outbox import Outbox
+from stream.mqtt.topics import MqttMessage
+
+
+def taken(outbox: Outbox) -> list[bytes]:
+    found = []
+    while (message := outbox.take()) is not None:
+        found.append(message.payload)
+    return found
+
+
+def test_the_newest_of_a_topic_takes_the_place_of_the_one_before() -> None:
+    outbox = Outbox()
+    for payload in (b"1", b"2", b"3"):
+        outbox.put(MqttMessage("answer", payload))
+    outbox.put(MqttMessage("other", b"4"))
+    assert (len(outbox), outbox.dropped) == (2, 2)
+    assert taken(outbox) == [b"3", b"4"]
+    assert len(outbox) == 0
+
+
+def test_a_new_connection_is_told_what_is_retained_first_and_in_its_order() -> None:
+    outbox = Outbox()
+    for message in (MqttMessage("config", b"c", True), MqttMessage("there", b"1", True), MqttMessage("answer", b"a")):
+        outbox.put(message)
+    assert taken(outbox) == [b"c", b"1", b"a"]
+    outbox.put(MqttMessage("answer", b"b"))
+    outbox.put(MqttMessage("there", b"2", True))
+    outbox.renew()
+    assert taken(outbox) == [b"c", b"2", b"b"]
+    outbox.renew()
+    assert taken(outbox) == [b"c", b"2"]

@@ -1,0 +1,52 @@
+"""The device is described as Home Assistant's discovery wants it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from stream.mqtt.topics import RunTopics
+
+
+def described(**has: bool) -> dict[str, Any]:
+    message = RunTopics("door", **has).discovery("homeassistant", "1.2")
+    assert (message.topic, message.retain) == ("homeassistant/device/arr_coc_door/config", True)
+    found: dict[str, Any] = json.loads(message.payload)
+    return found
+
+
+def test_the_whole_device_is_one_message() -> None:
+    device = described(until=True, ask=True)
+    assert device["device"]["identifiers"] == ["arr_coc_door"]
+    assert device["origin"] == {"name": "arr-coc-stream", "sw_version": "1.2"}
+    assert device["availability_topic"] == "arr_coc/door/availability"
+    platforms = {key: component["platform"] for key, component in device["components"].items()}
+    assert platforms == {
+        "answer": "sensor",
+        "until": "binary_sensor",
+        "question": "text",
+        "picture": "image",
+        "state": "sensor",
+        "fps": "sensor",
+        "latency": "sensor",
+        "dropped": "sensor",
+    }
+    ids = [component["unique_id"] for component in device["components"].values()]
+    assert len(set(ids)) == len(platforms)
+    assert device["components"]["question"]["command_topic"] == "arr_coc/door/question/set"
+    diagnostic = {key for key, one in device["components"].items() if one.get("entity_category") == "diagnostic"}
+    assert diagnostic == {"state", "fps", "latency", "dropped"}
+
+
+def test_what_a_run_does_not_have_is_taken_away() -> None:
+    components = described(picture=False)["components"]
+    assert components["until"] == {"platform": "binary_sensor"}
+    assert components["question"] == {"platform": "text"}
+    assert components["picture"] == {"platform": "image"}
+
+
+def test_states_are_as_long_as_home_assistant_takes_them() -> None:
+    topics = RunTopics("door")
+    assert len(topics.set_question("é" * 400).payload.decode()) == 255
+    assert "[:255]" in described()["components"]["answer"]["value_template"]
+    assert [topics.set_verdict(holds).payload for holds in ("yes", "no", None)] == [b"ON", b"OFF", b"None"]

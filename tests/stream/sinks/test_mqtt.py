@@ -1,0 +1,273 @@
+"""What a run says reaches a real MQTT broker, whatever happens to that, and the run never waits for it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from stream.config import AnswerConfig, Config, OutputConfig, StandingQueryConfig
+from stream.errors import OutputError
+from stream.events import AskedPicture, Event, QueryChanged, Started
+from stream.monitor.health import RunMonitor
+from stream.mqtt.broker import PASSWORD, Broker
+from stream.mqtt.session import BrokerSession
+from stream.mqtt.topics import RunTopics
+from stream.sinks.factory import open_services
+from stream.sinks.mqtt import MqttSink
+from tests.support.events import answer, frame, look, summary
+from tests.support.mosquitto import Mosquitto, broker, subscribed
+from tests.support.network import until
+from tests.support.runs import WatchedRun
+
+AT_ONCE = (0.01, 0.01)
+
+CONFIG = "homeassistant/device/arr_coc_door/config"
+STARTED = Started(source="camera", model="m", query="What?", backend="cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("broker")
+
+
+@pytest.fixture
+def mosquitto(folder: Path) -> Iterator[Mosquitto]:
+    with broker(folder) as made:
+        yield made
+
+
+class Told:
+    """A sink and its monitor, as a session feeds them."""
+
+    def __init__(self, url: str, *, query: str | None = None, **output: object) -> None:
+        config = Config(
+            source="camera",
+            answer=AnswerConfig(query="What?", until=StandingQueryConfig(question=query, captions=True)),
+            output=OutputConfig(mqtt=url, mqtt_name="door", **output),
+        )
+        self.monitor = RunMonitor(config)
+        self.run = WatchedRun()
+        self.sink = MqttSink(config, self.monitor, AT_ONCE)
+        self.monitor.follow(self.run)  # type: ignore[arg-type]
+
+    def tell(self, *events: Event) -> None:
+        for event in events:
+            self.monitor.add(event)
+            self.sink.write(event)
+
+
+@contextmanager
+def telling(url: str, *, query: str | None = None, **output: object) -> Iterator[Told]:
+    told = Told(url, query=query, **output)
+    with closing(told.sink):
+        yield told
+
+
+def test_a_run_is_told_from_its_beginning_to_its_end(mosquitto: Mosquitto) -> None:
+    with subscribed(mosquitto.port) as subscriber:
+        with telling(f"mqtt://127.0.0.1:{mosquitto.port}", query="is it here?") as told:
+            described = subscriber.next(CONFIG)
+            assert described.payload in [json.dumps(json.loads(described.payload)).encode()]
+            assert subscriber.next("arr_coc/door/availability").payload == b"online"
+            assert subscriber.next("arr_coc/door/until").payload == b"None"
+            assert subscriber.next("arr_coc/door/question").payload == b"What?"
+            assert subscriber.next("arr_coc/door/state").payload == b"loading"
+            assert json.loads(subscriber.next("arr_coc/door/figures").payload)["answers"] == 0
+            told.tell(STARTED, frame(0, 0.0))
+            assert subscriber.next("arr_coc/door/state").payload == b"running"
+            told.tell(AskedPicture(frame_index=0, pts_s=0.0, jpeg=b"\xff\xd8 a picture"))
+            assert subscriber.next("arr_coc/door/picture").payload == b"\xff\xd8 a picture"
+            told.tell(answer(0.0, "a cat"))
+            said = json.loads(subscriber.next("arr_coc/door/answer").payload)
+            assert (said["type"], said["text"], said["query"]) == ("answer", "a cat", "What?")
+            told.tell(look(0.5))
+            assert json.loads(subscriber.next("arr_coc/door/until/details").payload)["yes"] == 0.97
+            assert subscriber.next("arr_coc/door/until").payload == b"ON"
+            told.tell(QueryChanged(query="Where?"))
+            assert subscriber.next("arr_coc/door/question").payload == b"Where?"
+            told.tell(QueryChanged(query="Refused?", error="no"), summary())
+            assert subscriber.next("arr_coc/door/state").payload == b"ended"
+        assert subscriber.next("arr_coc/door/availability").payload == b"offline"
+    with subscribed(mosquitto.port) as late:
+        kept = {message.topic for message in (late.next(CONFIG), late.next("arr_coc/door/availability"))}
+        assert kept == {CONFIG, "arr_coc/door/availability"}
+
+
+def test_a_broker_that_is_killed_ten_times_knows_the_state_each_time(folder: Path) -> None:
+    """It keeps nothing itself, so all that is retained must come again; answers go on and the newest arrives."""
+    with broker(folder) as mosquitto, telling(f"mqtt://127.0.0.1:{mosquitto.port}", query="is it here?") as told:
+        told.tell(STARTED, frame(0, 0.0), look(0.0))
+        for number in range(10):
+            mosquitto.kill()
+            for again in range(100):
+                told.tell(frame(number, 1.0), answer(1.0, f"answer {again}"))
+            assert len(told.sink.link.outbox) <= 8
+            mosquitto.start()
+            with subscribed(mosquitto.port) as subscriber:
+                for topic, payload in (("availability", b"online"), ("until", b"ON"), ("state", b"running")):
+                    message = subscriber.next(f"arr_coc/door/{topic}")
+                    assert message.payload == payload
+                told.tell(answer(2.0, f"after {number}"))
+                while json.loads(subscriber.next("arr_coc/door/answer").payload)["text"] != f"after {number}":
+                    pass
+            with subscribed(mosquitto.port) as late:
+                assert late.next(CONFIG).retain
+
+
+def test_a_broker_that_takes_nothing_holds_nobody_up(folder: Path) -> None:
+    """It is stopped in the middle: the connection fills, and the newest picture waits alone."""
+    with broker(folder) as mosquitto, telling(f"mqtt://127.0.0.1:{mosquitto.port}") as told:
+        told.tell(STARTED)
+        until(lambda: not len(told.sink.link.outbox))
+        mosquitto.signal(signal.SIGSTOP)
+        picture = bytes(1 << 20)
+        for number in range(200):
+            told.tell(AskedPicture(frame_index=number, pts_s=0.0, jpeg=picture))
+            assert len(told.sink.link.outbox) <= 6
+        until(lambda: len(told.sink.link.outbox) == 1)
+        told.tell(AskedPicture(frame_index=200, pts_s=0.0, jpeg=b"the newest"))
+        mosquitto.signal(signal.SIGCONT)
+        with subscribed(mosquitto.port, "arr_coc/door/availability") as subscriber:
+            assert subscriber.next("arr_coc/door/availability").payload == b"online"
+        until(lambda: not len(told.sink.link.outbox))
+
+
+def test_a_place_that_accepts_and_says_nothing_holds_nobody_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        told = Told(f"mqtt://127.0.0.1:{silent.getsockname()[1]}")
+        for number in range(1000):
+            told.tell(frame(number, 0.0), answer(0.0, "a cat"))
+        assert told.sink.link.outbox.dropped >= 999
+        told.sink.close()
+        told.sink.close()
+
+
+def test_no_broker_is_told_once_and_so_is_its_return(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mosquitto = Mosquitto(folder)
+    try:
+        with telling(f"mqtt://127.0.0.1:{mosquitto.port}") as told:
+            told.tell(STARTED, answer(0.0, "a cat"))
+            mosquitto.start()
+            with subscribed(mosquitto.port) as subscriber:
+                assert subscriber.next("arr_coc/door/availability").payload == b"online"
+    finally:
+        mosquitto.kill()
+    lost, back = capsys.readouterr().err.splitlines()
+    assert lost.startswith(f"note: no MQTT broker at mqtt://127.0.0.1:{mosquitto.port}: Connection refused; ")
+    assert back == f"the MQTT broker at mqtt://127.0.0.1:{mosquitto.port} is there"
+
+
+def test_a_connection_that_breaks_off_leaves_its_last_will(mosquitto: Mosquitto) -> None:
+    will = RunTopics("door").set_availability(False)
+    with subscribed(mosquitto.port, "arr_coc/door/availability") as subscriber:
+        session = BrokerSession(Broker("127.0.0.1", mosquitto.port, tls=False), "somebody", will, None)
+        session.connect()
+        session.close()
+        assert subscriber.next("arr_coc/door/availability").payload == b"offline"
+
+
+class TestPasswords:
+    @pytest.fixture
+    def guarded(self, folder: Path) -> Iterator[Mosquitto]:
+        program = shutil.which("mosquitto_passwd")
+        if program is None:
+            pytest.skip("no mosquitto_passwd: it comes with mosquitto")
+        subprocess.run([program, "-b", "-c", folder / "users", "me", "right word"], check=True, capture_output=True)
+        (folder / "users").chmod(0o644)
+        with broker(folder, "allow_anonymous false", f"password_file {folder / 'users'}") as made:
+            yield made
+
+    def test_the_right_one_lets_in(self, guarded: Mosquitto, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(PASSWORD, "right word")
+        with (
+            subscribed(guarded.port, user="me", password="right word") as subscriber,
+            telling(f"mqtt://me@127.0.0.1:{guarded.port}"),
+        ):
+            assert subscriber.next("arr_coc/door/availability").payload == b"online"
+
+    @pytest.mark.parametrize("who", ["", "me@", "me:wrong@"])
+    def test_a_wrong_one_is_one_line_with_the_remedy(self, guarded: Mosquitto, who: str) -> None:
+        config = Config(source="camera", output=OutputConfig(mqtt=f"mqtt://{who}127.0.0.1:{guarded.port}"))
+        with pytest.raises(OutputError, match=f"put the password into {PASSWORD}") as caught:
+            open_services(config)
+        assert "\n" not in str(caught.value)
+        assert "wrong@" not in str(caught.value)
+        assert not [thread for thread in threading.enumerate() if thread.name == "mqtt"]
+
+
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <s.*socket:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:unclosed <s.*socket:ResourceWarning")
+class TestTls:
+    """Where TLS fails, paho leaves the socket to garbage collection."""
+
+    @pytest.fixture
+    def certificate(self, folder: Path) -> Path:
+        made = folder / "cert.pem"
+        command = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+        files = ["-keyout", str(folder / "key.pem"), "-out", str(made)]
+        subprocess.run(["openssl", *command.split(), *files], check=True, capture_output=True)
+        (folder / "key.pem").chmod(0o644)
+        return made
+
+    @pytest.fixture
+    def secured(self, folder: Path, certificate: Path) -> Iterator[Mosquitto]:
+        listener = f"certfile {certificate}\nkeyfile {folder / 'key.pem'}"
+        with broker(folder, listener=listener) as made:
+            yield made
+
+    def test_its_certificate_is_checked(self, secured: Mosquitto, certificate: Path) -> None:
+        url = f"mqtts://localhost:{secured.port}"
+        with telling(url, mqtt_ca=str(certificate)) as told:
+            told.tell(STARTED)
+            for number in range(20):
+                told.tell(AskedPicture(frame_index=number, pts_s=0.0, jpeg=bytes(1 << 18)))
+            until(lambda: not len(told.sink.link.outbox))
+        with pytest.raises(OutputError, match=r"certificate is not valid: .*; name the file .* in output\.mqtt_ca"):
+            Told(url)
+
+    def test_the_other_kind_of_broker_is_one_line(
+        self, folder: Path, secured: Mosquitto, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with telling(f"mqtt://127.0.0.1:{secured.port}"):
+            assert "it closed the connection at once (one with TLS needs mqtts://); " in capsys.readouterr().err
+        secured.kill()
+        with broker(folder) as plain, telling(f"mqtts://127.0.0.1:{plain.port}"):
+            assert "it closed the connection at once (one without TLS needs mqtt://); " in capsys.readouterr().err
+
+
+class TestQuestions:
+    def test_they_are_asked_where_they_are_taken(
+        self, mosquitto: Mosquitto, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with subscribed(mosquitto.port, "arr_coc/door/state") as subscriber:
+            subscriber.publish("arr_coc/door/question/set", "An old wish?", retain=True)
+            with telling(f"mqtt://127.0.0.1:{mosquitto.port}", mqtt_ask=True) as told:
+                told.tell(STARTED, frame(0, 0.0))
+                subscriber.publish("arr_coc/door/question/set", " Where is it? ")
+                until(lambda: told.run.questions)
+                subscriber.publish("arr_coc/door/question/set", " ")
+                until(lambda: "refused" in "".join(capsys.readouterr().err))
+                for number in range(8):
+                    subscriber.publish("arr_coc/door/question/set", f"And {number}?")
+                until(lambda: "too many questions at once" in "".join(capsys.readouterr().err))
+                assert told.run.questions[0] == "Where is it?"
+                assert len(told.run.questions) < 9
+            subscriber.publish("arr_coc/door/question/set", b"", retain=True)
+
+    def test_they_are_not_taken_otherwise(self, mosquitto: Mosquitto) -> None:
+        with telling(f"mqtt://127.0.0.1:{mosquitto.port}") as told:
+            told.tell(STARTED)
+            with subscribed(mosquitto.port, "arr_coc/door/answer") as subscriber:
+                subscriber.publish("arr_coc/door/question/set", "Where is it?")
+                told.tell(answer(0.0, "a cat"))
+                subscriber.next("arr_coc/door/answer")
+            assert told.run.questions == []
