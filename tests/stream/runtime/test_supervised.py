@@ -27,6 +27,7 @@ from stream.config import (
     StandingQueryConfig,
     TextureConfig,
 )
+from stream.control import RunControl
 from stream.errors import SourceNotFound, StageDied, TransportError
 from stream.events import (
     Answer,
@@ -179,6 +180,7 @@ class LastWords:
 def test_the_last_words_of_a_process_are_received_before_its_death_counts() -> None:
     run = SupervisedRun.__new__(SupervisedRun)
     words = LastWords()
+    run._control = RunControl()
     run._config, run._reports, run._supervisors = Config(source="a.mp4"), words, {FRAMES: words}  # type: ignore[assignment,dict-item]
     with pytest.raises(SourceNotFound, match="no such file"):
         run._wait_for_source()
