@@ -463,7 +463,7 @@ class StreamAllocator:
             )
         self._arrays = ArrayPool()
         self._maps = maps_or_none(self._arrays)
-        self._relevance = CachedRelevance(realiser)
+        self._relevance = CachedRelevance(realiser, self._arrays)
         self._glances = GlancePolicy(self.options.glance.every_s if self.options.glance else EVERY_S)
         self._texture = TextureArrayCache(self._arrays)
         self._query: QueryEmbedding | None = None
@@ -602,7 +602,7 @@ class StreamAllocator:
         if state.history is not None:
             state.history.observe(view.versions, motion, view.stamp.media_ns)
         self._realise(state, texture, view.stamp)
-        relevance = state.blend.step(self._realised.relevance, self._appearance[:-1], view.stamp.media_ns)
+        relevance = state.blend.step(self._realised.relevance, self._appearance, view.stamp.media_ns)
         return self._plan(state, view.stamp, relevance, budget, at_most, glanced=False)
 
     @torch.inference_mode()

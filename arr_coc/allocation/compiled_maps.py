@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from arr_coc.ops.kernels import ArrayPool
 from arr_coc.relevance.kernel import kernel_or_none
@@ -79,21 +80,23 @@ class CompiledMaps:
         self,
         origin: Map | None,
         past: tuple[Map, Map, Map],
-        current: Map,
+        current: torch.Tensor,
         looks: Map,
         limits: tuple[float, float, float],
     ) -> tuple[Map, Map | None, float]:
         """A frame's map blended with the `past`: what was blended, what was held, how tiles looked [C, gh, gw].
 
+        The last map of `looks`, entropy, does not count.
+
         `limits`: the past's share, by how much a tile's looks renew it, and the dead band. Returns the blended map, the
         held one, or None where it stays as it is, and how far blended is from `current` at most.
         """
         rows, cols = current.shape
-        count, at = len(looks), self.arrays.address
-        blended, held = self.arrays.take(current.shape), self.arrays.take(current.shape)
+        count, at = len(looks) - 1, self.arrays.address
+        blended, held = self.arrays.take((rows, cols)), self.arrays.take((rows, cols))
         scratch = self.arrays.take((count + 1, rows, cols))
         left = self._library.maps_blend(
-            *(rows, cols, None if origin is None else at(origin), *map(at, past), at(current), at(looks), count),
+            *(rows, cols, None if origin is None else at(origin), *map(at, past), current.data_ptr(), at(looks), count),
             *(*limits, at(scratch), at(blended), at(held), self._largest_at),
         )
         return blended, held if left or origin is not None else None, self._largest.value

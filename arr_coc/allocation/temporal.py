@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -82,7 +82,8 @@ class TemporalBlend:
         """The held map of this frame: float32 [gh, gw].
 
         `relevance` float32 [gh, gw] of this frame alone, on the CPU; the same object as the last time means the same
-        values. `appearance` float32 [C, gh, gw], in which change is measured. Neither may be written to afterwards.
+        values. `appearance` float32 [C, gh, gw], in which change is measured, but for its last map, entropy. Neither
+        may be written to afterwards.
         """
         past, elapsed_ns = self._past, max(media_ns - self._media_ns, 0)
         if past is None:
@@ -90,27 +91,27 @@ class TemporalBlend:
             self._past, self._settled = _Past(current, current, appearance), True
         elif not (self._settled and relevance is self._current):
             share = math.exp(-elapsed_ns / self._tau_ns)
-            self._past = self._blended(past, relevance.numpy(), appearance, share)
+            self._past = self._blended(past, relevance, appearance, share)
         self._warp, self._current, self._media_ns = None, relevance, media_ns
         assert self._past is not None
         return self._past.held
 
-    def _blended(self, past: _Past, current: Map, appearance: Map, share: float) -> _Past:
+    def _blended(self, past: _Past, relevance: torch.Tensor, appearance: Map, share: float) -> _Past:
         """What the next frame is blended with; `share` is that of the past where looks did not change."""
         if self._maps is not None:
             origin = None if self._warp is None else self._warp.origin
             limits, before = (share, RENEWAL, DEAD_BAND), (past.blended, past.held, past.appearance)
-            blended, moved, largest = self._maps.blend(origin, before, current, appearance, limits)
+            blended, moved, largest = self._maps.blend(origin, before, relevance, appearance, limits)
             held = past.held if moved is None else moved
         else:
-            past = past.at(self._warp)
-            change = np.abs(appearance - past.appearance).max(axis=0)
+            past, current = past.at(self._warp), relevance.numpy()
+            change = np.abs(appearance[:-1] - past.appearance[:-1]).max(axis=0)
             kept = share * (1 - np.minimum(change / np.float32(RENEWAL), 1))
             blended = current + kept.astype(np.float32) * (past.blended - current)
             blended = np.where(np.isnan(blended), current, blended)
             held, largest = _within_band(past.held, blended), float(np.abs(blended - current).max())
         self._settled = largest < _SETTLED
-        return _Past(current if self._settled else blended, held, appearance)
+        return _Past(relevance.numpy() if self._settled else blended, held, appearance)
 
 
 def _within_band(held: Map, blended: Map) -> Map:
@@ -323,12 +324,16 @@ class FeedbackPrior(PriorMemory[Map, _Learned]):
         mixed = np.where(np.isfinite(old.learned_ns), RENEW * maps + (1 - RENEW) * old.known, maps)
         self._learn(
             _Learned(
-                np.where(spoken, mixed, old.known).astype(np.float32),
-                np.where(spoken, float(feedback.stamp.media_ns), old.learned_ns),
-                np.where(spoken, np.float32(GLANCE_TRUST if glance else 1), old.confidence),
-                np.where(spoken, appearance, old.appearance),
+                self._kept(np.where(spoken, mixed, old.known).astype(np.float32)),
+                self._kept(np.where(spoken, float(feedback.stamp.media_ns), old.learned_ns)),
+                self._kept(np.where(spoken, np.float32(GLANCE_TRUST if glance else 1), old.confidence)),
+                self._kept(np.where(spoken, appearance, old.appearance)),
             )
         )
+
+    def _kept(self, learned: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """What is learned once and read for every frame, where the kernel finds it."""
+        return learned if self._maps is None else self._maps.arrays.copy(learned)
 
     def evaluate(self, media_ns: int, appearance: Map) -> Map | None:
         """Attention, similarity and trust at a media time, where tiles look so: float32 [3, gh, gw] of [C, gh, gw];

@@ -18,7 +18,7 @@ from arr_coc.types import TILE_PX, TileMotion
 Map = npt.NDArray[np.float32]
 
 REMEMBERED_BYTES = 16 << 20
-"""What warps of earlier frames may take: 34 s of a pan at 1080p30."""
+"""What motion of earlier frames may take: 34 s of a pan at 1080p30."""
 
 CARRY_AT_TILES = 0.6
 """How far content must have moved before maps of whole tiles follow it: a little over half a tile, so that a shaking
@@ -80,8 +80,17 @@ class Warp:
     @classmethod
     def of(cls, motion: TileMotion, maps: CompiledMaps | None = None) -> Warp:
         """The warp from a frame to the one before."""
-        moved = np.stack([motion.dy_px, motion.dx_px]) * np.float32(1 / TILE_PX)
-        return cls(_places(*motion.dy_px.shape) - moved, moved, maps)
+        shape = 2, *motion.dy_px.shape
+        moved = np.empty(shape, np.float32) if maps is None else maps.arrays.take(shape)
+        for way, way_px in zip(moved, (motion.dy_px, motion.dx_px), strict=True):
+            np.multiply(way_px, np.float32(1 / TILE_PX), out=way)
+        return cls.by(moved, maps)
+
+    @classmethod
+    def by(cls, moved: Map, maps: CompiledMaps | None = None) -> Warp:
+        """The warp of tiles that moved so far with a frame: float32 [2, gh, gw], in tiles."""
+        origin = None if maps is None else maps.arrays.take(moved.shape)
+        return cls(np.subtract(_places(*moved.shape[1:]), moved, out=origin), moved, maps)
 
     @classmethod
     def none(cls, shape: tuple[int, int]) -> Warp:
@@ -234,27 +243,29 @@ def _at_borders(way: Map) -> npt.NDArray[np.bool_]:
 
 
 class MotionHistory:
-    """Warps of an epoch's frames, as many as `REMEMBERED_BYTES` hold, to be composed."""
+    """Motion of an epoch's frames, as many as `REMEMBERED_BYTES` hold, to be composed to one warp."""
 
     def __init__(self, frame_index: int) -> None:
         """`frame_index`: the frame with which the epoch begins."""
-        self._warps: deque[tuple[int, Warp]] = deque()
+        self._moved: deque[tuple[int, Map]] = deque()
+        self._maps: CompiledMaps | None = None
         self._known_from = frame_index
 
     def add(self, frame_index: int, warp: Warp) -> None:
         """Tiles moved so with this frame."""
-        self._warps.append((frame_index, warp))
-        if len(self._warps) * warp.origin.nbytes > REMEMBERED_BYTES:
-            self._known_from, _ = self._warps.popleft()
+        self._moved.append((frame_index, warp.newest.copy()))
+        self._maps = warp.maps
+        if len(self._moved) * warp.newest.nbytes > REMEMBERED_BYTES:
+            self._known_from, _ = self._moved.popleft()
 
     def since(self, frame_index: int, shape: tuple[int, int]) -> Warp | None:
         """The warp from now to that frame, on a grid of `shape`; None where that is no longer known."""
         if frame_index < self._known_from:
             return None
         warp = Warp.none(shape)
-        for moved_at, newer in self._warps:
+        for moved_at, moved in self._moved:
             if moved_at > frame_index:
-                warp = warp.then(newer)
+                warp = warp.then(Warp.by(moved, self._maps))
         return warp
 
 
@@ -273,7 +284,8 @@ class WholeTileSteps:
         places = _places(*warp.origin.shape[1:])
         if warp.maps is not None:
             if self._left is None:
-                self._left = np.zeros_like(places)
+                self._left = warp.maps.arrays.take(places.shape)
+                self._left.fill(0)
             taken = warp.maps.whole_steps(warp.origin, self._left, CARRY_AT_TILES, CARRY_WITH_TILES)
             return None if taken is None else Warp(places - taken, taken, warp.maps)
         left = np.zeros_like(places) if self._left is None else warp.nearest(self._left, 0.0)

@@ -73,7 +73,7 @@ def _say_once(without: str, problem: str) -> None:
     log.warning("%s: %s", without, problem)
 
 
-ALIKE_MAX = 8
+ALIKE_MAX = 16
 """Arrays of one kind that a pool keeps. The oldest one leaves it where all of them are held by somebody."""
 
 
@@ -101,6 +101,12 @@ class ArrayPool:
         alike.append(array)
         self._addresses[id(array)] = array.ctypes.data
         return array
+
+    def copy(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """A copy of an array among the pool's own."""
+        copied = self.take(array.shape, array.dtype.type)
+        np.copyto(copied, array)
+        return copied
 
     def address(self, array: npt.NDArray[Any]) -> int:
         """Address of an array's first element, whether it is the pool's or not."""

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.errors import DeviceLost
+from arr_coc.ops.kernels import ArrayPool
 from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray
 from arr_coc.relevance.compiled_scores import CompiledScores, follows
@@ -21,8 +22,9 @@ from arr_coc.types import QueryEmbedding
 class CachedRelevance:
     """The relevance of one stream's pictures, realised again only where texture, prior or question moved."""
 
-    def __init__(self, realiser: RelevanceRealiser) -> None:
-        self._realiser = realiser.eval()
+    def __init__(self, realiser: RelevanceRealiser, arrays: ArrayPool | None = None) -> None:
+        """`arrays`: those that relevance and scores lie in."""
+        self._realiser, self._arrays = realiser.eval(), arrays or ArrayPool()
         self._device = torch.device("cpu")
         self.question: npt.NDArray[np.float32] | None = None
         """Components float32 [16] of the question's mean embedding, for realisers with axes that know its model."""
@@ -102,7 +104,7 @@ class CachedRelevance:
         scores = self._compiled
         if scores is None or scores.shape != (rows, cols) or scores.is_outdated:
             scores, same_picture = (
-                CompiledScores(kernel, self._realiser, (rows, cols), self._query, self._query_weights),
+                CompiledScores(kernel, self._realiser, (rows, cols), self._query, self._query_weights, self._arrays),
                 False,
             )
             self._compiled = scores

@@ -270,9 +270,7 @@ class TextureArrayCache:
 
     def keep(self, versions: TileVersions, profile: str, latest: TextureArray) -> TextureArray:
         """Holds what was computed from these versions, and returns it."""
-        frame = self._arrays.take(versions.frame.shape, np.int64)
-        np.copyto(frame, versions.frame)
-        self.versions = TileVersions(versions.epoch, frame)
+        self.versions = TileVersions(versions.epoch, self._arrays.copy(versions.frame))
         self._profile, self.latest = profile, latest
         return latest
 

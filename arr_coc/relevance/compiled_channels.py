@@ -84,6 +84,4 @@ class CompiledChannels:
         for name, array in zip(("level1", "level2", "level4", "level5", "stale"), keep, strict=True):
             setattr(self._picture, name, array.ctypes.data)
         self._kernel.scores_channels(ctypes.byref(self._picture))
-        planes = self._arrays.take(self._planes.shape)
-        np.copyto(planes, self._planes)
-        return planes
+        return self._arrays.copy(self._planes)

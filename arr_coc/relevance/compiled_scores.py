@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from arr_coc.ops.kernels import ArrayPool
 from arr_coc.relevance import contradiction
 from arr_coc.relevance.balancing import AdaptiveTensionBalancer, RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray
@@ -79,16 +80,17 @@ class CompiledScores:
         shape: tuple[int, int],
         query: torch.Tensor | None,
         query_weights: QueryWeights | None,
+        arrays: ArrayPool,
     ) -> None:
         """`query` [1, Lq, D] and `query_weights` as `RelevanceRealiser` takes them."""
-        self._kernel, self._realiser, self.shape = kernel, realiser, shape
+        self._kernel, self._realiser, self.shape, self._arrays = kernel, realiser, shape, arrays
         self._asked = None if query_weights is None else realiser.participation.asked
         self._query_weights = query_weights
         film = isinstance(self._asked, QueryAttention)
         # weights that came back from a device while frames were allocated are not trained any more
         self._parameters = [parameter for parameter in realiser.parameters() if not parameter.is_inference()]
         self._made_for = self._versions
-        self._scores = np.zeros((3, *shape), np.float32)
+        self._scores = arrays.copy(np.zeros((3, *shape), np.float32))
         self._weights = _packed(realiser, query_weights if isinstance(query_weights, FilmWeights) else None)
         self._scorer = self._make_scorer(film)
         self._balance = self._make_balance(query)
@@ -136,10 +138,9 @@ class CompiledScores:
 
     def score(self, texture: TextureArray) -> None:
         """Take a picture in: its scores, as far as they follow from picture and question."""
-        channels, entropy = (_array(part) for part in (texture.channels, texture.entropy))
-        self._kernel.scores_picture(
-            ctypes.byref(self._scorer), channels.ctypes.data, entropy.ctypes.data, self._scores.ctypes.data
-        )
+        channels, entropy = texture.channels.contiguous(), texture.entropy.contiguous()
+        places = channels.data_ptr(), entropy.data_ptr(), self._arrays.address(self._scores)
+        self._kernel.scores_picture(ctypes.byref(self._scorer), *places)
         self._scorer.fresh = 0
         if self._asked is not None and not self._scorer.film:
             batch = TextureArray(texture.channels[None], texture.entropy[None])
@@ -148,14 +149,11 @@ class CompiledScores:
     def balance(self, prior: Map | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
         """Relevance [gh, gw], scores [3, gh, gw] and weights [3] of the picture, with a `prior` [3, gh, gw]; None where
         they are not finite."""
-        scores, relevance = self._scores.copy(), np.empty(self.shape, np.float32)
-        weights = np.empty(3, np.float32)
+        arrays = self._arrays
+        scores, relevance, weights = arrays.copy(self._scores), arrays.take(self.shape), arrays.take((3,))
         known = None if prior is None else np.ascontiguousarray(prior, np.float32)
-        finite = self._kernel.scores_balance(
-            ctypes.byref(self._balance),
-            None if known is None else known.ctypes.data,
-            *(array.ctypes.data for array in (scores, weights, relevance)),
-        )
+        places = (None if array is None else arrays.address(array) for array in (known, scores, weights, relevance))
+        finite = self._kernel.scores_balance(ctypes.byref(self._balance), *places)
         if not finite:
             return None
         return torch.from_numpy(relevance), torch.from_numpy(scores), torch.from_numpy(weights)

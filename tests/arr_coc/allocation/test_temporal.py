@@ -12,7 +12,7 @@ from arr_coc.allocation.temporal import DEAD_BAND, RENEWAL, TemporalBlend
 from tests.support.motion import moved
 
 MS = 1_000_000
-SAME = np.zeros((2, 3, 4), np.float32)
+SAME = np.zeros((3, 3, 4), np.float32)
 
 
 def flat(value: float) -> torch.Tensor:
