@@ -29,7 +29,7 @@ MOTION = Extension(
     "arr_coc.video.motion_kernel",
     sources=["kernels/motion.cpp"],
     depends=["kernels/motion.h"],
-    extra_compile_args=[*OPTIONS, "-fno-math-errno", "-ffp-contract=off"],
+    extra_compile_args=[*OPTIONS, "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"],
     language="c++",
     optional=True,
     py_limited_api=True,

@@ -7,8 +7,10 @@
 #include <cstring>
 #include <vector>
 
-// Pixels of a tile's side, most texels that a tile is compared by; fractions of a texel, in bits; columns read at once.
-constexpr int TILE = 32, COMPARED_MAX = 512, BITS = 7, ONE = 1 << BITS, AT_ONCE = 256;
+// Pixels of a tile's side, most texels that a tile is compared by; fractions of a texel, in bits; columns that are read,
+// and texels that are moved, at once.
+constexpr int TILE = 32, COMPARED_MAX = 512, BITS = 7, ONE = 1 << BITS, AT_ONCE = 256, LANES = 32;
+constexpr double FAR = 1 << 30;
 
 struct Picture {
     const uint8_t *data;
@@ -379,7 +381,7 @@ struct Motion {
     void with_sources(const Sources &s, int y, int x, int rows, uint8_t *to) const {
         const Picture old = picture(frame.old);
         const bool turned = s.down[1] != 0 || s.across[0] != 0 || s.down[0] != 1 || s.across[1] != 1;
-        if (turned) chosen.moved(old, s, y, x, side, side, rows, to, side);
+        if (turned) chosen.moved(old, s, y, x, side, side, rows, to);
         else chosen.shifted(old, y, x, -s.down[2], -s.across[2], side, rows, to);
     }
 
@@ -784,7 +786,7 @@ int32_t motion_next(Motion *motion, int32_t answered) { return motion->next(answ
 
 // A box of texels [rows, cols] of the old picture, moved by the guess.
 void motion_moved(Motion *motion, int32_t top, int32_t left, int32_t rows, int32_t cols, uint8_t *texels) {
-    chosen.moved(motion->picture(motion->frame.old), motion->sources(motion->guess), top, left, rows, cols, 1, texels, cols);
+    chosen.moved(motion->picture(motion->frame.old), motion->sources(motion->guess), top, left, rows, cols, 1, texels);
 }
 
 // The texture holds the frame that was estimated.

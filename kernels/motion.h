@@ -81,7 +81,7 @@ TARGET static void still(const Picture &p, int y, int x, int side, int step, uin
     for (int r = step / 2; r < side; r += step, to += side) take_row(p, y + r, x, side, to);
 }
 
-INLINE int64_t fixed(double place) { return int64_t(std::floor(place * ONE + 0.5)); }
+INLINE int64_t fixed(double place) { return int64_t(std::rint(place * ONE)); }
 
 template <int side>
 INLINE void shifted_tile(const Picture &p, int y, int x, double dy, double dx, int step, uint8_t *to) {
@@ -108,20 +108,54 @@ TARGET static void shifted(const Picture &p, int y, int x, double dy, double dx,
     else shifted_tile<32>(p, y, x, dy, dx, step, to);
 }
 
-// height × width texels from (y, x) on, every step-th row of them, from where `s` says that they were.
-TARGET static void moved(const Picture &p, const Sources &s, int y, int x, int height, int width, int step, uint8_t *to, int64_t stride) {
-    for (int r = step / 2; r < height; r += step, to += stride)
-        for (int i = 0; i < width; i++) {
-            const int64_t top = fixed(s.down[0] * (y + r) + (s.down[1] * (x + i) + s.down[2]));
-            const int64_t left = fixed(s.across[0] * (y + r) + (s.across[1] * (x + i) + s.across[2]));
-            const int fy = int(top & (ONE - 1)), fx = int(left & (ONE - 1));
-            const int64_t row = top >> BITS, col = left >> BITS;
-            const uint8_t *above = p.data + std::clamp<int64_t>(row, 0, p.height - 1) * p.stride;
-            const uint8_t *below = p.data + std::clamp<int64_t>(row + 1, 0, p.height - 1) * p.stride;
-            const int64_t a = std::clamp<int64_t>(col, 0, p.width - 1), b = std::clamp<int64_t>(col + 1, 0, p.width - 1);
-            const int one = above[a] * (ONE - fx) + above[b] * fx, other = below[a] * (ONE - fx) + below[b] * fx;
-            to[i] = uint8_t((one * (ONE - fy) + other * fy + ONE * ONE / 2) >> (2 * BITS));
+// Places of LANES texels, in fractions of a texel; those so far off that all show the edge are as good as nearer ones.
+INLINE void places(const double *factors, const double *y, const double *x, int32_t *to) {
+    for (int i = 0; i < LANES; i++) {
+        double place = std::rint((factors[0] * y[i] + (factors[1] * x[i] + factors[2])) * ONE);
+        place = place < -FAR ? -FAR : place;
+        to[i] = int32_t(place > FAR ? FAR : place);
+    }
+}
+
+// LANES texels (y, x) from where `s` says that they were.
+INLINE void moved_texels(const Picture &p, const Sources &s, const double *y, const double *x, uint8_t *to) {
+    int32_t top[LANES], left[LANES], above[LANES], below[LANES], first[LANES], next[LANES];
+    places(s.down, y, x, top);
+    places(s.across, y, x, left);
+    const int32_t bottom = p.height - 1, right = p.width - 1, stride = int32_t(p.stride);
+    for (int i = 0; i < LANES; i++) {
+        const int32_t row = top[i] >> BITS, col = left[i] >> BITS;
+        above[i] = (row < 0 ? 0 : row > bottom ? bottom : row) * stride;
+        below[i] = (row < -1 ? 0 : row >= bottom ? bottom : row + 1) * stride;
+        first[i] = col < 0 ? 0 : col > right ? right : col;
+        next[i] = col < -1 ? 0 : col >= right ? right : col + 1;
+    }
+    uint8_t a[LANES], b[LANES], c[LANES], d[LANES];
+    for (int i = 0; i < LANES; i++) {
+        a[i] = p.data[above[i] + first[i]], b[i] = p.data[above[i] + next[i]];
+        c[i] = p.data[below[i] + first[i]], d[i] = p.data[below[i] + next[i]];
+    }
+    for (int i = 0; i < LANES; i++) {
+        const int32_t fy = top[i] & (ONE - 1), fx = left[i] & (ONE - 1);
+        const int32_t one = a[i] * (ONE - fx) + b[i] * fx, other = c[i] * (ONE - fx) + d[i] * fx;
+        to[i] = uint8_t((one * (ONE - fy) + other * fy + ONE * ONE / 2) >> (2 * BITS));
+    }
+}
+
+// height × width texels from (y, x) on, every step-th row of them, next to each other, from where `s` says that they were.
+TARGET static void moved(const Picture &p, const Sources &s, int y, int x, int height, int width, int step, uint8_t *to) {
+    double rows[LANES], cols[LANES];
+    uint8_t made[LANES];
+    const int64_t count = int64_t(height) / step * width;
+    int row = y + step / 2, col = 0;
+    for (int64_t at = 0; at < count; at += LANES) {
+        for (int i = 0; i < LANES; i++) {
+            rows[i] = row, cols[i] = x + col;
+            if (++col == width) col = 0, row += step;
         }
+        moved_texels(p, s, rows, cols, made);
+        std::memcpy(to + at, made, size_t(std::min<int64_t>(count - at, LANES)));
+    }
 }
 
 // Sum of absolute differences; `count` is a multiple of 16, here and below.

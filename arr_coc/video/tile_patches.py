@@ -172,7 +172,7 @@ def moved_texels(old: Luma, camera: CameraMotion, texels: int, y: Numbers, x: Nu
 def texels_at(picture: Luma, down: Places, across: Places) -> Luma:
     """A picture between its texels, bilinear; beyond its edge the edge goes on."""
     one = 1 << FRACTION_BITS
-    y, x = (np.floor(place * one + 0.5).astype(np.int64) for place in (down, across))
+    y, x = (np.rint(place * one).astype(np.int64) for place in (down, across))
     fy, fx = y & (one - 1), x & (one - 1)
     (top, bottom), (left, right) = (
         [np.clip((place >> FRACTION_BITS) + step, 0, size - 1) for step in (0, 1)]
