@@ -110,14 +110,14 @@ def kernel_or_none() -> ctypes.CDLL | None:
 def motion_estimator(grid: TileGrid, layout: Layout) -> TileMotionEstimator:
     """An estimator for frames of one grid and layout. Raises what `kernel_or_none` raises."""
     kernel = kernel_or_none()
-    return ReferenceMotion(grid) if kernel is None else CompiledMotion(kernel, grid, layout)
+    return ReferenceMotion(grid, layout) if kernel is None else CompiledMotion(kernel, grid, layout)
 
 
 class CompiledMotion(TileMotionEstimator):
     """By the compiled kernel, without the interpreter's lock. It asks for the few searches that OpenCV does."""
 
     def __init__(self, kernel: ctypes.CDLL, grid: TileGrid, layout: Layout) -> None:
-        super().__init__(grid)
+        super().__init__(grid, layout)
         self._kernel = kernel
         self._old, self._new = np.zeros((2, grid.rows * self.texels, grid.cols * self.texels), np.uint8)
         self._wanted = np.zeros(grid.shape, bool)

@@ -122,13 +122,15 @@ class TextureUpdater:
         if discontinuity is not None:
             return PendingUpdate(planes, store.format, Difference.everywhere(store.grid), discontinuity)
         difference = store.compare(planes)
-        share = difference.dirty_share
-        pending = PendingUpdate(planes, store.format, difference, cut=CutVerdict(dirty_share=share))
-        if share >= BUSY_SHARE:
-            pending = self._judged(pending, store)
-        if not share or pending.epoch_reason is not None:
+        if not difference.dirty_share:
+            return PendingUpdate(planes, store.format, difference)
+        pending = self._judged(planes, store, difference)
+        if pending.epoch_reason is not None or not self._options.motion:
             return pending
-        return self._followed(pending, store, next_one=frame_index == self._stamp.frame_index + 1)
+        follows = frame_index == self._stamp.frame_index + 1
+        coded = planes if follows else replace(planes, coded_motion=None)
+        motion = self._estimator(store).estimate(store.held, coded, difference.dirty)
+        return replace(pending, motion=motion)
 
     def commit(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:
         """Writes a prepared frame. The stamp's epoch is filled in here.
@@ -146,12 +148,13 @@ class TextureUpdater:
                 whole = replace(pending, difference=Difference.everywhere(pending.format.grid), epoch_reason="store")
                 update = replace(self._write(whole, stamp), fallback=str(error))
             self._epoch, self._stamp = update.epoch, update.change.stamp
-            self._last = pending.after or (None if update.change.dirty.any() else self._last)
+            changed = update.change.dirty_share > 0
+            self._last = pending.after or (None if changed else self._last)
             if pending.epoch_reason not in (None, "cut"):
                 self._cuts.forget()
             camera_moved = pending.motion is not None and pending.motion.camera_moved
             self._cuts.advance(pending.before, pending.after, camera_moved)
-            if self._motion is not None and update.change.dirty.any():
+            if self._motion is not None and changed:
                 self._motion.keep(pending.motion is not None and update.epoch_reason is None)
             return update
 
@@ -184,22 +187,21 @@ class TextureUpdater:
         self._show(None)
         self._close_retired()
 
-    def _judged(self, pending: PendingUpdate, store: TextureStore) -> PendingUpdate:
-        """Adds what only a busy frame needs: whether it is a cut."""
-        before, after = self._last or Thumbnail.of(store.held), Thumbnail.of(pending.planes)
-        cut = self._cuts.judge(before, after, pending.cut.dirty_share, (store.held, pending.planes))
+    def _judged(self, planes: FramePlanes, store: TextureStore, difference: Difference) -> PendingUpdate:
+        """A frame that differs, and where it differs much, whether it is a cut."""
+        share = difference.dirty_share
+        if share < BUSY_SHARE:
+            return PendingUpdate(planes, store.format, difference, cut=CutVerdict(dirty_share=share))
+        before, after = self._last or Thumbnail.of(store.held), Thumbnail.of(planes)
+        cut = self._cuts.judge(before, after, share, (store.held, planes))
         reason = "cut" if cut.is_cut and self._options.cuts else None
-        return replace(pending, before=before, after=after, cut=cut, epoch_reason=reason)
+        return PendingUpdate(planes, store.format, difference, reason, cut, before=before, after=after)
 
-    def _followed(self, pending: PendingUpdate, store: TextureStore, *, next_one: bool) -> PendingUpdate:
-        """Adds how the tiles of a frame that differs have moved; `next_one`: no frame lies between."""
-        if not self._options.motion:
-            return pending
-        if self._motion is None or self._motion.grid != store.grid:
-            self._motion = motion_estimator(store.grid, pending.planes.layout)
-        planes = pending.planes if next_one else replace(pending.planes, coded_motion=None)
-        motion = self._motion.estimate(store.held, planes, pending.difference.dirty)
-        return replace(pending, motion=motion)
+    def _estimator(self, store: TextureStore) -> TileMotionEstimator:
+        wanted = store.grid, store.format.layout
+        if self._motion is None or (self._motion.grid, self._motion.layout) != wanted:
+            self._motion = motion_estimator(*wanted)
+        return self._motion
 
     def _write(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:
         """Writes into the store that fits, and shows it to readers."""

@@ -24,7 +24,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.types import LEAST_CONFIDENCE, LEAST_MOTION_PX, TILE_PX, FramePlanes, TileGrid, TileMotion
+from arr_coc.types import LEAST_CONFIDENCE, LEAST_MOTION_PX, TILE_PX, FramePlanes, Layout, TileGrid, TileMotion
 from arr_coc.video.camera_motion import LEAST_SUPPORT, CameraMotion, fit_camera
 from arr_coc.video.motion import halved
 from arr_coc.video.motion_search import Box, FlowSearch, boxes_around, one_shift, texels_in
@@ -85,8 +85,8 @@ class TileMotionEstimator(ABC):
     """Estimates motion of the tiles of frames of one size, of one layout. `estimate` changes nothing that the next one
     depends on; `keep` goes on to the frame."""
 
-    def __init__(self, grid: TileGrid) -> None:
-        self.grid = grid
+    def __init__(self, grid: TileGrid, layout: Layout) -> None:
+        self.grid, self.layout = grid, layout
         self.texel_px = 1
         while grid.width_px > WIDTH_TEXELS * self.texel_px and self.texel_px < TILE_PX // LEAST_TEXELS:
             self.texel_px *= 2
@@ -117,8 +117,8 @@ class _Past:
 class ReferenceMotion(TileMotionEstimator):
     """By NumPy and OpenCV."""
 
-    def __init__(self, grid: TileGrid) -> None:
-        super().__init__(grid)
+    def __init__(self, grid: TileGrid, layout: Layout) -> None:
+        super().__init__(grid, layout)
         self._last: _Past | None = None
         self._next: _Past | None = None
         self._flow = FlowSearch(self.texels)
@@ -153,7 +153,7 @@ class ReferenceMotion(TileMotionEstimator):
         blurred = np.zeros((grid.rows * self.texels, grid.cols * self.texels), np.uint8)
         if small.size:
             texel = halved(planes.planes[0][: rows * texel_px, : cols * texel_px], texel_px)
-            shown = cv2.cvtColor(texel, cv2.COLOR_RGB2GRAY) if planes.layout == "rgb" else texel
+            shown = cv2.cvtColor(texel, cv2.COLOR_RGB2GRAY) if self.layout == "rgb" else texel
             small = small if last is None else last.halved.copy()
             for box in boxes:
                 inside = texels_in(box, self.texels)

@@ -231,8 +231,8 @@ def check_taught(feedback: Feedback | None, stamp: FrameStamp, grid: TileGrid) -
 
 
 def motion_arrays(motion: TileMotion | None) -> list[Array]:
-    """Return the parts of a TextureUpdated: none where nothing moved."""
-    return [] if motion is None else [motion.dy_px, motion.dx_px, motion.confidence]
+    """Return the parts of a TextureUpdated: none where nothing moved, else one."""
+    return [] if motion is None else [np.stack([motion.dy_px, motion.dx_px, motion.confidence])]
 
 
 def motion_of(message: TextureUpdated, parts: Sequence[Part]) -> TileMotion | None:
@@ -240,12 +240,11 @@ def motion_of(message: TextureUpdated, parts: Sequence[Part]) -> TileMotion | No
     if not message.arrays:
         _arrays(message, parts)
         return None
-    tiles: Layout = ("float32", ("rows", "cols"))
-    motion = TileMotion(*_arrays(message, parts, tiles, tiles, tiles))
-    if motion.confidence.size > FRAME_TILES_MAX:
-        raise TransportError(f"{type(message).__name__} holds motion of {counted(motion.confidence.size, 'tile')}")
-    _check_finite(type(message).__name__, motion.dy_px, motion.dx_px, motion.confidence)
-    return motion
+    (motion,) = _arrays(message, parts, ("float32", (3, "rows", "cols")))
+    if motion[0].size > FRAME_TILES_MAX:
+        raise TransportError(f"{type(message).__name__} holds motion of {counted(motion[0].size, 'tile')}")
+    _check_finite(type(message).__name__, motion)
+    return TileMotion(*motion)
 
 
 def _check_regions(what: str, regions: Array, rows: int, cols: int) -> None:

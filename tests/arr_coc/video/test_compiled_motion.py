@@ -156,7 +156,7 @@ def follow(estimators: list[TileMotionEstimator], pictures: list[Picture], steps
 
 
 def estimators_of(grid: TileGrid, layout: Layout) -> list[TileMotionEstimator]:
-    return [ReferenceMotion(grid), CompiledMotion(load_kernel(kernel_path()), grid, layout)]
+    return [ReferenceMotion(grid, layout), CompiledMotion(load_kernel(kernel_path()), grid, layout)]
 
 
 @needs_kernel

@@ -152,7 +152,7 @@ def test_frames_of_any_size(size: tuple[int, int]) -> None:
     small = rng.integers(0, 256, (height // 8 + 1, width // 8 + 3), dtype=np.uint8)
     wide = cv2.resize(small, (width + 16, height), interpolation=cv2.INTER_NEAREST)
     grid = TileGrid.of(height, width)
-    estimator = ReferenceMotion(grid)
+    estimator = ReferenceMotion(grid, "gray")
     frames = [FramePlanes("gray", (np.ascontiguousarray(wide[:, x : x + width]),)) for x in (0, 8)]
     found = estimator.estimate(frames[0], frames[1], np.ones(grid.shape, bool))
     if min(size) > 60:
@@ -173,6 +173,19 @@ def test_colours_and_planes_move_alike() -> None:
         found = [updater.process(make(luma), FrameStamp(i, 0, 0)).motion for i, luma in enumerate(shown)]
         assert found[2] is not None
         assert np.median(found[2].dx_px) == pytest.approx(-5, abs=0.5)
+
+
+def test_another_layout_of_the_same_size() -> None:
+    updater, half = TextureUpdater(), np.full((HEIGHT // 2, WIDTH // 2), 128, np.uint8)
+    for index in range(6):
+        luma = filmed(clutter(19), (5.0 * index, 0.0, 1.0, 0.0))
+        layout = ("yuv", (luma, half, half)) if index < 3 else ("rgb", (np.repeat(luma[..., None], 3, axis=2),))
+        update = updater.process(FramePlanes(*layout), FrameStamp(index, 0, 0))  # type: ignore[arg-type]
+        if index in (0, 3):
+            assert update.motion is None
+        else:
+            assert update.motion is not None
+            assert np.median(update.motion.dx_px) == pytest.approx(-5, abs=0.5)
 
 
 def test_the_same_frames_give_the_same_motion() -> None:
