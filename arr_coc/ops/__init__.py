@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from arr_coc.ops.backends import open_store
     from arr_coc.ops.store.base import TextureStore
     from arr_coc.ops.texturevlm.attention import hierarchical_attention, multiply_adds
-    from arr_coc.ops.texturevlm.composite import Composite, CompositePlacement, foveate
+    from arr_coc.ops.texturevlm.composite import Composite, foveate
+    from arr_coc.ops.texturevlm.composite_layout import CompositePlacement
     from arr_coc.ops.texturevlm.mipmaps import generate_mipmaps
     from arr_coc.ops.texturevlm.texture import Foveation, Texture
     from arr_coc.ops.texturevlm.video import VideoStream
@@ -34,7 +35,7 @@ __all__ = [
 _HOMES = {
     "Composite": "arr_coc.ops.texturevlm.composite",
     "Foveation": "arr_coc.ops.texturevlm.texture",
-    "CompositePlacement": "arr_coc.ops.texturevlm.composite",
+    "CompositePlacement": "arr_coc.ops.texturevlm.composite_layout",
     "Texture": "arr_coc.ops.texturevlm.texture",
     "TextureStore": "arr_coc.ops.store.base",
     "VideoStream": "arr_coc.ops.texturevlm.video",

@@ -13,14 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_coc.errors import BudgetError, NonFiniteError, OptionError, ShapeError
-from arr_coc.ops.texturevlm.composite import (
+from arr_coc.ops.texturevlm.composite import Composite, foveate
+from arr_coc.ops.texturevlm.composite_layout import (
     BORDER_PX,
     FRAMES,
     MOST_ASPECT,
     MOST_STRETCH,
-    Composite,
     CompositePlacement,
-    foveate,
+    cut_out,
+    layout_of,
+    whole_layout,
 )
 
 Map = npt.NDArray[np.float32]
@@ -212,3 +214,20 @@ def test_what_cannot_be_foveated_is_refused(change: dict[str, Any], error: type[
     assert isinstance(foveate(**GOOD), Composite)
     with pytest.raises(error, match=words):
         foveate(**{**GOOD, **change})
+
+
+def test_the_whole_view_alone_keeps_its_aspect_and_its_budget() -> None:
+    (whole,) = whole_layout((384, 640), 65).placements
+    assert whole.source == (0, 0, 384, 640)
+    assert whole.target == (0, 0, 192, 320)
+    assert whole_layout((384, 640), 240).size == (384, 640)
+
+
+def test_parts_are_cut_out_as_large_as_the_composite_shows_them() -> None:
+    image = picture(384, 640)
+    layout = layout_of((384, 640), spots(12, 20, (4, 9)), 60)
+    drawn = foveate(image, spots(12, 20, (4, 9)), 60).image
+    assert len(layout.placements) > 1
+    for placement in layout.placements[1:]:
+        top, left, bottom, right = placement.target
+        assert (cut_out(image, placement) == drawn[top:bottom, left:right]).all()
