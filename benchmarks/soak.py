@@ -24,7 +24,7 @@ import numpy as np
 import psutil
 
 from benchmarks.support.harness import write_report
-from stream.answer.model import QWEN
+from stream.answer.model import CONFIGURED
 from stream.bench.report import machine
 from stream.config import AnswerConfig, Config
 from stream.events import Answer, Cut, FrameReady, Summary
@@ -120,7 +120,9 @@ def process_figures(process: psutil.Process) -> dict[str, float]:
     }
 
 
-def soak(frames: int, *, model_loader: str = QWEN, every_s: float = 20.0, sample_frames: int = SAMPLE_FRAMES) -> Soak:
+def soak(
+    frames: int, *, model_loader: str = CONFIGURED, every_s: float = 20.0, sample_frames: int = SAMPLE_FRAMES
+) -> Soak:
     """Runs that many frames through the pipeline, in two processes."""
     with _private_temporary() as folder:
         clip = folder / "soak.mkv"

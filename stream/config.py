@@ -192,6 +192,29 @@ class GlanceConfig(Section):
     """Visual tokens of an overview, at most; they count in the budget. `auto`: 64, and no more than half the budget."""
 
 
+class ApiConfig(Section):
+    """Answers from a server with an OpenAI-compatible API, which is sent one request with JPEG pictures for each answer
+    (docs/servers.md)."""
+
+    url: str | None = Field(default=None, min_length=1, examples=['"http://127.0.0.1:8000/v1"'])
+    """Base address of the server; no such server when absent. `answer.model` is the name that it knows the model by."""
+    key_env: str = Field(default="ARR_COC_API_KEY", pattern=r"^[A-Za-z_]\w*$", examples=['"ARR_COC_API_KEY"'])
+    """Environment variable that holds the server's key, where it wants one. The key is written nowhere."""
+    picture: Literal["scaled", "composite", "parts"] = "scaled"
+    """Picture of a frame, in as many tiles as the budget has tokens: the whole view (`scaled`), the whole view with
+    what matters enlarged beside it (`composite`), or both as several pictures (`parts`)."""
+    quality: int = Field(default=90, ge=1, le=100)
+    """Quality of the JPEG pictures."""
+    yes_no: str = Field(default="Answer yes or no.", max_length=QUERY_LIMIT_CHARS)
+    """Sentence after a standing query, which is a question for yes or no; "" for none."""
+    connect_s: float = Field(default=2.0, gt=0)
+    """Time limit of a connection to the server, in seconds."""
+    first_s: float = Field(default=30.0, gt=0)
+    """Longest wait for the first text of an answer, in seconds; a server may load its model meanwhile."""
+    next_s: float = Field(default=10.0, gt=0)
+    """Longest silence within an answer, in seconds; the whole answer may take `pipeline.timeout_s`."""
+
+
 class AnswerConfig(Section):
     """Model, question, and the moments of answers."""
 
@@ -202,9 +225,10 @@ class AnswerConfig(Section):
     model, if any."""
     query: str = Field(default=DEFAULT_QUERY, min_length=1, max_length=QUERY_LIMIT_CHARS)
     """The question or instruction."""
-    encode: Literal["full", "prune", "sparse", "incremental", "weighted"] = "sparse"
+    encode: Literal["full", "prune", "sparse", "incremental", "weighted", "picture"] = "sparse"
     """Tokens for the vision encoder: only the chosen tokens (`sparse`), those of them that are new or changed
-    (`incremental`), or all."""
+    (`incremental`), or all. `picture`: for a server with an API of its own, as `answer.api.picture` says."""
+    api: ApiConfig = ApiConfig()
     incremental: IncrementalConfig = IncrementalConfig()
     window: WindowConfig = WindowConfig()
     until: StandingQueryConfig = StandingQueryConfig()

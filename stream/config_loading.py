@@ -30,6 +30,10 @@ else:
     import tomli as tomllib
 
 
+PICTURE = "picture"
+"""The way of encoding for a server with an API of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigLayer:
     """Values of some dotted keys; `origin` names their file or option in messages."""
@@ -49,6 +53,9 @@ def build_config(layers: Sequence[ConfigLayer]) -> Config:
                 raise ConfigError(f"{layer.origin}: {_unknown(key, fields)}")
             origins[key] = layer.origin
             _put(tree, key, None if value == "none" and _may_be_none(fields[key]) else value)
+    if origins.get("answer.api.url") and "answer.encode" not in origins:
+        origins["answer.encode"] = origins["answer.api.url"]
+        _put(tree, "answer.encode", PICTURE)
     try:
         config = Config.model_validate(tree)
     except ValidationError as error:
@@ -78,7 +85,35 @@ def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
             yield key, f"{needs}; leave answer.window.frames at 1"
         if answer.until.question is not None:
             yield key, f"{needs}; leave --until out"
+    yield from _api_contradictions(config)
     yield from _glance_contradictions(config)
+
+
+def _api_contradictions(config: Config) -> Iterator[tuple[str, str]]:
+    answer = config.answer
+    if answer.api.url is None:
+        if answer.encode == PICTURE and answer.server is None:
+            yield (
+                "answer.encode",
+                "answer.encode = picture is for a server with an API; give --api URL, or --server ADDRESS",
+            )
+        return
+    if answer.server is not None:
+        yield "answer.server", "answers come from one server; leave out --api or --server"
+    if answer.encode != PICTURE:
+        yield "answer.encode", f"a server with an API takes pictures, not answer.encode = {answer.encode}; leave it out"
+    about_weights = {"allocator": answer.allocator, "device": answer.device, "dtype": answer.dtype}
+    for key, value in about_weights.items():
+        if value not in (None, "auto"):
+            yield (
+                f"answer.{key}",
+                f"answer.{key} = {value} has no effect with --api: the model runs at its server; leave it out",
+            )
+    if answer.window.kept is not None and answer.window.kept != answer.window.frames:
+        yield (
+            "answer.window.kept",
+            "a server with an API is shown the newest frames; leave answer.window.kept out",
+        )
 
 
 def _glance_contradictions(config: Config) -> Iterator[tuple[str, str]]:

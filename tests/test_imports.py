@@ -57,6 +57,7 @@ def test_imports_go_the_allowed_way(path: Path) -> None:
     refuse("transformers", "arr_coc.qwen")
     refuse("OpenGL", "arr_coc.ops.gl")
     refuse("cuda", "arr_coc.ops.cuda")
+    refuse("httpx2", "stream.answer.api")
     for server in ("starlette", "uvicorn", "websockets"):
         refuse(server, "stream.web")
     refuse("paho", "stream.mqtt")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from arr_coc.hub import allocator_folder, bundled_model_path, local_folder
 from arr_coc.qwen.checkpoint import check_folder, folder_token_ids, read_config, unseen_words
 from arr_coc.types import NEEDS_TOKENS_ONLY, Feedback, FramePacket, QueryEmbedding, TokenPacket
+from stream.answer.api.address import served_name
 from stream.config import Config
 from stream.errors import ConfigError
 from stream.recording.identity import SCENE_PREFIX
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 Packet: TypeAlias = TokenPacket | FramePacket
 
-QWEN = "stream.answer.model:load_qwen_model"
+CONFIGURED = "stream.answer.loading:load_configured_model"
 """The function that loads the model of a run, unless another one is named."""
 
 
@@ -204,9 +205,12 @@ class QwenAnswerModel:
 def model_name(config: Config) -> str:
     """Return the model's name for people.
 
-    Raises ModelNotFound or ModelError where its folder, or that of the allocator named for it, is unusable.
+    Raises ModelNotFound or ModelError where its folder, or that of the allocator named for it, is unusable, and
+    ConfigError where a server cannot be asked for it.
     """
     name = config.answer.model
+    if config.answer.api.url is not None:
+        return served_name(config)
     if config.answer.allocator is not None:
         allocator_folder(config.answer.allocator)
     folder = bundled_model_path() if name is None else local_folder(name)
@@ -230,6 +234,7 @@ def _load_qwen_model(config: Config) -> QwenAnswerModel:
     from arr_coc.qwen.session import AnswerSession
 
     answer = config.answer
+    assert answer.encode != "picture"
     window = _window_options(config)
     qwen = load_qwen(answer.model, device=answer.device, dtype=answer.dtype, allocator=answer.allocator)
     decoding = Decoding(
@@ -312,7 +317,8 @@ def check_watched(config: Config) -> None:
     A model elsewhere tells the same of itself when it is met.
     """
     question = config.answer.until.question
-    if question is None or config.answer.until.force or config.answer.server is not None:
+    elsewhere = config.answer.server is not None or config.answer.api.url is not None
+    if question is None or config.answer.until.force or elsewhere:
         return
     name = config.answer.model
     folder = bundled_model_path() if name is None else local_folder(name)

@@ -113,8 +113,20 @@ def text_option(*names: str, metavar: str, help: str) -> Any:
 
 Model = Annotated[
     str | None,
-    text_option("--model", "-m", metavar="NAME", help="Folder or hub name of a Qwen-VL model. [bundled]"),
+    text_option(
+        "--model",
+        "-m",
+        metavar="NAME",
+        help="Folder or hub name of a Qwen-VL model; with --api its name there. [bundled]",
+    ),
     ConfigKey("answer.model"),
+]
+Api = Annotated[
+    str | None,
+    text_option(
+        "--api", metavar="URL", help="OpenAI-compatible server that answers: http://HOST:PORT/v1. [a process here]"
+    ),
+    ConfigKey("answer.api.url", lambda _, text: text),
 ]
 Allocator = Annotated[
     str | None,
@@ -333,6 +345,7 @@ class RunOptions:
         ),
         ConfigKey("answer.server"),
     ] = None
+    api: Api = None
     publish: Annotated[
         str | None,
         text_option(

@@ -10,6 +10,7 @@ import typer
 from stream import logs
 from stream.commands.options import (
     Allocator,
+    Api,
     Assignments,
     ConfigFiles,
     ConfigKey,
@@ -21,7 +22,7 @@ from stream.commands.options import (
     text_option,
 )
 from stream.commands.outcome import INTERRUPTED, report_error
-from stream.errors import TransportError
+from stream.errors import ConfigError, TransportError
 
 ASKED, REFUSED = 0, 2
 
@@ -88,6 +89,7 @@ def serve_answers(
         str, typer.Argument(metavar="ADDRESS", help="Address to listen on, such as tcp://0.0.0.0:5555.")
     ],
     model: Model = None,
+    api: Api = None,
     allocator: Allocator = None,
     encode: Encode = None,
     max_tokens: Annotated[
@@ -115,13 +117,15 @@ def serve_answers(
 
     They are given this address with --server.
     """
-    from stream.config_loading import build_config, layer_from_assignment, layer_from_file
+    from stream.config_loading import PICTURE, build_config, layer_from_assignment, layer_from_file
 
     layers = [layer_from_file(name) for name in config or ()]
     layers += [layer_from_assignment(assignment) for assignment in set_ or ()]
-    options = {"model": model, "allocator": allocator, "encode": encode, "max_tokens": max_tokens}
+    options = {"model": model, "allocator": allocator, "encode": encode, "max_tokens": max_tokens, "api": api}
     layers += layers_from_options(serve_answers, **options, device=device, dtype=dtype, keys=keys, plain_tcp=plain_tcp)
     made = build_config(layers)
+    if made.answer.encode == PICTURE and made.answer.api.url is None:
+        raise ConfigError("answer.encode = picture needs a server with an API; give --api URL")
 
     from stream.answer.model import model_name
     from stream.runtime.answer_worker import serve_answers as serve

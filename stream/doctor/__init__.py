@@ -38,6 +38,7 @@ def examine(config: Config, streams: int = 1, begin: Callable[[str], None] | Non
         ("plots", system.plots),
         ("web page", system.web_page),
         ("mqtt", system.mqtt),
+        ("api", system.api_servers),
         ("sockets", system.sockets),
         ("frames", system.shared_frames),
         ("cameras", system.cameras),

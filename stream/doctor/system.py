@@ -15,6 +15,8 @@ from importlib.util import find_spec
 from typing import Literal
 
 from arr_coc.errors import counted
+from stream.answer.api.address import LIBRARIES as LIBRARIES_OF_API
+from stream.answer.api.address import missing_libraries as missing_libraries_of_api
 from stream.errors import TransportError
 from stream.mqtt.broker import INSTALL, LIBRARY, has_library
 from stream.runtime.child import python_command, python_environment
@@ -160,6 +162,15 @@ def mqtt() -> DiagnosticCheck:
     if not has_library():
         return DiagnosticCheck("mqtt", "absent", f"no {LIBRARY}, so no --mqtt", INSTALL)
     return DiagnosticCheck("mqtt", "works", f"{LIBRARY} {version(LIBRARY)}")
+
+
+def api_servers(missing: Sequence[str] | None = None) -> DiagnosticCheck:
+    """Check for the library that asks servers with an OpenAI-compatible API."""
+    missing = missing_libraries_of_api() if missing is None else missing
+    if missing:
+        found = f"no {', '.join(missing)}, so no --api"
+        return DiagnosticCheck("api", "absent", found, "pip install 'arr-coc-stream[api]'")
+    return DiagnosticCheck("api", "works", ", ".join(f"{name} {version(name)}" for name in LIBRARIES_OF_API))
 
 
 def sockets() -> DiagnosticCheck:

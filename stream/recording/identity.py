@@ -44,6 +44,11 @@ WITHOUT_EFFECT = (
     "source",
     "answer.model",
     "answer.allocator",
+    "answer.api.url",
+    "answer.api.key_env",
+    "answer.api.connect_s",
+    "answer.api.first_s",
+    "answer.api.next_s",
     "output.",
     "network.",
     "texture.backend",
@@ -57,6 +62,7 @@ WITHOUT_EFFECT = (
 
 ANSWER_KEYS = {
     "encode",
+    "api",
     "incremental",
     "window",
     "max_tokens",
@@ -82,7 +88,7 @@ def run_fingerprint(config: Config) -> dict[str, str] | None:
         for key, value in _leaves(config.model_dump(mode="json"))
         if not any(key == name or (name.endswith(".") and key.startswith(name)) for name in WITHOUT_EFFECT)
     }
-    files = {"source": source, "model": _model(config.answer.model)}
+    files = {"source": source, "model": _model(config)}
     if config.answer.allocator is not None:
         files["allocator"] = _allocator(config.answer.allocator)
     return {**files, **settings, "program": version("arr-coc-stream")}
@@ -115,6 +121,12 @@ def model_fingerprint(name: str | None) -> str:
         return UNKNOWN
 
 
+def weights_of(config: Config) -> str:
+    """Return the fingerprint of the configured model's files; of a model at a server, where that is."""
+    url = config.answer.api.url
+    return model_fingerprint(config.answer.model) if url is None else f"served at {url}"
+
+
 def source_fingerprint(address: str) -> str | None:
     """Return a fingerprint of what can be read twice: a drawn scene, a file, a folder; None for all else."""
     if address.startswith(SCENE_PREFIX):
@@ -130,8 +142,11 @@ def source_fingerprint(address: str) -> str | None:
     return None
 
 
-def _model(name: str | None) -> str:
-    """Return the model by its files where they are on this machine, else by its name on the hub."""
+def _model(config: Config) -> str:
+    """Return the model by its files where they are on this machine, else by its name on the hub or at its server."""
+    name = config.answer.model
+    if config.answer.api.url is not None:
+        return f"{name} {weights_of(config)}"
     folder = bundled_model_path() if name is None else local_folder(name)
     if folder is None:
         return str(name)
@@ -178,13 +193,13 @@ class AnswerProvenance(msgspec.Struct, frozen=True):
 
 def answer_provenance(config: Config) -> str:
     """Return the provenance of this process's answers as JSON; to be called once its model is there."""
-    import torch
-
-    name = config.answer.model
     settings = config.model_dump(mode="json", include={"answer": ANSWER_KEYS, "allocate": {"budget"}})
-    provenance = AnswerProvenance(
-        version("arr-coc-stream"), _found_again(name), model_fingerprint(name), torch.get_num_threads(), settings
-    )
+    name, threads = config.answer.model, 1
+    if config.answer.api.url is None:
+        import torch
+
+        name, threads = _found_again(name), torch.get_num_threads()
+    provenance = AnswerProvenance(version("arr-coc-stream"), name, weights_of(config), threads, settings)
     return msgspec.json.encode(provenance).decode()
 
 

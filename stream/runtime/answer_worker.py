@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, contextmanager
 import msgspec
 
 from stream.answer.client_table import ServerOptions
-from stream.answer.model import QWEN, load_answer_model
+from stream.answer.model import CONFIGURED, load_answer_model
 from stream.answer.scheduler import AnswerEndpoint
 from stream.answer.server import AnswerServer
 from stream.clock import Clock, MonotonicClock
@@ -48,11 +48,12 @@ class AnswerWorker:
         *,
         restart: bool,
         lockstep: bool = False,
-        model_loader: str = QWEN,
+        model_loader: str = CONFIGURED,
         forks: ForkServer | None = None,
     ) -> None:
         self._config = config
-        self._forks = forks
+        # A model behind an API needs no torch, which a forked process has.
+        self._forks = forks if config.answer.api.url is None else None
         # The products of the bundled model are too small to share.
         self._threads = answer_threads(alone=lockstep and config.answer.model is not None)
         self._model_loader = model_loader
@@ -117,7 +118,7 @@ def early_answers(config: Config) -> Iterator[AnswerWorker | None]:
         return
     lockstep = config.pipeline.answers == "lockstep" and not config.capture.realtime
     with ExitStack() as stack:
-        forks = ForkServer.split_off()
+        forks = ForkServer.split_off() if config.answer.api.url is None else None
         if forks is not None:
             stack.enter_context(forks)
         worker = AnswerWorker(config, restart=config.pipeline.restart is True, lockstep=lockstep, forks=forks)
@@ -175,10 +176,11 @@ def main() -> int:
     threading.Thread(target=_follow_parent, args=(worker.directory,), name="lifeline", daemon=True).start()
     heartbeat = Heartbeat(worker.heartbeat)
 
-    import torch
-
-    torch.set_num_threads(worker.threads)
     config = Config.model_validate_json(worker.config)
+    if config.answer.api.url is None:
+        import torch
+
+        torch.set_num_threads(worker.threads)
     transport = Transport()
     stage = AnswerServer(
         lambda: load_answer_model(worker.model_loader, config),
@@ -212,7 +214,7 @@ def serve_answers(
     endpoint: str,
     ready: Callable[[], None],
     control: RunControl | None = None,
-    model_loader: str = QWEN,
+    model_loader: str = CONFIGURED,
 ) -> None:
     """Loads the model and serves clients at `endpoint`, until the control is cancelled or a signal comes.
 

@@ -20,7 +20,7 @@ from arr_coc.ops.store.native import kernel_in_use
 from arr_coc.types import FramePlanes
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.client_table import ServerOptions
-from stream.answer.model import QWEN, load_answer_model
+from stream.answer.model import CONFIGURED, load_answer_model
 from stream.answer.scheduler import AnswerEndpoint
 from stream.answer.server import AnswerServer
 from stream.clock import Clock
@@ -137,7 +137,7 @@ class Pipeline(BaseRun):
         config: Config,
         clock: Clock | None = None,
         *,
-        model_loader: str = QWEN,
+        model_loader: str = CONFIGURED,
         endpoint: AnswerEndpoint | None = None,
         shared: AnswerWorker | None = None,
         journal: Journal | None = None,

@@ -144,7 +144,8 @@ def model_cuda_device(config: Config) -> int | None:
     import torch
 
     kind, _, number = config.answer.device.partition(":")
-    if config.answer.server is not None or kind not in ("auto", "cuda") or not torch.cuda.is_available():
+    elsewhere = config.answer.server is not None or config.answer.api.url is not None
+    if elsewhere or kind not in ("auto", "cuda") or not torch.cuda.is_available():
         return None
     return int(number) if number.isdigit() else torch.cuda.current_device()
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from arr_coc.types import NS_PER_S, Feedback, TokenPacket
-from stream.answer.model import QWEN, AnswerModel, Packet, load_answer_model
+from stream.answer.model import CONFIGURED, AnswerModel, Packet, load_answer_model
 from stream.config import Config
 from stream.errors import RecordingError
 from stream.events import Answer, Event, EventRebaser, FrameReady, Glance, Summary, YesNoResult
@@ -37,7 +37,7 @@ from stream.recording.format import (
     SessionStarted,
     decompress_arrays,
 )
-from stream.recording.identity import UNKNOWN, AnswerProvenance, config_of, model_fingerprint, parse_provenance
+from stream.recording.identity import UNKNOWN, AnswerProvenance, config_of, parse_provenance, weights_of
 
 CLIENT = b"replay"
 """Only client of the model."""
@@ -284,19 +284,20 @@ def answered_by(recording: Recording) -> AnswerProvenance:
     )
 
 
-def open_recorded(provenance: AnswerProvenance, config: Config, model_loader: str = QWEN) -> AnswerModel:
+def open_recorded(provenance: AnswerProvenance, config: Config, model_loader: str = CONFIGURED) -> AnswerModel:
     """Load the model of `config`, which must be the recorded one, with as many threads as it had.
 
     Raises RecordingError where it is another one, and what `load_answer_model` raises.
     """
-    import torch
-
-    torch.set_num_threads(min(provenance.threads, os.cpu_count() or 1))
     name, opened = config.answer.model, None
-    found = model_fingerprint(name)
+    if config.answer.api.url is None:
+        import torch
+
+        torch.set_num_threads(min(provenance.threads, os.cpu_count() or 1))
+    found = weights_of(config)
     if found == UNKNOWN:  # of the hub, and not here yet
         opened = load_answer_model(model_loader, config)
-        found = model_fingerprint(name)
+        found = weights_of(config)
     if found != provenance.weights:
         raise RecordingError(
             f"recorded with another model than {name or 'the bundled one'}: {provenance.model or 'the bundled one'} "

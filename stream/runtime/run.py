@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager
 
 from arr_coc.errors import ArrCocError
-from stream.answer.model import QWEN, check_watched, model_name
+from stream.answer.model import CONFIGURED, check_watched, model_name
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config, OutputConfig
 from stream.control import INTERRUPTED, RunControl, describe
@@ -67,7 +67,7 @@ class BaseRun(ABC):
     def _model_name(self) -> str:
         if self._config.answer.server is not None:
             return self._config.answer.server
-        if self._model_loader != QWEN:
+        if self._model_loader != CONFIGURED:
             return self._model_loader
         check_watched(self._config)
         return model_name(self._config)
@@ -108,7 +108,8 @@ class BaseRun(ABC):
 
     def _notices(self) -> list[Notice]:
         """Returns the notices before the first frame."""
-        verb = "loading" if self._config.answer.server is None else "connecting to"
+        answer = self._config.answer
+        verb = "loading" if answer.server is None and answer.api.url is None else "connecting to"
         return [Notice(code="loading", message=f"{verb} {self._model}")]
 
     def run(self) -> Generator[Event, None, None]:

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 
 import msgspec
 
-from stream.answer.model import QWEN
+from stream.answer.model import CONFIGURED
 from stream.clock import Clock
 from stream.config import Config
 from stream.control import FOUND, RunControl, is_user_fixable, remote_error
@@ -66,7 +66,7 @@ class SupervisedRun(BaseRun):
         config: Config,
         clock: Clock | None = None,
         *,
-        model_loader: str = QWEN,
+        model_loader: str = CONFIGURED,
         control: RunControl | None = None,
         forks: ForkServer | None = None,
     ) -> None:

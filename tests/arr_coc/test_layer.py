@@ -23,7 +23,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray
 from arr_coc.types import QueryEmbedding
-from stream.answer.model import QWEN, load_answer_model
+from stream.answer.model import CONFIGURED, load_answer_model
 from stream.config import AnswerConfig, Config
 from stream.protocol.messages import ServerHello, decode, encode
 from stream.recording.identity import run_fingerprint
@@ -397,7 +397,7 @@ def test_a_saved_layer_keeps_its_query_scorer(tmp_path: Path) -> None:
 
 
 def test_the_stream_s_allocator_is_the_one_that_came_with_the_greeting(trained: Path) -> None:
-    model = load_answer_model(QWEN, Config(answer=AnswerConfig(model=str(trained))))
+    model = load_answer_model(CONFIGURED, Config(answer=AnswerConfig(model=str(trained))))
     hello = ServerHello(model_id=model.model_id, knows_levels=False, known_world=None, allocator=model.allocator)
     received = decode(encode(hello))
     assert isinstance(received, ServerHello)

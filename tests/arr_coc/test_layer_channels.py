@@ -20,7 +20,7 @@ from arr_coc.qwen.session import AnswerSession
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.history import EMBEDDING, QUESTION
 from arr_coc.types import Feedback
-from stream.answer.model import QWEN, load_answer_model
+from stream.answer.model import CONFIGURED, load_answer_model
 from stream.config import AllocateConfig, AnswerConfig, Config
 from stream.protocol.codec import feedback_arrays, feedback_of, specs_of
 from stream.protocol.messages import AnswerReply, ServerHello, decode, encode
@@ -124,7 +124,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def allocator_of(folder: Path, **allocate: object) -> StreamAllocator:
     """The allocator that a stream makes from its server's greeting."""
-    model = load_answer_model(QWEN, Config(answer=AnswerConfig(model=str(folder))))
+    model = load_answer_model(CONFIGURED, Config(answer=AnswerConfig(model=str(folder))))
     hello = ServerHello(model_id=model.model_id, knows_levels=False, known_world=None, allocator=model.allocator)
     received = decode(encode(hello))
     assert isinstance(received, ServerHello)

@@ -23,7 +23,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.qwen.vision import VisualTokens, embed_rows, run_blocks
 from arr_coc.types import Encode, FramePacket, FrameStamp, TileGrid, TokenPacket
-from stream.answer.model import QWEN, QwenAnswerModel, load_answer_model
+from stream.answer.model import CONFIGURED, QwenAnswerModel, load_answer_model
 from stream.config import AnswerConfig, Config, IncrementalConfig
 from tests.support.models import FAMILIES, tiny_folder, tiny_model, tiny_qwen
 
@@ -585,7 +585,7 @@ def test_a_run_goes_by_its_configuration(tmp_path: Path) -> None:
     kept = IncrementalConfig(every_frames=None, share=0.0, drift_limit=None)
     folder = str(tiny_folder(tmp_path / "tiny"))
     answer = AnswerConfig(model=folder, max_tokens=3, encode="incremental", incremental=kept)
-    model = load_answer_model(QWEN, Config(answer=answer))
+    model = load_answer_model(CONFIGURED, Config(answer=answer))
     assert isinstance(model, QwenAnswerModel)
     for packet in frames(2):
         list(model.answer(packet, QUERY, lambda: False))
@@ -602,7 +602,7 @@ def test_each_client_of_an_answer_stage_has_its_own(tmp_path: Path) -> None:
     kept = IncrementalConfig(every_frames=None, share=0.0, drift_limit=None)
     folder = str(tiny_folder(tmp_path / "tiny"))
     answer = AnswerConfig(model=folder, max_tokens=1, encode="incremental", incremental=kept)
-    model = load_answer_model(QWEN, Config(answer=answer))
+    model = load_answer_model(CONFIGURED, Config(answer=answer))
     assert isinstance(model, QwenAnswerModel)
     counts = []
     for one, other in zip(frames(2, epoch=1), frames(2, changed=3, epoch=2, seed=1), strict=True):

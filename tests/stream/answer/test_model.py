@@ -12,7 +12,7 @@ import pytest
 from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound, OptionError
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
-from stream.answer.model import QWEN, QwenAnswerModel, load_answer_model, model_name
+from stream.answer.model import CONFIGURED, QwenAnswerModel, load_answer_model, model_name
 from stream.answer.server import answer_reply
 from stream.config import AllocateConfig, AnswerConfig, Config, WindowConfig
 from stream.errors import ConfigError
@@ -32,7 +32,7 @@ def packet() -> TokenPacket:
 
 def test_a_qwen_model_speaks_as_its_session_does(folder: Path) -> None:
     answer = AnswerConfig(model=str(folder), max_tokens=5, query="what?")
-    model = load_answer_model(QWEN, Config(answer=answer))
+    model = load_answer_model(CONFIGURED, Config(answer=answer))
     assert (model.model_id, model.knows_levels, model.known_world) == ("tiny", False, None)
     embedding = model.embed_query("what?")
     assert embedding.tokens.dtype == np.float32
@@ -45,7 +45,7 @@ def test_a_qwen_model_speaks_as_its_session_does(folder: Path) -> None:
 
 
 def test_a_model_that_is_to_teach_nothing_sends_nothing(folder: Path) -> None:
-    model = load_answer_model(QWEN, Config(answer=AnswerConfig(model=str(folder), max_tokens=2, feedback=False)))
+    model = load_answer_model(CONFIGURED, Config(answer=AnswerConfig(model=str(folder), max_tokens=2, feedback=False)))
     list(model.answer(packet(), "what?", lambda: False))
     assert model.last_stats.feedback is None
     message, arrays = answer_reply(0, "what?", "", model.last_stats)
@@ -84,7 +84,7 @@ def at(second: int, epoch: int = 1) -> TokenPacket:
 def watching(folder: Path, **window: Any) -> QwenAnswerModel:
     """An answer model whose answers speak of several frames."""
     answer = AnswerConfig(model=str(folder), max_tokens=3, window=WindowConfig(**window))
-    model = load_answer_model(QWEN, Config(answer=answer))
+    model = load_answer_model(CONFIGURED, Config(answer=answer))
     assert isinstance(model, QwenAnswerModel)
     return model
 
@@ -162,14 +162,14 @@ def test_a_question_too_long_beside_the_window_is_refused(folder: Path) -> None:
 def test_a_window_out_of_range_is_refused_before_the_model_is_loaded() -> None:
     answer = AnswerConfig(model="/nowhere", window=WindowConfig(frames=4, kept=2))
     with pytest.raises(OptionError, match="keep as many or more, got 2"):
-        load_answer_model(QWEN, Config(answer=answer))
+        load_answer_model(CONFIGURED, Config(answer=answer))
 
 
 def test_the_window_is_checked_for_the_largest_frames_that_the_budget_gives(folder: Path) -> None:
     answer = AnswerConfig(model=str(folder), window=WindowConfig(frames=4))
     for budget, most in ((50, 50), ("adaptive", "adaptive"), ("auto", "auto"), ("27%", "27%")):
         allocate = AllocateConfig.model_validate({"budget": budget})
-        model = load_answer_model(QWEN, Config(answer=answer, allocate=allocate))
+        model = load_answer_model(CONFIGURED, Config(answer=answer, allocate=allocate))
         assert isinstance(model, QwenAnswerModel)
         assert model._options is not None
         assert model._options.budget == most

@@ -113,6 +113,12 @@ class TestSoftware:
         monkeypatch.setattr(system, "find_spec", lambda name: None)
         assert system.plots().remedy == "pip install matplotlib"
 
+    def test_servers_with_an_api(self) -> None:
+        assert system.api_servers().found.startswith("httpx2 ")
+        check = system.api_servers(["httpx2"])
+        assert (check.state, check.found) == ("absent", "no httpx2, so no --api")
+        assert check.remedy == "pip install 'arr-coc-stream[api]'"
+
     def test_the_web_page(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert system.web_page().found.startswith("starlette ")
         monkeypatch.setattr(system, "missing_libraries", lambda: ["uvicorn"])

@@ -337,7 +337,7 @@ def test_the_recorded_model_is_opened_wherever_it_is_and_no_other(tmp_path: Path
 def test_a_model_of_the_hub_is_compared_once_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     provenance = msgspec.structs.replace(PROVENANCE, model="owner/model")
     found = iter(["unknown", "7 files", "unknown", "8 files"])
-    monkeypatch.setattr("stream.runtime.replay.model_fingerprint", lambda name: next(found))
+    monkeypatch.setattr("stream.runtime.replay.weights_of", lambda name: next(found))
     config = Config(answer=AnswerConfig(model="owner/model"))
     assert isinstance(open_recorded(provenance, config, MODEL_LOADER), FakeAnswerModel)
     with pytest.raises(RecordingError, match="8 files here"):

@@ -1,0 +1,1 @@
+"""Answers from a server with an OpenAI-compatible API (docs/servers.md)."""

@@ -1,0 +1,87 @@
+"""Address and key of an OpenAI-compatible server, checked before anything is opened."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from urllib.parse import SplitResult, urlsplit
+
+from stream.config import Config, is_local
+from stream.errors import ConfigError
+
+LIBRARIES = ("httpx2",)
+"""Libraries of the extra `api`."""
+
+CHAT = "/chat/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiAddress:
+    """Base address of a server without a slash at its end, and the key that it wants; None for none.
+
+    `local`: it is this machine.
+    """
+
+    base: str
+    local: bool
+    key: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, config: Config) -> ApiAddress:
+        """Return the address that `answer.api.url` gives, with the key that the environment holds.
+
+        Raises ConfigError where it is no such address, or the key could be read on its way.
+        """
+        api, given = config.answer.api, config.answer.api.url or ""
+        parts = _split(given)
+        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"{_shown(given)!r} is no address of a server; write http://HOST:PORT/v1")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise ConfigError(
+                f"--api takes an address without user, password or parameters; put the key into the environment "
+                f"variable {api.key_env}"
+            )
+        path = parts.path.rstrip("/").removesuffix(CHAT) or "/v1"
+        local = is_local(f"tcp://{parts.netloc}" if parts.port else f"tcp://{parts.netloc}:80")
+        key = os.environ.get(api.key_env, "").strip() or None
+        if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
+            raise ConfigError(f"{api.key_env} holds no key: a key is one word of ASCII characters")
+        if key is not None and parts.scheme == "http" and not local and not config.network.plain_tcp:
+            raise ConfigError(
+                f"the key of {api.key_env} could be read on its way to {parts.hostname}; use https, or allow it with "
+                "--plain-tcp"
+            )
+        return cls(f"{parts.scheme}://{parts.netloc}{path}", local, key)
+
+
+def _split(text: str) -> SplitResult | None:
+    """Return the parts of an address; None where it is none."""
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts
+
+
+def _shown(text: str) -> str:
+    """Return an address without what stands before its host, which may be a password."""
+    scheme, separator, rest = text.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
+def missing_libraries() -> list[str]:
+    """Return the libraries of the extra `api` that are not installed."""
+    return [name for name in LIBRARIES if find_spec(name) is None]
+
+
+def served_name(config: Config) -> str:
+    """Return the name of a model behind an API, for people.
+
+    Raises ConfigError where it cannot be asked: a library is missing, or the address or the key is no good.
+    """
+    if missing := missing_libraries():
+        raise ConfigError(f"--api needs {', '.join(missing)}; pip install 'arr-coc-stream[api]'")
+    address = ApiAddress.of(config)
+    return f"{config.answer.model or 'the model'} at {address.base}"

@@ -1,0 +1,356 @@
+"""Connection to an OpenAI-compatible server: streamed chat completions, and its errors as advice.
+
+The events are those of https://platform.openai.com/docs/api-reference/chat-streaming (server-sent events, each a JSON
+object, at last `[DONE]`). All that comes in is held to limits: whoever serves the API may be anybody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+
+from arr_coc.errors import ArrCocError, ModelError
+from stream.answer.api.address import CHAT, ApiAddress
+from stream.errors import AnswerLost, ConfigError, ConnectionRefused, StreamError
+
+WAIT_S = 0.05
+"""Longest wait for a piece before it is checked whether it is still wanted."""
+
+LINE_BYTES_MAX = 1 << 20
+"""Longest event, and longest reply that is read as a whole."""
+
+SAID_CHARS_MAX = 300
+"""Of what a server says about an error, so much is shown."""
+
+PIECES_WAITING_MAX = 64
+
+BACK_OFF_S, BACK_OFF_MAX_S = 0.5, 30.0
+"""Pause after a loss, which doubles with each further one."""
+
+RETRY_AFTER_MAX_S = 120.0
+"""Longest pause that a server may ask for."""
+
+KEY_REFUSED = (401, 403)
+LOST_STATUSES = (408, 409, 425, 429)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiLimits:
+    """Time limits in seconds: for a connection, the first piece of a reply, each next piece, and the whole reply."""
+
+    connect_s: float
+    first_s: float
+    next_s: float
+    whole_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPiece:
+    """Piece of a reply. `likely`: tokens that could stand in place of its first one, with log-probabilities.
+
+    `prompt_tokens` and `text_tokens` as the server counts them; `model` is its name of itself.
+    """
+
+    text: str = ""
+    likely: tuple[tuple[str, float], ...] = ()
+    model: str = ""
+    prompt_tokens: int | None = None
+    text_tokens: int | None = None
+
+
+class ApiConnection:
+    """Connections to one server, for any thread."""
+
+    def __init__(self, address: ApiAddress, limits: ApiLimits) -> None:
+        self.address = address
+        self.limits = limits
+        self._losses = 0
+        headers = {} if address.key is None else {"Authorization": f"Bearer {address.key}"}
+        longest_s = max(limits.first_s, limits.next_s)
+        timeout = httpx2.Timeout(longest_s, connect=limits.connect_s)
+        self._client = httpx2.Client(headers=headers, timeout=timeout, trust_env=not address.local)
+        self.close = weakref.finalize(self, self._client.close)
+        """Closes the connections, at the latest when nobody holds this any more."""
+
+    def models(self) -> list[str]:
+        """Return the names of the models that the server lists; none where it lists none.
+
+        Raises ConnectionRefused where nobody is there, ConfigError where it is no such server, or refuses the key.
+        """
+        try:
+            response = self._client.get(f"{self.address.base}/models")
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise ConnectionRefused(
+                f"no server at {self.address.base} ({_reason(error)}); start it, or correct the address after --api"
+            ) from None
+        if response.status_code in KEY_REFUSED or _is_page(response):
+            raise self._refusal(response, response.text)
+        with contextlib.suppress(ValueError):
+            listed = response.json() if response.is_success else None
+            if isinstance(listed, dict) and isinstance(listed.get("data"), list):
+                names = [entry.get("id") for entry in listed["data"] if isinstance(entry, dict)]
+                return [name[:SAID_CHARS_MAX] for name in names if isinstance(name, str)]
+        return []
+
+    def stream(self, body: dict[str, Any]) -> ChatStream:
+        """Send a chat completion; its pieces are taken from what is returned."""
+        return ChatStream(self, {**body, "stream": True, "stream_options": {"include_usage": True}})
+
+    def receive(self, body: dict[str, Any]) -> Iterator[ChatPiece]:
+        """Yield the pieces of a streamed reply, as they come; for the thread that waits.
+
+        Raises AnswerLost where the next request may succeed, and ModelError or ConfigError where the user must act.
+        """
+        try:
+            with self._client.stream("POST", f"{self.address.base}{CHAT}", json=body) as response:
+                if not response.is_success or _is_page(response):
+                    raise self._refusal(response, _start_of(response))
+                if "json" in response.headers.get("content-type", ""):
+                    yield _whole_reply(_start_of(response))
+                    return
+                yield from self._pieces(response)
+        except httpx2.InvalidURL as error:
+            raise ConfigError(f"{self.address.base} is no address: {error}") from None
+        except httpx2.HTTPError as error:
+            raise self.lost(_reason(error)) from None
+
+    def _pieces(self, response: httpx2.Response) -> Iterator[ChatPiece]:
+        finished = False
+        for data in _events(response.iter_bytes()):
+            if data == "[DONE]":
+                return
+            event = _json(data)
+            if (error := event.get("error")) is not None:
+                raise self.lost(f"the server reports: {self._said(_message(error) or data)}")
+            piece, ended = _piece(event)
+            finished = finished or ended
+            yield piece
+        if not finished:
+            raise self.lost("the reply broke off")
+
+    def lost(self, reason: str, wait_s: float | None = None) -> AnswerLost:
+        """Return the error of one answer that could not be had; the pause grows with each in a row."""
+        self._losses += 1
+        backed_off_s = min(BACK_OFF_MAX_S, BACK_OFF_S * 2 ** min(self._losses - 1, 10))
+        return AnswerLost(f"{self.address.base}: {reason}", wait_s=backed_off_s if wait_s is None else wait_s)
+
+    def succeeded(self) -> None:
+        """Note that a reply came to its end."""
+        self._losses = 0
+
+    def _refusal(self, response: httpx2.Response, text: str) -> ArrCocError | StreamError:
+        """Return the error that a response tells of."""
+        status, base = response.status_code, self.address.base
+        if status in LOST_STATUSES or status >= 500:
+            return self.lost(f"{status} {self._said(_message_in(text) or response.reason_phrase)}", _pause_s(response))
+        if _is_page(response):
+            return ConfigError(
+                f"{base} answers with a web page, not as an OpenAI-compatible server; such an address usually ends in "
+                "/v1, so correct the one after --api"
+            )
+        if status in KEY_REFUSED:
+            given = "refuses the key" if self.address.key is not None else "wants a key"
+            return ConfigError(f"{base} {given} ({status}); put the right one into the key's environment variable")
+        said = self._said(_message_in(text) or response.reason_phrase)
+        if status == 404 and "model" not in said.lower():
+            return ConfigError(f"{base} has no chat completions ({status} {said}); correct the address after --api")
+        if status == 404:
+            return ModelError(f"{base} lacks the model: {said}", "name one that it serves with -m")
+        if 300 <= status < 400:
+            return ConfigError(f"{base} has moved ({status}); give --api the address that it redirects to")
+        return ModelError(
+            f"{base} refuses the request ({status} {said})", "name a vision-language model with -m, or a smaller budget"
+        )
+
+    def _said(self, text: str) -> str:
+        """Return what a server says in one short line; servers have been seen to repeat the key."""
+        line = " ".join(text.split())
+        if self.address.key is not None:
+            line = line.replace(self.address.key, "…")
+        return line if len(line) <= SAID_CHARS_MAX else f"{line[: SAID_CHARS_MAX - 1]}…"
+
+
+class ChatStream:
+    """Reply that a thread of its own receives, so that nobody else waits for a server that hangs."""
+
+    def __init__(self, connection: ApiConnection, body: dict[str, Any]) -> None:
+        self._connection = connection
+        self._received: queue.Queue[ChatPiece | Exception | None] = queue.Queue(PIECES_WAITING_MAX)
+        self._unwanted = threading.Event()
+        self._began_s = self._heard_s = time.monotonic()
+        self._heard_text = self.ended = False
+        threading.Thread(target=self._receive, args=(body,), name="api", daemon=True).start()
+
+    def take(self) -> ChatPiece | None:
+        """Return the next piece; None where none has come for a moment, or the reply has `ended`.
+
+        Raises what `ApiConnection.receive` raises, and AnswerLost where a time limit has passed.
+        """
+        try:
+            received = self._received.get(timeout=WAIT_S)
+        except queue.Empty:
+            self._check_limits()
+            return None
+        if isinstance(received, Exception):
+            raise received
+        if received is None:
+            self.ended = True
+            self._connection.succeeded()
+            return None
+        self._heard_s = time.monotonic()
+        self._heard_text = self._heard_text or bool(received.text)
+        self._check_limits()
+        return received
+
+    def cancel(self) -> None:
+        """Stop the reply: the connection is closed with the next piece, or when its time limit has passed."""
+        self._unwanted.set()
+
+    def _check_limits(self) -> None:
+        now_s, limits = time.monotonic(), self._connection.limits
+        if now_s - self._began_s > limits.whole_s:
+            raise self._connection.lost(f"no end of the answer within {limits.whole_s:g} s")
+        limit_s = limits.next_s if self._heard_text else limits.first_s
+        if now_s - self._heard_s > limit_s:
+            raise self._connection.lost(f"no {'more ' if self._heard_text else ''}text within {limit_s:g} s")
+
+    def _receive(self, body: dict[str, Any]) -> None:
+        try:
+            for piece in self._connection.receive(body):
+                if not self._put(piece):
+                    return
+            self._put(None)
+        except Exception as error:
+            self._put(error)
+
+    def _put(self, received: ChatPiece | Exception | None) -> bool:
+        """Leave what was received; returns whether it is still wanted."""
+        while not self._unwanted.is_set():
+            try:
+                self._received.put(received, timeout=WAIT_S)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+
+def _events(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Yield the data of server-sent events, one line each. Raises HTTPError for a line that is too long."""
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > LINE_BYTES_MAX:
+            raise httpx2.RemoteProtocolError("an event is longer than any answer")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[len(b"data:") :].decode("utf-8", "replace").strip()
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        event = json.loads(text)
+    except (ValueError, RecursionError):
+        event = None
+    if not isinstance(event, dict):
+        raise httpx2.RemoteProtocolError("the reply holds something that is no JSON object")
+    return event
+
+
+def _piece(event: dict[str, Any]) -> tuple[ChatPiece, bool]:
+    """Return the piece that an event holds, and whether it ends the text. Fields that are not as expected count as
+    absent."""
+    choice = _first(event.get("choices"))
+    said = choice.get("delta") or choice.get("message")
+    text = said.get("content") if isinstance(said, dict) else None
+    usage, model = _dict(event.get("usage")), event.get("model")
+    piece = ChatPiece(
+        text=text if isinstance(text, str) else "",
+        likely=tuple(_likely(_first(_dict(choice.get("logprobs")).get("content")))),
+        model=model[:SAID_CHARS_MAX] if isinstance(model, str) else "",
+        prompt_tokens=_count(usage.get("prompt_tokens")),
+        text_tokens=_count(usage.get("completion_tokens")),
+    )
+    return piece, choice.get("finish_reason") is not None
+
+
+def _likely(token: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    listed = token.get("top_logprobs")
+    for entry in listed if isinstance(listed, list) and listed else [token]:
+        name, chance = _dict(entry).get("token"), _dict(entry).get("logprob")
+        if isinstance(name, str) and isinstance(chance, int | float) and chance <= 0:
+            yield name, float(chance)
+
+
+def _whole_reply(text: str) -> ChatPiece:
+    """Return the piece that is all of a reply that was not streamed."""
+    return _piece(_json(text))[0]
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _first(values: object) -> dict[str, Any]:
+    return _dict(values[0]) if isinstance(values, list) and values else {}
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and 0 <= value < 1 << 40 else None
+
+
+def _start_of(response: httpx2.Response) -> str:
+    """Return the beginning of a response's text, and read no more of it."""
+    data = b""
+    for chunk in response.iter_bytes():
+        data += chunk
+        if len(data) > LINE_BYTES_MAX:
+            break
+    return data[:LINE_BYTES_MAX].decode("utf-8", "replace")
+
+
+def _message_in(text: str) -> str:
+    """Return the message in the body of an error; "" where there is none."""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        return ""
+    body = _dict(body)
+    return _message(body.get("error")) or _message(body) or _message(body.get("detail"))
+
+
+def _message(error: object) -> str:
+    said = error if isinstance(error, str) else _dict(error).get("message")
+    return said if isinstance(said, str) else ""
+
+
+def _is_page(response: httpx2.Response) -> bool:
+    return "html" in str(response.headers.get("content-type", ""))
+
+
+def _pause_s(response: httpx2.Response) -> float | None:
+    """Return how long the server wants not to be asked; None where it does not say."""
+    try:
+        wanted_s = float(response.headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return min(wanted_s, RETRY_AFTER_MAX_S) if wanted_s >= 0 else None
+
+
+def _reason(error: Exception) -> str:
+    """Return an error of the library in words."""
+    if isinstance(error, httpx2.ConnectTimeout):
+        return "no connection in time"
+    if isinstance(error, httpx2.TimeoutException):
+        return "no reply in time"
+    if isinstance(error, httpx2.ConnectError):
+        return f"cannot be reached: {error}"
+    return str(error) or type(error).__name__

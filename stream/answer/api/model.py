@@ -1,0 +1,290 @@
+"""Answer model behind an OpenAI-compatible API: one request with JPEG pictures for each answer."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from arr_coc.errors import ModelError
+from arr_coc.types import FramePacket, FrameStamp, QueryEmbedding, TokenPacket
+from stream.answer.api.address import ApiAddress
+from stream.answer.api.connection import ApiConnection, ApiLimits, ChatPiece
+from stream.answer.api.pictures import ApiPictures, pictures_of
+from stream.answer.model import AnswerStats, GlanceStats, Packet
+from stream.config import Config
+
+LIKELY_TOKENS = 20
+"""Tokens of which the probability is asked for: the most that servers give."""
+
+YES_NO_TOKENS = 3
+"""Tokens of an answer that is yes or no, with what a model may write before it."""
+
+CHARS_A_TOKEN_MAX = 32
+"""An answer with more characters for each token that was allowed comes from a server that ignores the limit."""
+
+TEXT_TOKENS_EXTRA = 64
+"""Tokens of a chat template around question and pictures, generously."""
+
+MODELS_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SeenFrame:
+    """Frame that was answered about, and its pictures."""
+
+    stamp: FrameStamp
+    pictures: ApiPictures
+
+
+@dataclass(slots=True)
+class _Reply:
+    """Reply to one request, as far as it has come."""
+
+    text: str = ""
+    pieces: int = 0
+    first_s: float | None = None
+    likely: tuple[tuple[str, float], ...] = ()
+    prompt_tokens: int | None = None
+    text_tokens: int | None = None
+    model: str = ""
+
+
+class ApiAnswerModel:
+    """Model that a server answers for, with a window of frames for each client.
+
+    It knows no regions and tells nothing of its attention: relevance comes from the picture alone.
+    """
+
+    knows_levels = False
+    knows_wide = False
+    known_world: str | None = None
+    allocator = b""
+    can_glance = False
+    attention_readable = False
+    takes_device_pixels = False
+
+    def __init__(self, config: Config, connection: ApiConnection, name: str) -> None:
+        self._answer = config.answer
+        self._connection = connection
+        self._client = b""
+        self._windows: dict[bytes, deque[SeenFrame]] = {}
+        self._told: set[str] = set()
+        self._asks_likely = True
+        self._stats: AnswerStats | None = None
+        self.model_id = name
+
+    def select_client(self, client: bytes) -> None:
+        self._client = client
+
+    def drop_client(self, client: bytes) -> None:
+        self._windows.pop(client, None)
+
+    def embed_query(self, query: str) -> QueryEmbedding:
+        """Return an embedding that says nothing: the server gives none."""
+        return QueryEmbedding(query, np.zeros((1, 1), np.float32), self.model_id)
+
+    def check_standing_query(self, query: str) -> tuple[str, ...]:
+        """Return no words: a server's model is general."""
+        return ()
+
+    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
+        """Raises ModelError: no server tells where its model looks."""
+        raise ModelError(f"{self.model_id} cannot glance: a server does not tell where its model looks")
+
+    def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
+        """Return the probability of yes, and of yes or no at all; by the word where the server tells no probabilities.
+
+        Raises AnswerLost, ModelError and ConfigError as `answer` does.
+        """
+        began_s = time.monotonic()
+        shown = [*self._window(packet.stamp), self._see(packet)]
+        seen_s = time.monotonic()
+        body = self._body(shown, " ".join(filter(None, (query, self._answer.api.yes_no))), YES_NO_TOKENS)
+        reply = self._yes_no_reply(body)
+        self._stats = self._stats_of(shown, reply, (began_s, seen_s), body)
+        return yes_no_of(reply.text, reply.likely)
+
+    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        """Yield the pieces of the answer as the server sends them.
+
+        Raises AnswerLost where this answer could not be had, ModelError and ConfigError where none ever will.
+        """
+        began_s = time.monotonic()
+        client, frame = self._client, self._see(packet)
+        shown = [*self._window(packet.stamp), frame]
+        seen_s = time.monotonic()
+        body, reply = self._body(shown, query, self._answer.max_tokens), _Reply()
+        for piece in self._pieces(body, should_stop):
+            self._take(reply, piece)
+            if piece.text:
+                yield piece.text
+        self._stats = self._stats_of(shown, reply, (began_s, seen_s), body)
+        if (most := self._answer.window.frames) > 1:
+            self._windows.setdefault(client, deque(maxlen=most - 1)).append(frame)
+
+    @property
+    def last_stats(self) -> AnswerStats:
+        assert self._stats is not None
+        return self._stats
+
+    def _see(self, packet: Packet) -> SeenFrame:
+        assert isinstance(packet, FramePacket)
+        api = self._answer.api
+        return SeenFrame(packet.stamp, pictures_of(packet, api.picture, api.quality))
+
+    def _window(self, stamp: FrameStamp) -> list[SeenFrame]:
+        """Return the client's earlier frames, without those that a cut has made past."""
+        kept = self._windows.get(self._client, deque())
+        keeps = self._answer.window.on_cut == "keep"
+        return [frame for frame in kept if frame.stamp != stamp and (keeps or frame.stamp.epoch == stamp.epoch)]
+
+    def _body(self, shown: list[SeenFrame], question: str, max_tokens: int) -> dict[str, Any]:
+        content: list[dict[str, Any]] = []
+        for frame in shown:
+            if len(shown) > 1:
+                content.append({"type": "text", "text": f"<{frame.stamp.media_ns / 1e9:.1f} seconds>"})
+            content += frame.pictures.content()
+        explanation = shown[-1].pictures.explanation
+        content.append({"type": "text", "text": f"{explanation}\n{question}" if explanation else question})
+        answer = self._answer
+        body: dict[str, Any] = {
+            "model": self.model_id,
+            "messages": [{"role": "user", "content": content}],
+            "max_tokens": max_tokens,
+            "temperature": answer.temperature,
+        }
+        if answer.temperature > 0:
+            body |= {"seed": answer.seed} | ({"top_p": answer.top_p} if answer.top_p < 1 else {})
+        return body
+
+    def _pieces(self, body: dict[str, Any], should_stop: Callable[[], bool]) -> Iterator[ChatPiece]:
+        stream = self._connection.stream(body)
+        chars, chars_max = 0, body["max_tokens"] * CHARS_A_TOKEN_MAX
+        try:
+            while not stream.ended and not should_stop():
+                piece = stream.take()
+                if piece is None:
+                    continue
+                chars += len(piece.text)
+                if chars > chars_max:
+                    raise self._connection.lost(
+                        f"an answer without an end: more than {chars_max} characters for {body['max_tokens']} tokens"
+                    )
+                yield piece
+        finally:
+            stream.cancel()
+
+    def _yes_no_reply(self, body: dict[str, Any]) -> _Reply:
+        """Return the reply to a yes/no question, with probabilities where the server tells them."""
+        if not self._asks_likely:
+            return self._whole(body)
+        try:
+            return self._whole({**body, "logprobs": True, "top_logprobs": LIKELY_TOKENS})
+        except ModelError as error:
+            if "logprob" not in str(error):
+                raise
+            self._asks_likely = False
+            return self._whole(body)
+
+    def _whole(self, body: dict[str, Any]) -> _Reply:
+        reply = _Reply()
+        for piece in self._pieces(body, lambda: False):
+            self._take(reply, piece)
+        return reply
+
+    def _take(self, reply: _Reply, piece: ChatPiece) -> None:
+        if piece.text:
+            reply.first_s = reply.first_s or time.monotonic()
+            reply.pieces += 1
+        if not reply.text.strip():
+            reply.likely = piece.likely if piece.text.strip() else reply.likely
+        reply.text += piece.text
+        reply.model = piece.model or reply.model
+        reply.prompt_tokens = reply.prompt_tokens if piece.prompt_tokens is None else piece.prompt_tokens
+        reply.text_tokens = reply.text_tokens if piece.text_tokens is None else piece.text_tokens
+
+    def _stats_of(
+        self, shown: list[SeenFrame], reply: _Reply, times_s: tuple[float, float], body: dict[str, Any]
+    ) -> AnswerStats:
+        began_s, seen_s = times_s
+        now_s = time.monotonic()
+        first_s = reply.first_s or now_s
+        tokens = sum(frame.pictures.tokens for frame in shown)
+        return AnswerStats(
+            tokens_used=tokens,
+            text_tokens=reply.pieces if reply.text_tokens is None else reply.text_tokens,
+            encode_ms=(seen_s - began_s) * 1e3,
+            prefill_ms=(first_s - seen_s) * 1e3,
+            decode_ms=(now_s - first_s) * 1e3,
+            feedback=None,
+            frames=len(shown),
+            oldest_frame_ns=min(frame.stamp.media_ns for frame in shown),
+            kept_bytes=sum(len(jpeg) for frame in shown[:-1] for jpeg in frame.pictures.jpegs),
+            notice=self._notice(reply, tokens, body),
+        )
+
+    def _notice(self, reply: _Reply, tokens: int, body: dict[str, Any]) -> str:
+        """Return what the user should know about this reply, each thing once."""
+        notices = []
+        texts = [part["text"] for part in body["messages"][0]["content"] if part["type"] == "text"]
+        words = sum(map(len, texts)) // 2 + TEXT_TOKENS_EXTRA + 2 * len(body["messages"][0]["content"])
+        if reply.prompt_tokens is not None and reply.prompt_tokens - words > tokens and self._is_new("usage"):
+            notices.append(
+                f"the server counts {reply.prompt_tokens} tokens for a question with pictures of {tokens}: it enlarges "
+                "small pictures, or its tokens are smaller than 32 pixels"
+            )
+        if body["max_tokens"] == YES_NO_TOKENS and not reply.likely and self._is_new("likely"):
+            notices.append("the server tells no log-probabilities: yes and no are taken by the word")
+        same = reply.model.startswith(self.model_id) or self.model_id.startswith(reply.model)
+        if not same and self._is_new("model"):
+            notices.append(f"asked for {self.model_id}, the server answers as {reply.model}")
+        return "; ".join(notices)
+
+    def _is_new(self, what: str) -> bool:
+        new = what not in self._told
+        self._told.add(what)
+        return new
+
+
+def yes_no_of(text: str, likely: tuple[tuple[str, float], ...]) -> tuple[float, float]:
+    """Return the probability of yes, given yes or no, and of yes or no at all.
+
+    `likely`: tokens that may begin the answer, with log-probabilities; without them the first word of `text` decides.
+    """
+    yes = sum(math.exp(chance) for token, chance in likely if _word(token) == "yes")
+    no = sum(math.exp(chance) for token, chance in likely if _word(token) == "no")
+    if not likely:
+        first = _word(text.split()[0]) if text.split() else ""
+        yes, no = float(first == "yes"), float(first == "no")
+    mass = yes + no
+    return (yes / mass if mass > 0 else 0.5), min(1.0, mass)
+
+
+def _word(token: str) -> str:
+    return token.strip(" \n\t.,!:;*\"'`▁Ġ").casefold()
+
+
+def load_api_model(config: Config) -> ApiAnswerModel:
+    """Return the model that `answer.api.url` serves under the name `answer.model`, or the only one that it lists.
+
+    Raises ConnectionRefused, ConfigError or ModelError where it cannot be asked.
+    """
+    api = config.answer.api
+    limits = ApiLimits(api.connect_s, api.first_s, api.next_s, config.pipeline.timeout_s)
+    connection = ApiConnection(ApiAddress.of(config), limits)
+    try:
+        listed = connection.models()
+        name = config.answer.model
+        if name is None and len(listed) != 1:
+            known = ", ".join(listed[:MODELS_NAMED]) if listed else "it lists none"
+            raise ModelError(f"{connection.address.base} has no single model ({known})", "name one with -m")
+    except BaseException:
+        connection.close()
+        raise
+    return ApiAnswerModel(config, connection, name or listed[0])

@@ -1,0 +1,87 @@
+"""Pictures of a frame for a model that takes pictures only: the whole view, a composite, or parts as pictures."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.errors import ModelError
+from arr_coc.ops.texturevlm.composite_layout import CompositeLayout, cut_out, draw, layout_of, whole_layout
+from arr_coc.types import FramePacket, TileGrid
+
+PictureKind = Literal["scaled", "composite", "parts"]
+
+COMPOSITE = (
+    "The largest part of the picture is the whole view. The framed parts beside it show the places that are framed in "
+    "the same colour, enlarged."
+)
+"""Sentence that explains a composite to the model."""
+
+WHOLE, PART = "The whole view:", "A part of it, enlarged:"
+"""Texts before the pictures of `parts`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiPictures:
+    """Pictures of one frame as JPEG, with a text before each where there are several; `tokens` tiles in all.
+
+    `explanation` goes before the question, where the pictures need one.
+    """
+
+    jpegs: tuple[bytes, ...]
+    captions: tuple[str, ...]
+    tokens: int
+    explanation: str = ""
+
+    def content(self) -> list[dict[str, Any]]:
+        """Return them as parts of a chat message."""
+        parts: list[dict[str, Any]] = []
+        for caption, jpeg in zip(self.captions, self.jpegs, strict=True):
+            if caption:
+                parts.append({"type": "text", "text": caption})
+            url = f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}"
+            parts.append({"type": "image_url", "image_url": {"url": url}})
+        return parts
+
+
+def pictures_of(packet: FramePacket, kind: PictureKind, quality: int) -> ApiPictures:
+    """Return the pictures of a frame, in as many tiles of 32×32 pixels as tokens were chosen for it.
+
+    `quality` is that of JPEG, 1 to 100. Raises ModelError for a picture that JPEG cannot hold.
+    """
+    grid, tokens = packet.grid, max(1, len(packet.regions))
+    frame = packet.image[: grid.height_px, : grid.width_px]
+    size = (grid.height_px, grid.width_px)
+    layout = whole_layout(size, tokens) if kind == "scaled" else layout_of(size, packet.relevance, tokens)
+    if len(layout.placements) == 1:
+        shown = [cut_out(frame, layout.placements[0])]
+    elif kind == "parts":
+        shown = [cut_out(frame, placement) for placement in layout.placements]
+    else:
+        shown = [draw(frame, layout)]
+    return ApiPictures(
+        jpegs=tuple(_jpeg(picture, quality) for picture in shown),
+        captions=_captions(len(shown)),
+        tokens=sum(TileGrid.of(*picture.shape[:2]).tiles for picture in shown),
+        explanation=COMPOSITE if kind == "composite" and _has_parts(layout) else "",
+    )
+
+
+def _has_parts(layout: CompositeLayout) -> bool:
+    return len(layout.placements) > 1
+
+
+def _captions(count: int) -> tuple[str, ...]:
+    return ("",) if count == 1 else (WHOLE, *[PART] * (count - 1))
+
+
+def _jpeg(picture: npt.NDArray[np.uint8], quality: int) -> bytes:
+    done, data = cv2.imencode(".jpg", np.ascontiguousarray(picture[..., ::-1]), [cv2.IMWRITE_JPEG_QUALITY, quality])
+    if not done:
+        raise ModelError(f"a picture of {picture.shape[1]}x{picture.shape[0]} cannot be sent", "give a smaller budget")
+    return bytes(data)

@@ -1,0 +1,219 @@
+"""Model behind an API: what it is asked, and what becomes of its replies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arr_coc.errors import ModelError
+from arr_coc.types import FramePacket, FrameStamp, TileGrid
+from stream.answer.api.model import ApiAnswerModel, load_api_model, yes_no_of
+from stream.answer.model import CONFIGURED, load_answer_model
+from stream.config import AnswerConfig, ApiConfig, Config, WindowConfig
+from stream.errors import AnswerLost, ConnectionRefused
+from tests.support import api_server as fake
+from tests.support.api_server import ApiHandler, FakeApiServer, api_server
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def server() -> Iterator[FakeApiServer]:
+    with api_server() as made:
+        yield made
+
+
+def config(server: FakeApiServer, api: dict[str, Any] | None = None, **answer: Any) -> Config:
+    section = ApiConfig(url=server.url, **(api or {}))
+    return Config(answer=AnswerConfig(**{"encode": "picture", "model": fake.MODEL, "api": section, **answer}))
+
+
+def loaded(server: FakeApiServer, api: dict[str, Any] | None = None, **answer: Any) -> ApiAnswerModel:
+    model = load_api_model(config(server, api, **answer))
+    model.select_client(b"one")
+    return model
+
+
+def packet(index: int = 0, epoch: int = 0) -> FramePacket:
+    grid = TileGrid.of(384, 640)
+    stamp = FrameStamp(index, index * 500 * MS, 0, epoch)
+    return FramePacket(
+        stamp, grid, np.zeros((60, 3), np.int32), np.ones(grid.shape, np.float32), np.zeros((384, 640, 3), np.uint8)
+    )
+
+
+def said(model: ApiAnswerModel, index: int = 0, query: str = "what?", epoch: int = 0) -> str:
+    return "".join(model.answer(packet(index, epoch), query, lambda: False))
+
+
+def test_one_answer_is_one_request_with_the_picture_before_the_question(server: FakeApiServer) -> None:
+    model = load_answer_model(CONFIGURED, config(server, max_tokens=20))
+    model.select_client(b"one")
+    assert said(model) == "a red circle"  # type: ignore[arg-type]
+    (body,) = server.bodies
+    assert {key: value for key, value in body.items() if key != "messages"} == {
+        "model": fake.MODEL,
+        "max_tokens": 20,
+        "temperature": 0.0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    (message,) = body["messages"]
+    assert [part["type"] for part in message["content"]] == ["image_url", "text"]
+    assert server.texts() == ["what?"]
+    (picture,) = server.pictures()
+    assert picture.shape == (192, 320, 3)
+    stats = model.last_stats
+    assert (stats.tokens_used, stats.text_tokens, stats.frames, stats.feedback) == (60, 4, 1, None)
+
+
+def test_sampling_is_asked_for_only_with_a_temperature(server: FakeApiServer) -> None:
+    said(loaded(server, temperature=0.5, top_p=0.9, seed=3))
+    body = server.bodies[0]
+    assert (body["temperature"], body["top_p"], body["seed"]) == (0.5, 0.9, 3)
+
+
+def test_the_only_model_of_a_server_needs_no_name(server: FakeApiServer) -> None:
+    assert loaded(server, model=None).model_id == fake.MODEL
+
+
+@pytest.mark.parametrize(("models", "named"), [(["a", "b"], "a, b"), ([], "it lists none")])
+def test_which_of_several_models_must_be_said(server: FakeApiServer, models: list[str], named: str) -> None:
+    server.models = models
+    with pytest.raises(ModelError, match=rf"no single model \({named}\); name one with -m"):
+        loaded(server, model=None)
+
+
+def test_a_server_that_is_not_there_is_no_model(server: FakeApiServer) -> None:
+    server.close()
+    with pytest.raises(ConnectionRefused, match="start it, or correct the address"):
+        loaded(server)
+
+
+def test_yes_and_no_are_read_from_log_probabilities(server: FakeApiServer) -> None:
+    model = loaded(server)
+    yes, mass = model.score_yes_no(packet(), "is it red?")
+    assert yes == pytest.approx(0.948, abs=0.001)
+    assert mass == pytest.approx(0.955, abs=0.001)
+    body = server.bodies[0]
+    assert (body["logprobs"], body["top_logprobs"], body["max_tokens"]) == (True, 20, 3)
+    assert server.texts() == ["is it red? Answer yes or no."]
+    assert model.last_stats.notice == ""
+
+
+def test_without_log_probabilities_the_word_decides_which_is_told_once(server: FakeApiServer) -> None:
+    def say_no(handler: ApiHandler, body: dict[str, Any]) -> None:
+        handler.begin()
+        handler.send(fake.event("No,"))
+        handler.send("[DONE]")
+
+    server.behaviour = say_no
+    model = loaded(server, {"yes_no": ""})
+    assert model.score_yes_no(packet(), "is it red?") == (0.0, 1.0)
+    assert "taken by the word" in model.last_stats.notice
+    assert server.texts() == ["is it red?"]
+    model.score_yes_no(packet(), "is it red?")
+    assert model.last_stats.notice == ""
+
+
+def test_a_server_that_refuses_log_probabilities_is_not_asked_for_them_again(server: FakeApiServer) -> None:
+    def without(handler: ApiHandler, body: dict[str, Any]) -> None:
+        if "logprobs" in body:
+            handler.reply(400, {"error": {"message": "logprobs is not supported"}})
+        else:
+            fake.speak(handler, body)
+
+    server.behaviour = without
+    model = loaded(server)
+    model.score_yes_no(packet(), "is it red?")
+    model.score_yes_no(packet(), "is it red?")
+    assert ["logprobs" in body for body in server.bodies] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "likely", "expected"),
+    [
+        ("Yes, it is", (), (1.0, 1.0)),
+        ("**No**", (), (0.0, 1.0)),
+        ("perhaps", (), (0.5, 0.0)),
+        ("", (), (0.5, 0.0)),
+        ("x", ((" Yes", np.log(0.3)), ("▁yes", np.log(0.3)), ("NO", np.log(0.2))), (0.75, 0.8)),
+    ],
+)
+def test_yes_and_no_in_any_spelling(text: str, likely: Any, expected: tuple[float, float]) -> None:
+    assert yes_no_of(text, likely) == pytest.approx(expected)
+
+
+def test_an_answer_without_an_end_is_lost(server: FakeApiServer) -> None:
+    server.behaviour = fake.speak_for_ever
+    with pytest.raises(AnswerLost, match="an answer without an end: more than 2048 characters for 64 tokens"):
+        said(loaded(server))
+
+
+def test_an_answer_that_is_not_wanted_any_more_ends(server: FakeApiServer) -> None:
+    server.behaviour = fake.stall
+    model, heard = loaded(server), []
+    for piece in model.answer(packet(), "what?", lambda: bool(heard)):
+        heard.append(piece)
+    assert heard == ["a "]
+
+
+def test_what_the_server_counts_beyond_the_budget_is_told_once(server: FakeApiServer) -> None:
+    model = loaded(server)
+    said(model)
+    assert model.last_stats.notice == ""
+
+    def count_much(handler: ApiHandler, body: dict[str, Any]) -> None:
+        usage = {"prompt_tokens": 500, "completion_tokens": 1}
+        handler.reply(200, {"model": "other", "choices": [{"message": {"content": "x"}}], "usage": usage})
+
+    server.behaviour = count_much
+    said(model)
+    assert "counts 500 tokens for a question with pictures of 60" in model.last_stats.notice
+    assert "asked for tiny, the server answers as other" in model.last_stats.notice
+    said(model)
+    assert model.last_stats.notice == ""
+
+
+def test_a_window_shows_the_newest_frames_with_their_times(server: FakeApiServer) -> None:
+    model = loaded(server, window=WindowConfig(frames=2))
+    for index in range(3):
+        said(model, index)
+    assert server.texts(0) == ["what?"]
+    assert server.texts(2) == ["<0.5 seconds>", "<1.0 seconds>", "what?"]
+    assert len(server.pictures(2)) == 2
+    stats = model.last_stats
+    assert (stats.frames, stats.oldest_frame_ns, stats.tokens_used) == (2, 500 * MS, 120)
+    model.score_yes_no(packet(3), "is it?")
+    assert len(server.pictures()) == 2
+
+
+@pytest.mark.parametrize(("on_cut", "frames"), [("empty", 1), ("keep", 2)])
+def test_a_cut_empties_the_window_unless_it_is_kept(server: FakeApiServer, on_cut: str, frames: int) -> None:
+    model = loaded(server, window=WindowConfig(frames=2, on_cut=on_cut))
+    said(model, 0)
+    said(model, 1, epoch=1)
+    assert len(server.pictures()) == frames
+
+
+def test_each_client_has_a_window_of_its_own_until_it_leaves(server: FakeApiServer) -> None:
+    model = loaded(server, window=WindowConfig(frames=2))
+    said(model, 0)
+    model.select_client(b"two")
+    said(model, 1)
+    assert len(server.pictures()) == 1
+    model.select_client(b"one")
+    model.drop_client(b"one")
+    said(model, 2)
+    assert len(server.pictures()) == 1
+
+
+def test_it_knows_nothing_of_where_its_model_looks(server: FakeApiServer) -> None:
+    model = loaded(server)
+    assert model.check_standing_query("is it?") == ()
+    assert not model.embed_query("what?").tokens.any()
+    with pytest.raises(ModelError, match="cannot glance"):
+        model.glance(None, "what?")  # type: ignore[arg-type]

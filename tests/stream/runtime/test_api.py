@@ -1,0 +1,154 @@
+"""Runs whose answers come from a server with an API."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from stream.answer.api.address import ApiAddress
+from stream.config import AnswerConfig, ApiConfig, CaptureConfig, Config, OutputConfig, PipelineConfig
+from stream.errors import ConfigError
+from stream.events import ANSWERS_LOST, Answer, Event, FrameReady, Notice, Started, Summary, VerdictChanged
+from stream.recording.format import Recording
+from stream.recording.identity import answer_provenance, parse_provenance, run_fingerprint
+from stream.runtime.pipeline import Pipeline
+from stream.runtime.replay import Replay, answered_by, open_recorded, replay_config
+from tests.support import api_server as fake
+from tests.support.api_server import ApiHandler, FakeApiServer, api_server
+
+FRAMES = 48
+SECRET = "sk-a-secret"
+
+
+@pytest.fixture
+def server() -> Iterator[FakeApiServer]:
+    with api_server() as made:
+        yield made
+
+
+def config(server: FakeApiServer, *, output: OutputConfig | None = None, **more: Any) -> Config:
+    answer = AnswerConfig(encode="picture", model=fake.MODEL, api=ApiConfig(url=server.url), every_s=0.25)
+    return Config(
+        source="scene:demo",
+        capture=CaptureConfig(max_frames=FRAMES),
+        answer=answer.model_copy(update=more.pop("answer", {})),
+        output=output or OutputConfig(),
+        pipeline=PipelineConfig(**more),
+    )
+
+
+def texts(events: list[Event]) -> list[str]:
+    return [event.text for event in events if isinstance(event, Answer)]
+
+
+def losses(events: list[Event]) -> list[str]:
+    return [event.message for event in events if isinstance(event, Notice) and event.code == ANSWERS_LOST]
+
+
+def fail_every_fifth() -> Any:
+    """Behaviour of a server that loses a fifth of its requests."""
+    counter = itertools.count(1)
+
+    def behave(handler: ApiHandler, body: dict[str, Any]) -> None:
+        if next(counter) % 5:
+            fake.speak(handler, body)
+        else:
+            fake.refuse(503, "busy", Retry_After="0")(handler, body)
+
+    return behave
+
+
+def test_every_answer_is_one_request_from_a_process_without_torch(server: FakeApiServer) -> None:
+    pipeline = Pipeline(config(server))
+    events, mapped, rss = [], "", 0
+    for event in pipeline.run():
+        events.append(event)
+        if isinstance(event, Answer):
+            process = psutil.Process(pipeline.processes()["answers"])
+            rss = max(rss, process.memory_info().rss)
+            mapped = " ".join(found.path for found in process.memory_maps())
+    assert set(texts(events)) == {"a red circle"}
+    assert len(server.bodies) == len(texts(events)) >= 8
+    assert "libtorch" not in mapped
+    assert rss < 150e6
+    assert next(event for event in events if isinstance(event, Started)).model == f"tiny at {server.url}"
+
+
+def test_frames_never_wait_for_a_server_that_hangs(server: FakeApiServer) -> None:
+    server.behaviour = fake.hang
+    events: list[Event] = []
+    for event in Pipeline(config(server, answers="newest")).run():
+        events.append(event)
+        if isinstance(event, FrameReady) and event.frame_index == FRAMES - 1:
+            assert len(server.bodies) == 1
+            server.behaviour = fake.speak
+            server.released.set()
+    assert sum(isinstance(event, FrameReady) for event in events) == FRAMES
+
+
+def test_lost_requests_lose_no_frame_and_each_is_told(server: FakeApiServer) -> None:
+    server.behaviour = fail_every_fifth()
+    events = list(Pipeline(config(server, answers="newest")).run())
+    failed = len(server.bodies) // 5
+    assert sum(isinstance(event, FrameReady) for event in events) == FRAMES
+    assert len(losses(events)) == failed
+    assert len(texts(events)) == len(server.bodies) - failed
+    summary = events[-1]
+    assert isinstance(summary, Summary)
+    assert summary.dropped.get("answer.lost", 0) == failed
+
+
+def test_where_no_answer_is_left_out_lost_requests_are_sent_again(server: FakeApiServer) -> None:
+    whole = texts(list(Pipeline(config(server)).run()))
+    server.bodies.clear()
+    server.behaviour = fail_every_fifth()
+    events = list(Pipeline(config(server)).run())
+    assert texts(events) == whole
+    assert len(losses(events)) == len(server.bodies) - len(whole) > 0
+    assert all(f"{server.url}: 503 busy; asking again" in loss for loss in losses(events))
+
+
+def test_a_request_that_the_server_refuses_ends_the_run_with_advice(server: FakeApiServer) -> None:
+    server.behaviour = fake.show_page
+    with pytest.raises(ConfigError, match="answers with a web page"):
+        list(Pipeline(config(server)).run())
+
+
+def test_a_standing_query_is_answered(server: FakeApiServer) -> None:
+    until = AnswerConfig().until.model_copy(update={"question": "is there a star?", "go_on": True})
+    events = list(Pipeline(config(server, answer={"until": until})).run())
+    assert [event.to for event in events if isinstance(event, VerdictChanged)] == ["yes"]
+
+
+def test_a_recorded_run_can_be_replayed_and_holds_no_key(
+    server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARR_COC_API_KEY", SECRET)
+    folder = tmp_path / "run"
+    events = list(Pipeline(config(server, output=OutputConfig(record=str(folder)))).run())
+    assert server.headers["Authorization"] == f"Bearer {SECRET}"
+    assert SECRET not in "".join(map(repr, events))
+    assert all(SECRET.encode() not in path.read_bytes() for path in folder.iterdir())
+    recording = Recording(str(folder))
+    provenance = answered_by(recording)
+    assert provenance.weights == f"served at {server.url}"
+    replay = Replay(open_recorded(provenance, replay_config(provenance, None, None, None)), provenance)
+    for record in recording.records():
+        list(replay.take(record))
+    summary = replay.summary([])
+    assert (summary.answers, summary.differing) == (len(texts(events)), 0)
+
+
+def test_the_model_is_known_by_its_name_and_its_server() -> None:
+    first = Config(
+        source="scene:demo", answer=AnswerConfig(encode="picture", model="a", api=ApiConfig(url="http://h/v1"))
+    )
+    other = first.model_copy(update={"answer": first.answer.model_copy(update={"model": "b"})})
+    assert run_fingerprint(first) != run_fingerprint(other)
+    assert parse_provenance(answer_provenance(first)).model == "a"
+    assert ApiAddress.of(first).base == "http://h/v1"

@@ -1,0 +1,191 @@
+"""Server with an OpenAI-compatible API, of the standard library alone, that behaves as well or badly as it is told."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import cv2
+import numpy as np
+
+MODEL = "tiny"
+TEXT = ("a ", "red ", "circle")
+LIKELY = {"yes": -0.1, "no": -3.0, "maybe": -4.0}
+
+
+def event(text: str | None = None, **fields: Any) -> dict[str, Any]:
+    """A chunk of a streamed reply."""
+    choice: dict[str, Any] = {"index": 0, "delta": {} if text is None else {"content": text}, "finish_reason": None}
+    return {"object": "chat.completion.chunk", "model": MODEL, "choices": [choice | fields]}
+
+
+class FakeApiServer:
+    """Its `behaviour` is called with the handler and the request's body for each chat completion, and replies.
+
+    `bodies` are the requests so far, `headers` those of the last one; `models` is what it lists. Whoever stalls waits
+    for `released`.
+    """
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: dict[str, str] = {}
+        self.models: list[str] = [MODEL]
+        self.behaviour: Callable[[ApiHandler, dict[str, Any]], None] = speak
+        self.released = threading.Event()
+        self.asked = threading.Semaphore(0)
+        server = ThreadingHTTPServer(("127.0.0.1", 0), ApiHandler)
+        server.daemon_threads = True
+        server.fake = self  # type: ignore[attr-defined]
+        self._server = server
+        self.url = f"http://127.0.0.1:{server.server_port}/v1"
+        self._thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        self._thread.start()
+
+    def close(self) -> None:
+        self.released.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def pictures(self, request: int = -1) -> list[np.ndarray]:
+        """The pictures of a request, uint8 [H, W, 3] BGR."""
+        parts = self.bodies[request]["messages"][-1]["content"]
+        urls = [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
+        jpegs = [base64.b64decode(url.removeprefix("data:image/jpeg;base64,"), validate=True) for url in urls]
+        return [cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR) for jpeg in jpegs]
+
+    def texts(self, request: int = -1) -> list[str]:
+        """The texts of a request, in order."""
+        parts = self.bodies[request]["messages"][-1]["content"]
+        return [part["text"] for part in parts if part["type"] == "text"]
+
+
+class ApiHandler(BaseHTTPRequestHandler):
+    """One request."""
+
+    protocol_version = "HTTP/1.1"
+    fake: FakeApiServer
+
+    def log_message(self, format: str, *args: object) -> None:
+        """It says nothing."""
+
+    def do_GET(self) -> None:
+        fake = self.server.fake  # type: ignore[attr-defined]
+        fake.headers = dict(self.headers)
+        if self.path != "/v1/models":
+            self.reply(404, {"error": {"message": "no such path"}})
+            return
+        self.reply(200, {"object": "list", "data": [{"id": name} for name in fake.models]})
+
+    def do_POST(self) -> None:
+        self.fake = self.server.fake  # type: ignore[attr-defined]
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.fake.headers = dict(self.headers)
+        self.fake.bodies.append(body)
+        self.fake.asked.release()
+        try:
+            self.fake.behaviour(self, body)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    def reply(self, status: int, body: object, kind: str = "application/json", **headers: str) -> None:
+        data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def begin(self) -> None:
+        """Begin a stream, which ends with the connection."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+
+    def send(self, data: object) -> None:
+        text = data if isinstance(data, str) else json.dumps(data)
+        self.wfile.write(f"data: {text}\n\n".encode())
+        self.wfile.flush()
+
+
+def speak(handler: ApiHandler, body: dict[str, Any]) -> None:
+    """Stream an answer; to a question with log-probabilities, yes."""
+    handler.begin()
+    handler.wfile.write(b": a comment\n\n")
+    if body.get("logprobs"):
+        top = [{"token": token, "logprob": chance} for token, chance in LIKELY.items()]
+        handler.send(event("yes", logprobs={"content": [{"token": "yes", "logprob": -0.1, "top_logprobs": top}]}))
+    else:
+        for text in TEXT:
+            handler.send(event(text))
+    handler.send(event(finish_reason="stop"))
+    handler.send({"model": MODEL, "choices": [], "usage": {"prompt_tokens": 90, "completion_tokens": 4}})
+    handler.send("[DONE]")
+
+
+def stall(handler: ApiHandler, body: dict[str, Any]) -> None:
+    """Begin an answer, and hang."""
+    handler.begin()
+    handler.send(event("a "))
+    handler.fake.released.wait()
+
+
+def hang(handler: ApiHandler, body: dict[str, Any]) -> None:
+    """Never reply."""
+    handler.fake.released.wait()
+    handler.close_connection = True
+
+
+def break_off(handler: ApiHandler, body: dict[str, Any]) -> None:
+    """Close the connection in the middle of an answer."""
+    handler.begin()
+    handler.send(event("a "))
+
+
+def speak_for_ever(handler: ApiHandler, body: dict[str, Any]) -> None:
+    """Ignore the greatest number of tokens."""
+    handler.begin()
+    while not handler.fake.released.is_set():
+        handler.send(event("and so on " * 50))
+
+
+def fail_within(handler: ApiHandler, body: dict[str, Any]) -> None:
+    """Report an error in the middle of an answer."""
+    handler.begin()
+    handler.send(event("a "))
+    handler.send({"error": {"message": "out of memory", "code": 500}})
+
+
+def speak_at_once(handler: ApiHandler, body: dict[str, Any]) -> None:
+    """Reply without streaming, as some servers do."""
+    message = {"role": "assistant", "content": "".join(TEXT)}
+    handler.reply(200, {"model": MODEL, "choices": [{"message": message, "finish_reason": "stop"}]})
+
+
+def refuse(status: int, message: str = "no", **headers: str) -> Callable[[ApiHandler, dict[str, Any]], None]:
+    """Reply with an error."""
+    return lambda handler, body: handler.reply(status, {"error": {"message": message}}, **headers)
+
+
+def show_page(handler: ApiHandler, body: dict[str, Any]) -> None:
+    """Reply with a web page."""
+    handler.reply(200, "<html>welcome</html>", "text/html; charset=utf-8")
+
+
+@contextmanager
+def api_server() -> Iterator[FakeApiServer]:
+    """A server that runs inside the block."""
+    made = FakeApiServer()
+    try:
+        yield made
+    finally:
+        made.close()
