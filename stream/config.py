@@ -350,6 +350,11 @@ class OutputConfig(Section):
         default="homeassistant", pattern=r"^[A-Za-z0-9_/-]+$", examples=['"homeassistant"']
     )
     """First part of Home Assistant's discovery topics; none to announce nothing."""
+    webhook: str | None = Field(default=None, min_length=1, examples=['"https://example.com/hook"'])
+    """Address that answers, changes of the answer to `answer.until`, outages and the summary are posted to. With the
+    environment variable ARR_COC_WEBHOOK_SECRET they are signed."""
+    overlay: str | None = Field(default=None, min_length=1)
+    """A text file with the newest answer alone (.txt), for OBS; replaced as a whole, and empty at the end."""
     timing: bool = True
     """Write latencies to JSONL; without them two runs give the same bytes."""
 

@@ -151,6 +151,8 @@ WITHOUT = (
     "mqtt",
     "mqtt_name",
     "mqtt_ask",
+    "webhook",
+    "overlay",
     "control",
     "metrics_port",
     "realtime",

@@ -380,6 +380,16 @@ class RunOptions:
         typer.Option("--mqtt-ask", help="With --mqtt: accept questions from there."),
         ConfigKey("output.mqtt_ask"),
     ] = False
+    webhook: Annotated[
+        str | None,
+        text_option("--webhook", metavar="URL", help="Post answers to this address, over HTTP. [off]"),
+        ConfigKey("output.webhook", lambda _, text: text),
+    ] = None
+    overlay: Annotated[
+        str | None,
+        text_option("--overlay", metavar="FILE", help="Keep the newest answer in a .txt, for OBS."),
+        ConfigKey("output.overlay", lambda _, text: text),
+    ] = None
     keys: Annotated[
         str | None,
         text_option(

@@ -120,7 +120,10 @@ def _placed(output: OutputConfig, source: str) -> OutputConfig:
     name = _name_of(source)
     changed = {
         key: None if path is None else _place(f"--{key}", path, name)
-        for key, path in (("heatmap", output.heatmap), ("why", output.why), ("record", output.record))
+        for key, path in (
+            *(("heatmap", output.heatmap), ("why", output.why)),
+            *(("overlay", output.overlay), ("record", output.record)),
+        )
     }
     paths = tuple(_place("-o", path, name, folder_of=CAPTIONS) for path in output.paths)
     return output.model_copy(update={**changed, "paths": paths})
@@ -157,6 +160,10 @@ def check_run(config: Config) -> None:
         WebAccess.of(config.output)
     if config.output.mqtt is not None:
         Broker.of(config)
+    if config.output.webhook is not None:
+        from stream.sinks.webhook import Webhook
+
+        Webhook.of(config.output.webhook)
     if config.answer.server is not None:
         needs_keys(config.network, config.answer.server)
         check_reachable(config.answer.server)

@@ -38,7 +38,7 @@ OF_ITS_OWN = {"capture.realtime": True, "pipeline.restart": True}
 """Files play at their own pace, and every run has processes of its own: one that fails does not take the page along."""
 
 ONE_RUN_ONLY = (
-    *("max_frames", "start", "duration", "stream", "heatmap", "why", "record"),
+    *("max_frames", "start", "duration", "stream", "heatmap", "why", "overlay", "record"),
     *("realtime", "single_process", "restart"),
 )
 """Options that are about one source, or that `OF_ITS_OWN` settles."""
@@ -111,7 +111,10 @@ def _check(config: Config) -> None:
     output = config.output
     if config.source:
         raise ConfigError(f"web takes sources as NAME=SOURCE, not as source = {config.source!r}; give one a name")
-    written = [*output.paths, *(path for path in (output.heatmap, output.why, output.record) if path is not None)]
+    written = [
+        *output.paths,
+        *(path for path in (output.heatmap, output.why, output.overlay, output.record) if path is not None),
+    ]
     if written:
         raise ConfigError(f"web writes no files, and {written[0]!r} would be one; watch the source with `watch`")
     WebAccess.of(output)

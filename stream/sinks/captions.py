@@ -1,4 +1,5 @@
-"""WebVTT and SubRip captions: cues made of answers, and their file, valid at every moment of the run.
+"""WebVTT and SubRip captions: cues made of answers, and their file, valid at every moment of the run; the newest answer
+alone, for an overlay.
 
 Completed cues are appended; the one that is still shown is the file's tail, rewritten in place.
 WebVTT: https://www.w3.org/TR/webvtt1/.
@@ -7,11 +8,13 @@ WebVTT: https://www.w3.org/TR/webvtt1/.
 from __future__ import annotations
 
 import math
+import os
 import re
 import textwrap
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from stream.errors import OutputError
+from stream.errors import OutputError, OutputFailed
 from stream.events import Answer, Event, FrameReady, Summary
 from stream.sinks.base import Sink
 from stream.sinks.output_file import OutputFile
@@ -151,6 +154,47 @@ class CaptionSink(Sink):
         text = webvtt_text(cue.text) if self._webvtt else subrip_text(cue.text)
         mark = "." if self._webvtt else ","
         return f"{self._number}\n{timestamp(cue.start_ms, mark)} --> {timestamp(cue.end_ms, mark)}\n{text}\n\n"
+
+
+class OverlaySink(Sink):
+    """Keeps a text file that holds the newest answer and nothing else, for programs that show it, such as OBS.
+
+    Each answer takes the place of the file as a whole, so a reader never sees half of one. The file is empty from the
+    run's beginning until the first answer, and again when the run is over. Raises OutputError where it cannot be
+    written, OutputFailed where that happens later.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = os.path.realpath(path)
+        self._shown: str | None = None
+        if os.path.lexists(self._path) and not os.path.isfile(self._path):
+            raise OutputError(f"cannot keep the overlay in {path!r}: it is not a regular file")
+        if not os.access(os.path.dirname(self._path), os.W_OK):
+            raise OutputError(f"cannot keep the overlay in {path!r}: its folder cannot be written; name another")
+
+    def write(self, event: Event) -> None:
+        if isinstance(event, Answer):
+            self._show(printable_lines(event.text.strip()))
+        elif self._shown is None:
+            self._show("")
+
+    def close(self) -> None:
+        if self._shown is not None:
+            self._show("")
+
+    def _show(self, text: str) -> None:
+        if text == self._shown:
+            return
+        new = f"{self._path}.{os.getpid()}.new"
+        try:
+            with open(new, "w", encoding="utf-8", errors="replace") as file:
+                file.write(text)
+            os.replace(new, self._path)
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(new)
+            raise OutputFailed(f"cannot write {self._path!r}: {error.strerror}") from error
+        self._shown = text
 
 
 def _end_of(frame: FrameReady, before: FrameReady | None) -> float | None:

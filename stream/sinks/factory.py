@@ -11,7 +11,7 @@ from stream.config import STDOUT, Config, OutputConfig
 from stream.events import Event
 from stream.monitor.health import RunMonitor
 from stream.sinks.base import Sink
-from stream.sinks.captions import CaptionSink
+from stream.sinks.captions import CaptionSink, OverlaySink
 from stream.sinks.output_file import ExplanationSink, JsonlSink, check_outputs
 
 if TYPE_CHECKING:
@@ -68,6 +68,11 @@ def _services(config: Config, page: WebPage | None) -> list[Callable[[Config, Ru
         from stream.sinks.mqtt import MqttSink
 
         services.append(MqttSink)
+    if config.output.webhook is not None:
+        from stream.sinks.webhook import WebhookSink
+
+        url = config.output.webhook
+        services.append(lambda config, monitor: WebhookSink(url))
     return services
 
 
@@ -89,6 +94,8 @@ def open_sinks(
             sinks.append(_opened(opened, HeatmapSink(config.heatmap, find_run, config.heatmap_layers, source)))
         if config.why is not None:
             sinks.append(_opened(opened, ExplanationSink(config.why)))
+        if config.overlay is not None:
+            sinks.append(_opened(opened, OverlaySink(config.overlay)))
         opened.pop_all()
     return sinks
 

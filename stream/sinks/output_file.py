@@ -31,6 +31,7 @@ from stream.sources.address import STDIN
 CAPTION_SUFFIXES = (".vtt", ".srt", ".jsonl")
 HEATMAP_SUFFIXES = (".mp4", ".png")
 WHY_SUFFIXES = (".jsonl",)
+OVERLAY_SUFFIXES = (".txt",)
 
 STDIN_FD = 0
 
@@ -208,6 +209,8 @@ def check_outputs(config: OutputConfig, source: str) -> None:
         check_suffix(config.heatmap, HEATMAP_SUFFIXES, "the heat map", "captions go to -o")
     if config.why is not None:
         check_suffix(config.why, WHY_SUFFIXES, "the reasons for tokens", "captions go to -o")
+    if config.overlay is not None:
+        check_suffix(config.overlay, OVERLAY_SUFFIXES, "the overlay", "captions go to -o")
     check_distinct(output_files(config), source)
     for path in _files(output_files(config)):
         check_writable(path)
@@ -219,7 +222,7 @@ def _files(paths: Sequence[str]) -> list[str]:
 
 def output_files(config: OutputConfig) -> list[str]:
     """The files that a run writes."""
-    return [*config.paths, *(path for path in (config.heatmap, config.why) if path is not None)]
+    return [*config.paths, *(path for path in (config.heatmap, config.why, config.overlay) if path is not None)]
 
 
 def check_distinct(paths: Sequence[str], source: str, *others: str | None) -> None:

@@ -30,6 +30,7 @@ WALL_CLOCK_FOR_PEOPLE = {
     "stream/recording/recorder.py": "tells a person when something was recorded",
     "stream/sinks/services.py": "stamps messages for other machines",
     "stream/runtime/pictures.py": "stamps pictures with the time of day for browsers",
+    "stream/sinks/webhook.py": "stamps messages for other machines",
     "stream/web/hub.py": "stamps messages for browsers",
     "stream/display/state.py": "tells a person at what time something was said",
 }

@@ -50,6 +50,8 @@ WRONG = {
     "watch clip.mp4 --mqtt home": "needs an address such as",
     "watch clip.mp4 --mqtt-ask": "--mqtt-ask needs --mqtt",
     "watch clip.mp4 --mqtt-name door": "--mqtt-name needs --mqtt",
+    "watch clip.mp4 --webhook home": "is no address",
+    "watch clip.mp4 --overlay a.vtt": "the overlay can be .txt",
     "watch clip.mp4 --for never": "--for needs a length of time",
     "bench nosuch.mp4": "nosuch.mp4 does not exist",
     "bench clip.mp4 --json nosuch/a.json": "there is no folder 'nosuch'",

@@ -12,8 +12,8 @@ import webvtt
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stream.errors import OutputError
-from stream.sinks.captions import OPEN_CUE_MS, CaptionSink, Cue, CueTrack, caption_text, timestamp
+from stream.errors import OutputError, OutputFailed
+from stream.sinks.captions import OPEN_CUE_MS, CaptionSink, Cue, CueTrack, OverlaySink, caption_text, timestamp
 from tests.support.events import answer, frame, summary
 
 
@@ -141,3 +141,48 @@ def test_any_text_gives_webvtt_with_as_many_cues_as_differ(tmp_path: Path, texts
     shown = [caption_text(text) for text in texts]
     wanted = [text for n, text in enumerate(shown) if text and (n == 0 or text != shown[n - 1])]
     assert len(webvtt.read(str(path))) == len(wanted)
+
+
+class TestOverlay:
+    def test_the_file_holds_the_newest_answer_and_is_never_half_of_one(self, tmp_path: Path) -> None:
+        file = tmp_path / "now.txt"
+        file.write_text("of another run", encoding="utf-8")
+        sink = OverlaySink(str(file))
+        assert file.read_text("utf-8") == "of another run"
+        sink.write(frame(0, 0.0))
+        assert file.read_text("utf-8") == ""
+        with file.open(encoding="utf-8") as reader:
+            sink.write(answer(0.0, " a cat\x1b[2J "))
+            assert reader.read() == ""
+        assert file.read_text("utf-8") == "a cat"
+        before = file.stat().st_ino
+        sink.write(answer(1.0, "a dog"))
+        assert file.read_text("utf-8") == "a dog"
+        after = file.stat().st_ino
+        sink.write(answer(2.0, "a dog"))
+        assert (file.stat().st_ino, before != after) == (after, True)
+        assert [path.name for path in tmp_path.iterdir()] == ["now.txt"]
+        sink.close()
+        sink.close()
+        assert file.read_text("utf-8") == ""
+
+    def test_a_link_stays_a_link(self, tmp_path: Path) -> None:
+        (tmp_path / "link.txt").symlink_to(tmp_path / "real.txt")
+        sink = OverlaySink(str(tmp_path / "link.txt"))
+        sink.write(answer(0.0, "a cat"))
+        assert (tmp_path / "link.txt").is_symlink()
+        assert (tmp_path / "real.txt").read_text("utf-8") == "a cat"
+
+    def test_what_cannot_be_replaced_is_refused(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe.txt")
+        with pytest.raises(OutputError, match="is not a regular file"):
+            OverlaySink(str(tmp_path / "pipe.txt"))
+        with pytest.raises(OutputError, match="its folder cannot be written"):
+            OverlaySink(str(tmp_path / "none" / "a.txt"))
+        unused = OverlaySink(str(tmp_path / "unused.txt"))
+        unused.close()
+        sink = OverlaySink(str(tmp_path / "a.txt"))
+        (tmp_path / "a.txt").mkdir()
+        with pytest.raises(OutputFailed, match="cannot write"):
+            sink.write(answer(0.0, "a cat"))
+        assert [path.name for path in tmp_path.iterdir() if path.name != "pipe.txt"] == ["a.txt"]

@@ -1,0 +1,216 @@
+"""Webhook: events of a run as HTTP requests, signed as Standard Webhooks says (https://www.standardwebhooks.com)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import http.client
+import logging
+import os
+import ssl
+import threading
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+from stream import logs
+from stream.errors import ConfigError
+from stream.events import Answer, Event, Outage, Restarted, Summary, VerdictChanged, encode_event
+from stream.sinks.base import Sink
+from stream.sources.address import redacted
+
+SECRET = "ARR_COC_WEBHOOK_SECRET"
+"""Environment variable of the key for signatures."""
+
+SENT = (Answer, VerdictChanged, Outage, Restarted, Summary)
+
+ATTEMPTS = 3
+
+RETRY_S = 1.0
+"""Wait before the second attempt; the third waits twice as long."""
+
+REPLY_LIMIT_S = 5.0
+
+STOP_LIMIT_S = 2.0
+"""Time that the last events have."""
+
+AGAIN = (408, 425, 429)
+"""Refusals after which another attempt may do, beside those from 500 on."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Address of a webhook, with what proves who calls there: `basic` for HTTP, `key` for signatures; None for none."""
+
+    url: str
+    basic: str | None = field(default=None, repr=False)
+    key: bytes | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, url: str, environment: Mapping[str, str] = os.environ) -> Webhook:
+        """Return the webhook at an address. Raises ConfigError for what is none."""
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            raise ConfigError(f"--webhook {redacted(url)!r} is no address; {EXAMPLE}") from None
+        if parts.scheme not in ("http", "https") or not host or port == 0 or not url.isascii() or " " in url:
+            raise ConfigError(f"--webhook {redacted(url)!r} is no address; {EXAMPLE}")
+        credentials, _, place = parts.netloc.rpartition("@")
+        basic = base64.b64encode(unquote(credentials).encode()).decode() if credentials else None
+        return cls(parts._replace(netloc=place, fragment="").geturl(), basic, _key(environment.get(SECRET, "")))
+
+    @property
+    def address(self) -> str:
+        """Address that may be shown: without the path and parameters, in which services put their secrets."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+    def request(self, body: bytes, number: str, unix_s: int) -> urllib.request.Request:
+        """Return the request that brings `body`: event `number`, sent at `unix_s`."""
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "arr-coc-stream",
+            "webhook-id": number,
+            "webhook-timestamp": str(unix_s),
+        }
+        if self.basic is not None:
+            headers["Authorization"] = f"Basic {self.basic}"
+        if self.key is not None:
+            headers["webhook-signature"] = signature(self.key, body, number, unix_s)
+        return urllib.request.Request(self.url, body, headers, method="POST")
+
+
+EXAMPLE = "write for example https://example.com/hook"
+
+
+def _key(secret: str) -> bytes | None:
+    """Return the key that a secret means: after `whsec_` it is base64. Raises ConfigError."""
+    if not secret:
+        return None
+    if not secret.startswith("whsec_"):
+        return secret.encode()
+    try:
+        return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+    except binascii.Error:
+        raise ConfigError(f"{SECRET} begins with whsec_ and is not base64; copy it again") from None
+
+
+def signature(key: bytes, body: bytes, number: str, unix_s: int) -> str:
+    """Return the signature of a message: HMAC-SHA256 of number, time and body, joined by dots."""
+    digest = hmac.new(key, b".".join((number.encode(), str(unix_s).encode(), body)), hashlib.sha256).digest()
+    return f"v1,{base64.b64encode(digest).decode()}"
+
+
+class WebhookSink(Sink):
+    """Posts answers, changes of the standing query's answer, outages, restarts and the summary to a webhook, each as
+    in a .jsonl.
+
+    Nothing here waits for the server. Of each kind only the newest event waits; `dropped` counts the others. `retry_s`
+    and `reply_limit_s` are as RETRY_S and REPLY_LIMIT_S. Raises ConfigError as Webhook does.
+    """
+
+    def __init__(self, url: str, *, retry_s: float = RETRY_S, reply_limit_s: float = REPLY_LIMIT_S) -> None:
+        self._webhook = Webhook.of(url)
+        self._retry_s = retry_s
+        self._reply_limit_s = reply_limit_s
+        self._opener = urllib.request.build_opener(_NoRedirects)
+        self._changed = threading.Condition()
+        self._waiting: dict[type[Event], Event] = {}
+        self._closing = False
+        self._failing = False
+        self.dropped = 0
+        self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
+        self._thread.start()
+
+    def write(self, event: Event) -> None:
+        if not isinstance(event, SENT):
+            return
+        with self._changed:
+            if self._waiting.pop(type(event), None) is not None:
+                self.dropped += 1
+            self._waiting[type(event)] = event
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(STOP_LIMIT_S)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closing)
+                if not self._waiting:
+                    return
+                event = self._waiting.pop(next(iter(self._waiting)))
+            try:
+                self._deliver(event)
+            except Exception as error:
+                log.debug("a webhook failed", exc_info=True)
+                self._note_failure(f"unexpected {type(error).__name__}")
+
+    def _deliver(self, event: Event) -> None:
+        """Send an event, up to three times, unless a newer one of its kind comes; tell how that went."""
+        body, number = encode_event(event).encode(), f"msg_{uuid.uuid4().hex}"
+        for attempt in range(ATTEMPTS):
+            problem, again = self._post(body, number)
+            if problem is None:
+                self._note_success()
+                return
+            if not again or attempt == ATTEMPTS - 1 or self._superseded(event, self._retry_s * 2**attempt):
+                break
+        self._note_failure(problem)
+
+    def _superseded(self, event: Event, wait_s: float) -> bool:
+        """Wait before another attempt; return whether there should be none: a newer event came, or the end."""
+        with self._changed:
+            return self._changed.wait_for(lambda: type(event) in self._waiting or self._closing, wait_s)
+
+    def _post(self, body: bytes, number: str) -> tuple[str | None, bool]:
+        """Return what went wrong, None for nothing, and whether another attempt may do."""
+        request = self._webhook.request(body, number, int(time.time()))
+        try:
+            self._opener.open(request, timeout=self._reply_limit_s).close()
+        except urllib.error.HTTPError as error:
+            error.close()
+            where = " (give the address that it leads to)" if 300 <= error.code < 400 else ""
+            return f"status {error.code}{where}", error.code >= 500 or error.code in AGAIN
+        except urllib.error.URLError as error:
+            reason = error.reason
+            if isinstance(reason, ssl.SSLCertVerificationError):
+                return f"its certificate is not valid: {reason.verify_message}", False
+            return str(getattr(reason, "strerror", None) or reason), True
+        except (OSError, http.client.HTTPException) as error:
+            return str(error) or type(error).__name__, True
+        return None, False
+
+    def _note_success(self) -> None:
+        if self._failing:
+            self._failing = False
+            logs.say(f"the webhook at {self._webhook.address} takes events again", event="webhook")
+
+    def _note_failure(self, problem: str | None) -> None:
+        """Tell that events are lost, once until one arrives."""
+        if self._failing:
+            return
+        self._failing = True
+        address = self._webhook.address
+        text = f"note: the webhook at {address} takes nothing: {problem}; the run goes on, and newer events are tried"
+        logs.say(text, "warning", event="webhook", address=address, reason=problem)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirected POST would become a GET without its body, or go to a place that nobody named."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None

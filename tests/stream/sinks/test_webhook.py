@@ -1,0 +1,177 @@
+"""Events reach a real HTTP server, signed; one that stalls, refuses or fails holds nobody up."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from stream.config import Config, OutputConfig
+from stream.errors import ConfigError
+from stream.sinks.factory import open_services
+from stream.sinks.webhook import SECRET, Webhook, WebhookSink
+from tests.support.events import answer, frame, look, summary, turned
+from tests.support.network import LIMIT_S, free_port, until
+
+
+class Server:
+    """Takes requests. Each gets the next of `statuses`, or 204; before that it waits for `go`."""
+
+    def __init__(self) -> None:
+        self.received: queue.Queue[tuple[dict[str, str], bytes]] = queue.Queue()
+        self.statuses: queue.Queue[int] = queue.Queue()
+        self.go = threading.Event()
+        self.go.set()
+        self.count = 0
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                server.count += 1
+                server.received.put(({name.lower(): value for name, value in self.headers.items()}, body))
+                assert server.go.wait(LIMIT_S)
+                status = 204 if server.statuses.empty() else server.statuses.get()
+                self.send_response(status)
+                self.send_header("Location", "/elsewhere")
+                self.end_headers()
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}/hook?token=hidden"
+        self._thread = threading.Thread(target=self.http.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def next(self) -> tuple[dict[str, str], dict[str, Any]]:
+        headers, body = self.received.get(timeout=LIMIT_S)
+        return headers, json.loads(body)
+
+    def close(self) -> None:
+        self.go.set()
+        self.http.shutdown()
+        self._thread.join()
+        self.http.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with closing(Server()) as made:
+        yield made
+
+
+def test_answers_and_changes_are_posted_as_in_a_jsonl(server: Server) -> None:
+    _, sinks = open_services(Config(output=OutputConfig(webhook=server.url)))
+    said = []
+    for event in (frame(0, 0.0), look(0.0), answer(0.5, "a cat"), turned(1.0), summary()):
+        for sink in sinks:
+            sink.write(event)
+        if not isinstance(event, (type(frame(0, 0.0)), type(look(0.0)))):
+            headers, fields = server.next()
+            said.append(fields["type"])
+            assert headers["content-type"] == "application/json"
+            assert "webhook-signature" not in headers
+    for sink in sinks:
+        sink.close()
+    assert said == ["answer", "turned", "summary"]
+
+
+def test_a_message_is_signed_with_the_secret(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = b"a key that nobody knows"
+    for secret in (key.decode(), f"whsec_{base64.b64encode(key).decode()}"):
+        monkeypatch.setenv(SECRET, secret)
+        with closing(WebhookSink(server.url.replace("//", "//me:p%40ss@"))) as sink:
+            sink.write(answer(0.5, "a cat"))
+            headers, body = server.received.get(timeout=LIMIT_S)
+        signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+        expected = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+        assert headers["webhook-signature"] == f"v1,{expected}"
+        assert base64.b64decode(headers["authorization"].removeprefix("Basic ")) == b"me:p@ss"
+
+
+def test_a_server_that_fails_is_asked_three_times(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(WebhookSink(server.url, retry_s=0.001)) as sink:
+        for status in (500, 503, 204):
+            server.statuses.put(status)
+        sink.write(answer(0.5, "first"))
+        assert [server.next()[1]["text"] for _ in range(3)] == ["first"] * 3
+        for status in (500, 429, 502):
+            server.statuses.put(status)
+        sink.write(answer(1.0, "lost"))
+        until(lambda: server.count == 6 and server.statuses.empty())
+        sink.write(turned(1.0))
+        until(lambda: server.count == 7)
+    lost, back = capsys.readouterr().err.splitlines()
+    port = server.http.server_port
+    assert lost.startswith(f"note: the webhook at http://127.0.0.1:{port} takes nothing: status 502; ")
+    assert back == f"the webhook at http://127.0.0.1:{port} takes events again"
+
+
+@pytest.mark.parametrize("status", [404, 302])
+def test_a_refusal_is_told_and_not_tried_again(server: Server, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    server.statuses.put(status)
+    with closing(WebhookSink(server.url, retry_s=0.001)) as sink:
+        sink.write(answer(0.5, "a cat"))
+        server.next()
+        sink.write(turned(0.5))
+        assert server.next()[1]["type"] == "turned"
+    assert f"takes nothing: status {status}" in capsys.readouterr().err
+    assert server.count == 2
+
+
+def test_while_a_server_stalls_only_the_newest_of_a_kind_waits(server: Server) -> None:
+    server.go.clear()
+    with closing(WebhookSink(server.url, reply_limit_s=LIMIT_S)) as sink:
+        sink.write(answer(0.0, "held"))
+        assert server.next()[1]["text"] == "held"
+        for number in range(1000):
+            sink.write(answer(1.0, f"answer {number}"))
+        sink.write(turned(1.0))
+        assert sink.dropped == 999
+        server.go.set()
+        assert server.next()[1]["text"] == "answer 999"
+        assert server.next()[1]["type"] == "turned"
+
+
+def test_a_server_that_stalls_too_long_is_given_up(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.go.clear()
+    with closing(WebhookSink(server.url, retry_s=0.001, reply_limit_s=0.05)) as sink:
+        sink.write(answer(0.0, "a cat"))
+        until(lambda: server.count == 3)
+        told: list[str] = []
+        until(lambda: told.append(capsys.readouterr().err) or "timed out" in "".join(told))
+
+
+def test_no_server_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(WebhookSink(f"http://127.0.0.1:{free_port()}", retry_s=0.001)) as sink:
+        sink.write(answer(0.0, "a cat"))
+        sink.write(turned(0.0))
+        told: list[str] = []
+        until(lambda: told.append(capsys.readouterr().err) or "".join(told))
+    told.append(capsys.readouterr().err)
+    (line,) = "".join(told).splitlines()
+    assert "takes nothing: Connection refused; " in line
+
+
+@pytest.mark.parametrize(
+    "url", ["home", "ftp://home", "http://", "http://a:b:c", "http://home:0/", "http://me:secret@ x"]
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="is no address; write for example https://") as caught:
+        Webhook.of(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_secret_that_was_cut_off_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is not base64; copy it again"):
+        Webhook.of("http://home", {SECRET: "whsec_abc"})
