@@ -28,7 +28,7 @@ from stream.config import (
     TextureConfig,
 )
 from stream.control import RunControl
-from stream.errors import SourceNotFound, StageDied, TransportError
+from stream.errors import OpeningCancelled, SourceNotFound, StageDied, TransportError
 from stream.events import (
     Answer,
     Event,
@@ -40,6 +40,7 @@ from stream.events import (
     VerdictChanged,
     YesNoResult,
 )
+from stream.runtime.child import start_fork_server
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.supervised import FRAMES, SupervisedRun
 from stream.runtime.worker_messages import WorkerFailed, pack_report
@@ -131,6 +132,28 @@ def test_a_source_that_cannot_be_opened_is_named_and_leaves_nothing_behind(tmp_p
     missing = Config(source=str(tmp_path / "missing.mp4"), capture=CaptureConfig(realtime=True))
     with pytest.raises(SourceNotFound, match=r"missing.mp4 does not exist; check the name"):
         open_supervised(given=missing)
+
+
+def test_a_run_that_is_ended_before_its_source_is_open_waits_no_longer(tmp_path: Path) -> None:
+    control = RunControl()
+    control.cancel()
+    waiting = Config(source=f"zmq+ipc://{tmp_path}/nobody", capture=CaptureConfig(open_timeout_s=86_400))
+    with pytest.raises(OpeningCancelled, match="ended before its source was open"):
+        SupervisedRun(waiting, control=control)
+
+
+@pytest.mark.slow
+def test_a_fork_server_of_somebody_else_outlives_a_run() -> None:
+    forks = start_fork_server()
+    if forks is None:
+        pytest.skip("processes are not forked here")
+    with forks:
+        for _ in range(2):
+            control = RunControl()
+            run = SupervisedRun(config("scene:demo"), control=control, forks=forks)
+            for event in run.run():
+                if isinstance(event, FrameReady):
+                    control.cancel()
 
 
 @pytest.mark.slow

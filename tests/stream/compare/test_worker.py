@@ -1,0 +1,64 @@
+"""Answers of a comparison, made where the test can look at the model."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arr_coc.model import ARRCOCQwen
+from stream.compare.messages import ModelChoice, read_frame, write_frame
+from stream.compare.models import LoadedModels
+from stream.compare.worker import Comparer
+from stream.web.compare_job import ColumnSettings, CompareJob, ComparisonRequest
+from tests.support.models import tiny_folder, tiny_qwen
+
+PICTURE = np.random.default_rng(3).integers(0, 255, (128, 192, 3), dtype=np.uint8)
+
+
+@pytest.fixture
+def model() -> ARRCOCQwen:
+    return ARRCOCQwen(tiny_qwen())
+
+
+@pytest.fixture
+def comparer(model: ARRCOCQwen, tmp_path: Path) -> Comparer:
+    return Comparer(LoadedModels([ModelChoice("tiny", str(tiny_folder(tmp_path)))], lambda _: model))
+
+
+def answered(comparer: Comparer, number: int, *columns: ColumnSettings, warm: bool = True) -> list[dict[str, Any]]:
+    request = ComparisonRequest("key", "Where?", list(columns), max_tokens=4, warm=warm)
+    told: list[dict[str, Any]] = []
+    comparer.answer(CompareJob(number, PICTURE.tobytes(), 128, 192, request), told.append, lambda: False)
+    return told
+
+
+def test_nothing_that_an_answer_kept_makes_the_next_one_quicker(model: ARRCOCQwen, comparer: Comparer) -> None:
+    column = ColumnSettings("tiny")  # all tiles, so that no glance comes between
+    prefilled = []
+    for number in range(3):
+        answered(comparer, number, column, warm=False)
+        prefilled.append(model._session.last.prefilled_tokens)
+    assert prefilled[0] == prefilled[1] == prefilled[2]
+
+
+def test_a_first_call_is_said_to_be_one(comparer: Comparer) -> None:
+    def first_calls(number: int, *columns: ColumnSettings, warm: bool) -> list[bool]:
+        told = answered(comparer, number, *columns, warm=warm)
+        return [message["first_call"] for message in told if message["topic"] == "column"]
+
+    one, other = ColumnSettings("tiny", budget=8), ColumnSettings("tiny", budget=9)
+    assert first_calls(1, one, one, other, warm=False) == [True, False, True]
+    assert first_calls(2, one, ColumnSettings("tiny", "full"), warm=True) == [False, False]
+
+
+def test_messages_keep_their_bounds_on_a_pipe() -> None:
+    pipe = io.BytesIO()
+    for body in (b"", b"one", bytes(70_000)):
+        write_frame(pipe, body)
+    pipe.write(b"\x09\0\0\0\0\0\0\0cut")
+    pipe.seek(0)
+    assert [read_frame(pipe) for _ in range(4)] == [b"", b"one", bytes(70_000), None]
