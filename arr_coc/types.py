@@ -351,13 +351,8 @@ class TileMotion:
         return np.hypot(self.dy_px, self.dx_px)
 
     @property
-    def moving(self) -> npt.NDArray[np.bool_]:
-        """Tiles that move, and of which that is sure: bool [rows, cols]."""
-        return (self.magnitude_px >= LEAST_MOTION_PX) & (self.confidence >= LEAST_CONFIDENCE)
-
-    @property
-    def median_px(self) -> float:
-        """Median length of the motion of those tiles; 0 where there are none."""
-        magnitude_px = self.magnitude_px
-        lengths = magnitude_px[(magnitude_px >= LEAST_MOTION_PX) & (self.confidence >= LEAST_CONFIDENCE)]
-        return float(np.median(lengths)) if len(lengths) else 0.0
+    def lengths_px(self) -> npt.NDArray[np.float32]:
+        """Lengths of the motion of those tiles that move, and of which that is sure: float32 [N], row by row."""
+        sure = (self.confidence >= LEAST_CONFIDENCE) & ((self.dy_px != 0) | (self.dx_px != 0))
+        lengths = np.hypot(self.dy_px[sure], self.dx_px[sure])
+        return lengths[lengths >= LEAST_MOTION_PX]

@@ -272,7 +272,9 @@ class AllocateStage:
         slot = None if overlay is None else self._put_overlay(overlay)
         ready = _ready_of(frame, update, (start_ns, ready_ns), slot, self._policy.all_tiles)
         if motion is not None:
-            ready = structs.replace(ready, motion_px=motion.median_px, moving_share=float(motion.moving.mean()))
+            lengths_px = motion.lengths_px
+            median_px = float(np.median(lengths_px)) if len(lengths_px) else 0.0
+            ready = structs.replace(ready, motion_px=median_px, moving_share=len(lengths_px) / motion.dy_px.size)
         self._emit(structs.replace(ready, map=_map_of(frame.on_host())) if self._policy.with_maps else ready)
         self._scheduler.observe(
             frame.stamp,
