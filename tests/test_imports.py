@@ -104,7 +104,7 @@ LAYERS = {
     "arr_coc": [
         {"errors", "resources", "types"},
         {"budget"},
-        {"ops.kernels", "ops.pictures", "ops.regions"},
+        {"ops.kernels", "ops.packing", "ops.pictures", "ops.regions"},
         {"hub", "ops.store", "relevance"},
         {"allocation", "ops.gl"},
         {"layer", "ops.cuda"},

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.ops.cuda.device import CudaDevice, bindings, call
-from arr_coc.ops.store.planes import Plane, tiled
+from arr_coc.ops.packing import tiled
+from arr_coc.ops.store.planes import Plane
 from arr_coc.ops.store.raster import allocate_levels
 from arr_coc.types import LEVELS, TILE_PX, TileGrid
 

@@ -30,8 +30,9 @@ from arr_coc.ops.gl.library import (
 )
 from arr_coc.ops.gl.texture import TileTexture, program
 from arr_coc.ops.gl.upload import TEXEL_BYTES
+from arr_coc.ops.packing import Rectangle
 from arr_coc.ops.regions import FOOTPRINTS
-from arr_coc.ops.store.planes import Plane, Rectangle
+from arr_coc.ops.store.planes import Plane
 from arr_coc.types import TILE_PX
 
 PLACE_BYTES = 16

@@ -15,9 +15,10 @@ from arr_coc.ops.gl.device import open_device
 from arr_coc.ops.gl.kernels import Floats, gather, read_back, sample, sample_along
 from arr_coc.ops.gl.texture import TileTexture
 from arr_coc.ops.gl.upload import Way, cheaper, plan_upload
+from arr_coc.ops.packing import cover
 from arr_coc.ops.store.base import BaseTextureStore
 from arr_coc.ops.store.difference import Mask, Thresholds
-from arr_coc.ops.store.planes import Plane, PlaneFormat, cover
+from arr_coc.ops.store.planes import Plane, PlaneFormat
 from arr_coc.ops.store.raster import allocate_levels
 from arr_coc.types import FramePlanes
 

@@ -42,7 +42,8 @@ from arr_coc.ops.gl.upload import (
     lay_out,
     upload_bytes,
 )
-from arr_coc.ops.store.planes import Plane, TilePacker
+from arr_coc.ops.packing import TilePacker
+from arr_coc.ops.store.planes import Plane
 from arr_coc.resources import kernel_folder
 from arr_coc.types import LEVELS, TILE_PX
 

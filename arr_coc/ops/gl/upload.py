@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.ops.gl.buffers import aligned
-from arr_coc.ops.store.planes import Plane, Rectangle, TilePacker
+from arr_coc.ops.packing import Rectangle, TilePacker
+from arr_coc.ops.store.planes import Plane
 from arr_coc.types import TILE_PX
 
 Tiles = npt.NDArray[np.intp]

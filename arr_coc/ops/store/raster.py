@@ -7,7 +7,6 @@ swscale's unscaled converters (which serve even heights).
 
 from __future__ import annotations
 
-import contextlib
 import math
 import mmap
 from abc import ABC, abstractmethod
@@ -16,9 +15,10 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from arr_coc.ops.packing import Rectangle
 from arr_coc.ops.regions import FOOTPRINTS
 from arr_coc.ops.store.difference import Mask, Thresholds, differing_tiles
-from arr_coc.ops.store.planes import Plane, PlaneFormat, Rectangle, cover
+from arr_coc.ops.store.planes import Plane, PlaneFormat
 from arr_coc.types import LEVELS, TILE_PX, Colour, FramePlanes, Matrix
 
 KR_KB: dict[Matrix, tuple[float, float]] = {
@@ -32,8 +32,6 @@ KR_KB: dict[Matrix, tuple[float, float]] = {
 TRUNCATION = 0.75
 """swscale's converters truncate intermediate results, up to 3 below the exact value; this keeps the two within 2/255.
 """
-
-HUGE_PAGE_BYTES = 2 << 20
 
 STEPS = 32
 """Fixed-point steps of one in a sum of products; the largest sum, 550, then fits into 16 bits."""
@@ -83,17 +81,9 @@ def to_rgb(planes: tuple[Plane, ...], colour: Colour) -> Plane:
 
 
 def zeroed(*shape: int) -> Plane:
-    """A zeroed uint8 array, on huge pages where it is large and the system has them.
-
-    The rows of a tile lie far apart: on pages of 4 KiB, a few tiles take more of them than a processor remembers.
-    """
+    """A zeroed uint8 array on pages of its own: its rows begin where the kernel can write whole cache lines."""
     size = math.prod(shape)
-    if size < HUGE_PAGE_BYTES // 2 or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return np.zeros(shape, np.uint8)
-    room = mmap.mmap(-1, -(-size // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel without huge pages
-        room.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(room, np.uint8, size).reshape(shape)
+    return np.frombuffer(mmap.mmap(-1, size), np.uint8, size).reshape(shape)
 
 
 def allocate_levels(rows: int, cols: int, levels: int = LEVELS) -> tuple[Plane, ...]:
@@ -174,7 +164,10 @@ class HostTexture(ABC):
 
 
 class ReferenceTexture(HostTexture):
-    """By NumPy and OpenCV, whole rectangles of tiles at a time."""
+    """By NumPy and OpenCV.
+
+    The box around the dirty tiles is converted whole: of the same samples, its other tiles become what they are.
+    """
 
     name = "NumPy and OpenCV"
 
@@ -182,32 +175,29 @@ class ReferenceTexture(HostTexture):
         return differing_tiles(self._format, self.held, planes.planes, self._thresholds)
 
     def update(self, planes: FramePlanes, dirty: Mask) -> None:
-        for rectangle in cover(dirty):
-            self._take(planes, rectangle)
-            row0, col0, row1, col1 = (edge * TILE_PX for edge in rectangle)
-            level0 = self.levels[0][row0:row1, col0:col1]
-            parts = [
-                padded[row0 // down : row1 // down, col0 // across : col1 // across]
-                .repeat(down, axis=0)
-                .repeat(across, axis=1)
-                for padded, (down, across) in zip(self._padded, self._format.steps(), strict=True)
-            ]
-            if self._format.layout == "gray":
-                level0[:] = parts[0][..., None]
-            elif self._format.layout == "yuv":
-                level0[:] = to_rgb(tuple(parts), self._format.colour)
-            refresh(self.levels, rectangle)
+        if not dirty.any():
+            return
+        rows, cols = (slice(int(places.min()), int(places.max()) + 1) for places in np.nonzero(dirty))
+        parts = []
+        for padded, frame, (down, across) in zip(self._padded, planes.planes, self._format.steps(), strict=True):
+            box = _samples(rows, TILE_PX // down), _samples(cols, TILE_PX // across)
+            own, new = padded[box], frame[box]
+            new = np.pad(
+                new, [(0, want - there) for want, there in zip(own.shape, new.shape, strict=True)], mode="edge"
+            )
+            changed = dirty[rows, cols].repeat(TILE_PX // down, axis=0).repeat(TILE_PX // across, axis=1)
+            own[changed] = new[changed]
+            parts.append(own.repeat(down, axis=0).repeat(across, axis=1))
+        level0 = self.levels[0][_samples(rows, TILE_PX), _samples(cols, TILE_PX)]
+        if self._format.layout == "gray":
+            level0[:] = parts[0][..., None]
+        elif self._format.layout == "yuv":
+            level0[:] = to_rgb(tuple(parts), self._format.colour)
+        refresh(self.levels, (rows.start, cols.start, rows.stop, cols.stop))
 
     def gather(self, regions: npt.NDArray[np.int64]) -> Plane:
         return gather(self.levels, regions)
 
-    def _take(self, planes: FramePlanes, rectangle: Rectangle) -> None:
-        """Copies a rectangle of tiles from a frame, replicating its edge where the padding begins."""
-        row0, col0, row1, col1 = (edge * TILE_PX for edge in rectangle)
-        for padded, new, (down, across) in zip(self._padded, planes.planes, self._format.steps(), strict=True):
-            top, bottom, left, right = row0 // down, row1 // down, col0 // across, col1 // across
-            part, own = new[top:bottom, left:right], padded[top:bottom, left:right]
-            height, width = part.shape[:2]
-            own[:height, :width] = part
-            own[:height, width:] = part[:, -1:]
-            own[height:] = own[height - 1]
+
+def _samples(tiles: slice, side: int) -> slice:
+    return slice(tiles.start * side, tiles.stop * side)

@@ -18,8 +18,9 @@ from arr_coc.ops.gl.kernels import read_back
 from arr_coc.ops.gl.store import GlStore
 from arr_coc.ops.gl.texture import TileTexture
 from arr_coc.ops.gl.upload import UploadPlan, Way, plan_upload
+from arr_coc.ops.packing import Rectangle, cover
 from arr_coc.ops.store.difference import Difference, Thresholds
-from arr_coc.ops.store.planes import PlaneFormat, Rectangle, cover
+from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.ops.store.raster import allocate_levels
 from arr_coc.types import FramePlanes
 from tests.support.stores import own_device, shared_device

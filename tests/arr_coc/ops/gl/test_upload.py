@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from arr_coc.ops.gl.upload import SMALL_TILES, UploadPlan, Way, area, box_around, cheaper, plan_upload, tiles_of
-from arr_coc.ops.store.planes import cover
+from arr_coc.ops.packing import cover
 
 SHAPE = (34, 60)
 
