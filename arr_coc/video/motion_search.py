@@ -94,12 +94,14 @@ class FlowSearch:
         self._flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
 
     def add(self, tiles: Mask, new: Luma, base: Callable[[Box], Luma], dy_px: Floats, dx_px: Floats) -> None:
-        """Add the flow of `new`, in boxes around `tiles`, to motion float32 [rows, cols] each: that from the picture
-        before to `base`, which gives a box of it."""
+        """Add the flow of `new`, found in boxes around `tiles`, to these tiles' motion float32 [rows, cols] each: that
+        from the picture before to `base`, which gives a box of it."""
         for box in boxes_around(tiles):
-            rest_dy, rest_dx = self._tile_flow(self._backward(new[texels_in(box, self._texels)], base(box)))
-            dy_px[box] += rest_dy
-            dx_px[box] += rest_dx
+            backward = self._backward(new[texels_in(box, self._texels)], base(box))
+            row, col = np.nonzero(tiles[box])
+            rest_dy, rest_dx = self._tile_flow(backward, row, col)
+            dy_px[box][row, col] += rest_dy
+            dx_px[box][row, col] += rest_dx
 
     def _backward(self, new: Luma, base: Luma) -> Floats:
         """Where each texel of a picture was in `base`: float32 [h, w, 2] (across, down)."""
@@ -109,10 +111,13 @@ class FlowSearch:
             new, base = (cv2.copyMakeBorder(luma, *edges, cv2.BORDER_REPLICATE) for luma in (new, base))
         return np.asarray(self._flow.calc(np.ascontiguousarray(new), base, None)[:rows, :cols], np.float32)
 
-    def _tile_flow(self, backward: Floats) -> tuple[Floats, Floats]:
-        """Medians of the tiles' flow, in pixels, turned round to motion."""
+    def _tile_flow(
+        self, backward: Floats, row: npt.NDArray[np.intp], col: npt.NDArray[np.intp]
+    ) -> tuple[Floats, Floats]:
+        """Medians of the flow of n tiles, in pixels, turned round to motion: float32 [n] each."""
         texels = self._texels
-        places = [((2 * sample + 1) * texels) // (2 * SAMPLES) for sample in range(SAMPLES)]
-        samples = np.stack([backward[row::texels, col::texels] for row in places for col in places])
-        middle = np.sort(samples, axis=0)[len(samples) // 2] * np.float32(-TILE_PX / texels)
-        return middle[..., 1], middle[..., 0]
+        places = (2 * np.arange(SAMPLES) + 1) * texels // (2 * SAMPLES)
+        down, across = (tile[:, None] * texels + places for tile in (row, col))
+        samples = backward[down[:, :, None], across[:, None, :]].reshape(len(row), SAMPLES * SAMPLES, 2)
+        middle = np.sort(samples, axis=1)[:, SAMPLES * SAMPLES // 2] * np.float32(-TILE_PX / texels)
+        return middle[:, 1], middle[:, 0]
