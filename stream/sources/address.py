@@ -96,8 +96,13 @@ def scrubbed(text: str, address: str) -> str:
 
 
 def shown_config(config: Config) -> Config:
-    """Return a configuration that may be written down: the source without its secrets."""
-    return config.model_copy(update={"source": redacted(config.source)})
+    """Return a configuration that may be written down: addresses without their secrets; of a webhook, whose path may be
+    one, only that there is one."""
+    output = config.output
+    mqtt = None if output.mqtt is None else redacted(output.mqtt)
+    webhook = None if output.webhook is None else HIDDEN
+    shown = output.model_copy(update={"mqtt": mqtt, "webhook": webhook})
+    return config.model_copy(update={"source": redacted(config.source), "output": shown})
 
 
 def _secrets(address: str) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
-from stream.events import AnswerDeltaEvent, FrameMap, Notice
+from stream.events import AnswerDeltaEvent, AskedPicture, FrameMap, Notice
 from stream.protocol.buffers import SharedFrameWriter
 from stream.protocol.codec import frame_message, frame_packet, specs_of, token_message
 from stream.protocol.messages import (
@@ -123,6 +123,7 @@ def test_pieces_of_text_and_what_pictures_are_drawn_from_are_left_out(tmp_path: 
     recorder = met(tmp_path)
     drawn = frame(0, 0.0, slot=3, map=FrameMap(rows=1, cols=1, relevance=b"\0", regions=b""))
     recorder.event(AnswerDeltaEvent(answer=0, text="a "))
+    recorder.event(AskedPicture(frame_index=0, pts_s=0.0, jpeg=b"\xff\xd8"))
     recorder.event(drawn)
     recorder.close()
     (reported,) = recorded(tmp_path)

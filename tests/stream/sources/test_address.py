@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.support.rtsp_server import RtspServer, encode
-from stream.config import AllocateConfig, AnswerConfig, Config, PipelineConfig
+from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig
 from stream.events import Event, FrameReady, Outage, Started, encode_event
 from stream.runtime.pipeline import Pipeline
 from stream.sources.address import camera_of, redacted, scheme_of, scrubbed, shown_config
@@ -54,7 +54,9 @@ def test_a_text_is_scrubbed_of_an_addresss_secrets(text: str, address: str, show
 
 
 def test_a_configuration_is_written_down_without_secrets() -> None:
-    config = Config(source="rtsp://u:hush@cam/x")
+    output = OutputConfig(mqtt="mqtt://u:hush@home", webhook="https://home/services/hush")
+    config = Config(source="rtsp://u:hush@cam/x", output=output)
+    assert shown_config(config).output.mqtt == "mqtt://***@home"
     assert shown_config(config).source == "rtsp://***@cam/x"
     assert "hush" not in shown_config(config).model_dump_json()
     assert shown_config(Config(source="a.mp4")).source == "a.mp4"
