@@ -15,6 +15,26 @@ INLINE vec positive(vec value) { return value > 0 ? value : vec{}; }
 
 INLINE float sigmoid(float value) { return 1 / (1 + std::exp(-value)); }
 
+typedef int32_t ints __attribute__((vector_size(4 * LANES)));
+
+// Sigmoids within 2e-7: of exp(-value) the power of two is put into the exponent, the rest is a polynomial (Cephes, expf).
+INLINE vec sigmoids(vec value) {
+    vec x = -value;
+    x = x > 87 ? vec{} + 87 : x < -87 ? vec{} - 87 : x;
+    const vec whole = (x * 1.44269504088896341f + 12582912.0f) - 12582912.0f;  // rounded: so large a sum has no fraction
+    const vec rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+    vec sum = rest * 1.9875691500e-4f + 1.3981999507e-3f;
+    sum = sum * rest + 8.3334519073e-3f;
+    sum = sum * rest + 4.1665795894e-2f;
+    sum = sum * rest + 1.6666665459e-1f;
+    sum = sum * rest + 5.0000001201e-1f;
+    sum = sum * rest * rest + rest + 1;
+    const ints power = (__builtin_convertvector(whole, ints) + 127) << 23;
+    vec scale;
+    std::memcpy(&scale, &power, sizeof scale);
+    return 1 / (1 + sum * scale);
+}
+
 // ---- channels ----
 
 // Luma of the texels of level 1 of the tiles of a row from `first` to before `end`, as OpenCV rounds it.
@@ -361,9 +381,10 @@ TARGET static void picture(const Scorer &s, const float *channels, const float *
             layer<HIDDEN, NARROW>(hidden, narrow, narrow_bias, few);
             const vec stands_out = weighted(few, out, out[NARROW], NARROW);
             float *at = scores + int64_t(r) * s.cols + first;
+            const vec open = sigmoids(gated), seen = sigmoids(stands_out);
             for (int i = 0; i < count; i++) {
-                at[i] = entropy[int64_t(r) * s.cols + first + i] * sigmoid(gated[i]);
-                at[tiles + i] = sigmoid(stands_out[i]);
+                at[i] = entropy[int64_t(r) * s.cols + first + i] * open[i];
+                at[tiles + i] = seen[i];
             }
             if (!s.film) continue;
             vec asked[HIDDEN];
@@ -389,7 +410,8 @@ TARGET static void picture(const Scorer &s, const float *channels, const float *
             }
             const vec found = weighted(few, last, last[NARROW], NARROW);
             float *at = scores + 2 * tiles + int64_t(r) * s.cols + first;
-            for (int i = 0; i < count; i++) at[i] = sigmoid(found[i]);
+            const vec asked = sigmoids(found);
+            for (int i = 0; i < count; i++) at[i] = asked[i];
         }
 }
 
