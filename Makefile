@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCHMARKS := texture layouts precision hierarchical text_shapes cuts motion void allocate channels encode transport hostile hops pipeline startup live pacing until answer whole_model glance feedback web
-SOAKS := soak soak_answers reconnect watch_memory
+SOAKS := soak soak_answers reconnect watch_memory web_memory
 
 # Runs each program in turn, goes on where one fails, and ends with the list of those.
 run_each = failed=; \

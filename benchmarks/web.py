@@ -51,8 +51,8 @@ BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 class WatchedScene:
     """A run with its page; other threads read how many frames it has given."""
 
-    def __init__(self) -> None:
-        output = OutputConfig(web="127.0.0.1:0", web_rate=30.0)
+    def __init__(self, rate: float = 30.0) -> None:
+        output = OutputConfig(web="127.0.0.1:0", web_rate=rate)
         config = Config(
             source="scene:paced-720p30",
             capture=CaptureConfig(realtime=True),

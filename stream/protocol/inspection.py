@@ -108,7 +108,7 @@ class ReadInspection:
 def inspected_frame(
     view: TextureView,
     frame: FrameAllocation,
-    levels: Iterable[int],
+    images: dict[int, npt.NDArray[np.uint8]],
     maps: AllocationMaps | None,
     motion: TileMotion | None = None,
     *,
@@ -117,8 +117,9 @@ def inspected_frame(
 ) -> InspectedFrame:
     """Return all that may be seen of a frame while its lease lasts.
 
-    `maps` are those that it was allocated from; without them there is its relevance only. `tokens` that the model
-    reads, where those are not the regions'; `query`, the question that the maps belong to.
+    `images` are copies of its mipmap levels, `maps` those that it was allocated from; without them there is its
+    relevance only. `tokens` that the model reads, where those are not the regions'; `query`, the question that the maps
+    belong to.
     """
     relevance, grid = frame.relevance.numpy(), view.grid
     shown = {"relevance, blended": TileMap("relevance", relevance.astype(np.float32), *POSITIVE)}
@@ -140,7 +141,7 @@ def inspected_frame(
         strategy=frame.strategy,
         maps=shown,
         weights={name: float(weight) / total for name, weight in zip(SCORES, weights, strict=True)},
-        images={level: cropped(view, level) for level in known_levels(levels)},
+        images=images,
         profile="" if maps is None else maps.profile,
         query=query,
     )
@@ -168,8 +169,8 @@ def layers_of(
 
 
 def cropped(view: TextureView, level: int) -> npt.NDArray[np.uint8]:
-    """Return a copy of one level without padding: uint8 RGB [H, W, 3]."""
-    return view.read(level)[: -(-view.grid.height_px >> level), : -(-view.grid.width_px >> level)].copy()
+    """Return one level without padding while its lease lasts: uint8 RGB [H, W, 3]."""
+    return view.read(level)[: -(-view.grid.height_px >> level), : -(-view.grid.width_px >> level)]
 
 
 def tile_maps(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 KIND = ord("P")
 JPEG = 0
 HEADER = struct.Struct("<BBBBIddHHHHHHIII")
+
+SPARE_MAX = 16
+"""Copies of pictures that are kept for others: of six levels, one that is encoded, and one that waits."""
 
 REQUEST_SIZES = 4
 """Sizes of one frame that may be wanted at once; each is encoded."""
@@ -81,6 +84,30 @@ def level_for(width_px: int, greatest_px: int) -> int:
     return next((level for level in range(LEVELS) if -(-width_px >> level) <= greatest_px), LEVELS - 1)
 
 
+class PictureBuffers:
+    """Memory for copies of pictures that is used again, so that pictures of a live run take no new one.
+
+    One thread copies, another one gives back.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._spare: list[npt.NDArray[np.uint8]] = []
+
+    def copy(self, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Return a copy of an image uint8 [H, W, 3]."""
+        with self._lock:
+            fitting = [at for at, spare in enumerate(self._spare) if spare.shape == image.shape]
+            made = self._spare.pop(fitting[0]) if fitting else np.empty(image.shape, np.uint8)
+        np.copyto(made, image)
+        return made
+
+    def give_back(self, images: Iterable[npt.NDArray[np.uint8]]) -> None:
+        """Take copies that nobody needs any more; those of sizes that went out of use are let go."""
+        with self._lock:
+            self._spare = [*images, *self._spare][:SPARE_MAX]
+
+
 class PictureExchange:
     """Place where the stage that has frames leaves the newest one for the thread that wants pictures of it.
 
@@ -91,6 +118,7 @@ class PictureExchange:
         self._changed = threading.Condition()
         self._request: PictureRequest | None = None
         self._frame: ViewedFrame | None = None
+        self.buffers = PictureBuffers()
         self.make_allocator: Callable[[], StreamAllocator] | None = None
         """Makes an allocator like the stage's, for other pictures; None until the stage has one."""
 
@@ -107,8 +135,16 @@ class PictureExchange:
     def put(self, frame: ViewedFrame) -> None:
         """Leave a frame, in place of one that nobody has taken."""
         with self._changed:
-            self._frame, self._request = frame, None
+            replaced, self._frame, self._request = self._frame, frame, None
             self._changed.notify()
+        if replaced is not None:
+            self.give_back(replaced)
+
+    def give_back(self, frame: ViewedFrame) -> None:
+        """Take a frame whose images nobody needs any more."""
+        self.buffers.give_back(frame.images.values())
+        if frame.inspected is not None:
+            self.buffers.give_back(frame.inspected.images.values())
 
     def take(self, timeout_s: float) -> ViewedFrame | None:
         """Return the newest frame that was left, None without one within the time limit."""

@@ -20,7 +20,9 @@ from stream.errors import TransportError
 from stream.protocol.inspection import (
     InspectedFrame,
     PictureToInspect,
+    cropped,
     inspected_frame,
+    known_levels,
     pack_failure,
     pack_inspection,
 )
@@ -81,6 +83,7 @@ class PictureThread:
                     if frame is not None:
                         wanted = False
                         sender.send(self._encoded(frame))
+                        self.exchange.give_back(frame)
                 except (TransportError, cv2.error) as error:
                     log.warning("a picture for viewers failed: %s", error)
 
@@ -118,7 +121,8 @@ def inspect_picture(allocator: StreamAllocator, picture: PictureToInspect, level
         texture.process(FramePlanes("rgb", (pixels,)), stamp)
         with texture.lease() as view:
             frame = allocator.allocate(view)
-            return inspected_frame(view, frame, levels, allocator.inspect(view.stamp), query=allocator.question)
+            images = {level: cropped(view, level).copy() for level in known_levels(levels)}
+            return inspected_frame(view, frame, images, allocator.inspect(view.stamp), query=allocator.question)
 
 
 def encode_inspection(frame: InspectedFrame, unix_ns: int = 0, first_frame: int = 0) -> bytes:

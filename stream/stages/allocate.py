@@ -6,12 +6,13 @@ Every event of the run leaves through this stage, so that events have one order:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import structs
 
 from arr_coc.allocation.allocator import FrameAllocation, PlannedFrame, StreamAllocator
@@ -53,10 +54,10 @@ from stream.events import (
 from stream.media import AllocationOverlay, MapLayer, SkippedItem
 from stream.protocol.buffers import SlotTable
 from stream.protocol.codec import motion_of
-from stream.protocol.inspection import InspectedFrame, InspectionRequest, cropped, inspected_frame, layers_of
+from stream.protocol.inspection import InspectedFrame, cropped, inspected_frame, known_levels, layers_of
 from stream.protocol.messages import Credit, Discontinuity, End, ServerHello, SourceLost, TextureUpdated
 from stream.protocol.picture_files import encode_jpeg
-from stream.protocol.pictures import PictureExchange, PictureRequest, ViewedFrame, level_for
+from stream.protocol.pictures import PictureBuffers, PictureExchange, PictureRequest, ViewedFrame, level_for
 from stream.recording.recorder import Recorder
 from stream.stages.base import EVENTS, TEXTURE_ALLOCATE
 from stream.transport import LinkPoller, Transport
@@ -426,39 +427,54 @@ class AllocateStage:
         """Return a copy of what a picture of this allocation is drawn from, where a sink draws it."""
         if self._context.overlays is None:
             return None
-        here, shown, layers = frame.on_host(), cropped(view, 0), self._layers(view, frame)
+        here, shown, layers = frame.on_host(), cropped(view, 0).copy(), self._layers(view, frame)
         return AllocationOverlay(shown, here.allocation.regions.numpy(), here.relevance.numpy(), here.overview, layers)
 
     def _layers(self, view: TextureView, frame: AnyFrame) -> tuple[MapLayer, ...]:
         """Return the maps that a sink draws below the frame."""
         if not self._policy.drawn_layers:
             return ()
-        inspected = self._inspected(view, frame.on_host(), InspectionRequest(levels=()))
+        inspected = self._inspected(view, frame.on_host(), {})
         return layers_of(self._policy.drawn_layers, inspected.maps, inspected.weights, view.grid.shape)
 
     def _offer_pictures(self, view: TextureView, frame: AnyFrame) -> None:
         """Leave the frame for those who want it; never waits."""
         for exchange in self._context.pictures:
             if (request := exchange.request) is not None:
-                exchange.put(self._viewed(view, frame.on_host(), request))
+                exchange.put(self._viewed(view, frame.on_host(), request, exchange.buffers))
 
-    def _viewed(self, view: TextureView, frame: FrameAllocation, request: PictureRequest) -> ViewedFrame:
+    def _viewed(
+        self, view: TextureView, frame: FrameAllocation, request: PictureRequest, buffers: PictureBuffers
+    ) -> ViewedFrame:
+        def copied(levels: Iterable[int]) -> dict[int, npt.NDArray[np.uint8]]:
+            return {level: buffers.copy(cropped(view, level)) for level in levels}
+
         levels = {width: level_for(view.grid.width_px, width) for width in request.widths}
+        inspected = None
+        if (wanted := request.inspect) is not None:
+            inspected = self._inspected(view, frame, copied(known_levels(wanted.levels)), with_maps=wanted.maps)
         return ViewedFrame(
             frame_index=view.stamp.frame_index,
             capture_ns=view.stamp.capture_ns,
             media_ns=view.stamp.media_ns,
             tokens=self._tokens_of(frame),
             map=_map_of(frame),
-            images={level: cropped(view, level) for level in set(levels.values())},
+            images=copied(set(levels.values())),
             levels=levels,
-            inspected=None if request.inspect is None else self._inspected(view, frame, request.inspect),
+            inspected=inspected,
         )
 
-    def _inspected(self, view: TextureView, frame: FrameAllocation, request: InspectionRequest) -> InspectedFrame:
-        maps, query = self._allocator.inspect(view.stamp) if request.maps else None, self._allocator.question
+    def _inspected(
+        self,
+        view: TextureView,
+        frame: FrameAllocation,
+        images: dict[int, npt.NDArray[np.uint8]],
+        *,
+        with_maps: bool = True,
+    ) -> InspectedFrame:
+        maps, query = self._allocator.inspect(view.stamp) if with_maps else None, self._allocator.question
         tokens = self._tokens_of(frame)
-        return inspected_frame(view, frame, request.levels, maps, self._motion, tokens=tokens, query=query)
+        return inspected_frame(view, frame, images, maps, self._motion, tokens=tokens, query=query)
 
     def _tokens_of(self, frame: AnyFrame) -> int:
         """Return how many visual tokens the model reads of a frame."""
