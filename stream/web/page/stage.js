@@ -179,7 +179,7 @@ export class Stage {
       const level = Number(button.dataset.level);
       button.setAttribute("aria-pressed", String(!this.view.hidden.has(level)));
       button.lastChild.data = `L${level} ${counts[level]}`;
-      button.setAttribute("aria-label", `level ${level}: ${counts[level]} regions`);
+      button.setAttribute("aria-label", `L${level} ${counts[level]}: regions of level ${level}`);
     }
   }
 

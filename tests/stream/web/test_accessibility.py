@@ -1,0 +1,88 @@
+"""Contrast, labels and roles of every page by axe-core (MPL-2.0), which npm fetches; it is not shipped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from stream.events import Cut, Outage
+from tests.support.events import answer, look
+from tests.support.web import ServedPage, Visit, open_browser, served, shown
+
+ROOT = Path(__file__).resolve().parents[3]
+AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
+
+RUN = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations.map((one) => ({
+    rule: one.id, help: one.help, where: one.nodes.map((node) => node.html.slice(0, 200)) }))"""
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    if not AXE.exists():
+        message = "no axe-core: npm install --no-save axe-core@4.14.1"
+        pytest.fail(message) if os.environ.get("CI") and shutil.which("npm") else pytest.skip(message)
+    return AXE.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def browser(axe: str) -> Iterator[Browser]:
+    with open_browser() as browser:
+        yield browser
+
+
+def violations(page: Page, axe: str) -> list[dict[str, Any]]:
+    page.add_script_tag(content=axe)
+    found: list[dict[str, Any]] = page.evaluate(RUN)
+    return found
+
+
+def live(run: ServedPage, page: Page) -> None:
+    page.goto(run.url + "?layers=thdm")
+    shown(page)
+    for event in (answer(1.0, "a cat"), Cut(1, 1.0, 0.9), Outage(1, 1.0, "unplugged"), look(2.0)):
+        run.tell(event)
+    page.locator("#lines", has_text="unplugged").wait_for()
+    page.locator("#stage").focus()
+    page.keyboard.press("ArrowRight")
+
+
+def table(run: ServedPage, page: Page) -> None:
+    live(run, page)
+    page.locator("#as-table").click()
+
+
+def microscope(run: ServedPage, page: Page) -> None:
+    page.goto(run.url + "microscope?map=information")
+    page.wait_for_function("() => window.scope && window.scope.rounds >= 1")
+    page.locator("#stage").focus()
+    page.keyboard.press("ArrowRight")
+    page.locator("#values").wait_for()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("open_page", [live, table, microscope])
+def test_axe_finds_nothing_amiss(
+    axe: str, browser: Browser, open_page: Callable[[ServedPage, Page], None], width: int, scheme: str
+) -> None:
+    with served() as run:
+        visit = Visit(browser, color_scheme=scheme, viewport={"width": width, "height": 800}, bypass_csp=True)
+        open_page(run, visit.page)
+        assert violations(visit.page, axe) == []
+        visit.context.close()
+
+
+def test_axe_finds_nothing_amiss_where_a_token_is_asked_for(
+    axe: str, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(web_token="a secret of some length") as run:
+        visit = Visit(browser, bypass_csp=True)
+        visit.page.goto(run.url)
+        assert violations(visit.page, axe) == []
+        visit.context.close()
