@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from stream.events import Cut, Outage
+from tests.stream.web.test_compare import ComparePage
+from tests.stream.web.test_sources import ChosenPage
 from tests.support.events import answer, look
 from tests.support.web import ServedPage, Visit, open_browser, served, shown
 
@@ -65,13 +68,30 @@ def microscope(run: ServedPage, page: Page) -> None:
     page.locator("#values").wait_for()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("open_page", [live, table, microscope])
+def sources(run: ServedPage, page: Page) -> None:
+    page.goto(run.url)
+    page.locator("#source-choices").wait_for()
+
+
+def compare(run: ServedPage, page: Page) -> None:
+    assert isinstance(run, ComparePage)
+    page.goto(run.url + "compare?layers=t")
+    page.get_by_role("button", name="shapes").click()
+    page.get_by_label("Question", exact=True).fill("Where is it?")
+    page.get_by_label("Question", exact=True).press("Enter")
+    run.engine.go.release()
+    page.locator(".verdict.same").wait_for()
+
+
+KINDS: dict[Callable[[ServedPage, Page], None], type[ServedPage]] = {sources: ChosenPage, compare: ComparePage}
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
+@pytest.mark.parametrize("open_page", [live, table, microscope, sources, compare])
 def test_axe_finds_nothing_amiss(
     axe: str, browser: Browser, open_page: Callable[[ServedPage, Page], None], width: int, scheme: str
 ) -> None:
-    with served() as run:
+    with closing(KINDS.get(open_page, ServedPage)()) as run:
         visit = Visit(browser, color_scheme=scheme, viewport={"width": width, "height": 800}, bypass_csp=True)
         open_page(run, visit.page)
         assert violations(visit.page, axe) == []
