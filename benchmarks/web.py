@@ -51,7 +51,8 @@ BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 class WatchedScene:
     """A run with its page; other threads read how many frames it has given."""
 
-    def __init__(self, rate: float = 30.0) -> None:
+    def __init__(self, rate: float = 30.0, *, keeps_times: bool = True) -> None:
+        self._keeps_times = keeps_times
         output = OutputConfig(web="127.0.0.1:0", web_rate=rate)
         config = Config(
             source="scene:paced-720p30",
@@ -74,7 +75,7 @@ class WatchedScene:
         for event in self.run.run():
             for sink in self.sinks:
                 sink.write(event)
-            if isinstance(event, FrameReady):
+            if isinstance(event, FrameReady) and self._keeps_times:
                 self.ready_ns.append((event.capture_ns, event.ready_ns))
             elif isinstance(event, Answer):
                 self.answered.set()

@@ -96,7 +96,7 @@ class Pages:
 
 @contextmanager
 def watched_scene() -> Iterator[WatchedScene]:
-    with closing(WatchedScene(rate=15.0)) as scene:
+    with closing(WatchedScene(rate=15.0, keeps_times=False)) as scene:
         following = threading.Thread(target=scene.follow, daemon=True)
         following.start()
         assert scene.answered.wait(300), "no answer came"
