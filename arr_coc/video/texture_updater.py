@@ -210,13 +210,15 @@ class TextureUpdater:
         fits = current is not None and current.format == pending.format and self._backend in ("auto", current.backend)
         store = current if current is not None and fits else self._open(pending.format)
         try:
-            change = store.write(pending.planes, pending.difference, replace(stamp, epoch=epoch))
+            stamped = FrameStamp(stamp.frame_index, stamp.media_ns, stamp.capture_ns, epoch)
+            change = store.write(pending.planes, pending.difference, stamped)
         except StoreError:
             if store is not current:
                 store.close()
             raise
         self._close_retired()
-        self._show(store)
+        if store is not current:
+            self._show(store)
         motion = None if pending.motion is None or pending.epoch_reason else pending.motion.motion
         return TextureUpdate(change, pending.cut, motion, pending.epoch_reason)
 
