@@ -16,7 +16,7 @@ import pytest
 
 from arr_coc.errors import ModelNotFound, OptionError
 from arr_coc.hub import bundled_model_path
-from stream.config import AnswerConfig, CaptureConfig, Config, NetworkConfig, OutputConfig, PipelineConfig
+from stream.config import AnswerConfig, ApiConfig, CaptureConfig, Config, NetworkConfig, OutputConfig, PipelineConfig
 from stream.control import RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import ANSWERS_LOST, Answer, AnswerDeltaEvent, Event, Notice, Restarted, Summary
@@ -33,6 +33,7 @@ from stream.transport import Link, Transport, ipc_endpoint, private_directory
 from stream.transport.security import make_keys
 from tests.support import answer_models
 from tests.support.answer_models import FakeAnswerModel
+from tests.support.api_server import MODEL, api_server
 from tests.support.network import LIMIT_S, free_port, until
 from tests.support.runs import expect
 
@@ -433,3 +434,20 @@ def test_a_second_ctrl_c_waits_for_nothing() -> None:
         assert control.cancelled
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_several_cameras_share_a_server_with_an_api(endpoint: str) -> None:
+    with api_server() as server:
+        api = AnswerConfig(encode="picture", model=MODEL, api=ApiConfig(url=server.url))
+        control, ready = RunControl(), threading.Event()
+        serving = threading.Thread(target=serve_answers, args=(Config(answer=api), endpoint, ready.set, control))
+        serving.start()
+        try:
+            assert ready.wait(LIMIT_S)
+            asking = client(endpoint).answer.model_copy(update={"encode": "picture"})
+            events = events_of(client(endpoint).model_copy(update={"answer": asking}))
+        finally:
+            control.cancel()
+            serving.join(LIMIT_S)
+    texts = {event.text for event in events if isinstance(event, Answer)}
+    assert texts == {"a red circle"}

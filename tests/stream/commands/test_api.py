@@ -1,0 +1,52 @@
+"""Options of runs whose answers come from a server with an API."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream.commands.serve import serve_answers
+from stream.config import Config
+from stream.config_loading import ConfigLayer, build_config
+from stream.errors import ConfigError
+
+URL = "http://127.0.0.1:8000/v1"
+
+
+def built(**values: object) -> Config:
+    layers = [ConfigLayer("--api", {"answer.api.url": URL})]
+    return build_config([*layers, ConfigLayer("--set", {f"answer.{key}": value for key, value in values.items()})])
+
+
+def test_a_server_with_an_api_is_sent_pictures() -> None:
+    assert built().answer.encode == "picture"
+    assert built(encode="picture").answer.encode == "picture"
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"server": "tcp://127.0.0.1:5555"}, "answers come from one server; leave out --api or --server"),
+        ({"encode": "sparse"}, "takes pictures, not answer.encode = sparse; leave it out"),
+        ({"device": "cpu"}, "answer.device = cpu has no effect with --api"),
+        ({"dtype": "float32"}, "answer.dtype = float32 has no effect with --api"),
+        ({"allocator": "folder"}, "answer.allocator = folder has no effect with --api"),
+        ({"window.kept": 8}, "is shown the newest frames; leave answer.window.kept out"),
+    ],
+)
+def test_what_means_nothing_to_such_a_server_is_refused(values: dict[str, object], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        built(**values)
+
+
+def test_pictures_are_for_such_a_server_only() -> None:
+    layer = ConfigLayer("--encode", {"answer.encode": "picture"})
+    with pytest.raises(ConfigError, match="give --api URL, or --server ADDRESS"):
+        build_config([layer])
+    assert build_config([layer, ConfigLayer("--server", {"answer.server": "tcp://h:1"})]).answer.encode == "picture"
+
+
+def test_an_answer_server_with_pictures_needs_a_server_that_takes_them() -> None:
+    with pytest.raises(ConfigError, match="give --api URL"):
+        serve_answers("tcp://127.0.0.1:*", encode="picture")
+    with pytest.raises(ConfigError, match="needs a server with an API; give --api URL"):
+        serve_answers("tcp://127.0.0.1:*", encode="picture", set_=["answer.server=tcp://h:1"])
