@@ -178,16 +178,17 @@ def _compare_desk(config: Config) -> CompareDesk:
 
 
 def _model_choices(config: Config) -> list[ModelChoice]:
-    """Return the models to compare: the run's own, or the bundled one where a server has that, and the named ones.
+    """Return the models to compare: the run's own, or the bundled one where a server answers, and the named ones.
 
     A folder is shown by its name alone, unless another one has that name. Raises ModelError for an unusable one.
     """
     from stream.answer.model import model_name
     from stream.compare.messages import ModelChoice
+    from stream.config import ApiConfig
 
     own = config.answer
-    if own.server is not None:
-        own = own.model_copy(update={"model": None, "allocator": None})
+    if own.server is not None or own.api.url is not None:
+        own = own.model_copy(update={"model": None, "allocator": None, "api": ApiConfig()})
     found: dict[str, ModelChoice] = {}
     others = [own.model_copy(update={"model": name, "allocator": None}) for name in config.output.web_compare]
     for answer in (own, *others):

@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 
 import stream.commands.web as command
 from stream.cli import main
-from stream.config import AnswerConfig, Config, OutputConfig
+from stream.config import AnswerConfig, ApiConfig, Config, OutputConfig
 from tests.support.models import tiny_folder
 from tests.support.network import LIMIT_S
 from tests.support.web import PageClient
@@ -53,8 +53,9 @@ def test_models_to_compare_are_shown_by_short_names_that_differ(tmp_path: Path) 
     choices = command._model_choices(Config(output=output))
     assert [choice.name for choice in choices[1:]] == ["tuned", str(folders[1]), "owner/model"]
     assert [choice.model for choice in choices] == [None, *map(str, folders), "owner/model"]
-    elsewhere = AnswerConfig(server="tcp://10.0.0.2:5555")
-    assert [choice.model for choice in command._model_choices(Config(answer=elsewhere))] == [None]
+    api = ApiConfig(url="http://127.0.0.1:9/v1")
+    for elsewhere in (AnswerConfig(server="tcp://10.0.0.2:5555"), AnswerConfig(api=api, model="gpt", encode="picture")):
+        assert [choice.model for choice in command._model_choices(Config(answer=elsewhere))] == [None]
 
 
 @contextmanager
