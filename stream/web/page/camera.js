@@ -1,6 +1,5 @@
 // This browser's camera as the source of the run: asks for it, sends its pictures, and says in words why it cannot.
 
-const RATE = 15;
 const QUALITY = 0.8;
 const CREDITS = 2;
 const IN_USE = 4002;
@@ -19,7 +18,7 @@ export class Camera {
     this.on = false;
     this.sent = 0;
     byId("camera-start").onclick = () => (this.on ? this.stop("The camera is off.") : this.start());
-    for (const id of ["camera-device", "camera-size"]) byId(id).onchange = () => this.on && this.restart();
+    for (const id of ["camera-device", "camera-size", "camera-rate"]) byId(id).onchange = () => this.on && this.restart();
   }
 
   tell(words, bad = false) {
@@ -39,9 +38,10 @@ export class Camera {
     this.tell("Asking for the camera …");
     const [width, height] = byId("camera-size").value.split("×").map(Number);
     const device = byId("camera-device").value;
+    this.rate = Number(byId("camera-rate").value);
     try {
       this.stream = await navigator.mediaDevices.getUserMedia({
-        video: { ...(device && { deviceId: { exact: device } }), width: { ideal: width }, height: { ideal: height }, frameRate: { ideal: RATE } },
+        video: { ...(device && { deviceId: { exact: device } }), width: { ideal: width }, height: { ideal: height }, frameRate: { ideal: this.rate } },
       });
     } catch (error) {
       return this.tell(PROBLEMS[error.name] ?? `The camera cannot be used: ${error.message}`, true);
@@ -60,7 +60,7 @@ export class Camera {
     this.socket = new WebSocket(`${scheme}//${location.host}/camera`);
     this.socket.onopen = () => {
       this.tell("Sending the camera’s pictures.");
-      this.timer = setInterval(() => this.send(), 1000 / RATE);
+      this.timer = setInterval(() => this.send(), 1000 / this.rate);
     };
     this.socket.onmessage = () => this.credits++;
     this.socket.onclose = ({ code, reason }) => {

@@ -180,6 +180,13 @@ def test_a_question_is_asked_and_recalled(run: ServedPage, visit: Visit) -> None
     assert visit.page.locator("#question").input_value() == "where is the cat?"
 
 
+def test_usual_questions_are_offered(run: ServedPage, visit: Visit) -> None:
+    visit.page.goto(run.url)
+    offered = visit.page.evaluate("() => [...document.getElementById('question').list.options].map((one) => one.value)")
+    assert "What changes?" in offered
+    assert len(offered) >= 4
+
+
 def test_a_page_that_only_shows_has_no_question_box(visit: Visit) -> None:
     with served(web_control=False) as run:
         visit.page.goto(run.url)
