@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import statistics
 import subprocess
@@ -227,6 +228,17 @@ def targets(cost: dict[str, float], page: dict[str, Any] | None, page_bytes: int
     }
 
 
+def parts_of(name: str) -> set[str]:
+    """The files that a page loads: those that it names, and those that its scripts import."""
+    found, todo = set(), [name]
+    while todo:
+        found.add(part := todo.pop())
+        text = (PAGE / part).read_text(encoding="utf-8")
+        named = re.findall(r'(?:"/page/|from "\./)([\w.]+)"', text)
+        todo += [other for other in named if other not in found]
+    return found
+
+
 def measure(seconds: float, rounds: int) -> dict[str, Any]:
     with closing(WatchedScene()) as scene:
         following = threading.Thread(target=scene.follow, daemon=True)
@@ -236,7 +248,7 @@ def measure(seconds: float, rounds: int) -> dict[str, Any]:
         page = measured_in_browser(scene, seconds)
         scene.run.end()
         following.join(60)
-    page_bytes = sum(file.stat().st_size for file in PAGE.iterdir())
+    page_bytes = sum((PAGE / name).stat().st_size for name in parts_of("live.html"))
     cost = costs(told)
     medians = {
         str(viewers): {
