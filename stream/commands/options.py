@@ -138,7 +138,7 @@ Encode = Annotated[
     text_option(
         "--encode",
         metavar="NAME",
-        help="Vision encoding: sparse, incremental, prune, weighted, full. [sparse]",
+        help="Vision encoding: sparse, incremental, prune, weighted, full; picture with --api. [sparse]",
     ),
     ConfigKey("answer.encode"),
 ]

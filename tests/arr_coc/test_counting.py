@@ -29,10 +29,13 @@ NEVER_ONE = {
     "expected_bytes",
     "held",
     "len(data)",
+    "TEXT_TOKENS_MAX",
+    "BUDGET_MAX",
+    "reply.prompt_tokens",
 }
-"""Tokens of a whole prompt, and sizes of files and messages."""
+"""Tokens of a whole prompt, limits, and sizes of files and messages."""
 
-NAMES = {"name", "self.name"}
+NAMES = {"name", "self.name", "base"}
 """No numbers: `NAME answers at ADDRESS`, `SCENE has frames 0..9`."""
 
 SOURCES = [

@@ -155,7 +155,10 @@ def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
         (["caption", "x.mp4", "--budget", "0"], "--budget: allocate.budget should be greater than or equal to 1"),
         (["caption", "x.mp4", "--budget", "many"], "or be text such as 27%, got 'many'"),
         (["caption", "x.mp4", "--strategy", "best"], "should be 'auto', 'topk', 'mixed', "),
-        (["caption", "x.mp4", "--encode", "none"], "should be 'full', 'prune', 'sparse', 'incremental' or 'weighted'"),
+        (
+            ["caption", "x.mp4", "--encode", "none"],
+            "should be 'full', 'prune', 'sparse', 'incremental', 'weighted' or 'picture'",
+        ),
         (["caption", "x.mp4", "--every", "0"], "should be greater than 0, or be none"),
         (["caption", "x.mp4", "--max-frames", "-1"], "should be greater than or equal to 1, or be none"),
         (["caption", "x.mp4", "--query", "x" * 10_000], "at most 4000 characters, got 10000 characters"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from arr_coc.errors import ModelError
+from arr_coc.errors import ModelError, counted
 from arr_coc.types import FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.answer.api.address import ApiAddress
 from stream.answer.api.connection import ApiConnection, ApiLimits, ChatPiece
@@ -174,7 +174,8 @@ class ApiAnswerModel:
                 chars += len(piece.text)
                 if chars > chars_max:
                     raise self._connection.lost(
-                        f"an answer without an end: more than {chars_max} characters for {body['max_tokens']} tokens"
+                        f"an answer without an end: more than {chars_max} characters "
+                        f"for {counted(body['max_tokens'], 'token')}"
                     )
                 yield piece
         finally:

@@ -23,6 +23,7 @@ def test_a_closed_terminal_ends_the_run_with_a_summary_and_a_whole_video(command
     pty = Pty(100, 30)
     with pty.start("-m", "tests.support.fake_command", "-1", *arguments) as child:
         pty.until(lambda: log_path.exists() and '"type":"answer"' in log_path.read_text("utf-8"), limit_s=LIMIT_S)
+        pty.until(lambda: video.exists() and video.stat().st_size > 0, limit_s=LIMIT_S)
         pty.close()
         until(lambda: child.poll() is not None, limit_s=LIMIT_S)
     lines = [json.loads(line) for line in log_path.read_text("utf-8").splitlines()]
