@@ -77,6 +77,7 @@ def compare(run: ServedPage, page: Page) -> None:
     assert isinstance(run, ComparePage)
     page.goto(run.url + "compare?layers=t")
     page.get_by_role("button", name="shapes").click()
+    page.locator("#go:enabled").wait_for()
     page.get_by_label("Question", exact=True).fill("Where is it?")
     page.get_by_label("Question", exact=True).press("Enter")
     run.engine.go.release()

@@ -250,7 +250,7 @@ def test_a_picture_of_ones_own_is_looked_at_until_one_goes_back(run: ServedPage,
     looked(visit.page)
     visit.page.locator("#file").set_input_files({"name": "red.png", "mimeType": "image/png", "buffer": png(60, 40)})
     visit.page.locator("#state-words", has_text="red.png").wait_for()
-    assert "“60x40”" in visit.page.locator("#facts").inner_text()
+    visit.page.locator("#facts", has_text="“60x40”").wait_for()
     visit.page.locator("#live").click()
     visit.page.locator("#state-words", has_text=re.compile("^live")).wait_for()
     visit.context.close()

@@ -101,7 +101,7 @@ def test_a_chosen_tile_is_outlined_and_another_is_not(run: ServedPage, visit: Vi
 def test_a_level_can_be_hidden_and_the_address_says_so(run: ServedPage, visit: Visit) -> None:
     visit.page.goto(run.url)
     shown(visit.page)
-    visit.page.get_by_label("level 0: 2 regions").click()
+    visit.page.get_by_label("L0 2: regions of level 0").click()
     assert outline(visit.page, 0, 1) == 0
     assert outline(visit.page, 2, 4) > 100
     assert "hide=0" in visit.page.url
