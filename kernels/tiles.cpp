@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -28,14 +29,47 @@ struct Kept {
 
 // `channels` of each plane's samples. Red is (luma * scale[0] * 2^-9 + v * scale[1] * 2^-8 + offset[0]) / 32, in steps
 // that arr_coc/ops/store/raster.py describes. Levels are uint8 [rows * side, cols * side, 3].
+//
+// `known` [rows, cols] are the hashes of samples that were compared with the kept ones and do not differ; zero is of none.
+// `rest` [rows] counts the frames for which a row of tiles is not hashed, because nearly all of its tiles changed.
+struct Hash {
+    uint64_t half[2];
+};
 struct Texture {
     int32_t rows, cols, planes, channels, level_count, threads;
     int16_t scale[5], offset[3];
     Kept kept[3];
     uint8_t *levels[6];
+    Hash *known;
+    uint8_t *rest;
+};
+
+// Random words of this process, which nobody outside knows: those of NH (Black, Halevi, Krawczyk, Krovetz, Rogaway: UMAC,
+// CRYPTO 1999) for the 3,072 bytes of the largest tile, and two for its second half, which is the first one shifted.
+struct Keys {
+    uint32_t words[3072 / 4 + 2];
+    Keys() {
+        std::random_device random;
+        for (auto &word : words) word = random();
+    }
+};
+static const Keys KEYS;
+
+struct alignas(64) Lines {
+    uint64_t lanes[8];
+};
+
+// What a thread needs of memory to compare a row of tiles.
+struct Scratch {
+    uint8_t *peaks;
+    Hash *hashes;
+    uint64_t *sums;
 };
 
 static const int LINE = 64;  // bytes of a cache line
+
+// Bytes before they are needed that samples are asked for: processors themselves stop at the end of a page.
+static const int AHEAD = 3072;
 
 // Copies whole lines past the caches, without reading first what is there: twice as fast where a frame changes everywhere.
 static inline void stream(uint8_t *to, const uint8_t *from, int bytes) {
@@ -54,24 +88,61 @@ static inline void settle() {
 #endif
 }
 
+// In VECTOR bytes of 64-bit lanes: PRODUCTS multiplies their lower halves, APART sums their samples' differences. Not by
+// the functions of <immintrin.h>: with -march=native those are not for the other sets.
+#define PLAIN_PRODUCTS(a, b) ((Lanes)(a) & 0xffffffff) * ((Lanes)(b) & 0xffffffff)
 #if defined(__x86_64__)
+#if defined(__clang__)  // which finds the instruction by itself
+#define MULTIPLY(builtin, a, b) PLAIN_PRODUCTS(a, b)
+#else
+#define MULTIPLY(builtin, a, b) (Lanes) builtin((Ints)(a), (Ints)(b))
+#define MULTIPLY_512(a, b) __builtin_ia32_pmuludq512_mask(a, b, (Longs){}, (unsigned char)-1)
+#endif
 #define BASELINE v2
 #define BASELINE_NAME "x86-64-v2"
 #define TARGET __attribute__((target("arch=x86-64-v3")))
+#define VECTOR 32
+#define PRODUCTS(a, b) MULTIPLY(__builtin_ia32_pmuludq256, a, b)
+#define APART(a, b) (Lanes) __builtin_ia32_psadbw256((Bytes)(a), (Bytes)(b))
 namespace v3 {
 #include "tiles.h"
 }
 #undef TARGET
+#undef VECTOR
+#undef PRODUCTS
+#undef APART
 #define TARGET __attribute__((target("arch=x86-64-v4,avx512vbmi,prefer-vector-width=512")))
+#define VECTOR 64
+#define PRODUCTS(a, b) MULTIPLY(MULTIPLY_512, a, b)
+#define APART(a, b) (Lanes) __builtin_ia32_psadbw512((Bytes)(a), (Bytes)(b))
 namespace v4 {
 #include "tiles.h"
 }
 #undef TARGET
+#undef VECTOR
+#undef PRODUCTS
+#undef APART
 #define TARGET __attribute__((target("arch=x86-64-v2")))
+#define VECTOR 16
+#define PRODUCTS(a, b) MULTIPLY(__builtin_ia32_pmuludq128, a, b)
+#define APART(a, b) (Lanes) __builtin_ia32_psadbw128((Bytes)(a), (Bytes)(b))
 #else
 #define BASELINE plain
 #define BASELINE_NAME "baseline"
 #define TARGET
+#define VECTOR 16
+static inline uint64_t __attribute__((vector_size(16))) plain_apart(uint64_t __attribute__((vector_size(16))) a,
+                                                                    uint64_t __attribute__((vector_size(16))) b) {
+    for (int lane = 0; lane < 2; ++lane) {
+        uint64_t sum = 0;
+        for (int shift = 0; shift < 64; shift += 8)
+            sum += (uint64_t)std::abs((int)(a[lane] >> shift & 255) - (int)(b[lane] >> shift & 255));
+        a[lane] = sum;
+    }
+    return a;
+}
+#define PRODUCTS(a, b) PLAIN_PRODUCTS(a, b)
+#define APART(a, b) plain_apart(a, b)
 #endif
 namespace BASELINE {
 #include "tiles.h"
@@ -120,7 +191,7 @@ template <class Work> static void share(const Texture &texture, int64_t tiles, W
 extern "C" {
 
 // Number of this interface; the caller refuses another one.
-int32_t tiles_version() { return 2; }
+int32_t tiles_version() { return 3; }
 
 // The instruction set that is used; null where this processor has none of those compiled.
 const char *tiles_set() { return chosen.name; }
@@ -130,9 +201,12 @@ void tiles_compare(const Texture *texture, const Plane *frame, int32_t mean, int
     const Texture &t = *texture;
     share(t, (int64_t)t.rows * t.cols, [&](auto next) {
         std::vector<uint8_t> peaks((size_t)t.kept[0].width * t.channels);
+        std::vector<Hash> hashes((size_t)t.cols);
+        std::vector<Lines> sums((size_t)(12 * t.cols + 24 + 7) / 8 * 2);
         bool busy = false;
         for (int row = next(); row >= 0; row = next())
-            busy = chosen.compare_row(t, frame, row, mean, largest, busy, peaks.data(), dirty + (int64_t)row * t.cols);
+            busy = chosen.compare_row(t, frame, row, mean, largest, busy, {peaks.data(), hashes.data(), sums.data()->lanes},
+                                      dirty + (int64_t)row * t.cols);
     });
 }
 

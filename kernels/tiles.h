@@ -45,21 +45,49 @@ INLINE bool exceeds(int sum, int count, int mean) {
     return whole + (rest > count || (rest == count && whole % 2)) > mean;
 }
 
+typedef uint64_t __attribute__((vector_size(VECTOR), may_alias)) Lanes;
+typedef uint32_t __attribute__((vector_size(VECTOR))) Words;
+typedef int __attribute__((vector_size(VECTOR))) Ints;
+typedef char __attribute__((vector_size(VECTOR))) Bytes;
+typedef long long __attribute__((vector_size(VECTOR))) Longs;
+
 INLINE uint8_t apart(uint8_t a, uint8_t b) { return (uint8_t)(a > b ? a - b : b - a); }
 
-// The largest difference of each sample of `rows` rows: what could make a tile dirty shows here. False where all are
-// equal, and `peaks` then stays as it is.
+// What is known of each sample of some lines, and of eight samples together: the largest difference, and their sum.
+struct Peaks {
+    uint8_t *largest;
+    uint64_t *sums;
+};
+
+INLINE void add_sums(const uint8_t *a, const uint8_t *b, int64_t bytes, uint64_t *sums) {
+    int64_t x = 0;
+    for (; x + VECTOR <= bytes; x += VECTOR) {
+        Lanes one, other;
+        std::memcpy(&one, a + x, VECTOR);
+        std::memcpy(&other, b + x, VECTOR);
+        *(Lanes *)(sums + x / 8) += APART(one, other);
+    }
+    for (; x < bytes; ++x) sums[x / 8] += apart(a[x], b[x]);
+}
+
+// Finds the differences of `rows` rows: what could make a tile dirty shows there. False where all are equal, and `peaks` then
+// stays as it is.
 TARGET static bool scan(const uint8_t *a, int64_t a_stride, const uint8_t *b, int64_t b_stride, int rows, int64_t bytes,
-                        uint8_t *__restrict peaks) {
+                        Peaks peaks) {
     bool found = false;
+    uint8_t *__restrict most = peaks.largest;
     for (int y = 0; y < rows; ++y, a += a_stride, b += b_stride) {
         if (!std::memcmp(a, b, (size_t)bytes)) continue;
-        if (!found) std::memset(peaks, 0, (size_t)bytes);
+        if (!found) {
+            std::memset(most, 0, (size_t)bytes);
+            std::memset(peaks.sums, 0, (size_t)(bytes + 7) / 8 * 8);
+        }
         found = true;
         for (int64_t x = 0; x < bytes; ++x) {
             const uint8_t delta = apart(a[x], b[x]);
-            peaks[x] = peaks[x] > delta ? peaks[x] : delta;
+            most[x] = most[x] > delta ? most[x] : delta;
         }
+        add_sums(a, b, bytes, peaks.sums);
     }
     return found;
 }
@@ -104,9 +132,10 @@ TARGET static bool tile_differs(const Texture &t, int p, const Plane &frame, int
     return differs<8, 1>(kept, frame, row, col, mean, largest);
 }
 
-// Marks the tiles of a row that differ in one plane and are not marked yet.
-TARGET static void compare_plane(const Texture &t, int p, const Plane &frame, int row, int mean, int largest, uint8_t *peaks,
-                               uint8_t *dirty) {
+// Marks the tiles of a row that differ in one plane and are not marked yet. Means of means, each rounded, exceed the mean of
+// all samples by one at most, so that the sums tell of most tiles with noise that they do not differ.
+TARGET static void compare_plane(const Texture &t, int p, const Plane &frame, int row, int mean, int largest, Peaks peaks,
+                                 uint8_t *dirty) {
     const Kept &kept = t.kept[p];
     const int first = row * kept.tile_height, rows = std::min(kept.tile_height, kept.height - first);
     const int bytes = kept.width * t.channels, step = kept.tile_width * t.channels;
@@ -114,21 +143,120 @@ TARGET static void compare_plane(const Texture &t, int p, const Plane &frame, in
               peaks))
         return;
     for (int col = 0; col < t.cols; ++col) {
+        if (dirty[col]) continue;
         uint8_t peak = 0;
         const int end = std::min(bytes, (col + 1) * step);
-        for (int x = col * step; x < end; ++x) peak = peak > peaks[x] ? peak : peaks[x];
-        if (!dirty[col] && peak > std::min(mean, largest)) dirty[col] = tile_differs(t, p, frame, row, col, mean, largest);
+        for (int x = col * step; x < end; ++x) peak = peak > peaks.largest[x] ? peak : peaks.largest[x];
+        if (peak <= std::min(mean, largest)) continue;
+        if (peak <= largest && t.channels == 1 && rows == kept.tile_height && end == (col + 1) * step) {
+            uint64_t sum = 0;
+            for (int x = col * step; x < end; x += 8) sum += peaks.sums[x / 8];
+            if (2 * (int64_t)sum < (int64_t)(2 * mean - 1) * rows * step) continue;
+        }
+        dirty[col] = tile_differs(t, p, frame, row, col, mean, largest);
     }
 }
 
 // Marks the tiles of a row that differ: dirty [cols]. Where all of the row before did (`busy`), each is looked at by itself
 // first, because what differs much shows in its first rows: most of a frame that differs everywhere is then not read.
-TARGET static bool compare_row(const Texture &t, const Plane *frame, int row, int mean, int largest, bool busy,
-                               uint8_t *peaks, uint8_t *dirty) {
+TARGET static void compare_samples(const Texture &t, const Plane *frame, int row, int mean, int largest, bool busy,
+                                   Peaks peaks, uint8_t *dirty) {
     for (int col = 0; col < t.cols; ++col)
         dirty[col] = busy && tile_differs(t, 0, frame[0], row, col, mean, largest);
     for (int p = 0; p < t.planes && __builtin_memchr(dirty, 0, (size_t)t.cols); ++p)
         compare_plane(t, p, frame[p], row, mean, largest, peaks, dirty);
+}
+
+// Adds the products of `bytes` samples of one line, LANES times eight of them a tile, to both halves of its tiles' sums.
+template <int LANES>
+INLINE void hash_line(const uint8_t *from, int64_t bytes, const uint32_t *key, Lanes *one, Lanes *two) {
+    constexpr int PERIOD = LANES == 12 ? 192 : 64, COUNT = PERIOD / VECTOR;
+    alignas(64) uint32_t keys[2][PERIOD / 4];
+    for (int i = 0; i < PERIOD / 4; ++i) {
+        keys[0][i] = key[i % (2 * LANES)];
+        keys[1][i] = key[i % (2 * LANES) + 2];
+    }
+    alignas(64) uint8_t last[PERIOD] = {};
+    for (int64_t x = 0; x < bytes; x += PERIOD) {
+        if (x + PERIOD > bytes) {
+            std::memcpy(last, from, (size_t)(bytes - x));
+            from = last;
+        }
+        for (int i = 0; i < PERIOD; i += LINE) __builtin_prefetch(from + AHEAD + i);
+        for (int i = 0; i < COUNT; ++i, from += VECTOR, ++one, ++two) {
+            Words words, a, b;
+            std::memcpy(&words, from, VECTOR);
+            std::memcpy(&a, keys[0] + i * VECTOR / 4, VECTOR);
+            std::memcpy(&b, keys[1] + i * VECTOR / 4, VECTOR);
+            a += words;
+            b += words;
+            *one += PRODUCTS(a, (Lanes)a >> 32);
+            *two += PRODUCTS(b, (Lanes)b >> 32);
+        }
+    }
+}
+
+// Adds the part of one plane to the hashes of a row of tiles; returns the keys of the next plane.
+template <int LANES>
+TARGET static const uint32_t *hash_plane(const Texture &t, const Kept &kept, const Plane &frame, int row,
+                                         const uint32_t *key, uint64_t *sums, Hash *hashes) {
+    const int top = row * kept.tile_height, rows = std::min(kept.tile_height, kept.height - top);
+    const int room = (t.cols * LANES + 24 + 7) / 8 * 8;  // what the last period needs, in whole lines
+    std::memset(sums, 0, (size_t)room * 16);
+    for (int y = 0; y < rows; ++y)
+        hash_line<LANES>(frame.data + (top + y) * frame.stride, kept.width * t.channels, key + y * 2 * LANES,
+                         (Lanes *)sums, (Lanes *)(sums + room));
+    for (int col = 0; col < t.cols; ++col)
+        for (int half = 0; half < 2; ++half)
+            for (int i = 0; i < LANES; ++i) hashes[col].half[half] += sums[half * room + col * LANES + i];
+    return key + kept.tile_height * 2 * LANES;
+}
+
+// The hashes of a row of tiles of a frame.
+TARGET static void hash_row(const Texture &t, const Plane *frame, int row, uint64_t *sums, Hash *hashes) {
+    const uint32_t *key = KEYS.words;
+    std::memset(hashes, 0, (size_t)t.cols * sizeof(Hash));
+    for (int p = 0; p < t.planes; ++p) {
+        const Kept &kept = t.kept[p];
+        if (t.channels == 3) key = hash_plane<12>(t, kept, frame[p], row, key, sums, hashes);
+        else if (kept.tile_width == 32) key = hash_plane<4>(t, kept, frame[p], row, key, sums, hashes);
+        else if (kept.tile_width == 16) key = hash_plane<2>(t, kept, frame[p], row, key, sums, hashes);
+        else key = hash_plane<1>(t, kept, frame[p], row, key, sums, hashes);
+    }
+}
+
+INLINE bool equal(const Hash &a, const Hash &b) { return a.half[0] == b.half[0] && a.half[1] == b.half[1]; }
+
+// Marks the tiles of a row that differ: dirty [cols]. Samples with a known hash were compared before, so that what stays
+// is read once and the kept samples not at all; two tiles have one hash by chance with a probability below 2^-60. Where
+// more than half of a row changes twice, hashing does not pay: its samples are compared for some frames.
+TARGET static bool compare_row(const Texture &t, const Plane *frame, int row, int mean, int largest, bool busy,
+                               Scratch scratch, uint8_t *dirty) {
+    const int REST = 8;
+    Hash *known = t.known + (int64_t)row * t.cols, *hashes = scratch.hashes;
+    uint8_t &rest = t.rest[row];
+    if (rest > 1) {
+        rest = (uint8_t)(rest == 2 ? 0 : rest - 1);
+        compare_samples(t, frame, row, mean, largest, busy, {scratch.peaks, scratch.sums}, dirty);
+        return !__builtin_memchr(dirty, 0, (size_t)t.cols);
+    }
+    hash_row(t, frame, row, scratch.sums, hashes);
+    int changed = 0;
+    for (int col = 0; col < t.cols; ++col) changed += !equal(hashes[col], known[col]);
+    if (2 * changed > t.cols) {
+        rest = rest ? 1 + REST : 1;
+        compare_samples(t, frame, row, mean, largest, busy, {scratch.peaks, scratch.sums}, dirty);
+    } else {
+        rest = 0;
+        for (int col = 0; col < t.cols; ++col) {
+            dirty[col] = 0;
+            if (equal(hashes[col], known[col])) continue;
+            for (int p = 0; p < t.planes && !dirty[col]; ++p)
+                dirty[col] = tile_differs(t, p, frame[p], row, col, mean, largest);
+        }
+    }
+    for (int col = 0; col < t.cols; ++col)
+        if (!dirty[col]) known[col] = hashes[col];
     return !__builtin_memchr(dirty, 0, (size_t)t.cols);
 }
 
@@ -264,6 +392,8 @@ template <int N> TARGET static void update_run(const Texture &t, const Plane *fr
 
 // Brings the tiles dirty [cols] of a row up to date: by fours, which fill lines, and one by one.
 TARGET static void update_row(const Texture &t, const Plane *frame, int row, const uint8_t *dirty) {
+    for (int col = 0; col < t.cols; ++col)
+        if (dirty[col]) t.known[(int64_t)row * t.cols + col] = {};
     for (int col = 0; col < t.cols; ++col) {
         if (col % 4 == 0 && col + 4 <= t.cols && dirty[col] && dirty[col + 1] && dirty[col + 2] && dirty[col + 3]) {
             update_run<4>(t, frame, row, col);

@@ -23,7 +23,7 @@ from arr_coc.ops.store.planes import Plane, PlaneFormat
 from arr_coc.ops.store.raster import HostTexture, ReferenceTexture, fixed_point
 from arr_coc.types import LEVELS, TILE_PX, FramePlanes
 
-VERSION = 2
+VERSION = 3
 """Of the kernel's interface, as `tiles_version` of kernels/tiles.cpp has it."""
 
 MOST_THREADS = 4
@@ -55,6 +55,8 @@ class KernelTexture(ctypes.Structure):
         ("offset", ctypes.c_int16 * 3),
         ("kept", KernelKept * 3),
         ("levels", ctypes.c_void_p * LEVELS),
+        ("known", ctypes.c_void_p),
+        ("rest", ctypes.c_void_p),
     )
 
 
@@ -125,6 +127,9 @@ class CompiledTexture(HostTexture):
         self._texture = texture = KernelTexture(
             *fmt.grid.shape, len(self.held), self.held[0][0, 0].size, levels, kernel_threads()
         )
+        self._known = np.zeros((*fmt.grid.shape, 2), np.uint64)
+        self._rest = np.zeros(fmt.grid.shape[0], np.uint8)
+        texture.known, texture.rest = self._known.ctypes.data, self._rest.ctypes.data
         for index, level in enumerate(self.levels):
             texture.levels[index] = level.ctypes.data
         for index, (plane, (down, across)) in enumerate(zip(self.held, fmt.steps(), strict=True)):

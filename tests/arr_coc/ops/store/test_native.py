@@ -79,6 +79,59 @@ def test_the_same_tiles_differ(
     np.testing.assert_array_equal(*masks)
 
 
+@settings(max_examples=80, deadline=None)
+@given(
+    size=st.tuples(st.integers(1, 130), st.integers(1, 330)),
+    fmt=st.sampled_from(FORMATS),
+    parts=st.lists(
+        st.tuples(st.sampled_from(["still", "drift", "noise", "new tiles", "refused", "back"]), st.integers(1, 13)),
+        max_size=5,
+    ),
+    seed=SEEDS,
+)
+def test_the_same_tiles_differ_in_a_stream(
+    size: tuple[int, int], fmt: tuple[str, str], parts: list[tuple[str, int]], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    frame = random_planes(rng, *size, layout=fmt[0], sampling=fmt[1])  # type: ignore[arg-type]
+    shape = PlaneFormat.of(frame)
+    textures = both(shape, Thresholds())
+    for texture in textures:
+        texture.update(frame, np.ones(shape.grid.shape, bool))
+    before = frame
+    for kind, count in parts:
+        for turn in range(count):
+            if kind == "back":
+                frame, before = before, frame
+            elif kind == "noise" or (kind == "drift" and turn == 0):
+                frame = little_different(frame, rng, 4)
+            elif kind in ("new tiles", "refused"):
+                other = random_planes(rng, *size, layout=fmt[0], sampling=fmt[1])  # type: ignore[arg-type]
+                before = frame
+                frame = with_tiles_of(frame, other, dirty_mask(shape.grid, rng, "0.02"))
+            compiled, reference = (texture.compare(frame) for texture in textures)
+            np.testing.assert_array_equal(compiled, reference)
+            if kind != "refused":
+                for texture in textures:
+                    texture.update(frame, reference)
+
+
+def test_one_sample_more_than_the_threshold_shows_in_any_place() -> None:
+    rng = np.random.default_rng(0)
+    still = random_planes(rng, 70, 100)
+    shape = PlaneFormat.of(still)
+    compiled, reference = both(shape, Thresholds(255, 0))
+    for texture in (compiled, reference):
+        texture.update(still, np.ones(shape.grid.shape, bool))
+    for plane, row, col in [(p, *rng.integers(still.planes[p].shape)) for p in (0, 1, 2) for _ in range(60)]:
+        assert not compiled.compare(still).any()
+        changed = [each.copy() for each in still.planes]
+        changed[plane][row, col] ^= 128
+        frame = FramePlanes(still.layout, tuple(changed), still.colour)
+        np.testing.assert_array_equal(compiled.compare(frame), reference.compare(frame))
+        assert compiled.compare(frame).sum() == 1
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     size=st.tuples(st.integers(1, 200), st.integers(1, 420)),
