@@ -430,11 +430,14 @@ def _ready(layer: ARRCOCLayer, model_id: str) -> ARRCOCLayer:
 
 
 def serialize_realiser(realiser: RelevanceRealiser | None) -> bytes:
-    """Weights as bytes, safetensors' format, with what they are of as its metadata; nothing for None."""
+    """Weights as bytes, safetensors' format, with what they are of as its metadata; nothing for None.
+
+    Equal weights give equal bytes, in any process.
+    """
     if realiser is None:
         return b""
     weights = {name: rows.contiguous() for name, rows in realiser.state_dict().items()}
-    return save(weights, {"scorer": realiser.scorer, "channels": realiser.channels})
+    return _sorted_metadata(save(weights, {"scorer": realiser.scorer, "channels": realiser.channels}))
 
 
 def deserialize_realiser(data: bytes, model_id: str) -> RelevanceRealiser | None:
@@ -454,7 +457,22 @@ def deserialize_realiser(data: bytes, model_id: str) -> RelevanceRealiser | None
 
 
 def _metadata(data: bytes) -> dict[str, str]:
-    """Read the metadata of bytes that safetensors has read already: its header is JSON, its length comes first."""
+    """Read the metadata of bytes that safetensors has read already."""
+    found: dict[str, str] = _header(data)["__metadata__"]
+    return found
+
+
+def _sorted_metadata(data: bytes) -> bytes:
+    """Return bytes of safetensors, which writes metadata in any order, with their keys sorted."""
+    header = _header(data)
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
     length = int.from_bytes(data[:8], "little")
-    found: dict[str, str] = json.loads(data[8 : 8 + length])["__metadata__"]
+    return data[:8] + text.ljust(length) + data[8 + length :]
+
+
+def _header(data: bytes) -> dict[str, Any]:
+    """Read the header of bytes of safetensors: it is JSON, padded with spaces, and its length comes first."""
+    length = int.from_bytes(data[:8], "little")
+    found: dict[str, Any] = json.loads(data[8 : 8 + length])
     return found

@@ -59,7 +59,8 @@ def check_readable(qwen: QwenVL) -> None:
 
 
 class AttentionProbe:
-    """Notes what an answer's first tokens ask for in a few layers, while it is entered, and what they looked at.
+    """Notes what an answer's first tokens ask for in a few layers, and what they looked at: of the stock model while it
+    is entered, and whatever it is made to `see`.
 
     A note is one token's query in one layer. What it looked at is worked out in one go when the answer has ended: its
     product with all cached keys, since attention is a share. So a token costs next to nothing, nothing waits for the
@@ -73,13 +74,12 @@ class AttentionProbe:
         self._layers = [layers[number] for number in numbers]
         self._kv = kv
         self._visual = visual
-        self._notes: dict[int, _Notes] = {}
+        self._notes = {layer.self_attn.layer_idx: _Notes() for layer in self._layers}
         self._hooks: dict[int, Any] = {}
         self._sum: torch.Tensor | None = None
 
     def __enter__(self) -> AttentionProbe:
         for attention in (layer.self_attn for layer in self._layers):
-            self._notes[attention.layer_idx] = _Notes()
             self._hooks[attention.layer_idx] = attention.register_forward_hook(self._look, with_kwargs=True)
         return self
 
@@ -113,7 +113,7 @@ class AttentionProbe:
         notes.queries.append(query)
         notes.lengths.append(keys.shape[1])
         notes.keys = keys
-        if len(notes.queries) == PROBED_TOKENS:
+        if len(notes.queries) == PROBED_TOKENS and layer in self._hooks:
             self._hooks[layer].remove()
 
     def add(self, seen: torch.Tensor) -> None:

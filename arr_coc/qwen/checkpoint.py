@@ -105,12 +105,19 @@ def check_folder(folder: Path, name: str) -> Checkpoint:
     package is not installed.
     """
     config = read_config(folder)
+    family_of(config.get("model_type"), name)
+    checkpoint = described(config, read_tensors(folder, name), name)
+    _check_tokenizer(folder, name)
+    return checkpoint
+
+
+def described(config: Mapping[str, Any], tensors: Mapping[str, TensorInfo], name: str) -> Checkpoint:
+    """Return the checkpoint of a configuration and tensors. Raises ModelError where they do not fit, or cannot be
+    used: another architecture, or a method of quantisation whose package is not installed."""
     family = family_of(config.get("model_type"), name)
-    tensors = read_tensors(folder, name)
     quantised = _quantisation(config, name)
     if quantised is None:
         check_sizes(tensors, config, name)
-    _check_tokenizer(folder, name)
     return Checkpoint(family, config, tensors, quantised)
 
 

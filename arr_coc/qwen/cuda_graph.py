@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.qwen.attention import PROBED_TOKENS, AttentionProbe, attention_weights, probed_layers
-from arr_coc.qwen.decode import GrowableLayer, choose_finite, decode, not_finite, through_layers
+from arr_coc.qwen.decode import GrowableLayer, choose_finite, decode, logits_of, not_finite, through_layers
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.qwenvl import QwenVL, rotation
 
@@ -121,7 +121,8 @@ class CudaGraphStep:
         cos, sin = rotation(self._qwen, self._position)
         embeds = self._qwen.language_model.embed_tokens(self._token)
         torch.le(self._places, self._held, out=self._mask[0, 0, 0])
-        logits = through_layers(self._qwen, embeds, cos[0].to(embeds), sin[0].to(embeds), self._attend)
+        hidden = through_layers(self._qwen, embeds, cos[0].to(embeds), sin[0].to(embeds), self._attend)
+        logits = logits_of(self._qwen, hidden)[0]
         self.logits.copy_(logits)
         self.choice.copy_(torch.stack(choose_finite(logits, Decoding(), None)))
         self._token.copy_(self.choice[:1])
@@ -130,12 +131,12 @@ class CudaGraphStep:
 
     def _attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         keys, values = self._rooms[layer]
-        keys.index_copy_(2, self._held, key[None, :, None])
-        values.index_copy_(2, self._held, value[None, :, None])
+        keys.index_copy_(2, self._held, key[:, :, None])
+        values.index_copy_(2, self._held, value[:, :, None])
         if layer in self._probed:
             row = self._index.clamp(max=PROBED_TOKENS - 1)
-            self._seen.index_add_(0, row, attention_weights(query, keys[0], self._mask[0]).sum(dim=(0, 1))[None])
-        grouped = query.view(1, len(key), -1, query.shape[-1])
+            self._seen.index_add_(0, row, attention_weights(query[0], keys[0], self._mask[0]).sum(dim=(0, 1))[None])
+        grouped = query.view(1, key.shape[1], -1, query.shape[-1])
         return F.scaled_dot_product_attention(grouped, keys, values, attn_mask=self._mask)
 
 

@@ -75,6 +75,10 @@ class PrefixCache(Generic[Key]):
                 layer.show(tokens)
         return kept
 
+    def renewed(self) -> PrefixCache[Key]:
+        """An empty cache in place of this one, whose keys and values may be half written, or hold NaN."""
+        return PrefixCache()
+
     def mark(self, key: Key, tokens: int, position: int) -> None:
         """Says that the piece `key` ends after `tokens` tokens."""
         self.marks.append(CacheMark(key, tokens, position))
@@ -151,47 +155,71 @@ _TABLE_TOKENS = 64
 """How many rotations are made at once."""
 
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""What a layer (its number) makes of one token's query [heads, head_dim], key and value [kv heads, head_dim], all
-rotated: heads * head_dim numbers, in any shape."""
+"""What a layer (its number) makes of the queries [N, heads, head_dim], keys and values [N, kv heads, head_dim] of N
+tokens, all rotated: N * heads * head_dim numbers in this order, in any shape."""
 
 Watch = Callable[[int, torch.Tensor, torch.Tensor], None]
 """Receives of each layer (its number) the rotated query [heads, head_dim] and the keys [kv heads, L, head_dim]."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeepstackRows:
+    """Rows that the first layers add to visual tokens: `visual` bool [N] says which of N tokens they are, and `levels`
+    are the rows [K, D] for their K, one tensor a layer."""
+
+    visual: torch.Tensor
+    levels: Sequence[torch.Tensor] = ()
+
+
 def through_layers(
-    qwen: QwenVL, embeds: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attend: Attend
+    qwen: QwenVL,
+    embeds: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    attend: Attend,
+    deepstack: DeepstackRows | None = None,
 ) -> torch.Tensor:
-    """The logits [vocabulary] after one token: `embeds` [1, D]; `cos`, `sin` [head_dim] rotate to its place."""
+    """N tokens behind the last layer, before its norm [N, D]: `embeds` [N, D]; `cos`, `sin` [head_dim] or
+    [N, 1, head_dim] rotate them to their places."""
     hidden = embeds
     for index, layer in enumerate(qwen.language_model.layers):
         attention = layer.self_attn
         entering = layer.input_layernorm(hidden)
-        query = row_product(attention.q_proj, entering).view(-1, attention.head_dim)
-        key = row_product(attention.k_proj, entering).view(-1, attention.head_dim)
-        value = row_product(attention.v_proj, entering).view(-1, attention.head_dim)
+        query, key, value = (
+            linear_rows(product, entering).view(len(hidden), -1, attention.head_dim)
+            for product in (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
         if hasattr(attention, "q_norm"):
             query, key = attention.q_norm(query), attention.k_norm(key)
         mixed = attend(index, rotate_native(query, cos, sin), rotate_native(key, cos, sin), value)
-        hidden = hidden + row_product(attention.o_proj, mixed.reshape(1, -1))
-        hidden = hidden + _mlp_of_row(layer.mlp, layer.post_attention_layernorm(hidden))
-    return row_product(qwen.model.lm_head, qwen.language_model.norm(hidden))[0]
+        hidden = hidden + linear_rows(attention.o_proj, mixed.reshape(len(hidden), -1))
+        hidden = hidden + _mlp_of_rows(layer.mlp, layer.post_attention_layernorm(hidden))
+        if deepstack is not None and index < len(deepstack.levels):
+            hidden[deepstack.visual] += deepstack.levels[index].to(hidden)
+    return hidden
 
 
-def row_product(linear: Any, row: torch.Tensor) -> torch.Tensor:
-    """`linear` of one row [1, D]. In bfloat16 on a CPU with AMX matrix times vector, which reads weights as fast as
-    memory gives them: a product of matrices arranges them in tiles first. Without AMX that product is the faster."""
-    as_vector = row.dtype == torch.bfloat16 and row.device.type == "cpu" and type(linear) is nn.Linear and has_amx()
-    if not as_vector or linear.bias is not None:
-        product: torch.Tensor = linear(row)
+def logits_of(qwen: QwenVL, hidden: torch.Tensor) -> torch.Tensor:
+    """The logits [N, vocabulary] after N tokens [N, D] that went through the layers."""
+    return linear_rows(qwen.model.lm_head, qwen.language_model.norm(hidden))
+
+
+def linear_rows(linear: Any, rows: torch.Tensor) -> torch.Tensor:
+    """`linear` of rows [N, D]. One row in bfloat16 on a CPU with AMX is matrix times vector, which reads weights as
+    fast as memory gives them: a product of matrices arranges them in tiles first. Without AMX that product is the
+    faster."""
+    single = len(rows) == 1 and rows.dtype == torch.bfloat16 and rows.device.type == "cpu"
+    if not (single and type(linear) is nn.Linear and has_amx()) or linear.bias is not None:
+        product: torch.Tensor = linear(rows)
         return product
-    return torch.mv(linear.weight, row[0])[None]
+    return torch.mv(linear.weight, rows[0])[None]
 
 
-def _mlp_of_row(mlp: Any, row: torch.Tensor) -> torch.Tensor:
+def _mlp_of_rows(mlp: Any, rows: torch.Tensor) -> torch.Tensor:
     if not hasattr(mlp, "gate_proj"):  # a mixture of experts, which wants the batch axis
-        mixed: torch.Tensor = mlp(row[None])[0]
+        mixed: torch.Tensor = mlp(rows[None])[0]
         return mixed
-    return row_product(mlp.down_proj, mlp.act_fn(row_product(mlp.gate_proj, row)) * row_product(mlp.up_proj, row))
+    return linear_rows(mlp.down_proj, mlp.act_fn(linear_rows(mlp.gate_proj, rows)) * linear_rows(mlp.up_proj, rows))
 
 
 class SingleTokenStep:
@@ -212,13 +240,13 @@ class SingleTokenStep:
             self._rotations = zip(*rotations(self._qwen, self._position + self._tokens, _TABLE_TOKENS), strict=True)
         self._tokens += 1
         embeds = self._qwen.language_model.embed_tokens(token.view(1))
-        return through_layers(self._qwen, embeds, *next(self._rotations), self._attend)
+        return logits_of(self._qwen, through_layers(self._qwen, embeds, *next(self._rotations), self._attend))[0]
 
     def _attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        keys, values = self._kv.update(key[None, :, None], value[None, :, None], layer)
+        keys, values = self._kv.update(key[:, :, None], value[:, :, None], layer)
         if self._watch is not None:
-            self._watch(layer, query, keys[0])
-        grouped = query.view(1, len(key), -1, query.shape[-1])  # those that share keys as rows: nothing is repeated
+            self._watch(layer, query[0], keys[0])
+        grouped = query.view(1, key.shape[1], -1, query.shape[-1])  # those that share keys as rows: nothing is repeated
         return F.scaled_dot_product_attention(grouped, keys, values)
 
 
@@ -240,6 +268,11 @@ class PromptPart:
         self._positions: list[torch.Tensor] = []
         self._visual: list[torch.Tensor] = []
         self._deepstack: list[tuple[torch.Tensor, ...]] = []
+
+    @property
+    def length(self) -> int:
+        """Tokens that were added."""
+        return sum(len(rows) for rows in self._embeds)
 
     def text(self, ids: tuple[int, ...] | list[int]) -> None:
         """Adds token ids."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arr_coc.errors import ModelError
-from arr_coc.qwen.checkpoint import ModelFamily, check_folder
-from arr_coc.qwen.weight_files import TensorInfo
+from arr_coc.errors import ModelError, ModelNotFound
+from arr_coc.qwen.checkpoint import Checkpoint, ModelFamily, check_folder, family_of, read_config
+from arr_coc.qwen.weight_files import INDEX, TensorInfo, read_object
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -77,16 +77,42 @@ class ModelSpec:
     @classmethod
     def read(cls, folder: Path, name: str) -> ModelSpec:
         """Reads configuration and headers. Raises ModelNotFound or ModelError as loading would."""
-        checkpoint = check_folder(folder, name)
-        config = checkpoint.config
+        return cls.of(check_folder(folder, name), name)
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, name: str) -> ModelSpec:
+        """Return the specification of a checkpoint. Raises ModelError where its configuration lacks a number."""
+        return cls._of(
+            checkpoint.config, *_counted(checkpoint.tensors.values()), checkpoint.quantised is not None, name
+        )
+
+    @classmethod
+    def of_index(cls, folder: Path, name: str) -> ModelSpec:
+        """Reads `config.json` and the size in `model.safetensors.index.json` of a folder that has no weights yet.
+
+        Raises ModelNotFound where one is missing, ModelError where it cannot be used.
+        """
+        config = read_config(folder)
+        if not (folder / INDEX).is_file():
+            raise ModelNotFound(f"{name} has no weights and no {INDEX} in {folder}", "download the model again")
+        metadata = read_object(folder / INDEX).get("metadata")
+        stored = metadata.get("total_size") if isinstance(metadata, dict) else None
+        if not isinstance(stored, (int, float)) or not 0 < stored < 1e15:
+            raise ModelError(f"{INDEX} of {name} names no total_size", "download it again")
+        text = config.get("text_config") or config
+        dtype = config.get("dtype") or config.get("torch_dtype") or text.get("dtype") or text.get("torch_dtype")
+        parameters = int(stored) // BYTES.get(str(dtype), 2)
+        return cls._of(config, parameters, int(stored), isinstance(config.get("quantization_config"), dict), name)
+
+    @classmethod
+    def _of(cls, config: Mapping[str, Any], parameters: int, stored: int, quantised: bool, name: str) -> ModelSpec:
         text, vision = config.get("text_config") or config, config.get("vision_config") or {}
-        parameters, stored = _counted(checkpoint.tensors.values())
         try:
             heads = int(text["num_attention_heads"])
             hidden = int(text["hidden_size"])
             vision_hidden = int(vision.get("embed_dim") or vision["hidden_size"])
             return cls(
-                family=checkpoint.family,
+                family=family_of(config.get("model_type"), name),
                 parameters=parameters,
                 checkpoint_bytes=stored,
                 context_tokens=int(text["max_position_embeddings"]),
@@ -102,7 +128,7 @@ class ModelSpec:
                 outputs=1 + len(vision.get("deepstack_visual_indexes") or ()),
                 known_world=config.get("arr_coc_world"),
                 experts_per_token=_experts_per_token(text),
-                quantised=checkpoint.quantised is not None,
+                quantised=quantised,
             )
         except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
             raise ModelError(

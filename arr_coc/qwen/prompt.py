@@ -6,9 +6,10 @@ the frames of a video, each with its time as text ("<3.2 seconds>"; Qwen3-VL tec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from jinja2 import TemplateError
@@ -37,6 +38,9 @@ from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.window_limits import check_context, check_memory, expected_size, kept_size
 from arr_coc.types import FrameStamp, TokenPacket
+
+PromptCache: TypeAlias = PrefixCache[Ids | CausalPiece | CachedFrame]
+"""Cache of prompts: it knows the pieces of what it holds."""
 
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 _QUERY = "\u2042query\u2042"
@@ -138,11 +142,12 @@ class PromptBuilder:
     apart, but for a window's.
     """
 
-    def __init__(self, qwen: QwenVL, options: AnswerOptions) -> None:
+    def __init__(self, qwen: QwenVL, options: AnswerOptions, cache: PromptCache | None = None) -> None:
         self._qwen = qwen
-        self.cache: PrefixCache[Ids | CausalPiece | CachedFrame] = PrefixCache()
+        self.cache: PromptCache = PrefixCache() if cache is None else cache
         self.vision = IncrementalEncoder()
         self.listed: list[CachedFrame] = []
+        self._provided: tuple[Packet, EncodedFrame] | None = None
         self.configure(options)
 
     def configure(self, options: AnswerOptions) -> None:
@@ -155,7 +160,7 @@ class PromptBuilder:
 
     def forget(self) -> None:
         """Lets go of all keys and values: they may be half written, or hold NaN."""
-        self.cache = PrefixCache()
+        self.cache = self.cache.renewed()
 
     def make(
         self, packets: Sequence[Packet], query: str, window: FrameWindow | None, on_encoded: Callable[[], None]
@@ -332,7 +337,26 @@ class PromptBuilder:
         """The ids of all that follows the frames."""
         return [*self.ids.before_query, *self._qwen.plain_token_ids(query), *self.ids.after_query]
 
+    def knows(self, packet: Packet, window: FrameWindow | None) -> bool:
+        """Return True if a prompt about this packet alone needs nothing of it encoded."""
+        if window is not None or self.options.frames == "window":
+            timed = window is not None and window.options.timed
+            return self._known(packet, self._wrapping(packet, timed=timed), window) is not None
+        frame = CausalFrame(packet, self.opening(packet, timed=False))
+        return len(self.cache.marks) > 1 and self.cache.marks[1].key == frame
+
+    @contextmanager
+    def provided(self, packet: Packet, frame: EncodedFrame | None) -> Iterator[None]:
+        """Inside the block `packet` is not encoded, as `frame` is what comes of that; None: as everywhere."""
+        self._provided = None if frame is None else (packet, frame)
+        try:
+            yield
+        finally:
+            self._provided = None
+
     def _encode(self, packet: Packet) -> EncodedFrame:
+        if self._provided is not None and self._provided[0] is packet:
+            return self._provided[1]
         return encode_packet(self._qwen, packet, self.options.encode, self.vision)
 
     def _wrapping(self, packet: Packet, *, timed: bool) -> FrameDelimiters:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -20,7 +20,7 @@ from arr_coc.qwen.encoding import IncrementalEncoder, Packet, VisionStats
 from arr_coc.qwen.flops import Costs, Work
 from arr_coc.qwen.frame_window import FrameWindow
 from arr_coc.qwen.options import AnswerOptions
-from arr_coc.qwen.prompt import PreparedPrompt, PromptBuilder
+from arr_coc.qwen.prompt import PreparedPrompt, PromptBuilder, PromptCache
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.yes_no import YesNoScore, YesNoTokens, score_logits, yes_no_tokens
 from arr_coc.types import Feedback, FrameStamp, TokenPacket
@@ -126,13 +126,25 @@ class AnswerTimer:
 
 
 @dataclass(frozen=True, slots=True)
-class _PrefilledPrompt:
-    """A prompt that is in the cache, the logits [vocabulary] after it, and what looks at the decoder's attention."""
+class PreparedQuestion:
+    """A question whose prompt is made: the frames that came with it, what is kept for their stream, notes about its
+    answer, and the probe of the decoder's attention, where feedback is wanted."""
 
     prompt: PreparedPrompt
-    logits: torch.Tensor
+    frames: Sequence[Packet]
+    query: str
+    window: FrameWindow | None
+    vision: IncrementalEncoder
     record: AnswerTimer
     probe: AttentionProbe | None
+
+
+@dataclass(frozen=True, slots=True)
+class _PrefilledPrompt:
+    """A question whose prompt is in the cache, and the logits [vocabulary] after it."""
+
+    question: PreparedQuestion
+    logits: torch.Tensor
 
 
 class AnswerSession:
@@ -143,9 +155,10 @@ class AnswerSession:
     its own tokens only. A window's frames are kept wherever they stand. Not for several threads at once.
     """
 
-    def __init__(self, qwen: QwenVL, options: AnswerOptions | None = None) -> None:
+    def __init__(self, qwen: QwenVL, options: AnswerOptions | None = None, cache: PromptCache | None = None) -> None:
+        """`cache` holds keys and values, where they are not to lie in memory of its own."""
         self.qwen = qwen
-        self.prompts = PromptBuilder(qwen, options or AnswerOptions())
+        self.prompts = PromptBuilder(qwen, options or AnswerOptions(), cache)
         self._decoder = DecodeRunner(qwen)
         self._last: AnswerResult | None = None
 
@@ -223,7 +236,7 @@ class AnswerSession:
         tokens, calibration = self.yes_no, self.qwen.yes_no_calibration
         with self._asked(packets, question, window) as asked:
             found = score_logits(asked.logits, tokens, calibration)
-            asked.record.decoded()
+            asked.question.record.decoded()
         return found
 
     def glance(self, packets: Packet | Sequence[Packet], query: str, *, timed: bool = False) -> GlanceResult:
@@ -265,11 +278,13 @@ class AnswerSession:
             prefilled_tokens=prompt.prefilled_tokens,
         )
 
-    @contextmanager
-    def _asked(
-        self, packets: Packet | Sequence[Packet], query: str, window: FrameWindow | None
-    ) -> Iterator[_PrefilledPrompt]:
-        """A question that is prefilled; when the block is left, also by closing an iterator, `last` tells of it."""
+    def prepare(
+        self, packets: Packet | Sequence[Packet], query: str, window: FrameWindow | None = None
+    ) -> PreparedQuestion:
+        """A question whose frames are encoded, and whose prompt is not prefilled yet; arguments and errors as `answer`.
+
+        Whoever prefills it adds its marks to the cache, and calls `conclude` before anything else is asked here.
+        """
         frames = [packets] if isinstance(packets, Packet) else list(packets)
         if window is not None:
             window.begin(self.prompts.ids.head, frames[-1].stamp.epoch if frames else None)
@@ -280,24 +295,38 @@ class AnswerSession:
         vision = self.vision  # another stream's may stand there when the answer has ended
         try:
             prompt = self.prompts.make(frames, query, window, record.encoded)
-            with self._probe(prompt) as probe:
-                logits = prefill(self.qwen, prompt.part, self.prompts.cache.kv)
-                self.prompts.cache.marks += prompt.marks
+        except Exception:
+            self.prompts.forget()
+            raise
+        return PreparedQuestion(prompt, frames, query, window, vision, record, self._probe(prompt))
 
-                def conclude() -> None:
-                    encoded = vision.report if self.options.encode == "incremental" else None
-                    feedback = None
-                    if probe is not None:
-                        feedback = feedback_from(prompt, probe, self.prompts.pooled(query), self.qwen.embedding_axes)
-                    work = self._work(prompt, frames, window, record.text_tokens)
-                    self._last = record.result(prompt, feedback, self.prompts.kept_bytes(window), encoded, work)
+    def conclude(self, question: PreparedQuestion) -> AnswerResult:
+        """The result of a question that was answered, or stopped; `last` tells of it, too."""
+        prompt, probe, record = question.prompt, question.probe, question.record
+        encoded = question.vision.report if self.options.encode == "incremental" else None
+        feedback = None
+        if probe is not None:
+            feedback = feedback_from(prompt, probe, self.prompts.pooled(question.query), self.qwen.embedding_axes)
+        work = self._work(prompt, question.frames, question.window, record.text_tokens)
+        self._last = record.result(prompt, feedback, self.prompts.kept_bytes(question.window), encoded, work)
+        return self._last
 
+    @contextmanager
+    def _asked(
+        self, packets: Packet | Sequence[Packet], query: str, window: FrameWindow | None
+    ) -> Iterator[_PrefilledPrompt]:
+        """A question that is prefilled; when the block is left, also by closing an iterator, `last` tells of it."""
+        question = self.prepare(packets, query, window)
+        try:
+            with question.probe or nullcontext():
+                logits = prefill(self.qwen, question.prompt.part, self.prompts.cache.kv)
+                self.prompts.cache.marks += question.prompt.marks
                 try:
-                    yield _PrefilledPrompt(prompt, logits, record, probe)
+                    yield _PrefilledPrompt(question, logits)
                 except GeneratorExit:
-                    conclude()
+                    self.conclude(question)
                     raise
-                conclude()
+                self.conclude(question)
         except Exception:
             self.prompts.forget()
             raise
@@ -312,16 +341,16 @@ class AnswerSession:
         text_tokens = prompt.part.tokens - sum(shown)
         return self._costs.work(self.options.encode, prompt.segments, of_tiles, text_tokens, answer_tokens)
 
-    def _probe(self, prompt: PreparedPrompt) -> AbstractContextManager[AttentionProbe | None]:
+    def _probe(self, prompt: PreparedPrompt) -> AttentionProbe | None:
         """Return the probe of the decoder's attention on the newest frame, where feedback is wanted."""
         wanted = self.options.feedback
-        return AttentionProbe(self.qwen, self.prompts.cache.kv, prompt.places[-1]) if wanted else nullcontext()
+        return AttentionProbe(self.qwen, self.prompts.cache.kv, prompt.places[-1]) if wanted else None
 
     def _speak(self, asked: _PrefilledPrompt, should_stop: Callable[[], bool] | None) -> Iterator[str]:
-        record, stream = asked.record, TextStream(self.qwen.tokenizer)
-        position, kv, options = asked.prompt.part.position, self.prompts.cache.kv, self.options.decoding
+        record, probe, stream = asked.question.record, asked.question.probe, TextStream(self.qwen.tokenizer)
+        position, kv, options = asked.question.prompt.part.position, self.prompts.cache.kv, self.options.decoding
         # Closed at once where this is closed: only then does the probe know what a captured step looked at.
-        with closing(self._decoder.decode(asked.logits, position, kv, options, should_stop, asked.probe)) as tokens:
+        with closing(self._decoder.decode(asked.logits, position, kv, options, should_stop, probe)) as tokens:
             for token in tokens:
                 record.decoded()
                 record.text_tokens += 1

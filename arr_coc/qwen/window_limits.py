@@ -77,7 +77,7 @@ def check_memory(window: FrameWindow, frame: CachedFrame, expected: FrameSize, f
     remedy = f"show at most {room // 2}" if same else f"keep at most {max(room - options.frames, 0)}"
     raise OptionError(
         f"a window that shows {counted(options.frames, 'frame')} and keeps {options.capacity} needs "
-        f"{_megabytes(needed)} more, and {_megabytes(free)} are free on {device}; {remedy}, or lower the budget"
+        f"{megabytes(needed)} more, and {megabytes(free)} are free on {device}; {remedy}, or lower the budget"
     )
 
 
@@ -104,7 +104,8 @@ def free_bytes(device: torch.device, cgroup: Path = CGROUP) -> int:
     return free_memory_bytes(cgroup)
 
 
-def _megabytes(count: int) -> str:
+def megabytes(count: int) -> str:
+    """Bytes as text for people."""
     return f"{count / 1e6:,.1f} MB"
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
 
 from arr_coc.errors import OptionError, counted
 from stream.answer.model import AnswerModel
+from stream.answer.server_statistics import ServerStatistics
 from stream.errors import TransportError
 from stream.protocol.messages import PROTOCOL, UNSEEN_MAX, Connect, ServerHello
 from stream.transport.security import ServerCurve
@@ -39,9 +40,11 @@ class ClientTable:
     """Table of the clients, and queue of those that wait for a turn, longest first.
 
     A client that had a turn waits behind all others for the next one, so none waits for more than one answer of each.
+    `statistics` is told of clients and waits.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, statistics: ServerStatistics | None = None) -> None:
+        self._statistics = statistics or ServerStatistics()
         self._clients: dict[bytes, ClientState] = {}
         self._waiting: OrderedDict[bytes, None] = OrderedDict()
 
@@ -60,6 +63,7 @@ class ClientTable:
         """Add a client, or replace the queries of one that is known."""
         known = self._clients.get(client)
         self._clients[client] = ClientState(query, standing_query, 0 if known is None else known.penalty)
+        self._statistics.clients_are(len(self._clients))
 
     def get(self, client: bytes) -> ClientState | None:
         """Return the state of a client; None where it is not connected."""
@@ -68,20 +72,27 @@ class ClientTable:
     def remove(self, client: bytes) -> None:
         """Remove a client; it may be unknown."""
         self._clients.pop(client, None)
+        self._statistics.clients_are(len(self._clients))
         self.dequeue(client)
 
     def enqueue(self, client: bytes) -> None:
         """Let a client wait for a turn, in its old place where it waits already. Unknown ones get none."""
         if client in self._clients:
             self._waiting.setdefault(client, None)
+            self._statistics.turn_requested(client)
 
     def dequeue(self, client: bytes) -> None:
         """Take a client out of the queue; it need not wait."""
         self._waiting.pop(client, None)
+        self._statistics.turn_withdrawn(client)
 
-    def pop_next(self) -> bytes | None:
-        """Take out the client that has waited longest."""
-        return self._waiting.popitem(last=False)[0] if self._waiting else None
+    def pop_next(self, busy: Collection[bytes] = ()) -> bytes | None:
+        """Take out the client that has waited longest, but for those that are `busy` with an answer."""
+        client = next((client for client in self._waiting if client not in busy), None)
+        if client is not None:
+            del self._waiting[client]
+            self._statistics.turn_granted(client)
+        return client
 
     def turn_limit_ns(self, client: bytes, limit_ns: int) -> int:
         """Return how long the client may take to use a turn, of at most `limit_ns`: less, the higher its penalty."""
@@ -104,7 +115,8 @@ class ServerOptions:
     """Options of an answer server. `shared`: it serves clients of several runs, and outlives the failure of one answer.
 
     `encode` is what it encodes, where its clients may expect otherwise. `on_ready` is called once the model has been
-    loaded; `provenance` returns from then on the model and settings that answers depend on.
+    loaded; `provenance` returns from then on the model and settings that answers depend on. `statistics` are told of
+    all that it does.
     """
 
     endpoint: str
@@ -113,6 +125,7 @@ class ServerOptions:
     shared: bool = False
     on_ready: Callable[[], None] = lambda: None
     provenance: Callable[[], str] = lambda: ""
+    statistics: ServerStatistics = field(default_factory=ServerStatistics)
 
 
 def check_admission(message: Connect, options: ServerOptions, clients: ClientTable) -> None:

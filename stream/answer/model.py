@@ -18,8 +18,9 @@ from stream.recording.identity import SCENE_PREFIX
 if TYPE_CHECKING:
     from arr_coc.qwen.encoding import IncrementalEncoder
     from arr_coc.qwen.frame_window import FrameWindow
-    from arr_coc.qwen.options import WindowOptions
-    from arr_coc.qwen.session import AnswerSession
+    from arr_coc.qwen.options import AnswerOptions, WindowOptions
+    from arr_coc.qwen.qwenvl import QwenVL
+    from arr_coc.qwen.session import AnswerResult, AnswerSession
 
 Packet: TypeAlias = TokenPacket | FramePacket
 
@@ -186,20 +187,24 @@ class QwenAnswerModel:
 
     @property
     def last_stats(self) -> AnswerStats:
-        result = self._session.last
-        return AnswerStats(
-            tokens_used=result.tokens_used,
-            text_tokens=result.text_tokens,
-            encode_ms=result.encode_ms,
-            prefill_ms=result.prefill_ms,
-            decode_ms=result.decode_ms,
-            feedback=result.feedback,
-            frames=len(result.shown),
-            oldest_frame_ns=min(stamp.media_ns for stamp in result.shown),
-            kept_bytes=result.kept_bytes,
-            flops=result.work.flops,
-            full_flops=result.work.full_flops,
-        )
+        return stats_of(self._session.last)
+
+
+def stats_of(result: AnswerResult) -> AnswerStats:
+    """Return the statistics of an answer, and its feedback."""
+    return AnswerStats(
+        tokens_used=result.tokens_used,
+        text_tokens=result.text_tokens,
+        encode_ms=result.encode_ms,
+        prefill_ms=result.prefill_ms,
+        decode_ms=result.decode_ms,
+        feedback=result.feedback,
+        frames=len(result.shown),
+        oldest_frame_ns=min(stamp.media_ns for stamp in result.shown),
+        kept_bytes=result.kept_bytes,
+        flops=result.work.flops,
+        full_flops=result.work.full_flops,
+    )
 
 
 def model_name(config: Config) -> str:
@@ -225,13 +230,17 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
     from arr_coc.qwen.deferred_imports import deferred_imports
 
     with deferred_imports():
-        return _load_qwen_model(config)
+        from arr_coc.qwen.session import AnswerSession
+
+        qwen, options, window = open_qwen(config)
+        return QwenAnswerModel(AnswerSession(qwen, options), window)
 
 
-def _load_qwen_model(config: Config) -> QwenAnswerModel:
+def open_qwen(config: Config) -> tuple[QwenVL, AnswerOptions, WindowOptions | None]:
+    """Load the model that `answer.model` names; returns it with the options of its answers, and of windows of several
+    frames. Errors as `load_qwen_model`."""
     from arr_coc.qwen.loading import load_qwen
     from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
-    from arr_coc.qwen.session import AnswerSession
 
     answer = config.answer
     assert answer.encode != "picture"
@@ -241,9 +250,7 @@ def _load_qwen_model(config: Config) -> QwenAnswerModel:
         max_tokens=answer.max_tokens, temperature=answer.temperature, top_p=answer.top_p, seed=answer.seed
     )
     incremental = IncrementalOptions(**answer.incremental.model_dump())
-    options = AnswerOptions(answer.encode, decoding, incremental=incremental, feedback=answer.feedback)
-    session = AnswerSession(qwen, options)
-    return QwenAnswerModel(session, window)
+    return qwen, AnswerOptions(answer.encode, decoding, incremental=incremental, feedback=answer.feedback), window
 
 
 def _window_options(config: Config) -> WindowOptions | None:
@@ -317,8 +324,7 @@ def check_watched(config: Config) -> None:
     A model elsewhere tells the same of itself when it is met.
     """
     question = config.answer.until.question
-    elsewhere = config.answer.server is not None or config.answer.api.url is not None
-    if question is None or config.answer.until.force or elsewhere:
+    if question is None or config.answer.until.force or config.answer.elsewhere:
         return
     name = config.answer.model
     folder = bundled_model_path() if name is None else local_folder(name)

@@ -43,15 +43,16 @@ class ClientOptions:
     `encode` is what the packets are for, `standing_query` what is evaluated with every packet. `reconnect`: where the
     server is lost, another one is looked for; else the run ends. `resend_after_loss`: it is sent the request that the
     lost one left open; else that answer is dropped, as it would be late. `supervised`: somebody else notices the
-    server's death. `snapshot`: memory shared with the server, for whole frames; `pixels`: device memory shared with it,
-    for the pixels of tokens; `journal`: answers of the run that this
-    one continues.
+    server's death. `persistent`: failures one after the other do not end the run; it waits between them. `snapshot`:
+    memory shared with the server, for whole frames; `pixels`: device memory shared with it, for the pixels of tokens;
+    `journal`: answers of the run that this one continues.
     """
 
     encode: str = "sparse"
     standing_query: str | None = None
     reconnect: bool = False
     resend_after_loss: bool = False
+    persistent: bool = False
     supervised: bool = True
     snapshot: SharedFrameWriter | None = None
     pixels: PixelSender | None = None
@@ -89,7 +90,8 @@ class AnswerRequest:
 
     Without `wants_answer` it ends with the result of the standing query; `yes_no_reported`: that was emitted. `shadow`:
     the whole frame, where the answer is verified with it; `verifies`: the answer that this request verifies. `text`:
-    the answer so far, in `deltas` pieces. `losses`: how often the server lost it.
+    the answer so far, in `deltas` pieces. `losses`: how often the server lost it. `sent_ns`: when it was last sent, and
+    `turn_ns` how long its turn was waited for.
     """
 
     number: int
@@ -100,6 +102,8 @@ class AnswerRequest:
     yes_no_reported: bool = False
     shadow: FramePacket | None = None
     verifies: Answer | None = None
+    sent_ns: int | None = None
+    turn_ns: int = 0
     first_text_ns: int | None = None
     text: str = ""
     deltas: int = 0
@@ -200,6 +204,8 @@ class AnswerRequest:
                 prefill_ms=reply.prefill_ms,
                 decode_ms=reply.decode_ms,
                 glance_ms=glanced.ms,
+                turn_ms=self.turn_ns / NS_PER_MS,
+                sent_ms=0.0 if self.sent_ns is None else (self.sent_ns - stamp.capture_ns) / NS_PER_MS,
                 ttft_ms=(first_ns - stamp.capture_ns) / NS_PER_MS,
                 total_ms=(now_ns - stamp.capture_ns) / NS_PER_MS,
             ),

@@ -20,6 +20,7 @@ from stream.protocol.buffers import SharedFrameWriter
 from stream.protocol.device_pixels import PixelSender
 from stream.protocol.messages import ServerHello
 from stream.transport import Link, LinkObserver, Transport
+from stream.transport.pool import Choice, ServerAddress, ServerPool
 from stream.transport.security import ClientCurve
 from stream.untrusted import GLANCES_A_TURN_MAX
 
@@ -34,6 +35,9 @@ NO_GLANCE = (
     "no glances: the attention of {model} cannot be read, so what is shown does not depend on the question; "
     "name another model with -m, or give --no-glance"
 )
+
+NOWHERE = "inproc://no-answer-server"
+"""Endpoint of a link while no server's name is resolved: nobody is there."""
 
 CANCEL_OFF = "cancel-off"
 """Code of the notice that no answer can be cancelled by a cut in this run."""
@@ -76,7 +80,8 @@ class AnswerEndpoint:
 
     `snapshot` is the memory shared with it, where it is a process of this machine; `pixels` device memory.
     `supervised`: somebody notices its death. `on_timeout` is called where it is silent for too long and its successor
-    is looked for. `observer` learns all that is sent on either side.
+    is looked for. `observer` learns all that is sent on either side. `servers`: several servers, or one by its name; by
+    `choice` one of them is connected to, and `endpoint` is what people are told.
     """
 
     endpoint: str
@@ -86,13 +91,24 @@ class AnswerEndpoint:
     supervised: bool = True
     on_timeout: Callable[[], None] = lambda: None
     observer: LinkObserver | None = None
+    servers: tuple[ServerAddress, ...] = ()
+    choice: Choice = "spread"
 
-    def connect(self, transport: Transport, control: RunControl) -> Link:
+    def open_pool(self, transport: Transport, clock: Clock) -> ServerPool | None:
+        """Return a pool of several servers, which has been started; None for one at an address that stays."""
+        if not self.servers:
+            return None
+        pool = ServerPool(self.servers, transport, clock, self.choice)
+        pool.start()
+        return pool
+
+    def connect(self, transport: Transport, control: RunControl, pool: ServerPool | None = None) -> Link:
         """Return a new link; for the thread that calls this."""
-        watched = not self.endpoint.startswith("inproc://")
-        return transport.link(
-            self.endpoint, check=control.check, curve=self.curve, watched=watched, observer=self.observer
-        )
+        endpoint, curve, watched = self.endpoint, self.curve, not self.endpoint.startswith("inproc://")
+        if pool is not None:
+            member = pool.choose()
+            endpoint, curve = (NOWHERE, None) if member is None else (member.endpoint, member.server.curve)
+        return transport.link(endpoint, check=control.check, curve=curve, watched=watched, observer=self.observer)
 
 
 class AnswerObserver(Protocol):
@@ -175,6 +191,7 @@ class AnswerScheduler:
         self._glances = self._stale_glances = 0
         self._model_known = self._finishing = False
         self._query = policy.query
+        self._clock = clock
         self.client = AnswerClient(policy.query, options, clock)
 
     @property
@@ -197,7 +214,8 @@ class AnswerScheduler:
 
     def connect(self, transport: Transport) -> None:
         """Begin to connect to the answer server."""
-        self.client.open(lambda: self._endpoint.connect(transport, self._control))
+        pool = self._endpoint.open_pool(transport, self._clock)
+        self.client.open(lambda: self._endpoint.connect(transport, self._control, pool), pool)
 
     def wait_until_ready(self) -> None:
         """Wait until the answer server has its model, or the run ends: then nothing is in flight yet.
@@ -208,10 +226,11 @@ class AnswerScheduler:
         while not self.client.ready and not self._control.ending:
             self.process_replies(WAIT_MS)
             waited_ms += WAIT_MS
-            if limit_s is not None and waited_ms > limit_s * MS_PER_S and not self.client.link.connected:
+            if limit_s is not None and waited_ms > limit_s * MS_PER_S and not self.client.reached:
+                problems = f" ({self.client.problems})" if self.client.problems else ""
                 raise ConnectionRefused(
-                    f"no answer server at {self._endpoint.endpoint} within {limit_s:g} s; start one there with "
-                    "`serve-answers`, and check address, firewall and keys"
+                    f"no answer server at {self._endpoint.endpoint} within {limit_s:g} s{problems}; start one there "
+                    "with `serve-answers`, and check address, firewall and keys"
                 )
 
     def observe(
@@ -226,6 +245,8 @@ class AnswerScheduler:
     ) -> None:
         """Take the next frame, and ask where that is due; in lockstep, wait for the end of the answer."""
         self._stamp = stamp
+        if cut or discontinuity:
+            self.client.on_cut()
         if (cut or discontinuity) and self._policy.cancel_on_cut:
             self._cancel_stale_answer(stamp, "cut" if cut else "discontinuity")
         if self._answers_queries:
@@ -311,14 +332,14 @@ class AnswerScheduler:
     def _on_query(self, embedding: QueryEmbedding) -> None:
         """A query is in force from now on, of a model that may be another one: an answer is due at once.
 
-        Not so where every request that was lost with a server is sent again: its successor has nothing to catch up on.
+        Not so where none was lost with a server, or it is sent again: its successor has nothing to catch up on.
         """
         hello = self.client.hello
         assert hello is not None
         self._check_standing_query(hello)
         self._observer.on_model(hello, embedding)
         if self._model_known:
-            if embedding.text != self._query or not self._options.resend_after_loss:
+            if embedding.text != self._query or not (self._options.resend_after_loss or self.client.moved):
                 self._triggers.ask()
         else:
             self._tell_about(hello)

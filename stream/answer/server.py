@@ -1,4 +1,7 @@
-"""Answer server: loads the model, and answers the packets of its clients, one at a time, in fair turns."""
+"""Answer server: loads the model, and answers the packets of its clients in fair turns.
+
+One answer at a time, or several together where the model has slots for them.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,16 @@ import logging
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
 
 from arr_coc.errors import ArrCocError, ContextLengthError, counted
 from arr_coc.types import NS_PER_S
+from stream.answer.batching.scheduler import BatchRequest, BatchScheduler, batch_scheduler
 from stream.answer.client_table import ClientState, ClientTable, ServerOptions, check_admission, server_hello
 from stream.answer.model import AnswerModel, AnswerStats, GlanceStats, Packet
 from stream.control import WAIT_MS, CancelledError, RunControl, describe
@@ -34,6 +39,7 @@ from stream.protocol.messages import (
     KeepAlive,
     Message,
     PixelPlace,
+    Probe,
     QueryAccepted,
     RequestLost,
     SetQuery,
@@ -74,6 +80,22 @@ Arrays: TypeAlias = Sequence[npt.NDArray[Any]]
 log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class _Turn:
+    """A turn of a client: its number, when it began or went on, glances so far, and the packet that has come."""
+
+    number: int
+    granted_ns: int
+    glances: int = 0
+    packet: Envelope | None = None
+
+    def may_take(self, message: TokenPacketMessage | GlancePacketMessage | FramePacketMessage) -> bool:
+        """Return whether the turn allows this packet: not a second one, nor glance after glance while others wait."""
+        if message.turn != self.number or self.packet is not None:
+            return False
+        return not isinstance(message, GlancePacketMessage) or self.glances < GLANCES_A_TURN_MAX
+
+
 class AnswerServer:
     """Stage that answers, in a process or thread of its own.
 
@@ -97,14 +119,14 @@ class AnswerServer:
         self._transport = transport
         self._control = control
         self._snapshot = snapshot
-        self._clients = ClientTable()
+        self._statistics = options.statistics
+        self._clients = ClientTable(self._statistics)
         self._turn = 0
-        self._granted: tuple[Client, int] | None = None
-        self._granted_ns = 0
-        self._glances = 0
+        self._turns: dict[Client, _Turn] = {}
+        self._batch: BatchScheduler | None = None
         self._paused_until_ns = 0
         self._keep_alive_ns = 0
-        self._packet: Envelope | None = None
+        self._drain_announced = False
         self._serving: Client | None = None
         self._unwanted = False
         self._queries_taken: Counter[Client] = Counter()
@@ -116,61 +138,94 @@ class AnswerServer:
         return {}
 
     def run(self) -> None:
-        """Load the model, and serve clients until the run is cancelled."""
+        """Load the model, and serve clients until the run is cancelled.
+
+        A shared server whose run is to end drains: it grants no more turns, and returns after the last answer.
+        """
         with closing(self._transport.server_link(self._options.endpoint, self._options.curve)) as self._link:
             try:
                 self._model = self._load_model()
             except Exception as error:
                 self._report_load_failure(_error_reply(error))
                 raise
+            self._batch = batch_scheduler(self._model, self, self._statistics)
             self._provenance = self._options.provenance()
+            self._statistics.loaded()
             self._options.on_ready()
-            while True:
+            while not (self._drain_announced and self._idle):
                 self._step()
+
+    @property
+    def _draining(self) -> bool:
+        """True once no more turns are granted."""
+        return self._options.shared and self._control.ending and not self._control.cancelled
+
+    @property
+    def _idle(self) -> bool:
+        """True if no client has a turn, and no answer is under way."""
+        return not self._turns and (self._batch is None or not self._batch.busy)
 
     def _step(self) -> None:
         """Wait for whatever comes next, and do it. Raises CancelledError once the run is cancelled."""
-        paused = time.monotonic_ns() < self._paused_until_ns
-        if self._granted is None and not paused and (client := self._clients.pop_next()) is not None:
-            self._grant(client)
+        self._grant_turns()
         self._take_deferred_queries()
-        self._receive(WAIT_MS)
-        if self._granted is None:
-            return
-        client = self._granted[0]
-        if self._packet is not None:
-            self._serve_turn(client, self._packet)
-        elif time.monotonic_ns() - self._granted_ns > self._clients.turn_limit_ns(client, TURN_LIMIT_NS):
-            self._clients.turn_expired(client)
-            self._revoke_turn()
+        self._receive(0 if self._batch is not None and self._batch.busy else WAIT_MS)
+        for client, turn in tuple(self._turns.items()):
+            if self._turns.get(client) is not turn:
+                continue
+            if turn.packet is not None:
+                self._serve_turn(client, turn, turn.packet)
+            elif time.monotonic_ns() - turn.granted_ns > self._clients.turn_limit_ns(client, TURN_LIMIT_NS):
+                self._clients.turn_expired(client)
+                self._end_turn(client)
+        if self._batch is not None:
+            self._batch.advance()
 
-    def _serve_turn(self, client: Client, received: Envelope) -> None:
+    def _serve_turn(self, client: Client, turn: _Turn, received: Envelope) -> None:
         """Serve what the client sent in its turn. After a glance the turn goes on, and counts its time anew."""
-        self._packet = None
+        turn.packet = None
         if not isinstance(received.message, GlancePacketMessage):
-            self._revoke_turn()
-            self._serve(client, received)
+            del self._turns[client]
+            if self._batch is None:
+                self._serve(client, received)
+            else:
+                self._add_to_batch(self._batch, client, received)
             return
-        self._glances += 1
+        turn.glances += 1
         self._serve(client, received)
-        if self._unwanted and self._has_turn(client):
-            self._revoke_turn()
-        self._granted_ns = time.monotonic_ns()
+        if self._unwanted:
+            self._end_turn(client)
+        turn.granted_ns = time.monotonic_ns()
 
-    def _grant(self, client: Client) -> None:
-        self._turn += 1
-        if self._send(client, TurnGrant(turn=self._turn)):
-            self._granted, self._granted_ns, self._glances = (client, self._turn), time.monotonic_ns(), 0
+    def _grant_turns(self) -> None:
+        """Grant as many turns as answers could begin now, to those that have waited longest."""
+        if self._draining or time.monotonic_ns() < self._paused_until_ns:
+            return
+        while self._may_grant and (client := self._clients.pop_next(self._answered_clients)) is not None:
+            self._turn += 1
+            if self._send(client, TurnGrant(turn=self._turn)):
+                self._turns[client] = _Turn(self._turn, time.monotonic_ns())
+                if self._batch is not None:
+                    self._batch.hold(client)
 
-    def _revoke_turn(self) -> None:
-        self._granted = self._packet = None
+    @property
+    def _may_grant(self) -> bool:
+        return not self._turns if self._batch is None else self._batch.free > 0
 
-    def _has_turn(self, client: Client) -> bool:
-        return self._granted is not None and self._granted[0] == client
+    @property
+    def _answered_clients(self) -> Collection[Client]:
+        """Clients that have a turn, or whose answer is under way beside others."""
+        return self._turns if self._batch is None else self._batch.held
+
+    def _end_turn(self, client: Client) -> None:
+        """Take a turn back, with what the client has sent in it; it may have none."""
+        if self._turns.pop(client, None) is not None and self._batch is not None:
+            self._batch.release(client)
 
     def _receive(self, timeout_ms: int) -> None:
         """Take in what has come, from any client; not all of it at once where one sends without end."""
         self._control.check()
+        self._statistics.seen()
         for number in range(HEARD_AT_ONCE):
             received = self._link.receive(0 if number else timeout_ms)
             if received is None:
@@ -181,10 +236,15 @@ class AnswerServer:
             else:
                 self._dispatch(client, message)
         now_ns = time.monotonic_ns()
-        if now_ns - self._keep_alive_ns > KEEP_ALIVE_NS:
-            self._keep_alive_ns = now_ns
-            for client in self._clients:
-                self._send(client, KeepAlive())
+        if now_ns - self._keep_alive_ns > KEEP_ALIVE_NS or self._draining != self._drain_announced:
+            self._keep_alive_ns, self._drain_announced = now_ns, self._draining
+            for place, client in enumerate(self._clients):
+                self._send(client, self._load(place))
+
+    def _load(self, place: int) -> KeepAlive:
+        """Return the load of this server, for the client at this place."""
+        clients, slots = len(self._clients), self._statistics.slots
+        return KeepAlive(clients=clients, slots=slots, place=place, draining=self._draining)
 
     def _dispatch(self, client: Client, received: Envelope) -> None:
         message = received.message
@@ -195,6 +255,8 @@ class AnswerServer:
                 self._take_query(client, message)
             elif client in self._deferred_queries or len(self._deferred_queries) < CLIENTS_MAX:
                 self._deferred_queries[client] = message
+        elif isinstance(message, Probe):
+            self._link.send(client, self._load(len(self._clients)))
         elif state is None or isinstance(message, Disconnect):
             self._drop_client(client)
         elif isinstance(message, TurnRequest):
@@ -202,21 +264,19 @@ class AnswerServer:
         elif isinstance(message, Cancel):
             self._cancel(client)
         elif isinstance(message, (TokenPacketMessage, GlancePacketMessage, FramePacketMessage)):
-            if self._granted == (client, message.turn) and self._packet is None and self._may_send(message):
-                self._packet = received
+            turn = self._turns.get(client)
+            if turn is not None and turn.may_take(message):
+                turn.packet = received
             else:
                 self._send(client, TurnExpired(turn=message.turn))
         else:
             error = TransportError(f"the answer server expected a packet, got {type(message).__name__}")
             self._refuse(client, error)
 
-    def _may_send(self, message: Message) -> bool:
-        """Return whether the turn allows this packet: not glance after glance, while others wait."""
-        return not isinstance(message, GlancePacketMessage) or self._glances < GLANCES_A_TURN_MAX
-
     def _on_unreadable(self, client: Client, error: TransportError) -> None:
         """What a client sends in its turn may be the packet that it waits for an answer to."""
-        if self._has_turn(client) and self._packet is None:
+        turn = self._turns.get(client)
+        if turn is not None and turn.packet is None:
             self._refuse(client, error)
 
     def _refuse(self, client: Client, error: Exception) -> None:
@@ -228,8 +288,11 @@ class AnswerServer:
         """Stop the answer that this client is given, and forget its packet that waits, and its request for a turn."""
         self._clients.dequeue(client)
         self._unwanted = self._unwanted or client == self._serving
-        if self._packet is not None and self._has_turn(client):
-            self._revoke_turn()
+        turn = self._turns.get(client)
+        if turn is None and self._batch is not None:
+            self._batch.release(client)
+        elif turn is not None and turn.packet is not None:
+            self._end_turn(client)
 
     def _take_deferred_queries(self) -> None:
         """Take the queries for which there was no time before: the last one of each client."""
@@ -248,6 +311,8 @@ class AnswerServer:
 
     def _connect_client(self, client: Client, message: Connect) -> None:
         """Admit a client, or report why not."""
+        if self._draining:
+            return  # it looks for another server once this one is gone
         standing_query = message.standing_query
         try:
             check_admission(message, self._options, self._clients)
@@ -256,8 +321,7 @@ class AnswerServer:
         except Exception as error:
             self._note_unexpected(error)
             self._send(client, _error_reply(error))
-            self._clients.remove(client)
-            self._model.drop_client(client)
+            self._drop_client(client)
             return
         self._clients.add(client, message.query, standing_query)
         refused = self._refused_pixels(message)
@@ -310,9 +374,10 @@ class AnswerServer:
     def _drop_client(self, client: Client) -> None:
         self._clients.remove(client)
         self._deferred_queries.pop(client, None)
+        self._end_turn(client)
+        if self._batch is not None:
+            self._batch.release(client)
         self._model.drop_client(client)
-        if self._has_turn(client):
-            self._revoke_turn()
         self._unwanted = self._unwanted or client == self._serving
 
     def _send(self, client: Client, message: Message, arrays: Arrays = ()) -> bool:
@@ -330,36 +395,84 @@ class AnswerServer:
             return
         self._serving, self._unwanted = client, False
         try:
-            if isinstance(received.message, GlancePacketMessage):
-                self._glance(client, state, received.message, received)
-            else:
-                self._clients.turn_used(client)
-                self._answer(client, state, received)
+            with self._statistics.serving():
+                if isinstance(received.message, GlancePacketMessage):
+                    self._glance(client, state, received.message, received)
+                else:
+                    self._clients.turn_used(client)
+                    self._answer(client, state, received)
         except CancelledError:
             raise
         except AnswerLost as error:
             self._lose(client, received.message, error)
         except Exception as error:
             self._refuse(client, error)
-            if not self._options.shared and not isinstance(error, TransportError):
-                raise
-            log.warning("an answer failed: %s", describe(error))
-            log.debug("the answer server goes on", exc_info=True)
+            self._log_failure(error)
         finally:
             self._serving = None
 
+    def _add_to_batch(self, batch: BatchScheduler, client: Client, received: Envelope) -> None:
+        """Let a packet be answered beside those of others."""
+        state = self._clients.get(client)
+        if state is None:
+            batch.release(client)
+            return
+        try:
+            number, packet, wants_answer = self._packet_of(received)
+        except TransportError as error:
+            self._refuse(client, error)
+            return
+        self._clients.turn_used(client)
+        batch.add(BatchRequest(client, number, packet, state.query, state.standing_query, wants_answer))
+
+    def on_score(self, request: BatchRequest, score: tuple[float, float], stats: AnswerStats) -> None:
+        """Reply whether the standing query is answered with yes."""
+        self._statistics.checked(stats.tokens_used)
+        with_feedback = request.standing_query == request.query
+        self._send(request.client, *_yes_no_reply(request.number, score, stats, with_feedback=with_feedback))
+
+    def on_piece(self, request: BatchRequest, piece: str) -> None:
+        """Reply with a piece of an answer."""
+        self._send(request.client, AnswerDelta(answer=request.number, text=piece))
+
+    def on_answer(self, request: BatchRequest, stats: AnswerStats) -> None:
+        """Reply with an answer that has ended."""
+        self._statistics.answered(stats.text_tokens, stats.tokens_used)
+        self._send(request.client, *answer_reply(request.number, request.query, request.text, stats))
+
+    def on_failure(self, request: BatchRequest, error: Exception) -> None:
+        """Report what failed to its sender; it ends a server that is not shared, unless only this answer is lost."""
+        if isinstance(error, AnswerLost):
+            self._report_lost(request.client, request.number, error)
+            return
+        self._refuse(request.client, error)
+        self._log_failure(error)
+
+    def _log_failure(self, error: Exception) -> None:
+        """Log the failure of an answer. Raises `error` where the server is not shared, unless a client is to blame."""
+        if not self._options.shared and not isinstance(error, TransportError):
+            raise error
+        log.warning("an answer failed: %s", describe(error))
+        log.debug("the answer server goes on", exc_info=error)
+
     def _lose(self, client: Client, request: Message, error: AnswerLost) -> None:
-        """Report an answer that could not be had, and grant no turn for as long as the model asks."""
+        """Report an answer that could not be had, where one was asked for and is still wanted."""
+        asked = request if isinstance(request, (TokenPacketMessage, FramePacketMessage)) else None
+        self._report_lost(client, None if asked is None or self._unwanted else asked.answer, error)
+
+    def _report_lost(self, client: Client, answer: int | None, error: AnswerLost) -> None:
+        """Report the loss of an answer, and grant no turn for as long as the model asks."""
         self._paused_until_ns = time.monotonic_ns() + round(error.wait_s * NS_PER_S)
         log.debug("an answer was lost: %s", describe(error))
-        if not self._unwanted and isinstance(request, (TokenPacketMessage, FramePacketMessage)):
-            self._send(client, RequestLost(answer=request.answer, reason=cut_to(describe(error), REASON_CHARS_MAX)))
+        if answer is not None:
+            self._send(client, RequestLost(answer=answer, reason=cut_to(describe(error), REASON_CHARS_MAX)))
 
     def _glance(self, client: Client, state: ClientState, message: GlancePacketMessage, received: Envelope) -> None:
         """Reply where the model looks in an overview, asked the client's query."""
         packet, query = token_packet(message, received.parts, self._take_pixels), state.query
         self._model.select_client(client)
         found = self._model.glance(packet, query)
+        self._statistics.glanced(found.tokens_used)
         self._receive(0)
         if not self._unwanted:
             self._send(client, *_glance_reply(message.glance, query, found))
@@ -375,7 +488,9 @@ class AnswerServer:
         text = self._generate(client, number, packet, query)
         self._receive(0)
         if not self._unwanted:
-            self._send(client, *answer_reply(number, query, text, self._model.last_stats))
+            stats = self._model.last_stats
+            self._statistics.answered(stats.text_tokens, stats.tokens_used)
+            self._send(client, *answer_reply(number, query, text, stats))
 
     def _generate(self, client: Client, number: int, packet: Packet, query: str) -> str:
         """Return the text of an answer, whose pieces are sent as they come."""
@@ -397,6 +512,7 @@ class AnswerServer:
         """Reply whether the standing query is answered with yes."""
         self._model.select_client(client)
         score = self._model.score_yes_no(packet, standing_query)
+        self._statistics.checked(self._model.last_stats.tokens_used)
         self._receive(0)
         if not self._unwanted:
             with_feedback = standing_query == state.query
@@ -422,10 +538,10 @@ class AnswerServer:
         return self._unwanted
 
     def _report_load_failure(self, reply: ErrorReply) -> None:
-        """Report to the first clients that connect, for a while; none may ever come."""
+        """Report to the first clients that connect, for a while; none may ever come. If shared, to all of them."""
         until_ns = time.monotonic_ns() + LOAD_FAILURE_NS
         reported = False
-        while not reported and time.monotonic_ns() < until_ns and not self._control.cancelled:
+        while (self._options.shared or not reported) and time.monotonic_ns() < until_ns and not self._control.cancelled:
             received = self._link.receive(WAIT_MS)
             while received is not None:
                 client, message = received

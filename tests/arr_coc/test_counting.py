@@ -35,7 +35,7 @@ NEVER_ONE = {
 }
 """Tokens of a whole prompt, limits, and sizes of files and messages."""
 
-NAMES = {"name", "self.name", "base"}
+NAMES = {"name", "self.name", "base", "path"}
 """No numbers: `NAME answers at ADDRESS`, `SCENE has frames 0..9`."""
 
 SOURCES = [

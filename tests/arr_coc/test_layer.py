@@ -12,6 +12,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load
 
 from arr_coc.adaptation.cases import Embedder
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
@@ -371,6 +372,14 @@ def test_weights_travel_as_bytes(scorer: str) -> None:
     assert again.scorer == scorer
     assert torch.equal(relevance_of(again), relevance_of(realiser))
     assert deserialize_realiser(serialize_realiser(None), "m") is None
+
+
+def test_equal_weights_are_equal_bytes() -> None:
+    """A run makes no new allocator where another server has the same one."""
+    realiser = RelevanceRealiser(8)
+    data = serialize_realiser(realiser)
+    assert {serialize_realiser(realiser) for _ in range(30)} == {data}
+    assert load(data).keys() == realiser.state_dict().keys()
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,20 @@ def test_each_frame_that_is_asked_about_is_sent_as_a_picture_where_an_output_wan
     frame = list(moving_square(12, 192, 128))[5]
     assert shown.shape == (128, 192, 3)
     assert np.abs(shown.mean() - frame.mean()) < 5
+    for picture, said in zip(pictures, result.of(Answer), strict=True):
+        assert picture.map is not None
+        assert picture.level == 0
+        assert (picture.map.rows, picture.map.cols, len(picture.map.relevance)) == (4, 6, 24)
+        assert len(picture.map.regions) // 6 == said.tokens_used
+
+
+def test_a_wide_picture_tells_its_level(tmp_path: Path) -> None:
+    video = str(make_video(tmp_path / "a.mp4", list(moving_square(2, 1280, 64)), 10))
+    (picture,) = run(configured(video, output=OutputConfig(mqtt="mqtt://x"))).of(AskedPicture)[:1]
+    shown = cv2.imdecode(np.frombuffer(picture.jpeg, np.uint8), cv2.IMREAD_COLOR)
+    assert (picture.level, shown.shape) == (1, (32, 640, 3))
+    assert picture.map is not None
+    assert picture.map.cols == 40
 
 
 def test_the_file_holds_reasons_only_and_captions_none(tmp_path: Path, frame: FrameAllocation) -> None:

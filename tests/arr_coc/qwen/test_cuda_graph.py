@@ -21,8 +21,8 @@ from arr_coc.qwen.decode import (
     PromptPart,
     SingleTokenStep,
     decode_one_token,
+    linear_rows,
     prefill,
-    row_product,
 )
 from arr_coc.qwen.frame_window import FrameWindow
 from arr_coc.qwen.options import AnswerOptions, Decoding, WindowOptions
@@ -107,7 +107,7 @@ def test_a_product_of_one_row_is_the_linear_layers(
     torch.manual_seed(0)
     linear, row = torch.nn.Linear(96, 80, bias=bias).to(dtype), torch.randn(1, 96).to(dtype)
     exact = row.double() @ linear.weight.double().T + (linear.bias.double() if bias else 0)
-    torch.testing.assert_close(row_product(linear, row).double(), exact, atol=1e-3, rtol=2**-7)
+    torch.testing.assert_close(linear_rows(linear, row).double(), exact, atol=1e-3, rtol=2**-7)
 
 
 @torch.inference_mode()
@@ -120,7 +120,7 @@ def test_a_changed_linear_layer_is_called() -> None:
 
     linear = Doubled(8, 4, bias=False).bfloat16()
     row = torch.ones(1, 8).bfloat16()
-    assert torch.equal(row_product(linear, row), linear(row))
+    assert torch.equal(linear_rows(linear, row), linear(row))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

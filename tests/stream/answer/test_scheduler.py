@@ -426,6 +426,25 @@ def test_after_ctrl_c_a_model_that_loads_is_not_waited_for(opened: Opener) -> No
     assert run.met == []
 
 
+@pytest.mark.parametrize(("lost", "triggers"), [(True, ["start", "asked"]), (False, ["start"])])
+def test_another_server_is_asked_at_once_only_where_something_was_lost(
+    opened: Opener, lost: bool, triggers: list[str]
+) -> None:
+    run = opened(lockstep=False, reconnect=True).greet()
+    run.show(0)
+    run.go_on(6)
+    client = run.scheduler.client
+    client.reconnect("gone") if lost else client._move("it is draining")
+    run.show(1)
+    while not client.ready:
+        run.go_on()
+    run.go_on(6)
+    assert run.triggers() == triggers
+    run.show(2)
+    run.go_on(6)
+    assert len(run.triggers()) == 2
+
+
 def test_another_question_is_answered_at_once(opened: Opener) -> None:
     run = opened().greet()
     run.show(0)

@@ -21,10 +21,11 @@ from stream.answer import server as server_module
 from stream.answer.client_table import ServerOptions
 from stream.answer.model import AnswerModel, Packet, load_answer_model
 from stream.answer.server import AnswerServer
+from stream.answer.server_statistics import SERVING, ServerStatistics
 from stream.config import Config
 from stream.errors import AnswerLost, ConfigError, StageDied
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
-from stream.protocol.codec import embedding_of, feedback_of, frame_message, token_message
+from stream.protocol.codec import embedding_of, feedback_of, frame_message, glance_message, token_message
 from stream.protocol.device_pixels import LocalPixels
 from stream.protocol.messages import (
     PROTOCOL,
@@ -35,9 +36,11 @@ from stream.protocol.messages import (
     Credit,
     Disconnect,
     ErrorReply,
+    GlanceReply,
     KeepAlive,
     Message,
     PixelPlace,
+    Probe,
     QueryAccepted,
     RequestLost,
     ServerHello,
@@ -54,12 +57,13 @@ from tests.support.answer_models import (
     BrokenAnswerModel,
     DeviceAnswerModel,
     FakeAnswerModel,
+    GlancingAnswerModel,
     PatientAnswerModel,
     SilentAnswerModel,
 )
 from tests.support.events import make_frame_packet
-from tests.support.network import LIMIT_MS
-from tests.support.runs import StageRunner, stage_runner
+from tests.support.network import LIMIT_MS, until
+from tests.support.runs import StageRunner, expect, stage_runner
 
 STAMP = FrameStamp(7, 8, 9, 10)
 GRID = TileGrid.of(60, 90)
@@ -661,10 +665,27 @@ def test_a_question_changed_in_the_middle_of_an_answer_is_for_the_next_one(runne
 def test_everybody_is_informed_that_it_is_alive(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "KEEP_ALIVE_NS", NS)
     serve(runner)
-    for client in [Client(runner).greeted(), Client(runner).greeted()]:
-        received = client.link.receive(LIMIT_MS)
-        assert received is not None
-        assert received.message == KeepAlive()
+    clients = [Client(runner).greeted(), Client(runner).greeted()]
+    for place, client in enumerate(clients):
+        expected = KeepAlive(clients=2, slots=1, place=place)
+        until(lambda client=client, expected=expected: _load_of(client) == expected)
+
+
+def _load_of(client: Client) -> Message | None:
+    received = client.link.receive(LIMIT_MS)
+    return None if received is None else received.message
+
+
+def test_whoever_asks_is_told_the_load_and_is_no_client(runner: StageRunner) -> None:
+    statistics = ServerStatistics(slots=4)
+    serve(runner, statistics=statistics)
+    asking = runner.link(ALLOCATE_ANSWER)
+    asking.send(Probe())
+    assert expect(asking, KeepAlive) == KeepAlive(slots=4)
+    Client(runner).greeted()
+    asking.send(Probe())
+    assert expect(asking, KeepAlive) == KeepAlive(clients=1, slots=4, place=1)
+    assert statistics.figures().clients == 1
 
 
 def test_a_shared_stage_outlives_an_answer_that_fails(runner: StageRunner) -> None:
@@ -836,3 +857,61 @@ def test_an_answer_that_is_lost_is_told_and_the_next_turn_comes_after_a_pause(ru
     assert time.monotonic() - began_s > 0.15
     client.expect(AnswerDelta)
     assert client.hear_answer().answer == 2
+
+
+class HeldAnswerModel(FakeAnswerModel):
+    """Waits in the middle of an answer until it may go on."""
+
+    held, go_on = threading.Event(), threading.Event()
+
+    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+        for piece in super().answer(packet, query, should_stop):
+            yield piece
+            self.held.set()
+            assert self.go_on.wait(LIMIT_MS / 1000)
+
+
+def test_a_server_that_drains_ends_its_answer_and_grants_no_more_turns(runner: StageRunner) -> None:
+    HeldAnswerModel.held.clear()
+    HeldAnswerModel.go_on.clear()
+    statistics = ServerStatistics()
+    serve(runner, HeldAnswerModel, shared=True, statistics=statistics)
+    one, other = Client(runner).greeted(), Client(runner).greeted()
+    one.ask(3)
+    assert HeldAnswerModel.held.wait(LIMIT_MS / 1000)
+    other.link.send(TurnRequest())
+    runner.control.end()
+    HeldAnswerModel.go_on.set()
+    assert one.hear_answer().answer == 3
+    runner.join()
+    assert other.quiet()
+    figures = statistics.figures()
+    assert (figures.totals.answers, figures.totals.visual_tokens, figures.totals.text_tokens) == (1, 2, 4)
+    assert figures.waits[0][-1][1] == 1
+
+
+def test_a_server_of_one_run_goes_on_while_that_ends(runner: StageRunner) -> None:
+    """The last answer of a run comes after its end was asked for."""
+    serve(runner)
+    client = Client(runner).greeted()
+    runner.control.end()
+    client.ask()
+    assert client.hear_answer().answer == 0
+
+
+def test_statistics_count_what_is_served(runner: StageRunner) -> None:
+    statistics = ServerStatistics()
+    serve(runner, GlancingAnswerModel, statistics=statistics)
+    client = Client(runner, standing_query="is it there?").greeted()
+    assert statistics.state == SERVING
+    turn = client.turn()
+    glance = replace(tokens(), overview=2)
+    client.link.send(*glance_message(0, turn, glance))
+    client.expect(GlanceReply)
+    client.ask(0, turn)
+    client.expect(YesNoReply)
+    client.hear_answer()
+    totals = statistics.figures().totals
+    assert (totals.glances, totals.checks, totals.answers, totals.failed) == (1, 1, 1, 0)
+    assert statistics.figures().clients == 1
+    assert totals.busy_ns > 0

@@ -1,0 +1,1 @@
+"""Several clients' answers prefilled and decoded together."""

@@ -1,0 +1,74 @@
+"""A model's checkpoint on the hub before it is downloaded: configuration and headers of its weight files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from arr_coc.errors import ModelError
+from arr_coc.hub import asking
+from arr_coc.qwen.checkpoint import Checkpoint, described
+from arr_coc.qwen.weight_files import INDEX, WEIGHTS, TensorInfo
+
+LIMIT_S = 10.0
+"""Wait for an answer of the hub; one request that fails is not made again."""
+
+HEADERS_AT_ONCE = 8
+
+SHARDS_MAX = 1000
+
+
+def remote_checkpoint(name: str) -> Checkpoint:
+    """Return the checkpoint of the hub's model `name`: some hundred kB are asked for, and no weights.
+
+    Nothing is put into the cache, where a part of a model would look like all of it. Raises ModelNotFound,
+    HubUnreachable and ModelError as `hub.asking`, and ModelError as `checkpoint.described`.
+    """
+    from huggingface_hub import errors, parse_safetensors_file_metadata
+
+    with asking(name):
+        try:
+            config = _object(name, "config.json")
+            shards = _shards(name)
+            with ThreadPoolExecutor(HEADERS_AT_ONCE) as pool:
+                files = list(pool.map(partial(parse_safetensors_file_metadata, name), shards))
+        except (errors.EntryNotFoundError, errors.SafetensorsParsingError) as error:
+            raise ModelError(
+                f"{name} on the hub has no config.json with safetensors weights", "take another version of the model"
+            ) from error
+    tensors = {
+        key: TensorInfo(tuple(tensor.shape), tensor.dtype) for file in files for key, tensor in file.tensors.items()
+    }
+    return described(config, tensors, name)
+
+
+def _shards(name: str) -> list[str]:
+    """Return the model's weight files: those of its index, if it has one."""
+    from huggingface_hub import errors
+
+    try:
+        listed = _object(name, INDEX).get("weight_map")
+    except errors.EntryNotFoundError:
+        return [WEIGHTS]
+    shards = sorted(set(map(str, listed.values()))) if isinstance(listed, Mapping) else []
+    if not shards or len(shards) > SHARDS_MAX or any("/" in shard for shard in shards):
+        raise ModelError(f"{INDEX} of {name} on the hub lists no usable weight files", "take another model")
+    return shards
+
+
+def _object(name: str, file: str) -> dict[str, Any]:
+    """Return the JSON object in a file of the model. Raises ModelError for anything else in it."""
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+    reply = get_session().get(hf_hub_url(name, file), headers=build_hf_headers(), timeout=LIMIT_S)
+    hf_raise_for_status(reply)
+    try:
+        values = reply.json()
+    except ValueError as error:
+        raise ModelError(f"the {file} of {name} on the hub is not JSON", "take another model") from error
+    if not isinstance(values, dict):
+        raise ModelError(f"the {file} of {name} on the hub holds no JSON object", "take another model")
+    return values

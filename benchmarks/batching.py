@@ -1,0 +1,304 @@
+"""Answers together: answers a second of a server with 1, 2, 4 and 8 slots, asked by eight clients.
+
+    python -m benchmarks.batching [--answers N] [--rounds N] [--device cuda] [--out FILE]
+
+The answer server runs with the bundled model on one thread. Eight clients, each with frames of its own from a drawn
+stream, ask again as soon as they are answered. Checks are standing queries without answers. Times are processor time of
+the server's thread (on CUDA wall time), so that other programs change them little. The ways take turns; figures are
+medians of the rounds. Every text is compared with that of a lone session.
+
+Targets, eight slots against one, with twelve tokens of text: 2.2 times the answers at 63 visual tokens, 1.25 times at
+273, every text the same; one client alone takes no longer with eight slots than with one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arr_coc.allocation.allocator import AllocatorOptions
+from arr_coc.qwen.batching.session import BatchSession
+from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.options import AnswerOptions, Decoding
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.session import AnswerSession
+from arr_coc.types import FrameStamp, TokenPacket
+from arr_coc.video.picture_allocator import PictureAllocator
+from benchmarks.support.answer_ways import QUERY, TEXT_TOKENS, pictures, speak_on
+from benchmarks.support.harness import write_report
+from stream.answer.batching.model import QwenBatchAnswerModel
+from stream.answer.client_table import ServerOptions
+from stream.answer.model import AnswerModel, QwenAnswerModel
+from stream.answer.server import AnswerServer
+from stream.bench.report import machine
+from stream.control import CancelledError, RunControl
+from stream.protocol.codec import token_message
+from stream.protocol.messages import (
+    AnswerReply,
+    Connect,
+    ErrorReply,
+    QueryAccepted,
+    ServerHello,
+    TurnGrant,
+    TurnRequest,
+    YesNoReply,
+)
+from stream.transport import Link, Transport
+
+RESULTS = Path(__file__).parent / "results" / "batching.json"
+CLIENTS = 8
+SLOTS = (1, 2, 4, 8)
+CASES = ((63, TEXT_TOKENS), (63, 32), (273, TEXT_TOKENS))
+"""Visual tokens, and tokens of text."""
+
+TARGETS = {(63, TEXT_TOKENS): 2.2, (273, TEXT_TOKENS): 1.25}
+ALONE_TARGET = 1.05
+"""A client alone may take so many times as long with eight slots: the noise of a measurement."""
+CHECK = "is there a red circle?"
+ENDPOINT = "inproc://batching"
+LIMIT_S = 120.0
+
+
+@dataclass(slots=True)
+class Asker:
+    """A client that asks about its packets, one after the other."""
+
+    link: Link
+    packets: Sequence[TokenPacket]
+    wants_answer: bool
+    left: int
+    texts: list[str] = field(default_factory=list)
+    checks: int = 0
+
+    @property
+    def done(self) -> bool:
+        return self.left == 0
+
+    def turn(self) -> None:
+        """Take in one message, if one is there, and reply to it."""
+        received = self.link.receive(0)
+        if received is None:
+            return
+        message = received.message
+        if isinstance(message, ErrorReply):
+            raise RuntimeError(message.message)
+        if isinstance(message, TurnGrant):
+            packet = self.packets[(len(self.texts) + self.checks) % len(self.packets)]
+            self.link.send(*token_message(0, message.turn, packet, wants_answer=self.wants_answer))
+        elif isinstance(message, AnswerReply):
+            self.texts.append(message.text)
+            self._next()
+        elif isinstance(message, YesNoReply) and not self.wants_answer:
+            self.checks += 1
+            self._next()
+
+    def _next(self) -> None:
+        self.left -= 1
+        if self.left:
+            self.link.send(TurnRequest())
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a server took for a number of answers or checks, in seconds, and their texts by client."""
+
+    took_s: float
+    count: int
+    texts: tuple[tuple[str, ...], ...]
+
+    @property
+    def per_s(self) -> float:
+        return self.count / self.took_s
+
+
+class ServerThread:
+    """An answer server in a thread."""
+
+    def __init__(self, load: Callable[[], AnswerModel], *, on_cuda: bool) -> None:
+        self.transport = Transport()
+        self._on_cuda = on_cuda
+        self._control = RunControl()
+        self._ready = threading.Event()
+        options = ServerOptions(ENDPOINT, shared=True, on_ready=self._ready.set)
+        self._server = AnswerServer(load, options, self.transport, self._control)
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> ServerThread:
+        self._thread.start()
+        self._ready.wait(LIMIT_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._control.cancel()
+        self._thread.join(LIMIT_S)
+        self.transport.close()
+
+    def _run(self) -> None:
+        with suppress(CancelledError):
+            self._server.run()
+
+    @property
+    def time_s(self) -> float:
+        """Processor time of the thread; on CUDA wall time."""
+        if self._on_cuda:
+            return time.perf_counter()
+        assert self._thread.ident is not None
+        return time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident))
+
+
+def serve(
+    model: AnswerModel, packets: Sequence[Sequence[TokenPacket]], answers: int, *, check: bool, on_cuda: bool = False
+) -> Served:
+    """Let one client for each list of packets ask `answers` times."""
+    with ServerThread(lambda: model, on_cuda=on_cuda) as server, ExitStack() as stack:
+        askers = []
+        for own in packets:
+            link = server.transport.link(ENDPOINT)
+            stack.callback(link.close)
+            link.send(Connect(query=QUERY, standing_query=CHECK if check else None))
+            for kind in (ServerHello, QueryAccepted):
+                received = link.receive(int(LIMIT_S * 1000))
+                assert received is not None
+                assert isinstance(received.message, kind)
+            askers.append(Asker(link, own, not check, answers))
+        start_s, until_s = server.time_s, time.monotonic() + LIMIT_S
+        for asker in askers:
+            asker.link.send(TurnRequest())
+        while not all(asker.done for asker in askers):
+            for asker in askers:
+                asker.turn()
+            time.sleep(0.0002)
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"no answers within {LIMIT_S:g} s")
+        took_s = server.time_s - start_s
+    return Served(took_s, answers * len(askers), tuple(tuple(asker.texts) for asker in askers))
+
+
+def packets_of(qwen: QwenVL, tokens: int, answers: int) -> list[list[TokenPacket]]:
+    """Frames for each client, all different."""
+    shown = deque(pictures(CLIENTS * answers))
+    options = AllocatorOptions(budget=tokens, explore=0.0)
+    return [
+        [
+            PictureAllocator(qwen, QUERY, options, "sparse").allocate(shown.popleft(), FrameStamp(number, 0, 0))
+            for number in range(answers)
+        ]
+        for _ in range(CLIENTS)
+    ]
+
+
+def model_with(qwen: QwenVL, slots: int, options: AnswerOptions) -> AnswerModel:
+    if slots == 1:
+        return QwenAnswerModel(AnswerSession(qwen, options))
+    return QwenBatchAnswerModel(BatchSession(qwen, options, slots))
+
+
+def lone_texts(
+    qwen: QwenVL, packets: Sequence[Sequence[TokenPacket]], options: AnswerOptions
+) -> tuple[tuple[str, ...], ...]:
+    """Answers of a lone session about each packet."""
+    session = AnswerSession(qwen, options)
+    return tuple(tuple("".join(session.answer(packet, QUERY)) for packet in own) for own in packets)
+
+
+def measure(qwen: QwenVL, tokens: int, text_tokens: int, answers: int, rounds: int) -> dict[str, Any]:
+    """Answers and checks a second by slots, and of a client alone."""
+    packets, options = packets_of(qwen, tokens, answers), AnswerOptions("sparse", Decoding(text_tokens))
+    expected, on_cuda = lone_texts(qwen, packets, options), qwen.device.type == "cuda"
+    rates: dict[tuple[str, int], list[float]] = {}
+    equal = compared = 0
+    for slots in SLOTS:
+        serve(model_with(qwen, slots, options), packets, 1, check=False)
+    for _ in range(rounds):
+        for slots in SLOTS:
+            model = model_with(qwen, slots, options)
+            served = serve(model, packets, answers, check=False, on_cuda=on_cuda)
+            alone = serve(model, packets[:1], answers, check=False, on_cuda=on_cuda)
+            rates.setdefault(("answers", slots), []).append(served.per_s)
+            rates.setdefault(("alone", slots), []).append(alone.per_s)
+            if slots in (SLOTS[0], SLOTS[-1]) and text_tokens == TEXT_TOKENS:
+                checked = serve(model, packets, answers, check=True, on_cuda=on_cuda)
+                rates.setdefault(("checks", slots), []).append(checked.per_s)
+            pairs = [
+                pair
+                for one in (served, alone)
+                for own, lone in zip(one.texts, expected, strict=False)
+                for pair in zip(own, lone, strict=True)
+            ]
+            compared += len(pairs)
+            equal += sum(said == wanted for said, wanted in pairs)
+    median = {key: statistics.median(values) for key, values in rates.items()}
+    names = ("answers", "checks", "alone")
+    rows = [
+        {"slots": slots}
+        | {f"{name}_per_s": round(median[name, slots], 2) for name in names if (name, slots) in median}
+        | {
+            f"{name}_ratio": round(median[name, slots] / median[name, 1], 3)
+            for name in names
+            if (name, slots) in median
+        }
+        for slots in SLOTS
+    ]
+    ratio, slower = median["answers", SLOTS[-1]] / median["answers", 1], median["alone", 1] / median["alone", SLOTS[-1]]
+    target = TARGETS.get((tokens, text_tokens))
+    return {
+        "visual_tokens": len(packets[0][0].regions),
+        "text_tokens": text_tokens,
+        "slots": rows,
+        "texts_equal": f"{equal} of {compared}",
+        "targets": {
+            **({} if target is None else {f"answers a second, {target:g} times": ratio >= target}),
+            "every text the same": equal == compared,
+            f"a client alone, at most {ALONE_TARGET:g} times as long": slower <= ALONE_TARGET,
+        },
+    }
+
+
+def table(found: dict[str, Any]) -> str:
+    """As it is printed."""
+    lines = [
+        f"{found['visual_tokens']} visual tokens, {found['text_tokens']} of text; texts equal: {found['texts_equal']}"
+    ]
+    lines.append(f"{'slots':>6}" + "".join(f"{name + '/s':>12}{'ratio':>7}" for name in ("answers", "checks", "alone")))
+    for row in found["slots"]:
+        figures = ((row.get(f"{name}_per_s"), row.get(f"{name}_ratio")) for name in ("answers", "checks", "alone"))
+        cells = (" " * 19 if rate is None else f"{rate:12.1f}{ratio:7.2f}" for rate, ratio in figures)
+        lines.append(f"{row['slots']:6}" + "".join(cells))
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--answers", type=int, default=4, help="of each client, in each round")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    qwen = speak_on(load_qwen(None, device=arguments.device, dtype="auto" if arguments.device == "cuda" else "float32"))
+    report: dict[str, Any] = {
+        "benchmark": "batching",
+        "machine": machine() | {"device": arguments.device, "threads": 1},
+        "clients": CLIENTS,
+    }
+    for tokens, text_tokens in CASES:
+        found = measure(qwen, tokens, text_tokens, arguments.answers, arguments.rounds)
+        report[f"tokens_{tokens}_text_{text_tokens}"] = found
+        print(table(found), "\n")
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        write_report(arguments.out, report)
+    print(f"written to {arguments.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Answers of several clients at once: scheduler, slots, model."""

@@ -1,0 +1,61 @@
+"""Prefill of several prompts in one pass, against the stock model's forward for each."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from arr_coc.qwen.batching import packed as packed_module
+from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
+from arr_coc.qwen.decode import PrefixCache, PromptPart, prefill
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.session import AnswerSession
+from tests.arr_coc.qwen.test_session import QUERY, packet
+from tests.support.models import FAMILIES, tiny_qwen
+
+
+def prompts(qwen: QwenVL) -> list[tuple[PromptPart, PrefixCache]]:  # type: ignore[type-arg]
+    """Frames of several sizes, text alone, and text after what is held already: twice the same."""
+    made = []
+    for tokens in (4, 9):
+        session = AnswerSession(qwen)
+        made.append((session.prepare(packet(tokens, tokens), QUERY).prompt.part, session.prompts.cache))
+    text = PromptPart(qwen, 0, 0)
+    text.text(qwen.token_ids("Say what happens."))
+    made.append((text, PrefixCache()))
+    begun, cache = PromptPart(qwen, 0, 0), PrefixCache()  # type: ignore[var-annotated]
+    begun.text(qwen.token_ids("You are a helpful assistant."))
+    prefill(qwen, begun, cache.kv)
+    after = PromptPart(qwen, begun.tokens, begun.position)
+    after.text(qwen.token_ids("two green squares"))
+    return [*made, (after, cache)]
+
+
+@pytest.mark.parametrize("tokens_at_once", [10_000, 20, 1])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_prompt_gets_the_stock_models_logits_and_keys(
+    family: str, tokens_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_module, "CPU_TOKENS", tokens_at_once)
+    qwen = tiny_qwen(family)
+    alone, together = prompts(qwen), prompts(qwen)
+    expected = torch.stack([prefill(qwen, part, cache.kv) for part, cache in alone])
+    found = prefill_packed(qwen, [PromptToPrefill(part, cache.kv) for part, cache in together])
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    for (_, one), (_, other) in zip(alone, together, strict=True):
+        assert len(one) == len(other)
+        for layer, stock in zip(other.kv.layers, one.kv.layers, strict=True):
+            torch.testing.assert_close(layer.keys, stock.keys, atol=1e-5, rtol=0)
+            torch.testing.assert_close(layer.values, stock.values, atol=1e-5, rtol=0)
+
+
+def test_a_watch_receives_the_last_tokens_queries_of_its_own_prompt() -> None:
+    qwen = tiny_qwen()
+    seen: list[tuple[int, int, int]] = []
+    given = [
+        PromptToPrefill(part, cache.kv, lambda layer, query, keys: seen.append((layer, len(query), keys.shape[1])))
+        for part, cache in prompts(qwen)
+    ]
+    prefill_packed(qwen, given)
+    layers = range(len(qwen.language_model.layers))
+    assert seen == [(layer, 2, prompt.part.tokens) for layer in layers for prompt in given]

@@ -1,0 +1,65 @@
+"""Slots: rooms that grow together, caches that know nothing of each other, and the memory that they need."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from arr_coc.errors import OptionError
+from arr_coc.qwen.batching.slots import SlotBlock, check_slots
+from arr_coc.qwen.decode import ROOM_TOKENS
+from tests.support.models import HEAD_DIM, tiny_qwen
+
+
+def rows(value: float, tokens: int) -> torch.Tensor:
+    return torch.full((1, 1, tokens, HEAD_DIM), value)
+
+
+def test_each_slot_holds_its_own_in_one_tensor_a_layer() -> None:
+    block = SlotBlock(tiny_qwen(), 3)
+    assert block.room == 0
+    for slot, cache in enumerate(block.caches):
+        for layer in range(3):
+            cache.kv.update(rows(slot + 1, 2 + slot), rows(-slot - 1, 2 + slot), layer)
+    assert [len(cache) for cache in block.caches] == [2, 3, 4]
+    assert block.room == ROOM_TOKENS
+    for layer in block.layers:
+        assert layer.keys.shape == (3, 1, ROOM_TOKENS, HEAD_DIM)
+        assert [float(layer.keys[slot, 0, 1, 0]) for slot in range(3)] == [1, 2, 3]
+        assert [float(layer.values[slot, 0, 1, 0]) for slot in range(3)] == [-1, -2, -3]
+
+
+def test_room_for_one_is_room_for_all_and_moves_nothing() -> None:
+    block = SlotBlock(tiny_qwen(), 2)
+    block.caches[0].kv.update(rows(5, 3), rows(6, 3), 0)
+    block.caches[1].kv.update(rows(7, ROOM_TOKENS + 1), rows(8, ROOM_TOKENS + 1), 0)
+    first = block.caches[0].kv.layers[0]
+    assert first.keys.shape[-2] == 3
+    assert (first.keys == 5).all()
+    assert (first.values == 6).all()
+    assert first.room_keys.data_ptr() == block.layers[0].keys.data_ptr()
+    assert block.layers[0].room == 2 * ROOM_TOKENS
+    assert (block.layers[0].keys[0, :, 3:] == 0).all()
+
+
+def test_a_renewed_cache_is_empty_and_zero_and_the_others_stay() -> None:
+    block = SlotBlock(tiny_qwen(), 2)
+    for cache in block.caches:
+        cache.kv.update(rows(torch.nan, 4), rows(torch.nan, 4), 0)
+        cache.mark((1,), 4, 4)
+    assert block.caches[0].renewed() is block.caches[0]
+    assert (len(block.caches[0]), block.caches[0].marks) == (0, [])
+    assert (block.layers[0].keys[0] == 0).all()
+    assert len(block.caches[1]) == 4
+
+
+def test_more_slots_than_the_memory_holds_are_refused_with_the_number_that_fits() -> None:
+    qwen = tiny_qwen()
+    a_slot = 2 * 3 * HEAD_DIM * 2 * ROOM_TOKENS * 4
+    check_slots(qwen, 4, 300, free=4 * a_slot)
+    with pytest.raises(
+        OptionError, match=r"5 slots of 300 tokens need 2\.0 MB, and 1\.6 MB are free on cpu; set answer"
+    ):
+        check_slots(qwen, 5, 300, free=4 * a_slot)
+    with pytest.raises(OptionError, match=r"answer\.slots to 4 or less, or lower answer\.max_tokens"):
+        check_slots(qwen, 5, 300, free=4 * a_slot)

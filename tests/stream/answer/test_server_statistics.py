@@ -1,0 +1,138 @@
+"""Statistics of an answer server: waits, work and tokens, over time."""
+
+from __future__ import annotations
+
+import pytest
+
+from arr_coc.types import NS_PER_S
+from stream.answer.client_table import ClientTable
+from stream.answer.server_statistics import LOADING, RECENT_NS, SERVING, DurationHistogram, ServerStatistics
+from tests.support.clock import FakeClock
+
+A, B, C = b"a", b"b", b"c"
+MS = 1_000_000
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(5 * NS_PER_S)
+
+
+@pytest.fixture
+def statistics(clock: FakeClock) -> ServerStatistics:
+    return ServerStatistics(clock)
+
+
+def test_nothing_has_happened_at_the_start(statistics: ServerStatistics) -> None:
+    figures = statistics.figures()
+    assert (figures.clients, figures.waiting, figures.serving, figures.slots) == (0, 0, 0, 1)
+    assert (figures.wait_p95_s, figures.busy_share, figures.text_tokens_per_s) == (0, 0, 0)
+    assert statistics.state == LOADING
+    statistics.loaded()
+    assert statistics.state == SERVING
+
+
+def test_the_table_of_clients_tells_of_clients_and_waits(statistics: ServerStatistics, clock: FakeClock) -> None:
+    table = ClientTable(statistics)
+    for client in (A, B, C):
+        table.add(client, "what?")
+        table.enqueue(client)
+    clock.advance(2 * NS_PER_S)
+    table.enqueue(A)
+    assert table.pop_next() == A
+    table.remove(B)
+    figures = statistics.figures()
+    assert (figures.clients, figures.waiting) == (2, 1)
+    assert figures.waits[1] == 2.0, "a wait that is asked for twice counts from its beginning"
+    assert figures.waits[0][-1] == ("+Inf", 1), "who goes away had no turn"
+
+
+def test_p95_counts_waits_that_go_on_and_forgets_old_ones(statistics: ServerStatistics, clock: FakeClock) -> None:
+    for wait_ms in range(1, 21):
+        statistics.turn_requested(A)
+        clock.advance(wait_ms * MS)
+        statistics.turn_granted(A)
+    assert statistics.figures().wait_p95_s == pytest.approx(0.019)
+    statistics.turn_requested(B)
+    clock.advance(7 * NS_PER_S)
+    statistics.turn_requested(C)
+    assert statistics.figures().wait_p95_s == pytest.approx(0.020), "one of 22 waits is beyond p95"
+    clock.advance(RECENT_NS)
+    assert statistics.figures().wait_p95_s == pytest.approx(67.0)
+    statistics.turn_withdrawn(B)
+    statistics.turn_withdrawn(C)
+    assert statistics.figures().wait_p95_s == 0
+
+
+def test_work_counts_once_however_many_turns_are_served(statistics: ServerStatistics, clock: FakeClock) -> None:
+    with statistics.serving():
+        clock.advance(1 * NS_PER_S)
+        with statistics.serving():
+            assert statistics.figures().serving == 2
+            clock.advance(1 * NS_PER_S)
+    clock.advance(6 * NS_PER_S)
+    figures = statistics.figures()
+    assert figures.busy_share == pytest.approx(2 / 8)
+    assert figures.totals.busy_ns == 2 * NS_PER_S
+    assert figures.turns[1] == pytest.approx(3.0)
+
+
+def test_work_that_goes_on_is_work(statistics: ServerStatistics, clock: FakeClock) -> None:
+    with statistics.serving():
+        clock.advance(3 * NS_PER_S)
+        assert statistics.figures().busy_share == 1.0
+
+
+def test_a_turn_that_fails_is_counted(statistics: ServerStatistics) -> None:
+    with pytest.raises(ArithmeticError), statistics.serving():
+        raise ArithmeticError
+    figures = statistics.figures()
+    assert (figures.totals.failed, figures.serving) == (1, 0)
+
+
+def test_rates_are_those_of_the_last_minute(statistics: ServerStatistics, clock: FakeClock) -> None:
+    for _ in range(600):
+        clock.advance(NS_PER_S)
+        statistics.seen()
+    for _ in range(30):
+        with statistics.serving():
+            clock.advance(NS_PER_S)
+        statistics.answered(12, 64)
+        statistics.seen()
+    figures = statistics.figures()
+    assert figures.busy_share == pytest.approx(0.5)
+    assert figures.text_tokens_per_s == pytest.approx(6.0)
+    for _ in range(90):
+        clock.advance(NS_PER_S)
+        statistics.seen()
+    figures = statistics.figures()
+    assert (figures.busy_share, figures.text_tokens_per_s) == (0, 0)
+    assert (figures.totals.answers, figures.totals.text_tokens, figures.totals.visual_tokens) == (30, 360, 1920)
+
+
+def test_looks_and_glances_are_counted_with_their_visual_tokens(statistics: ServerStatistics) -> None:
+    statistics.checked(10)
+    statistics.glanced(3)
+    totals = statistics.figures().totals
+    assert (totals.answers, totals.checks, totals.glances, totals.visual_tokens) == (0, 1, 1, 13)
+
+
+def test_silence_is_the_time_since_the_server_last_looked_for_messages(
+    statistics: ServerStatistics, clock: FakeClock
+) -> None:
+    clock.advance(9 * NS_PER_S)
+    statistics.loaded()
+    clock.advance(2 * NS_PER_S)
+    assert statistics.figures().silent_s == 2.0
+    statistics.seen()
+    assert statistics.figures().silent_s == 0.0
+    assert statistics.figures().uptime_s == 11.0
+
+
+def test_buckets_hold_what_is_at_most_as_long() -> None:
+    histogram = DurationHistogram()
+    for duration_s in (0.01, 0.011, 60.0, 61.0):
+        histogram.add(duration_s)
+    counts = dict(histogram.cumulative())
+    assert (counts["0.01"], counts["0.025"], counts["30"], counts["60"], counts["+Inf"]) == (1, 2, 2, 3, 4)
+    assert histogram.sum_s == pytest.approx(121.021)
