@@ -14,6 +14,7 @@ ArrCocError
 │   └── LeaseTimeout (TimeoutError)   readers or the writer held the texture too long
 ├── ModelError (RuntimeError)         a model that cannot be used
 │   └── ModelNotFound (FileNotFoundError)  no such folder, no weights in it, no such hub name
+│       └── HubUnreachable            a hub name, and no way to ask the hub about it
 └── ContextLengthError (ValueError)   prompt and answer do not fit the model's context
 """
 
@@ -99,6 +100,10 @@ class ModelError(ArrCocError, RuntimeError):
 
 class ModelNotFound(ModelError, FileNotFoundError):
     """No such folder, no weights in it, or no such name on the hub."""
+
+
+class HubUnreachable(ModelNotFound):
+    """The hub cannot be asked for a model that is not on this machine."""
 
 
 class ContextLengthError(ArrCocError, ValueError):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from arr_coc.errors import ModelError, ModelNotFound
+from arr_coc.errors import HubUnreachable, ModelError, ModelNotFound
 from arr_coc.resources import bundled_folder
 
 ALLOCATOR_FOLDER = "arr_coc"
@@ -92,15 +92,29 @@ def cached_folder(name: str) -> Path | None:
 def download(name: str, token: str | None = None, files: tuple[str, ...] = WANTED_FILES) -> Path:
     """The folder of the hub's model `name`, downloaded unless it already is; without a network, what is there.
 
-    Raises ModelNotFound where there is no such model or no way to reach the hub, and ModelError where it is gated
-    or cannot be stored.
+    Raises as `asking`.
     """
-    from huggingface_hub import errors, snapshot_download
+    from huggingface_hub import snapshot_download
 
     log.info("looking for %s on the hub", name)
+    with asking(name):
+        return Path(snapshot_download(name, allow_patterns=list(files), token=token))
+
+
+@contextmanager
+def asking(name: str) -> Iterator[None]:
+    """Requests to the hub about the model `name`, without warnings and progress bars.
+
+    Raises ModelNotFound where there is no such model, HubUnreachable where the hub cannot be reached, and ModelError
+    where the model is gated or cannot be stored.
+    """
+    from huggingface_hub import errors
+
     try:
         with _silent():
-            return Path(snapshot_download(name, allow_patterns=list(files), token=token))
+            yield
+    except ModelError:
+        raise
     except errors.GatedRepoError as error:
         raise ModelError(
             f"{name} is gated: accept its terms at https://huggingface.co/{name}, then log in with `hf auth login` "
@@ -112,7 +126,7 @@ def download(name: str, token: str | None = None, files: tuple[str, ...] = WANTE
             "check the spelling, or log in with `hf auth login` if it is private",
         ) from error
     except (errors.LocalEntryNotFoundError, ConnectionError, errors.HTTPError) as error:
-        raise ModelNotFound(
+        raise HubUnreachable(
             f"there is no folder {name}, and the hub cannot be reached to look for it",
             "check the network, or give the folder of a model that is on this machine",
         ) from error
@@ -124,15 +138,18 @@ def download(name: str, token: str | None = None, files: tuple[str, ...] = WANTE
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keeps huggingface_hub from writing warnings and progress bars to the terminal."""
+    """Keeps huggingface_hub from writing warnings, retries and progress bars to the terminal."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from huggingface_hub.utils.logging import get_verbosity, set_verbosity
 
-    silent_before = are_progress_bars_disabled()
+    silent_before, verbosity = are_progress_bars_disabled(), get_verbosity()
     disable_progress_bars()
+    set_verbosity(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
+        set_verbosity(verbosity)
         if not silent_before:
             enable_progress_bars()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import groupby
+from pathlib import Path
 
 from arr_coc.budget import MOST_TOKENS, most_tokens
-from arr_coc.errors import ArrCocError, counted
+from arr_coc.errors import ArrCocError, HubUnreachable, ModelNotFound, counted
 from arr_coc.hub import bundled_model_path, cached_folder, local_folder
 from arr_coc.qwen.checkpoint import free_memory_bytes
 from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
-from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES, TileGrid
+from arr_coc.qwen.remote_checkpoint import remote_checkpoint
+from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES, TILE_PX, TileGrid
 from stream.config import Config
 from stream.doctor.system import DiagnosticCheck
 
@@ -26,32 +29,96 @@ REMEDY = "close other programs, or give --dtype bfloat16, a lower --budget, fewe
 PROMPT_TOKENS = 64
 """Tokens of the chat template and a short question, roughly."""
 
-CARDS_GB = (16, 24, 32, 48)
+CARDS_GB = (8, 12, 16, 24, 32, 48, 80)
 
 OVERHEAD_BYTES = 1 << 30
-"""Memory left for CUDA's context, its libraries' work space, the texture and a screen; not measured."""
+"""Memory left for CUDA's contexts, its libraries' work space and a screen; not measured."""
 
 
-def model(config: Config) -> DiagnosticCheck:
-    """Check that the model is there and whole, and its context long enough."""
+@dataclass(frozen=True, slots=True)
+class FoundModel:
+    """The configured model: its specification, None where that is nowhere to be had, and the name that is shown.
+
+    `missing` says why its weights are not on this machine: None where they are, and an error that also a run would
+    meet, or `HubUnreachable` where the hub may have it.
+    """
+
+    name: str
+    spec: ModelSpec | None
+    missing: ArrCocError | None = None
+    on_hub: bool = False
+
+
+def find_model(config: Config) -> FoundModel:
+    """Return the configured model: from its folder, or by what the hub tells of it. Raises as `ModelSpec.read`."""
+    name = config.answer.model
+    folder = bundled_model_path() if name is None else local_folder(name) or cached_folder(name)
+    if folder is None:
+        assert name is not None
+        return _on_hub(name)
+    shown = name if name is not None and not local_folder(name) else folder.resolve().name
     try:
-        facts, name = facts_of(config)
+        return FoundModel(shown, ModelSpec.read(folder, shown))
+    except ModelNotFound as missing:
+        try:
+            return FoundModel(shown, ModelSpec.of_index(folder, shown), missing)
+        except ArrCocError:
+            raise missing from None
+
+
+@cache
+def _on_hub(name: str) -> FoundModel:
+    """Ask the hub, once in a process."""
+    try:
+        return FoundModel(name, ModelSpec.of(remote_checkpoint(name), name), on_hub=True)
+    except ArrCocError as error:
+        return FoundModel(name, None, error, on_hub=True)
+
+
+def model(config: Config, free_disk: Callable[[], int] | None = None) -> DiagnosticCheck:
+    """Check that the model is there and whole, or can be downloaded, and its context long enough."""
+    try:
+        found = find_model(config)
     except ArrCocError as error:
         return DiagnosticCheck("model", "broken", error.problem, error.remedy)
-    if facts is None:
-        return DiagnosticCheck("model", "absent", f"{name} is not on this machine yet", "the first run downloads it")
+    spec, missing = found.spec, found.missing
+    if missing is not None and not isinstance(missing, HubUnreachable):
+        return DiagnosticCheck("model", "broken", missing.problem, missing.remedy)
+    if spec is None:
+        said = f"{found.name} is not on this machine yet, and the hub cannot be asked about it"
+        return DiagnosticCheck("model", "absent", said, "the first run downloads it; for that it needs the network")
     load = load_of(config)
     visual, needed = load.visual_tokens, load.prompt_tokens
-    known = f"; only knows {facts.known_world}" if facts.known_world else ""
+    known = f"; only knows {spec.known_world}" if spec.known_world else ""
     said = (
-        f"{name}: {facts.family.title}, {facts.parameters / 1e6:,.1f} M parameters, "
-        f"{counted(visual, 'visual token')} a frame, context of {facts.context_tokens}{known}"
+        f"{found.name}: {spec.family.title}, {spec.parameters / 1e6:,.1f} M parameters, "
+        f"{counted(visual, 'visual token')} a frame, context of {spec.context_tokens}{known}"
     )
-    if needed > facts.context_tokens:
-        found = f"{said}: too short for the {needed} tokens of frame, question and answer"
+    if needed > spec.context_tokens:
+        too_short = f"{said}: too short for the {needed} tokens of frame, question and answer"
         remedy = "lower --budget" if load.window == 1 else "lower --budget, or show fewer frames (--window)"
-        return DiagnosticCheck("model", "broken", found, remedy)
+        return DiagnosticCheck("model", "broken", too_short, remedy)
+    if found.on_hub:
+        return _download(said, spec.checkpoint_bytes, (free_disk or free_disk_bytes)())
     return DiagnosticCheck("model", "works", said)
+
+
+def _download(said: str, size: int, free: int) -> DiagnosticCheck:
+    """Say of a model on the hub whether it can be stored."""
+    said = f"{said}; not on this machine yet, {size_text(size)} to download, {size_text(free)} free on the disk"
+    if size > free:
+        return DiagnosticCheck("model", "broken", said, "make room, or set HF_HOME to a folder on another disk")
+    return DiagnosticCheck("model", "absent", said, "the first run downloads it")
+
+
+def free_disk_bytes() -> int:
+    """Return the free bytes where the hub's models are stored."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    folder = Path(HF_HUB_CACHE)
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
 
 
 def memory(config: Config, free: Callable[[], int] | None = None, streams: int = 1) -> DiagnosticCheck:
@@ -83,19 +150,25 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
         said = f"about {size_text(needed)} needed ({listed}, processes {size_text(processes)})"
         return _fits(f"{said}, {size_text(free_bytes)} free", needed, free_bytes)
     free_there = _free_on_cuda(config.answer.device)
-    said = f"about {size_text(parts.total)} needed on the GPU ({listed}), {size_text(free_there)} free there"
-    return _fits(said, parts.total, free_there)
+    needed = parts.total + texture_bytes(config) + OVERHEAD_BYTES
+    texture = f", texture {size_text(texture_bytes(config))}" if texture_bytes(config) else ""
+    other = f"CUDA and a screen {size_text(OVERHEAD_BYTES)}"
+    said = (
+        f"about {size_text(needed)} needed on the GPU ({listed}{texture}, {other}), {size_text(free_there)} free there"
+    )
+    return _fits(f"{said}: it {'fits' if needed <= free_there else 'does not fit'}", needed, free_there)
 
 
 def facts_of(config: Config) -> tuple[ModelSpec | None, str]:
-    """Return the specification in the model's folder, None if it would be downloaded, and its name. Raises as
-    `ModelSpec.read`."""
-    name = config.answer.model
-    folder = bundled_model_path() if name is None else local_folder(name) or cached_folder(name)
-    if folder is None:
-        return None, str(name)
-    shown = name if name is not None and not local_folder(name) else folder.resolve().name
-    return ModelSpec.read(folder, shown), shown
+    """Return the model's specification, None where neither this machine nor the hub has it, and its name. Raises as
+    `find_model`."""
+    found = find_model(config)
+    return found.spec, found.name
+
+
+def texture_bytes(config: Config) -> int:
+    """Return the bytes of the texture on the GPU: level 0 in RGBA8 and its mipmaps; 0 where it is in host memory."""
+    return 0 if config.texture.backend == "cpu" else tiles_of(config) * TILE_PX * TILE_PX * 4 * 4 // 3
 
 
 def load_of(config: Config, streams: int = 1) -> Workload:
@@ -161,11 +234,12 @@ def cards(config: Config, streams: int = 1) -> DiagnosticCheck:
     except ArrCocError:
         return DiagnosticCheck("cards", "absent", "no estimate, because the model cannot be used")
     if facts is None:
-        return DiagnosticCheck("cards", "absent", f"{name} is not on this machine, so there is no estimate")
+        return DiagnosticCheck("cards", "absent", f"neither this machine nor the hub tells of {name}")
     load, dtype = load_of(config, streams), config.answer.dtype
     parts = MemoryEstimate.of(facts, dtype, load)
     fits = ", ".join(
-        f"{_sizes_text(list(sizes))} {fit}" for fit, sizes in groupby(CARDS_GB, partial(_fit, facts, dtype, load))
+        f"{_sizes_text(list(sizes))} {fit}"
+        for fit, sizes in groupby(CARDS_GB, partial(_fit, facts, dtype, load, texture_bytes(config)))
     )
     frames = "" if load.window == 1 else f" in each of {counted(load.window, 'frame')}"
     of = "" if streams == 1 else f", {counted(streams, 'stream')}"
@@ -194,8 +268,8 @@ def _sizes_text(sizes_gb: Sequence[int]) -> str:
     return f"{sizes_gb[0]} GB" if len(sizes_gb) == 1 else f"{sizes_gb[0]} to {sizes_gb[-1]} GB"
 
 
-def _fit(facts: ModelSpec, dtype: str, load: Workload, card_gb: int) -> str:
-    free = (card_gb << 30) - OVERHEAD_BYTES
+def _fit(facts: ModelSpec, dtype: str, load: Workload, texture: int, card_gb: int) -> str:
+    free = (card_gb << 30) - OVERHEAD_BYTES - texture
     if MemoryEstimate.of(facts, dtype, load).total > free:
         return "too small"
     return f"up to --window {most_frames(facts, dtype, load, free)}"

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -17,9 +17,24 @@ from typing import Literal
 from arr_coc.errors import counted
 from stream.answer.api.address import LIBRARIES as LIBRARIES_OF_API
 from stream.answer.api.address import missing_libraries as missing_libraries_of_api
-from stream.errors import TransportError
+from stream.errors import SourceError, TransportError
 from stream.mqtt.broker import INSTALL, LIBRARY, has_library
 from stream.runtime.child import python_command, python_environment
+from stream.sinks.otlp.endpoint import INSTALL as INSTALL_OTLP
+from stream.sinks.otlp.endpoint import LIBRARY as OTLP
+from stream.sinks.otlp.endpoint import has_library as has_otlp
+from stream.sinks.rerun.address import INSTALL as INSTALL_RERUN
+from stream.sinks.rerun.address import LIBRARY as RERUN
+from stream.sinks.rerun.address import has_library as has_rerun
+from stream.sinks.robotics.requirements import (
+    FOXGLOVE,
+    FOXGLOVE_INSTALL,
+    ROSBAGS,
+    ROSBAGS_INSTALL,
+    has_foxglove,
+    has_rosbags,
+)
+from stream.sources.address import SCREEN_PREFIX
 from stream.web.access import LIBRARIES, missing_libraries
 
 State = Literal["works", "absent", "broken"]
@@ -164,6 +179,41 @@ def mqtt() -> DiagnosticCheck:
     return DiagnosticCheck("mqtt", "works", f"{LIBRARY} {version(LIBRARY)}")
 
 
+def foxglove() -> DiagnosticCheck:
+    """Check for the library that writes MCAP files and serves Foxglove."""
+    if not has_foxglove():
+        return DiagnosticCheck("foxglove", "absent", f"no {FOXGLOVE}, so no .mcap and no --foxglove", FOXGLOVE_INSTALL)
+    return DiagnosticCheck("foxglove", "works", f"{FOXGLOVE} {version(FOXGLOVE)}")
+
+
+def ros2() -> DiagnosticCheck:
+    """Check for the library that writes ROS 2 bags."""
+    if not has_rosbags():
+        return DiagnosticCheck("ros2 bags", "absent", f"no {ROSBAGS}, so no .rosbag", ROSBAGS_INSTALL)
+    return DiagnosticCheck("ros2 bags", "works", f"{ROSBAGS} {version(ROSBAGS)}")
+
+
+def tracing() -> DiagnosticCheck:
+    """Check for the library that sends traces of answers."""
+    if not has_otlp():
+        return DiagnosticCheck("traces", "absent", f"no {OTLP}, so no --otlp", INSTALL_OTLP)
+    return DiagnosticCheck("traces", "works", f"{OTLP} {version(OTLP)}")
+
+
+def rerun() -> DiagnosticCheck:
+    """Check for the library that writes and shows Rerun recordings."""
+    if not has_rerun():
+        return DiagnosticCheck("rerun", "absent", f"no {RERUN}, so no -o FILE.rrd and no --rerun", INSTALL_RERUN)
+    return DiagnosticCheck("rerun", "works", f"{RERUN} {version(RERUN)}")
+
+
+def ray() -> DiagnosticCheck:
+    """Check for the library that reaches Ray clusters."""
+    if find_spec("ray") is None:
+        return DiagnosticCheck("ray", "absent", "no ray, so no fleet --ray", "pip install 'arr-coc-stream[ray]'")
+    return DiagnosticCheck("ray", "works", f"ray {version('ray')}")
+
+
 def api_servers(missing: Sequence[str] | None = None) -> DiagnosticCheck:
     """Check for the library that asks servers with an OpenAI-compatible API."""
     missing = missing_libraries_of_api() if missing is None else missing
@@ -171,6 +221,17 @@ def api_servers(missing: Sequence[str] | None = None) -> DiagnosticCheck:
         found = f"no {', '.join(missing)}, so no --api"
         return DiagnosticCheck("api", "absent", found, "pip install 'arr-coc-stream[api]'")
     return DiagnosticCheck("api", "works", ", ".join(f"{name} {version(name)}" for name in LIBRARIES_OF_API))
+
+
+def datasets(found: bool | None = None) -> DiagnosticCheck:
+    """Check for the library that reads the tables of LeRobot datasets."""
+    from stream.sources.lerobot import INSTALL as INSTALL_LEROBOT
+    from stream.sources.lerobot import LIBRARY as TABLES
+    from stream.sources.lerobot import has_library as reads_tables
+
+    if not (reads_tables() if found is None else found):
+        return DiagnosticCheck("datasets", "absent", f"no {TABLES}, so no lerobot:", INSTALL_LEROBOT)
+    return DiagnosticCheck("datasets", "works", f"{TABLES} {version(TABLES)}")
 
 
 def sockets() -> DiagnosticCheck:
@@ -207,10 +268,11 @@ TORCH_FOR_CUDA = "pip install torch --index-url https://download.pytorch.org/whl
 def cameras() -> DiagnosticCheck:
     """Check for cameras that can be opened."""
     from stream.sources.cameras import list_cameras, none_found
-    from stream.sources.decoder import reads_cameras
+    from stream.sources.decoder import reads
+    from stream.sources.devices import capture_system
 
-    if not reads_cameras():
-        return DiagnosticCheck("cameras", "absent", "this FFmpeg has no V4L2", WHEELS)
+    if not reads(capture_system().camera):
+        return DiagnosticCheck("cameras", "absent", f"this FFmpeg has no {capture_system().title}", WHEELS)
     found = list_cameras()
     usable = [camera for camera in found if camera.problem is None]
     if usable:
@@ -220,6 +282,23 @@ def cameras() -> DiagnosticCheck:
         return DiagnosticCheck("cameras", "absent", f"{found[0].device} {problem}", remedy or None)
     why, remedy = none_found()
     return DiagnosticCheck("cameras", "absent", why, remedy)
+
+
+def screens(environment: Mapping[str, str] = os.environ) -> DiagnosticCheck:
+    """Check for a display whose screen can be captured."""
+    from stream.sources.checks import Screen
+    from stream.sources.decoder import reads
+    from stream.sources.devices import capture_system
+
+    if not reads(capture_system().screen):
+        return DiagnosticCheck("screens", "absent", f"this FFmpeg has no {capture_system().screen_title}", WHEELS)
+    try:
+        screen = Screen.of(SCREEN_PREFIX, environment)
+    except SourceError:
+        return DiagnosticCheck(
+            "screens", "absent", "DISPLAY is not set, so no screen:", "run this in a desktop session"
+        )
+    return DiagnosticCheck("screens", "works", f"screen: is {screen.display or 'the desktop'}")
 
 
 def texture(

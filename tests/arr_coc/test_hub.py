@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub import errors
 
 from arr_coc import hub
-from arr_coc.errors import ModelError, ModelNotFound
+from arr_coc.errors import HubUnreachable, ModelError, ModelNotFound
 from arr_coc.hub import WANTED_FILES, bundled_model_path, download, local_folder
 
 
@@ -73,9 +73,9 @@ def test_only_wanted_files_are_fetched(tmp_path: Path, monkeypatch: pytest.Monke
         (http_error(errors.GatedRepoError), ModelError, "accept its terms at https://huggingface.co/someone/tiny"),
         (http_error(errors.RepositoryNotFoundError), ModelNotFound, "no public model of this name on the hub"),
         (errors.HFValidationError("bad"), ModelNotFound, "no public model of this name"),
-        (errors.LocalEntryNotFoundError("offline"), ModelNotFound, "the hub cannot be reached"),
-        (errors.OfflineModeIsEnabled("offline"), ModelNotFound, "the hub cannot be reached"),
-        (http_error(errors.HfHubHTTPError), ModelNotFound, "the hub cannot be reached"),
+        (errors.LocalEntryNotFoundError("offline"), HubUnreachable, "the hub cannot be reached"),
+        (errors.OfflineModeIsEnabled("offline"), HubUnreachable, "the hub cannot be reached"),
+        (http_error(errors.HfHubHTTPError), HubUnreachable, "the hub cannot be reached"),
         (OSError(28, "No space left on device"), ModelError, "No space left on device; make room"),
     ],
 )

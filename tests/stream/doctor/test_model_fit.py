@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
 from stream.config import Config
 from stream.doctor import model_fit
 from stream.doctor import model_fit as cards
+from tests.support.hub_server import HubServer, use_hub
+from tests.support.qwen_configs import write_index_folder
 
 BUNDLED = ModelSpec.read(bundled_model_path(), "bundled")
 LARGE = dataclasses.replace(
@@ -27,7 +30,7 @@ def config(**sections: Any) -> Config:
 def test_a_small_model_fits_every_card_as_far_as_its_context_goes() -> None:
     check = cards.cards(config())
     assert check.state == "works"
-    assert check.found == "33 MB of GPU memory for sparse, 400 visual tokens; 16 to 48 GB up to --window 19"
+    assert check.found == "33 MB of GPU memory for sparse, 400 visual tokens; 8 to 80 GB up to --window 19"
     window = config(answer={"window": {"frames": 4}, "encode": "incremental"})
     assert " for incremental, 400 visual tokens in each of 4 frames; " in cards.cards(window).found
 
@@ -47,7 +50,7 @@ def test_each_stream_takes_what_it_keeps() -> None:
 def test_a_large_model_does_not_fit_a_small_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cards, "facts_of", lambda config: (LARGE, "large"))
     found = cards.cards(config(answer={"dtype": "bfloat16"})).found
-    assert "16 GB too small, 24 GB up to --window " in found
+    assert "8 to 16 GB too small, 24 GB up to --window " in found
     sizes = [int(part.rsplit(" ", 1)[1]) for part in found.split("; ")[1].split(", ")[1:]]
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[-1]
@@ -57,7 +60,7 @@ def test_cards_of_which_the_same_is_true_share_one_entry(monkeypatch: pytest.Mon
     huge = dataclasses.replace(LARGE, parameters=20_000_000_000, checkpoint_bytes=40_000_000_000)
     monkeypatch.setattr(cards, "facts_of", lambda config: (huge, "huge"))
     found = cards.cards(config(answer={"dtype": "bfloat16"})).found
-    assert "; 16 to 32 GB too small, 48 GB up to --window " in found
+    assert "; 8 to 32 GB too small, 48 GB up to --window " in found
 
 
 def test_the_largest_window_is_the_last_that_fits() -> None:
@@ -71,9 +74,75 @@ def test_the_largest_window_is_the_last_that_fits() -> None:
     assert cards.most_frames(dataclasses.replace(LARGE, context_tokens=600), "bfloat16", load, free) == 1
 
 
-def test_of_a_model_that_is_not_here_nothing_is_said(tmp_path: Path) -> None:
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    with HubServer({"own/scenes": bundled_model_path(), "own/gated": "GatedRepo"}) as server:
+        use_hub(monkeypatch, server.url)
+        monkeypatch.setattr(model_fit, "cached_folder", lambda name: None)
+        model_fit._on_hub.cache_clear()
+        yield server
+    model_fit._on_hub.cache_clear()
+
+
+def test_of_a_model_that_is_nowhere_nothing_is_said(tmp_path: Path, hub: HubServer) -> None:
     assert cards.cards(config(answer={"model": str(tmp_path)})).state == "absent"
-    assert cards.cards(config(answer={"model": "nobody/has-this"})).state == "absent"
+    nowhere = config(answer={"model": "nobody/has-this"})
+    assert cards.cards(nowhere).found == "neither this machine nor the hub tells of nobody/has-this"
+    check = model_fit.model(nowhere)
+    assert check.state == "broken"
+    assert "no public model of this name on the hub" in check.found
+    gated = model_fit.model(config(answer={"model": "own/gated"}))
+    assert (gated.state, gated.found.partition(":")[0]) == ("broken", "own/gated is gated")
+
+
+def test_a_model_on_the_hub_is_planned_for_before_it_is_downloaded(hub: HubServer) -> None:
+    given, here = config(answer={"model": "own/scenes", "device": "cpu"}), config(answer={"device": "cpu"})
+    check = model_fit.model(given, lambda: 10**9)
+    assert check.state == "absent"
+    assert check.found.startswith("own/scenes: Qwen3-VL, 5.1 M parameters, 400 visual tokens a frame, context of 8192")
+    assert check.found.endswith("; not on this machine yet, 10 MB to download, 1.0 GB free on the disk")
+    assert check.remedy == "the first run downloads it"
+    assert cards.cards(given) == cards.cards(here)
+    assert model_fit.memory(given, lambda: 10**9) == model_fit.memory(here, lambda: 10**9)
+    assert len([line for line in hub.asked if line.endswith("config.json")]) == 1, "the hub is asked once"
+    full = model_fit.model(given, lambda: 10**6)
+    assert (full.state, full.remedy) == ("broken", "make room, or set HF_HOME to a folder on another disk")
+    long = config(answer={"model": "own/scenes"}, allocate={"budget": 9000})
+    assert model_fit.model(long).remedy == "lower --budget"
+    assert model_fit.free_disk_bytes() > 0
+
+
+@pytest.mark.parametrize(
+    ("size", "needed", "fits"),
+    [
+        ("2B", "4.5 GB", "; 8 GB up to"),
+        ("4B", "9.1 GB", "; 8 GB too small, 12 GB up to"),
+        ("8B", "17.8 GB", "; 8 to 16 GB too small, 24 GB up to"),
+    ],
+)
+def test_a_folder_without_weights_is_planned_for_by_its_index(
+    tmp_path: Path, size: str, needed: str, fits: str
+) -> None:
+    folder = write_index_folder(tmp_path / f"Qwen3-VL-{size}", size)
+    given = config(answer={"model": str(folder), "dtype": "bfloat16", "device": "cpu"})
+    found = cards.cards(given).found
+    assert found.startswith(f"{needed} of GPU memory for sparse, 400 visual tokens{fits}")
+    assert model_fit.memory(given, lambda: 10**12).state == "works"
+    missing = model_fit.model(given)
+    assert (missing.state, missing.remedy) == ("broken", "download the model again")
+    assert missing.found.startswith(f"Qwen3-VL-{size} lacks 1 of 1 weight file")
+
+
+@pytest.mark.parametrize("index", ["{}", '{"metadata": {}}', '{"metadata": {"total_size": "big"}}', "[]", None])
+def test_an_index_without_a_size_allows_no_plan(tmp_path: Path, index: str | None) -> None:
+    folder = write_index_folder(tmp_path / "model", "2B")
+    path = folder / "model.safetensors.index.json"
+    if index is None:
+        path.unlink()
+    else:
+        path.write_text(index)
+    assert cards.cards(config(answer={"model": str(folder)})).state == "absent"
+    assert model_fit.model(config(answer={"model": str(folder)})).state == "broken"
 
 
 def test_what_a_run_asks_of_a_model() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from arr_coc.errors import HubUnreachable
 from stream import doctor as examination
 from stream.config import Config
 from stream.doctor import DiagnosticCheck, all_needed_work, examine, model_fit, system
@@ -119,6 +120,12 @@ class TestSoftware:
         assert (check.state, check.found) == ("absent", "no httpx2, so no --api")
         assert check.remedy == "pip install 'arr-coc-stream[api]'"
 
+    def test_datasets(self) -> None:
+        assert system.datasets().found.startswith("pyarrow ")
+        check = system.datasets(found=False)
+        assert (check.state, check.found) == ("absent", "no pyarrow, so no lerobot:")
+        assert check.remedy == "pip install 'arr-coc-stream[lerobot]'"
+
     def test_the_web_page(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert system.web_page().found.startswith("starlette ")
         monkeypatch.setattr(system, "missing_libraries", lambda: ["uvicorn"])
@@ -130,6 +137,37 @@ class TestSoftware:
         monkeypatch.setattr(system, "has_library", lambda: False)
         check = system.mqtt()
         assert (check.state, check.remedy) == ("absent", "pip install 'arr-coc-stream[mqtt]'")
+
+    def test_libraries_of_recordings(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert system.foxglove().found.startswith("foxglove-sdk ")
+        assert system.ros2().found.startswith("rosbags ")
+        for name in ("has_foxglove", "has_rosbags"):
+            monkeypatch.setattr(system, name, lambda: False)
+        assert (system.foxglove().state, system.foxglove().remedy) == (
+            *("absent", "pip install 'arr-coc-stream[foxglove]'"),
+        )
+        assert (system.ros2().state, system.ros2().remedy) == ("absent", "pip install 'arr-coc-stream[ros2]'")
+
+    def test_traces(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert system.tracing().found.startswith("opentelemetry-exporter-otlp-proto-http ")
+        monkeypatch.setattr(system, "has_otlp", lambda: False)
+        check = system.tracing()
+        assert (check.state, check.remedy) == ("absent", "pip install 'arr-coc-stream[otlp]'")
+
+    def test_rerun(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(system, "has_rerun", lambda: False)
+        check = system.rerun()
+        assert (check.state, check.remedy) == ("absent", "pip install 'arr-coc-stream[rerun]'")
+        monkeypatch.setattr(system, "has_rerun", lambda: True)
+        monkeypatch.setattr(system, "version", lambda distribution: "0.41.0")
+        assert (system.rerun().state, system.rerun().found) == ("works", "rerun-sdk 0.41.0")
+
+    def test_ray(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(system, "find_spec", lambda name: None)
+        assert (system.ray().state, system.ray().remedy) == ("absent", "pip install 'arr-coc-stream[ray]'")
+        monkeypatch.setattr(system, "find_spec", lambda name: name)
+        monkeypatch.setattr(system, "version", lambda distribution: "2.60.0")
+        assert (system.ray().state, system.ray().found) == ("works", "ray 2.60.0")
 
     def test_sockets(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert system.sockets().state == "works"
@@ -173,8 +211,15 @@ class TestHardware:
         assert system.cameras() == DiagnosticCheck("cameras", "absent", "/dev/video0 is busy", "end it")
         monkeypatch.setattr(cameras, "list_cameras", list)
         assert system.cameras().state == "absent"
-        monkeypatch.setattr(abilities, "reads_cameras", lambda: False)
+        monkeypatch.setattr(abilities, "reads", lambda device_format: False)
         assert system.cameras().found == "this FFmpeg has no V4L2"
+
+    def test_screens(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert system.screens({"DISPLAY": ":1"}) == DiagnosticCheck("screens", "works", "screen: is :1")
+        absent = system.screens({})
+        assert (absent.state, absent.found) == ("absent", "DISPLAY is not set, so no screen:")
+        monkeypatch.setattr(abilities, "reads", lambda device_format: False)
+        assert system.screens({}).found == "this FFmpeg has no X11 capture (x11grab)"
 
     def test_the_cpu_store_works_everywhere(self) -> None:
         check = system.texture("cpu", "auto")
@@ -240,6 +285,10 @@ class TestHardware:
         assert not system._usable("nonsense")
 
 
+def unreachable(name: str) -> model_fit.FoundModel:
+    return model_fit.FoundModel(name, None, HubUnreachable("no hub", "check the network"), on_hub=True)
+
+
 class TestFitness:
     def test_the_bundled_model_fits(self) -> None:
         check = model_fit.model(config())
@@ -259,6 +308,7 @@ class TestFitness:
         assert (check.state, check.remedy) == ("broken", "give one, or a name on the hub as owner/model")
         monkeypatch.setattr(model_fit, "cached_folder", lambda name: None)
         absent = config(answer={"model": "owner/model"})
+        monkeypatch.setattr(model_fit, "_on_hub", unreachable)
         assert model_fit.model(absent).state == "absent"
         assert model_fit.memory(absent, lambda: GB).found == "556 MB and the model needed, 1.0 GB free"
         monkeypatch.setattr(model_fit, "cached_folder", lambda name: model_fit.bundled_model_path())
@@ -289,8 +339,13 @@ class TestFitness:
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (GB // 100, GB))
         check = model_fit.memory(config(), lambda: GB)
         assert check.state == "broken"
-        assert check.found.startswith("about 33 MB needed on the GPU (weights 10 MB, ")
-        assert check.found.endswith("10 MB free there")
+        assert check.found.startswith("about 1.1 GB needed on the GPU (weights 10 MB, ")
+        assert check.found.endswith("texture 11 MB, CUDA and a screen 1.1 GB), 10 MB free there: it does not fit")
+        on_cpu = model_fit.memory(config(texture={"backend": "cpu"}), lambda: GB)
+        assert "texture" not in on_cpu.found
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * GB, 8 * GB))
+        fits = model_fit.memory(config(), lambda: GB)
+        assert (fits.state, fits.found.endswith("2.0 GB free there: it fits")) == ("works", True)
 
     def test_adaptive_budgets_are_taken_at_their_most(self) -> None:
         assert model_fit.tokens_of(config(allocate={"budget": "adaptive"}))[0] == 400
