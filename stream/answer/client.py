@@ -36,10 +36,17 @@ from stream.protocol.messages import (
     YesNoReply,
 )
 from stream.transport import Envelope, Link
+from stream.transport.pool import ServerPool
 from stream.untrusted import HEARD_AT_ONCE, MISDEEDS_MAX, REASON_CHARS_MAX, cut_to
 
 FAILURES_MAX = 5
 """Answers that may fail one after the other before the run fails."""
+
+FAILURE_PAUSE_NS, FAILURE_PAUSE_MAX_NS = NS_PER_S // 4, 2 * NS_PER_S
+"""Time without a request after a second failure in a row, doubled with each further one, and the longest."""
+
+REFUSED_PAUSE_NS = NS_PER_S // 2
+"""Time before a server that was lost is looked for again where something else refuses connections."""
 
 UNREADABLE_MAX = 3
 """Times that an answer may be repeated or dropped because a reply cannot be used, before that is a failure."""
@@ -47,6 +54,9 @@ UNREADABLE_MAX = 3
 QUERIES_KNOWN = 1_024
 """Queries, the last ones, that are known again in replies: more than anybody sets while a slow model gives one answer.
 """
+
+ANSWER_SERVER = "answer-server"
+"""Code of the notice that says which of several servers answers, or refuses to."""
 
 MODEL_NOTICE = "model-notice"
 """Code of the notice in which a model says something of itself."""
@@ -133,13 +143,24 @@ class AnswerClient:
         self._failures = self._refused_in_row = self._unreadable_in_row = 0
         self._refusal_reported = self._loss_reported = self._was_lost = self._pixels_reported = False
         self.refused_messages = 0
+        self._was_ready = False
+        self._pool: ServerPool | None = None
+        self._connect_after_ns = 0
+        self._keeps_window = False
+        self._server_told: tuple[str, str] = ("", "")
+        self.moved = False
+        """True where the query in force is that of a server that was changed to without a loss."""
         self.requests = RequestTracker(options, clock)
         self.absence = SilenceTimer(clock)
         """Time without a server that is ready, since one was lost."""
 
-    def open(self, connect: Callable[[], Link]) -> None:
-        """Make the link with `connect`, which is called again after each loss."""
+    def open(self, connect: Callable[[], Link], pool: ServerPool | None = None) -> None:
+        """Make the link with `connect`, which is called again after each loss.
+
+        `pool` knows the servers, where there may be several; it is closed with the client.
+        """
         self._connect = connect
+        self._pool = pool
         self._open_link()
 
     def _open_link(self) -> None:
@@ -150,12 +171,24 @@ class AnswerClient:
         """Time without a message while a turn or an answer is awaited."""
         self._connect_sent = False
         self._turn = 0
+        self._turn_requested_ns = self._turn_ns = 0
         self._query_replies_due = 1
+        self._load = KeepAlive()
 
     @property
     def ready(self) -> bool:
         """True once the server has its model and knows the query."""
         return self.phase is not ClientPhase.CONNECTING
+
+    @property
+    def reached(self) -> bool:
+        """True where a server was reached that may be ready some time."""
+        return self.link.connected if self._pool is None else self._pool.hopeful
+
+    @property
+    def problems(self) -> str:
+        """Reasons that no server can be used, as far as they are known; for people."""
+        return "" if self._pool is None else self._pool.problems
 
     @property
     def may_send(self) -> bool:
@@ -170,7 +203,7 @@ class AnswerClient:
     def request_turn(self) -> None:
         """Ask for a turn, once; as soon as the server is ready."""
         if self.phase is ClientPhase.READY and self.link.offer(TurnRequest()):
-            self.phase = ClientPhase.TURN_REQUESTED
+            self.phase, self._turn_requested_ns = ClientPhase.TURN_REQUESTED, self._clock.now_ns()
 
     def recall(self, stamp: FrameStamp) -> bool:
         """Return whether the journal holds the answer about this frame; it comes with the next `receive_events`."""
@@ -220,7 +253,7 @@ class AnswerClient:
 
     def set_query(self, query: str) -> None:
         """Change the query from the next packet on; a QueryChanged event tells whether it was accepted."""
-        self._next_query = query
+        self._next_query, self.moved = query, False
         self._known_queries.append(query)
         if self.ready:
             self._query_replies_due += 1
@@ -241,8 +274,14 @@ class AnswerClient:
         self.disconnect()
 
     def close(self) -> None:
-        """Close the link."""
+        """Close the link, and the pool."""
         self.link.close()
+        if self._pool is not None:
+            self._pool.close()
+
+    def on_cut(self) -> None:
+        """Note that a new shot has begun: frames that the server keeps are of no more use."""
+        self._keeps_window = False
 
     def receive_events(self, timeout_ms: int) -> Iterator[Event]:
         """Yield the events of the messages that are there; waits at most `timeout_ms` for the first one.
@@ -263,7 +302,9 @@ class AnswerClient:
                 yield event
             if not received:
                 break
-        if self.link.lost:
+        if self._pool is not None:
+            self._follow_pool(self._pool)  # first: a server that drains may be gone by now, and nothing is lost
+        if self._is_link_lost():
             self._on_lost_connection()
         if self.requests.is_any_open:
             self.request_turn()
@@ -274,15 +315,76 @@ class AnswerClient:
 
         `reason` is reported by `receive_events` where nobody else reports a death, once until there is an answer again.
         """
+        if self._pool is not None:
+            self._pool.note_lost(self.link.endpoint)
         self.link.close()
         self.requests.drop()
-        self._was_lost = True
+        self._was_lost, self.moved = True, False
         self._embedding = None  # of a server whose hello may have come in the same moment
         if not self._options.supervised and not self._loss_reported:
             self._loss_reported = True
-            message = f"no answers: {reason}; reconnecting to the answer server"
-            self._pending_events.append(Notice(code=ANSWERS_LOST, message=message))
+            next_step = "reconnecting to the answer server" if self._pool is None else "looking for another server"
+            self._pending_events.append(Notice(code=ANSWERS_LOST, message=f"no answers: {reason}; {next_step}"))
         self._open_link()
+
+    def _is_link_lost(self) -> bool:
+        """Return whether a server that was connected is gone. Raises ConnectionRefused where it refuses this end's key,
+        unless another one may take it, or a loss came before: then what listens there may not be the server."""
+        try:
+            return self.link.lost
+        except ConnectionRefused as error:
+            if self._pool is not None:
+                self._on_refusal(self._pool, error)
+            elif self._was_lost and self._options.reconnect:
+                self._wait(REFUSED_PAUSE_NS)
+                self.link.close()
+                self._open_link()
+            else:
+                raise
+        return False
+
+    def _wait(self, pause_ns: int) -> None:
+        """Ask nothing of a server for so long."""
+        self._connect_after_ns = self._clock.now_ns() + pause_ns
+
+    def _follow_pool(self, pool: ServerPool) -> None:
+        """Leave a server that is not there for one that is, and between two answers one for another where that is
+        better. Raises the error of the first server where all refuse this run, and none ever took it."""
+        refusal = None if self._was_ready else pool.refusal_of_all()
+        if refusal is not None:
+            raise refusal
+        for message in pool.take_refusals():
+            self._pending_events.append(Notice(code=ANSWER_SERVER, message=cut_to(message, REASON_CHARS_MAX)))
+        here = self.link.endpoint
+        if self.phase is ClientPhase.CONNECTING:
+            if pool.has_fitter(here):
+                self.link.close()
+                self._open_link()
+        elif self.phase in (ClientPhase.READY, ClientPhase.TURN_REQUESTED) and not self._recalled_events:
+            reason = pool.reason_to_move(here, self._load, keeps_window=self._keeps_window)
+            if reason is not None:
+                self._move(f"{pool.label(here)}: {reason}")
+
+    def _move(self, reason: str) -> None:
+        """Change to another server. Nothing is lost: an open request has not been sent yet, or is sent again."""
+        self.link.offer(Disconnect())
+        self.link.close()
+        self.moved, self._embedding, self._server_told = True, None, (self._server_told[0], reason)
+        self._open_link()
+
+    def _on_refusal(self, pool: ServerPool, error: Exception) -> None:
+        """A server of the pool refuses this run: another one may take it."""
+        pool.note_failed(self.link.endpoint, error)
+        self.link.close()
+        self._open_link()
+
+    def _tell_server(self, pool: ServerPool) -> None:
+        """Report which server of the pool answers from now on, where that is another one than before."""
+        here, reason = pool.label(self.link.endpoint), self._server_told[1]
+        if here != self._server_told[0]:
+            message = f"answers come from {here}" + (f" now ({reason})" if reason else "")
+            self._pending_events.append(Notice(code=ANSWER_SERVER, message=message))
+        self._server_told = (here, "")
 
     def _take_pending_events(self) -> list[Event]:
         events, self._pending_events = self._pending_events, []
@@ -290,7 +392,7 @@ class AnswerClient:
 
     def _send_connect(self) -> None:
         """Introduce this client, once; as soon as the link takes it."""
-        if not self._connect_sent:
+        if not self._connect_sent and self._clock.now_ns() >= self._connect_after_ns:
             options = self._options
             message = Connect(
                 query=self._query,
@@ -328,6 +430,7 @@ class AnswerClient:
     def _send_request(self, request: AnswerRequest) -> None:
         """Send a request; a whole frame's image may lie in the snapshot."""
         request.restart()
+        request.sent_ns, request.turn_ns = self._clock.now_ns(), self._turn_ns
         self.phase = ClientPhase.IN_FLIGHT
         number, packet, wants_answer = request.number, request.packet, request.wants_answer
         if isinstance(packet, TokenPacket):
@@ -405,13 +508,17 @@ class AnswerClient:
                 self._report_copies(message.pixels_refused)
         elif isinstance(message, ErrorReply):
             self._on_error(message)
-        elif not isinstance(message, KeepAlive):
+        elif isinstance(message, KeepAlive):
+            self._load = message
+        else:
             raise TransportError(f"the answer server sent a message of the wrong kind, {type(message).__name__}")
         return None
 
     def _on_turn(self, message: TurnGrant) -> None:
         if self.phase in (ClientPhase.CONNECTING, ClientPhase.GLANCING, ClientPhase.IN_FLIGHT):
             raise TransportError("it grants a turn that was not requested")
+        if self.phase is ClientPhase.TURN_REQUESTED:
+            self._turn_ns = self._clock.now_ns() - self._turn_requested_ns
         self.phase, self._turn = ClientPhase.TURN_GRANTED, message.turn
         self._send_open()
 
@@ -433,6 +540,7 @@ class AnswerClient:
             raise error
         request = self.requests.request
         answer = self.requests.on_answer(message, received)
+        self._keeps_window = message.frames > 1
         self._on_success(request)
         self._pass_on(message.notice)
         return answer
@@ -477,6 +585,8 @@ class AnswerClient:
         """The server has done what it was asked for, and perhaps all that it was asked for with this request."""
         self._failures = self._refused_in_row = self._unreadable_in_row = 0
         self._loss_reported = False
+        if self._pool is not None:
+            self._pool.note_answered(self.link.endpoint)
         if self.phase is ClientPhase.IN_FLIGHT and self.requests.request is not answered:
             self.phase = ClientPhase.READY
 
@@ -495,7 +605,9 @@ class AnswerClient:
         self._embedding = embedding_of(message, received.parts)
         self._query = message.query
         if not self.ready:
-            self.phase = ClientPhase.READY
+            self.phase, self._was_ready = ClientPhase.READY, True
+            if self._pool is not None:
+                self._tell_server(self._pool)
             if self._next_query is not None:
                 self.set_query(self._next_query)
         return QueryChanged(query=message.query) if changed else None
@@ -503,6 +615,9 @@ class AnswerClient:
     def _on_error(self, message: ErrorReply) -> None:
         """Raises the server's error, unless another server may do better."""
         error = remote_error(message.error, message.message)
+        if self._pool is not None and self.phase is ClientPhase.CONNECTING:
+            self._on_refusal(self._pool, error or StageDied("answer", message.message))
+            return
         if error is not None and error.user_fixable:
             raise error
         self._fail(message.message)
@@ -541,6 +656,10 @@ class AnswerClient:
     def _fail(self, reason: str) -> None:
         """Raises StageDied, unless another server may do better."""
         self._failures += 1
-        if not self._options.reconnect or self._failures > FAILURES_MAX:
+        if not self._options.reconnect or (self._failures > FAILURES_MAX and not self._options.persistent):
             raise StageDied("answer", reason)
+        if self._pool is not None:
+            self._pool.note_failed(self.link.endpoint)
+        if self._options.persistent and self._failures > 1:
+            self._wait(min(FAILURE_PAUSE_MAX_NS, FAILURE_PAUSE_NS << min(self._failures - 2, 10)))
         self.reconnect(reason)

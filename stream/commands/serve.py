@@ -97,6 +97,11 @@ def serve_answers(
         text_option("--max-tokens", metavar="N", help="Maximum length of an answer, in text tokens. [64]"),
         ConfigKey("answer.max_tokens"),
     ] = None,
+    slots: Annotated[
+        str | None,
+        text_option("--slots", metavar="N", help="Clients answered at once, in one batch. [1]"),
+        ConfigKey("answer.slots"),
+    ] = None,
     device: Device = None,
     dtype: Dtype = None,
     keys: Annotated[
@@ -109,20 +114,34 @@ def serve_answers(
         typer.Option("--plain-tcp", help="Allow TCP from other machines without keys: anybody may connect."),
         ConfigKey("network.plain_tcp"),
     ] = False,
+    metrics_port: Annotated[
+        str | None,
+        text_option("--metrics-port", metavar="PORT", help="Serve Prometheus metrics and health on 127.0.0.1."),
+        ConfigKey("output.metrics_port"),
+    ] = None,
     config: ConfigFiles = None,
     set_: Assignments = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,
 ) -> int:
     """Serve the model to runs on this machine or others.
 
-    They are given this address with --server.
+    They are given this address with --server. Ctrl-C ends it; SIGTERM lets
+    the answers under way end first.
     """
     from stream.config_loading import PICTURE, build_config, layer_from_assignment, layer_from_file
 
     layers = [layer_from_file(name) for name in config or ()]
     layers += [layer_from_assignment(assignment) for assignment in set_ or ()]
-    options = {"model": model, "allocator": allocator, "encode": encode, "max_tokens": max_tokens, "api": api}
-    layers += layers_from_options(serve_answers, **options, device=device, dtype=dtype, keys=keys, plain_tcp=plain_tcp)
+    options = {
+        "model": model,
+        "allocator": allocator,
+        "encode": encode,
+        "max_tokens": max_tokens,
+        "slots": slots,
+        "api": api,
+    }
+    network = {"keys": keys, "plain_tcp": plain_tcp, "metrics_port": metrics_port}
+    layers += layers_from_options(serve_answers, **options, device=device, dtype=dtype, **network)
     made = build_config(layers)
     if made.answer.encode == PICTURE and made.answer.api.url is None:
         raise ConfigError("answer.encode = picture needs a server with an API; give --api URL")
@@ -134,5 +153,7 @@ def serve_answers(
     name = model_name(made)
     guarded = "for holders of a key" if server_curve(made.network, endpoint) else "without keys"
     logs.say(f"loading {name}")
-    serve(made, endpoint, lambda: logs.say(f"{name} answers at {endpoint}, {guarded}; Ctrl-C ends"))
-    return INTERRUPTED
+    drained = serve(made, endpoint, lambda: logs.say(f"{name} answers at {endpoint}, {guarded}; Ctrl-C ends"))
+    if drained:
+        logs.say("drained: no answer is under way")
+    return 0 if drained else INTERRUPTED

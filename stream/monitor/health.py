@@ -133,6 +133,16 @@ class RunMonitor:
         with self._lock:
             self._add(event, now_ns)
 
+    def unreachable(self, reason: str) -> None:
+        """Note that the source cannot be opened yet: it is tried again."""
+        with self._lock:
+            self._outage = reason
+
+    def fail(self, reason: str) -> None:
+        """Note that the run has ended without a summary: it could not be made."""
+        with self._lock:
+            self._ended = self._ended or reason
+
     def status(self) -> StatusMessage:
         """Source, model, question and state of the run."""
         with self._lock:

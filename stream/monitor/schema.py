@@ -21,6 +21,7 @@ from stream.events import (
     FrameMap,
     FrameReady,
     Glance,
+    SegmentWritten,
     Skipped,
     Started,
 )
@@ -31,7 +32,7 @@ VERSION = 1
 STATUS = "status"
 STATS = "stats"
 
-UNPUBLISHED = (Started, Skipped, Explanation, AskedPicture)
+UNPUBLISHED = (Started, Skipped, Explanation, AskedPicture, SegmentWritten)
 """Events that only `status` and `stats` tell of, and those that are for an output of their own."""
 
 TOPICS = (*(kind.__struct_config__.tag for kind in get_args(AnyEvent) if kind not in UNPUBLISHED), STATUS, STATS)

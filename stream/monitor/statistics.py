@@ -62,7 +62,8 @@ def resident_bytes(processes: Mapping[str, int]) -> dict[str, int]:
     held: dict[str, int] = {}
     for name, pid in processes.items():
         with suppress(psutil.Error):
-            held[name] = psutil.Process(pid).memory_info().rss
+            if size := psutil.Process(pid).memory_info().rss:  # 0 of one that has ended and waits for its parent
+                held[name] = size
     return held
 
 

@@ -101,9 +101,9 @@ class ApiConnection:
                 return [name[:SAID_CHARS_MAX] for name in names if isinstance(name, str)]
         return []
 
-    def stream(self, body: dict[str, Any]) -> ChatStream:
-        """Send a chat completion; its pieces are taken from what is returned."""
-        return ChatStream(self, {**body, "stream": True, "stream_options": {"include_usage": True}})
+    def stream(self, body: dict[str, Any], arrived: threading.Event | None = None) -> ChatStream:
+        """Send a chat completion; its pieces are taken from what is returned. `arrived` is set with each of them."""
+        return ChatStream(self, {**body, "stream": True, "stream_options": {"include_usage": True}}, arrived)
 
     def receive(self, body: dict[str, Any]) -> Iterator[ChatPiece]:
         """Yield the pieces of a streamed reply, as they come; for the thread that waits.
@@ -182,21 +182,22 @@ class ApiConnection:
 class ChatStream:
     """Reply that a thread of its own receives, so that nobody else waits for a server that hangs."""
 
-    def __init__(self, connection: ApiConnection, body: dict[str, Any]) -> None:
+    def __init__(self, connection: ApiConnection, body: dict[str, Any], arrived: threading.Event | None = None) -> None:
         self._connection = connection
+        self._arrived = arrived or threading.Event()
         self._received: queue.Queue[ChatPiece | Exception | None] = queue.Queue(PIECES_WAITING_MAX)
         self._unwanted = threading.Event()
         self._began_s = self._heard_s = time.monotonic()
         self._heard_text = self.ended = False
         threading.Thread(target=self._receive, args=(body,), name="api", daemon=True).start()
 
-    def take(self) -> ChatPiece | None:
-        """Return the next piece; None where none has come for a moment, or the reply has `ended`.
+    def take(self, wait_s: float = WAIT_S) -> ChatPiece | None:
+        """Return the next piece; None where none has come for `wait_s`, or the reply has `ended`.
 
         Raises what `ApiConnection.receive` raises, and AnswerLost where a time limit has passed.
         """
         try:
-            received = self._received.get(timeout=WAIT_S)
+            received = self._received.get(timeout=wait_s)
         except queue.Empty:
             self._check_limits()
             return None
@@ -239,6 +240,7 @@ class ChatStream:
                 self._received.put(received, timeout=WAIT_S)
             except queue.Full:
                 continue
+            self._arrived.set()
             return True
         return False
 

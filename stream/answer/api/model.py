@@ -43,7 +43,7 @@ class SeenFrame:
 
 
 @dataclass(slots=True)
-class _Reply:
+class ApiReply:
     """Reply to one request, as far as it has come."""
 
     text: str = ""
@@ -103,9 +103,9 @@ class ApiAnswerModel:
         Raises AnswerLost, ModelError and ConfigError as `answer` does.
         """
         began_s = time.monotonic()
-        shown = [*self._window(packet.stamp), self._see(packet)]
+        shown = [*self._window(self._client, packet.stamp), self._see(packet)]
         seen_s = time.monotonic()
-        body = self._body(shown, " ".join(filter(None, (query, self._answer.api.yes_no))), YES_NO_TOKENS)
+        body = self._yes_no_body(shown, query)
         reply = self._yes_no_reply(body)
         self._stats = self._stats_of(shown, reply, (began_s, seen_s), body)
         return yes_no_of(reply.text, reply.likely)
@@ -117,16 +117,15 @@ class ApiAnswerModel:
         """
         began_s = time.monotonic()
         client, frame = self._client, self._see(packet)
-        shown = [*self._window(packet.stamp), frame]
+        shown = [*self._window(client, packet.stamp), frame]
         seen_s = time.monotonic()
-        body, reply = self._body(shown, query, self._answer.max_tokens), _Reply()
+        body, reply = self._body(shown, query, self._answer.max_tokens), ApiReply()
         for piece in self._pieces(body, should_stop):
             self._take(reply, piece)
             if piece.text:
                 yield piece.text
         self._stats = self._stats_of(shown, reply, (began_s, seen_s), body)
-        if (most := self._answer.window.frames) > 1:
-            self._windows.setdefault(client, deque(maxlen=most - 1)).append(frame)
+        self._keep(client, frame)
 
     @property
     def last_stats(self) -> AnswerStats:
@@ -138,9 +137,14 @@ class ApiAnswerModel:
         api = self._answer.api
         return SeenFrame(packet.stamp, pictures_of(packet, api.picture, api.quality))
 
-    def _window(self, stamp: FrameStamp) -> list[SeenFrame]:
+    def _keep(self, client: bytes, frame: SeenFrame) -> None:
+        """Keep a frame that was answered about in the client's window."""
+        if (most := self._answer.window.frames) > 1:
+            self._windows.setdefault(client, deque(maxlen=most - 1)).append(frame)
+
+    def _window(self, client: bytes, stamp: FrameStamp) -> list[SeenFrame]:
         """Return the client's earlier frames, without those that a cut has made past."""
-        kept = self._windows.get(self._client, deque())
+        kept = self._windows.get(client, deque())
         keeps = self._answer.window.on_cut == "keep"
         return [frame for frame in kept if frame.stamp != stamp and (keeps or frame.stamp.epoch == stamp.epoch)]
 
@@ -163,43 +167,57 @@ class ApiAnswerModel:
             body |= {"seed": answer.seed} | ({"top_p": answer.top_p} if answer.top_p < 1 else {})
         return body
 
+    def _yes_no_body(self, shown: list[SeenFrame], question: str) -> dict[str, Any]:
+        """Return the request of a yes/no question, with probabilities unless the server is known to tell none."""
+        body = self._body(shown, " ".join(filter(None, (question, self._answer.api.yes_no))), YES_NO_TOKENS)
+        return {**body, "logprobs": True, "top_logprobs": LIKELY_TOKENS} if self._asks_likely else body
+
+    def _without_likely(self, body: dict[str, Any], error: Exception) -> dict[str, Any] | None:
+        """Return a refused request without probabilities, where it was refused for them; None for another reason."""
+        if "logprobs" not in body or not isinstance(error, ModelError) or "logprob" not in str(error):
+            return None
+        self._asks_likely = False
+        return {key: value for key, value in body.items() if key not in ("logprobs", "top_logprobs")}
+
     def _pieces(self, body: dict[str, Any], should_stop: Callable[[], bool]) -> Iterator[ChatPiece]:
         stream = self._connection.stream(body)
-        chars, chars_max = 0, body["max_tokens"] * CHARS_A_TOKEN_MAX
+        chars = 0
         try:
             while not stream.ended and not should_stop():
                 piece = stream.take()
                 if piece is None:
                     continue
                 chars += len(piece.text)
-                if chars > chars_max:
-                    raise self._connection.lost(
-                        f"an answer without an end: more than {chars_max} characters "
-                        f"for {counted(body['max_tokens'], 'token')}"
-                    )
+                self._check_length(chars, body)
                 yield piece
         finally:
             stream.cancel()
 
-    def _yes_no_reply(self, body: dict[str, Any]) -> _Reply:
-        """Return the reply to a yes/no question, with probabilities where the server tells them."""
-        if not self._asks_likely:
-            return self._whole(body)
-        try:
-            return self._whole({**body, "logprobs": True, "top_logprobs": LIKELY_TOKENS})
-        except ModelError as error:
-            if "logprob" not in str(error):
-                raise
-            self._asks_likely = False
-            return self._whole(body)
+    def _check_length(self, chars: int, body: dict[str, Any]) -> None:
+        """Raises AnswerLost for an answer that is longer than was allowed."""
+        chars_max = body["max_tokens"] * CHARS_A_TOKEN_MAX
+        if chars > chars_max:
+            raise self._connection.lost(
+                f"an answer without an end: more than {chars_max} characters for {counted(body['max_tokens'], 'token')}"
+            )
 
-    def _whole(self, body: dict[str, Any]) -> _Reply:
-        reply = _Reply()
+    def _yes_no_reply(self, body: dict[str, Any]) -> ApiReply:
+        """Return the reply to a yes/no question, with probabilities where the server tells them."""
+        try:
+            return self._whole(body)
+        except ModelError as error:
+            plain = self._without_likely(body, error)
+            if plain is None:
+                raise
+            return self._whole(plain)
+
+    def _whole(self, body: dict[str, Any]) -> ApiReply:
+        reply = ApiReply()
         for piece in self._pieces(body, lambda: False):
             self._take(reply, piece)
         return reply
 
-    def _take(self, reply: _Reply, piece: ChatPiece) -> None:
+    def _take(self, reply: ApiReply, piece: ChatPiece) -> None:
         if piece.text:
             reply.first_s = reply.first_s or time.monotonic()
             reply.pieces += 1
@@ -211,7 +229,7 @@ class ApiAnswerModel:
         reply.text_tokens = reply.text_tokens if piece.text_tokens is None else piece.text_tokens
 
     def _stats_of(
-        self, shown: list[SeenFrame], reply: _Reply, times_s: tuple[float, float], body: dict[str, Any]
+        self, shown: list[SeenFrame], reply: ApiReply, times_s: tuple[float, float], body: dict[str, Any]
     ) -> AnswerStats:
         began_s, seen_s = times_s
         now_s = time.monotonic()
@@ -230,7 +248,7 @@ class ApiAnswerModel:
             notice=self._notice(reply, tokens, body),
         )
 
-    def _notice(self, reply: _Reply, tokens: int, body: dict[str, Any]) -> str:
+    def _notice(self, reply: ApiReply, tokens: int, body: dict[str, Any]) -> str:
         """Return what the user should know about this reply, each thing once."""
         notices = []
         texts = [part["text"] for part in body["messages"][0]["content"] if part["type"] == "text"]
@@ -272,7 +290,13 @@ def _word(token: str) -> str:
 
 
 def load_api_model(config: Config) -> ApiAnswerModel:
-    """Return the model that `answer.api.url` serves under the name `answer.model`, or the only one that it lists.
+    """Return the model that `answer.api.url` serves. Raises as `connected`."""
+    return ApiAnswerModel(config, *connected(config))
+
+
+def connected(config: Config) -> tuple[ApiConnection, str]:
+    """Return the connection to `answer.api.url`, and the name of its model: `answer.model`, or the only one that it
+    lists.
 
     Raises ConnectionRefused, ConfigError or ModelError where it cannot be asked.
     """
@@ -288,4 +312,4 @@ def load_api_model(config: Config) -> ApiAnswerModel:
     except BaseException:
         connection.close()
         raise
-    return ApiAnswerModel(config, connection, name or listed[0])
+    return connection, name or listed[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -14,7 +14,18 @@ import torch
 
 from arr_coc.errors import ContextLengthError, DeviceLost, ModelNotFound
 from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
-from stream.answer.client import FAILURES_MAX, MODEL_NOTICE, PIXELS_COPIED, UNREADABLE_MAX, AnswerClient, SilenceTimer
+from stream.answer.client import (
+    ANSWER_SERVER,
+    FAILURE_PAUSE_MAX_NS,
+    FAILURE_PAUSE_NS,
+    FAILURES_MAX,
+    MODEL_NOTICE,
+    PIXELS_COPIED,
+    REFUSED_PAUSE_NS,
+    UNREADABLE_MAX,
+    AnswerClient,
+    SilenceTimer,
+)
 from stream.answer.request import REPEATS_MAX, ClientOptions
 from stream.errors import ConnectionRefused, StageDied
 from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, Answer, AnswerDeltaEvent, Notice, QueryChanged, YesNoResult
@@ -45,6 +56,7 @@ from stream.protocol.messages import (
 )
 from stream.recording.journal import JournalEntry, JournalGlance
 from stream.transport import Link, Transport
+from stream.transport.pool import ServerPool
 from stream.untrusted import ANSWER_CHARS_MAX, HEARD_AT_ONCE
 from tests.support.clock import FakeClock
 from tests.support.events import answer as made_answer
@@ -72,15 +84,65 @@ class LosableLink(Link):
         return self.gone
 
 
+class ScriptedPool:
+    """A pool of servers that says what a test wants, and remembers what it is told."""
+
+    hopeful, problems = True, ""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[str, ...]] = []
+        self.fitter = False
+        self.reason: str | None = None
+        self.refusals: list[str] = []
+        self.refusal: Exception | None = None
+        self.asked: list[tuple[KeepAlive, bool]] = []
+        self.closed = False
+
+    def has_fitter(self, endpoint: str) -> bool:
+        fitter, self.fitter = self.fitter, False
+        return fitter
+
+    def reason_to_move(self, endpoint: str, load: KeepAlive, *, keeps_window: bool = False) -> str | None:
+        self.asked.append((load, keeps_window))
+        reason, self.reason = self.reason, None
+        return reason
+
+    def take_refusals(self) -> list[str]:
+        refusals, self.refusals = self.refusals, []
+        return refusals
+
+    def refusal_of_all(self) -> Exception | None:
+        return self.refusal
+
+    def label(self, endpoint: str) -> str:
+        return endpoint.removeprefix("inproc://")
+
+    def note_lost(self, endpoint: str) -> None:
+        self.noted.append(("lost", self.label(endpoint)))
+
+    def note_failed(self, endpoint: str, problem: Exception | None = None) -> None:
+        self.noted.append(("failed", self.label(endpoint), str(problem)))
+        if problem is not None:
+            self.refusals.append(f"{self.label(endpoint)}: {problem}")
+
+    def note_answered(self, endpoint: str) -> None:
+        self.noted.append(("answered", self.label(endpoint)))
+
+    def close(self) -> None:
+        self.closed = True
+
+
 class ServerFixture:
     """A client, and the test in its server's place; each connection is a pair of its own."""
 
-    def __init__(self, transport: Transport, clock: FakeClock, options: ClientOptions) -> None:
+    def __init__(
+        self, transport: Transport, clock: FakeClock, options: ClientOptions, pool: ScriptedPool | None = None
+    ) -> None:
         self._transport = transport
         self._links: list[Link] = []
         self.connections = 0
         self.client = AnswerClient("what?", options, clock)
-        self.client.open(self._connect)
+        self.client.open(self._connect, cast(ServerPool | None, pool))
 
     def _connect(self) -> Link:
         self.connections += 1
@@ -102,12 +164,14 @@ class ServerFixture:
         embedding = np.full((1, 8), value, np.float32)
         return self.hear(QueryAccepted(query=query, model_id="m", arrays=specs_of(embedding)), arrays=[embedding])
 
-    def greet(self, query: str = "what?") -> None:
-        """Lets it in."""
+    def greet(self, query: str = "what?") -> list[object]:
+        """Lets it in; the events, which there are only with a pool."""
         self.hear()
         assert self.expect(Connect).query == query
         self.hear(ServerHello(model_id="m", knows_levels=False, known_world=None))
-        assert self.asking(query) == []
+        events = self.asking(query)
+        assert self.client._pool is not None or events == []
+        return events
 
     def grant(self, turn: int = 1) -> None:
         self.client.request_turn()
@@ -153,8 +217,8 @@ def opened(clock: FakeClock) -> Iterator[Opener]:
     """Opens one client with the given options, which the server has admitted."""
     made: list[ServerFixture] = []
 
-    def opening(*, greeted: bool = True, **options: Any) -> ServerFixture:
-        server = ServerFixture(Transport(), clock, ClientOptions(**options))
+    def opening(*, greeted: bool = True, pool: ScriptedPool | None = None, **options: Any) -> ServerFixture:
+        server = ServerFixture(Transport(), clock, ClientOptions(**options), pool)
         made.append(server)
         if greeted:
             server.greet()
@@ -1022,3 +1086,179 @@ def test_what_a_model_says_of_itself_is_passed_on(opened: Opener) -> None:
     server = opened()
     reply = msgspec.structs.replace(answered(server.ask()), notice="it counts 300 tokens")
     assert server.hear(reply)[1:] == [Notice(code=MODEL_NOTICE, message="it counts 300 tokens")]
+
+
+def servers_told(events: list[object]) -> list[str]:
+    return [event.message for event in events if isinstance(event, Notice) and event.code == ANSWER_SERVER]
+
+
+@pytest.fixture
+def pool() -> ScriptedPool:
+    return ScriptedPool()
+
+
+def test_of_several_servers_it_is_told_which_one_answers(opened: Opener, pool: ScriptedPool) -> None:
+    server = opened(greeted=False, pool=pool, reconnect=True, supervised=False)
+    assert servers_told(server.greet()) == ["answers come from client-1"]
+    server.hear(answered(server.ask()))
+    assert pool.noted == [("answered", "client-1")]
+    (lost,) = server.lose()
+    assert isinstance(lost, Notice)
+    assert lost.message == "no answers: the connection was lost; looking for another server"
+    assert pool.noted[1:] == [("lost", "client-1")]
+    assert servers_told(server.greet()) == ["answers come from client-2"]
+
+
+def test_while_connecting_a_server_that_is_there_is_preferred(opened: Opener, pool: ScriptedPool) -> None:
+    server = opened(greeted=False, pool=pool, reconnect=True)
+    pool.fitter = True
+    server.hear()
+    assert server.connections == 2
+    assert servers_told(server.greet()) == ["answers come from client-2"]
+    pool.fitter = True
+    server.hear()
+    assert server.connections == 2, "it has a server"
+
+
+def test_between_two_answers_it_may_change_to_another_server(opened: Opener, pool: ScriptedPool) -> None:
+    server = opened(pool=pool, reconnect=True)
+    load = KeepAlive(clients=7, place=6)
+    server.hear(load)
+    number = server.ask()
+    pool.asked.clear()
+    pool.reason = "it is draining"
+    server.hear()
+    assert pool.asked == [], "an answer is under way"
+    before = server.peer
+    assert isinstance(server.hear(answered(number))[0], Answer)
+    assert pool.asked == [(load, False)]
+    assert expect_whole(before, Disconnect)
+    assert server.connections == 2
+    assert servers_told(server.greet()) == ["answers come from client-2 now (client-1: it is draining)"]
+    assert server.client.moved
+    assert server.client.requests.lost_answers == 0
+    server.hear(answered(server.ask(2)))
+
+
+def test_a_turn_that_was_asked_for_keeps_nobody(opened: Opener, pool: ScriptedPool) -> None:
+    server = opened(pool=pool, reconnect=True)
+    server.client.request_turn()
+    server.expect(TurnRequest)
+    pool.reason = "others have fewer clients"
+    server.hear()
+    assert server.connections == 2
+
+
+def test_a_request_that_waits_for_its_turn_again_is_sent_to_the_other_server(
+    opened: Opener, pool: ScriptedPool
+) -> None:
+    server = opened(pool=pool, reconnect=True, resend_after_loss=True)
+    number = server.ask(1)
+    server.hear(TurnExpired(turn=1))
+    server.expect(TurnRequest)
+    pool.reason = "it is draining"
+    server.hear()
+    server.greet()
+    server.expect(TurnRequest)
+    server.hear(TurnGrant(turn=4))
+    assert server.expect(TokenPacketMessage).answer == number
+
+
+def test_frames_that_the_server_keeps_are_known_until_the_next_cut(opened: Opener, pool: ScriptedPool) -> None:
+    server = opened(pool=pool, reconnect=True)
+    server.hear(answered(server.ask(1), frames=3))
+    assert pool.asked[-1][1]
+    server.client.on_cut()
+    server.hear()
+    assert not pool.asked[-1][1]
+
+
+def test_a_loss_is_no_move(opened: Opener, pool: ScriptedPool) -> None:
+    server = opened(pool=pool, reconnect=True)
+    pool.reason = "it is draining"
+    server.hear()
+    server.greet()
+    server.lose()
+    server.greet()
+    assert not server.client.moved
+
+
+def test_a_server_that_refuses_is_left_for_another_one(opened: Opener, pool: ScriptedPool) -> None:
+    server = opened(greeted=False, pool=pool, reconnect=True)
+    server.hear()
+    server.expect(Connect)
+    events = server.hear(ErrorReply(error="OptionError", message="it encodes full, not sparse", details=""))
+    assert servers_told(events) == ["client-1: it encodes full, not sparse"]
+    assert servers_told(server.greet()) == ["answers come from client-2"]
+
+
+def test_a_server_that_turns_this_end_away_is_left_for_another_one(opened: Opener, pool: ScriptedPool) -> None:
+    server = opened(greeted=False, pool=pool, reconnect=True)
+    server.link.refused = True
+    assert server.hear() == []
+    assert servers_told(server.hear()) == ["client-1: turned away"]
+    assert server.connections == 2
+
+
+def test_where_all_servers_refuse_the_first_error_is_raised_unless_one_was_ready(
+    opened: Opener, pool: ScriptedPool
+) -> None:
+    server = opened(greeted=False, pool=pool, reconnect=True)
+    server.hear()
+    pool.refusal = ConnectionRefused("turned away")
+    with pytest.raises(ConnectionRefused):
+        server.hear()
+    pool.refusal = None
+    server.greet()
+    pool.refusal = ConnectionRefused("turned away")
+    server.hear()
+
+
+def test_a_server_that_fails_an_answer_is_avoided(opened: Opener, pool: ScriptedPool) -> None:
+    server = opened(pool=pool, reconnect=True)
+    server.ask()
+    server.hear(ErrorReply(error="ArithmeticError", message="bent", details=""))
+    assert pool.noted == [("failed", "client-1", "None"), ("lost", "client-1")]
+
+
+def test_the_pool_is_closed_with_the_client(opened: Opener, pool: ScriptedPool) -> None:
+    opened(pool=pool).client.close()
+    assert pool.closed
+
+
+def test_a_run_at_its_own_pace_survives_any_number_of_failures_and_waits_between_them(
+    opened: Opener, clock: FakeClock
+) -> None:
+    server = opened(reconnect=True, persistent=True)
+    pauses_ns = []
+    for _ in range(2 * FAILURES_MAX):
+        server.ask()
+        server.hear(ErrorReply(error="ArithmeticError", message="bent", details=""))
+        server.hear()
+        start_ns = clock.now_ns()
+        while (connect := server.peer.receive()) is None:
+            clock.advance(FAILURE_PAUSE_NS // 4)
+            server.hear()
+        assert isinstance(connect.message, Connect)
+        pauses_ns.append(clock.now_ns() - start_ns)
+        server.hear(ServerHello(model_id="m", knows_levels=False, known_world=None))
+        server.asking()
+    assert pauses_ns[:4] == [0, FAILURE_PAUSE_NS, 2 * FAILURE_PAUSE_NS, 4 * FAILURE_PAUSE_NS]
+    assert set(pauses_ns[4:]) == {FAILURE_PAUSE_MAX_NS}
+    server.hear(answered(server.ask()))
+    server.ask()
+    server.hear(ErrorReply(error="ArithmeticError", message="bent", details=""))
+    server.greet()
+
+
+def test_what_refuses_connections_where_a_server_was_is_asked_again_later(opened: Opener, clock: FakeClock) -> None:
+    """A proxy of a container takes connections, and ends them while the server behind it is started again."""
+    server = opened(reconnect=True)
+    server.lose()
+    server.link.refused = True
+    server.hear()
+    assert server.connections == 3
+    assert server.hear() == []
+    assert server.peer.receive() is None
+    clock.advance(REFUSED_PAUSE_NS)
+    server.greet()

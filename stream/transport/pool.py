@@ -1,0 +1,405 @@
+"""Pool of answer servers: resolves their names, asks each for its load, and chooses the one to connect to."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import math
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from arr_coc.types import NS_PER_S
+from stream.clock import Clock
+from stream.errors import TransportError
+from stream.protocol.messages import KeepAlive, Probe
+from stream.transport.context import Transport
+from stream.transport.links import Link, LinkPoller
+from stream.transport.security import ClientCurve
+from stream.untrusted import CLIENTS_MAX
+
+log = logging.getLogger(__name__)
+
+POLL_MS = 100
+"""Longest wait for a message, before connections are checked."""
+
+REFUSES = 5
+"""Standing of a server that has refused this run a short while ago."""
+
+PROBE_NS = 1 * NS_PER_S
+"""How often a server is asked for its load."""
+
+STALE_NS = 5 * NS_PER_S
+"""A server that has not replied for so long is chosen only where no other one replies: it may hang, or be encoding."""
+
+SETTLE_NS = 10 * NS_PER_S
+"""A run stays with a server for at least so long, unless that goes away."""
+
+AVOID_NS, AVOID_MAX_NS = 2 * NS_PER_S, 60 * NS_PER_S
+"""How long a server that refused or failed is avoided: doubled each time, up to a minute."""
+
+RESOLVE_S, RESOLVE_MISSING_S = 5.0, 1.0
+"""How often a name is resolved; the shorter time while it is unknown or one of its servers is not ready."""
+
+JOIN_LIMIT_S = 2.0
+
+Choice = Literal["spread", "order"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Address of a server as the user gave it, and the keys to connect with."""
+
+    address: str
+    curve: ClientCurve | None = None
+
+    @property
+    def name(self) -> tuple[str, str] | None:
+        """Host name and port, where the address has to be resolved; None where it is numeric, local or a path."""
+        scheme, _, place = self.address.partition("://")
+        host, _, port = place.rpartition(":")
+        if scheme != "tcp" or host == "localhost":
+            return None
+        try:
+            ipaddress.ip_address(host.strip("[]"))
+        except ValueError:
+            return host, port
+        return None
+
+
+def needs_pool(servers: Sequence[ServerAddress]) -> bool:
+    """Return whether there may be more than one server, or an address that changes."""
+    return len(servers) > 1 or any(server.name is not None for server in servers)
+
+
+def resolve(host: str, port: str) -> list[str]:
+    """Return the endpoints of a name, in the order of the system's resolver. Raises OSError for an unknown name."""
+    found = socket.getaddrinfo(host, int(port), family=socket.AF_INET, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys("tcp://{}:{}".format(*address) for *_, address in found))
+
+
+@dataclass(slots=True)
+class PoolMember:
+    """One server: where it is, the newest word of it, and how it behaved.
+
+    `group`: position of its address in the list. `load` is None while it has not said that it is ready;
+    `problem`: the error with which it refused this run, None where it did not.
+    """
+
+    endpoint: str
+    server: ServerAddress
+    group: int
+    load: KeepAlive | None = None
+    heard_ns: int = 0
+    connected: bool = False
+    failures: int = 0
+    avoided_until_ns: int = 0
+    problem: Exception | None = None
+
+    def standing(self, now_ns: int) -> int:
+        """Return how fit it is to connect to: 0 is ready, higher numbers are worse."""
+        if self.problem is not None and now_ns < self.avoided_until_ns:
+            return REFUSES
+        if not self.connected:
+            return 4
+        if self.load is None or self.load.draining:
+            return 3
+        if now_ns < self.avoided_until_ns or self.load.clients >= CLIENTS_MAX:
+            return 2
+        return 1 if now_ns - self.heard_ns > STALE_NS else 0
+
+    @property
+    def clients_a_slot(self) -> float:
+        """Clients for each turn that can be served at once."""
+        return 0.0 if self.load is None else self.load.clients / self.load.slots
+
+    @property
+    def label(self) -> str:
+        """Its address for people: as it was given, and what a name was resolved to."""
+        given = self.server.address
+        return given if given == self.endpoint else f"{given} ({self.endpoint.partition('://')[2]})"
+
+    @property
+    def refusal(self) -> str:
+        """Its refusal in words, which name it once."""
+        problem = str(self.problem)
+        named = problem.startswith(self.endpoint)
+        return (
+            self.label + problem.removeprefix(self.endpoint) if named else f"{self.label} refuses this run: {problem}"
+        )
+
+
+class ServerPool:
+    """Pool of the answer servers of one run.
+
+    `choice`: "spread" takes the server with the fewest clients a slot, "order" the first of the list that is ready;
+    servers of one name share its place, and are spread. A thread probes all of them from `start` to `close`; the other
+    methods are for the thread of the run's client. Servers are named by their endpoints, which are those of links.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[ServerAddress],
+        transport: Transport,
+        clock: Clock,
+        choice: Choice = "spread",
+        resolver: Callable[[str, str], list[str]] = resolve,
+    ) -> None:
+        self._servers = tuple(servers)
+        self._transport = transport
+        self._clock = clock
+        self._choice = choice
+        self._resolver = resolver
+        self._lock = threading.Lock()
+        self._members: dict[str, PoolMember] = {}
+        self._unresolved: dict[int, str] = {}
+        self._untold: list[str] = []
+        self._told: set[str] = set()
+        self._chosen_ns = 0
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Begin to resolve names and to probe servers."""
+        for group, server in enumerate(self._servers):
+            if server.name is None:
+                self._set_members(group, [server.address])
+            else:
+                self._unresolved[group] = f"{server.name[0]} is not resolved yet"
+                self._start_thread("resolve", self._resolve_again, group, *server.name)
+        self._start_thread("probe", self._probe)
+
+    def close(self) -> None:
+        """End the threads. One that waits for a name server is left to itself."""
+        self._stopping.set()
+        for thread in self._threads:
+            if thread.name.startswith("probe"):
+                thread.join(JOIN_LIMIT_S)
+
+    @property
+    def hopeful(self) -> bool:
+        """True while some server is connected and may become ready, or is."""
+        now_ns = self._clock.now_ns()
+        with self._lock:
+            return any(member.standing(now_ns) < 4 for member in self._members.values())
+
+    @property
+    def problems(self) -> str:
+        """Reasons that no server can be used, for people; empty where none is known."""
+        with self._lock:
+            refusals = [member.refusal for member in self._members.values() if member.problem is not None]
+            return "; ".join([*self._unresolved.values(), *refusals])
+
+    def choose(self) -> PoolMember | None:
+        """Return the server to connect to now: the fittest, ready or not; None while no name is resolved."""
+        now_ns = self._clock.now_ns()
+        with self._lock:
+            self._chosen_ns = now_ns
+            return min(self._members.values(), key=lambda member: self._order(member, now_ns), default=None)
+
+    def has_fitter(self, endpoint: str) -> bool:
+        """Return whether another server is fitter to connect to, such as one that is ready, and this one is not."""
+        now_ns = self._clock.now_ns()
+        with self._lock:
+            here = self._members.get(endpoint)
+            standings = [member.standing(now_ns) for member in self._members.values()]
+            return bool(standings) and (here is None or min(standings) < here.standing(now_ns))
+
+    def reason_to_move(self, endpoint: str, load: KeepAlive, *, keeps_window: bool = False) -> str | None:
+        """Return why a run that is between two answers of the server at `endpoint` should change to another one that is
+        ready; None where it should stay.
+
+        `load` is what the server last said to this run. With `keeps_window` the change would cost the frames that the
+        server keeps, so only a server that goes away is left.
+        """
+        now_ns = self._clock.now_ns()
+        with self._lock:
+            here = self._members.get(endpoint)
+            if here is not None and load.draining:
+                here.load = load
+            ready = [m for m in self._members.values() if m is not here and m.standing(now_ns) == 0]
+            if not ready:
+                return None
+            if load.draining:
+                return "it is draining"
+            if keeps_window or now_ns - self._chosen_ns < SETTLE_NS:
+                return None
+            if here is None:
+                return "its name leads elsewhere now"
+            if self._choice == "order" and any(m.group < here.group for m in ready):
+                return "one before it in the list is ready"
+            beside = [m for m in ready if self._choice == "spread" or m.group == here.group]
+            return "others have fewer clients" if _has_room_for(load, beside) else None
+
+    def label(self, endpoint: str) -> str:
+        """Return a server's address for people."""
+        with self._lock:
+            member = self._members.get(endpoint)
+            return endpoint if member is None else member.label
+
+    def note_lost(self, endpoint: str) -> None:
+        """Note that the connection to a server was lost: it is not ready until it says so again."""
+        with self._lock:
+            if (member := self._members.get(endpoint)) is not None:
+                member.connected, member.load = False, None
+
+    def note_failed(self, endpoint: str, problem: Exception | None = None) -> None:
+        """Note that a server failed a request, or, with `problem`, that it refused this run.
+
+        It is avoided for a while; each time for longer, until it gives an answer.
+        """
+        with self._lock:
+            if (member := self._members.get(endpoint)) is not None:
+                pause_ns = min(AVOID_MAX_NS, AVOID_NS << min(member.failures, 10))
+                member.avoided_until_ns = self._clock.now_ns() + pause_ns
+                member.failures += 1
+                member.problem = problem
+                if problem is not None and endpoint not in self._told:
+                    self._told.add(endpoint)
+                    self._untold.append(member.refusal)
+
+    def note_answered(self, endpoint: str) -> None:
+        """Note that a server gave an answer: what it did before is forgiven."""
+        with self._lock:
+            if (member := self._members.get(endpoint)) is not None:
+                member.failures, member.avoided_until_ns, member.problem = 0, 0, None
+
+    def take_refusals(self) -> list[str]:
+        """Return in words which servers have refused this run since the last call, each server once."""
+        with self._lock:
+            refusals, self._untold = self._untold, []
+            return refusals
+
+    def refusal_of_all(self) -> Exception | None:
+        """Return the error of the first server where every one has refused this run; None where one may take it."""
+        with self._lock:
+            problems = [member.problem for member in self._members.values()]
+            return None if self._unresolved or None in problems else next(iter(problems), None)
+
+    def _order(self, member: PoolMember, now_ns: int) -> tuple[float, ...]:
+        group = member.group if self._choice == "order" else 0
+        return member.standing(now_ns), group, member.clients_a_slot, member.group
+
+    def _set_members(self, group: int, endpoints: list[str]) -> None:
+        """Let these be the servers of an address; those that stay keep what is known of them."""
+        with self._lock:
+            self._unresolved.pop(group, None)
+            gone = [e for e, member in self._members.items() if member.group == group and e not in endpoints]
+            for endpoint in gone:
+                del self._members[endpoint]
+            for endpoint in endpoints:
+                if endpoint not in self._members:
+                    self._members[endpoint] = PoolMember(endpoint, self._servers[group], group)
+
+    def _all_ready(self, group: int) -> bool:
+        now_ns = self._clock.now_ns()
+        with self._lock:
+            members = [member for member in self._members.values() if member.group == group]
+            return bool(members) and all(member.standing(now_ns) < 3 for member in members)
+
+    def _start_thread(self, name: str, run: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=run, args=arguments, name=f"{name}-servers", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _resolve_again(self, group: int, host: str, port: str) -> None:
+        """Resolve a name now and then, in a thread of its own: a name server may take seconds to reply."""
+        while not self._stopping.is_set():
+            try:
+                self._set_members(group, self._resolver(host, port))
+            except OSError as error:
+                reason = error.strerror or str(error)
+                log.debug("cannot resolve %s: %s", host, reason)
+                with self._lock:
+                    if all(member.group != group for member in self._members.values()):
+                        self._unresolved[group] = f"{host} cannot be resolved: {reason}"
+            self._stopping.wait(RESOLVE_S if self._all_ready(group) else RESOLVE_MISSING_S)
+
+    def _probe(self) -> None:
+        """Keep a connection to every server, in a thread of its own, and ask each for its load."""
+        probes: dict[str, ServerProbe] = {}
+        try:
+            while not self._stopping.is_set():
+                self._follow_members(probes)
+                if not probes:
+                    self._stopping.wait(POLL_MS / 1000)
+                    continue
+                LinkPoller(*(probe.link for probe in probes.values())).wait(POLL_MS)
+                for endpoint, probe in list(probes.items()):
+                    if not self._update(endpoint, probe):
+                        probes.pop(endpoint).link.close()
+        finally:
+            for probe in probes.values():
+                probe.link.close()
+
+    def _follow_members(self, probes: dict[str, ServerProbe]) -> None:
+        """Open connections to servers that are new, and close those to servers that are not of the pool any more."""
+        now_ns = self._clock.now_ns()
+        with self._lock:
+            members = {
+                endpoint: member.server.curve
+                for endpoint, member in self._members.items()
+                if member.standing(now_ns) != REFUSES
+            }
+        for endpoint in probes.keys() - members.keys():
+            probes.pop(endpoint).link.close()
+        for endpoint in members.keys() - probes.keys():
+            link = self._transport.link(endpoint, curve=members[endpoint], watched=True)
+            probes[endpoint] = ServerProbe(link, self._clock)
+
+    def _update(self, endpoint: str, probe: ServerProbe) -> bool:
+        """Take in what a server says; return False where the connection has to be made anew."""
+        try:
+            load = probe.update()
+            lost = probe.link.lost
+        except TransportError as error:  # it refuses the key, or is no answer server
+            load, lost = None, True
+            self.note_failed(endpoint, error)
+        with self._lock:
+            if (member := self._members.get(endpoint)) is not None:
+                member.connected = probe.link.connected if not lost else False
+                if lost:
+                    member.load = None
+                elif load is not None:
+                    member.load, member.heard_ns = load, self._clock.now_ns()
+        return not lost
+
+
+class ServerProbe:
+    """Connection that asks one server for its load; belongs to the thread that made it."""
+
+    def __init__(self, link: Link, clock: Clock) -> None:
+        self.link = link
+        self._clock = clock
+        self._asked_ns: int | None = None
+        self._due = True
+
+    def update(self) -> KeepAlive | None:
+        """Return the newest load that came, and ask for the next one where that is due; one question at a time.
+
+        Raises TransportError for a message that no server sends.
+        """
+        load = None
+        while (received := self.link.receive()) is not None:
+            if not isinstance(received.message, KeepAlive):
+                raise TransportError(f"{type(received.message).__name__} in reply to a probe")
+            load, self._due = received.message, True
+        now_ns = self._clock.now_ns()
+        if self._due and (self._asked_ns is None or now_ns - self._asked_ns >= PROBE_NS) and self.link.offer(Probe()):
+            self._asked_ns, self._due = now_ns, False
+        return load
+
+
+def _has_room_for(load: KeepAlive, others: Sequence[PoolMember]) -> bool:
+    """Return whether a client of a server with this load is one of those that are too many there, by place, and others
+    have fewer than their share."""
+    loads = [member.load for member in others if member.load is not None]
+    clients = load.clients + sum(other.clients for other in loads)
+    slots = load.slots + sum(other.slots for other in loads)
+
+    def share(of: KeepAlive) -> int:
+        return math.ceil(clients * of.slots / slots)
+
+    return load.place >= share(load) and any(other.clients < share(other) for other in loads)
