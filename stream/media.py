@@ -66,6 +66,28 @@ class SkippedItem:
 
 
 @dataclass(frozen=True, slots=True)
+class MediaSegment:
+    """A segment of the source's video, written as fragmented MP4.
+
+    `file` and `header` (initialization section) are names in the folder of the segments. Times are in nanoseconds:
+    `start_ns` is the media time of its first frame, `track_ns` the presentation time of that frame in the track, which
+    begins anew with every header. `codec` is named as RFC 6381 says. `error`: why nothing more can be written; the rest
+    then means nothing.
+    """
+
+    file: str = ""
+    header: str = ""
+    start_ns: int = 0
+    duration_ns: int = 0
+    track_ns: int = 0
+    size_bytes: int = 0
+    codec: str = ""
+    width_px: int = 0
+    height_px: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SourceFrame:
     """One decoded frame and what a reader needs to place it.
 
@@ -74,6 +96,7 @@ class SourceFrame:
     "resolution" (another size), "format" (other planes or another colour encoding) or "reconnect" (a live source that
     was lost is back, and its pictures are of the same size and form). `skipped` is what was lost since the previous
     good frame. `duration_ns`: how long the frame is shown, where the source knows that before the next one comes.
+    `segments` are those of the video that were completed since the frame before, where an output wants them.
     """
 
     frame_index: int
@@ -83,11 +106,17 @@ class SourceFrame:
     discontinuity: str | None = None
     skipped: tuple[SkippedItem, ...] = ()
     duration_ns: int | None = None
+    segments: tuple[MediaSegment, ...] = ()
 
 
 def merge_metadata(old: SourceFrame, new: SourceFrame) -> SourceFrame:
     """The newer frame, with what must be reported of the older one that it replaces."""
-    return replace(new, discontinuity=new.discontinuity or old.discontinuity, skipped=old.skipped + new.skipped)
+    return replace(
+        new,
+        discontinuity=new.discontinuity or old.discontinuity,
+        skipped=old.skipped + new.skipped,
+        segments=old.segments + new.segments,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +160,24 @@ def never_stop() -> bool:
 
 
 SourceType = TypeVar("SourceType", bound="Source")
+
+
+class VideoSegments(Protocol):
+    """Segments of a source's video, as the capture stage sees them."""
+
+    @property
+    def dropped(self) -> int:
+        """Frames that were not encoded, because there was no time."""
+        ...
+
+    def attach(self, frame: SourceFrame, *, wait: bool) -> SourceFrame:
+        """Return the next frame with the segments that were completed since the one before. `wait`: where the video is
+        encoded, no frame is left out."""
+        ...
+
+    def finish(self) -> tuple[MediaSegment, ...]:
+        """End the video; return the segments that are left."""
+        ...
 
 
 class Source(Protocol):

@@ -148,13 +148,13 @@ def draw_layers(image: Picture, layers: Sequence[MapLayer], width_px: int) -> Pi
         weight = "" if layer.weight is None else f" × {layer.weight:.2f}"
         title = letters.wrapped(f"{layer.name}{weight}, up to {peak:.2g}", panel_px - letters.height_px, 1)[0]
         letters.draw(pen, left + letters.height_px // 2, _baseline(letters, top), title, MUTED)
-        sheet.paste(Image.fromarray(_heated(grey, layer.values, image.shape)), (left, top + title_px))
+        sheet.paste(Image.fromarray(draw_heat(grey, layer.values, image.shape)), (left, top + title_px))
     return np.asarray(sheet)
 
 
-def _heated(ground: Picture, values: npt.NDArray[np.floating], shape: tuple[int, ...]) -> Picture:
-    """A map over a darkened picture of the frame of `shape`; tiles reach beyond the frame where it does not end with a
-    whole one."""
+def draw_heat(ground: Picture, values: npt.NDArray[np.floating], shape: tuple[int, ...]) -> Picture:
+    """A map [rows, cols] of tiles in colours over a darkened picture of the frame of `shape` (height, width): uint8 RGB
+    of the size of `ground`. Tiles reach beyond the frame where it does not end with a whole one."""
     peak = max(float(values.max(initial=0.0)), 1e-6)
     heat = (np.clip(values / peak, 0, 1) * 255).astype(np.uint8)
     height, width = ground.shape[:2]

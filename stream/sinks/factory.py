@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from stream.config import STDOUT, Config, OutputConfig
+from stream.config import BAG_SUFFIX, HLS_SUFFIX, MCAP_SUFFIX, RERUN_SUFFIX, STDOUT, Config, OutputConfig
 from stream.events import Event
 from stream.monitor.health import RunMonitor
 from stream.sinks.base import Sink
 from stream.sinks.captions import CaptionSink, OverlaySink
 from stream.sinks.output_file import ExplanationSink, JsonlSink, check_outputs
+from stream.sinks.rerun.address import ViewerAddress, check_rerun
+from stream.sources.address import is_live_address, redacted
 
 if TYPE_CHECKING:
     from stream.sinks.heatmap import FramePictures
@@ -68,11 +71,24 @@ def _services(config: Config, page: WebPage | None) -> list[Callable[[Config, Ru
         from stream.sinks.mqtt import MqttSink
 
         services.append(MqttSink)
+    if config.output.foxglove is not None:
+        from stream.sinks.robotics.foxglove_server import FoxgloveSink
+
+        services.append(lambda config, monitor: FoxgloveSink(config))
     if config.output.webhook is not None:
         from stream.sinks.webhook import WebhookSink
 
         url = config.output.webhook
         services.append(lambda config, monitor: WebhookSink(url))
+    if config.output.otlp is not None:
+        from stream.sinks.otlp.sink import OtlpSink
+
+        services.append(lambda config, monitor: OtlpSink(config))
+    if config.output.rerun is not None:
+        from stream.sinks.rerun.viewer import RerunViewerSink
+
+        viewer = ViewerAddress.of(config.output.rerun)
+        services.append(lambda config, monitor: RerunViewerSink(viewer, redacted(config.source)))
     return services
 
 
@@ -86,8 +102,9 @@ def open_sinks(
     Raises OutputError, having let go of everything, where one cannot be written.
     """
     check_outputs(config, source)
+    check_rerun(config)
     with ExitStack() as opened:
-        sinks = [_opened(opened, _caption_sink(path, config.timing, resume)) for path in config.paths]
+        sinks = [_opened(opened, _path_sink(path, config, source, resume)) for path in config.paths]
         if config.heatmap is not None:
             from stream.sinks.heatmap import HeatmapSink
 
@@ -105,7 +122,24 @@ def _opened(opened: ExitStack, sink: Sink) -> Sink:
     return sink
 
 
-def _caption_sink(path: str, timing: bool, resume: bool) -> Sink:
-    if path == STDOUT or path.lower().endswith(".jsonl"):
-        return JsonlSink(path, timing=timing, resume=resume)
+def _path_sink(path: str, config: OutputConfig, source: str, resume: bool) -> Sink:
+    suffix = PurePath(path).suffix.lower()
+    if suffix == HLS_SUFFIX:
+        from stream.sinks.hls.sink import HlsSink
+
+        return HlsSink(path, config.hls, live=is_live_address(source))
+    if suffix == MCAP_SUFFIX:
+        from stream.sinks.robotics.mcap_file import McapSink
+
+        return McapSink(path, config, resume=resume)
+    if suffix == BAG_SUFFIX:
+        from stream.sinks.robotics.rosbag import RosbagSink
+
+        return RosbagSink(path, config)
+    if suffix == RERUN_SUFFIX:
+        from stream.sinks.rerun.file import RerunFileSink
+
+        return RerunFileSink(path, redacted(source))
+    if path == STDOUT or suffix == ".jsonl":
+        return JsonlSink(path, timing=config.timing, resume=resume)
     return CaptionSink(path, resume=resume)

@@ -83,7 +83,7 @@ class MqttSink(Sink):
         self._tell_state()
         if isinstance(event, Answer):
             self.link.put(MqttMessage(self.topics.answer, encode_event(event).encode()))
-        elif isinstance(event, AskedPicture):
+        elif isinstance(event, AskedPicture) and event.asked and self.topics.picture:
             self.link.put(MqttMessage(self.topics.picture_topic, event.jpeg))
         elif isinstance(event, YesNoResult):
             self._tell_verdict(event)

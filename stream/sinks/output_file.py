@@ -10,10 +10,11 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
 from msgspec.structs import replace
 
-from stream.config import STDOUT, OutputConfig
+from stream.config import BAG_SUFFIX, HLS_SUFFIX, MCAP_SUFFIX, RERUN_SUFFIX, STDOUT, OutputConfig, is_bag, is_hls
 from stream.errors import OutputError, OutputFailed
 from stream.events import (
     OF_FRAMES,
@@ -28,10 +29,13 @@ from stream.events import (
 from stream.sinks.base import Sink
 from stream.sources.address import STDIN
 
-CAPTION_SUFFIXES = (".vtt", ".srt", ".jsonl")
+CAPTION_SUFFIXES = (".vtt", ".srt", ".jsonl", HLS_SUFFIX, MCAP_SUFFIX, BAG_SUFFIX, RERUN_SUFFIX)
 HEATMAP_SUFFIXES = (".mp4", ".png")
 WHY_SUFFIXES = (".jsonl",)
 OVERLAY_SUFFIXES = (".txt",)
+
+VIDEO_PLAYLIST, CAPTIONS_PLAYLIST = "video.m3u8", "captions.m3u8"
+"""Playlists beside a master playlist of HLS."""
 
 STDIN_FD = 0
 
@@ -185,10 +189,36 @@ def _write_all(fd: int, data: bytes) -> None:
 def check_writable(path: str) -> None:
     """Raises OutputError where it can be seen, without making anything, that a file cannot be written at `path`."""
     parent = Path(path).parent
+    if is_hls(path) and not os.path.lexists(parent):  # that one is made
+        path, parent = str(parent), parent.parent
+    if parent.exists() and not parent.is_dir():
+        raise OutputError(f"cannot write {path!r}: {str(parent)!r} is no folder; name another")
     if os.path.isdir(path) or not parent.exists():
         raise OutputError(_refusal(path, OSError()))
     if not os.access(path if os.path.lexists(path) else parent, os.W_OK):
         raise OutputError(_refusal(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES))))
+
+
+def check_new_folder(path: str) -> None:
+    """Raises OutputError where it can be seen, without making anything, that no new folder can be made at `path`."""
+    if os.path.lexists(path):
+        raise OutputError(folder_exists(path))
+    check_writable(path)
+
+
+def folder_exists(path: str) -> str:
+    """The message about a folder that would have to be overwritten."""
+    return f"cannot write {path!r}: it exists already, and a bag is never overwritten; name another, or remove it"
+
+
+def _check_hls(paths: Sequence[str]) -> None:
+    """Raises OutputError for the name of a playlist beside the master, and for a second stream."""
+    streams = [path for path in paths if is_hls(path)]
+    for path in streams:
+        if Path(path).name in (VIDEO_PLAYLIST, CAPTIONS_PLAYLIST):
+            raise OutputError(f"output {path!r} has the name of a playlist beside it; name it master.m3u8")
+    if len(streams) > 1:
+        raise OutputError(f"outputs {streams[0]!r} and {streams[1]!r} are two streams; a run writes one .m3u8")
 
 
 def _refusal(path: str, error: OSError) -> str:
@@ -205,6 +235,7 @@ def check_outputs(config: OutputConfig, source: str) -> None:
     cannot be written."""
     for path in _files(config.paths):
         check_suffix(path, CAPTION_SUFFIXES, "captions", "a heat-map video goes to --heatmap")
+    _check_hls(config.paths)
     if config.heatmap is not None:
         check_suffix(config.heatmap, HEATMAP_SUFFIXES, "the heat map", "captions go to -o")
     if config.why is not None:
@@ -213,7 +244,7 @@ def check_outputs(config: OutputConfig, source: str) -> None:
         check_suffix(config.overlay, OVERLAY_SUFFIXES, "the overlay", "captions go to -o")
     check_distinct(output_files(config), source)
     for path in _files(output_files(config)):
-        check_writable(path)
+        (check_new_folder if is_bag(path) else check_writable)(path)
 
 
 def _files(paths: Sequence[str]) -> list[str]:
@@ -240,6 +271,19 @@ def check_distinct(paths: Sequence[str], source: str, *others: str | None) -> No
             also = "" if path == seen[file] else f", as {seen[file]!r} and {path!r}"
             raise OutputError(f"output {path!r} is given twice{also}; give each its own file")
         seen[file] = path
+    _check_folders([path for path in paths if is_hls(path)])
+
+
+def _check_folders(streams: Sequence[str]) -> None:
+    """Raises OutputError where two streams would share a folder: their segments have the same names."""
+    folders: dict[str, str] = {}
+    for path in streams:
+        folder = os.path.realpath(os.path.dirname(path))
+        if folder in folders:
+            raise OutputError(
+                f"outputs {folders[folder]!r} and {path!r} are two streams in one folder; give each a folder of its own"
+            )
+        folders[folder] = path
 
 
 def _file_of(path: str | int) -> object:
@@ -261,6 +305,16 @@ def check_suffix(path: str, known: Sequence[str], what: str, hint: str) -> None:
         raise OutputError(f"output {path!r} has {got}; {what} can be {', '.join(known)} ({hint})")
 
 
+class LineFile(Protocol):
+    """File that takes lines, as JsonlSink uses it."""
+
+    def append(self, text: str) -> None: ...
+
+    def catch_up(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class StdoutLines:
     """Standard output in the place of a file. Raises ReaderGone where nobody reads it any more."""
 
@@ -276,23 +330,36 @@ class StdoutLines:
         """Standard output stays open."""
 
 
+def without_timing(event: Event) -> Event:
+    """The event without what depends on the clock."""
+    return replace(event, timing=None) if isinstance(event, (Answer, Glance, YesNoResult, Summary)) else event
+
+
 class JsonlSink(Sink):
     """Writes every event but frames, their reasons and pictures, and pieces of text.
 
     Without `timing` nothing that depends on the clock is written: two runs give the same bytes. `resume`: the file is
-    that of a run which is continued, see OutputFile.
+    that of a run which is continued, see OutputFile. `camera`: its name stands in each line. `file` is open already,
+    such as one that several runs write.
     """
 
-    def __init__(self, path: str, *, timing: bool = True, resume: bool = False) -> None:
-        self._file = StdoutLines() if path == STDOUT else OutputFile(path, resume=resume)
+    def __init__(
+        self,
+        path: str,
+        *,
+        timing: bool = True,
+        resume: bool = False,
+        camera: str | None = None,
+        file: LineFile | None = None,
+    ) -> None:
+        self._file = file or (StdoutLines() if path == STDOUT else OutputFile(path, resume=resume))
         self._timing = timing
+        self._camera = camera
 
     def write(self, event: Event) -> None:
         if isinstance(event, OF_FRAMES):
             return
-        if isinstance(event, (Answer, Glance, YesNoResult, Summary)) and not self._timing:
-            event = replace(event, timing=None)
-        self._file.append(encode_event(event) + "\n")
+        self._file.append(encode_event(event if self._timing else without_timing(event), self._camera) + "\n")
         if isinstance(event, Summary) and event.ended == "finished":
             self._file.catch_up()
 

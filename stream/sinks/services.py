@@ -12,7 +12,7 @@ import msgspec
 
 from stream.config import Config
 from stream.errors import TransportError
-from stream.events import Event, Notice
+from stream.events import Event, FrameReady, Notice
 from stream.monitor.health import RunMonitor
 from stream.monitor.schema import STATS, STATUS, TOPICS, VERSION, StatusMessage, envelope, event_message
 from stream.sinks.base import Sink
@@ -52,7 +52,10 @@ class PublishSink(Sink):
             self._publisher.publish(*self._encoded(STATUS, msgspec.to_builtins(status)))
         message = event_message(event)
         if message is not None:
-            self._publisher.publish(*self._encoded(*message))
+            topic, fields = message
+            if isinstance(event, FrameReady):
+                fields["capture_unix_ns"] = time.time_ns() - time.monotonic_ns() + event.capture_ns
+            self._publisher.publish(*self._encoded(topic, fields))
 
     def close(self) -> None:
         self._publisher.close()

@@ -114,12 +114,21 @@ class WebhookSink(Sink):
     """Posts answers, changes of the standing query's answer, outages, restarts and the summary to a webhook, each as
     in a .jsonl.
 
-    Nothing here waits for the server. Of each kind only the newest event waits; `dropped` counts the others. `retry_s`
-    and `reply_limit_s` are as RETRY_S and REPLY_LIMIT_S. Raises ConfigError as Webhook does.
+    `camera`: its name stands in each event. Nothing here waits for the server. Of each kind only the newest event
+    waits; `dropped` counts the others. `retry_s` and `reply_limit_s` are as RETRY_S and REPLY_LIMIT_S. Raises
+    ConfigError as Webhook does.
     """
 
-    def __init__(self, url: str, *, retry_s: float = RETRY_S, reply_limit_s: float = REPLY_LIMIT_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        camera: str | None = None,
+        retry_s: float = RETRY_S,
+        reply_limit_s: float = REPLY_LIMIT_S,
+    ) -> None:
         self._webhook = Webhook.of(url)
+        self._camera = camera
         self._retry_s = retry_s
         self._reply_limit_s = reply_limit_s
         self._opener = urllib.request.build_opener(_NoRedirects)
@@ -161,7 +170,7 @@ class WebhookSink(Sink):
 
     def _deliver(self, event: Event) -> None:
         """Send an event, up to three times, unless a newer one of its kind comes; tell how that went."""
-        body, number = encode_event(event).encode(), f"msg_{uuid.uuid4().hex}"
+        body, number = encode_event(event, self._camera).encode(), f"msg_{uuid.uuid4().hex}"
         for attempt in range(ATTEMPTS):
             problem, again = self._post(body, number)
             if problem is None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shlex
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import av
@@ -20,7 +18,9 @@ import webvtt
 
 from stream.cli import main
 from stream.runtime.pipeline import Pipeline
+from tests.support.full_disk import room_for
 from tests.support.network import LIMIT_S
+from tests.support.recordings import read_mcap
 from tests.support.video import make_video, moving_square
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,25 +38,18 @@ def _without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeAnswerModel")
 
 
-@contextmanager
-def room_for(size: int) -> Iterator[None]:
-    """No file may grow beyond `size`, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, before)
-
-
 def caption(video: str, *more: str) -> int:
     return main(["caption", video, "--every", "0.2", "--budget", "12", "--single-process", *more])
 
 
 def cues(path: Path) -> int:
     return len(webvtt.read(str(path)))
+
+
+def spoken(path: Path) -> int:
+    """Answers in an MCAP file, or in that of a ROS 2 bag."""
+    file = path / f"{path.name}.mcap" if path.is_dir() else path
+    return len(read_mcap(file, "/answer"))
 
 
 def lines(path: Path) -> int:
@@ -73,7 +66,11 @@ def frames(path: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "count"), [("a.vtt", 500, cues), ("a.srt", 500, None), ("a.jsonl", 1500, lines)]
+    ("name", "size", "count"),
+    [
+        *(("a.vtt", 500, cues), ("a.srt", 500, None), ("a.jsonl", 1500, lines)),
+        *(("a.mcap", 40_000, spoken), ("a.rosbag", 20_000, spoken)),
+    ],
 )
 def test_captions_on_a_full_disk(
     video: str,
@@ -88,7 +85,7 @@ def test_captions_on_a_full_disk(
         assert caption(video, "-o", str(path)) == 1
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
     assert errors == [f"error: cannot write {str(path)!r}: File too large"]
-    assert 0 < path.stat().st_size <= size
+    assert all(0 < written.stat().st_size <= size for written in (path.iterdir() if path.is_dir() else [path]))
     assert count is None or count(path) > 1
 
 

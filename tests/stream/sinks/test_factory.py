@@ -76,14 +76,19 @@ def no_run() -> FramePictures:
 
 
 def test_the_suffix_chooses_the_sink(tmp_path: Path) -> None:
-    names = ["a.vtt", "b.srt", "c.JSONL"]
+    names = ["a.vtt", "b.srt", "c.JSONL", "f.MCAP", "g.rosbag"]
     config = OutputConfig(
         paths=tuple(str(tmp_path / name) for name in names),
         heatmap=str(tmp_path / "d.mp4"),
         why=str(tmp_path / "e.jsonl"),
     )
     sinks = open_sinks(config, "in.mp4", no_run)
-    assert [type(sink) for sink in sinks] == [CaptionSink, CaptionSink, JsonlSink, HeatmapSink, ExplanationSink]
+    from stream.sinks.robotics.mcap_file import McapSink
+    from stream.sinks.robotics.rosbag import RosbagSink
+
+    assert [type(sink) for sink in sinks] == [
+        *(CaptionSink, CaptionSink, JsonlSink, McapSink, RosbagSink, HeatmapSink, ExplanationSink)
+    ]
     for sink in sinks:
         sink.close()
     assert list(tmp_path.iterdir()) == []

@@ -102,6 +102,29 @@ def test_a_run_is_told_from_its_beginning_to_its_end(mosquitto: Mosquitto) -> No
         assert kept == {CONFIG, "arr_coc/door/availability"}
 
 
+def test_pictures_for_another_output_are_not_sent(mosquitto: Mosquitto) -> None:
+    with (
+        subscribed(mosquitto.port) as subscriber,
+        telling(f"mqtt://127.0.0.1:{mosquitto.port}", mqtt_picture=False) as told,
+    ):
+        told.tell(STARTED, AskedPicture(frame_index=0, pts_s=0.0, jpeg=b"a picture"), answer(0.0, "a cat"))
+        subscriber.next("arr_coc/door/answer")
+        subscriber.publish("arr_coc/door/picture", b"the first one")
+        assert subscriber.next("arr_coc/door/picture").payload == b"the first one"
+
+
+def test_pictures_that_nobody_asked_about_are_not_sent(mosquitto: Mosquitto) -> None:
+    with (
+        subscribed(mosquitto.port) as subscriber,
+        telling(f"mqtt://127.0.0.1:{mosquitto.port}") as told,
+    ):
+        told.tell(STARTED, AskedPicture(frame_index=0, pts_s=0.0, jpeg=b"one of every ten", asked=False))
+        told.tell(answer(0.0, "a cat"))
+        subscriber.next("arr_coc/door/answer")
+        subscriber.publish("arr_coc/door/picture", b"the first one")
+        assert subscriber.next("arr_coc/door/picture").payload == b"the first one"
+
+
 def test_a_broker_that_is_killed_ten_times_knows_the_state_each_time(folder: Path) -> None:
     """It keeps nothing itself, so all that is retained must come again; answers go on and the newest arrives."""
     with broker(folder) as mosquitto, telling(f"mqtt://127.0.0.1:{mosquitto.port}", query="is it here?") as told:

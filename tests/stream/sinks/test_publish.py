@@ -32,6 +32,7 @@ from stream.events import (
     PictureChanged,
     QueryChanged,
     Restarted,
+    SegmentWritten,
     Skipped,
     Started,
 )
@@ -39,7 +40,7 @@ from stream.monitor.health import RunMonitor
 from stream.monitor.schema import TOPICS, StatsMessage, StatusMessage, event_message
 from stream.sinks.services import KEPT, PublishSink
 from stream.transport import services as publisher_module
-from tests.support.events import answer, frame, glance, look, shadow, summary, turned
+from tests.support.events import answer, frame, glance, look, segment, shadow, summary, turned
 from tests.support.network import listening
 from tests.support.runs import WatchedRun
 
@@ -75,6 +76,7 @@ EVENTS: list[Event] = [
     shadow(0.5),
     Explanation(frame_index=0, pts_s=0.0, strategy="mixed", weights={}, tokens=[]),
     AskedPicture(frame_index=0, pts_s=0.0, jpeg=b"\xff\xd8"),
+    segment(),
     summary(),
 ]
 
@@ -109,7 +111,7 @@ def output() -> Iterator[Output]:
 def test_every_event_is_published_or_reported_otherwise() -> None:
     assert {type(event) for event in EVENTS} == set(typing.get_args(AnyEvent))
     unpublished = {type(event) for event in EVENTS if event_message(event) is None}
-    assert unpublished == {Started, Skipped, Explanation, AskedPicture}
+    assert unpublished == {Started, Skipped, Explanation, AskedPicture, SegmentWritten}
 
 
 def test_everything_arrives_in_order_and_as_its_schema_says(output: Output) -> None:

@@ -1,0 +1,1 @@
+"""HTTP live streaming: the source's video with the answers as captions."""

@@ -1,0 +1,63 @@
+"""Captions cut into the segments of a video: one WebVTT file for each. Pure.
+
+WebVTT in HLS: RFC 8216, section 3.5. Times in a file are presentation times of the video's track.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from stream.sinks.captions import Cue, CueTrack, caption_text, timestamp, webvtt_text
+from stream.sinks.hls.playlists import PlaylistSegment
+
+TIMESTAMP_MAP = "X-TIMESTAMP-MAP=LOCAL:00:00:00.000,MPEGTS:0"
+"""Times of the file are those of the track."""
+
+
+class SegmentedCaptions:
+    """Cues of a run, given out segment by segment.
+
+    A cue that crosses an edge is cut there, and goes on in the next segment. `late` counts the cues that came when the
+    segment in which they begin had been given out; they begin with the next one. `latest_s` is the longest time from
+    the frame of such a cue until it came, in seconds of media time.
+    """
+
+    def __init__(self) -> None:
+        self._track = CueTrack()
+        self._cues: deque[Cue] = deque()
+        self._given_ms = -math.inf
+        self.count = self.late = 0
+        self.latest_s = 0.0
+
+    def answer(self, at_s: float, text: str, now_s: float) -> None:
+        """Show an answer about the frame at `at_s` from there on; the newest frame is that at `now_s`."""
+        before = self._track.open
+        done = self._track.answer(at_s, caption_text(text))
+        if done is not None:
+            self._cues.append(done)
+        shown = self._track.open
+        if shown is None or shown is before:
+            return
+        self.count += 1
+        if shown.start_ms < self._given_ms:
+            self.late += 1
+            self.latest_s = max(self.latest_s, now_s - at_s)
+
+    def cut(self, segment: PlaylistSegment) -> str:
+        """Return the WebVTT file of a segment. Segments are asked for in their order."""
+        start_ms, end_ms = round(segment.start_s * 1000), round(segment.end_s * 1000)
+        shift_ms = round(segment.track_s * 1000) - start_ms
+        while self._cues and self._cues[0].end_ms <= start_ms:
+            self._cues.popleft()
+        shown = [(cue.start_ms, cue.end_ms, cue.text) for cue in self._cues]
+        if (last := self._track.open) is not None:
+            shown.append((last.start_ms, end_ms, last.text))
+        self._given_ms = end_ms
+        lines = ["WEBVTT", TIMESTAMP_MAP, ""]
+        for begins_ms, ends_ms, text in shown:
+            begins_ms, ends_ms = max(begins_ms, start_ms), min(ends_ms, end_ms)
+            if begins_ms < ends_ms:
+                begins, ends = timestamp(begins_ms + shift_ms, "."), timestamp(ends_ms + shift_ms, ".")
+                lines += [f"{begins} --> {ends}", webvtt_text(text), ""]
+        return "\n".join(lines) + "\n"

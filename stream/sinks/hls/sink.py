@@ -1,0 +1,257 @@
+"""Folder of an HTTP live stream: segments that the frame process has written, their captions, and the playlists."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import math
+import os
+import re
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+
+from arr_coc.errors import of_counted
+from stream.config import HlsConfig
+from stream.errors import OutputError, OutputFailed
+from stream.events import Answer, Event, FrameReady, Outage, Restarted, SegmentWritten, Summary
+from stream.sinks.base import Sink
+from stream.sinks.hls.captions import SegmentedCaptions
+from stream.sinks.hls.playlists import (
+    CAPTIONS_SUFFIX,
+    VIDEO_SUFFIX,
+    PlaylistSegment,
+    PlaylistState,
+    master_playlist,
+    media_playlist,
+)
+from stream.sinks.output_file import CAPTIONS_PLAYLIST as CAPTIONS
+from stream.sinks.output_file import VIDEO_PLAYLIST as VIDEO
+from stream.sinks.output_file import check_writable
+
+LISTED = re.compile(r"segment-\d{5,}\.(m4s|vtt)|header-\d{5,}\.mp4")
+"""Names of files that playlists list: those of an earlier run are removed."""
+
+UNLISTED = re.compile(r"\.segment-\d+-\d+\.(m4s|mp4)|\.[\w.-]+\.\d+\.new")
+"""Names of files that are not listed yet, or were left by a run that was killed."""
+
+LIVE_KEEP_S = 60.0
+
+NEW = ".new"
+
+log = logging.getLogger(__name__)
+
+
+class HlsSink(Sink):
+    """Gives out the segments of the source's video, each with its captions once they are known.
+
+    A segment is held back until the newest frame is `config.hold_s` later than its end, the source is away, or the run
+    has ended. The captions' file is there before the playlist names it; each playlist takes the place of the one before
+    as a whole. However the run ends, both are complete (`EXT-X-ENDLIST`).
+
+    `live`: the source has no end, so that old segments are deleted, unless the configuration says otherwise. They stay
+    in the folder twice as long as in the playlists, for players that are behind.
+
+    The folder is made if its own parent is there, and claimed: two runs cannot write to one. Raises OutputError where
+    it cannot be written, OutputFailed where that happens later.
+    """
+
+    def __init__(self, path: str, config: HlsConfig, *, live: bool) -> None:
+        self._master = Path(path)
+        self._folder = self._master.parent
+        self._hold_s = config.hold_s
+        keep_s: float | str = LIVE_KEEP_S if live else "all"
+        keep_s = keep_s if config.keep_s == "auto" else config.keep_s
+        self._keep_s = math.inf if isinstance(keep_s, str) else keep_s
+        check_writable(path)
+        self._made = not self._folder.is_dir()
+        try:
+            self._folder.mkdir(exist_ok=True)
+            folder = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise OutputError(f"cannot write {path!r}: {error.strerror}") from error
+        self._lock(folder, path)
+        self._claim: int | None = folder
+        self._remove_all(UNLISTED)
+        self._captions = SegmentedCaptions()
+        self._waiting: deque[SegmentWritten] = deque()
+        self._listed: deque[PlaylistSegment] = deque()
+        self._unlisted: deque[PlaylistSegment] = deque()
+        self._header = "", ""
+        self._number = self._discontinuities = 0
+        self._longest_s = config.segment_s
+        self._codec, self._size = "", (0, 0)
+        self._now_s = 0.0
+        self._ended = self._broken = False
+
+    def write(self, event: Event) -> None:
+        if isinstance(event, FrameReady):
+            self._now_s = event.pts_s
+            self._give_out(self._now_s - self._hold_s)
+        elif isinstance(event, Answer):
+            self._captions.answer(event.pts_s, event.text, self._now_s)
+        elif isinstance(event, SegmentWritten):
+            if event.error is not None:
+                raise self._failed(event.error)
+            self._waiting.append(event)
+        elif isinstance(event, (Outage, Restarted)):
+            self._give_out(math.inf)
+        elif isinstance(event, Summary):
+            self._end()
+
+    def close(self) -> None:
+        if self._claim is None:
+            return
+        try:
+            if self._broken:  # room for the ends of the playlists
+                self._ended = False
+                self._waiting.clear()
+                self._remove_all(UNLISTED)
+            self._end()
+        except OutputError as error:
+            log.debug("%s", error)
+        finally:
+            self._remove_all(UNLISTED)
+            if self._made:
+                with suppress(OSError):
+                    self._folder.rmdir()  # nothing came
+            os.close(self._claim)
+            self._claim = None
+        if self._now_s and not self._number and not self._broken:
+            log.warning("%s was not written: no video came that a stream could hold", self._master)
+        if self._captions.late:
+            late = of_counted(self._captions.late, self._captions.count, "caption")
+            log.warning(
+                "%s: %s came later than the stream, by up to %.1f s; set output.hls.hold_s above that",
+                *(self._master, late, self._captions.latest_s),
+            )
+
+    def _end(self) -> None:
+        """Give out all that there is; nothing follows."""
+        if self._ended:
+            return
+        self._ended = True
+        self._give_out(math.inf)
+        if self._listed:
+            self._write_playlists()
+            self._write_master()
+
+    def _give_out(self, until_s: float) -> None:
+        """Give out the segments that end by then."""
+        due = 0
+        while self._waiting and self._waiting[0].start_s + self._waiting[0].duration_s <= until_s:
+            self._add(self._waiting.popleft())
+            due += 1
+        if not due:
+            return
+        self._drop_old()
+        self._write_playlists()
+        if self._number == due:
+            self._write_master()
+
+    def _add(self, written: SegmentWritten) -> None:
+        self._begin()
+        if written.header != self._header[0]:
+            name = f"header-{self._number:05}.mp4"
+            self._rename(written.header, name)
+            self._header = written.header, name
+        if not self._codec:
+            self._codec, self._size = written.codec, (written.width_px, written.height_px)
+        segment = PlaylistSegment(
+            number=self._number,
+            header=self._header[1],
+            start_s=written.start_s,
+            duration_s=written.duration_s,
+            track_s=written.track_s,
+            size_bytes=written.size_bytes,
+        )
+        self._put(segment.name + CAPTIONS_SUFFIX, self._captions.cut(segment))
+        self._rename(written.file, segment.name + VIDEO_SUFFIX)
+        self._listed.append(segment)
+        self._longest_s = max(self._longest_s, segment.duration_s)
+        self._number += 1
+
+    def _begin(self) -> None:
+        """Let what an earlier run left give way to the first segment of this one."""
+        if self._number:
+            return
+        if (self._folder / CAPTIONS).exists():
+            for playlist in (self._master.name, VIDEO, CAPTIONS):
+                self._remove(playlist)
+            self._remove_all(LISTED)
+
+    def _drop_old(self) -> None:
+        """Take out of the playlists, and later out of the folder, what is older than they are to be."""
+        while len(self._listed) > 1 and _length_s(self._listed) - self._listed[0].duration_s >= self._keep_s:
+            old = self._listed.popleft()
+            self._discontinuities += old.header != self._listed[0].header
+            self._unlisted.append(old)
+        while self._unlisted and _length_s(self._unlisted) - self._unlisted[0].duration_s >= self._keep_s:
+            gone = self._unlisted.popleft()
+            still = {segment.header for segment in (*self._unlisted, *self._listed)}
+            for name in (gone.name + VIDEO_SUFFIX, gone.name + CAPTIONS_SUFFIX):
+                self._remove(name)
+            if gone.header not in still:
+                self._remove(gone.header)
+
+    def _write_playlists(self) -> None:
+        state = PlaylistState(
+            segments=tuple(self._listed),
+            discontinuities=self._discontinuities,
+            longest_s=self._longest_s,
+            growing=math.isinf(self._keep_s),
+            ended=self._ended,
+        )
+        self._put(CAPTIONS, media_playlist(state, CAPTIONS_SUFFIX))
+        self._put(VIDEO, media_playlist(state, VIDEO_SUFFIX))
+
+    def _write_master(self) -> None:
+        self._put(self._master.name, master_playlist(VIDEO, CAPTIONS, self._codec, self._size, self._listed))
+
+    def _put(self, name: str, text: str) -> None:
+        """Write a file as a whole, in the place of the one that is there."""
+        new = self._folder / f".{name}.{os.getpid()}{NEW}"
+        try:
+            new.write_text(text, encoding="utf-8", errors="replace")
+            new.replace(self._folder / name)
+        except OSError as error:
+            with suppress(OSError):
+                new.unlink()
+            raise self._failed(error.strerror or str(error)) from error
+
+    def _rename(self, name: str, to: str) -> None:
+        try:
+            (self._folder / name).replace(self._folder / to)
+        except OSError as error:
+            raise self._failed(error.strerror or str(error)) from error
+
+    def _failed(self, reason: str) -> OutputFailed:
+        self._broken = True
+        listed = "; what it lists can be played" if self._number else ""
+        return OutputFailed(f"cannot write {str(self._master)!r}: {reason}{listed}")
+
+    def _remove(self, name: str) -> None:
+        with suppress(OSError):
+            (self._folder / name).unlink()
+
+    def _remove_all(self, pattern: re.Pattern[str]) -> None:
+        with suppress(OSError):
+            for name in os.listdir(self._folder):
+                if pattern.fullmatch(name):
+                    self._remove(name)
+
+    def _lock(self, folder: int, path: str) -> None:
+        """Keep other runs from the folder; where the file system has no locks, they are not kept from it."""
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(folder)
+            raise OutputError(
+                f"another run is writing into the folder of {path!r}; wait until it has ended, or name another folder"
+            ) from None
+        except OSError:
+            log.debug("%s cannot be locked", self._folder, exc_info=True)
+
+
+def _length_s(segments: deque[PlaylistSegment]) -> float:
+    return sum(segment.duration_s for segment in segments)

@@ -1,0 +1,192 @@
+"""Sink that sends a trace of each answer to an OpenTelemetry collector, for which the run never waits."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import SpanKind, set_span_in_context
+
+from arr_coc.errors import counted, of_counted
+from stream import logs
+from stream.config import Config
+from stream.events import Answer, Event, FrameReady, Started
+from stream.sinks.base import Sink
+from stream.sinks.otlp.endpoint import traces_url
+from stream.sinks.otlp.spans import AnswerTrace, FrameTimes
+from stream.sources.address import redacted
+from stream.untrusted import printable
+
+QUEUE_SPANS = 512
+"""Spans that wait for the collector, 64 answers; where it is slower, the oldest are dropped."""
+
+BATCH_SPANS = 64
+
+EVERY_MS = 1000
+"""Longest time that a span waits for others to be sent with it."""
+
+REPLY_LIMIT_S = 2.0
+"""Time that the collector has for a request and its repetitions."""
+
+STOP_LIMIT_S = 2.0
+"""Time that the last traces have."""
+
+NAME = "arr-coc-stream"
+
+log = logging.getLogger(__name__)
+
+
+class OtlpSink(Sink):
+    """Makes a trace of each answer afterwards, from its timestamps, and leaves it to a thread that sends batches.
+
+    Without a collector nothing waits: traces are dropped, which is told once and at the end. Text is only in them with
+    `output.otlp_text`. Raises ConfigError as `traces_url`.
+    """
+
+    def __init__(self, config: Config, every_ms: float = EVERY_MS) -> None:
+        assert config.output.otlp is not None
+        url = traces_url(config.output.otlp)
+        self._config = config
+        self._model = config.answer.model or ""
+        self._times = FrameTimes()
+        self._answers = 0
+        if not log.isEnabledFor(logging.DEBUG):
+            logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # it tells of each batch that is lost
+        self._exporter = CountingExporter(OTLPSpanExporter(url, timeout=REPLY_LIMIT_S), redacted(url))
+        resource = Resource.create(
+            {"service.name": NAME, "service.version": _version(), "arr_coc.source": redacted(config.source)}
+        )
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._provider.add_span_processor(
+            BatchSpanProcessor(
+                self._exporter,
+                max_queue_size=QUEUE_SPANS,
+                max_export_batch_size=BATCH_SPANS,
+                schedule_delay_millis=every_ms,
+            )
+        )
+        self._tracer = self._provider.get_tracer(NAME, _version())
+        self._open = True
+
+    def write(self, event: Event) -> None:
+        if isinstance(event, FrameReady):
+            self._times.add(event)
+        elif isinstance(event, Started):
+            self._model = event.model
+        elif isinstance(event, Answer):
+            trace = self._times.trace(event, time.monotonic_ns())
+            if trace is not None:
+                self._answers += 1
+                self._send(trace, event)
+
+    def close(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        self._exporter.ending = True
+        thread = threading.Thread(target=self._provider.shutdown, name="otlp end", daemon=True)
+        thread.start()
+        thread.join(STOP_LIMIT_S)  # one that still waits for the collector goes with the program
+        if self._exporter.answers < self._answers:
+            sent = of_counted(self._exporter.answers, self._answers, "trace")
+            logs.say(f"note: {sent} reached the collector at {self._exporter.url}", "warning", event="otlp")
+
+    def _send(self, trace: AnswerTrace, answer: Answer) -> None:
+        """Make the spans of an answer, each with the times that it had."""
+        unix_ns = time.time_ns() - time.monotonic_ns()
+        root = self._tracer.start_span(
+            f"chat {self._model}",
+            kind=SpanKind.CLIENT,
+            attributes=self._attributes(answer),
+            start_time=trace.whole.start_ns + unix_ns,
+        )
+        inside = set_span_in_context(root)
+        for part in trace.parts:
+            span = self._tracer.start_span(part.name, inside, start_time=part.start_ns + unix_ns)
+            span.end(part.end_ns + unix_ns)
+        root.add_event("first text", timestamp=trace.first_text_ns + unix_ns)
+        root.end(trace.whole.end_ns + unix_ns)
+
+    def _attributes(self, answer: Answer) -> dict[str, str | int | float | bool]:
+        """Attributes of an answer: those of the semantic conventions for generative AI, and the run's own."""
+        settings, timing = self._config.answer, answer.timing
+        assert timing is not None
+        told: dict[str, str | int | float | bool] = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": "arr_coc" if settings.api.url is None else "openai",
+            "gen_ai.request.model": self._model,
+            "gen_ai.request.max_tokens": settings.max_tokens,
+            "gen_ai.request.temperature": settings.temperature,
+            "gen_ai.request.stream": True,
+            "gen_ai.output.type": "text",
+            "gen_ai.usage.input_tokens": answer.tokens_used,
+            "gen_ai.usage.output_tokens": answer.text_tokens,
+            "gen_ai.response.time_to_first_chunk": (timing.ttft_ms - timing.sent_ms) / 1000,
+            "arr_coc.answer": answer.answer,
+            "arr_coc.trigger": answer.trigger,
+            "arr_coc.frame_index": answer.frame_index,
+            "arr_coc.pts_s": answer.pts_s,
+            "arr_coc.frames": answer.frames,
+            "arr_coc.tiles": answer.tokens_total,
+            "arr_coc.glances": answer.glances,
+            "arr_coc.glance_ms": timing.glance_ms,
+            "arr_coc.turn_ms": timing.turn_ms,
+        }
+        if self._config.output.otlp_text:
+            told["gen_ai.input.messages"] = _message("user", answer.query)
+            told["gen_ai.output.messages"] = _message("assistant", answer.text)
+        return told
+
+
+class CountingExporter(SpanExporter):
+    """Exporter that counts the `answers` whose traces arrived, and tells once that none do, until one does again."""
+
+    def __init__(self, exporter: SpanExporter, url: str) -> None:
+        self._exporter = exporter
+        self._told_lost = False
+        self.url = url
+        self.answers = 0
+        self.ending = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        try:
+            result = self._exporter.export(spans)
+        except Exception:
+            log.debug("traces could not be sent", exc_info=True)
+            result = SpanExportResult.FAILURE
+        if result is SpanExportResult.SUCCESS:
+            self.answers += sum(span.parent is None for span in spans)
+            if self._told_lost:
+                logs.say(f"the collector at {self.url} is there", event="otlp", address=self.url)
+            self._told_lost = False
+        elif not self._told_lost and not self.ending:
+            self._told_lost = True
+            text = f"note: the collector at {self.url} takes no traces; the run goes on, and newer ones are tried"
+            logs.say(text, "warning", event="otlp", address=self.url, spans=counted(len(spans), "span"))
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return self._exporter.force_flush(timeout_millis)
+
+
+def _message(role: str, text: str) -> str:
+    """A message as the semantic conventions have it, in JSON."""
+    return json.dumps([{"role": role, "parts": [{"type": "text", "content": printable(text)}]}], ensure_ascii=False)
+
+
+def _version() -> str:
+    try:
+        return version(NAME)
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,77 @@
+"""Parts of an answer's time, from the timestamps of its frame and of itself."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from arr_coc.types import NS_PER_MS
+from stream.events import Answer, FrameReady
+
+FRAMES_KNOWN = 512
+"""Newest frames that an answer may be about."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpan:
+    """A part of an answer's time, in monotonic nanoseconds."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerTrace:
+    """An answer's time, from the capture of its frame to its last word: the whole, its parts, and its first word."""
+
+    whole: TimeSpan
+    parts: tuple[TimeSpan, ...]
+    first_text_ns: int
+
+
+class FrameTimes:
+    """Times of the newest frames, from which those of answers are made. Pure."""
+
+    def __init__(self) -> None:
+        self._frames: OrderedDict[int, FrameReady] = OrderedDict()
+
+    def add(self, frame: FrameReady) -> None:
+        """Note a frame."""
+        self._frames[frame.frame_index] = frame
+        while len(self._frames) > FRAMES_KNOWN:
+            self._frames.popitem(last=False)
+
+    def trace(self, answer: Answer, now_ns: int) -> AnswerTrace | None:
+        """Return the trace of an answer that has just come; None where its times are not known.
+
+        So it is without a latency, for a frame too long ago, and for an answer of an earlier run (`--resume`), whose
+        times are not of this frame.
+        """
+        frame, timing = self._frames.get(answer.frame_index), answer.timing
+        if frame is None or timing is None or timing.sent_ms <= 0:
+            return None
+        begin_ns = frame.capture_ns
+        end_ns = begin_ns + _ns(timing.total_ms)
+        if end_ns > now_ns:
+            return None
+        sent_ns = begin_ns + _ns(timing.sent_ms)
+        allocated_ns = min(max(begin_ns, frame.ready_ns - _ns(frame.allocate_ms)), frame.ready_ns)
+        textured_ns = max(begin_ns, allocated_ns - _ns(frame.texture_ms))
+        decode_ns = max(sent_ns, end_ns - _ns(timing.decode_ms))
+        prefill_ns = max(sent_ns, decode_ns - _ns(timing.prefill_ms))
+        encode_ns = max(sent_ns, prefill_ns - _ns(timing.encode_ms))
+        parts = (
+            TimeSpan("capture", begin_ns, textured_ns),
+            TimeSpan("texture", textured_ns, allocated_ns),
+            TimeSpan("allocate", allocated_ns, frame.ready_ns),
+            TimeSpan("wait for a turn", frame.ready_ns, max(frame.ready_ns, sent_ns)),
+            TimeSpan("encode", encode_ns, prefill_ns),
+            TimeSpan("prefill", prefill_ns, decode_ns),
+            TimeSpan("decode", decode_ns, end_ns),
+        )
+        return AnswerTrace(TimeSpan("answer", begin_ns, end_ns), parts, begin_ns + _ns(timing.ttft_ms))
+
+
+def _ns(milliseconds: float) -> int:
+    return round(milliseconds * NS_PER_MS)

@@ -1,0 +1,102 @@
+"""Sink that writes a run as a Rerun recording (.rrd)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from stream.errors import OutputFailed
+from stream.events import Answer, Event, Summary
+from stream.sinks.base import Sink
+from stream.sinks.output_file import OutputFile
+from stream.sinks.rerun.library import DISCONNECT_LIMIT_S, disconnect, rr
+from stream.sinks.rerun.recording import APPLICATION, RunRecording, blueprint
+
+DISK_WAIT_S, DISK_WAITS = 1.0, 30
+"""Longest single wait for the disk, and how many follow each other before it counts as one that takes nothing."""
+
+
+FAILED_LIMIT_S = 0.5
+
+LEAST_BYTES = 1 << 20
+"""A disk with less room than this is full."""
+
+
+class RerunFileSink(Sink):
+    """Writes all events but pieces of text to a file, which can be read while it grows.
+
+    A run that is killed leaves what was written up to the newest answer. The file's index, which `rerun rrd verify`
+    asks for, is written by `close`. Raises OutputError and OutputFailed as OutputFile does. `name`: shown for the
+    recording.
+    """
+
+    def __init__(self, path: str, name: str) -> None:
+        self._claim = OutputFile(path)
+        self._name = name
+        self._stream: rr.RecordingStream | None = None
+        self._recording: RunRecording | None = None
+        self._failed = False
+        self._whole_bytes = 0
+
+    def write(self, event: Event) -> None:
+        with self._writing():
+            if self._recording is None:
+                self._recording = self._begin()
+            self._recording.write(event)
+            if self._stream is not None and isinstance(event, (Answer, Summary)):
+                self._flush(self._stream)
+
+    def close(self) -> None:
+        stream, recording, self._stream = self._stream, self._recording, None
+        try:
+            if stream is not None and recording is not None and not self._failed:
+                with self._writing():
+                    recording.send_figures()
+                    self._flush(stream)
+        finally:
+            if stream is not None:
+                disconnect(stream, FAILED_LIMIT_S if self._failed else DISCONNECT_LIMIT_S)
+            if self._failed and self._claim.regular:
+                with suppress(OSError):
+                    os.truncate(self._claim.path, self._whole_bytes)  # a part of a message cannot be read
+            self._claim.close()
+
+    def _begin(self) -> RunRecording:
+        self._claim.keep()
+        stream = self._stream = rr.RecordingStream(APPLICATION)
+        stream.save(self._claim.path, default_blueprint=blueprint())
+        return RunRecording(stream, self._name)
+
+    def _flush(self, stream: rr.RecordingStream) -> None:
+        """Wait until all is in the file."""
+        for again in reversed(range(DISK_WAITS)):
+            try:
+                stream.flush(timeout_sec=DISK_WAIT_S)
+                break
+            except RuntimeError as error:  # the disk is slow, or its writer has ended: the library waits in both cases
+                if not again or "timed out" not in str(error) or _is_full(self._claim.path):
+                    raise
+        self._whole_bytes = os.stat(self._claim.path).st_size
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:
+            self._failed = True
+            raise OutputFailed(f"cannot write {self._claim.path!r}: {_reason(self._claim.path, error)}") from error
+
+
+def _reason(path: str, error: Exception) -> str:
+    """Return why a file could not be written; once its writer has ended, the library does not tell."""
+    if number := re.search(r"\(os error (\d+)\)", str(error)):
+        return os.strerror(int(number[1]))
+    return os.strerror(errno.ENOSPC) if _is_full(path) else "it takes nothing more"
+
+
+def _is_full(path: str) -> bool:
+    about = os.statvfs(path)
+    return about.f_bavail * about.f_frsize < LEAST_BYTES

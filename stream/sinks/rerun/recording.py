@@ -1,0 +1,218 @@
+"""A run's events as a Rerun recording: pictures, regions, relevance, text and figures, on two timelines.
+
+| entity | holds |
+| --- | --- |
+| `frame` | the frame that is answered about, as JPEG |
+| `frame/tokens` | its regions as boxes; the class tells their size |
+| `relevance` | its relevance, a value for each tile |
+| `answer` | question and newest answer |
+| `text` | answers, notices, cuts, outages, one line each |
+| `figures/…` | figures of all frames, and of answers |
+
+The timelines are `media`, the source's time, and `frame`, the number of the frame.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+
+import numpy as np
+from PIL import Image
+
+from arr_coc.ops.regions import tile_boxes
+from arr_coc.types import NS_PER_MS, NS_PER_S, REGION_SHAPES, TILE_PX
+from stream.events import (
+    Answer,
+    AnswerDeltaEvent,
+    AskedPicture,
+    Cut,
+    Event,
+    FrameReady,
+    Notice,
+    Outage,
+    PictureChanged,
+    QueryChanged,
+    Restarted,
+    Skipped,
+    Started,
+    Summary,
+    VerdictChanged,
+    YesNoResult,
+)
+from stream.monitor.metrics import frames_per_second
+from stream.sinks.rerun.library import rr, rrb
+from stream.untrusted import printable
+
+APPLICATION = "arr-coc-stream"
+
+FIGURES_AT_ONCE = 64
+"""Frames whose figures are sent together; an answer sends what waits."""
+
+RATE_NS = 2 * NS_PER_S
+"""Frames so old count in the frame rate, as they do in `stats`."""
+
+COLOURS = ((255, 226, 92), (150, 190, 255), (120, 220, 160), (240, 150, 110), (200, 140, 230), (150, 150, 150))
+"""RGB of boxes, by the level of a region's longer side."""
+
+
+def blueprint() -> rrb.Blueprint:
+    """Return the layout in which a viewer shows a recording at first."""
+    return rrb.Blueprint(
+        rrb.Horizontal(
+            rrb.Vertical(
+                rrb.Spatial2DView(origin="frame", name="Frame and tokens"),
+                rrb.Spatial2DView(origin="relevance", name="Relevance"),
+                row_shares=[3, 2],
+            ),
+            rrb.Vertical(
+                rrb.TextDocumentView(origin="answer", name="Answer"),
+                rrb.TimeSeriesView(origin="figures/latency_ms", name="Latency, ms"),
+                rrb.TimeSeriesView(origin="figures/tokens", name="Tokens"),
+                rrb.TimeSeriesView(origin="figures/fps", name="Frames per second"),
+                rrb.TextLogView(origin="text", name="Text"),
+                row_shares=[2, 2, 1, 1, 2],
+            ),
+            column_shares=[3, 2],
+        ),
+        collapse_panels=True,
+    )
+
+
+class RunRecording:
+    """Logs a run's events to `stream`, whose layout and classes it sends first. Belongs to one thread."""
+
+    def __init__(self, stream: rr.RecordingStream, name: str) -> None:
+        self._stream = stream
+        self._frame_index, self._pts_s = 0, 0.0
+        self._waiting: list[FrameReady] = []
+        self._ready_ns: deque[int] = deque()
+        self._query = ""
+        self._asked: tuple[int, bytes] | None = None
+        stream.set_log_tick_enabled(False)
+        stream.send_recording_name(name)
+        classes = [
+            rr.AnnotationInfo(code, label=_size_of(shape), color=COLOURS[max(shape)])
+            for code, shape in enumerate(REGION_SHAPES)
+        ]
+        stream.log("frame/tokens", rr.AnnotationContext(classes), static=True)
+
+    def write(self, event: Event) -> None:
+        """Log an event. What has no time of its own is logged at the newest frame's."""
+        if isinstance(event, FrameReady):
+            self._add_figures(event)
+        if isinstance(event, (FrameReady, AnswerDeltaEvent)):
+            return
+        self._stream.set_time("media", duration=getattr(event, "pts_s", self._pts_s))
+        self._stream.set_time("frame", sequence=getattr(event, "frame_index", self._frame_index))
+        if isinstance(event, AskedPicture):
+            self._log_picture(event)
+        elif isinstance(event, Answer):
+            self._log_answer(event)
+        elif isinstance(event, YesNoResult):
+            self._stream.log("figures/yes", rr.Scalars(event.yes))
+        elif (line := _line_of(event)) is not None:
+            level, text = line
+            self._stream.log("text", rr.TextLog(printable(text), level=level))
+        if isinstance(event, Started) or (isinstance(event, QueryChanged) and event.error is None):
+            self._query = event.query
+            self._log_document("")
+        if isinstance(event, (Answer, Outage, Summary)):
+            self.send_figures()
+
+    def send_figures(self) -> None:
+        """Send the figures that wait."""
+        frames, self._waiting = self._waiting, []
+        if not frames:
+            return
+        figures = {
+            "figures/latency_ms/frame": [(one.ready_ns - one.capture_ns) / NS_PER_MS for one in frames],
+            "figures/tokens": [one.tokens for one in frames],
+            "figures/fps": [self._rate(one.ready_ns) for one in frames],
+        }
+        indexes = [
+            rr.TimeColumn("media", duration=[one.pts_s for one in frames]),
+            rr.TimeColumn("frame", sequence=[one.frame_index for one in frames]),
+        ]
+        for entity, values in figures.items():
+            self._stream.send_columns(entity, indexes, rr.Scalars.columns(scalars=values))
+
+    def _add_figures(self, frame: FrameReady) -> None:
+        self._frame_index, self._pts_s = frame.frame_index, frame.pts_s
+        self._waiting.append(frame)
+        if len(self._waiting) >= FIGURES_AT_ONCE:
+            self.send_figures()
+
+    def _rate(self, ready_ns: int) -> float:
+        """Return the frame rate of the last seconds; 0 where one frame does not tell."""
+        self._ready_ns.append(ready_ns)
+        while self._ready_ns[0] < ready_ns - RATE_NS:
+            self._ready_ns.popleft()
+        return frames_per_second(np.array(self._ready_ns, np.int64)) or 0.0
+
+    def _log_picture(self, picture: AskedPicture) -> None:
+        """Log a picture with its map, once: a frame may be answered about and looked at."""
+        this = picture.frame_index, picture.map.regions if picture.map is not None else b""
+        if this == self._asked:
+            return
+        self._asked = this
+        self._stream.log("frame", rr.EncodedImage(contents=picture.jpeg, media_type="image/jpeg"))
+        shown = picture.map
+        if shown is None:
+            return
+        regions = np.frombuffer(shown.regions, "<i2").reshape(-1, 3).astype(np.int64)
+        boxes = tile_boxes(regions, (shown.rows, shown.cols))[:, [1, 0, 3, 2]] * (TILE_PX >> picture.level)
+        with Image.open(io.BytesIO(picture.jpeg)) as image:
+            boxes = np.minimum(boxes, [*image.size, *image.size])
+        self._stream.log(
+            "frame/tokens",
+            rr.Boxes2D(array=boxes, array_format=rr.Box2DFormat.XYXY, class_ids=regions[:, 0], show_labels=False),
+        )
+        relevance = np.frombuffer(shown.relevance, np.uint8).reshape(shown.rows, shown.cols)
+        heat = rr.DepthImage(relevance / np.float32(255), meter=1.0, depth_range=(0.0, 1.0), colormap="inferno")
+        self._stream.log("relevance", heat)
+
+    def _log_answer(self, answer: Answer) -> None:
+        text = printable(answer.text)
+        self._query = answer.query
+        self._log_document(text)
+        self._stream.log("text", rr.TextLog(text, level="INFO"))
+        self._stream.log("figures/answer/tokens", rr.Scalars(answer.tokens_used))
+        if answer.timing is not None:
+            self._stream.log("figures/latency_ms/first_text", rr.Scalars(answer.timing.ttft_ms))
+            self._stream.log("figures/latency_ms/answer", rr.Scalars(answer.timing.total_ms))
+
+    def _log_document(self, text: str) -> None:
+        document = f"{printable(self._query)}\n\n{text}".rstrip()
+        self._stream.log("answer", rr.TextDocument(document, media_type="text/plain"))
+
+
+def _size_of(shape: tuple[int, int]) -> str:
+    rows, cols = shape
+    return f"{TILE_PX << cols}×{TILE_PX << rows} px"
+
+
+def _line_of(event: Event) -> tuple[str, str] | None:
+    """Return level and text of an event's line; None for those that have none."""
+    if isinstance(event, Started):
+        return "INFO", f"{event.model} · {event.source}"
+    if isinstance(event, Notice):
+        return "WARN", event.message
+    if isinstance(event, Cut):
+        return "INFO", f"cut ({event.score:.2f})"
+    if isinstance(event, PictureChanged):
+        return "INFO", f"the picture changed its {event.reason}: {event.width_px}×{event.height_px}"
+    if isinstance(event, Skipped):
+        return "WARN", f"skipped: {event.what}, {event.reason}"
+    if isinstance(event, Outage):
+        back = "" if event.lasted_s is None else f", back after {event.lasted_s:.1f} s"
+        return "WARN", f"source lost: {event.reason}{back}"
+    if isinstance(event, Restarted):
+        return "WARN", f"{event.process} restarted: {event.cause}"
+    if isinstance(event, QueryChanged):
+        return ("INFO", f"question: {event.query}") if event.error is None else ("WARN", event.error)
+    if isinstance(event, VerdictChanged):
+        return "INFO", f"{event.question} {event.to}"
+    if isinstance(event, Summary):
+        return "INFO", f"end: {event.error or event.ended}"
+    return None

@@ -1,0 +1,239 @@
+"""Sink that shows a run in a Rerun viewer, which nobody waits for: a thread sends what is newest."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import deque
+from importlib.util import find_spec
+from pathlib import Path
+
+from stream import logs
+from stream.errors import OutputError
+from stream.events import AnswerDeltaEvent, AskedPicture, Event, Started
+from stream.sinks.base import Sink
+from stream.sinks.rerun.address import INSTALL, ViewerAddress
+from stream.sinks.rerun.library import rr
+from stream.sinks.rerun.recording import APPLICATION, RunRecording, blueprint
+
+EVENTS_MAX = 512
+"""Events that wait for a viewer; the oldest make room. Of pictures only the newest waits."""
+
+CONNECT_LIMIT_S = 1.0
+
+RETRY_S = (0.5, 10.0)
+"""First and longest wait before another attempt to connect; each is twice the one before."""
+
+FLUSH_S = 0.5
+"""Longest single wait for a viewer to take what was sent."""
+
+SPAWN_LIMIT_S = 30.0
+"""Longest wait for a viewer that was opened here to listen."""
+
+REMEDY = "write -o FILE.rrd and open that where there is one, or name a viewer elsewhere as HOST:PORT"
+
+SETTLE_S = 1.0
+"""A viewer listens before it has a window, and ends where it gets none."""
+
+STOP_LIMIT_S = 2.0
+"""Time that the last events have."""
+
+log = logging.getLogger(__name__)
+
+
+class EventMailbox:
+    """The newest events for a thread that is slower than the run. For any thread; `put` never waits.
+
+    `dropped` counts events that a newer one displaced.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._events: deque[Event] = deque()
+        self._picture: AskedPicture | None = None
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._events) + (self._picture is not None)
+
+    def put(self, event: Event) -> None:
+        """Leave an event."""
+        with self._changed:
+            if isinstance(event, AskedPicture):
+                self.dropped += self._picture is not None and self._picture.frame_index != event.frame_index
+                self._picture = event
+            else:
+                if len(self._events) >= EVENTS_MAX:
+                    self._events.popleft()
+                    self.dropped += 1
+                self._events.append(event)
+            self._changed.notify()
+
+    def wake(self) -> None:
+        """End a `take` that waits."""
+        with self._changed:
+            self._changed.notify()
+
+    def take(self, timeout_s: float) -> list[Event]:
+        """Return all that waits, the picture first; nothing after the time limit."""
+        with self._changed:
+            if not len(self):
+                self._changed.wait(timeout_s)
+            events = [*([] if self._picture is None else [self._picture]), *self._events]
+            self._events.clear()
+            self._picture = None
+            return events
+
+
+class RerunViewerSink(Sink):
+    """Sends events to the viewer at `address`; the run never waits for it.
+
+    A viewer that is not there is tried again, and that is told. Raises OutputError where one was to be opened here and
+    cannot be. `name`: shown for the recording. `retry_s`: as RETRY_S.
+    """
+
+    def __init__(self, address: ViewerAddress, name: str, retry_s: tuple[float, float] = RETRY_S) -> None:
+        self.mailbox = EventMailbox()
+        self._address, self._name, self._retry_s = address, name, retry_s
+        self._id = uuid.uuid4()
+        self._started: Started | None = None
+        self._ending = threading.Event()
+        self._end_s = 0.0
+        self._told_lost = False
+        if address.spawn and not is_listening(address):
+            open_viewer(address)
+        self._thread = threading.Thread(target=self._run, name="rerun", daemon=True)
+        self._thread.start()
+
+    def write(self, event: Event) -> None:
+        if not isinstance(event, AnswerDeltaEvent):
+            self.mailbox.put(event)
+
+    def close(self) -> None:
+        """End the thread once what waits is sent, or after `STOP_LIMIT_S`."""
+        if self._ending.is_set():
+            return
+        self._end_s = time.monotonic() + STOP_LIMIT_S
+        self._ending.set()
+        self.mailbox.wake()
+        self._thread.join(STOP_LIMIT_S)  # one that still waits for a viewer goes with the program
+        if lost := self.mailbox.dropped + len(self.mailbox):
+            log.info("rerun: %d events were not shown", lost)
+
+    def _run(self) -> None:
+        wait_s = self._retry_s[0]
+        while not self._ending.is_set():
+            try:
+                if is_listening(self._address):
+                    wait_s = self._retry_s[0]
+                    self._serve()
+                elif not self._ending.is_set():
+                    self._tell_lost("nobody listens there")
+            except Exception as error:
+                log.debug("the connection to the Rerun viewer failed", exc_info=True)
+                self._tell_lost(f"unexpected {type(error).__name__}")
+            self._ending.wait(wait_s)
+            wait_s = min(self._retry_s[1], 2 * wait_s)
+
+    def _serve(self) -> None:
+        """Send events until the end, or until the viewer is gone."""
+        stream = rr.RecordingStream(APPLICATION, recording_id=self._id)
+        stream.connect_grpc(self._address.url, default_blueprint=blueprint())
+        recording = RunRecording(stream, self._name)
+        if self._started is not None:
+            recording.write(self._started)
+        if not self._is_taken(stream):
+            return
+        if self._told_lost:
+            self._told_lost = False
+            logs.say(f"the Rerun viewer at {self._address.url} is there", event="rerun", address=self._address.url)
+        while True:
+            ending = self._ending.is_set()
+            for event in self.mailbox.take(FLUSH_S):
+                self._started = event if isinstance(event, Started) else self._started
+                recording.write(event)
+            recording.send_figures()
+            if not self._is_taken(stream):
+                return
+            if ending:
+                stream.disconnect()
+                return
+
+    def _is_taken(self, stream: rr.RecordingStream) -> bool:
+        """Wait until the viewer has what was sent; return False where it is gone, or the run ends first."""
+        while not self._ending.is_set() or time.monotonic() < self._end_s:
+            try:
+                stream.flush(timeout_sec=FLUSH_S)
+                return True
+            except (RuntimeError, ValueError) as error:
+                if "timed out" not in str(error):
+                    self._tell_lost("it is gone")
+                    log.debug("the Rerun viewer is gone: %s", error)
+                    return False
+        return False
+
+    def _tell_lost(self, reason: str) -> None:
+        """Tell that there is no viewer, once until there is one."""
+        if self._told_lost or self._ending.is_set():
+            return
+        self._told_lost = True
+        url = self._address.url
+        text = f"note: no Rerun viewer at {url}: {reason}; the run goes on, and it is tried again"
+        logs.say(text, "warning", event="rerun", address=url, reason=reason)
+
+
+def is_listening(address: ViewerAddress) -> bool:
+    """Return True if somebody accepts connections there."""
+    try:
+        socket.create_connection((address.host, address.port), CONNECT_LIMIT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def open_viewer(address: ViewerAddress, limit_s: float = SPAWN_LIMIT_S) -> None:
+    """Open a viewer of this machine that listens on loopback only, and outlives the run.
+
+    Raises OutputError where it ends at once, or does not listen within the time limit.
+    """
+    if sys.platform == "linux" and not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+        raise OutputError("a Rerun viewer cannot be opened: there is no display", REMEDY)
+    spec = find_spec("rerun_cli")
+    program = Path((spec and spec.origin) or "").with_name("rerun")
+    if not program.is_file():
+        raise OutputError("the Rerun viewer is not where its library is installed", "reinstall it: " + INSTALL)
+    command = [str(program), "--bind", address.host, "--port", str(address.port), "--hide-welcome-screen"]
+    with tempfile.TemporaryFile() as said:
+        viewer = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            env={**os.environ, "RERUN_APP_ONLY": "true", "RUST_LOG": "error"},
+            start_new_session=True,
+        )
+        end_s = time.monotonic() + limit_s
+        listening_s: float | None = None
+        while time.monotonic() < end_s:
+            if viewer.poll() is not None:
+                raise OutputError(f"the Rerun viewer ended at once: {_last_line(said.fileno())}", REMEDY)
+            if listening_s is None and is_listening(address):
+                listening_s = time.monotonic()
+            if listening_s is not None and time.monotonic() - listening_s > SETTLE_S:
+                return
+            time.sleep(0.05)
+        viewer.kill()
+        viewer.wait()
+    raise OutputError(f"the Rerun viewer did not open within {limit_s:g} s", REMEDY)
+
+
+def _last_line(fd: int) -> str:
+    lines = os.pread(fd, 1 << 16, 0).decode("utf-8", "replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")

@@ -1,0 +1,1 @@
+"""Sinks for robots' tools: recordings as MCAP files and ROS 2 bags, and a live connection for Foxglove."""

@@ -1,0 +1,58 @@
+"""Live connection for Foxglove: the topics of a run over its WebSocket protocol."""
+
+from __future__ import annotations
+
+import foxglove
+from foxglove import Context
+
+from stream import logs
+from stream.config import Config
+from stream.errors import OutputError
+from stream.events import Event
+from stream.sinks.base import Sink
+from stream.sinks.robotics.foxglove_topics import FoxgloveTopics
+from stream.sinks.robotics.pictures import EventClock
+from stream.sinks.robotics.requirements import foxglove_address
+
+BACKLOG = 128
+"""Messages that wait for one viewer; where more come, the oldest is dropped, and nobody else waits."""
+
+ERRORS = {
+    "Address already in use": "another program uses that port; name another with --foxglove",
+    "Cannot assign requested address": "this machine does not have that address; give --foxglove PORT",
+    "failed to lookup address": "nobody knows that name; give --foxglove PORT",
+    "Permission denied": "ports below 1024 are for the system; name another with --foxglove",
+}
+"""Remedies by what the SDK says where it cannot listen."""
+
+
+class FoxgloveSink(Sink):
+    """Serves a run at `config.output.foxglove`; threads of the SDK send, and the run never waits for a viewer.
+
+    Raises ConfigError as `foxglove_address`, OutputError where the address cannot be had.
+    """
+
+    def __init__(self, config: Config) -> None:
+        host, port = foxglove_address(config)
+        context = Context()
+        clock = EventClock(unix=config.output.log_time == "unix")
+        self._topics = FoxgloveTopics(context, clock, config.output.frame_id)
+        try:
+            self._server = foxglove.start_server(
+                name="ARR-COC Stream", host=host, port=port, context=context, message_backlog_size=BACKLOG
+            )
+        except RuntimeError as error:
+            remedy = next((remedy for said, remedy in ERRORS.items() if said in str(error)), str(error))
+            raise OutputError(f"Foxglove cannot be served at {host}:{port}; {remedy}") from error
+        shown = f"[{host}]" if ":" in host else host
+        self.address = f"ws://{shown}:{self._server.port}"
+        self._open = True
+        logs.say(f"Foxglove connects to {self.address}", event="foxglove", address=self.address)
+
+    def write(self, event: Event) -> None:
+        self._topics.write(event)
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._server.stop()

@@ -1,0 +1,189 @@
+"""Topics of a run for Foxglove: its events as messages that the Foxglove app draws, on one context of its SDK."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from foxglove import Channel, Context, Schema
+from foxglove.channels import CompressedImageChannel, ImageAnnotationsChannel, LogChannel, RawImageChannel
+from foxglove.messages import (
+    Color,
+    CompressedImage,
+    ImageAnnotations,
+    Log,
+    LogLevel,
+    Point2,
+    PointsAnnotation,
+    PointsAnnotationType,
+    RawImage,
+    TextAnnotation,
+    Timestamp,
+)
+
+from arr_coc.types import NS_PER_S
+from stream.events import (
+    Answer,
+    AskedPicture,
+    Event,
+    FrameMap,
+    FrameReady,
+    Notice,
+    Outage,
+    QueryChanged,
+    Restarted,
+    VerdictChanged,
+    encode_event,
+)
+from stream.sinks.drawing import OUTLINES
+from stream.sinks.output_file import without_timing
+from stream.sinks.robotics.event_schemas import LOGGED, schema_text, topic_of
+from stream.sinks.robotics.pictures import EventClock, RegionBox, ShownPicture
+from stream.untrusted import printable
+
+OUTLINE_COLOURS = [Color(r=red / 255, g=green / 255, b=blue / 255, a=1.0) for red, green, blue in OUTLINES]
+TEXT_COLOUR, TEXT_GROUND = Color(r=1.0, g=1.0, b=1.0, a=1.0), Color(r=0.05, g=0.06, b=0.09, a=0.8)
+
+CAPTION_SHARE = 1 / 24
+"""Height of a caption's letters, of the picture's height."""
+
+LETTER_PX_MIN = 8.0
+
+LETTER_SHARE = 0.55
+"""Width of a letter, of its height; a usual mean of sans-serif fonts."""
+
+CAPTION_LINES = 4
+
+PICTURE, RELEVANCE, HEAT_MAP, REGIONS, CAPTION, LOG = (
+    "/picture",
+    "/relevance",
+    "/heatmap",
+    "/regions",
+    "/caption",
+    "/log",
+)
+
+
+class FoxgloveTopics:
+    """Writes events to `context`; its sinks (a file, or a server) take the messages from there.
+
+    Every message has its event's time by `clock`. Without `timing` nothing is written that depends on the machine's
+    speed, as in a .jsonl. `frame_id` names the camera.
+    """
+
+    def __init__(self, context: Context, clock: EventClock, frame_id: str, *, timing: bool = True) -> None:
+        self._context = context  # its channels close with it
+        self._clock, self._frame_id, self._timing = clock, frame_id, timing
+        self._picture = CompressedImageChannel(PICTURE, context=context)
+        self._relevance = RawImageChannel(RELEVANCE, context=context)
+        self._heat_map = CompressedImageChannel(HEAT_MAP, context=context)
+        self._regions = ImageAnnotationsChannel(REGIONS, context=context)
+        self._caption = ImageAnnotationsChannel(CAPTION, context=context)
+        self._log = LogChannel(LOG, context=context)
+        self._events = {
+            kind: Channel(
+                topic_of(kind),
+                message_encoding="json",
+                schema=Schema(name=f"arr_coc.{kind.__name__}", encoding="jsonschema", data=schema_text(kind)),
+                context=context,
+            )
+            for kind in LOGGED
+        }
+        self._size = (0, 0)
+        self._shown: tuple[int, FrameMap] | None = None
+
+    def write(self, event: Event) -> None:
+        """Write the messages that an event makes."""
+        at_ns = self._clock.time_ns(event)
+        if isinstance(event, AskedPicture):
+            self._show(event, at_ns)
+        if isinstance(event, Answer):
+            self._say(event.text, at_ns)
+        for level, name, text in _log_lines(event):
+            message = Log(timestamp=_stamp(at_ns), level=level, message=printable(text), name=name)
+            self._log.log(message, log_time=at_ns)
+        channel = self._events.get(type(event))
+        if channel is not None and (self._timing or not isinstance(event, FrameReady)):
+            told = event if self._timing else without_timing(event)
+            channel.log(encode_event(told).encode(), log_time=at_ns)
+
+    def _show(self, event: AskedPicture, at_ns: int) -> None:
+        """Write a frame's picture once, and its map again where that has changed."""
+        if event.map is None or self._shown == (event.frame_index, event.map):
+            return
+        new = self._shown is None or self._shown[0] != event.frame_index
+        self._shown = event.frame_index, event.map
+        stamp, picture = _stamp(at_ns), ShownPicture(event)
+        self._size = picture.size
+        if new:
+            image = CompressedImage(timestamp=stamp, frame_id=self._frame_id, data=event.jpeg, format="jpeg")
+            self._picture.log(image, log_time=at_ns)
+        rows, cols = picture.relevance.shape
+        grid = RawImage(
+            timestamp=stamp,
+            frame_id=self._frame_id,
+            width=cols,
+            height=rows,
+            encoding="mono8",
+            step=cols,
+            data=picture.relevance.tobytes(),
+        )
+        self._relevance.log(grid, log_time=at_ns)
+        heat = CompressedImage(timestamp=stamp, frame_id=self._frame_id, data=picture.heat_map(), format="jpeg")
+        self._heat_map.log(heat, log_time=at_ns)
+        outlines = [_outline(box, stamp) for box in picture.boxes()]
+        self._regions.log(ImageAnnotations(timestamp=stamp, points=outlines), log_time=at_ns)
+
+    def _say(self, text: str, at_ns: int) -> None:
+        """Write an answer's text over the picture of its frame."""
+        width, height = self._size
+        if not height:
+            return
+        letter, stamp = max(LETTER_PX_MIN, height * CAPTION_SHARE), _stamp(at_ns)
+        chars = max(8, int((width - letter) / (letter * LETTER_SHARE)))
+        lines = textwrap.wrap(printable(text), chars, max_lines=CAPTION_LINES, placeholder="…")
+        texts = [
+            TextAnnotation(
+                timestamp=stamp,
+                position=Point2(x=letter / 2, y=height - letter * (0.5 + 1.3 * (len(lines) - 1 - at))),
+                text=line,
+                font_size=letter,
+                text_color=TEXT_COLOUR,
+                background_color=TEXT_GROUND,
+            )
+            for at, line in enumerate(lines)
+        ]
+        self._caption.log(ImageAnnotations(timestamp=stamp, texts=texts), log_time=at_ns)
+
+
+def _stamp(at_ns: int) -> Timestamp:
+    return Timestamp(sec=at_ns // NS_PER_S, nsec=at_ns % NS_PER_S)
+
+
+def _outline(box: RegionBox, stamp: Timestamp) -> PointsAnnotation:
+    corners = ((box.left, box.top), (box.right, box.top), (box.right, box.bottom), (box.left, box.bottom))
+    return PointsAnnotation(
+        timestamp=stamp,
+        type=PointsAnnotationType.LineLoop,
+        points=[Point2(x=x, y=y) for x, y in corners],
+        outline_color=OUTLINE_COLOURS[box.level],
+        thickness=1.0,
+    )
+
+
+def _log_lines(event: Event) -> Iterator[tuple[LogLevel, str, str]]:
+    """Yield level, name and text of what an event says to people."""
+    if isinstance(event, Answer):
+        yield LogLevel.Info, "answer", event.text
+    elif isinstance(event, VerdictChanged):
+        yield LogLevel.Info, "until", f"{event.question} {event.to}"
+    elif isinstance(event, QueryChanged):
+        refused = "" if event.error is None else f" (refused: {event.error})"
+        yield LogLevel.Info, "question", f"{event.query}{refused}"
+    elif isinstance(event, Notice):
+        yield (LogLevel.Info if event.code == "loading" else LogLevel.Warning), "notice", event.message
+    elif isinstance(event, Outage):
+        back = event.lasted_s is not None
+        yield (LogLevel.Info, "source", "the source is back") if back else (LogLevel.Warning, "source", event.reason)
+    elif isinstance(event, Restarted):
+        yield LogLevel.Warning, "restart", f"{event.process}: {event.cause}"

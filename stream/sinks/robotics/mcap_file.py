@@ -1,0 +1,111 @@
+"""MCAP file of a run (https://mcap.dev): complete when it is closed, and readable when the disk fills before that."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+import foxglove
+from foxglove import Context
+from foxglove.mcap import MCAPWriteOptions
+
+from stream.config import OutputConfig
+from stream.errors import OutputFailed
+from stream.events import Answer, Event, Summary
+from stream.sinks.base import Sink
+from stream.sinks.output_file import OutputFile
+from stream.sinks.robotics.foxglove_topics import FoxgloveTopics
+from stream.sinks.robotics.mcap_records import RecordFile
+from stream.sinks.robotics.pictures import EventClock
+
+PART = ".part"
+"""Ending of what a continued run writes, until it takes the place of the file."""
+
+CHUNK_BYTES = 256 * 1024
+"""Size of a chunk before it is compressed; a killed run loses one at most, and nothing from before its last answer."""
+
+
+class McapSink(Sink):
+    """Writes a run to an MCAP file at `path`, with the topics of FoxgloveTopics.
+
+    The file is claimed at once and emptied with the first event. `resume`: it was written by a run that is now
+    continued from its beginning; what is written takes its place in the end, unless it is less and the run has not
+    finished. Raises OutputError where it cannot be written, and OutputFailed where it cannot be written any more: what
+    it holds then stays readable.
+    """
+
+    def __init__(self, path: str, output: OutputConfig, *, resume: bool = False) -> None:
+        self._path = path
+        self._written = f"{os.path.realpath(path)}{PART}" if resume else path
+        self._output = output
+        self._finished = False
+        self._claim = OutputFile(path)
+        self._recording: _Recording | None = None
+        self._closed = False
+
+    def write(self, event: Event) -> None:
+        if self._recording is None:
+            self._recording = _Recording(self._path, self._written, self._output)
+        self._recording.write(event)
+        self._finished = isinstance(event, Summary) and event.ended == "finished"
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._recording is not None:
+                self._recording.close()
+        finally:
+            if self._recording is not None and self._written != self._path:
+                self._replace()
+            self._claim.close()
+
+    def _replace(self) -> None:
+        """Let what a continued run has written take the place of the file, unless it is less."""
+        old, new = os.path.realpath(self._path), self._written
+        with suppress(OSError):
+            if self._finished or os.path.getsize(new) >= os.path.getsize(old):
+                os.replace(new, old)
+            else:
+                os.unlink(new)
+
+
+class _Recording:
+    """An open file at `place`, its writer and the topics that feed it; messages about it name `path`."""
+
+    def __init__(self, path: str, place: str, output: OutputConfig) -> None:
+        self._path = path
+        context = Context()
+        try:
+            self._file = RecordFile(place)
+        except OSError as error:
+            raise OutputFailed(f"cannot write {path!r}: {error.strerror}") from error
+        options = MCAPWriteOptions(
+            chunk_size=CHUNK_BYTES, disable_seeking=True, compression_threads=0, calculate_data_section_crc=False
+        )
+        self._writer = foxglove.open_mcap(self._file, context=context, writer_options=options)
+        self._writer.write_metadata("arr_coc_stream", {"log_time": output.log_time})
+        clock = EventClock(unix=output.log_time == "unix")
+        self._topics = FoxgloveTopics(context, clock, output.frame_id, timing=output.timing)
+        self._tell_failure()
+
+    def write(self, event: Event) -> None:
+        self._topics.write(event)
+        if isinstance(event, Answer):
+            self._writer.flush()
+        self._tell_failure()
+
+    def close(self) -> None:
+        """Complete the file. Raises OutputFailed where there is no room for its index, and no write has told so."""
+        told = self._file.error is not None
+        with suppress(RuntimeError):  # of a write that failed before, and was told
+            self._writer.close()
+        self._file.close()
+        if not told:
+            self._tell_failure()
+
+    def _tell_failure(self) -> None:
+        error = self._file.error
+        if error is not None:
+            raise OutputFailed(f"cannot write {self._path!r}: {error.strerror}") from error

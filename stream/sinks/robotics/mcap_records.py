@@ -1,0 +1,101 @@
+"""Records of MCAP files (https://mcap.dev/spec), so far as a file must be ended that cannot be written any more."""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from contextlib import suppress
+from typing import BinaryIO
+
+MAGIC = b"\x89MCAP0\r\n"
+
+RECORD = struct.Struct("<BQ")
+"""Head of a record: opcode, and length of its content in bytes."""
+
+DATA_END = 0x0F
+
+ENDING = RECORD.pack(DATA_END, 4) + bytes(4) + RECORD.pack(0x02, 20) + bytes(20) + MAGIC
+"""Ending of a file without an index: the record of the data's end, the footer, the magic bytes."""
+
+log = logging.getLogger(__name__)
+
+
+class RecordFile:
+    """A file for a writer of MCAP that only appends. From the first write that fails on it takes nothing more: `error`
+    says why, and closing it leaves the whole records that it holds as a complete file without an index.
+
+    Raises OSError where it cannot be opened.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file: BinaryIO = open(path, "w+b", buffering=0)  # noqa: SIM115
+        self._written = 0
+        self.error: OSError | None = None
+
+    def write(self, data: bytes | bytearray) -> int:
+        if self.error is None:
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[self._file.write(rest) :]
+            except OSError as error:
+                log.debug("an MCAP file cannot be written any more", exc_info=True)
+                self.error = error
+        self._written += len(data)
+        return len(data)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Return the place; the writer asks for it and never moves."""
+        return self._written
+
+    def flush(self) -> None:
+        """Every write is in the file already."""
+
+    def close(self) -> None:
+        """Close the file, completed where a write has failed."""
+        if self._file.closed:
+            return
+        with self._file:
+            if self.error is not None:
+                with suppress(OSError):
+                    end_records(self._file.fileno())
+
+
+def end_records(fd: int) -> bool:
+    """Make of the whole records at the beginning of an MCAP file a complete one without an index; return whether there
+    was one after the header.
+
+    Where the disk has no room for the ending, records are given up for it. Raises OSError.
+    """
+    ends = _record_ends(fd)
+    while ends:
+        os.ftruncate(fd, ends[-1])
+        try:
+            _write_at(fd, ENDING, ends.pop())
+        except OSError:
+            if not ends:
+                raise
+        else:
+            return bool(ends)
+    return False
+
+
+def _record_ends(fd: int) -> list[int]:
+    """Return the places at which the whole records before the end of the data end."""
+    size, at = os.fstat(fd).st_size, len(MAGIC)
+    ends: list[int] = []
+    while len(head := os.pread(fd, RECORD.size, at)) == RECORD.size:
+        opcode, length = RECORD.unpack(head)
+        at += RECORD.size + length
+        if opcode == DATA_END or at > size:
+            break
+        ends.append(at)
+    return ends
+
+
+def _write_at(fd: int, data: bytes, at: int) -> None:
+    rest = memoryview(data)
+    while rest:
+        count = os.pwrite(fd, rest, at)
+        rest, at = rest[count:], at + count

@@ -1,0 +1,124 @@
+"""ROS 2 bag of a run, without ROS: a folder with an MCAP file of CDR messages, and its metadata."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+from rosbags.interfaces import Connection
+from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer, WriterError
+from rosbags.rosbag2.storage_mcap import McapWriter
+
+from stream.config import OutputConfig
+from stream.errors import OutputError, OutputFailed
+from stream.events import Answer, AskedPicture, Event, FrameMap
+from stream.sinks.base import Sink
+from stream.sinks.output_file import check_new_folder, folder_exists
+from stream.sinks.robotics.mcap_records import end_records
+from stream.sinks.robotics.pictures import EventClock, ShownPicture
+from stream.sinks.robotics.ros_messages import DETECTIONS, GRID, PICTURE, TEXT, RosMessages
+from stream.untrusted import printable
+
+VERSION: Literal[8] = 8
+"""Version of the metadata: newer ones write quality of service in a form that ROS 2 Humble does not read."""
+
+TOPICS = {"/picture/compressed": PICTURE, "/answer": TEXT, "/regions": DETECTIONS, "/relevance": GRID}
+
+
+class RosbagSink(Sink):
+    """Writes pictures that are answered about, their regions and relevance, and answers into a new bag at `path`.
+
+    Messages have the times of their frames. The folder is made at once, and removed where nothing was written. Raises
+    OutputError where it is there already or cannot be made, and OutputFailed where it cannot be written any more: its
+    MCAP file then stays readable, and `ros2 bag reindex` makes a bag of it again.
+    """
+
+    def __init__(self, path: str, output: OutputConfig) -> None:
+        check_new_folder(path)
+        self._path = path
+        self._clock = EventClock(unix=output.log_time == "unix")
+        self._messages = RosMessages(output.frame_id)
+        self._writer = Writer(path, version=VERSION, storage_plugin=StoragePlugin.MCAP)
+        self._writer.set_compression(CompressionMode.STORAGE, CompressionFormat.ZSTD)
+        with self._failing():
+            try:
+                self._writer.open()
+            except WriterError:
+                raise OutputError(folder_exists(path)) from None
+        self._connections: dict[str, Connection] = {}
+        self._shown: tuple[int, FrameMap] | None = None
+        self._open = True
+
+    def write(self, event: Event) -> None:
+        at_ns = self._clock.time_ns(event)
+        if isinstance(event, Answer):
+            self._put("/answer", at_ns, self._messages.text(printable(event.text)))
+        elif isinstance(event, AskedPicture) and event.map is not None:
+            self._show(event, event.map, at_ns)
+        else:
+            return
+        self._flush()
+
+    def close(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        if not self._connections:
+            self._writer.abort()
+            shutil.rmtree(self._path, ignore_errors=True)
+            return
+        with self._failing():
+            self._writer.close()
+
+    def _flush(self) -> None:
+        """Let the file have all that was written, not whole chunks only."""
+        storage = self._writer.storage
+        assert isinstance(storage, McapWriter)
+        if storage.chunk.msgs:
+            with self._failing():
+                storage.close_chunk()
+                storage.bio.flush()
+
+    def _show(self, event: AskedPicture, shown: FrameMap, at_ns: int) -> None:
+        """Write a frame's picture once, and its map again where that has changed."""
+        if self._shown == (event.frame_index, shown):
+            return
+        new = self._shown is None or self._shown[0] != event.frame_index
+        self._shown = event.frame_index, shown
+        picture = ShownPicture(event)
+        if new:
+            self._put("/picture/compressed", at_ns, self._messages.picture(event.jpeg, at_ns))
+        self._put("/regions", at_ns, self._messages.detections(picture.boxes(), at_ns))
+        self._put("/relevance", at_ns, self._messages.grid(picture.relevance, at_ns))
+
+    def _put(self, topic: str, at_ns: int, data: bytes) -> None:
+        with self._failing():
+            if not self._connections:
+                self._connections = {
+                    name: self._writer.add_connection(name, kind, typestore=self._messages.store)
+                    for name, kind in TOPICS.items()
+                }
+            self._writer.write(self._connections[topic], at_ns, data)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """End the bag where its place cannot be written, and say so."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, OutputError):
+                raise
+            self._open = False
+            self._give_up()
+            raise OutputFailed(f"cannot write {self._path!r}: {error.strerror}") from error
+
+    def _give_up(self) -> None:
+        with suppress(OSError):
+            self._writer.abort()
+        for path in Path(self._path).glob("*.mcap"):
+            with suppress(OSError), open(path, "r+b") as file:
+                if not end_records(file.fileno()):
+                    shutil.rmtree(self._path, ignore_errors=True)

@@ -1,0 +1,215 @@
+"""The ROS 2 node of examples/, with messages of real types, a real publisher and stand-ins for rclpy alone."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from stream.config import Config, OutputConfig
+from stream.events import AskedPicture
+from stream.monitor.health import RunMonitor
+from stream.monitor.schema import event_message
+from stream.sinks.robotics.pictures import ShownPicture
+from stream.sinks.robotics.ros_messages import DETECTIONS, GRID, TEXT, RosMessages
+from stream.sinks.services import ControlSink, PublishSink
+from tests.support.events import answer, frame
+from tests.support.network import until
+from tests.support.recordings import COLS, ROWS, picture
+from tests.support.runs import ScriptedRun
+
+PACKAGE = Path(__file__).resolve().parents[2] / "examples" / "ros2" / "arr_coc_stream_ros"
+
+STORE = RosMessages("").store
+
+
+class RosType:
+    """A message class as rclpy has it: every field has a default, an unknown one or one of another type is refused."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, **given: Any) -> Any:
+        kind = STORE.types[self.name]
+        known = {field.name: field for field in fields(kind) if field.name != "__msgtype__"}
+        assert given.keys() <= known.keys()
+        made = {name: given[name] if name in given else _default(str(field.type)) for name, field in known.items()}
+        for name, field in known.items():
+            expected = {"float": float, "int": int, "str": str}.get(str(field.type))
+            assert expected is None or type(made[name]) is expected, f"{self.name}.{name} is {made[name]!r}"
+            if "ndarray" in str(field.type):
+                made[name] = np.asarray(made[name])
+        return kind(**made)
+
+
+def _default(annotation: str) -> Any:
+    for word, value in (("float", 0.0), ("int", 0), ("str", "")):
+        if annotation == word:
+            return value
+    if annotation.startswith("list"):
+        return []
+    if "ndarray" in annotation:
+        return np.zeros(36)
+    return RosType(annotation.replace("__", "/"))()
+
+
+class Publisher:
+    """Keeps what is published."""
+
+    def __init__(self, kind: RosType) -> None:
+        self.kind, self.sent = kind, []  # type: tuple[RosType, list[Any]]
+
+    def publish(self, message: Any) -> None:
+        STORE.serialize_cdr(message, self.kind.name)
+        self.sent.append(message)
+
+
+class Node:
+    """Stand-in for rclpy.node.Node."""
+
+    parameters: dict[str, str] = {}  # noqa: RUF012
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.warnings: list[str] = []
+        self.handlers: dict[str, Callable[[Any], None]] = {}
+
+    def declare_parameter(self, name: str, default: str) -> Any:
+        return types.SimpleNamespace(value=self.parameters.get(name, default))
+
+    def create_publisher(self, kind: RosType, topic: str, depth: int) -> Publisher:
+        return Publisher(kind)
+
+    def create_subscription(self, kind: RosType, topic: str, handler: Callable[[Any], None], depth: int) -> None:
+        self.handlers[topic] = handler
+
+    def create_timer(self, period_s: float, handler: Callable[[], None]) -> None:
+        """Tests call the handler themselves."""
+
+    def get_logger(self) -> Any:
+        return types.SimpleNamespace(warning=self.warnings.append)
+
+    def destroy_node(self) -> None:
+        """Nothing to let go of."""
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.SimpleNamespace]:
+    """The package's modules, imported beside stand-ins for ROS."""
+    used = {
+        "builtin_interfaces": ["Time"],
+        "sensor_msgs": ["Image"],
+        "std_msgs": ["Header", "String"],
+        "vision_msgs": [
+            *("BoundingBox2D", "Detection2D", "Detection2DArray", "ObjectHypothesis"),
+            *("ObjectHypothesisWithPose", "Point2D", "Pose2D"),
+        ],
+    }
+    for package, names in used.items():
+        made = types.ModuleType(f"{package}.msg")
+        for name in names:
+            setattr(made, name, RosType(f"{package}/msg/{name}"))
+        monkeypatch.setitem(sys.modules, package, types.ModuleType(package))
+        monkeypatch.setitem(sys.modules, f"{package}.msg", made)
+    rclpy, node = types.ModuleType("rclpy"), types.ModuleType("rclpy.node")
+    node.Node = Node  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "rclpy", rclpy)
+    monkeypatch.setitem(sys.modules, "rclpy.node", node)
+    monkeypatch.syspath_prepend(str(PACKAGE))
+    yield types.SimpleNamespace(
+        messages=importlib.import_module("arr_coc_stream_ros.messages"),
+        node=importlib.import_module("arr_coc_stream_ros.node"),
+    )
+    for name in [name for name in sys.modules if name.startswith("arr_coc_stream_ros")]:
+        del sys.modules[name]
+
+
+def published(shown: AskedPicture) -> dict[str, Any]:
+    """The event of a frame as a subscriber gets it."""
+    topic, fields = event_message(frame(3, 1.5, map=shown.map)) or ("", {})
+    assert topic == "frame"
+    return {**msgspec.msgpack.decode(msgspec.msgpack.encode(fields)), "capture_unix_ns": 1_700_000_000_123_456_789}
+
+
+@pytest.mark.parametrize("overview", [0, 3])
+def test_regions_are_those_of_the_product(modules: types.SimpleNamespace, overview: int) -> None:
+    whole = picture(3, 1.5, overview=overview)
+    assert whole.map is not None
+    found = modules.messages.boxes(published(whole))
+    expected = ShownPicture(whole).boxes()
+    assert len(found) == len(expected) == 4 - overview
+    for (shape, score, x, y, width, height), box in zip(found, expected, strict=True):
+        assert (shape, x - width / 2, y - height / 2) == (box.shape, box.left, box.top)
+        assert score == pytest.approx(box.relevance)
+    assert found[-1][2:] == (16.0, 32.0, 32.0, 64.0)
+    assert modules.messages.boxes(published(whole), 2.0)[-1][2:] == (32.0, 64.0, 64.0, 128.0)
+
+
+def test_every_shape_is_known(modules: types.SimpleNamespace) -> None:
+    from arr_coc.types import REGION_SHAPES
+
+    assert list(modules.messages.SHAPES) == [(1 << down, 1 << across) for down, across in REGION_SHAPES]
+
+
+def test_messages_have_the_time_of_the_capture(modules: types.SimpleNamespace) -> None:
+    event, kinds = published(picture(3, 1.5)), modules.node.TYPES
+    head = modules.messages.header(event, "front", kinds)
+    assert (head.stamp.sec, head.stamp.nanosec, head.frame_id) == (1_700_000_000, 123_456_789, "front")
+    grid = modules.messages.relevance(event, head, kinds)
+    back = STORE.deserialize_cdr(STORE.serialize_cdr(grid, GRID), GRID)
+    assert (back.height, back.width, back.encoding) == (ROWS, COLS, "mono8")
+    assert np.asarray(back.data).tobytes() == event["relevance"]
+    found = modules.messages.detections(event, head, kinds)
+    back = STORE.deserialize_cdr(STORE.serialize_cdr(found, DETECTIONS), DETECTIONS)
+    assert [one.results[0].hypothesis.class_id for one in back.detections] == ["0", "1", "6", "10"]
+    assert {one.header.stamp.nanosec for one in back.detections} == {123_456_789}
+
+
+def test_the_source_may_be_larger_than_what_is_worked_on(modules: types.SimpleNamespace) -> None:
+    assert modules.messages.scale(None) == 1.0
+    assert modules.messages.scale({"width_px": None, "work_width_px": None}) == 1.0
+    assert modules.messages.scale({"width_px": 1920, "work_width_px": 640}) == 3.0
+
+
+def test_the_node_publishes_a_run_and_asks_it(modules: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    local = "tcp://127.0.0.1:*"
+    config = Config(source="a.mp4", output=OutputConfig(publish=local, control=local))
+    monitor, run = RunMonitor(config), ScriptedRun([])
+    monitor.follow(run)
+    with ExitStack() as stack:
+        events = stack.enter_context(closing(PublishSink(config, monitor)))
+        control = stack.enter_context(closing(ControlSink(config, monitor)))
+        given = {"events": events.endpoint, "control": control.endpoint, "frame_id": "front"}
+        monkeypatch.setattr(Node, "parameters", given)
+        node = modules.node.ArrCocNode()
+        stack.callback(node.destroy_node)
+        shown = picture(0, 0.5)
+        events.write(answer(0.5, "a cat"))
+        events.write(frame(0, 0.5, map=shown.map))
+        until(lambda: node.receive() or (node.answers.sent and node.regions.sent))
+        events.write(frame(1, 0.6))
+        events.write(answer(0.6, "no map"))
+        until(lambda: node.receive() or len(node.answers.sent) == 2)
+        assert [said.data for said in node.answers.sent] == ["a cat", "no map"]
+        assert node.answers.kind.name == TEXT
+        assert len(node.regions.sent) == len(node.relevance.sent) == 1
+        assert node.regions.sent[0].header.frame_id == "front"
+        node.handlers["question"](types.SimpleNamespace(data="Where is it?"))
+        assert run.asked == ["Where is it?"]
+        node.handlers["question"](types.SimpleNamespace(data=" "))
+        assert len(node.warnings) == 1
+        assert node.warnings[0].startswith("the question was not taken: ")
+        monkeypatch.setattr(modules.node, "REPLY_MS", 10)
+        node.control = "tcp://127.0.0.1:1"
+        node.ask(types.SimpleNamespace(data="Where?"))
+        assert node.warnings[1] == "the question was not taken: nobody replies"
+    assert node.events.closed

@@ -1,0 +1,47 @@
+"""Addresses of collectors, and what is told where the library is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream.errors import ConfigError
+from stream.sinks.otlp import endpoint
+from stream.sinks.otlp.endpoint import has_library, traces_url
+
+
+@pytest.mark.parametrize(
+    ("given", "posted_to"),
+    [
+        ("http://localhost:4318", "http://localhost:4318/v1/traces"),
+        ("http://localhost:4318/", "http://localhost:4318/v1/traces"),
+        ("https://otel.example/team/v1/traces", "https://otel.example/team/v1/traces"),
+        ("https://otel.example/team", "https://otel.example/team/v1/traces"),
+    ],
+)
+def test_addresses_that_are_taken(given: str, posted_to: str) -> None:
+    assert traces_url(given) == posted_to
+
+
+@pytest.mark.parametrize(
+    "given", ["localhost:4318", "grpc://x:1", "http://", "http://x:0", "http://x:99999", "http://x?a=b"]
+)
+def test_addresses_that_are_none(given: str) -> None:
+    with pytest.raises(ConfigError, match=r"--otlp needs .*http://localhost:4318; got"):
+        traces_url(given)
+
+
+def test_a_password_is_not_shown() -> None:
+    with pytest.raises(ConfigError) as told:
+        traces_url("ftp://me:secret@host")
+    assert "secret" not in str(told.value)
+
+
+def test_a_missing_library_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert has_library()
+
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(endpoint, "find_spec", missing)
+    with pytest.raises(ConfigError, match=r"needs opentelemetry-.*pip install 'arr-coc-stream\[otlp\]'"):
+        traces_url("http://localhost:4318")

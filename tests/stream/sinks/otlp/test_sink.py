@@ -1,0 +1,137 @@
+"""Traces of answers reach a real receiver, and a run loses nothing but them where there is none."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stream.config import AnswerConfig, Config, OutputConfig
+from stream.events import Answer, AnswerTiming, Started
+from stream.sinks.factory import open_services
+from stream.sinks.otlp.sink import QUEUE_SPANS, OtlpSink
+from tests.stream.runtime.test_pipeline import configured, run
+from tests.support.collector import collecting
+from tests.support.events import answer, frame
+from tests.support.network import free_port, until
+from tests.support.video import make_video, moving_square
+
+PARTS = ["capture", "texture", "allocate", "wait for a turn", "encode", "prefill", "decode"]
+
+TIMING = AnswerTiming(encode_ms=10, prefill_ms=20, decode_ms=30, ttft_ms=75, total_ms=100, turn_ms=12, sent_ms=35)
+
+AT_ONCE_MS = 10.0
+
+
+def sink(url: str, *, text: bool = False) -> OtlpSink:
+    config = Config(source="rtsp://me:secret@camera/x", output=OutputConfig(otlp=url, otlp_text=text))
+    return OtlpSink(config, AT_ONCE_MS)
+
+
+def tell(to: OtlpSink, number: int) -> None:
+    """A frame that was captured a second ago, and its answer."""
+    captured_ns = time.monotonic_ns() - 1_000_000_000
+    to.write(frame(number, 0.0, capture_ns=captured_ns, ready_ns=captured_ns + 20_000_000))
+    to.write(answer(0.0, "a cat", frame_index=number, timing=TIMING))
+
+
+def test_a_trace_of_each_answer_arrives() -> None:
+    with collecting() as collector:
+        with closing(sink(collector.url)) as sending:
+            sending.write(Started(source="camera", model="tiny", query="What?", backend="cpu"))
+            for number in range(3):
+                tell(sending, number)
+        roots = collector.roots()
+    assert collector.paths == {"/v1/traces"}
+    assert len({root.trace for root in roots}) == 3
+    for root in roots:
+        assert [child.name for child in collector.children(root)] == PARTS
+    root = roots[0]
+    assert root.name == "chat tiny"
+    assert abs(root.start_ns - time.time_ns()) < 3600 * 10**9
+    assert (root.end_ns - root.start_ns, root.events["first text"] - root.start_ns) == (100_000_000, 75_000_000)
+    told = root.attributes
+    assert (told["gen_ai.operation.name"], told["gen_ai.request.model"]) == ("chat", "tiny")
+    assert (told["gen_ai.usage.input_tokens"], told["gen_ai.usage.output_tokens"]) == (64, 5)
+    assert told["gen_ai.response.time_to_first_chunk"] == pytest.approx(0.04)
+    assert (told["arr_coc.trigger"], told["arr_coc.turn_ms"], told["arr_coc.tiles"]) == ("every", 12.0, 240)
+    assert root.resource["service.name"] == "arr-coc-stream"
+    assert root.resource["arr_coc.source"] == "rtsp://***@camera/x"
+    assert "a cat" not in str(collector.spans)
+
+
+def test_texts_are_sent_where_that_is_asked_for() -> None:
+    with collecting() as collector:
+        with closing(sink(collector.url, text=True)) as sending:
+            tell(sending, 0)
+        (root,) = collector.roots()
+    assert json.loads(root.attributes["gen_ai.input.messages"])[0]["parts"][0]["content"] == "What?"
+    assert json.loads(root.attributes["gen_ai.output.messages"])[0]["role"] == "assistant"
+
+
+def test_a_run_is_traced_from_capture_to_its_last_word(tmp_path: Path) -> None:
+    video = str(make_video(tmp_path / "a.mp4", list(moving_square(12, 192, 128)), 10))
+    with collecting() as collector:
+        output = OutputConfig(otlp=collector.url)
+        result = run(configured(video, answer=AnswerConfig(every_s=0.5), output=output))
+        _, sinks = open_services(Config(source=video, output=output))
+        for event in result.events:
+            for one in sinks:
+                one.write(event)
+        for one in sinks:
+            one.close()
+            one.close()
+        roots = collector.roots()
+    answers = result.of(Answer)
+    assert [root.attributes["arr_coc.frame_index"] for root in roots] == [one.frame_index for one in answers]
+    for root, said in zip(roots, answers, strict=True):
+        assert said.timing is not None
+        assert root.end_ns - root.start_ns == pytest.approx(said.timing.total_ms * 1e6, abs=2)
+        children = {child.name: child for child in collector.children(root)}
+        assert list(children) == PARTS
+        assert children["encode"].start_ns >= children["wait for a turn"].end_ns
+
+
+def test_a_collector_that_is_not_there_is_told_once_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    port = free_port()
+    with closing(sink(f"http://127.0.0.1:{port}")) as sending:
+        told: list[str] = []
+
+        def heard(text: str) -> bool:
+            told.append(capsys.readouterr().err)
+            return text in "".join(told)
+
+        number = 0
+
+        def answered(text: str) -> bool:
+            nonlocal number
+            number += 1
+            tell(sending, number)
+            return heard(text)
+
+        until(lambda: answered("takes no traces; the run goes on"))
+        with collecting(port) as collector:
+            until(lambda: answered(f"the collector at http://127.0.0.1:{port}/v1/traces is there"))
+            assert collector.roots()
+    end = capsys.readouterr().err
+    assert "takes no traces" not in end + "".join(told[:-1]).replace("takes no traces", "", 1)
+    assert f"of {number} traces reached the collector" in end
+
+
+@pytest.mark.parametrize("status", [400, 404])
+def test_a_server_that_takes_no_traces_is_told(status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with collecting(status=status) as collector, closing(sink(collector.url)) as sending:
+        tell(sending, 0)
+        until(lambda: "takes no traces" in capsys.readouterr().err)
+
+
+def test_nobody_waits_for_a_collector_that_hangs(capsys: pytest.CaptureFixture[str]) -> None:
+    with collecting(holds=True) as collector:
+        sending = sink(collector.url)
+        for number in range(QUEUE_SPANS):
+            tell(sending, number)
+        sending.close()
+        assert f"of {QUEUE_SPANS} traces reached the collector" in capsys.readouterr().err

@@ -1,0 +1,65 @@
+"""Addresses of Rerun viewers, and what is told where the library is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stream.config import Config, OutputConfig
+from stream.errors import ConfigError
+from stream.sinks.factory import open_sinks
+from stream.sinks.rerun import address
+from stream.sinks.rerun.address import ViewerAddress, check_rerun
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "url"),
+    [
+        ("127.0.0.1:9876", "127.0.0.1", 9876, "rerun+http://127.0.0.1:9876/proxy"),
+        ("desk:80", "desk", 80, "rerun+http://desk:80/proxy"),
+        ("[::1]:9876", "::1", 9876, "rerun+http://[::1]:9876/proxy"),
+        ("rerun+http://desk/proxy", "desk", 9876, "rerun+http://desk:9876/proxy"),
+        ("rerun+https://desk:443", "desk", 443, "rerun+https://desk:443/proxy"),
+    ],
+)
+def test_addresses_that_are_taken(text: str, host: str, port: int, url: str) -> None:
+    assert ViewerAddress.of(text) == ViewerAddress(host, port, url)
+
+
+def test_a_viewer_that_is_opened_here_listens_on_this_machine_only() -> None:
+    assert ViewerAddress.of("spawn") == ViewerAddress("127.0.0.1", 9876, "rerun+http://127.0.0.1:9876/proxy", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("desk", "needs a port, such as desk:9876"),
+        ("desk:0", "a port is a number from 1 to 65535"),
+        ("desk:99999", "--rerun needs HOST:PORT"),
+        ("http://desk:9876", "--rerun needs HOST:PORT"),
+        ("a b:9876", "--rerun needs HOST:PORT"),
+        ("me@desk:9876", "--rerun needs HOST:PORT"),
+        ("desk:9876/recording", "the address of a viewer"),
+        (":9876", "--rerun needs HOST:PORT"),
+    ],
+)
+def test_addresses_that_are_none(text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        ViewerAddress.of(text)
+
+
+@pytest.mark.parametrize("output", [{"paths": ("run.RRD",)}, {"rerun": "spawn"}])
+def test_a_missing_library_is_named_with_the_extra(output: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(address, "has_library", bool)
+    with pytest.raises(ConfigError, match=r"needs rerun-sdk.*pip install 'arr-coc-stream\[rerun\]'"):
+        check_rerun(OutputConfig(**output))
+    with pytest.raises(ConfigError, match="rerun-sdk"):
+        open_sinks(OutputConfig(**output), "camera", lambda: None)  # type: ignore[arg-type, return-value]
+
+
+def test_only_what_shows_pictures_has_them_sent() -> None:
+    assert not Config().output.wants_pictures
+    assert OutputConfig(rerun="spawn").wants_pictures
+    assert OutputConfig(paths=("a.vtt", "a.rrd")).wants_pictures
+    assert not OutputConfig(paths=("a.vtt",), mqtt="mqtt://x", mqtt_picture=False).wants_pictures

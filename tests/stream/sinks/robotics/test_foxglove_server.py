@@ -1,0 +1,123 @@
+"""The live connection for Foxglove, from a client of its protocol."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+from websockets.sync.client import ClientConnection, connect
+
+from stream.config import Config, NetworkConfig, OutputConfig
+from stream.errors import OutputError
+from stream.events import encode_event
+from stream.sinks.factory import MonitorSink, open_services
+from stream.sinks.robotics import foxglove_server
+from stream.sinks.robotics.event_schemas import LOGGED
+from stream.sinks.robotics.foxglove_server import FoxgloveSink
+from tests.support.events import answer
+from tests.support.network import LIMIT_S, until
+from tests.support.recordings import picture
+
+TOPICS = {"/picture", "/relevance", "/heatmap", "/regions", "/caption", "/log"}
+
+
+def config(address: str = "0", **network: Any) -> Config:
+    return Config(output=OutputConfig(foxglove=address), network=NetworkConfig(**network))
+
+
+@contextmanager
+def served() -> Iterator[FoxgloveSink]:
+    with closing(FoxgloveSink(config())) as sink:
+        yield sink
+
+
+@contextmanager
+def viewer(address: str) -> Iterator[ClientConnection]:
+    with connect(address, subprotocols=["foxglove.sdk.v1"], open_timeout=LIMIT_S) as client:  # type: ignore[list-item]
+        yield client
+
+
+def channels(client: ClientConnection) -> dict[str, dict[str, Any]]:
+    """The channels that the server offers, by topic."""
+    found: dict[str, dict[str, Any]] = {}
+    while len(found) < len(TOPICS) + len(LOGGED):
+        message = json.loads(client.recv(LIMIT_S))
+        found.update({channel["topic"]: channel for channel in message.get("channels", ())})
+    return found
+
+
+def test_a_viewer_is_told_of_answers_and_pictures() -> None:
+    said, shown = answer(1.5, "a cat"), picture(3, 1.5)
+    with served() as sink, viewer(sink.address) as client:
+        offered = channels(client)
+        assert offered.keys() >= {*TOPICS, "/answer", "/frame"}
+        assert offered["/regions"]["schemaName"] == "foxglove.ImageAnnotations"
+        wanted = {offered[topic]["id"]: topic for topic in ("/answer", "/picture")}
+        asked = [{"id": number, "channelId": number} for number in wanted]
+        client.send(json.dumps({"op": "subscribe", "subscriptions": asked}))
+        channels_of = sink._topics._events[type(said)], sink._topics._picture
+        until(lambda: all(channel.has_sinks() for channel in channels_of))
+        sink.write(shown)
+        sink.write(said)
+        got = {}
+        while len(got) < 2:
+            message = client.recv(LIMIT_S)
+            if isinstance(message, bytes):
+                opcode, number, time_ns = struct.unpack_from("<BIQ", message)
+                assert (opcode, time_ns) == (1, 1_500_000_000)
+                got[wanted[number]] = message[13:]
+        assert got["/answer"].decode() == encode_event(said)
+        assert shown.jpeg in got["/picture"]
+
+
+def test_a_run_opens_it_where_it_is_asked_to() -> None:
+    _, sinks = open_services(config())
+    assert [type(sink) for sink in sinks] == [MonitorSink, FoxgloveSink]
+    for sink in sinks:
+        sink.close()
+
+
+def test_nobody_has_to_look() -> None:
+    with served() as sink:
+        for number in range(300):
+            sink.write(picture(number, float(number)))
+
+
+def test_a_port_that_is_taken_is_one_line() -> None:
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(OutputError) as refused:
+            FoxgloveSink(config(str(port)))
+    assert str(refused.value) == (
+        f"Foxglove cannot be served at 127.0.0.1:{port}; another program uses that port; name another with --foxglove"
+    )
+
+
+def test_an_address_that_this_machine_does_not_have_is_one_line() -> None:
+    with pytest.raises(OutputError, match="this machine does not have that address; give --foxglove PORT"):
+        FoxgloveSink(config("203.0.113.7:8765", plain_tcp=True))
+
+
+def test_what_else_goes_wrong_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> None:
+        raise RuntimeError("FoxgloveError: something new")
+
+    monkeypatch.setattr(foxglove_server.foxglove, "start_server", fail)
+    with pytest.raises(OutputError, match=r"cannot be served at 127\.0\.0\.1:0; FoxgloveError: something new"):
+        FoxgloveSink(config())
+
+
+def test_a_sink_that_is_closed_lets_go_of_its_port() -> None:
+    sink = FoxgloveSink(config())
+    port = int(sink.address.rpartition(":")[2])
+    sink.close()
+    sink.close()
+    with closing(FoxgloveSink(config(str(port)))) as again:
+        assert again.address == f"ws://127.0.0.1:{port}"

@@ -1,0 +1,103 @@
+"""Recordings of whole runs: the same answers at the same times in every file."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rosbags.rosbag2 import Reader
+
+from arr_coc.types import NS_PER_S
+from stream.cli import main
+from stream.runtime.pipeline import Pipeline
+from tests.support.recordings import Recorded, read_mcap
+from tests.support.video import make_video, moving_square
+
+DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "ros2.md"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run's outputs."""
+    folder = tmp_path_factory.mktemp("run")
+    video = str(make_video(folder / "square.mp4", list(moving_square(24, 192, 128)), 12))
+    outputs = [part for suffix in ("mcap", "jsonl", "rosbag") for part in ("-o", str(folder / f"a.{suffix}"))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeAnswerModel")
+        options = ["--every", "0.5", "--single-process", "--until", "is it bright?", "--go-on", "-q", "What?"]
+        assert main(["caption", video, *outputs, *options, "-s", "output.pictures_every=10"]) in (0, 1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lines(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "a.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def messages(run: Path) -> list[Recorded]:
+    return read_mcap(run / "a.mcap")
+
+
+def times_ns(lines: list[dict[str, Any]], kind: str) -> list[int]:
+    return [round(line["pts_s"] * NS_PER_S) for line in lines if line["type"] == kind]
+
+
+def test_the_mcap_file_has_every_line_of_the_jsonl(
+    run: Path, lines: list[dict[str, Any]], messages: list[Recorded]
+) -> None:
+    told = [one for one in messages if one.schema.startswith("arr_coc.") and one.topic != "/frame"]
+    text = (run / "a.jsonl").read_text(encoding="utf-8")
+    assert [one.data.decode() for one in told] == text.splitlines()
+    assert [one.topic for one in told] == [f"/{line['type']}" for line in lines]
+    times = [
+        (one.time_ns, round(line["pts_s"] * NS_PER_S)) for one, line in zip(told, lines, strict=True) if "pts_s" in line
+    ]
+    assert len(times) > 5
+    assert [written for written, _ in times] == [told for _, told in times]
+
+
+def test_the_program_in_the_documents_prints_the_answers(
+    run: Path, lines: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    (run / "drive.mcap").write_bytes((run / "a.mcap").read_bytes())
+    monkeypatch.chdir(run)
+    exec(program, {})
+    said = [f"{line['pts_s']:.1f} s: {line['text']}" for line in lines if line["type"] == "answer"]
+    assert capsys.readouterr().out.splitlines() == said
+
+
+def test_there_is_a_picture_of_each_frame_that_is_asked_about_and_of_every_tenth(
+    lines: list[dict[str, Any]], messages: list[Recorded]
+) -> None:
+    asked = {line["frame_index"] for line in lines if line["type"] in ("answer", "look")}
+    shown = [one.time_ns for one in messages if one.topic == "/picture"]
+    assert shown == sorted(round(frame / 12 * 1_000_000) * 1000 for frame in asked | {0, 10, 20})
+    answers = [one.time_ns for one in messages if one.topic == "/answer"]
+    assert [one.time_ns for one in messages if one.topic == "/caption"] == answers
+    assert set(answers) <= set(shown)
+    assert len([one for one in messages if one.topic == "/frame"]) == 24
+
+
+def test_the_regions_are_those_that_the_model_was_shown(lines: list[dict[str, Any]], messages: list[Recorded]) -> None:
+    used = {round(line["pts_s"] * NS_PER_S): line["tokens_used"] for line in lines if line["type"] == "answer"}
+    outlines = {one.time_ns: len(one.value.points) for one in messages if one.topic == "/regions"}
+    assert {at_ns: outlines[at_ns] for at_ns in used} == used
+
+
+def test_the_bag_has_the_same_answers_and_pictures(
+    run: Path, lines: list[dict[str, Any]], messages: list[Recorded]
+) -> None:
+    with Reader(run / "a.rosbag") as reader:
+        times: dict[str, list[int]] = {}
+        for connection, time_ns, _ in reader.messages():
+            times.setdefault(connection.topic, []).append(time_ns)
+    shown = [one.time_ns for one in messages if one.topic == "/picture"]
+    assert times["/answer"] == [one.time_ns for one in messages if one.topic == "/answer"]
+    assert times["/answer"] == times_ns(lines, "answer")
+    assert times["/picture/compressed"] == shown
+    assert set(times["/regions"]) == set(times["/relevance"]) == set(shown)
