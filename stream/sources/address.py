@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from urllib.parse import unquote
 
 from stream.config import Config
@@ -14,10 +15,16 @@ HIDDEN = "***"
 SHORTEST_SECRET = 4
 """A password shorter than this is not looked for in other texts: it would blank out half of them."""
 
-NETWORK_SCHEMES = frozenset({"rtsp", "rtsps", "http", "https", "udp", "rtp", "rtmp", "rtmps", "tcp"})
+NETWORK_SCHEMES = frozenset({"rtsp", "rtsps", "http", "https", "udp", "rtp", "rtmp", "rtmps", "tcp", "onvif"})
 
 SCENE_PREFIX = "scene:"
 """Before the name of a generated scene."""
+
+LEROBOT_PREFIX = "lerobot:"
+"""Before the folder of a LeRobot dataset."""
+
+SCREEN_PREFIX = "screen:"
+"""Before the name of a display, or alone for the one in use."""
 
 STDIN = "-"
 """The address of standard input."""
@@ -30,6 +37,9 @@ ZMQ_PREFIX = "zmq+"
 
 PULL = "?pull"
 """At the end of such an address: take every frame of a PUSH socket, where a PUB socket's newest one is the default."""
+
+ONE_DESKTOP = ("darwin", "win32")
+"""Systems, as `sys.platform` calls them, whose cameras have numbers and no files, and which have one desktop."""
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _CREDENTIALS = re.compile(r"(?<=://)[^/?#\s]*@")
@@ -49,14 +59,18 @@ def scheme_of(address: str) -> str | None:
     return match[1].lower() if match else None
 
 
-def camera_of(address: str) -> str | None:
-    """Return the device that an address names: `0` is /dev/video0 unless there is a file of that name; None for
-    others."""
+def camera_of(address: str, platform: str = sys.platform) -> str | None:
+    """Return the device that an address names, None for others.
+
+    `0` is /dev/video0 unless there is a file of that name; on macOS and Windows the number itself names the camera.
+    """
     if not _CAMERA.fullmatch(address):
         return None
     if not address.isdigit():
         return address
-    return None if os.path.exists(address) else f"/dev/video{address}"
+    if os.path.exists(address):
+        return None
+    return address if platform in ONE_DESKTOP else f"/dev/video{address}"
 
 
 def is_read_once(address: str) -> bool:
@@ -69,7 +83,7 @@ def is_live_address(address: str) -> bool:
     scheme = scheme_of(address)
     if scheme in {"http", "https"}:
         return ".m3u8" in address
-    return camera_of(address) is not None or scheme is not None
+    return camera_of(address) is not None or address.startswith(SCREEN_PREFIX) or scheme is not None
 
 
 def has_slashed_credentials(address: str) -> bool:

@@ -95,7 +95,10 @@ def list_cameras(folder: Path = Path("/dev"), open_device: Open | None = None) -
 def none_found() -> tuple[str, str]:
     """Return the reason that there may be no camera, and the remedy."""
     if not Path("/sys").exists():
-        return "cameras are read through V4L2, which only Linux has", "give the address of a network camera"
+        return (
+            "cameras are listed through V4L2, which only Linux has",
+            "try `watch 0`, or give a network camera's address",
+        )
     if "microsoft" in os.uname().release.lower():
         return "WSL has none by itself", "attach one with usbipd, or give the address of a network camera"
     return "there is no /dev/video*", f"plug one in; {IN_A_CONTAINER}"

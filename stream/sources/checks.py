@@ -10,8 +10,9 @@ import glob
 import os
 import re
 import struct
+import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -19,13 +20,22 @@ from typing import BinaryIO
 
 from stream.config import CaptureConfig
 from stream.errors import ConfigError, SourceError, SourceNotFound, SourceOver
-from stream.sources.address import NETWORK_SCHEMES, ZMQ_PREFIX, has_slashed_credentials, redacted, scheme_of
+from stream.sources.address import (
+    NETWORK_SCHEMES,
+    ONE_DESKTOP,
+    SCREEN_PREFIX,
+    ZMQ_PREFIX,
+    has_slashed_credentials,
+    redacted,
+    scheme_of,
+)
 
 PORT_MAX = 65_535
 
 _FORMS = {
     "rtsp": "rtsp://HOST/PATH", "rtsps": "rtsps://HOST/PATH", "http": "http://HOST/PATH", "https": "https://HOST/PATH",
     "rtmp": "rtmp://HOST/APP/STREAM", "rtmps": "rtmps://HOST/APP/STREAM",
+    "onvif": "onvif://USER:PASSWORD@HOST",
     "udp": "udp://HOST:PORT", "rtp": "rtp://HOST:PORT", "tcp": "tcp://HOST:PORT",
 }  # fmt: skip
 
@@ -97,6 +107,38 @@ def _check_bare_scheme(address: str) -> None:
 
 def _is_port(text: str) -> bool:
     return text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= PORT_MAX
+
+
+_PLACE = re.compile(r"(?P<display>[^+]*)(?:\+(?P<x>\d{1,5}),(?P<y>\d{1,5}))?")
+
+_SCREENS = f"{SCREEN_PREFIX}, {SCREEN_PREFIX}:1 or {SCREEN_PREFIX}:0+100,50"
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """A display, and the corner of the captured area on it; the display is empty where the system has one desktop."""
+
+    display: str
+    corner: tuple[int, int]
+
+    @classmethod
+    def of(cls, address: str, environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Screen:
+        """Read `screen:[DISPLAY][+X,Y]`. Raises SourceError for anything else, and where there is no display."""
+        found = _PLACE.fullmatch(address.removeprefix(SCREEN_PREFIX))
+        if found is None:
+            raise SourceError(f"{address} names no screen; write {_SCREENS}")
+        corner = int(found["x"] or 0), int(found["y"] or 0)
+        if platform in ONE_DESKTOP:
+            if found["display"] or (platform == "darwin" and found["x"]):
+                raise SourceError(f"{address} names a part that this system does not offer; write {SCREEN_PREFIX}")
+            return cls("", corner)
+        display = found["display"] or environment.get("DISPLAY", "")
+        if not display:
+            raise SourceError(
+                f"{address} has no display to capture: DISPLAY is not set; run this in the desktop's session, or name "
+                f"the display: {SCREEN_PREFIX}:0"
+            )
+        return cls(display, corner)
 
 
 SCALE_DOWN = "scale it down, or raise capture.max_pixels"
@@ -204,15 +246,30 @@ NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """Range of media time from `start_ns` up to and without `end_ns`; None is the end of the file."""
+    """Range of media time from `start_ns` up to and without `end_ns`; None is the end of the file.
+
+    An episode in a file lies there from `origin_ns`, which counts as 0, to `limit_ns`.
+    """
 
     start_ns: int
     end_ns: int | None
+    origin_ns: int = 0
+    limit_ns: int | None = None
 
     @classmethod
     def of(cls, config: CaptureConfig) -> TimeRange:
         start_ns = round(config.start_s * NS_PER_S)
         return cls(start_ns, None if config.duration_s is None else start_ns + round(config.duration_s * NS_PER_S))
+
+    def within(self, from_ns: int, to_ns: int, slack_ns: int) -> TimeRange:
+        """Return the same range of an episode that lies in its file from `from_ns` to `to_ns`.
+
+        Its limits are rounded: a frame that lies `slack_ns` before the first belongs to it, one before the other does
+        not.
+        """
+        start_ns = from_ns + self.start_ns if self.start_ns else max(0, from_ns - slack_ns)
+        end_ns = to_ns - slack_ns if self.end_ns is None else min(from_ns + self.end_ns, to_ns - slack_ns)
+        return TimeRange(start_ns, end_ns, from_ns, to_ns)
 
     def ended_by(self, media_ns: int) -> bool:
         """Return True if a frame of that time lies behind the part."""
@@ -220,10 +277,10 @@ class TimeRange:
 
     def empty(self, name: str, length_ns: int | None = None, instead: str = "") -> SourceOver:
         """Return the error of a file that has no frame in the range; `instead` is another reason that there may be."""
-        start = f"capture.start_s = {self.start_ns / NS_PER_S:g}"
+        start = f"capture.start_s = {(self.start_ns - self.origin_ns) / NS_PER_S:g}"
         if self.end_ns is not None and (length_ns is None or self.start_ns < length_ns) and not instead:
             return SourceOver(f"{name} has no frame in the {self._length_s:g} s from {start} on; give a longer time")
-        length = "" if length_ns is None else f" (it has {length_ns / NS_PER_S:.2f} s)"
+        length = "" if length_ns is None else f" (it has {(length_ns - self.origin_ns) / NS_PER_S:.2f} s)"
         return SourceOver(f"{name} ends before {start}{length}{instead}; give an earlier time")
 
     @property

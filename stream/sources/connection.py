@@ -1,4 +1,4 @@
-"""Opening a camera or address within its limits, and FFmpeg's errors in words.
+"""Opening an address within its limits, and FFmpeg's errors in words.
 
 A playlist, or a description of a session, names other files and addresses; so does a name with `%d` in it. Whoever
 gives a file means that file: FFmpeg's whitelists let it open nothing else. An address may lead to other
@@ -93,16 +93,19 @@ class FailureAdvice:
 TOO_SLOW = 0.9
 """Of a time limit: an error that comes this late is the limit's doing, whatever FFmpeg calls it."""
 
-_CREDENTIALS = FailureAdvice(
+CREDENTIALS = FailureAdvice(
     "rejects the user name or password",
     "write them in front of the host name, as USER:PASSWORD@HOST, with %40 for an @ in them",
 )
 _MISSING = FailureAdvice("has no such stream", "check the path after the host name")
-_REFUSED = FailureAdvice(
+_NOT_GIVEN = FailureAdvice(
+    "has no such stream, or does not give it out", "check the path after the host name, and that something sends there"
+)
+REFUSED = FailureAdvice(
     "refuses the connection: nothing listens there", "check host and port, and that the server runs"
 )
-_UNREACHABLE = FailureAdvice("cannot be reached from here", "check the address and the network")
-_UNKNOWN_HOST = FailureAdvice(
+UNREACHABLE = FailureAdvice("cannot be reached from here", "check the address and the network")
+UNKNOWN_HOST = FailureAdvice(
     "cannot be reached: the host name is unknown, or the connection broke", "check the address and the network"
 )
 _NO_VIDEO = FailureAdvice("sends nothing that FFmpeg can read as video", "check that the address is that of a stream")
@@ -117,43 +120,27 @@ _UNSUPPORTED = FailureAdvice(
 )
 
 _NETWORK: tuple[tuple[type[Exception], FailureAdvice], ...] = (
-    (av.error.HTTPUnauthorizedError, _CREDENTIALS),
-    (av.error.HTTPForbiddenError, _CREDENTIALS),
+    (av.error.HTTPUnauthorizedError, CREDENTIALS),
+    (av.error.HTTPForbiddenError, CREDENTIALS),
     (av.error.HTTPNotFoundError, _MISSING),
     (
         av.error.HTTPServerError,
         FailureAdvice("reports a server error (HTTP 5xx)", "check the server, or try again later"),
     ),
     (av.error.HTTPClientError, FailureAdvice("refuses the request (HTTP 4xx)", "check the address")),
-    (av.error.ConnectionRefusedError, _REFUSED),
+    (av.error.ConnectionRefusedError, REFUSED),
     (av.error.ConnectionResetError, FailureAdvice("broke the connection", "check the server, or try again later")),
     (av.error.ProtocolNotFoundError, _UNSUPPORTED),
     (av.error.InvalidDataError, _NO_VIDEO),
 )
 _NETWORK_NUMBERS = {
-    errno.EHOSTUNREACH: _UNREACHABLE,
-    errno.ENETUNREACH: _UNREACHABLE,
-    errno.EADDRNOTAVAIL: _UNREACHABLE,
+    errno.EPERM: _NOT_GIVEN,
+    errno.EHOSTUNREACH: UNREACHABLE,
+    errno.ENETUNREACH: UNREACHABLE,
+    errno.EADDRNOTAVAIL: UNREACHABLE,
     errno.EADDRINUSE: _PORT_TAKEN,
     errno.EPROTONOSUPPORT: _TRANSPORT,
-    errno.EIO: _UNKNOWN_HOST,
-}
-
-_NO_CAMERA = FailureAdvice("is not there", "plug the camera in, or choose one that `devices` lists")
-_NOT_A_CAMERA = FailureAdvice("is not a camera that gives pictures", "choose one that `devices` lists")
-_CAMERA_NUMBERS = {
-    errno.ENOENT: _NO_CAMERA,
-    errno.ENODEV: _NO_CAMERA,
-    errno.ENXIO: _NO_CAMERA,
-    errno.EBUSY: FailureAdvice("is in use by another program", "end that program, or choose another camera"),
-    errno.EACCES: FailureAdvice(
-        "may not be opened by this user", "add the user to the group that owns it: sudo usermod -aG video $USER"
-    ),
-    errno.EPERM: FailureAdvice("may not be opened by this user", "give this program access to the camera"),
-    errno.ENOTTY: _NOT_A_CAMERA,
-    errno.EINVAL: FailureAdvice(
-        "does not support this mode", "choose capture.camera_mode and capture.fps among those that `devices` lists"
-    ),
+    errno.EIO: UNKNOWN_HOST,
 }
 
 
@@ -166,22 +153,6 @@ def network_failure(error: av.FFmpegError, took_s: float, limit_s: float) -> Fai
             return failure
     return _NETWORK_NUMBERS.get(error.errno) or FailureAdvice(
         f"cannot be opened: {reason_of(error)}", "check the address"
-    )
-
-
-def camera_failure(error: av.FFmpegError, took_s: float, limit_s: float) -> FailureAdvice:
-    """Return the reason that a camera could not be opened."""
-    if isinstance(error, av.error.ExitError):
-        return camera_too_slow(limit_s)
-    return _CAMERA_NUMBERS.get(error.errno) or FailureAdvice(
-        f"cannot be opened: {reason_of(error)}", "try another camera"
-    )
-
-
-def camera_too_slow(limit_s: float) -> FailureAdvice:
-    """Return the advice for a camera that gave no picture in time."""
-    return FailureAdvice(
-        f"gives no picture within {limit_s:g} s", "unplug it and plug it in again, or choose another camera"
     )
 
 
@@ -199,6 +170,8 @@ def reading_failure(error: av.FFmpegError) -> str:
         return "its data is no longer video"
     if error.errno == errno.EIO:
         return "the connection broke"
+    if isinstance(error, av.error.ExternalError):
+        return "the device or its display failed"
     return reason_of(error)
 
 
@@ -216,9 +189,6 @@ US_PER_S = 1_000_000
 
 GRACE_S = 0.5
 """Time that FFmpeg may take beyond its own limit: a name server, for instance, does not know of it."""
-
-_NONBLOCK = 4
-"""AVFMT_FLAG_NONBLOCK, which FFmpeg knows by number only: a camera that hangs would hold its reader for ever."""
 
 _DESCRIBED = {"fflags": "nobuffer", "probesize": "32"}
 """For protocols that say beforehand which streams there are: opening reads hardly anything, and the decoder finds size
@@ -269,37 +239,27 @@ def network_target(address: str, config: CaptureConfig) -> LiveTarget:
     hardware = HardwareDecoding(config, name)
 
     def open_it(limit_s: float) -> av.container.InputContainer:
-        options = {**network_options(address, config), **address_options(scheme_of(address) or "", config)}
-        timeout = (limit_s, config.stall_s / 2 if scheme_of(address) in _RESUMABLE else config.stall_s)
-        start_s = time.monotonic()
-        try:
-            return av.open(
-                address, options=options, timeout=timeout, metadata_errors="replace", hwaccel=hardware.accelerator
-            )
-        except av.FFmpegError as error:
-            advice = network_failure(error, time.monotonic() - start_s, limit_s)
-        except ValueError as error:
-            advice = FailureAdvice(f"cannot be opened: {scrubbed(str(error), address)}", "check the address")
-        raise cannot(name, advice)
+        return opened_network(address, name, config, hardware, limit_s)
 
     return LiveTarget(name, open_it, hardware=hardware)
 
 
-def camera_target(device: str, config: CaptureConfig) -> LiveTarget:
-    """Return the target for a camera of this machine, through V4L2."""
-
-    def open_it(limit_s: float) -> av.container.InputContainer:
-        start_s = time.monotonic()
-        try:
-            timeout = (limit_s, config.stall_s)
-            return av.open(device, format="v4l2", options=camera_options(config), timeout=timeout)
-        except av.FFmpegError as error:
-            failure = camera_failure(error, time.monotonic() - start_s, limit_s)
-        except ValueError:
-            failure = FailureAdvice("cannot be opened: FFmpeg was built without V4L2", "use Linux, or a network camera")
-        raise cannot(device, failure)
-
-    return LiveTarget(device, open_it, camera_too_slow)
+def opened_network(
+    address: str, name: str, config: CaptureConfig, hardware: HardwareDecoding, limit_s: float
+) -> av.container.InputContainer:
+    """Open an address, which errors call `name`. Raises SourceError."""
+    options = {**network_options(address, config), **address_options(scheme_of(address) or "", config)}
+    timeout = (limit_s, config.stall_s / 2 if scheme_of(address) in _RESUMABLE else config.stall_s)
+    start_s = time.monotonic()
+    try:
+        return av.open(
+            address, options=options, timeout=timeout, metadata_errors="replace", hwaccel=hardware.accelerator
+        )
+    except av.FFmpegError as error:
+        advice = network_failure(error, time.monotonic() - start_s, limit_s)
+    except ValueError as error:
+        advice = FailureAdvice(f"cannot be opened: {scrubbed(str(error), address)}", "check the address")
+    raise cannot(name, advice)
 
 
 def network_options(address: str, config: CaptureConfig) -> dict[str, str]:
@@ -315,19 +275,6 @@ def network_options(address: str, config: CaptureConfig) -> dict[str, str]:
         options["buffer_size"] = str(_UDP_BUFFER_BYTES)
     elif scheme in ("http", "https"):
         options |= {"reconnect": "1", "reconnect_delay_max": "2"}
-    return options
-
-
-def camera_options(config: CaptureConfig) -> dict[str, str]:
-    """Return FFmpeg's options for `capture.camera_mode` and `capture.fps`."""
-    options = {"fflags": f"nobuffer+{_NONBLOCK}"}
-    if config.camera_mode is not None:
-        size, _, pixel_format = config.camera_mode.partition(":")
-        options["video_size"] = size
-        if pixel_format:
-            options["input_format"] = pixel_format
-    if config.fps is not None:
-        options["framerate"] = f"{config.fps:g}"
     return options
 
 

@@ -21,6 +21,7 @@ from stream.sources.connection import decoder_options, decoding_failure, file_op
 from stream.sources.hardware import HardwareDecoding
 from stream.sources.motion_vectors import EXPORT_VECTORS
 from stream.sources.planes import quarter_turns
+from stream.sources.segments import SegmentRecorder
 from stream.sources.timing import MediaTimeline
 
 DECODERS: Mapping[str, Sequence[str]] = {
@@ -35,8 +36,6 @@ DECODERS: Mapping[str, Sequence[str]] = {
 HEATMAP_ENCODER = "libx264"
 
 PROTOCOLS = ("rtsp", "https", "udp", "rtmp")
-
-CAMERA_FORMAT = "video4linux2,v4l2"
 
 
 def ffmpeg_version() -> str:
@@ -57,8 +56,9 @@ def encodes_heatmaps() -> bool:
     return _opens(HEATMAP_ENCODER, "w")
 
 
-def reads_cameras() -> bool:
-    return CAMERA_FORMAT in av.formats_available
+def reads(device_format: str) -> bool:
+    """Return whether FFmpeg has an input for devices, such as `v4l2`; one may have several names."""
+    return any(device_format in name.split(",") for name in av.formats_available)
 
 
 def protocols() -> dict[str, bool]:
@@ -301,7 +301,9 @@ class VideoDecoder:
         stream: av.video.stream.VideoStream,
         timeline: MediaTimeline,
         max_pixels: int,
+        segments: SegmentRecorder | None = None,
     ) -> None:
+        self._segments = segments
         self._container = container
         self._stream = stream
         self._timeline = timeline
@@ -315,9 +317,14 @@ class VideoDecoder:
         context.thread_count = 1 if self._one_thread else LARGE_PICTURE_THREADS
 
     def frames(self) -> Iterator[av.VideoFrame]:
-        """Yield the frames that decode, in the order in which they are shown; to be called once."""
+        """Yield the frames that decode, in the order in which they are shown; to be called once, or after a seek."""
+        if self._segments is not None:
+            self._segments.restart()
         for packet in self._read():
-            yield from self._decode(packet)
+            frames = self._decode(packet)
+            if self._segments is not None:
+                self._segments.packet(packet)
+            yield from frames
         yield from self._flush()
 
     def lost_before(self, pts: int | None) -> tuple[SkippedItem, ...]:

@@ -12,13 +12,16 @@ from stream.clock import Clock
 from stream.config import CaptureConfig, NetworkConfig
 from stream.errors import SourceNotFound
 from stream.media import Source
-from stream.sources.address import SCENE_PREFIX, STDIN, ZMQ_PREFIX, camera_of, scheme_of
+from stream.sources.address import LEROBOT_PREFIX, SCENE_PREFIX, SCREEN_PREFIX, STDIN, ZMQ_PREFIX, camera_of, scheme_of
 from stream.sources.checks import check_address, is_pattern
-from stream.sources.connection import camera_target, is_endless, network_target, opened_within
-from stream.sources.file import ContainerSource, FileSource, StdinSource
+from stream.sources.connection import is_endless, network_target, opened_within
+from stream.sources.devices import camera_target, screen_target
+from stream.sources.file import ContainerSource, EpisodeSource, FileSource, StdinSource
 from stream.sources.folder import FolderSource
 from stream.sources.live import LiveSource
+from stream.sources.onvif import onvif_target
 from stream.sources.scene import SceneSource
+from stream.sources.segments import SegmentRecorder
 from stream.sources.threaded import PrefetchSource
 from stream.sources.zeromq import ZmqSource
 
@@ -41,7 +44,7 @@ class WebFileSource(ContainerSource):
         )
 
 
-def open_network(address: str, config: CaptureConfig, clock: Clock) -> Source:
+def open_network(address: str, config: CaptureConfig, clock: Clock, segments: SegmentRecorder | None = None) -> Source:
     """Opens an address: what has an end (a file on a web server, a finished HLS stream) as a file, all else as live.
 
     Raises SourceError, or ConfigError for a `capture.size` beyond measure.
@@ -52,12 +55,20 @@ def open_network(address: str, config: CaptureConfig, clock: Clock) -> Source:
     container = opened_within(target, config.open_timeout_s)
     took_s = time.monotonic() - start_s
     if scheme_of(address) in _MAYBE_FILES and not is_endless(container):
-        return PrefetchSource(WebFileSource(container, target.name, config, clock, target.hardware))
-    return LiveSource(replace(target, paced=container.format.name == "hls"), config, clock, container, took_s)
+        return PrefetchSource(WebFileSource(container, target.name, config, clock, target.hardware, segments=segments))
+    target = replace(target, paced=container.format.name == "hls")
+    return LiveSource(target, config, clock, container, took_s, segments)
 
 
-def open_source(address: str, config: CaptureConfig, clock: Clock, network: NetworkConfig | None = None) -> Source:
-    """Opens what an address names, as docs/sources.md lists them; `network` says who may connect over ZeroMQ.
+def open_source(
+    address: str,
+    config: CaptureConfig,
+    clock: Clock,
+    network: NetworkConfig | None = None,
+    segments: SegmentRecorder | None = None,
+) -> Source:
+    """Opens what an address names, as docs/sources.md lists them; `network` says who may connect over ZeroMQ, and
+    `segments` records the video.
 
     Raises SourceNotFound where there is nothing of that name, SourceError where it cannot be read, ConfigError where
     `capture.size` is beyond measure, or keys are missing.
@@ -66,17 +77,23 @@ def open_source(address: str, config: CaptureConfig, clock: Clock, network: Netw
         raise SourceNotFound("no source was given; give the path of a video file, or scene:NAME for a generated clip")
     if address.startswith(SCENE_PREFIX):
         return SceneSource(address.removeprefix(SCENE_PREFIX), config, clock)
+    if address.startswith(LEROBOT_PREFIX):
+        return EpisodeSource(address, config, clock, segments)
     if address == STDIN:
-        return StdinSource(config, clock)
+        return StdinSource(config, clock, segments=segments)
     device = camera_of(address)
     if device is not None:
-        return LiveSource(camera_target(device, config), config, clock)
+        return LiveSource(camera_target(device, config), config, clock, segments=segments)
+    if address.startswith(SCREEN_PREFIX):
+        return LiveSource(screen_target(address, config), config, clock, segments=segments)
     check_address(address)
     if address.startswith(ZMQ_PREFIX):
         return ZmqSource(address, config, clock, network or NetworkConfig())
+    if scheme_of(address) == "onvif":
+        return LiveSource(onvif_target(address, config), config, clock, segments=segments)
     if scheme_of(address) is not None:
-        return open_network(address, config, clock)
+        return open_network(address, config, clock, segments)
     path = os.path.expanduser(address)
     if os.path.isdir(path) or is_pattern(path):
         return FolderSource(path, config, clock)
-    return FileSource(Path(path), config, clock)
+    return FileSource(Path(path), config, clock, segments)

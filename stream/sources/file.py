@@ -1,4 +1,4 @@
-"""Sources that are containers with an end: a file, and standard input."""
+"""Sources that are containers with an end: a file, an episode within one, and standard input."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import av
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.config import CaptureConfig
-from stream.errors import SourceError
+from stream.errors import SourceError, SourceOver
 from stream.media import SkippedItem, Source, SourceFrame, SourceInfo, never_stop
 from stream.sources.checks import SCALE_DOWN, TimeRange
 from stream.sources.connection import file_options, too_large
@@ -35,7 +36,9 @@ from stream.sources.decoder import (
 )
 from stream.sources.fit import FrameFitter, FrameFormat
 from stream.sources.hardware import HardwareDecoding
+from stream.sources.lerobot import AGAIN, EpisodeAddress
 from stream.sources.planes import to_planes
+from stream.sources.segments import SegmentRecorder
 from stream.sources.timing import MediaTimeline
 
 log = logging.getLogger(__name__)
@@ -65,21 +68,30 @@ class ContainerSource(Source):
         config: CaptureConfig,
         clock: Clock,
         hardware: HardwareDecoding | None = None,
+        part: TimeRange | None = None,
+        segments: SegmentRecorder | None = None,
     ) -> None:
-        """Owns the container from here on. Raises SourceError, or ConfigError for a `capture.size` beyond measure."""
+        """Owns the container from here on; reads `part` of it, by default what the configuration says, and gives its
+        packets to `segments`.
+
+        Raises SourceError, or ConfigError for a `capture.size` beyond measure.
+        """
+        self._segments = segments
         self._container = container
         self._name = name
         self._max_frames = config.max_frames
         self._max_pixels = config.max_pixels
-        self._part = TimeRange.of(config)
+        self._part = part or TimeRange.of(config)
         self._clock = clock
         self._trailing: tuple[SkippedItem, ...] = ()
         try:
             self._fit = FrameFitter.of(config)
             self._stream = video_stream(self._container, self._name, config.stream)
             self._timeline = timeline_of(self._container, self._stream)
-            self._declared_ns = declared_end_ns(self._container, self._stream)
-            self._decoder = VideoDecoder(self._container, self._stream, self._timeline, config.max_pixels)
+            self._declared_ns = self._part.limit_ns or declared_end_ns(self._container, self._stream)
+            if segments is not None:
+                segments.connect(self._stream)
+            self._decoder = VideoDecoder(self._container, self._stream, self._timeline, config.max_pixels, segments)
             self._decoded = self._decoder.frames()
             self._first = self._decode_first()
             self._info = source_info(
@@ -114,20 +126,24 @@ class ContainerSource(Source):
         index, previous = 0, None
         while frame is not None:
             capture_ns = self._clock.now_ns()
-            skipped = self._decoder.lost_before(frame.pts)
+            skipped = self._in_part(self._decoder.lost_before(frame.pts))
             media_ns = self._timeline.next_ns(frame.pts)
+            if self._segments is not None:
+                self._segments.shown(frame, media_ns)
             if self._part.ended_by(media_ns):
                 return
             planes = to_planes(frame, self._fit, self._name)
             form = FrameFormat.of((frame.height, frame.width), planes)
             duration_ns = self._duration_ns(frame, media_ns)
-            yield SourceFrame(index, media_ns, capture_ns, planes, form.change_since(previous), skipped, duration_ns)
+            change, shown_ns = form.change_since(previous), self._shifted_ns(media_ns)
+            yield SourceFrame(index, shown_ns, capture_ns, planes, change, skipped, duration_ns)
             previous = form
             index += 1
             if index == self._max_frames:
                 return
             last, frame = frame, next(self._decoded, None)
-        self._trailing = self._decoder.lost_after_last() + self._missing_end(media_ns + self._shown_ns(last))
+        missing = self._missing_end(media_ns + self._shown_ns(last))
+        self._trailing = self._in_part(self._decoder.lost_after_last() + missing)
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
         """Return the losses after the last good frame; nothing where `max_frames` ended the run before the file did."""
@@ -188,6 +204,18 @@ class ContainerSource(Source):
             first = next(self._decoded, None)
         return first
 
+    def _shifted_ns(self, media_ns: int) -> int:
+        """Return a media time of the container as one of the source."""
+        return max(0, media_ns - self._part.origin_ns)
+
+    def _in_part(self, lost: tuple[SkippedItem, ...]) -> tuple[SkippedItem, ...]:
+        """Return losses with the source's times."""
+        if not self._part.origin_ns:
+            return lost
+        return tuple(
+            item if item.media_ns is None else replace(item, media_ns=self._shifted_ns(item.media_ns)) for item in lost
+        )
+
     def _media_ns(self, frame: av.VideoFrame, *, missing_ns: int) -> int:
         """Return the media time of a frame; `missing_ns` if it has no PTS."""
         media_ns = self._timeline.at_ns(frame.pts)
@@ -218,10 +246,36 @@ class ContainerSource(Source):
 class FileSource(ContainerSource):
     """One file."""
 
-    def __init__(self, path: Path, config: CaptureConfig, clock: Clock) -> None:
+    def __init__(
+        self, path: Path, config: CaptureConfig, clock: Clock, segments: SegmentRecorder | None = None
+    ) -> None:
         """Raises SourceNotFound, SourceError, or ConfigError for a `capture.size` beyond measure."""
         hardware = HardwareDecoding(config, str(path))
-        super().__init__(open_container(path, config, hardware), str(path), config, clock, hardware)
+        super().__init__(open_container(path, config, hardware), str(path), config, clock, hardware, segments=segments)
+
+
+class EpisodeSource(ContainerSource):
+    """An episode of a LeRobot dataset: a part of a file, whose media time begins at 0."""
+
+    def __init__(
+        self, address: str, config: CaptureConfig, clock: Clock, segments: SegmentRecorder | None = None
+    ) -> None:
+        """Raises SourceNotFound, SourceError, or ConfigError for a `capture.size` beyond measure."""
+        episode = EpisodeAddress.of(address).find()
+        from_ns, to_ns = round(episode.from_s * NS_PER_S), round(episode.to_s * NS_PER_S)
+        part = TimeRange.of(config).within(from_ns, to_ns, round(NS_PER_S / episode.fps / 2))
+        hardware = HardwareDecoding(config, episode.name)
+        container = open_container(episode.video, config, hardware)
+        try:
+            super().__init__(container, episode.name, config, clock, hardware, part, segments)
+        except SourceOver as error:
+            if config.start_s or config.duration_s is not None:
+                raise
+            where = f"from {episode.from_s:g} to {episode.to_s:g} s"
+            raise SourceError(
+                f"{episode.video} has no frame {where}, where {episode.name} should be; {AGAIN}"
+            ) from error
+        self._info = replace(self._info, duration_ns=to_ns - from_ns, frames=episode.frames)
 
 
 NAME = "standard input"
@@ -240,7 +294,9 @@ class StdinSource(ContainerSource):
 
     _remedy = REMEDY
 
-    def __init__(self, config: CaptureConfig, clock: Clock, descriptor: int = 0) -> None:
+    def __init__(
+        self, config: CaptureConfig, clock: Clock, descriptor: int = 0, segments: SegmentRecorder | None = None
+    ) -> None:
         """Waits for the first frame. Raises SourceError, or ConfigError for a `capture.size` beyond measure."""
         self._reader = _reader(descriptor)
         hardware = HardwareDecoding(config, NAME)
@@ -253,7 +309,7 @@ class StdinSource(ContainerSource):
         if container.format.name in TEXT_DEMUXERS:
             container.close()
             raise _unreadable(self._reader, "it looks like text")
-        super().__init__(container, NAME, config, clock, hardware)
+        super().__init__(container, NAME, config, clock, hardware, segments=segments)
 
     def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame]:
         """As for a file; where `should_stop` says so, a wait for the writer counts as the end."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import av
@@ -29,6 +29,7 @@ from stream.sources.decoder import ONE_THREAD_MAX_PX, LossTracker, rate_of, sour
 from stream.sources.fit import FrameFormat
 from stream.sources.motion_vectors import EXPORT_VECTORS
 from stream.sources.planes import to_planes
+from stream.sources.segments import SegmentRecorder
 from stream.sources.threaded import ReaderThread, ThreadedSource
 from stream.sources.timing import Backoff, Pacer
 
@@ -58,7 +59,10 @@ class LiveDecoder:
         config: CaptureConfig,
         clock: Clock,
         stop: threading.Event,
+        take: Callable[[av.Packet], None] | None = None,
     ) -> None:
+        """`take` is given each packet once it has been decoded."""
+        self._take = take
         self._container = container
         self._stream = stream
         self._stall_s = config.stall_s
@@ -130,6 +134,9 @@ class LiveDecoder:
         except av.FFmpegError as error:
             self._losses.lost(self._packets, decoding_failure(error, self._max_pixels), None, None)
             return []
+        finally:
+            if self._take is not None:
+                self._take(packet)
 
 
 RETRY_S = 3.0
@@ -154,8 +161,10 @@ class ReconnectingReader(ReaderThread):
         opening_s: float,
         config: CaptureConfig,
         clock: Clock,
+        segments: SegmentRecorder | None = None,
     ) -> None:
         super().__init__(target.name, config, clock)
+        self._segments = segments
         self._target = target
         self._container: av.container.InputContainer | None = container
         self._retry_s = min(config.open_timeout_s, max(RETRY_S, 2 * opening_s))
@@ -193,8 +202,12 @@ class ReconnectingReader(ReaderThread):
         self.timeline.connected(stream.time_base, rate_of(stream))
         hardware = self._target.hardware
         device = None if hardware is None else hardware.device_of(stream)
+        take = None
+        if self._segments is not None:
+            self._segments.connect(stream)
+            take = self._record
         try:
-            decoder = LiveDecoder(container, stream, self._config, self._clock, self._stopping)
+            decoder = LiveDecoder(container, stream, self._config, self._clock, self._stopping, take)
             for frame in decoder.frames(self._first_within_s):
                 if self.info is None:
                     self.info = source_info(self._target.name, stream, frame, live=True, device=device)
@@ -209,6 +222,13 @@ class ReconnectingReader(ReaderThread):
             return str(lost)
         return None
 
+    def _record(self, packet: av.Packet) -> None:
+        """Give a packet to the recorded video; what is not wanted yet is forgotten, up to the newest key frame."""
+        assert self._segments is not None
+        if not self._begun.is_set() and packet.is_keyframe:
+            self._segments.restart()
+        self._segments.packet(packet)
+
     def _hand_over(self, frame: av.VideoFrame, decoder: LiveDecoder) -> None:
         """Stamp a frame and put it into the queue; the first one after an outage ends that."""
         now_ns = self._clock.now_ns()
@@ -220,6 +240,8 @@ class ReconnectingReader(ReaderThread):
         if self._index < 0 or self._outage is not None:
             skipped = ()
         media_ns = self.timeline.media_ns(frame.pts, now_ns)
+        if self._segments is not None:
+            self._segments.shown(frame, media_ns)
         now_ns = self._wait_until_due(media_ns, now_ns)
         planes = to_planes(frame, self._fitter, self._target.name)
         frame_format = FrameFormat.of((frame.height, frame.width), planes)
@@ -266,8 +288,10 @@ class LiveSource(ThreadedSource):
         clock: Clock,
         container: av.container.InputContainer | None = None,
         took_s: float = 0.0,
+        segments: SegmentRecorder | None = None,
     ) -> None:
-        """Opens the target, unless that was done before, in `took_s`, and waits for its first picture.
+        """Opens the target, unless that was done before, in `took_s`, and waits for its first picture. `segments` is
+        given its packets.
 
         Raises SourceError where there is none within `capture.open_timeout_s`, or ConfigError for a `capture.size`
         beyond measure or a `capture.start_s`.
@@ -278,6 +302,6 @@ class LiveSource(ThreadedSource):
             container = opened_within(target, config.open_timeout_s)
             took_s = time.monotonic() - start_s
         super().__init__(
-            ReconnectingReader(target, container, took_s, config, clock),
+            ReconnectingReader(target, container, took_s, config, clock, segments),
             max(config.open_timeout_s - took_s, 0),
         )

@@ -24,6 +24,7 @@ from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
 from stream.media import Source, SourceFrame, SourceOutage
 from stream.sources.factory import open_source
+from stream.sources.segments import SegmentRecorder
 from tests.support.network import LIMIT_S
 from tests.support.video import Image, moving_square
 
@@ -141,7 +142,13 @@ class FrameSender:
 
 
 BOUNDARY = "frame"
-TYPES = {".m3u8": "application/vnd.apple.mpegurl", ".ts": "video/mp2t", ".mp4": "video/mp4"}
+TYPES = {
+    ".m3u8": "application/vnd.apple.mpegurl",
+    ".ts": "video/mp2t",
+    ".mp4": "video/mp4",
+    ".html": "text/html",
+    ".js": "text/javascript",
+}
 
 
 class Server(ThreadingHTTPServer):
@@ -277,10 +284,11 @@ def mjpeg(
 Item = SourceFrame | SourceOutage
 
 
-def opened(address: str, **capture: object) -> Source:
+def opened(address: str, segments: SegmentRecorder | None = None, **capture: object) -> Source:
     """Opens a source. Its time limits are those of a hang, unless the test names its own."""
     limits = {"open_timeout_s": LIMIT_S, "stall_s": LIMIT_S}
-    return open_source(address, CaptureConfig.model_validate({**limits, **capture}), MonotonicClock())
+    config = CaptureConfig.model_validate({**limits, **capture})
+    return open_source(address, config, MonotonicClock(), segments=segments)
 
 
 class Reading:

@@ -14,7 +14,7 @@ import pytest
 
 from stream.sources import cameras
 from stream.sources.cameras import Call, Camera, CameraMode, list_cameras, opened, read_camera
-from stream.sources.connection import camera_options
+from stream.sources.devices import camera_options
 
 u32 = ctypes.c_uint32
 CAPTURE, MPLANE, METADATA, DEVICE_CAPS = 0x1, 0x1000, 0x00800000, 0x80000000
@@ -249,7 +249,7 @@ def test_a_file_that_is_no_device_gives_no_camera(tmp_path: Path) -> None:
     [
         (True, "6.1.0", "there is no /dev/video*; plug one in; in a container, pass it in: docker run --device"),
         (True, "5.15.90-Microsoft-standard-WSL2", "attach one with usbipd"),
-        (False, "23.1", "which only Linux has; give the address of a network camera"),
+        (False, "23.1", "which only Linux has; try `watch 0`"),
     ],
 )
 def test_without_a_camera_it_says_what_to_do(

@@ -14,15 +14,13 @@ from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.sources import connection
 from stream.sources.connection import (
-    camera_failure,
-    camera_options,
-    camera_target,
     is_endless,
     network_failure,
     network_options,
     network_target,
     reading_failure,
 )
+from stream.sources.devices import camera_failure, camera_options, camera_target
 
 
 def error(number: int) -> av.FFmpegError:
@@ -116,6 +114,7 @@ class TestErrors:
         assert reading_failure(av.error.InvalidDataError(1, "no")) == "its data is no longer video"
         assert reading_failure(error(errno.EIO)) == "the connection broke"
         assert reading_failure(error(errno.ENODEV)) == "no such device"
+        assert reading_failure(av.error.ExternalError(1, "no")) == "the device or its display failed"
 
     def test_a_camera_that_is_not_there_or_none(self) -> None:
         with pytest.raises(SourceError, match=r"/dev/video98 is not there; plug the camera in"):

@@ -1,0 +1,187 @@
+"""Packets of one video → segments of fragmented MP4, as HLS and DASH carry them; nothing is decoded or encoded.
+
+Fragmented MP4: ISO/IEC 14496-12. A segment is one fragment or several, each from a key frame to the next.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import av
+
+from arr_coc.types import NS_PER_S
+
+COPIED_CODECS = frozenset({"h264", "hevc", "av1", "vp9"})
+"""Video formats that browsers and players take in fragmented MP4."""
+
+MP4_OPTIONS = {
+    "movflags": "frag_keyframe+delay_moov+default_base_moof+skip_trailer",
+    "use_editlist": "0",
+    "flush_packets": "1",
+    "frag_duration": "20000000",
+}
+"""A fragment for each group of pictures. `delay_moov`: the header is made from the first packets, because a live source
+may not say its parameters before. `frag_duration` (in microseconds): so much is held of a source without key frames."""
+
+HEVC_TAG = "hvc1"
+"""Sample entry that Apple's players take."""
+
+START_CODES = (b"\0\0\1", b"\0\0\0\1")
+"""Beginnings of parameters that come with each key frame as well; the newer ones count."""
+
+PERIOD_NS = NS_PER_S // 25
+"""Duration of a last frame that nothing is known of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fragments:
+    """One segment: `data` begins where the one before ended.
+
+    `pts_ns` is the presentation time of its first frame as the packets have it, `track_ns` as the track has it, whose
+    first packet is decoded at 0. `header` is the initialization section of the track.
+    """
+
+    header: bytes
+    data: bytes
+    pts_ns: int
+    track_ns: int
+    duration_ns: int
+
+
+class Fragmenter:
+    """Muxer of one track. A segment ends with the first key frame after `segment_ns`.
+
+    `template`: the stream that the packets come from; without one they are H.264 of the size `size_px` (width, height).
+    Raises av.FFmpegError or ValueError where the format cannot be held by MP4.
+    """
+
+    def __init__(
+        self, segment_ns: int, template: av.VideoStream | None = None, size_px: tuple[int, int] = (0, 0)
+    ) -> None:
+        self._segment_ns = segment_ns
+        self._data = bytearray()
+        self._header = b""
+        self._container = av.open(_Collector(self._data), "w", format="mp4", options=dict(MP4_OPTIONS))
+        if template is not None:
+            self._stream = self._container.add_stream_from_template(template, opaque=True)
+            size_px = template.codec_context.width, template.codec_context.height
+            if (self._stream.width, self._stream.height) != size_px:  # not told before the first picture, or another
+                self._stream.width, self._stream.height = size_px
+                if (template.codec_context.extradata or b"").startswith(START_CODES):
+                    self._stream.codec_context.extradata = None
+            if template.codec_context.codec.canonical_name == "hevc":
+                self._stream.codec_context.codec_tag = HEVC_TAG
+        else:
+            self._stream = self._container.add_mux_stream("h264", width=size_px[0], height=size_px[1])
+        self._first_dts_ns: int | None = None
+        self._last_dts_ns = 0
+        self._start_ns = self._end_ns = self._reorder_ns = 0
+
+    @property
+    def started(self) -> bool:
+        """The track holds a packet."""
+        return self._first_dts_ns is not None
+
+    def follows(self, packet: av.Packet, leap_ns: int) -> bool:
+        """Return whether a packet goes on where the last one was: later, and by less than `leap_ns`."""
+        return not self.started or 0 < _ns(packet, packet.dts) - self._last_dts_ns < leap_ns
+
+    def add(self, packet: av.Packet) -> Fragments | None:
+        """Take a packet with PTS and DTS, which is not to be used after that; the first one is a key frame.
+
+        Returns the segment that ends before it, if one does. Raises av.FFmpegError.
+        """
+        pts_ns, dts_ns, key = _ns(packet, packet.pts), _ns(packet, packet.dts), packet.is_keyframe
+        shown_ns = _ns(packet, packet.duration or 0) or (dts_ns - self._last_dts_ns if self.started else PERIOD_NS)
+        held = len(self._data)
+        packet.stream = self._stream
+        self._container.mux_one(packet)
+        if self._first_dts_ns is None:
+            self._first_dts_ns, self._start_ns, self._reorder_ns = dts_ns, pts_ns, pts_ns - dts_ns
+        begin_ns = pts_ns if key else dts_ns + self._reorder_ns
+        done = None
+        if len(self._data) > held and begin_ns - self._start_ns >= self._segment_ns:
+            done = self._cut(begin_ns)
+        self._last_dts_ns = dts_ns
+        self._end_ns = max(self._end_ns, pts_ns + shown_ns)
+        return done
+
+    def close(self) -> Fragments | None:
+        """Return the last segment, if there is anything in it. Raises av.FFmpegError."""
+        self._container.close()
+        return self._cut(self._end_ns) if self.started else None
+
+    def _cut(self, end_ns: int) -> Fragments | None:
+        """Take out what has been written, as the segment that ends at `end_ns`."""
+        assert self._first_dts_ns is not None
+        data = bytes(self._data)
+        self._data.clear()
+        if not self._header:
+            at = next((at for at, kind in _boxes(data) if kind not in (b"ftyp", b"moov")), len(data))
+            self._header, data = data[:at], data[at:]
+        start_ns, self._start_ns = self._start_ns, end_ns
+        if not data or end_ns <= start_ns:
+            return None
+        return Fragments(self._header, data, start_ns, start_ns - self._first_dts_ns, end_ns - start_ns)
+
+
+class _Collector:
+    """A place that the muxer can write to, and not seek in."""
+
+    def __init__(self, data: bytearray) -> None:
+        self._data = data
+
+    def write(self, data: bytes) -> int:
+        self._data += data
+        return len(data)
+
+
+def _ns(packet: av.Packet, ticks: int | None) -> int:
+    assert ticks is not None
+    return ticks * packet.time_base.numerator * NS_PER_S // packet.time_base.denominator
+
+
+def _boxes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield place and kind of each box at the top level."""
+    at = 0
+    while at + 8 <= len(data):
+        size, kind = struct.unpack_from(">I4s", data, at)
+        yield at, kind
+        at += max(size, 8)
+
+
+def codec_of(header: bytes) -> str:
+    """Return the name of the video format in an initialization section, as RFC 6381 writes it; "" for one unknown.
+
+    avcC and hvcC: ISO/IEC 14496-15, annex E; av1C: AV1 in ISO BMFF; vpcC: VP codec in ISO BMFF.
+    """
+    for kind, name in ((b"avcC", _avc), (b"hvcC", _hevc), (b"av1C", _av1), (b"vpcC", _vp9)):
+        at = header.find(kind)
+        if at >= 0 and len(header) >= at + 24:
+            return name(header[at + 4 : at + 24])
+    return ""
+
+
+def _avc(record: bytes) -> str:
+    return f"avc1.{record[1:4].hex()}"
+
+
+def _hevc(record: bytes) -> str:
+    space = ("", "A", "B", "C")[record[1] >> 6]
+    tier = "H" if record[1] & 0x20 else "L"
+    compatible = int(f"{int.from_bytes(record[2:6], 'big'):032b}"[::-1], 2)
+    constraints = "".join(f".{byte:X}" for byte in record[6:12].rstrip(b"\0"))
+    return f"hvc1.{space}{record[1] & 0x1F}.{compatible:X}.{tier}{record[12]}{constraints}"
+
+
+def _av1(record: bytes) -> str:
+    profile, level = record[1] >> 5, record[1] & 0x1F
+    tier = "H" if record[2] & 0x80 else "M"
+    depth = (12 if record[2] & 0x20 else 10) if record[2] & 0x40 else 8
+    return f"av01.{profile}.{level:02}{tier}.{depth:02}"
+
+
+def _vp9(record: bytes) -> str:
+    return f"vp09.{record[4]:02}.{record[5]:02}.{record[6] >> 4:02}"

@@ -1,0 +1,223 @@
+"""Episodes of LeRobot datasets (format 3) on this machine: their video file, and where in it they lie.
+
+`meta/info.json` names cameras and counts episodes, tables in `meta/episodes/` say in which file of
+`videos/CAMERA/chunk-000/` an episode lies, and from when to when
+(https://huggingface.co/docs/lerobot/lerobot-dataset-v3). Nothing here opens a video.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from arr_coc.errors import counted
+from stream.errors import SourceError, SourceNotFound
+from stream.sources.address import LEROBOT_PREFIX
+
+LIBRARY = "pyarrow"
+
+INSTALL = "pip install 'arr-coc-stream[lerobot]'"
+
+EXAMPLE = f"{LEROBOT_PREFIX}FOLDER#episode=0&camera=NAME"
+
+INFO = Path("meta", "info.json")
+
+INFO_BYTES_MAX = 16 << 20
+
+AGAIN = "download the dataset again"
+
+_SHOWN = 12
+"""Names that a message lists."""
+
+
+def has_library() -> bool:
+    """Return whether the library of the extra `lerobot` is installed."""
+    return find_spec(LIBRARY) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One episode as one camera saw it: part of `video`, in seconds of its media time; `frames` are at `fps`."""
+
+    name: str
+    video: Path
+    from_s: float
+    to_s: float
+    frames: int
+    fps: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeAddress:
+    """Address `lerobot:FOLDER#episode=N&camera=NAME` of an episode that its dataset says to exist.
+
+    `key` is the camera as the dataset names it, `observation.images.top` for `top`.
+    """
+
+    folder: Path
+    episode: int
+    key: str
+    fps: float
+
+    @classmethod
+    def of(cls, address: str) -> EpisodeAddress:
+        """Read an address and its dataset's `meta/info.json`.
+
+        Raises SourceNotFound where there is no such dataset, episode or camera, and SourceError for an address or a
+        dataset that cannot be used, and a missing library.
+        """
+        given = address.removeprefix(LEROBOT_PREFIX)
+        place, _, choice = given.rpartition("#") if "#" in given else (given, "", "")
+        if not place:
+            raise SourceNotFound(f"{address} names no folder; write {EXAMPLE}")
+        wanted = _choice(address, choice)
+        folder = Path(place).expanduser()
+        info = _info(folder)
+        key = _camera(folder, info, wanted.get("camera"))
+        episode = _number(folder, info, wanted.get("episode"))
+        if not has_library():
+            raise SourceError(f"{LEROBOT_PREFIX} needs {LIBRARY}; {INSTALL}")
+        return cls(folder, episode, key, _fps(info))
+
+    def find(self) -> Episode:
+        """Return the episode, by the dataset's tables. Raises SourceError where they cannot be read, or lack it."""
+        for table in sorted(self.folder.glob("meta/episodes/*/*.parquet")):
+            for row in _rows(table, self._columns):
+                if row["episode_index"] == self.episode:
+                    return self._located(row, table)
+        raise SourceError(f"no table in {self.folder / 'meta' / 'episodes'} has episode {self.episode}; {AGAIN}")
+
+    @property
+    def _columns(self) -> list[str]:
+        names = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
+        return ["episode_index", "length", *(f"videos/{self.key}/{name}" for name in names)]
+
+    def _located(self, row: Mapping[str, Any], table: Path) -> Episode:
+        _, frames, chunk, file, from_s, to_s = (row[column] for column in self._columns)
+        try:
+            video = self.folder / "videos" / self.key / f"chunk-{int(chunk):03d}" / f"file-{int(file):03d}.mp4"
+            from_s, to_s, frames = float(from_s), float(to_s), int(frames)
+        except (TypeError, ValueError) as error:
+            raise SourceError(f"{table} has no usable numbers for episode {self.episode}; {AGAIN}") from error
+        if not (0 <= from_s < to_s < math.inf and frames > 0):
+            raise SourceError(f"episode {self.episode} is empty by {table}; {AGAIN}")
+        if not video.is_file():
+            raise SourceNotFound(f"{video}, which holds episode {self.episode}, does not exist; {AGAIN}")
+        name = f"{LEROBOT_PREFIX}{self.folder}#episode={self.episode}&camera={_short(self.key)}"
+        return Episode(name, video, from_s, to_s, frames, self.fps)
+
+
+def _choice(address: str, text: str) -> dict[str, str]:
+    """Return what stands behind the `#`. Raises SourceError for anything but an episode and a camera."""
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text))
+    except ValueError:
+        pairs = [("", text)]
+    chosen = dict(pairs)
+    if len(chosen) < len(pairs) or not set(chosen) <= {"episode", "camera"}:
+        raise SourceError(f"{address} has {text!r} behind the #; write {EXAMPLE}")
+    return chosen
+
+
+def _info(folder: Path) -> dict[str, Any]:
+    path = folder / INFO
+    try:
+        if not path.is_file():
+            there = "has no" if folder.is_dir() else "does not exist, so there is no"
+            raise SourceNotFound(
+                f"{folder} {there} {INFO}; give the folder of a LeRobot dataset (hf download --repo-type dataset "
+                "OWNER/NAME --local-dir FOLDER)"
+            )
+        with path.open("rb") as file:
+            values = json.loads(file.read(INFO_BYTES_MAX))
+    except SourceNotFound:
+        raise
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror}; change its permissions") from error
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path} is not JSON; {AGAIN}") from error
+    version = values.get("codebase_version") if isinstance(values, dict) else None
+    if not isinstance(version, str) or not version.startswith("v3."):
+        if isinstance(version, str) and version.startswith("v2."):
+            remedy = "there each episode is a file: give that, such as videos/chunk-000/CAMERA/episode_000000.mp4"
+        else:
+            remedy = "give a dataset of format v3.0"
+        raise SourceError(f"{folder} is a LeRobot dataset of format {version or 'unknown'}, not v3.0; {remedy}")
+    return dict(values)
+
+
+def _camera(folder: Path, info: Mapping[str, Any], wanted: str | None) -> str:
+    """Return the key of the wanted camera, or of the only one."""
+    features = info.get("features")
+    kinds = {
+        str(key): feature.get("dtype")
+        for key, feature in (features.items() if isinstance(features, dict) else ())
+        if isinstance(feature, dict)
+    }
+    keys = [key for key, kind in kinds.items() if kind == "video" and "/" not in key and ".." not in key]
+    named = _listed([_short(key) for key in keys])
+    if wanted is None:
+        if len(keys) == 1:
+            return keys[0]
+        if keys:
+            raise SourceError(f"{folder} has several cameras; add &camera=NAME, one of {named}")
+    elif keys:
+        found = [key for key in keys if wanted in (key, _short(key))]
+        if len(found) == 1:
+            return found[0]
+        raise SourceNotFound(f"{folder} has no camera {wanted!r}; there is {named}")
+    pictures = "its pictures lie in tables, which are not read" if "image" in kinds.values() else "it has no cameras"
+    raise SourceError(f"{folder} has no videos: {pictures}; give a dataset with videos")
+
+
+def _number(folder: Path, info: Mapping[str, Any], wanted: str | None) -> int:
+    """Return the number of the wanted episode, or of the only one."""
+    count = info.get("total_episodes")
+    if not isinstance(count, int) or count < 1:
+        raise SourceError(f"{folder / INFO} counts no episodes; {AGAIN}")
+    there = "only episode 0" if count == 1 else f"{counted(count, 'episode')}, 0 to {count - 1}"
+    if wanted is None:
+        if count == 1:
+            return 0
+        raise SourceError(f"{folder} has {there}; add #episode=0 or another one")
+    if not (wanted.isascii() and wanted.isdigit() and int(wanted[:9]) < count):
+        raise SourceNotFound(f"{folder} has no episode {wanted!r}; it has {there}")
+    return int(wanted[:9])
+
+
+def _fps(info: Mapping[str, Any]) -> float:
+    fps = info.get("fps")
+    return float(fps) if isinstance(fps, (int, float)) and 0 < fps <= 1000 else 30.0
+
+
+def _short(key: str) -> str:
+    """Return the last part of a camera's key: `top` of `observation.images.top`."""
+    return key.rpartition(".")[2]
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+
+
+def _rows(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
+    """The rows of a table, with these columns. Raises SourceError where it lacks one, or cannot be read."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as table:
+            missing = [column for column in columns if column not in table.schema_arrow.names]
+            if missing:
+                raise SourceError(f"{path} has no column {missing[0]}; {AGAIN}")
+            for batch in table.iter_batches(columns=columns, use_threads=False):
+                yield from batch.to_pylist()
+    except SourceError:
+        raise
+    except (pyarrow.ArrowException, OSError) as error:
+        raise SourceError(f"{path} is not a table that can be read; {AGAIN}") from error

@@ -1,0 +1,254 @@
+"""ONVIF cameras: the stream's RTSP address, asked of the camera by its host, user name and password.
+
+ONVIF Core and Media services, version 1: GetSystemDateAndTime, GetCapabilities, GetProfiles, GetStreamUri
+(https://www.onvif.org/specs/core/ONVIF-Core-Specification.pdf). Discovery is not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
+
+from stream.errors import SourceError
+from stream.sources.address import redacted
+from stream.sources.checks import check_address
+from stream.sources.connection import (
+    CREDENTIALS,
+    REFUSED,
+    UNKNOWN_HOST,
+    UNREACHABLE,
+    FailureAdvice,
+    LiveTarget,
+    cannot,
+    opened_network,
+    too_slow,
+)
+from stream.sources.hardware import HardwareDecoding
+from stream.sources.soap import SoapClient, SoapRefusal
+
+if TYPE_CHECKING:
+    import av
+
+    from stream.config import CaptureConfig
+
+SERVICE = "/onvif/device_service"
+"""Path of the device service; the same on every camera (ONVIF Core, 5.1.1)."""
+
+PORT = 80
+
+DEVICE = "http://www.onvif.org/ver10/device/wsdl"
+MEDIA = "http://www.onvif.org/ver10/media/wsdl"
+SCHEMA = "http://www.onvif.org/ver10/schema"
+
+_CHECK = "check that ONVIF is switched on in the camera's settings, and its port (often 80, 8000, 8080 or 2020)"
+
+_STREAM_SCHEMES = ("rtsp", "rtsps")
+
+_SHORTEST_S = 0.5
+"""Left for opening the stream where finding its address took the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnvifAddress:
+    """Address `onvif://USER:PASSWORD@HOST:PORT/PATH?profile=NAME`; `profile` is a number from 0, a name or a token."""
+
+    host: str
+    port: int
+    path: str
+    profile: str | None
+    user: str
+    password: str = field(repr=False)
+
+    @classmethod
+    def of(cls, address: str) -> OnvifAddress:
+        """Read an address that `check_address` has accepted."""
+        parts = urlsplit(address)
+        credentials, _, _ = parts.netloc.rpartition("@")
+        user, _, password = credentials.partition(":")
+        profile = parse_qs(parts.query).get("profile", [None])[0]
+        path = parts.path if len(parts.path) > 1 else SERVICE
+        return cls(parts.hostname or "", parts.port or PORT, path, profile, unquote(user), unquote(password))
+
+
+@dataclass(frozen=True, slots=True)
+class MediaProfile:
+    """One of a camera's streams: its token, name and picture in words."""
+
+    token: str
+    name: str
+    picture: str
+
+
+def find_stream(address: str, transport: str, limit_s: float) -> str:
+    """Return the RTSP address, with the credentials, of a camera's profile; `transport` is `tcp` or `udp`.
+
+    Host and credentials are those of `address`, whatever the camera says: nothing that a reply names is trusted with
+    them. Raises SourceError, whose message shows no secret.
+    """
+    given, name = OnvifAddress.of(address), redacted(address)
+    client = SoapClient(given.host, given.port, time.monotonic() + limit_s, given.user, given.password)
+    try:
+        return _asked(client, given, transport, name)
+    except SourceError:
+        raise
+    except SoapRefusal as refusal:
+        failure = CREDENTIALS if refusal.credentials else FailureAdvice(refusal.reason, _CHECK)
+    except TimeoutError:
+        failure = too_slow(limit_s)
+    except ConnectionRefusedError:
+        failure = FailureAdvice(REFUSED.reason, _CHECK)
+    except socket.gaierror:
+        failure = UNKNOWN_HOST
+    except OSError:
+        failure = UNREACHABLE
+    raise cannot(name, failure)
+
+
+def _asked(client: SoapClient, given: OnvifAddress, transport: str, name: str) -> str:
+    with contextlib.suppress(SoapRefusal):  # some want credentials even for this; then the clocks have to agree
+        asked = client.call(given.path, f'<GetSystemDateAndTime xmlns="{DEVICE}"/>', anonymous=True)
+        _follow_clock(client, asked)
+    port, path = _media_service(client, given)
+
+    def media(request: str) -> ElementTree.Element:
+        return client.call(path, request, port=port)
+
+    profile = _chosen(_profiles(media(f'<GetProfiles xmlns="{MEDIA}"/>')), given.profile, name)
+    reply = media(_stream_request(profile.token, transport))
+    uri = next((text.text.strip() for text in reply.iter(f"{{{SCHEMA}}}Uri") if text.text), "")
+    return _with_credentials(uri, given, name)
+
+
+def _follow_clock(client: SoapClient, reply: ElementTree.Element) -> None:
+    """Let a client's tokens carry the camera's time: it refuses those of another."""
+    utc = reply.find(f".//{{{SCHEMA}}}UTCDateTime")
+    if utc is None:
+        return
+    parts = ("Date/Year", "Date/Month", "Date/Day", "Time/Hour", "Time/Minute", "Time/Second")
+    places = (".//" + "/".join(f"{{{SCHEMA}}}{step}" for step in part.split("/")) for part in parts)
+    try:
+        numbers = [int(utc.findtext(place) or "") for place in places]
+        told = datetime(*numbers, tzinfo=timezone.utc)  # type: ignore[arg-type, misc]
+        client.device_epoch = told - timedelta(seconds=time.monotonic())
+    except (ValueError, OverflowError):
+        return
+
+
+def _media_service(client: SoapClient, given: OnvifAddress) -> tuple[int, str]:
+    """Return port and path of the media service; those of the device service where the camera names no other.
+
+    A camera that names another host than the user does is behind a router, whose port is the user's.
+    """
+    request = f'<GetCapabilities xmlns="{DEVICE}"><Category>Media</Category></GetCapabilities>'
+    try:
+        reply = client.call(given.path, request)
+        address = reply.findtext(f".//{{{SCHEMA}}}Media/{{{SCHEMA}}}XAddr") or ""
+        parts = urlsplit(address.strip())
+        port = parts.port or PORT
+    except SoapRefusal as refusal:
+        if refusal.credentials:
+            raise
+        return given.port, given.path
+    except ValueError:
+        return given.port, given.path
+    if not parts.hostname:
+        return given.port, given.path
+    return (port if parts.hostname == given.host.lower() else given.port), parts.path or given.path
+
+
+def _profiles(reply: ElementTree.Element) -> list[MediaProfile]:
+    """Return the profiles that have pictures."""
+    found = []
+    for element in reply.iter(f"{{{MEDIA}}}Profiles"):
+        video = element.find(f"{{{SCHEMA}}}VideoEncoderConfiguration")
+        if video is None or not element.get("token"):
+            continue
+        size = [video.findtext(f"{{{SCHEMA}}}Resolution/{{{SCHEMA}}}{side}") or "?" for side in ("Width", "Height")]
+        picture = f"{video.findtext(f'{{{SCHEMA}}}Encoding') or 'video'} {'x'.join(size)}"
+        name = element.findtext(f"{{{SCHEMA}}}Name") or ""
+        found.append(MediaProfile(element.get("token") or "", name.strip(), picture))
+    return found
+
+
+def _chosen(profiles: list[MediaProfile], wanted: str | None, name: str) -> MediaProfile:
+    """Return the wanted profile, by default the first. Raises SourceError."""
+    if not profiles:
+        raise SourceError(f"{name} has no profile with video; add one in the camera's settings")
+    if wanted is None:
+        return profiles[0]
+    if wanted.isascii() and wanted.isdigit() and int(wanted[:4]) < len(profiles):
+        return profiles[int(wanted[:4])]
+    for profile in profiles:
+        if wanted in (profile.token, profile.name):
+            return profile
+    listed = "; ".join(f"{number}: {profile.name} ({profile.picture})" for number, profile in enumerate(profiles))
+    raise SourceError(f"{name} has no profile {wanted!r}; there is {listed}")
+
+
+def _stream_request(token: str, transport: str) -> str:
+    protocol = "UDP" if transport == "udp" else "RTSP"
+    return (
+        f'<GetStreamUri xmlns="{MEDIA}"><StreamSetup><Stream xmlns="{SCHEMA}">RTP-Unicast</Stream>'
+        f'<Transport xmlns="{SCHEMA}"><Protocol>{protocol}</Protocol></Transport></StreamSetup>'
+        f"<ProfileToken>{escape(token)}</ProfileToken></GetStreamUri>"
+    )
+
+
+def _with_credentials(uri: str, given: OnvifAddress, name: str) -> str:
+    """Return the address of a stream on the host that the user named, with the user's credentials."""
+    try:
+        parts = urlsplit(uri)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if parts.scheme not in _STREAM_SCHEMES:
+        raise SourceError(f"{name} names no RTSP stream; give the camera's RTSP address, as its manual says")
+    host = f"[{given.host}]" if ":" in given.host else given.host
+    credentials = f"{quote(given.user, safe='')}:{quote(given.password, safe='')}@" if given.user else ""
+    place = f"{credentials}{host}" + (f":{port}" if port else "")
+    found = parts._replace(netloc=place, fragment="").geturl()
+    check_address(found)
+    return found
+
+
+def onvif_target(address: str, config: CaptureConfig) -> LiveTarget:
+    """Return the target for an ONVIF camera: its stream is asked for at first, and again after it was lost."""
+    name = redacted(address)
+    hardware = HardwareDecoding(config, name)
+    stream = _KeptAddress(lambda limit_s: find_stream(address, config.rtsp_transport, limit_s))
+
+    def open_it(limit_s: float) -> av.container.InputContainer:
+        start_s = time.monotonic()
+        found = stream.get(limit_s)
+        left_s = max(limit_s - (time.monotonic() - start_s), _SHORTEST_S)
+        try:
+            return opened_network(found, name, config, hardware, left_s)
+        except SourceError:
+            stream.forget()
+            raise
+
+    return LiveTarget(name, open_it, hardware=hardware)
+
+
+class _KeptAddress:
+    """Address of a stream, kept for as long as it can be opened."""
+
+    def __init__(self, find: Callable[[float], str]) -> None:
+        self._find = find
+        self._found: str | None = None
+
+    def get(self, limit_s: float) -> str:
+        if self._found is None:
+            self._found = self._find(limit_s)
+        return self._found
+
+    def forget(self) -> None:
+        self._found = None

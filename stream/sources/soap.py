@@ -1,0 +1,175 @@
+"""Requests to devices by SOAP 1.2 over HTTP, with WS-Security's UsernameToken and HTTP digest.
+
+OASIS Web Services Security UsernameToken Profile 1.0; RFC 7616 for digest. The password itself is never sent.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.client
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from urllib.request import parse_http_list, parse_keqv_list
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
+
+ENVELOPE = "http://www.w3.org/2003/05/soap-envelope"
+
+_SECURITY = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-secext-1.0.xsd"
+_UTILITY = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-utility-1.0.xsd"
+_DIGEST = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-username-token-profile-1.0#PasswordDigest"
+_BASE64 = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-soap-message-security-1.0#Base64Binary"
+
+REPLY_BYTES_MAX = 1 << 20
+
+_HASHES = {"MD5": hashlib.md5, "SHA-256": hashlib.sha256}
+
+
+class SoapRefusal(Exception):
+    """A device that does not do what it was asked: its `reason`, and whether it wants other credentials."""
+
+    def __init__(self, reason: str, *, credentials: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.credentials = credentials
+
+
+@dataclass(slots=True)
+class SoapClient:
+    """Client of one device at `host` and `port`. All requests together end at `deadline_s` of `time.monotonic`.
+
+    Tokens carry the device's time: `device_epoch` is its time when `time.monotonic` was 0; None where it tells none.
+    """
+
+    host: str
+    port: int
+    deadline_s: float
+    user: str = ""
+    password: str = field(default="", repr=False)
+    device_epoch: datetime | None = None
+
+    def call(self, path: str, body: str, *, port: int | None = None, anonymous: bool = False) -> ElementTree.Element:
+        """Send the XML of a request, and return the reply's Body.
+
+        Raises SoapRefusal for a fault, for other credentials and for what is no SOAP; OSError where nobody answers.
+        """
+        header = "" if anonymous or not self.user else self._token()
+        envelope = (
+            f'<?xml version="1.0" encoding="utf-8"?><s:Envelope xmlns:s="{ENVELOPE}"><s:Header>{header}</s:Header>'
+            f"<s:Body>{body}</s:Body></s:Envelope>"
+        ).encode()
+        status, challenges, reply = self._post(port or self.port, path, envelope, None)
+        if status == 401 and self.user and not anonymous:
+            answer = digest_answer(challenges, "POST", path, self.user, self.password)
+            if answer is not None:
+                status, challenges, reply = self._post(port or self.port, path, envelope, answer)
+        return _body(status, reply)
+
+    def _post(
+        self, port: int, path: str, envelope: bytes, authorization: str | None
+    ) -> tuple[int, Sequence[str], bytes]:
+        """Return status, challenges and content of one exchange."""
+        left_s = self.deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        headers = {"Content-Type": "application/soap+xml; charset=utf-8", "Connection": "close"}
+        if authorization is not None:
+            headers["Authorization"] = authorization
+        connection = http.client.HTTPConnection(self.host, port, timeout=left_s)
+        try:
+            connection.request("POST", path, envelope, headers)
+            response = connection.getresponse()
+            reply = response.read(REPLY_BYTES_MAX + 1)
+        except (http.client.HTTPException, ValueError) as error:
+            raise SoapRefusal("does not speak HTTP there") from error
+        finally:
+            connection.close()
+        return response.status, response.headers.get_all("WWW-Authenticate", []), reply
+
+    def _token(self) -> str:
+        nonce = os.urandom(16)
+        if self.device_epoch is None:
+            now = datetime.now(timezone.utc)
+        else:
+            now = self.device_epoch + timedelta(seconds=time.monotonic())
+        created = now.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        digest = base64.b64encode(hashlib.sha1(nonce + created.encode() + self.password.encode()).digest()).decode()
+        return (
+            f'<w:Security xmlns:w="{_SECURITY}"><w:UsernameToken><w:Username>{escape(self.user)}</w:Username>'
+            f'<w:Password Type="{_DIGEST}">{digest}</w:Password>'
+            f'<w:Nonce EncodingType="{_BASE64}">{base64.b64encode(nonce).decode()}</w:Nonce>'
+            f'<u:Created xmlns:u="{_UTILITY}">{created}</u:Created></w:UsernameToken></w:Security>'
+        )
+
+
+def digest_answer(challenges: Sequence[str], method: str, path: str, user: str, password: str) -> str | None:
+    """Return the Authorization header that answers the first usable of a server's challenges; None for none."""
+    for challenge in challenges:
+        scheme, _, rest = challenge.strip().partition(" ")
+        if scheme.lower() != "digest":
+            continue
+        try:
+            said = {key.lower(): value for key, value in parse_keqv_list(parse_http_list(rest)).items()}
+        except (ValueError, IndexError):
+            continue
+        algorithm = said.get("algorithm", "MD5").upper()
+        qualities = [quality.strip() for quality in said.get("qop", "").split(",") if quality.strip()]
+        if algorithm not in _HASHES or "nonce" not in said or (qualities and "auth" not in qualities):
+            continue
+        hashed = partial(_hashed, algorithm)
+        realm, nonce = said.get("realm", ""), said["nonce"]
+        ours, asked = hashed(f"{user}:{realm}:{password}"), hashed(f"{method}:{path}")
+        fields = {"username": user, "realm": realm, "nonce": nonce, "uri": path}
+        if qualities:
+            count, own = "00000001", os.urandom(8).hex()
+            fields |= {"cnonce": own, "response": hashed(f"{ours}:{nonce}:{count}:{own}:auth:{asked}")}
+            unquoted = f", nc={count}, qop=auth"
+        else:
+            fields |= {"response": hashed(f"{ours}:{nonce}:{asked}")}
+            unquoted = ""
+        if "opaque" in said:
+            fields["opaque"] = said["opaque"]
+        quoted = ", ".join(f'{key}="{_quotable(value)}"' for key, value in fields.items())
+        return f"Digest {quoted}, algorithm={algorithm}{unquoted}"
+    return None
+
+
+def _hashed(algorithm: str, text: str) -> str:
+    return str(_HASHES[algorithm](text.encode()).hexdigest())
+
+
+def _quotable(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _body(status: int, reply: bytes) -> ElementTree.Element:
+    """Return the Body of a reply. Raises SoapRefusal."""
+    if status == 401:
+        raise SoapRefusal("rejects the user name or password", credentials=True)
+    envelope = _parsed(reply)
+    body = None if envelope is None else envelope.find(f"{{{ENVELOPE}}}Body")
+    if body is None:
+        raise SoapRefusal(f"does not answer as such a device there (HTTP {status})")
+    fault = body.find(f"{{{ENVELOPE}}}Fault")
+    if fault is not None:
+        codes = "".join(text for value in fault.iter(f"{{{ENVELOPE}}}Value") for text in [value.text or ""])
+        reason = next((text.text for text in fault.iter(f"{{{ENVELOPE}}}Text") if text.text), "no reason given")
+        if "NotAuthorized" in codes or "FailedAuthentication" in codes:
+            raise SoapRefusal("rejects the user name or password", credentials=True)
+        raise SoapRefusal(f"refuses the request: {' '.join(reason.split())[:200]}")
+    return body
+
+
+def _parsed(reply: bytes) -> ElementTree.Element | None:
+    """Return the XML of a reply; None for what is none, too long, or has a document type, which SOAP forbids."""
+    if len(reply) > REPLY_BYTES_MAX or b"<!DOCTYPE" in reply or b"<!ENTITY" in reply:
+        return None
+    try:
+        return ElementTree.fromstring(reply)
+    except (ElementTree.ParseError, ValueError):
+        return None

@@ -1,0 +1,315 @@
+"""Video as segments: packets copied as they are, other pictures encoded, and times that fit media time."""
+
+from __future__ import annotations
+
+import io
+import resource
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from arr_coc.types import NS_PER_S, Colour, FramePlanes
+from benchmarks.support.rtsp_server import RtspServer, encode
+from stream.clock import MonotonicClock
+from stream.config import CaptureConfig
+from stream.media import MediaSegment, SourceFrame
+from stream.sources.encoding import QUEUE_FRAMES, FrameEncoder, picture_of
+from stream.sources.factory import open_source
+from stream.sources.fragments import codec_of
+from stream.sources.segments import SegmentRecorder
+from tests.support.senders import Reading, opened
+from tests.support.video import make_video, moving_square
+
+FPS = 50
+
+GOPS = {"bf": "2", "g": "25", "sc_threshold": "0", "preset": "ultrafast"}
+
+
+@pytest.fixture(scope="module")
+def reordered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four seconds of H.264 with B-frames and a key frame a second."""
+    path = tmp_path_factory.mktemp("video") / "b.ts"
+    return make_video(path, moving_square(100, 256), options=GOPS)
+
+
+def recorded(address: str, folder: Path, segment_s: float = 1.0, **capture: object) -> list[MediaSegment]:
+    """The segments of a source that is read to its end."""
+    recorder = SegmentRecorder(str(folder), segment_s)
+    made: list[MediaSegment] = []
+    config = CaptureConfig.model_validate(capture)
+    with open_source(address, config, MonotonicClock(), segments=recorder) as source:
+        for frame in source.frames():
+            assert isinstance(frame, SourceFrame)
+            made += recorder.attach(frame, wait=True).segments
+        made += recorder.finish()
+    return made
+
+
+def read(folder: Path, *segments: MediaSegment) -> av.container.InputContainer:
+    parts = [segments[0].header, *(segment.file for segment in segments)]
+    return av.open(io.BytesIO(b"".join((folder / part).read_bytes() for part in parts)))
+
+
+def pictures(container: av.container.InputContainer) -> Iterator[tuple[Fraction, bytes]]:
+    for frame in container.decode(video=0):
+        yield _time(frame), frame.to_ndarray().tobytes()
+
+
+def _time(frame: av.VideoFrame) -> Fraction:
+    assert frame.pts is not None
+    assert frame.time_base is not None
+    return frame.pts * frame.time_base
+
+
+def test_packets_are_copied_and_their_pictures_are_the_same(reordered: Path, tmp_path: Path) -> None:
+    segments = recorded(str(reordered), tmp_path)
+    with av.open(str(reordered)) as container:
+        expected = list(pictures(container))
+    got = list(pictures(read(tmp_path, *segments)))
+    assert [picture for _, picture in got] == [picture for _, picture in expected]
+    shifts = {float(at - then) for (at, _), (then, _) in zip(got, expected, strict=True)}
+    assert max(shifts) - min(shifts) < 1e-4
+
+
+def test_each_segment_can_be_decoded_alone_and_says_its_times(reordered: Path, tmp_path: Path) -> None:
+    segments = recorded(str(reordered), tmp_path)
+    assert [segment.start_ns / NS_PER_S for segment in segments] == [0, 1, 2, 3]
+    assert [segment.duration_ns / NS_PER_S for segment in segments] == [1, 1, 1, 1]
+    for segment in segments:
+        shown = [at for at, _ in pictures(read(tmp_path, segment))]
+        assert len(shown) == 25
+        assert float(shown[0]) == pytest.approx(segment.track_ns / NS_PER_S, abs=1e-4)
+        assert segment.size_bytes == (tmp_path / segment.file).stat().st_size
+        assert (segment.width_px, segment.height_px) == (256, 48)
+        assert segment.codec.startswith("avc1.")
+
+
+def test_segments_are_as_long_as_asked_where_key_frames_allow(reordered: Path, tmp_path: Path) -> None:
+    assert [segment.duration_ns / NS_PER_S for segment in recorded(str(reordered), tmp_path, 1.5)] == [2, 2]
+    assert [segment.duration_ns / NS_PER_S for segment in recorded(str(reordered), tmp_path, 0.5)] == [1, 1, 1, 1]
+
+
+def test_a_part_of_a_file_keeps_its_times(reordered: Path, tmp_path: Path) -> None:
+    segments = recorded(str(reordered), tmp_path, start_s=1.5, duration_s=1.0)
+    assert segments[0].start_ns == NS_PER_S
+    assert sum(segment.duration_ns for segment in segments) < 2.3 * NS_PER_S
+
+
+OTHER_FORMATS = {
+    "vp09.00.": ("libvpx-vp9", {"cpu-used": "8", "deadline": "realtime"}),
+    "hvc1.1.": ("libx265", {"x265-params": "log-level=none", "preset": "ultrafast"}),
+    "av01.0.": ("libsvtav1", {"preset": "10"}),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FORMATS)
+def test_other_formats_are_copied_too(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SVT_LOG", "0")
+    codec, options = OTHER_FORMATS[name]
+    path = make_video(tmp_path / "a.mkv", moving_square(6, 128, 96), codec=codec, options=options)
+    (segment,) = recorded(str(path), tmp_path)
+    assert segment.codec.startswith(name)
+    assert len(list(pictures(read(tmp_path, segment)))) == 6
+    assert caplog.messages == []
+
+
+def test_formats_are_named_as_rfc_6381_says() -> None:
+    record = bytes.fromhex("0101600000009000000000005df000fcfdf8f800000f03200001")
+    assert codec_of(b"....hvcC" + record) == "hvc1.1.6.L93.90"
+    assert codec_of(b"....av1C" + bytes([0x81, 0x04, 0x0C]) + bytes(21)) == "av01.0.04M.08"
+    assert codec_of(b"....av1C" + bytes([0x81, 0x28, 0x60]) + bytes(21)) == "av01.1.08M.12"
+    assert codec_of(b"....vpcC" + bytes([1, 0, 0, 0, 2, 31, 0xA0]) + bytes(17)) == "vp09.02.31.10"
+    assert codec_of(b"....avcC" + bytes([1, 0x64, 0, 0x1F]) + bytes(20)) == "avc1.64001f"
+    assert codec_of(b"nothing of the kind") == ""
+
+
+def test_a_scene_is_encoded_with_a_key_frame_for_each_segment(tmp_path: Path) -> None:
+    segments = recorded("scene:demo", tmp_path, max_frames=60, size="320x192")
+    assert [round(segment.start_ns / NS_PER_S, 3) for segment in segments] == [0, 1, 2]
+    shown = list(pictures(read(tmp_path, *segments)))
+    assert [round(float(at) * 24) for at, _ in shown] == list(range(60))
+    assert all(len(list(pictures(read(tmp_path, segment)))) in (12, 24) for segment in segments)
+
+
+def test_what_mp4_cannot_hold_is_encoded(tmp_path: Path) -> None:
+    path = make_video(tmp_path / "a.avi", moving_square(10), codec="mjpeg", pixel_format="yuvj420p")
+    (segment,) = recorded(str(path), tmp_path)
+    assert segment.codec.startswith("avc1.")
+    assert len(list(pictures(read(tmp_path, segment)))) == 10
+
+
+def test_packets_without_times_are_encoded(tmp_path: Path) -> None:
+    path = make_video(tmp_path / "a.h264", moving_square(50), options={"g": "50", "bf": "0"})
+    segments = recorded(str(path), tmp_path)
+    assert sum(len(list(pictures(read(tmp_path, segment)))) for segment in segments) >= 45
+
+
+def test_another_size_begins_another_track(tmp_path: Path) -> None:
+    recorder = SegmentRecorder(str(tmp_path), 1.0)
+    made: list[MediaSegment] = []
+    for index in range(8):
+        side = 64 if index < 4 else 96
+        planes = FramePlanes("rgb", (np.full((side, side, 3), index * 20, np.uint8),))
+        made += recorder.attach(SourceFrame(index, index * NS_PER_S // 10, 0, planes), wait=True).segments
+    made += recorder.finish()
+    assert [(segment.width_px, round(segment.start_ns / NS_PER_S, 2)) for segment in made] == [(64, 0), (96, 0.4)]
+    assert made[0].header != made[1].header
+
+
+@pytest.mark.parametrize("sampling", [(1, 1), (2, 1), (2, 2), (1, 2), (4, 1), (4, 4)])
+def test_every_form_of_a_frame_can_be_encoded(sampling: tuple[int, int]) -> None:
+    across, down = sampling
+    chroma = (-(-48 // down), -(-64 // across))
+    yuv = (np.full((48, 64), 90, np.uint8), np.full(chroma, 110, np.uint8), np.full(chroma, 140, np.uint8))
+    luma, u, v = (plane[0, 0] for plane in map(_samples, picture_of(FramePlanes("yuv", yuv)).planes))
+    assert (luma, u, v) == (90, 110, 140)
+    full = picture_of(FramePlanes("yuv", yuv, Colour(full_range=True)))
+    assert _samples(full.planes[0])[0, 0] == pytest.approx(16 + 90 * 219 / 255, abs=1)
+
+
+def test_gray_and_odd_sides_can_be_encoded() -> None:
+    picture = picture_of(FramePlanes("gray", (np.full((49, 65), 255, np.uint8),)))
+    assert (picture.width, picture.height) == (64, 48)
+    assert _samples(picture.planes[0])[0, 0] == 235
+
+
+def _samples(plane: av.video.plane.VideoPlane) -> npt.NDArray[np.uint8]:
+    return np.ndarray((plane.height, plane.line_size), np.uint8, buffer=plane)
+
+
+def test_a_slow_encoder_leaves_frames_out_and_counts_them() -> None:
+    encoder = FrameEncoder(lambda packet, size: None, NS_PER_S)
+    frame = SourceFrame(0, 0, 0, FramePlanes("gray", (np.zeros((64, 64), np.uint8),)))
+    release = _hold(encoder)
+    for _ in range(QUEUE_FRAMES + 3):
+        encoder.put(frame, wait=False)
+    assert encoder.dropped >= 2
+    release()
+    encoder.close()
+
+
+def _hold(encoder: FrameEncoder) -> Callable[[], None]:
+    """Stop the encoder's thread with its next frame; returns what lets it go on."""
+    gate, encode = threading.Event(), encoder._encode
+
+    def held(frame: SourceFrame) -> None:
+        assert gate.wait(30)
+        encode(frame)
+
+    encoder._encode = held  # type: ignore[method-assign]
+    return gate.set
+
+
+def test_a_source_that_comes_back_begins_another_track(reordered: Path, tmp_path: Path) -> None:
+    """Twice the same stream, as two connections: same header, other times."""
+    recorder = SegmentRecorder(str(tmp_path), 1.0)
+    for offset_s in (0, 10):
+        with av.open(str(reordered)) as container:
+            stream = container.streams.video[0]
+            recorder.connect(stream)
+            for packet in container.demux(stream):
+                frames = stream.codec_context.decode(packet)
+                for frame in frames:
+                    recorder.shown(frame, int((_time(frame) + offset_s) * NS_PER_S))
+                if packet.size:
+                    recorder.packet(packet)
+    segments = recorder.finish()
+    assert len(segments) == 8
+    assert len({segment.header for segment in segments}) == 2
+    starts = [segment.start_ns / NS_PER_S for segment in segments]
+    assert starts[4] - starts[0] == pytest.approx(10)
+    assert segments[4].track_ns == segments[0].track_ns
+
+
+def test_times_that_leap_begin_another_track(tmp_path: Path) -> None:
+    path = make_video(
+        tmp_path / "a.mkv", moving_square(50), pts=[*range(25), *range(1000, 1025)], options={"g": "5", "bf": "0"}
+    )
+    segments = recorded(str(path), tmp_path)
+    assert [round(segment.start_ns / NS_PER_S) for segment in segments] == [0, 40]
+    assert segments[0].header != segments[1].header
+    assert segments[0].duration_ns < 2 * NS_PER_S
+
+
+def test_a_source_without_key_frames_is_cut_all_the_same(tmp_path: Path) -> None:
+    path = make_video(
+        tmp_path / "a.mp4", moving_square(50), fps=1, options={"g": "1000", "bf": "0", "sc_threshold": "0"}
+    )
+    segments = recorded(str(path), tmp_path)
+    assert [round(segment.duration_ns / NS_PER_S) for segment in segments] == [20, 20, 10]
+    assert len(list(pictures(read(tmp_path, *segments)))) == 50
+
+
+def test_a_copied_video_that_changes_its_size_begins_another_track(tmp_path: Path) -> None:
+    """As a camera that is switched to another size: new parameters come with its next key frame."""
+    options = {"g": "25", "bf": "0", "sc_threshold": "0"}
+    both = tmp_path / "both.ts"
+    with both.open("wb") as file:
+        for number, (width, height) in enumerate([(64, 48), (128, 96)]):
+            pts = range(number * 25, number * 25 + 25)
+            part = tmp_path / f"{number}.ts"
+            file.write(make_video(part, moving_square(25, width, height), pts=pts, options=options).read_bytes())
+    segments = recorded(str(both), tmp_path)
+    assert len({segment.header for segment in segments}) == 2
+    shown = [read(tmp_path, segment).decode(video=0) for segment in segments]
+    assert [{frame.width for frame in frames} for frames in shown] == [{64}, {128}]
+    first, second = (read(tmp_path, segment).streams.video[0].codec_context for segment in segments)
+    assert (first.width, second.width) == (64, 128)
+    assert first.extradata != second.extradata
+
+
+def test_a_live_source_is_recorded_through_an_outage(tmp_path: Path) -> None:
+    """Each connection is a track, from a key frame on, and stands for the media time of its frames."""
+    recorder = SegmentRecorder(str(tmp_path), 0.2)
+    made: list[MediaSegment] = []
+    units = encode(list(moving_square(20)), FPS, gop=5)
+    with RtspServer(units, FPS) as server, opened(server.url, recorder) as source:
+        reading = Reading(source)
+
+        def record(tracks: int) -> list[SourceFrame]:
+            """Read until there are three segments of so many tracks."""
+            frames: list[SourceFrame] = []
+            while [segment.header for segment in made].count(made[-1].header if made else "") < 3 or (
+                len({segment.header for segment in made}) < tracks
+            ):
+                frames += reading.frames(1)
+                made.extend(recorder.attach(frames[-1], wait=False).segments)
+            return frames
+
+        record(1)
+        server.cut()
+        reading.lost()
+        server.start()
+        back = reading.back()
+        again = record(2)
+        made += recorder.finish()
+    assert back.lasted_s is not None
+    headers = [segment.header for segment in made]
+    assert len(set(headers)) == 2
+    first_again = made[headers.index(headers[-1])]
+    assert abs(first_again.start_ns - again[0].media_ns) <= 5 * NS_PER_S // FPS
+    for segment in made:
+        shown = list(pictures(read(tmp_path, segment)))
+        assert len(shown) == round(segment.duration_ns * FPS / NS_PER_S)
+
+
+def test_a_disk_that_is_full_is_told_once_and_leaves_no_part(reordered: Path, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        segments = recorded(str(reordered), tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert [segment.error for segment in segments] == ["File too large"]
+    assert [path.suffix for path in tmp_path.iterdir()] == [".mp4"]

@@ -1,0 +1,168 @@
+"""An ONVIF camera on loopback: device and media service by SOAP, which check who asks, and when by their own clock."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import threading
+from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+from urllib.request import parse_http_list, parse_keqv_list
+from xml.etree import ElementTree
+
+SCHEMA = "http://www.onvif.org/ver10/schema"
+
+PROFILES = (("token_0", "Main & loud", "H264", 640, 480), ("token_1", "Sub", "H264", 320, 240))
+
+TOLERANCE = timedelta(minutes=5)
+"""Between a token's time and the camera's; far more than a busy machine takes, far less than `ahead` in the tests."""
+
+
+class OnvifCamera:
+    """Serves onvif://127.0.0.1:PORT. Its stream is at `stream_uri`.
+
+    `login` is (user, password), `auth` how it is checked: `token` (WS-Security) or `digest` (HTTP, with `algorithm`).
+    `ahead` is how far its clock is ahead. `replies` stand in for the camera's own, by the request's name: (status,
+    content). `asked` are the requests.
+    """
+
+    def __init__(
+        self, stream_uri: str, login: tuple[str, str] | None = None, auth: str = "token", ahead: timedelta = timedelta()
+    ) -> None:
+        self.stream_uri = stream_uri
+        self.login = login
+        self.auth = auth
+        self.algorithm = "MD5"
+        self.ahead = ahead
+        self.media_address: str | None = None
+        self.profiles = PROFILES
+        self.replies: dict[str, tuple[int, bytes]] = {}
+        self.asked: list[str] = []
+        self.raw: list[bytes] = []
+        self._nonces: set[str] = set()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self.port = int(self._server.server_address[1])
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+
+    def __enter__(self) -> OnvifCamera:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def answer(self, request: str) -> str:
+        """The XML inside the body of the reply to a request."""
+        now = datetime.now(timezone.utc) + self.ahead
+        media = self.media_address or f"http://127.0.0.1:{self.port}/onvif/media"
+        if request == "GetSystemDateAndTime":
+            clock = f"<t:Time><t:Hour>{now.hour}</t:Hour><t:Minute>{now.minute}</t:Minute>"
+            clock += f"<t:Second>{now.second}</t:Second></t:Time>"
+            date = f"<t:Date><t:Year>{now.year}</t:Year><t:Month>{now.month}</t:Month><t:Day>{now.day}</t:Day></t:Date>"
+            return f"<t:UTCDateTime>{clock}{date}</t:UTCDateTime>"
+        if request == "GetCapabilities":
+            return f"<t:Media><t:XAddr>{media}</t:XAddr></t:Media>"
+        if request == "GetProfiles":
+            return (
+                "".join(map(_profile, self.profiles)) + '<m:Profiles token="sound"><t:Name>Sound</t:Name></m:Profiles>'
+            )
+        return f"<m:MediaUri><t:Uri>{self.stream_uri.replace('&', '&amp;')}</t:Uri></m:MediaUri>"
+
+    def knows(self, request: str, envelope: ElementTree.Element, headers: Any, path: str) -> bool:
+        """Whether a request carries the right login; the time is told to everybody."""
+        if self.login is None or request == "GetSystemDateAndTime":
+            return True
+        return self._by_token(envelope) if self.auth == "token" else self._by_digest(headers, path)
+
+    def _by_token(self, envelope: ElementTree.Element) -> bool:
+        said = {element.tag.rpartition("}")[2]: element.text or "" for element in envelope.iter()}
+        if not {"Username", "Password", "Nonce", "Created"} <= said.keys() or said["Nonce"] in self._nonces:
+            return False
+        assert self.login is not None
+        self._nonces.add(said["Nonce"])
+        created = datetime.strptime(said["Created"], "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
+        if abs(created - datetime.now(timezone.utc) - self.ahead) > TOLERANCE:
+            return False
+        nonce = base64.b64decode(said["Nonce"])
+        digest = hashlib.sha1(nonce + said["Created"].encode() + self.login[1].encode()).digest()
+        right = base64.b64encode(digest).decode()
+        return said["Username"] == self.login[0] and hmac.compare_digest(said["Password"], right)
+
+    def _by_digest(self, headers: Any, path: str) -> bool:
+        scheme, _, rest = headers.get("Authorization", "").partition(" ")
+        if scheme != "Digest":
+            return False
+        assert self.login is not None
+        said = parse_keqv_list(parse_http_list(rest))
+        made = hashlib.md5 if self.algorithm == "MD5" else hashlib.sha256
+        ours = made(f"{self.login[0]}:cam:{self.login[1]}".encode()).hexdigest()
+        asked = made(f"POST:{path}".encode()).hexdigest()
+        right = made(f"{ours}:n0nce:{said['nc']}:{said['cnonce']}:auth:{asked}".encode()).hexdigest()
+        return said["username"] == self.login[0] and said["uri"] == path and said["response"] == right
+
+
+def _profile(profile: tuple[str, str, str, int, int]) -> str:
+    token, name, encoding, width, height = profile
+    size = f"<t:Resolution><t:Width>{width}</t:Width><t:Height>{height}</t:Height></t:Resolution>"
+    video = f"<t:VideoEncoderConfiguration><t:Encoding>{encoding}</t:Encoding>{size}</t:VideoEncoderConfiguration>"
+    return f'<m:Profiles token="{token}"><t:Name>{name.replace("&", "&amp;")}</t:Name>{video}</m:Profiles>'
+
+
+def envelope_of(body: str) -> bytes:
+    """A SOAP reply."""
+    names = f'xmlns:s="http://www.w3.org/2003/05/soap-envelope" xmlns:t="{SCHEMA}"'
+    media = 'xmlns:m="http://www.onvif.org/ver10/media/wsdl"'
+    return f'<?xml version="1.0"?><s:Envelope {names} {media}><s:Body>{body}</s:Body></s:Envelope>'.encode()
+
+
+def fault(code: str, reason: str) -> bytes:
+    """A SOAP fault."""
+    subcode = f"<s:Subcode><s:Value>{code}</s:Value></s:Subcode>"
+    return envelope_of(
+        f"<s:Fault><s:Code><s:Value>s:Sender</s:Value>{subcode}</s:Code>"
+        f"<s:Reason><s:Text>{reason}</s:Text></s:Reason></s:Fault>"
+    )
+
+
+def _handler(camera: OnvifCamera) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            camera.raw += [content, str(self.headers).encode()]
+            envelope = ElementTree.fromstring(content)
+            body = envelope.find("{http://www.w3.org/2003/05/soap-envelope}Body")
+            assert body is not None
+            request = body[0].tag.rpartition("}")[2]
+            token = re.search(rb"<ProfileToken>(.*)</ProfileToken>", content)
+            camera.asked.append(request + (f" {token[1].decode()}" if token else ""))
+            if request in camera.replies:
+                self._send(*camera.replies[request])
+            elif camera.knows(request, envelope, self.headers, self.path):
+                self._send(200, envelope_of(f"<{request}Response>{camera.answer(request)}</{request}Response>"))
+            elif camera.auth == "token":
+                self._send(400, fault("ter:NotAuthorized", "Sender not authorized"))
+            else:
+                self._send(401, b"")
+
+        def _send(self, status: int, content: bytes) -> None:
+            self.send_response(status)
+            if status == 401:
+                self.send_header("WWW-Authenticate", 'Basic realm="cam"')
+                digest = f'Digest realm="cam", qop="auth", nonce="n0nce", opaque="o", algorithm={camera.algorithm}'
+                self.send_header("WWW-Authenticate", digest)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    return Handler
