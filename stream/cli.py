@@ -18,6 +18,7 @@ from stream.commands.adapt import adapt
 from stream.commands.bench import bench
 from stream.commands.caption import caption, demo
 from stream.commands.doctor import devices, doctor
+from stream.commands.fleet import fleet
 from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE, report_error
 from stream.commands.replay import replay
 from stream.commands.serve import ask, keys, serve_answers
@@ -34,7 +35,7 @@ A drawn clip, with the bundled model:
   {program} demo
 Captions of a video, as lines or into files:
   {program} caption clip.mp4 -o clip.vtt -q "What is the dog doing?"
-A camera, an address or a file, to ask things of; with web in a page:
+A camera, an address or a file; with web in a page, with fleet several at once:
   {program} watch 0 -q "Is anybody at the door?"
 With serve-answers and keys a run reaches other hosts; to ask it something:
   {program} ask tcp://127.0.0.1:5557 "Is the door open?"
@@ -61,6 +62,7 @@ app = typer.Typer(
 )
 app.command()(caption)
 app.command()(watch)
+app.command()(fleet)
 app.command()(web)
 app.command()(demo)
 app.command()(bench)

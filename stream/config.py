@@ -18,6 +18,25 @@ MAX_PIXELS = 1 << 26
 STDOUT = "-"
 """Place of an output that goes to standard output."""
 
+HLS_SUFFIX = ".m3u8"
+RERUN_SUFFIX = ".rrd"
+"""Suffix of a Rerun recording."""
+
+MCAP_SUFFIX = ".mcap"
+
+BAG_SUFFIX = ".rosbag"
+"""Ending of the name of a ROS 2 bag, which is a folder; `.bag` is that of a ROS 1 file."""
+
+
+def is_hls(path: str) -> bool:
+    """Return whether an output is a stream of HLS, in a folder of its own."""
+    return path.lower().endswith(HLS_SUFFIX)
+
+
+def is_bag(path: str) -> bool:
+    """Return True if an output is a ROS 2 bag."""
+    return path.lower().endswith(BAG_SUFFIX)
+
 
 class Section(BaseModel):
     """Section of the configuration. Types are strict: `"3"` is not a number, `true` is not 1."""
@@ -56,7 +75,8 @@ class CaptureConfig(Section):
     camera_mode: str | None = Field(
         default=None, pattern=r"^[1-9]\d{0,4}x[1-9]\d{0,4}(:\w+)?$", examples=["1280x720:mjpeg"]
     )
-    """Mode of a camera, "WxH" or "WxH:FORMAT"; `devices` lists the modes. The driver's choice when absent."""
+    """Mode of a camera, "WxH" or "WxH:FORMAT"; `devices` lists the modes. The driver's choice when absent. Of a screen:
+    the size of the captured area."""
     rtsp_transport: Literal["tcp", "udp"] = "tcp"
     """Transport of RTSP media: `tcp` loses nothing, `udp` is sooner on a bad network."""
     reconnect: bool = True
@@ -260,11 +280,23 @@ class AnswerConfig(Section):
     seed: int = 0
     """Seed of sampling, with a temperature."""
     server: str | None = Field(default=None, min_length=1)
-    """Address of a `serve-answers`, such as tcp://10.0.0.2:5555; a process of this run when absent."""
+    """Address of a `serve-answers`, such as tcp://10.0.0.2:5555, or several, separated by commas; a process of this run
+    when absent."""
+    server_choice: Literal["spread", "order"] = "spread"
+    """Which of several servers answers: the one with the fewest clients for each slot (`spread`), or the first of the
+    list that is ready (`order`)."""
+    slots: int = Field(default=1, ge=1, le=64)
+    """Number of clients that a server of several answers at once, in one batch. 1: one after the other, and each answer
+    is the same as if there were no other client. With answer.api: requests that are open at once."""
     device: str = "auto"
     """Device of the model: `auto`, `cpu`, `cuda`, `cuda:1`…"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Data type that the model computes with."""
+
+    @property
+    def elsewhere(self) -> bool:
+        """True if a server answers: another program of this project, or a model server."""
+        return self.server is not None or self.api.url is not None
 
     @property
     def asked(self) -> str:
@@ -284,11 +316,26 @@ class NetworkConfig(Section):
 HeatmapLayer = Literal["information", "perspective", "participation", "now", "relevance", "entropy", "motion"]
 
 
+class HlsConfig(Section):
+    """HTTP live streaming: what a caption output `.m3u8` holds (docs/streaming.md)."""
+
+    segment_s: float = Field(default=2.0, ge=0.5, le=30)
+    """Least length of a segment, in seconds; it ends before the source's next key frame."""
+    hold_s: float = Field(default=3.0, ge=0, le=60)
+    """Time for which a segment is held back, in seconds, so that an answer about its frames becomes its caption."""
+    keep_s: Literal["auto", "all"] | Annotated[float, Field(gt=0)] = "auto"
+    """Length of the video that players can go back to, in seconds; older segments are deleted. `all`: nothing is.
+    `auto`: 60 for a live source, all of a file."""
+
+
 class OutputConfig(Section):
     """Files and sockets that text and pictures go to."""
 
     paths: tuple[str, ...] = Field(default=(), strict=False)
-    """Caption files; the suffix chooses the format (.vtt, .srt, .jsonl). `-` is JSON lines on standard output."""
+    """Caption files and recordings; the suffix chooses the format (.vtt, .srt, .jsonl, .mcap, .rosbag, .rrd). `-` is
+    JSON lines on standard output. `.m3u8` is the video with its captions as a stream for players (HLS), in a folder of
+    its own."""
+    hls: HlsConfig = HlsConfig()
     heatmap: str | None = None
     """A video with the allocation drawn over the frames (.mp4), or a picture of the last frame (.png)."""
     heatmap_layers: tuple[HeatmapLayer, ...] = Field(default=(), strict=False, examples=['["information", "motion"]'])
@@ -355,8 +402,40 @@ class OutputConfig(Section):
     environment variable ARR_COC_WEBHOOK_SECRET they are signed."""
     overlay: str | None = Field(default=None, min_length=1)
     """A text file with the newest answer alone (.txt), for OBS; replaced as a whole, and empty at the end."""
+    foxglove: str | None = Field(default=None, min_length=1, examples=['"127.0.0.1:8765"'])
+    """"[HOST:]PORT" at which the Foxglove app connects to the run, on this machine unless HOST says otherwise; then
+    `network.plain_tcp` must allow anybody in. docs/ros2.md lists the topics."""
+    log_time: Literal["media", "unix"] = "media"
+    """Times in .mcap, .rosbag and Foxglove: media time, as in a .jsonl, or the same from the Unix time at which the
+    first frame was captured, to be shown beside other recordings."""
+    frame_id: str = Field(default="camera", max_length=256)
+    """Name of the camera's coordinate frame in .mcap, .rosbag and Foxglove."""
+    pictures_every: int | None = Field(default=None, ge=1)
+    """Number of frames after which .mcap, .rosbag, .rrd, Foxglove and Rerun get a picture although nobody asks about
+    the frame; only frames that are answered about when absent."""
+    rerun: str | None = Field(default=None, min_length=1, examples=['"spawn"'])
+    """Rerun viewer that shows the run: "HOST:PORT", or `spawn` to open one here."""
+    otlp: str | None = Field(default=None, min_length=1, examples=['"http://localhost:4318"'])
+    """OpenTelemetry collector that a trace of each answer is sent to, by OTLP over HTTP (docs/tracing.md)."""
+    otlp_text: bool = False
+    """Send questions and answers in the traces, too."""
     timing: bool = True
     """Write latencies to JSONL; without them two runs give the same bytes."""
+
+    @property
+    def wants_pictures(self) -> bool:
+        """True if an output takes the picture of each frame that is answered about, with its map."""
+        return (self.mqtt is not None and self.mqtt_picture) or self.for_robots or self.for_rerun
+
+    @property
+    def for_robots(self) -> bool:
+        """True if there is an output for robots' tools: a .mcap, a .rosbag, or Foxglove."""
+        return self.foxglove is not None or any(path.lower().endswith((MCAP_SUFFIX, BAG_SUFFIX)) for path in self.paths)
+
+    @property
+    def for_rerun(self) -> bool:
+        """True if there is an output for Rerun: a .rrd, or a viewer."""
+        return self.rerun is not None or any(path.lower().endswith(RERUN_SUFFIX) for path in self.paths)
 
 
 class PipelineConfig(Section):
@@ -430,6 +509,17 @@ def needs_keys(network: NetworkConfig, endpoint: str) -> bool:
             "allow anybody in with --plain-tcp"
         )
     return False
+
+
+def server_addresses(server: str) -> tuple[str, ...]:
+    """Return the addresses of `answer.server`. Raises ConfigError where one is missing or stands there twice."""
+    addresses = tuple(address.strip() for address in server.split(","))
+    for address in addresses:
+        if not address:
+            raise ConfigError(f"{server!r} has an empty address; write tcp://HOST:PORT,tcp://HOST:PORT")
+        if addresses.count(address) > 1:
+            raise ConfigError(f"{address} stands twice in {server!r}; leave one out")
+    return addresses
 
 
 def check_reachable(endpoint: str) -> None:

@@ -6,6 +6,7 @@ Every mistake becomes a ConfigError that names its file or option, the key, and 
 from __future__ import annotations
 
 import difflib
+import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ else:
     import tomli as tomllib
 
 
+log = logging.getLogger(__name__)
+
 PICTURE = "picture"
 """The way of encoding for a server with an API of its own."""
 
@@ -51,6 +54,8 @@ def build_config(layers: Sequence[ConfigLayer]) -> Config:
         for key, value in layer.values.items():
             if key not in fields:
                 raise ConfigError(f"{layer.origin}: {_unknown(key, fields)}")
+            if key in origins:
+                log.info("%s of %s takes the place of that of %s", key, layer.origin, origins[key])
             origins[key] = layer.origin
             _put(tree, key, None if value == "none" and _may_be_none(fields[key]) else value)
     if origins.get("answer.api.url") and "answer.encode" not in origins:
@@ -157,8 +162,14 @@ def layer_from_file(name: str) -> ConfigLayer:
         if not path.exists():
             several = "; give --config once for each" if "," in name else ""
             raise ConfigError(f"no preset {name!r}; there are {', '.join(presets())}, or give a TOML file{several}")
+    return ConfigLayer(name, dict(leaves(read_toml(path, name))))
+
+
+def read_toml(path: Path, name: str) -> dict[str, Any]:
+    """Return the tables of a TOML file, which messages call `name`. Raises ConfigError."""
     try:
-        values = dict(_leaves(tomllib.loads(_text_of(path))))
+        values = tomllib.loads(_text_of(path))
+        list(leaves(values))  # so that what is nested too deeply is refused here
     except FileNotFoundError as error:
         raise ConfigError(f"no configuration file {name!r}") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -168,7 +179,7 @@ def layer_from_file(name: str) -> ConfigLayer:
         raise ConfigError(f"{name}: not a configuration: it is nested too deeply") from error
     except ValueError as error:  # of TOML, or a number with thousands of digits
         raise ConfigError(f"{name}: not valid TOML: {error}") from error
-    return ConfigLayer(name, values)
+    return values
 
 
 def _text_of(path: Path) -> str:
@@ -216,10 +227,11 @@ def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> dict[str, F
     return keys
 
 
-def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the dotted keys of nested tables, and their values."""
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}.")
+            yield from leaves(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
 

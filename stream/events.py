@@ -161,8 +161,8 @@ class Glance(Event, frozen=True, tag="glance"):
 
 
 class AnswerTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """Milliseconds. `ttft` and `total` count from the capture time of the packet's frame; `glance` is what the glances
-    before it took, each from its sending to its reply."""
+    """Milliseconds. `sent`, `ttft` and `total` count from the capture time of the packet's frame; `turn` is how long
+    its turn was waited for, `glance` what the glances before it took, each from its sending to its reply."""
 
     encode_ms: float
     prefill_ms: float
@@ -170,6 +170,8 @@ class AnswerTiming(msgspec.Struct, frozen=True, kw_only=True):
     ttft_ms: float
     total_ms: float
     glance_ms: float = 0.0
+    turn_ms: float = 0.0
+    sent_ms: float = 0.0
 
 
 class Answer(Event, frozen=True, tag="answer"):
@@ -298,12 +300,36 @@ class Explanation(Event, frozen=True, tag="why"):
 class AskedPicture(Event, frozen=True, tag="picture"):
     """The frame that is being answered about, or looked at for a standing question; where an output sends it on.
 
-    `jpeg` shows the frame without padding, reduced as a whole.
+    `jpeg` shows the frame without padding, reduced to mipmap `level`: a tile is 32 >> level pixels wide in it. `map` is
+    the frame's relevance and what was chosen of it. A frame that is answered about and looked at comes twice. With
+    `asked` false nobody asks about it: it is one of every so many that an output wants.
     """
 
     frame_index: int
     pts_s: float
     jpeg: bytes
+    level: int = 0
+    map: FrameMap | None = None
+    asked: bool = True
+
+
+class SegmentWritten(Event, frozen=True, tag="segment"):
+    """A segment of the source's video has been written, where an output wants them.
+
+    `start_s` is the media time of its first frame, `track_s` the presentation time of that frame in its track; the
+    other fields are those of `MediaSegment`.
+    """
+
+    file: str
+    header: str
+    start_s: float
+    duration_s: float
+    track_s: float
+    size_bytes: int
+    codec: str
+    width_px: int
+    height_px: int
+    error: str | None = None
 
 
 class FrameReady(Event, frozen=True, tag="frame"):
@@ -384,11 +410,12 @@ AnyEvent: TypeAlias = (
     | ShadowCheck
     | Explanation
     | AskedPicture
+    | SegmentWritten
     | FrameReady
     | Summary
 )
 
-OF_FRAMES: tuple[type[Event], ...] = (FrameReady, AnswerDeltaEvent, Explanation, AskedPicture)
+OF_FRAMES: tuple[type[Event], ...] = (FrameReady, AnswerDeltaEvent, Explanation, AskedPicture, SegmentWritten)
 """Events that are no lines of text: too many, in pieces, or for an output of their own."""
 
 
@@ -418,9 +445,14 @@ def event_fields(event: Event) -> dict[str, Any]:
     return {name: value for name, value in msgspec.to_builtins(event).items() if name not in PICTURE}
 
 
-def encode_event(event: Event) -> str:
-    """The event as one printable line of JSON: no `timing` or `warning` where there is none, floats to six decimals."""
+def encode_event(event: Event, camera: str | None = None) -> str:
+    """The event as one printable line of JSON: no `timing` or `warning` where there is none, floats to six decimals.
+
+    `camera`: the name of the camera that it is of, after the type, where a run is one of several.
+    """
     data = event_fields(event)
+    if camera is not None:
+        data = {"type": data.pop("type"), "camera": camera, **data}
     for name in ("timing", "warning"):
         if data.get(name, ...) is None:
             del data[name]

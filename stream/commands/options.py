@@ -207,6 +207,54 @@ Assignments = Annotated[
 ]
 
 
+Output = Annotated[
+    list[str] | None,
+    text_option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Also write .vtt, .srt, .jsonl, .m3u8, .mcap, .rosbag, .rrd, - for JSON lines on stdout; repeatable.",
+    ),
+    ConfigKey("output.paths"),
+]
+ForTime = Annotated[
+    str | None, text_option("--for", metavar="TIME", help="End this long after the first frame: 60s, 10m, 1h.")
+]
+StatsEvery = Annotated[
+    str,
+    text_option(
+        "--stats-every", metavar="TIME", help="Without a terminal: time between lines of figures, or none. [10s]"
+    ),
+]
+STATS_EVERY = "10s"
+AskStdin = Annotated[
+    bool, typer.Option("--ask-stdin", help="Read questions from standard input, even if it is not a terminal.")
+]
+
+AT_ITS_OWN_PACE = {"capture.realtime": True}
+"""A file is played as a camera would give it."""
+
+
+STDIN = 0
+STDOUT_FD = 1
+
+
+def in_foreground(descriptor: int) -> bool:
+    """Return whether this is a terminal of this program, and not of a shell that put it in the background."""
+    import os
+
+    try:
+        return os.isatty(descriptor) and os.tcgetpgrp(descriptor) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def limits_of(for_time: str | None, stats_every: str) -> tuple[float | None, float | None]:
+    """Return the seconds of `--for`, and those of `--stats-every`; None for none. Raises ConfigError."""
+    limit_s = None if for_time is None else parse_duration("--for", for_time)
+    return limit_s, None if stats_every == "none" else parse_duration("--stats-every", stats_every)
+
+
 CUES = (".vtt", ".srt")
 """Suffixes of files that hold captions only."""
 
@@ -340,8 +388,8 @@ class RunOptions:
         str | None,
         text_option(
             "--server",
-            metavar="ADDRESS",
-            help="Address of a `serve-answers`: tcp://HOST:PORT. [a process here]",
+            metavar="ADDRESS,…",
+            help="Address of a `serve-answers`, or several: tcp://HOST:PORT. [a process here]",
         ),
         ConfigKey("answer.server"),
     ] = None
@@ -384,6 +432,21 @@ class RunOptions:
         str | None,
         text_option("--webhook", metavar="URL", help="Post answers to this address, over HTTP. [off]"),
         ConfigKey("output.webhook", lambda _, text: text),
+    ] = None
+    foxglove: Annotated[
+        str | None,
+        text_option("--foxglove", metavar="[HOST:]PORT", help="Let the Foxglove app connect, on this machine. [off]"),
+        ConfigKey("output.foxglove", lambda _, text: text),
+    ] = None
+    otlp: Annotated[
+        str | None,
+        text_option("--otlp", metavar="URL", help="Send a trace of each answer to an OpenTelemetry collector. [off]"),
+        ConfigKey("output.otlp", lambda _, text: text),
+    ] = None
+    rerun: Annotated[
+        str | None,
+        text_option("--rerun", metavar="ADDRESS", help="Show the run in a Rerun viewer: spawn, or HOST:PORT. [off]"),
+        ConfigKey("output.rerun", lambda _, text: text),
     ] = None
     overlay: Annotated[
         str | None,

@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING
 from stream import logs
 from stream.answer.model import model_name
 from stream.commands.outcome import FAILED, INTERRUPTED, exit_status, report_error, report_note
-from stream.config import STDOUT, CaptureConfig, Config, NetworkConfig, OutputConfig, check_reachable, needs_keys
+from stream.config import (
+    STDOUT,
+    CaptureConfig,
+    Config,
+    NetworkConfig,
+    OutputConfig,
+    check_reachable,
+    is_bag,
+    is_hls,
+    needs_keys,
+    server_addresses,
+)
 from stream.errors import (
     NothingToContinue,
     OutputError,
@@ -27,10 +38,15 @@ from stream.errors import (
     TransportError,
 )
 from stream.mqtt.broker import Broker
+from stream.sinks.otlp.endpoint import traces_url
 from stream.sinks.output_file import check_distinct, check_outputs, output_files
+from stream.sinks.rerun.address import check_rerun
+from stream.sinks.robotics.requirements import check_libraries, foxglove_address
 from stream.sources.address import (
+    LEROBOT_PREFIX,
     PULL,
     SCENE_PREFIX,
+    SCREEN_PREFIX,
     STDIN,
     ZMQ_PREFIX,
     camera_of,
@@ -38,7 +54,8 @@ from stream.sources.address import (
     redacted,
     scheme_of,
 )
-from stream.sources.checks import check_address, check_file, is_pattern, pictures_of, refuse_time_range
+from stream.sources.checks import Screen, check_address, check_file, is_pattern, pictures_of, refuse_time_range
+from stream.sources.lerobot import EpisodeAddress
 from stream.web.access import WebAccess
 
 if TYPE_CHECKING:
@@ -75,7 +92,8 @@ def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:
     unknown suffix and a place that cannot be written.
     """
     configs = [
-        config.model_copy(update={"source": source, "output": _placed(config.output, source)}) for source in sources
+        config.model_copy(update={"source": source, "output": placed(config.output, _name_of(source))})
+        for source in sources
     ]
     files = [path for one in configs for path in output_files(one.output) if path != STDOUT]
     check_distinct(files, sources[0], *sources[1:])
@@ -116,8 +134,9 @@ def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
     return min(statuses)  # with a standing question: 0 where one of them found it
 
 
-def _placed(output: OutputConfig, source: str) -> OutputConfig:
-    name = _name_of(source)
+def placed(output: OutputConfig, name: str) -> OutputConfig:
+    """Return outputs of one of several sources, `name` in the place of `{name}`. Raises OutputError where that is
+    missing."""
     changed = {
         key: None if path is None else _place(f"--{key}", path, name)
         for key, path in (
@@ -132,10 +151,10 @@ def _placed(output: OutputConfig, source: str) -> OutputConfig:
 def _place(option: str, path: str, name: str, folder_of: str | None = None) -> str:
     if path == STDOUT:
         return path
-    if folder_of is not None and (path.endswith(os.sep) or os.path.isdir(path)):
+    if folder_of is not None and (path.endswith(os.sep) or (os.path.isdir(path) and not is_bag(path))):
         return os.path.join(path, name + folder_of)
     if NAME not in path:
-        example = f"{NAME}{Path(path).suffix}"
+        example = os.path.join(NAME, Path(path).name) if is_hls(path) else f"{NAME}{Path(path).suffix}"
         also = ", or name a folder" if folder_of is not None else ""
         raise OutputError(f"{option} {path!r} names one place for several sources; write {option} '{example}'{also}")
     return path.replace(NAME, name)
@@ -143,16 +162,26 @@ def _place(option: str, path: str, name: str, folder_of: str | None = None) -> s
 
 def _name_of(source: str) -> str:
     """Return the file's name without folder and suffix; of an address the part that makes a file name."""
-    stem = Path(source).stem if "://" not in source else source.partition("://")[2]
+    if source.startswith(LEROBOT_PREFIX):
+        stem = Path(source.removeprefix(LEROBOT_PREFIX)).name
+    else:
+        stem = Path(source).stem if "://" not in source else source.partition("://")[2]
     return re.sub(r"[^\w.+-]+", "_", stem).strip("_") or "source"
 
 
-def check_run(config: Config) -> None:
-    """Raises StreamError or ArrCocError where a run of this configuration would fail at once."""
+def check_run(config: Config, *, far: bool = False) -> None:
+    """Raises StreamError or ArrCocError where a run of this configuration would fail at once.
+
+    `far`: its source and its model are on other machines.
+    """
     check_outputs(config.output, config.source)
+    check_libraries(config.output.paths)
+    if config.output.foxglove is not None:
+        foxglove_address(config)
     if config.output.record is not None:
         _check_record(config.output.record)
-    check_source(config.source, config.capture, config.network)
+    if not far:
+        check_source(config.source, config.capture, config.network)
     for endpoint in (config.output.publish, config.output.control):
         if endpoint is not None:
             needs_keys(config.network, endpoint)
@@ -164,10 +193,14 @@ def check_run(config: Config) -> None:
         from stream.sinks.webhook import Webhook
 
         Webhook.of(config.output.webhook)
+    check_rerun(config.output)
+    if config.output.otlp is not None:
+        traces_url(config.output.otlp)
     if config.answer.server is not None:
-        needs_keys(config.network, config.answer.server)
-        check_reachable(config.answer.server)
-    else:
+        for address in server_addresses(config.answer.server):
+            needs_keys(config.network, address)
+            check_reachable(address)
+    elif not far:
         model_name(config)
 
 
@@ -185,9 +218,13 @@ def check_source(address: str, capture: CaptureConfig, network: NetworkConfig) -
         refuse_time_range(capture, redacted(address))
     if address == STDIN or address.startswith(SCENE_PREFIX):
         return
-    if device is not None:
-        if not os.path.exists(device):
+    if address.startswith(LEROBOT_PREFIX):
+        EpisodeAddress.of(address)
+    elif device is not None:
+        if device.startswith("/") and not os.path.exists(device):
             raise SourceNotFound(f"{device} is not there; plug the camera in, or choose one that `devices` lists")
+    elif address.startswith(SCREEN_PREFIX):
+        Screen.of(address)
     elif address.startswith(ZMQ_PREFIX):
         endpoint = address.removeprefix(ZMQ_PREFIX).removesuffix(PULL)
         needs_keys(network, endpoint)

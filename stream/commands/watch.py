@@ -10,16 +10,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream.commands.options import (
+    AT_ITS_OWN_PACE,
+    STATS_EVERY,
+    STDIN,
+    STDOUT_FD,
+    AskStdin,
     ConfigKey,
+    ForTime,
+    Output,
     RunOptions,
+    StatsEvery,
     WebCert,
     WebControl,
     WebKey,
     WebRate,
     WebToken,
     WebWidth,
+    in_foreground,
     layers_from_options,
-    parse_duration,
+    limits_of,
     takes_run_options,
     text_option,
 )
@@ -32,14 +41,6 @@ if TYPE_CHECKING:
     from stream.runtime.answer_worker import AnswerWorker
     from stream.sinks.base import Display
 
-AT_ITS_OWN_PACE = {"capture.realtime": True}
-"""A file is played as a camera would give it."""
-
-STDIN = 0
-STDOUT_FD = 1
-
-STATS_EVERY = "10s"
-
 
 @partial(takes_run_options, hidden=("realtime",))
 def watch(
@@ -47,39 +48,14 @@ def watch(
         list[str] | None,
         typer.Argument(
             metavar="SOURCE...",
-            help="Camera, address, folder, scene:NAME, browser:, or a file at its own pace; several in turn.",
+            help="Camera, address, file, folder, scene:NAME, browser:; several in turn, or NAME=SOURCE at once.",
             show_default=False,
         ),
     ] = None,
-    output: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Also write captions as .vtt, .srt or .jsonl, - for JSON lines on stdout; may be repeated.",
-            show_default=False,
-        ),
-        ConfigKey("output.paths"),
-    ] = None,
-    for_time: Annotated[
-        str | None,
-        typer.Option(
-            "--for", metavar="TIME", help="End this long after the first frame: 60s, 10m, 1h.", show_default=False
-        ),
-    ] = None,
-    stats_every: Annotated[
-        str,
-        typer.Option(
-            "--stats-every",
-            metavar="TIME",
-            help="Without a terminal: time between lines of figures, or none. [10s]",
-            show_default=False,
-        ),
-    ] = STATS_EVERY,
-    ask_stdin: Annotated[
-        bool, typer.Option("--ask-stdin", help="Read questions from standard input, even if it is not a terminal.")
-    ] = False,
+    output: Output = None,
+    for_time: ForTime = None,
+    stats_every: StatsEvery = STATS_EVERY,
+    ask_stdin: AskStdin = False,
     web: Annotated[
         str | None,
         text_option("--web", metavar="[HOST:]PORT", help="Show the run in a web page, on this machine. [off]"),
@@ -102,13 +78,14 @@ def watch(
     from stream.commands.run import also_written, check_run, configs_of, report_written, run_each
     from stream.config import STDOUT
     from stream.config_loading import ConfigLayer
+    from stream.fleet.cameras import is_named
     from stream.sources.address import BROWSER
 
+    together = any(map(is_named, source or ()))
     top = [ConfigLayer("SOURCE", {"source": source[0]})] if source else []
     web_options = {"web_rate": web_rate, "web_width": web_width, "web_control": web_control, "web_token": web_token}
     top += layers_from_options(watch, output=output, web=web, **web_options, web_cert=web_cert, web_key=web_key)
-    limit_s = None if for_time is None else parse_duration("--for", for_time)
-    every_s = None if stats_every == "none" else parse_duration("--stats-every", stats_every)
+    limit_s, every_s = limits_of(for_time, stats_every)
     config = run.configuration(base=[ConfigLayer("watch", AT_ITS_OWN_PACE)], top=top)
     if not config.source:
         raise ConfigError("no SOURCE to watch; give a camera such as 0, an address, a file, or scene:demo")
@@ -117,6 +94,11 @@ def watch(
         raise ConfigError(f"--{unused.replace('_', '-')} needs --web; give for example --web 8080")
     if ask_stdin and config.source == "-":
         raise ConfigError("--ask-stdin needs standard input for questions, but the source reads it")
+
+    if together:
+        from stream.commands.fleet import Shown, watch_named
+
+        return watch_named(config, source or (), limit_s=limit_s, shown=Shown(every_s, ask_stdin, run.debug))
 
     def watched(config: Config, shared: AnswerWorker | None = None) -> Summary:
         check_run(config)
@@ -179,9 +161,9 @@ def _display(every_s: float | None, *, typed: bool, piped: bool, debug: bool) ->
 
     if logs.as_json():
         return _quiet_display(captions=True, piped=piped)
-    keys = STDIN if typed and _in_foreground(STDIN) else None
+    keys = STDIN if typed and in_foreground(STDIN) else None
     dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
-    if debug or dumb or not _in_foreground(STDOUT_FD):
+    if debug or dumb or not in_foreground(STDOUT_FD):
         from stream.display.lines import LinesDisplay
 
         return LinesDisplay(every_s, STDIN if piped else keys)
@@ -189,13 +171,3 @@ def _display(every_s: float | None, *, typed: bool, piped: bool, debug: bool) ->
     from stream.display.live import LiveDisplay
 
     return LiveDisplay(STDOUT_FD, keys, STDIN if piped and keys is None else None)
-
-
-def _in_foreground(descriptor: int) -> bool:
-    """Return whether this is a terminal of this program, and not of a shell that put it in the background."""
-    import os
-
-    try:
-        return os.isatty(descriptor) and os.tcgetpgrp(descriptor) == os.getpgrp()
-    except OSError:
-        return False

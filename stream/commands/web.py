@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from stream.compare.messages import ModelChoice
     from stream.config import Config
     from stream.runtime.fork_server import ForkServer
+    from stream.runtime.kept_answers import KeptAnswers
     from stream.sinks.base import Display
     from stream.sinks.web import WebPage
     from stream.web.compare import CompareDesk
@@ -126,6 +127,7 @@ def _serve(config: Config) -> int:
     from stream import logs
     from stream.control import signals_handled
     from stream.runtime.child import start_fork_server
+    from stream.runtime.kept_answers import KeptAnswers
     from stream.sinks.web import WebPage
     from stream.transport import ipc_endpoint, private_directory
     from stream.web.access import WebAccess
@@ -147,9 +149,10 @@ def _serve(config: Config) -> int:
         forks = start_fork_server()
         if forks is not None:
             stack.enter_context(forks)
+        answers = stack.enter_context(closing(KeptAnswers(config, forks=forks)))
         chooser.find_cameras()
         while (chosen := chooser.take()) is not None:
-            _run(_configured(config, chosen, endpoint), chosen, chooser, page, forks)
+            _run(_configured(config, chosen, endpoint), chosen, chooser, page, answers, forks)
     return INTERRUPTED
 
 
@@ -187,7 +190,7 @@ def _model_choices(config: Config) -> list[ModelChoice]:
     from stream.config import ApiConfig
 
     own = config.answer
-    if own.server is not None or own.api.url is not None:
+    if own.elsewhere:
         own = own.model_copy(update={"model": None, "allocator": None, "api": ApiConfig()})
     found: dict[str, ModelChoice] = {}
     others = [own.model_copy(update={"model": name, "allocator": None}) for name in config.output.web_compare]
@@ -209,12 +212,19 @@ def _configured(config: Config, chosen: ChosenSource, endpoint: str) -> Config:
     return config.model_copy(update={"source": chosen.source.address})
 
 
-def _run(config: Config, chosen: ChosenSource, chooser: SourceChooser, page: WebPage, forks: ForkServer | None) -> None:
+def _run(
+    config: Config,
+    chosen: ChosenSource,
+    chooser: SourceChooser,
+    page: WebPage,
+    answers: KeptAnswers,
+    forks: ForkServer | None,
+) -> None:
     """Run the chosen source to its end; what goes wrong is told in the page and on stderr."""
-    from arr_coc.errors import ArrCocError
+    from arr_coc.errors import ArrCocError, ModelError
     from stream.commands.run import check_run
     from stream.control import describe
-    from stream.errors import StreamError
+    from stream.errors import StageDied, StreamError
     from stream.events import Summary
     from stream.monitor.health import RunHandle
     from stream.runtime.session import run_session
@@ -222,7 +232,7 @@ def _run(config: Config, chosen: ChosenSource, chooser: SourceChooser, page: Web
     from stream.sources.address import scrubbed
 
     def make_run(config: Config) -> RunHandle:
-        made = SupervisedRun(config, control=chosen.control, forks=forks)
+        made = SupervisedRun(config, control=chosen.control, forks=forks, shared=answers.of(chosen.control))
         chooser.running()
         return made
 
@@ -234,6 +244,8 @@ def _run(config: Config, chosen: ChosenSource, chooser: SourceChooser, page: Web
         summary = run_session(config, _display(), make_run=make_run, page=page)
     except (StreamError, ArrCocError) as error:
         problem = str(error)
+        if isinstance(error, (ModelError, StageDied)):
+            answers.forget()
     except Exception as error:  # the page goes on, whatever one source does to its run
         problem = f"unexpected {describe(error)}; this is a bug: `watch --debug` shows where"
     interrupted = summary is not None and summary.ended in ("interrupted", "cancelled")

@@ -8,6 +8,7 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from stream import logs
 from stream.events import Event, QueryChanged, Summary
@@ -74,6 +75,12 @@ class PendingQuestions:
         return passed
 
 
+class QuestionTaker(Protocol):
+    """Taker of typed lines, such as `PendingQuestions` of one run."""
+
+    def put(self, line: str, refuse: Callable[[str], None]) -> None: ...
+
+
 class QuestionReader:
     """Reads lines from a descriptor in a thread of its own, and puts each as a question.
 
@@ -81,7 +88,7 @@ class QuestionReader:
     descriptor stays open.
     """
 
-    def __init__(self, descriptor: int, questions: PendingQuestions, refuse: Callable[[str], None]) -> None:
+    def __init__(self, descriptor: int, questions: QuestionTaker, refuse: Callable[[str], None]) -> None:
         self._descriptor = descriptor
         self._questions = questions
         self._refuse = refuse

@@ -114,9 +114,11 @@ class LinesDisplay(Display):
 
 
 class AnswerPrinter:
-    """Answers on stdout, a line each; of those that are the same as the one before, one line for all of them."""
+    """Answers on stdout, a line each after `label`; of those that are the same as the one before, one line for all of
+    them."""
 
-    def __init__(self) -> None:
+    def __init__(self, label: str = "") -> None:
+        self._label = label
         self._text: str | None = None
         self._again: TranscriptEntry | None = None
 
@@ -127,15 +129,15 @@ class AnswerPrinter:
             return
         self.finish()
         self._text = entry.text
-        print_answer(entry.at, entry.text)
+        print_answer(f"{self._label}{entry.at}", entry.text)
 
     def finish(self) -> None:
         """Prints how long the last answer went on; whatever comes next is printed whole."""
         again, self._text, self._again = self._again, None, None
         if again is not None and again.count == 1:
-            print_answer(again.at, "the same")
+            print_answer(f"{self._label}{again.at}", "the same")
         elif again is not None:
-            print_answer(f"{again.at} to {again.until}", f"the same, {again.count} times")
+            print_answer(f"{self._label}{again.at} to {again.until}", f"the same, {again.count} times")
 
 
 def figures_text(figures: StatisticsSnapshot, at: str) -> str:

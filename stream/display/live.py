@@ -14,7 +14,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from prompt_toolkit.application import Application
 from prompt_toolkit.application.run_in_terminal import run_in_terminal
@@ -138,18 +138,47 @@ class _PlainOutput(Vt100_Output):
         super().write(data.translate(PLAIN_FORMS))
 
 
-class LiveView:
-    """Draws a run on the terminal `out` in a thread of its own, so that it goes on while no event comes.
+class LiveScreen(Protocol):
+    """Content of a live view, asked for by its thread."""
 
-    `keys` is the descriptor that questions are typed on, None where they cannot be. A terminal that takes no output
-    holds this thread up and no other.
-    """
+    def rows(self, message: str, width: int, height: int) -> list[Row]:
+        """All but the input line: `height` rows; `message` is shown in place of what the run is waiting for."""
+        ...
 
-    def __init__(self, out: int, keys: int | None, modes: TerminalModes, model: ViewModel) -> None:
+    def put(self, line: str, refuse: Callable[[str], None]) -> None:
+        """Asks what was typed; `refuse` gets a line where it is no question."""
+        ...
+
+
+class RunScreen:
+    """One run, on the whole screen."""
+
+    def __init__(self, model: ViewModel) -> None:
         self._model = model
-        self._modes = modes
         self._figures: StatisticsSnapshot | None = None
         self._figures_s = 0.0
+
+    def rows(self, message: str, width: int, height: int) -> list[Row]:
+        now_s = time.monotonic()
+        if self._figures is None or now_s - self._figures_s >= FIGURES_S:
+            self._figures, self._figures_s = self._model.statistics(), now_s
+        return compose(self._model.snapshot(self._figures), message, width, height)
+
+    def put(self, line: str, refuse: Callable[[str], None]) -> None:
+        self._model.questions.put(line, refuse)
+
+
+class LiveView:
+    """Draws a screen on the terminal `out` in a thread of its own, so that it goes on while no event comes.
+
+    `keys` is the descriptor that questions are typed on, None where they cannot be; then `hint` is not shown. A
+    terminal that takes no output holds this thread up and no other.
+    """
+
+    def __init__(self, out: int, keys: int | None, modes: TerminalModes, screen: LiveScreen, hint: str = HINT) -> None:
+        self._screen = screen
+        self._hint = hint
+        self._modes = modes
         self._message, self._message_until_s = "", 0.0
         self._urgent = ""
         self._drawn: list[Row] = []
@@ -187,7 +216,7 @@ class LiveView:
         bindings = KeyBindings()
         bindings.add("c-z")(self._suspend)
         line = Buffer(multiline=False, history=InMemoryHistory(), accept_handler=self._accept)
-        hint = AfterInput(HINT_NO_KEYS if keys is None else HINT, style="class:dim")
+        hint = AfterInput(HINT_NO_KEYS if keys is None else self._hint, style="class:dim")
         typed = BufferControl(line, [ConditionalProcessor(hint, Condition(lambda: not line.text))])
         prompt = Window(FormattedTextControl([("class:time", " › ")]), width=3)
         rows = Window(FormattedTextControl(self._draw))
@@ -244,16 +273,13 @@ class LiveView:
         return pieces[:-1]
 
     def _compose(self) -> list[Row]:
-        now_s = time.monotonic()
-        if self._figures is None or now_s - self._figures_s >= FIGURES_S:
-            self._figures, self._figures_s = self._model.statistics(), now_s
-        message = self._urgent or (self._message if now_s < self._message_until_s else "")
+        message = self._urgent or (self._message if time.monotonic() < self._message_until_s else "")
         size = self._app.output.get_size()
-        return compose(self._model.snapshot(self._figures), message, size.columns, size.rows - 1)
+        return self._screen.rows(message, size.columns, size.rows - 1)
 
     def _accept(self, line: Buffer) -> bool:
         self.show("")
-        self._model.questions.put(line.text, self.show)
+        self._screen.put(line.text, self.show)
         return False
 
     def _suspend(self, event: KeyPressEvent) -> None:
@@ -287,7 +313,7 @@ class LiveDisplay(Display):
     def attach(self, run: RunHandle, frames: int | None) -> None:
         self._end_waiting()
         self._model = ViewModel(run, self._clock)
-        self._view = LiveView(self._out, self._keys, self._modes, self._model)
+        self._view = LiveView(self._out, self._keys, self._modes, RunScreen(self._model))
         self._stderr = sys.stderr
         if self._stderr.isatty():
             sys.stderr = LineWriter(self._model.add_message)

@@ -13,9 +13,10 @@ from msgspec import Meta
 
 from arr_coc.types import TILE_PX, FrameStamp, TileGrid
 from stream.errors import TransportError
-from stream.media import SkippedItem
+from stream.media import MediaSegment, SkippedItem
 from stream.untrusted import (
     ARRAYS_MAX,
+    CLIENTS_MAX,
     COUNT_MAX,
     DIMENSIONS_MAX,
     HEADER_BYTES_MAX,
@@ -37,7 +38,7 @@ from stream.untrusted import (
     Words,
 )
 
-PROTOCOL = 10
+PROTOCOL = 11
 """Version of the answer protocol, which client and server must share; raised whenever its messages change."""
 
 FRAME_TILES_MAX = (SIDE_PX_MAX // TILE_PX) ** 2
@@ -85,11 +86,13 @@ class Credit(Message, frozen=True, tag="credit"):
 class End(Message, frozen=True, tag="end"):
     """Nothing follows; what is in flight is finished first.
 
-    `skipped` is what was lost after the last frame; the PTS are those that had to be repaired in all.
+    `skipped` is what was lost after the last frame; the PTS are those that had to be repaired in all. `segments` are
+    the last of the video.
     """
 
     reason: EndReason
     skipped: tuple[SkippedItem, ...] = ()
+    segments: tuple[MediaSegment, ...] = ()
     made_pts: Count = 0
     clamped_pts: Count = 0
 
@@ -117,6 +120,7 @@ class FrameCaptured(Message, frozen=True, tag="frame_captured"):
     capture_ns: int
     discontinuity: str | None = None
     skipped: tuple[SkippedItem, ...] = ()
+    segments: tuple[MediaSegment, ...] = ()
     duration_ns: int | None = None
 
 
@@ -135,6 +139,7 @@ class TextureUpdated(Message, frozen=True, tag="texture_updated"):
     discontinuity: Discontinuity | None = None
     fallback: str | None = None
     skipped: tuple[SkippedItem, ...] = ()
+    segments: tuple[MediaSegment, ...] = ()
     duration_ns: int | None = None
 
 
@@ -253,8 +258,20 @@ class TurnExpired(Message, frozen=True, tag="turn_expired"):
     turn: Count
 
 
+class Probe(Message, frozen=True, tag="probe"):
+    """Anybody to answer server: is the model there, and how many clients are? A KeepAlive is the reply."""
+
+
 class KeepAlive(Message, frozen=True, tag="keep_alive"):
-    """Answer server to client: the server is still there."""
+    """Answer server to client: the server is still there, and serves `clients`, of which `slots` at once.
+
+    `place`: number of clients that came before this one. `draining`: it grants no more turns, and ends.
+    """
+
+    clients: Count = 0
+    slots: Annotated[int, Meta(ge=1, le=CLIENTS_MAX)] = 1
+    place: Count = 0
+    draining: bool = False
 
 
 class Disconnect(Message, frozen=True, tag="disconnect"):
@@ -360,6 +377,7 @@ AnyMessage: TypeAlias = (
     | TurnRequest
     | TurnGrant
     | TurnExpired
+    | Probe
     | KeepAlive
     | Disconnect
     | AnswerDelta

@@ -33,6 +33,8 @@ from stream.errors import RecordingError
 
 SCENE_PREFIX = "scene:"
 
+LEROBOT_PREFIX = "lerobot:"
+
 SAMPLE_BYTES = 1 << 20
 SAMPLES = 16
 """Places at which a large file is read; a file of at most so many samples is read whole."""
@@ -49,6 +51,7 @@ WITHOUT_EFFECT = (
     "answer.api.connect_s",
     "answer.api.first_s",
     "answer.api.next_s",
+    "answer.server_choice",
     "output.",
     "network.",
     "texture.backend",
@@ -128,9 +131,11 @@ def weights_of(config: Config) -> str:
 
 
 def source_fingerprint(address: str) -> str | None:
-    """Return a fingerprint of what can be read twice: a drawn scene, a file, a folder; None for all else."""
+    """Return a fingerprint of what can be read twice: a scene, a file, a folder, an episode; None for all else."""
     if address.startswith(SCENE_PREFIX):
         return address
+    if address.startswith(LEROBOT_PREFIX):
+        return _episode(address)
     path = Path(os.path.expanduser(address))
     try:
         if path.is_file():
@@ -140,6 +145,20 @@ def source_fingerprint(address: str) -> str | None:
     except (OSError, ValueError):
         return None
     return None
+
+
+def _episode(address: str) -> str | None:
+    """Return the fingerprint of an episode by the tables of its dataset, and names and sizes of all videos."""
+    place, _, choice = address.removeprefix(LEROBOT_PREFIX).rpartition("#")
+    folder = Path(os.path.expanduser(place or choice))
+    try:
+        tables = _files(path for path in folder.glob("meta/**/*") if path.is_file())
+        videos = sorted((str(path.relative_to(folder)), path.stat().st_size) for path in folder.glob("videos/**/*.mp4"))
+    except (OSError, ValueError):
+        return None
+    digest = hashlib.sha256(repr(videos).encode()).hexdigest()[:16]
+    episode = choice if place else "its only episode"
+    return f"{folder.name} ({episode}; {tables}; {counted(len(videos), 'video')}, {digest})"
 
 
 def _model(config: Config) -> str:

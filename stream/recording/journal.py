@@ -20,7 +20,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from arr_coc.types import EMBEDDING_COMPONENTS, Feedback, FrameStamp
-from stream.config import STDOUT, Config
+from stream.config import STDOUT, Config, is_bag, is_hls
 from stream.errors import NothingToContinue, ResumeError, TransportError
 from stream.events import Answer, Glance
 from stream.protocol.codec import checked_feedback
@@ -282,7 +282,7 @@ def _obstacle(config: Config) -> str | None:
     paths, pipeline = config.output.paths, config.pipeline
     if not paths:
         return "--resume needs the file of the earlier run: name it with -o"
-    if any(path == STDOUT or (os.path.exists(path) and not os.path.isfile(path)) for path in paths):
+    if any(path == STDOUT or _is_folder(path) for path in paths):
         return "--resume needs outputs that are ordinary files"
     if config.capture.realtime:
         return "--resume is incompatible with --realtime: a run in real time is different each time"
@@ -302,6 +302,11 @@ def _obstacle(config: Config) -> str | None:
     if config.source == "-":
         return "--resume cannot read standard input twice; save it to a file first"
     return None
+
+
+def _is_folder(path: str) -> bool:
+    """Return whether an output is, or will be, something else than a file."""
+    return is_bag(path) or is_hls(path) or (os.path.exists(path) and not os.path.isfile(path))
 
 
 def _exists(address: str) -> bool:

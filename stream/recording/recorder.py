@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from stream.events import AnswerDeltaEvent, AnyEvent, AskedPicture, Event, FrameReady, Glance, Notice
+from stream.events import AnswerDeltaEvent, AnyEvent, AskedPicture, Event, FrameReady, Glance, Notice, SegmentWritten
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
@@ -83,8 +83,9 @@ class Recorder:
         self._thread.start()
 
     def event(self, event: Event) -> None:
-        """Record an event. Left out are pieces of text, which the answer has whole, and pictures of a frame."""
-        if isinstance(event, (AnswerDeltaEvent, AskedPicture)):
+        """Record an event. Left out are pieces of text, which the answer has whole, pictures of a frame,
+        and segments of an output."""
+        if isinstance(event, (AnswerDeltaEvent, AskedPicture, SegmentWritten)):
             return
         if isinstance(event, (FrameReady, Glance)):
             event = replace(event, slot=None, map=None)

@@ -12,14 +12,17 @@ from contextlib import ExitStack, closing, contextmanager
 
 import msgspec
 
+from arr_coc.errors import OptionError, counted
 from stream.answer.client_table import ServerOptions
-from stream.answer.model import CONFIGURED, load_answer_model
+from stream.answer.model import CONFIGURED, AnswerModel, load_answer_model
 from stream.answer.scheduler import AnswerEndpoint
 from stream.answer.server import AnswerServer
+from stream.answer.server_statistics import LOADING, ServerStatistics
 from stream.clock import Clock, MonotonicClock
-from stream.config import Config
+from stream.config import Config, server_addresses
 from stream.control import CancelledError, RunControl, signals_handled
 from stream.errors import ConfigError, TransportError
+from stream.monitor.service_manager import ServiceManager, ServiceState
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.device_pixels import IpcPixelReceiver
 from stream.recording.identity import answer_provenance
@@ -28,17 +31,25 @@ from stream.runtime.fork_server import ForkServer
 from stream.runtime.worker_messages import AnswerWorkerConfig
 from stream.sources.address import is_live_address
 from stream.transport import SocketDirectory, Transport, ipc_endpoint, private_directory
+from stream.transport.pool import ServerAddress, needs_pool
 from stream.transport.security import client_curve, server_curve
 
 ANSWERS = "answers"
 """Name of the answer process in events and metrics."""
 
 
+SLOTS_MOST = 8
+"""Slots of an answer process that several runs share, unless `answer.slots` says otherwise. With more, an answer of the
+bundled model is hardly cheaper (benchmarks/README.md), and takes longer."""
+
+
 class AnswerWorker:
     """Answer server in a process of its own: for one run, or for several one after another, which load the model once.
 
     Its address and its shared memory are there from the beginning, the process from `start` on. `lockstep`: frames
-    wait for answers. `forks` forks the process, where it is given.
+    wait for answers. `several`: number of runs that it answers for at once, where it may be more than one; then
+    it answers them together where the model can, and outlives the failure of one answer; these
+    send whole frames in messages. `forks` forks the process, where it is given.
     """
 
     def __init__(
@@ -48,10 +59,12 @@ class AnswerWorker:
         *,
         restart: bool,
         lockstep: bool = False,
+        several: int = 0,
         model_loader: str = CONFIGURED,
         forks: ForkServer | None = None,
     ) -> None:
         self._config = config
+        self._several = several
         # A model behind an API needs no torch, which a forked process has.
         self._forks = forks if config.answer.api.url is None else None
         # The products of the bundled model are too small to share.
@@ -101,6 +114,7 @@ class AnswerWorker:
             self._directory,
             descriptor,
             self._threads,
+            several=self._several,
             forks=self._forks,
         )
 
@@ -128,10 +142,13 @@ def early_answers(config: Config) -> Iterator[AnswerWorker | None]:
 
 
 def remote_endpoint(config: Config) -> AnswerEndpoint:
-    """Returns the endpoint that `answer.server` names. Raises ConfigError where its address or the keys are no good."""
-    assert config.answer.server is not None
-    curve = client_curve(config.network, config.answer.server)
-    return AnswerEndpoint(config.answer.server, curve=curve, supervised=False)
+    """Returns the endpoint that `answer.server` names. Raises ConfigError where an address or the keys are no good."""
+    server = config.answer.server
+    assert server is not None
+    servers = tuple(ServerAddress(at, client_curve(config.network, at)) for at in server_addresses(server))
+    if needs_pool(servers):
+        return AnswerEndpoint(server, supervised=False, servers=servers, choice=config.answer.server_choice)
+    return AnswerEndpoint(server, curve=servers[0].curve, supervised=False)
 
 
 def start_answer_process(
@@ -142,6 +159,7 @@ def start_answer_process(
     snapshot: int,
     threads: int,
     *,
+    several: int = 0,
     forks: ForkServer | None = None,
 ) -> ChildProcess:
     """Starts an answer server at `endpoint`, which removes `directory` where its parent cannot."""
@@ -155,6 +173,7 @@ def start_answer_process(
         threads,
         model_loader,
         config.model_dump_json(),
+        several,
     )
     child.send_line(msgspec.json.encode(worker))
     return child
@@ -182,9 +201,15 @@ def main() -> int:
 
         torch.set_num_threads(worker.threads)
     transport = Transport()
+    place = ServerOptions(
+        worker.endpoint,
+        shared=worker.several > 0,
+        on_ready=heartbeat.ready,
+        provenance=lambda: answer_provenance(config),
+    )
     stage = AnswerServer(
-        lambda: load_answer_model(worker.model_loader, config),
-        ServerOptions(worker.endpoint, on_ready=heartbeat.ready, provenance=lambda: answer_provenance(config)),
+        lambda: _load_for_several(worker, config),
+        place,
         transport,
         RunControl(),
         SharedFrameReader(worker.snapshot),
@@ -202,6 +227,18 @@ def main() -> int:
     return 0
 
 
+def _load_for_several(worker: AnswerWorkerConfig, config: Config) -> AnswerModel:
+    """Load the model with slots for the runs, unless the configuration has some; with one where it takes no more."""
+    slots = min(worker.several, SLOTS_MOST)
+    if slots > config.answer.slots == 1:
+        answer = config.answer.model_copy(update={"slots": slots})
+        try:
+            return load_answer_model(worker.model_loader, config.model_copy(update={"answer": answer}))
+        except OptionError as error:
+            print(f"one answer after the other: {error}", file=sys.stderr)
+    return load_answer_model(worker.model_loader, config)
+
+
 def _follow_parent(directory: SocketDirectory) -> None:
     """Ends this process when stdin ends: the parent is gone or has stopped it, and may not be able to tidy up."""
     sys.stdin.buffer.read()
@@ -215,55 +252,73 @@ def serve_answers(
     ready: Callable[[], None],
     control: RunControl | None = None,
     model_loader: str = CONFIGURED,
-) -> None:
-    """Loads the model and serves clients at `endpoint`, until the control is cancelled or a signal comes.
+) -> bool:
+    """Loads the model and serves clients at `endpoint`, until the control ends or is cancelled, or a signal comes.
 
-    `ready` is called once the model has been loaded. For the main thread, unless `control` is given. Raises ConfigError
-    where the address or the keys are no good, ModelError where the model is not.
+    Returns True where it drained: no answer was under way any more. `ready` is called once the model has been loaded.
+    For the main thread, unless `control` is given. Raises ConfigError where the address or the keys are no good,
+    ModelError where the model is not, OutputError where the port of the metrics is taken.
     """
     curve = server_curve(config.network, endpoint)
     stopping = control or RunControl()
-    transport = Transport()
-    loaded = False
-
-    def loaded_now() -> None:
-        nonlocal loaded
-        loaded = True
-        ready()
-
+    statistics = ServerStatistics()
     place = ServerOptions(
         endpoint,
         encode=config.answer.encode,
         curve=curve,
         shared=True,
-        on_ready=loaded_now,
+        on_ready=ready,
         provenance=lambda: answer_provenance(config),
+        statistics=statistics,
     )
-    stage = AnswerServer(lambda: load_answer_model(model_loader, config), place, transport, stopping)
-    try:
+    with ExitStack() as stack:
+        if config.output.metrics_port is not None:
+            from stream.runtime.server_metrics import ServerMetrics
+
+            stack.enter_context(closing(ServerMetrics(config, statistics, stopping)))
+        manager = ServiceManager.of_environment(lambda: _service_state(config, statistics, stopping))
+        if manager is not None:
+            stack.callback(manager.close)
+        transport = Transport()
+        stack.callback(transport.close)
         if control is None:
-            with _signals_cancel(stopping, lambda: not loaded):
-                stage.run()
-        else:
-            stage.run()
-    except CancelledError:
-        pass
-    except TransportError as error:
-        raise ConfigError(str(error)) from error
-    finally:
-        transport.close()
+            stack.enter_context(_signals_end(stopping, lambda: statistics.state == LOADING))
+        try:
+            AnswerServer(lambda: load_answer_model(model_loader, config), place, transport, stopping).run()
+        except CancelledError:
+            return False
+        except TransportError as error:
+            raise ConfigError(str(error)) from error
+    return not stopping.cancelled
+
+
+def _service_state(config: Config, statistics: ServerStatistics, control: RunControl) -> ServiceState:
+    """Return the state of the server: ready with its model, and alive unless a turn is served without a word for too
+    long."""
+    figures, loading = statistics.figures(), statistics.state == LOADING
+    status = "loading the model" if loading else f"{counted(figures.clients, 'client')}, {figures.waiting} waiting"
+    alive = loading or figures.silent_s <= config.pipeline.timeout_s
+    return ServiceState("draining" if control.ending else status, ready=not loading, alive=alive)
 
 
 @contextmanager
-def _signals_cancel(control: RunControl, loading: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Lets signals cancel inside the block: a second one, or one while a model is loading, interrupts at once."""
+def _signals_end(control: RunControl, loading: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Lets signals end a server inside the block: SIGTERM drains it, others cancel, and so does a second SIGTERM.
+
+    One more, or one while the model is loading, ends it at once.
+    """
 
     def on_signal(number: signal.Signals) -> None:
         if number == signal.SIGHUP and control.cancelled:
             return
+        if loading() and number == signal.SIGTERM:
+            raise SystemExit(0)
         if control.cancelled or loading():
             raise KeyboardInterrupt
-        control.cancel()
+        if number == signal.SIGTERM and not control.ending:
+            control.end()
+        else:
+            control.cancel()
 
     with signals_handled(on_signal):
         yield

@@ -15,6 +15,7 @@ from stream.protocol.pictures import PictureEndpoints
 from stream.runtime.answer_worker import AnswerWorker
 from stream.runtime.child import ChildProcess
 from stream.runtime.fork_server import ForkServer
+from stream.runtime.shared_answers import SharedAnswers
 from stream.runtime.worker_messages import FrameWorkerConfig, SourceOpened, WorkerCommand
 from stream.transport import SocketDirectory
 
@@ -102,20 +103,25 @@ class FrameWorkers:
 
     They report to the address `reports_to`, and send live pictures to `pictures_to`. `answers` is None where the answer
     server is elsewhere. `directory` is the run's own, which a child removes where its parent cannot. `forks` forks
-    them, where it is given.
+    them, where it is given. `spare`: another one is kept ready; `nice`: their niceness.
     """
 
     def __init__(
         self,
         continuity: RunContinuity,
-        answers: AnswerWorker | None,
+        answers: AnswerWorker | SharedAnswers | None,
         model_loader: str,
         reports_to: str,
         directory: SocketDirectory,
         pictures_to: PictureEndpoints | None = None,
         forks: ForkServer | None = None,
+        *,
+        spare: bool = True,
+        nice: int = 0,
     ) -> None:
         self._forks = forks
+        self._keeps_spare = spare
+        self._nice = nice
         self._continuity = continuity
         self._answers = answers
         self._model_loader = model_loader
@@ -133,7 +139,7 @@ class FrameWorkers:
         config = FrameWorkerConfig(
             reports_to=self._reports_to,
             answers=None if self._answers is None else self._answers.address,
-            snapshot=None if self._answers is None else self._answers.snapshot.descriptor,
+            snapshot=next(iter(self._inherited), None),
             heartbeat=child.heartbeat_writer,
             directory=self._directory,
             model_loader=self._model_loader,
@@ -141,6 +147,7 @@ class FrameWorkers:
             initial_verdict=self._continuity.verdict,
             pictures_to=self._pictures_to,
             first_frame=self._continuity.frames_before,
+            nice=self._nice,
         )
         child.send_line(msgspec.json.encode(config))
         if self._continuity.pending_query is not None:
@@ -148,8 +155,9 @@ class FrameWorkers:
         return child
 
     def prestart(self) -> None:
-        """Starts the spare process where there is none, up to its imports."""
-        self._spare = self._spare or self._new()
+        """Starts the spare process where there is to be one and none is, up to its imports."""
+        if self._keeps_spare:
+            self._spare = self._spare or self._new()
 
     def stop_spare(self) -> None:
         """Kills the spare process: it holds nothing, and may still be importing."""
@@ -157,9 +165,14 @@ class FrameWorkers:
             self._spare.kill()
             self._spare.stop()
 
+    @property
+    def _inherited(self) -> tuple[int, ...]:
+        """Descriptor of the memory that is shared with the answer process, if any."""
+        shared = None if self._answers is None else self._answers.snapshot
+        return () if shared is None else (shared.descriptor,)
+
     def _new(self) -> ChildProcess:
-        inherited = () if self._answers is None else (self._answers.snapshot.descriptor,)
         environment = {"OMP_NUM_THREADS": "1"}
         return ChildProcess(
-            "frame", "stream.runtime.frame_worker", inherited, environment, forks=self._forks, preload=True
+            "frame", "stream.runtime.frame_worker", self._inherited, environment, forks=self._forks, preload=True
         )

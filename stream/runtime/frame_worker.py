@@ -6,6 +6,7 @@ is lost when the frame stages die.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -13,6 +14,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import msgspec
 
@@ -111,12 +113,25 @@ def main() -> int:
     if not line:
         return 1
     worker = msgspec.json.decode(line, type=FrameWorkerConfig)
+    if worker.nice:
+        _be_nice(worker.nice)
     transport = Transport()
     try:
         with closing(ReportSender(transport, worker.reports_to)) as reports:
             return _run(worker, transport, reports)
     finally:
         transport.close()
+
+
+def _be_nice(by: int) -> None:
+    """Leaves the processor to other processes of the run.
+
+    This process has a session of its own. Linux may schedule sessions as groups (autogroup); then the group's niceness
+    counts, not the process's.
+    """
+    os.nice(by)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(by), encoding="ascii")
 
 
 def _run(worker: FrameWorkerConfig, transport: Transport, reports: ReportSender) -> int:
@@ -155,14 +170,15 @@ def _report(events: Iterator[bytes], pipeline: Pipeline, reports: ReportSender) 
 
 
 def _answer_endpoint(worker: FrameWorkerConfig, transport: Transport) -> AnswerEndpoint | None:
-    if worker.answers is None or worker.snapshot is None:
+    if worker.answers is None:
         return None
 
     def report_timeout() -> None:
         with closing(ReportSender(transport, worker.reports_to)) as own:
             own.send(AnswerTimeout())
 
-    return AnswerEndpoint(worker.answers, snapshot=SharedFrameWriter(worker.snapshot), on_timeout=report_timeout)
+    snapshot = None if worker.snapshot is None else SharedFrameWriter(worker.snapshot)
+    return AnswerEndpoint(worker.answers, snapshot=snapshot, on_timeout=report_timeout)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from stream.answer.model import CONFIGURED, load_answer_model
 from stream.answer.scheduler import AnswerEndpoint
 from stream.answer.server import AnswerServer
 from stream.clock import Clock
-from stream.config import Config
+from stream.config import Config, OutputConfig, is_hls
 from stream.control import RunControl
 from stream.errors import StageDied
 from stream.events import Event, FrameReady, Glance, Notice, Restarted, Summary, pack_event, store_lost, unpack_event
@@ -42,6 +42,7 @@ from stream.runtime.pictures import PictureThread
 from stream.runtime.plan import RunPlan, texture_interop
 from stream.runtime.run import BaseRun, picture_endpoints
 from stream.sources.factory import open_source
+from stream.sources.segments import SegmentRecorder
 from stream.stages.allocate import AllocateContext, AllocateStage
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, Stage, StageThread
 from stream.stages.capture import CaptureStage
@@ -152,7 +153,8 @@ class Pipeline(BaseRun):
         self._store_lost: Notice | None = None
         self._pictures_to = pictures_to
         store = self._try_store()
-        self._source = open_source(config.source, config.capture, self._clock, config.network)
+        self._segments = _segment_recorder(config.output)
+        self._source = open_source(config.source, config.capture, self._clock, config.network, self._segments)
         with ExitStack() as stack:
             stack.callback(self._source.close)
             info = self._source.describe()
@@ -372,10 +374,17 @@ class Pipeline(BaseRun):
                 clock,
                 drop_frames=plan.drop_frames,
                 realtime=plan.realtime,
+                segments=self._segments,
             ),
             TextureStage(self._updater, planes, transport, control, drop_frames=plan.drop_frames),
             AllocateStage(plan.allocate, context, control, clock),
         )
+
+
+def _segment_recorder(output: OutputConfig) -> SegmentRecorder | None:
+    """Returns what records the source's video for an output of HLS, where there is one."""
+    folder = next((os.path.dirname(path) or "." for path in output.paths if is_hls(path)), None)
+    return None if folder is None else SegmentRecorder(folder, output.hls.segment_s)
 
 
 @contextmanager

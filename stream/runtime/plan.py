@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.glance import KEEP_OVERVIEW, GlanceOptions
@@ -37,7 +38,8 @@ class RunPlan:
     where none is asked for or it cannot be. `notices` say what was asked for and has no effect in this run. `client`
     lacks what depends on the answer server's endpoint, `allocator` what depends on its model: its glances are those
     that there are if the model is to glance.
-    `must_glance`: it is to, whatever allocator comes with it.
+    `must_glance`: it is to, whatever allocator comes with it. `served_by` is the address of an answer server elsewhere,
+    and `expected_model` the name of the model that it is to serve; None for any.
     """
 
     paced: bool
@@ -51,6 +53,8 @@ class RunPlan:
     client: ClientOptions
     target_ms: float | None
     must_glance: bool
+    served_by: str | None
+    expected_model: str | None
     notices: tuple[Notice, ...]
 
     @classmethod
@@ -81,10 +85,13 @@ class RunPlan:
                 standing_query=answer.until.question,
                 reconnect=paced or pipeline.answers == "lockstep" if waits_for_server else restart,
                 resend_after_loss=lockstep,
+                persistent=paced and answer.server is not None,
                 journal=journal,
             ),
             target_ms=None if no_target else answer.target_ms,
             must_glance=answer.glance.enabled is True,
+            served_by=answer.server,
+            expected_model=None if answer.server is None else answer.model,
             notices=(*([target_off()] if no_target else []), *([cancel_off()] if no_cancel else [])),
         )
 
@@ -96,8 +103,14 @@ class RunPlan:
         """Returns the allocator for a model: what `auto` means depends on whether that knows coarse and wide tokens,
         and glances on whether it came with an allocator of its own.
 
-        Raises ModelError where the weights that came with the hello do not fit, and where it must glance and cannot.
+        Raises ModelError where it is another model than was expected, where the weights that came with the hello do not
+        fit, and where it must glance and cannot.
         """
+        if self.expected_model is not None and PurePath(self.expected_model).name != PurePath(hello.model_id).name:
+            raise ModelError(
+                f"{self.served_by} serves {hello.model_id}, and answer.model is {self.expected_model}; give "
+                f"`serve-answers` there -m {self.expected_model}, or leave answer.model out"
+            )
         known = self.allocator.suiting(levels=hello.knows_levels, wide=hello.knows_wide)
         options = replace(known, glance=self._glance_options(hello))
         realiser = deserialize_realiser(hello.allocator, hello.model_id)
@@ -144,8 +157,7 @@ def model_cuda_device(config: Config) -> int | None:
     import torch
 
     kind, _, number = config.answer.device.partition(":")
-    elsewhere = config.answer.server is not None or config.answer.api.url is not None
-    if elsewhere or kind not in ("auto", "cuda") or not torch.cuda.is_available():
+    if config.answer.elsewhere or kind not in ("auto", "cuda") or not torch.cuda.is_available():
         return None
     return int(number) if number.isdigit() else torch.cuda.current_device()
 
@@ -193,7 +205,8 @@ def _allocate_policy(config: Config, *, live: bool) -> AllocatePolicy:
         all_tiles=config.answer.encode in SHOWS_ALL_TILES,
         with_maps=config.output.publish is not None,
         with_reasons=config.output.why is not None,
-        with_pictures=config.output.mqtt is not None and config.output.mqtt_picture,
+        with_pictures=config.output.wants_pictures,
+        pictures_every=config.output.pictures_every if config.output.for_robots or config.output.for_rerun else None,
         learns=config.answer.feedback,
         drawn_layers=config.output.heatmap_layers,
     )

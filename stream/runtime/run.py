@@ -109,7 +109,7 @@ class BaseRun(ABC):
     def _notices(self) -> list[Notice]:
         """Returns the notices before the first frame."""
         answer = self._config.answer
-        verb = "loading" if answer.server is None and answer.api.url is None else "connecting to"
+        verb = "connecting to" if answer.elsewhere else "loading"
         return [Notice(code="loading", message=f"{verb} {self._model}")]
 
     def run(self) -> Generator[Event, None, None]:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from stream.config import CaptureConfig, Config
 from stream.control import ELAPSED, signals_handled
 from stream.events import Event, FrameReady, Summary
-from stream.monitor.health import RunHandle
+from stream.monitor.health import RunHandle, RunMonitor
+from stream.monitor.service_manager import ServiceManager, ServiceState
 from stream.recording.format import claimed_folder
 from stream.sinks.base import Display, Sink
-from stream.sinks.factory import open_services, open_sinks
+from stream.sinks.factory import MonitorSink, open_services, open_sinks
 from stream.sources import SourceInfo
 from stream.sources.address import is_live_address, is_read_once
 
@@ -70,13 +71,15 @@ def run_session(
     resume: bool = False,
     limit_s: float | None = None,
     page: WebPage | None = None,
+    signals: bool = True,
 ) -> Summary:
     """Runs a configuration into its outputs, `extra` and the terminal; returns the run's summary.
 
     `resume`: the run continues an earlier one, whose captions are in the outputs. `limit_s` ends it so many seconds
-    after its first frame. `page`: a web page that outlives the run, in place of one of its own.
+    after its first frame. `page`: a web page that outlives the run, in place of one of its own. `signals`: they end the
+    run, which is then for the main thread; otherwise the caller sees to that.
 
-    For the main thread, because signals are. Outputs are claimed before the source is opened, and closed however the
+    Outputs are claimed before the source is opened, and closed however the
     run ends. Raises StreamError or ArrCocError.
     """
     with ExitStack() as stack:
@@ -90,9 +93,15 @@ def run_session(
         sinks = [*opened, *services, *extra]
         for sink in (*services, *extra):
             stack.callback(sink.close)
+        if signals and page is None:
+            manager = ServiceManager.of_environment(lambda: service_state(monitor))
+            if manager is not None:
+                stack.callback(manager.close)
+                sinks = sinks if services else [MonitorSink(monitor), *sinks]
         run = make_run(config)
         monitor.follow(run)
-        stack.enter_context(signals_end(run, terminal))
+        if signals:
+            stack.enter_context(signals_end(run, terminal))
         events = run.run()
         if isinstance(events, Generator):
             stack.callback(events.close)
@@ -100,6 +109,14 @@ def run_session(
             events = stack.enter_context(closing(end_in_time(events, run, limit_s)))
         terminal.attach(run, expected_frames(run.source_info, config.capture))
         return deliver(events, [*sinks, terminal])
+
+
+def service_state(monitor: RunMonitor) -> ServiceState:
+    """Returns the state of a run for whatever has started the program: ready with the first frame, and alive for as
+    long as frames or answers come. A lost source is no reason to restart it, because it is opened again."""
+    health = monitor.health()
+    status = health.status if health.reason is None else f"{health.status}: {health.reason}"
+    return ServiceState(status, ready=health.status != "loading", alive=health.status != "stalled")
 
 
 def deliver(events: Iterator[Event], sinks: Sequence[Sink]) -> Summary:

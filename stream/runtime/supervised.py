@@ -26,6 +26,7 @@ from stream.runtime.child import ProcessSupervisor, RestartPolicy, start_fork_se
 from stream.runtime.fork_server import ForkServer
 from stream.runtime.frame_processes import FrameWorkers, RunContinuity
 from stream.runtime.run import BaseRun, picture_endpoints
+from stream.runtime.shared_answers import SharedAnswers
 from stream.runtime.worker_messages import (
     AnswerTimeout,
     DropReport,
@@ -59,6 +60,9 @@ class SupervisedRun(BaseRun):
 
     Making one starts the frame process, which opens the source; it raises OpeningCancelled where `control` ends the run
     before that. `forks` starts the processes, and stays the caller's; without it the run has a fork server of its own.
+    `shared` answers for other runs too, and is started, polled and closed by its owner. `alone` is false for one of
+    several runs of this process: it keeps no spare process, and names only the processes that are its own. It may be in
+    any thread, which makes it and reads its events. `nice` is the niceness of its frame process.
     """
 
     def __init__(
@@ -69,7 +73,13 @@ class SupervisedRun(BaseRun):
         model_loader: str = CONFIGURED,
         control: RunControl | None = None,
         forks: ForkServer | None = None,
+        shared: SharedAnswers | None = None,
+        alone: bool = True,
+        nice: int = 0,
     ) -> None:
+        self._alone = alone
+        self._shared = shared
+        self._shared_restarts = 0 if shared is None else len(shared.restarts_since(0))
         pipeline = config.pipeline.model_copy(update={"restart": True, "single_process": False})
         super().__init__(config.model_copy(update={"pipeline": pipeline}), clock, model_loader, control)
         self._continuity = RunContinuity(self._config, self._clock)
@@ -84,9 +94,18 @@ class SupervisedRun(BaseRun):
             stack.callback(self._reports.close)
             if forks is None and (forks := start_fork_server()) is not None:
                 stack.enter_context(forks)
-            self._answers = self._answer_worker(stack, forks)
+            self._answers = None if shared is not None else self._answer_worker(stack, forks)
+            answers = shared or self._answers
             self._workers = FrameWorkers(
-                self._continuity, self._answers, model_loader, endpoint, directory, self.picture_endpoints, forks
+                self._continuity,
+                answers,
+                model_loader,
+                endpoint,
+                directory,
+                self.picture_endpoints,
+                forks,
+                spare=alone,
+                nice=nice,
             )
             stack.callback(self._stop_children)
             if self._answers is not None:  # before the frame process: loading a model takes longest
@@ -109,9 +128,10 @@ class SupervisedRun(BaseRun):
         return self._continuity.kernel
 
     def processes(self) -> dict[str, int]:
-        """The processes of the run by what they do, and their ids."""
+        """The processes of the run by what they do, and their ids: its own, beside other runs."""
         supervisors = self._supervisors.copy()  # any thread asks, and the main one adds to them
-        return {"main": os.getpid(), **{name: supervisor.child.pid for name, supervisor in supervisors.items()}}
+        own = {name: supervisor.child.pid for name, supervisor in supervisors.items()}
+        return {"main": os.getpid(), **own} if self._alone else own
 
     def drops(self) -> dict[str, int]:
         """Number of dropped items so far, by queue and cause; for any thread."""
@@ -144,6 +164,10 @@ class SupervisedRun(BaseRun):
                     return
             elif ANSWERS in self._supervisors:
                 yield from self._restarted(ANSWERS)
+            elif self._shared is not None:
+                restarts = self._shared.restarts_since(self._shared_restarts)
+                self._shared_restarts += len(restarts)
+                yield from restarts
             report = self._next_report()
             if report is None:
                 if not sent.end:
@@ -210,6 +234,8 @@ class SupervisedRun(BaseRun):
             self._continuity.note_drops(report.drops)
         elif isinstance(report, SourceOpened):
             self._continuity.note_source(report)
+        elif isinstance(report, AnswerTimeout) and self._shared is not None:
+            self._shared.report_hung()
         elif isinstance(report, AnswerTimeout) and self._answers is not None:
             self._answers.kill_hung()
         elif isinstance(report, WorkerFailed):

@@ -14,10 +14,11 @@ from stream.transport import SocketDirectory
 class FrameWorkerConfig(msgspec.Struct, frozen=True):
     """Configuration of a frame process, its first line on stdin.
 
-    `answers` is the address of its parent's answer process, and `snapshot` the descriptor of the memory shared with
-    that; None where the answer server is elsewhere. `heartbeat` is the descriptor of the heartbeat's writing end.
-    `initial_verdict`: the answer to the standing query, as the process before left it. `pictures_to`: where those wait
-    who want pictures of frames. `first_frame`: number of frames of the processes before.
+    `answers` is the address of its parent's answer process, None where the answer server is elsewhere; `snapshot` the
+    descriptor of the memory shared with that, None where it answers for other runs too. `heartbeat` is the descriptor
+    of the heartbeat's writing end. `initial_verdict`: the answer to the standing query, as the process before left it.
+    `pictures_to`: where those wait who want pictures of frames. `first_frame`: number of frames of the processes
+    before. `nice` is added to the process's niceness.
     """
 
     reports_to: str
@@ -30,10 +31,12 @@ class FrameWorkerConfig(msgspec.Struct, frozen=True):
     initial_verdict: bool | None = None
     pictures_to: PictureEndpoints = PictureEndpoints()
     first_frame: int = 0
+    nice: int = 0
 
 
 class AnswerWorkerConfig(msgspec.Struct, frozen=True):
-    """Configuration of an answer process, its first line on stdin. `snapshot` and `heartbeat` are descriptors."""
+    """Configuration of an answer process, its first line on stdin. `snapshot` and `heartbeat` are descriptors;
+    `several`: number of runs that it answers for at once, 0 for one after another."""
 
     endpoint: str
     directory: SocketDirectory
@@ -42,6 +45,7 @@ class AnswerWorkerConfig(msgspec.Struct, frozen=True):
     threads: int
     model_loader: str
     config: str
+    several: int = 0
 
 
 class WorkerCommand(msgspec.Struct, frozen=True):

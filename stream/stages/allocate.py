@@ -29,7 +29,17 @@ from arr_coc.allocation.packets import (
 )
 from arr_coc.errors import BudgetError, NonFiniteError, StoreError, StoreReplaced, counted
 from arr_coc.ops.store.base import TextureView
-from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FramePacket, QueryEmbedding, TileGrid, TileMotion, TokenPacket
+from arr_coc.types import (
+    NS_PER_MS,
+    NS_PER_S,
+    Feedback,
+    FramePacket,
+    FrameStamp,
+    QueryEmbedding,
+    TileGrid,
+    TileMotion,
+    TokenPacket,
+)
 from stream.answer.glance import GlanceOutcome
 from stream.answer.latency import LatencyController
 from stream.answer.request import ClientOptions
@@ -47,11 +57,12 @@ from stream.events import (
     Notice,
     Outage,
     PictureChanged,
+    SegmentWritten,
     Skipped,
     pack_event,
     store_lost,
 )
-from stream.media import AllocationOverlay, MapLayer, SkippedItem
+from stream.media import AllocationOverlay, MapLayer, MediaSegment, SkippedItem
 from stream.protocol.buffers import SlotTable
 from stream.protocol.codec import motion_of
 from stream.protocol.inspection import InspectedFrame, cropped, inspected_frame, known_levels, layers_of
@@ -77,9 +88,9 @@ class AllocatePolicy:
     `live`: answer points count capture time, not media time. `whole_frames`: the answer server encodes whole frames,
     not tokens. `all_tiles`: the model reads a token for every tile, whatever was chosen. `with_maps`: frame events hold
     their relevance and regions. `with_reasons`: frames that are answered about are explained. `with_pictures`: a
-    picture is sent of them, and of those that are looked at for a standing question. `learns`: feedback of answers
-    changes later allocations; a server may send it to those who want none. `drawn_layers`: maps that a sink draws, by
-    their names in `LAYER_MAPS`.
+    picture is sent of them, and of those that are looked at for a standing question; `pictures_every`: of every so many
+    frames, too. `learns`: feedback of answers changes later allocations; a server may send it to those who want none.
+    `drawn_layers`: maps that a sink draws, by their names in `LAYER_MAPS`.
     """
 
     live: bool
@@ -88,6 +99,7 @@ class AllocatePolicy:
     with_maps: bool = False
     with_reasons: bool = False
     with_pictures: bool = False
+    pictures_every: int | None = None
     learns: bool = True
     drawn_layers: tuple[str, ...] = ()
 
@@ -113,6 +125,16 @@ class AllocateContext:
     pictures: tuple[PictureExchange, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _FrameImage:
+    """Picture of a frame at a mipmap level, uint8 RGB [H, W, 3]. It is copied with the frame's packet, as the texture
+    may hold a newer frame when it is sent."""
+
+    stamp: FrameStamp
+    level: int
+    pixels: npt.NDArray[np.uint8]
+
+
 class AllocateStage:
     """Stage that allocates frames, observes the answers (AnswerObserver), and sends all events to the sinks."""
 
@@ -127,6 +149,8 @@ class AllocateStage:
         self._hello: ServerHello | None = None
         self._failures = 0
         self._store_lost = False
+        self._frames = 0
+        self._image: _FrameImage | None = None
         self._motion: TileMotion | None = None
         self._scheduler = AnswerScheduler(context.schedule, context.endpoint, context.client, self, control, clock)
 
@@ -209,20 +233,42 @@ class AllocateStage:
         self._allocator.mark_looked()
         self._send_picture()
 
-    def _send_picture(self) -> None:
-        """Send the picture of the newest frame, where an output wants it and the texture still holds it."""
-        if not self._policy.with_pictures or self._last is None:
+    def _send_picture(self, *, asked: bool = True) -> None:
+        """Send the picture of the newest frame, where an output wants it and there is one."""
+        frame = self._last
+        if not self._policy.with_pictures or frame is None:
             return
-        picture = self._read(self._picture)
-        if picture is not None:
-            self._emit(picture)
+        if self._image is None or self._image.stamp != frame.stamp:
+            self._image = self._read(self._image_of)
+        if self._image is None:
+            return
+        self._emit(
+            AskedPicture(
+                frame_index=frame.stamp.frame_index,
+                pts_s=frame.stamp.media_ns / NS_PER_S,
+                jpeg=encode_jpeg(self._image.pixels),
+                level=self._image.level,
+                map=_map_of(frame.on_host()),
+                asked=asked,
+            )
+        )
 
-    def _picture(self, view: TextureView) -> AskedPicture | None:
-        if self._last is None or view.stamp != self._last.stamp:
+    def _send_every(self) -> None:
+        """Send the picture of every so many frames."""
+        every = self._policy.pictures_every
+        if every is None:
+            return
+        if self._frames % every == 0:
+            self._last = self._read(self._chosen)
+            self._send_picture(asked=False)
+        self._frames += 1
+
+    def _image_of(self, view: TextureView) -> _FrameImage | None:
+        """Return a copy of the newest frame's picture, if the texture still holds that frame."""
+        if self._last is None or view.stamp.frame_index != self._last.stamp.frame_index:
             return None
-        image = cropped(view, level_for(view.grid.width_px, PICTURE_WIDTH_PX))
-        stamp = view.stamp
-        return AskedPicture(frame_index=stamp.frame_index, pts_s=stamp.media_ns / NS_PER_S, jpeg=encode_jpeg(image))
+        level = level_for(view.grid.width_px, PICTURE_WIDTH_PX)
+        return _FrameImage(self._last.stamp, level, cropped(view, level).copy())
 
     def make_packet(self) -> TokenPacket | FramePacket | None:
         """Return the newest frame's packet, if the texture still holds that frame."""
@@ -277,6 +323,8 @@ class AllocateStage:
             median_px = float(np.median(lengths_px)) if len(lengths_px) else 0.0
             ready = structs.replace(ready, motion_px=median_px, moving_share=len(lengths_px) / motion.dy_px.size)
         self._emit(structs.replace(ready, map=_map_of(frame.on_host())) if self._policy.with_maps else ready)
+        self._send_every()
+        self._emit_segments(update.segments)
         self._scheduler.observe(
             frame.stamp,
             stamp.capture_ns if self._policy.live else stamp.media_ns,
@@ -380,6 +428,8 @@ class AllocateStage:
         if isinstance(frame, DeviceFrameAllocation) and not isinstance(view, DevicePatches):
             frame = self._last = self._allocate(view, None)  # what was chosen went with the device
         frame = self._last = self._chosen(view)
+        if self._policy.with_pictures:
+            self._image = self._image_of(view)
         make = frame_packet_from if self._policy.whole_frames else packet_from
         try:
             return make(view, frame)
@@ -393,6 +443,7 @@ class AllocateStage:
 
         Where the standing query has ended the run, what was read beyond that is not reported.
         """
+        self._emit_segments(end.segments)
         if self._control.found:
             self._scheduler.finish(last_answer=False)
             return
@@ -415,6 +466,10 @@ class AllocateStage:
         if not self._store_lost:
             self._store_lost = True
             self._emit(store_lost(reason))
+
+    def _emit_segments(self, segments: tuple[MediaSegment, ...]) -> None:
+        for segment in segments:
+            self._emit(_segment_written(segment))
 
     def _emit_skipped(self, items: tuple[SkippedItem, ...], frame_index: int, at_s: float) -> None:
         for item in items:
@@ -558,6 +613,21 @@ def _picture_changed(update: TextureUpdated, reason: Discontinuity, grid: TileGr
         reason=reason,
         width_px=grid.width_px,
         height_px=grid.height_px,
+    )
+
+
+def _segment_written(segment: MediaSegment) -> SegmentWritten:
+    return SegmentWritten(
+        file=segment.file,
+        header=segment.header,
+        start_s=segment.start_ns / NS_PER_S,
+        duration_s=segment.duration_ns / NS_PER_S,
+        track_s=segment.track_ns / NS_PER_S,
+        size_bytes=segment.size_bytes,
+        codec=segment.codec,
+        width_px=segment.width_px,
+        height_px=segment.height_px,
+        error=segment.error,
     )
 
 

@@ -9,7 +9,7 @@ from contextlib import closing
 from arr_coc.types import NS_PER_MS, NS_PER_S, FramePlanes
 from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl
-from stream.media import PollableSource, Source, SourceFrame, SourceOutage, merge_metadata
+from stream.media import PollableSource, Source, SourceFrame, SourceOutage, VideoSegments, merge_metadata
 from stream.protocol.buffers import Mailbox, SlotTable
 from stream.protocol.messages import Credit, End, FrameCaptured, SourceLost
 from stream.stages.base import CAPTURE_TEXTURE
@@ -23,7 +23,8 @@ class CaptureStage:
     as its credit comes, whether or not another frame does.
 
     With `drop_frames`, a frame that the texture stage has no time for is replaced by the next one; else capture waits.
-    With `realtime`, frames are released at the pace of their media time, as a camera would.
+    With `realtime`, frames are released at the pace of their media time, as a camera would. `segments` records the
+    video of the source for an output, and its segments travel with the frames.
     """
 
     name = "capture"
@@ -38,8 +39,10 @@ class CaptureStage:
         *,
         drop_frames: bool = False,
         realtime: bool = False,
+        segments: VideoSegments | None = None,
     ) -> None:
         self._source = source
+        self._segments = segments
         self._planes = planes
         self._transport = transport
         self._control = control
@@ -51,9 +54,11 @@ class CaptureStage:
 
     @property
     def drops(self) -> dict[str, int]:
-        """Frames that were replaced before the texture stage took them, and frames that this stage took too late."""
+        """Frames that were replaced before the texture stage took them, that this stage took too late, and that are
+        missing in the recorded video."""
         late = {"capture.late": self._source.dropped} if isinstance(self._source, PollableSource) else {}
-        return {"capture.replaced": self._outbox.replaced, **late}
+        missing = {} if self._segments is None else {"capture.unencoded": self._segments.dropped}
+        return {"capture.replaced": self._outbox.replaced, **late, **missing}
 
     def run(self) -> None:
         """Reads the source to its end, or until the run ends, and sends End."""
@@ -69,6 +74,7 @@ class CaptureStage:
         return End(
             reason="interrupted" if self._control.ending else "finished",
             skipped=self._source.trailing_skipped(),
+            segments=() if self._segments is None else self._segments.finish(),
             made_pts=made,
             clamped_pts=clamped,
         )
@@ -106,6 +112,8 @@ class CaptureStage:
             return
         if self._realtime:
             item = self._wait_until_due(item, link)
+        if self._segments is not None:
+            item = self._segments.attach(item, wait=not self._drop_frames)
         if not self._drop_frames:
             self._flush(link)
         self._outbox.put(item)
@@ -165,6 +173,7 @@ class CaptureStage:
                 capture_ns=frame.capture_ns,
                 discontinuity=frame.discontinuity,
                 skipped=frame.skipped,
+                segments=frame.segments,
                 duration_ns=frame.duration_ns,
             )
         )

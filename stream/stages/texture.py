@@ -133,6 +133,7 @@ class TextureStage:
                 frame,
                 discontinuity=frame.discontinuity or older.frame.discontinuity,
                 skipped=older.frame.skipped + frame.skipped,
+                segments=older.frame.segments + frame.segments,
             )
         planes = self._planes.take(frame.slot)
         pending = self._updater.prepare(planes, frame.discontinuity, frame.frame_index)
@@ -154,6 +155,7 @@ class TextureStage:
             discontinuity=_DISCONTINUITIES.get(update.epoch_reason or ""),
             fallback=update.fallback,
             skipped=frame.skipped,
+            segments=frame.segments,
             duration_ns=frame.duration_ns,
             arrays=specs_of(*arrays),
         )

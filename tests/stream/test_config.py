@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arr_coc.resources import presets
 from stream.commands.options import RunOptions, takes_run_options
 from stream.config import Config
 from stream.config_loading import (
@@ -184,6 +186,21 @@ def test_several_files_are_merged_key_by_key_and_the_last_wins(tmp_path: Path) -
     assert (config.allocate.budget, config.capture.max_tiles) == ("auto", 920), "webcam comes after gpu"
     assert (config.answer.max_tokens, config.answer.window.frames) == (7, 3), "the file comes last"
     assert run_config("-c", "webcam", "-c", "gpu").allocate.budget == "adaptive"
+
+
+def test_a_value_that_another_file_replaces_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "stream.config_loading"):
+        run_config("-c", "gpu", "-c", "webcam", "--budget", "9")
+    assert [record.getMessage() for record in caplog.records] == [
+        "allocate.budget of webcam takes the place of that of gpu",
+        "answer.max_tokens of webcam takes the place of that of gpu",
+        "allocate.budget of --budget takes the place of that of webcam",
+    ]
+
+
+@pytest.mark.parametrize("pair", list(itertools.permutations(presets(), 2)))
+def test_any_two_presets_go_together(pair: tuple[str, str]) -> None:
+    assert run_config("-c", pair[0], "-c", pair[1])
 
 
 def test_set_and_options_win_over_every_file() -> None:

@@ -29,6 +29,7 @@ from stream.events import (
     PictureChanged,
     QueryChanged,
     Restarted,
+    SegmentWritten,
     ShadowCheck,
     Skipped,
     Started,
@@ -40,7 +41,7 @@ from stream.events import (
     pack_event,
     unpack_event,
 )
-from tests.support.events import answer, frame, glance
+from tests.support.events import answer, frame, glance, segment
 
 ABSENT = (("timing", None), ("warning", None))
 """Fields that are left out, beside pictures."""
@@ -104,6 +105,17 @@ EVENTS: list[Event] = [
     SHADOW,
     Explanation(frame_index=2, pts_s=0.5, strategy="mixed", weights={"information": 1.0}, tokens=[REASON]),
     AskedPicture(frame_index=2, pts_s=0.5, jpeg=b"\xff\xd8"),
+    SegmentWritten(
+        file=".segment-7-1.m4s",
+        header=".segment-7-0.mp4",
+        start_s=0.5,
+        duration_s=2.0,
+        track_s=0.25,
+        size_bytes=9,
+        codec="avc1.64001e",
+        width_px=64,
+        height_px=48,
+    ),
     FrameReady(
         frame_index=0,
         pts_s=0.0,
@@ -190,6 +202,9 @@ def test_frames_go_on_and_live_time_by_the_time_that_was_lost() -> None:
     assert numbers(numbering.apply(captured(1, 0.5, 111.75))) == (9, 11.75)
     assert numbers(numbering.apply(Cut(frame_index=2, pts_s=0.75, score=0.5))) == (10, 12.0)
     assert numbers(numbering.apply(Outage(frame_index=2, pts_s=0.75, reason="lost"))) == (10, 12.0)
+    moved = numbering.apply(segment(0.25, track_s=0.25))
+    assert isinstance(moved, SegmentWritten)
+    assert (moved.start_s, moved.track_s) == (11.5, 0.25)
 
 
 def test_a_file_keeps_its_own_times_and_is_given_the_place_to_go_on() -> None:

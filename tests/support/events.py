@@ -14,6 +14,7 @@ from stream.events import (
     FrameReady,
     Glance,
     GlanceTiming,
+    SegmentWritten,
     ShadowCheck,
     Summary,
     VerdictChanged,
@@ -147,3 +148,23 @@ def make_overview(stamp: FrameStamp, grid: TileGrid, tokens: int = 1, value: int
 def make_glance_reply(number: int, query: str, **fields: Any) -> GlanceReply:
     figures = {"tokens_used": 1, "encode_ms": 1.0, "prefill_ms": 2.0, "flops": 5, **fields}
     return GlanceReply(glance=number, query=query, **figures)
+
+
+def segment(
+    start_s: float = 0.0, duration_s: float = 2.0, *, file: str = "", header: str = "", **fields: Any
+) -> SegmentWritten:
+    """A segment of the video, in a track that begins with media time."""
+    return SegmentWritten(
+        file=file,
+        header=header,
+        start_s=start_s,
+        duration_s=duration_s,
+        **{
+            "track_s": start_s,
+            "size_bytes": 1000,
+            "codec": "avc1.64001e",
+            "width_px": 64,
+            "height_px": 48,
+            **fields,
+        },
+    )

@@ -12,6 +12,7 @@ import pytest
 from stream.commands.run import check_run, check_source
 from stream.config import CaptureConfig, Config, NetworkConfig, OutputConfig
 from stream.errors import ConfigError, OutputError, SourceError, SourceNotFound
+from stream.sinks.robotics import requirements
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -39,6 +40,9 @@ WRONG = {
     "watch nosuch.mp4": "nosuch.mp4 does not exist",
     "watch rtsp://": "names no host",
     "watch /dev/video99": "/dev/video99 is not there",
+    "watch onvif://": "names no host",
+    "watch screen:nowhere+1": "screen:nowhere+1 names no screen",
+    "caption lerobot:shots": "shots has no meta/info.json; give the folder of a LeRobot dataset",
     "watch nothing": "nothing does not exist",
     "watch shots": "shots is an empty folder",
     "watch shots/*.png": "no file matches shots/*.png",
@@ -51,6 +55,10 @@ WRONG = {
     "watch clip.mp4 --mqtt-ask": "--mqtt-ask needs --mqtt",
     "watch clip.mp4 --mqtt-name door": "--mqtt-name needs --mqtt",
     "watch clip.mp4 --webhook home": "is no address",
+    "watch clip.mp4 --foxglove 0.0.0.0:8765": "anybody there could look",
+    "watch clip.mp4 -o shots.rosbag": "exists already, and a bag is never overwritten",
+    "watch clip.mp4 --otlp desk:4318": "--otlp needs an address such as",
+    "watch clip.mp4 --rerun desk": "--rerun needs",
     "watch clip.mp4 --overlay a.vtt": "the overlay can be .txt",
     "watch clip.mp4 --for never": "--for needs a length of time",
     "bench nosuch.mp4": "nosuch.mp4 does not exist",
@@ -72,6 +80,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "empty.mp4").touch()
     (tmp_path / "list.m3u8").write_text("#EXTM3U\n", encoding="utf-8")
     (tmp_path / "shots").mkdir()
+    (tmp_path / "shots.rosbag").mkdir()
     return tmp_path
 
 
@@ -122,6 +131,8 @@ def test_what_can_be_run_passes(folder: Path, monkeypatch: pytest.MonkeyPatch) -
         ("zmq+tcp://127.0.0.1", ConfigError),
         ("zmq+tcp://10.0.0.1:5", ConfigError),
         ("/dev/video99", SourceNotFound),
+        ("screen:nowhere+1", SourceError),
+        ("lerobot:shots", SourceNotFound),
     ],
 )
 def test_sources_that_cannot_be(
@@ -130,6 +141,19 @@ def test_sources_that_cannot_be(
     monkeypatch.chdir(folder)
     with pytest.raises(kind):
         check_source(source, CaptureConfig(), NetworkConfig())
+
+
+def test_outputs_without_their_library_are_refused_before_the_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    outputs = {"a.mcap": OutputConfig(paths=("a.mcap",)), "--foxglove": OutputConfig(foxglove="8765")}
+    for output in outputs.values():
+        check_run(Config(source="clip.mp4", output=output))
+    monkeypatch.setattr(requirements, "find_spec", lambda name: None)
+    for name, output in outputs.items():
+        with pytest.raises(ConfigError, match=f"{name} needs foxglove-sdk; pip install"):
+            check_run(Config(source="clip.mp4", output=output))
 
 
 def test_outputs_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

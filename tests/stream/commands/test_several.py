@@ -99,12 +99,15 @@ def test_names_are_those_of_the_sources(tmp_path: Path, monkeypatch: pytest.Monk
         (config("{name}.vtt"), ["x/a.mp4", "y/a.mp4"], r"output 'a\.vtt' is given twice"),
         (config(heatmap="{name}.mp4"), ["b/a.mp4", "a.mp4"], r"output 'a\.mp4' is the input"),
         (config("absent/"), ["a.mp4", "b.mp4"], r"cannot write 'absent/a\.vtt': there is no folder 'absent'; make it"),
+        (config("old.rosbag"), ["a.mp4", "b.mp4"], r"-o 'old\.rosbag' names one place for several sources"),
         (config("{name}.txt"), ["a.mp4", "b.mp4"], r"output 'a\.txt' has suffix '\.txt'; captions can be"),
     ],
 )
 def test_outputs_that_cannot_be_written_are_refused_before_anything_is_read(
-    made: Config, sources: list[str], problem: str
+    made: Config, sources: list[str], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("old.rosbag").mkdir()
     with pytest.raises(OutputError, match=problem):
         configs_of(made, sources)
 

@@ -67,7 +67,7 @@ def test_the_display_is_what_the_output_can_show(
     terminals: tuple[int, ...], term: str, debug: bool, kind: type, keys: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", term)
-    monkeypatch.setattr(command, "_in_foreground", lambda descriptor: descriptor in terminals)
+    monkeypatch.setattr(command, "in_foreground", lambda descriptor: descriptor in terminals)
     display = command._display(10.0, typed=True, piped=False, debug=debug)
     assert type(display) is kind
     assert (display._keys if isinstance(display, LiveDisplay) else display._questions) == keys  # type: ignore[attr-defined]
@@ -75,7 +75,7 @@ def test_the_display_is_what_the_output_can_show(
 
 def test_lines_of_standard_input_are_questions_only_where_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(command, "_in_foreground", lambda descriptor: descriptor == 1)
+    monkeypatch.setattr(command, "in_foreground", lambda descriptor: descriptor == 1)
     for piped, questions in ((True, 0), (False, None)):
         display = command._display(None, typed=True, piped=piped, debug=False)
         assert isinstance(display, LiveDisplay)
@@ -84,12 +84,12 @@ def test_lines_of_standard_input_are_questions_only_where_that_was_asked_for(mon
 
 def test_a_terminal_of_somebody_else_is_left_alone() -> None:
     pty, (reader, writer) = Pty(), os.pipe()
-    assert not command._in_foreground(pty.program)
-    assert not command._in_foreground(reader)
+    assert not command.in_foreground(pty.program)
+    assert not command.in_foreground(reader)
     pty.close()
     os.close(reader)
     os.close(writer)
-    assert not command._in_foreground(reader)
+    assert not command.in_foreground(reader)
 
 
 @pytest.mark.slow

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -29,7 +31,8 @@ from stream.runtime.child import ChildProcess
 from stream.runtime.fork_server import ForkServer
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.replay import Replay, ReplayedAnswer, answered_by, replay_config
-from stream.transport import Link, Transport, ipc_endpoint, private_directory
+from stream.runtime.worker_messages import AnswerWorkerConfig
+from stream.transport import Link, SocketDirectory, Transport, ipc_endpoint, private_directory
 from stream.transport.security import make_keys
 from tests.support import answer_models
 from tests.support.answer_models import FakeAnswerModel
@@ -127,7 +130,7 @@ def test_a_large_model_has_all_cores_while_frames_wait_for_it(
     class Started(Exception):
         """Says with how many threads a process would start."""
 
-    def start(*arguments: object, forks: ForkServer | None) -> None:
+    def start(*arguments: object, several: bool, forks: ForkServer | None) -> None:
         raise Started(arguments[-1])
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
@@ -405,16 +408,69 @@ def test_a_model_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch)
         serve_answers(Config(), ANYWHERE, lambda: None, RunControl(), "tests.support.answer_models:open_missing")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it(number: int) -> None:
+@pytest.mark.parametrize(("number", "drains"), [(signal.SIGINT, False), (signal.SIGTERM, True)])
+def test_a_signal_ends_it(number: int, drains: bool) -> None:
     before = signal.getsignal(number)
-    serve_answers(
+    drained = serve_answers(
         Config(),
         ANYWHERE,
         lambda: os.kill(os.getpid(), number),
         model_loader="tests.support.answer_models:FakeAnswerModel",
     )
     assert signal.getsignal(number) is before
+    assert drained == drains
+
+
+def test_a_second_sigterm_waits_for_no_answer() -> None:
+    control = RunControl()
+    with answer_worker._signals_end(control):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (control.ending, control.cancelled) == (True, False)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert control.cancelled
+
+
+def test_sigterm_ends_a_server_that_is_loading_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: str, config: Config) -> FakeAnswerModel:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return FakeAnswerModel(config)
+
+    monkeypatch.setattr(answer_worker, "load_answer_model", load)
+    with pytest.raises(SystemExit) as ended:
+        serve_answers(Config(), ANYWHERE, lambda: pytest.fail("it was loaded"))
+    assert ended.value.code == 0
+
+
+def test_its_metrics_are_there_from_before_the_model_is_loaded_to_the_end(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    seen: list[int] = []
+
+    def ready_status() -> int:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=LIMIT_S) as reply:
+                return int(reply.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    def load(name: str, config: Config) -> FakeAnswerModel:
+        seen.append(ready_status())
+        return FakeAnswerModel(config)
+
+    monkeypatch.setattr(answer_worker, "load_answer_model", load)
+    control = RunControl()
+
+    def ready() -> None:
+        seen.append(ready_status())
+        control.end()
+        seen.append(ready_status())
+
+    assert serve_answers(Config(output=OutputConfig(metrics_port=port)), endpoint, ready, control)
+    assert seen == [503, 200, 503]
+    with pytest.raises(urllib.error.URLError):
+        ready_status()
 
 
 def test_ctrl_c_does_not_wait_for_a_model_that_is_loading(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,7 +485,7 @@ def test_ctrl_c_does_not_wait_for_a_model_that_is_loading(monkeypatch: pytest.Mo
 
 def test_a_second_ctrl_c_waits_for_nothing() -> None:
     control = RunControl()
-    with answer_worker._signals_cancel(control):
+    with answer_worker._signals_end(control):
         os.kill(os.getpid(), signal.SIGINT)
         assert control.cancelled
         with pytest.raises(KeyboardInterrupt):
@@ -451,3 +507,32 @@ def test_several_cameras_share_a_server_with_an_api(endpoint: str) -> None:
             serving.join(LIMIT_S)
     texts = {event.text for event in events if isinstance(event, Answer)}
     assert texts == {"a red circle"}
+
+
+@pytest.mark.parametrize(
+    ("several", "given", "tried"), [(0, 1, [1]), (1, 1, [1]), (5, 1, [5]), (99, 1, [8]), (5, 3, [3])]
+)
+def test_several_runs_have_slots_unless_their_number_is_said(
+    monkeypatch: pytest.MonkeyPatch, several: int, given: int, tried: list[int]
+) -> None:
+    loaded: list[int] = []
+    monkeypatch.setattr(answer_worker, "load_answer_model", lambda _, config: loaded.append(config.answer.slots))
+    answer_worker._load_for_several(worker_config(several), Config(answer=AnswerConfig(slots=given)))
+    assert loaded == tried
+
+
+def test_a_model_that_takes_no_slots_answers_several_runs_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[int] = []
+
+    def load(_: str, config: Config) -> None:
+        if config.answer.slots > 1:
+            raise OptionError("its attention sees a part of the text only")
+        loaded.append(config.answer.slots)
+
+    monkeypatch.setattr(answer_worker, "load_answer_model", load)
+    answer_worker._load_for_several(worker_config(4), Config())
+    assert loaded == [1]
+
+
+def worker_config(several: int) -> AnswerWorkerConfig:
+    return AnswerWorkerConfig("ipc://x", SocketDirectory("", "", 0, 0), 0, 0, 1, "m:f", "{}", several)

@@ -10,6 +10,7 @@ import torch
 
 from arr_coc.allocation.allocator import StreamAllocator
 from arr_coc.allocation.on_device.allocator import DeviceAllocator
+from arr_coc.errors import ModelError
 from stream.answer.triggers import AnswerTriggerOptions
 from stream.config import (
     AllocateConfig,
@@ -88,6 +89,23 @@ def test_a_server_that_is_lost_is_looked_for_unless_configured_otherwise_or_meas
 ) -> None:
     config = Config.model_validate({"answer": {"server": "tcp://127.0.0.1:5555"}, **sections})
     assert RunPlan.of(config, info).client.reconnect == reconnects
+
+
+@pytest.mark.parametrize(
+    ("info", "sections", "persistent"),
+    [
+        (CAMERA, {}, True),
+        (CAMERA, {"pipeline": {"restart": True}}, True),
+        (FILE, {"capture": {"realtime": True}}, True),
+        (FILE, {}, False),
+        (CAMERA, {"answer": {}}, False),
+    ],
+)
+def test_a_run_at_its_own_pace_never_ends_because_its_server_fails(
+    info: SourceInfo, sections: dict[str, object], persistent: bool
+) -> None:
+    config = Config.model_validate({"answer": {"server": "tcp://127.0.0.1:5555"}, **sections})
+    assert RunPlan.of(config, info).client.persistent == persistent
 
 
 def test_the_answer_section_says_when_to_ask() -> None:
@@ -217,3 +235,16 @@ def test_the_models_device(monkeypatch: pytest.MonkeyPatch, answer: dict[str, An
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     assert model_cuda_device(Config(answer=AnswerConfig(**answer))) == device
+
+
+def test_another_model_than_the_one_that_is_expected_of_a_server_is_refused() -> None:
+    def plan(model: str | None, server: str | None = "tcp://10.0.0.2:5555") -> RunPlan:
+        return RunPlan.of(Config(answer=AnswerConfig(model=model, server=server)), FILE)
+
+    hello = ServerHello(model_id="Qwen/Qwen3-VL-2B-Instruct", knows_levels=False, knows_wide=False, known_world=None)
+    for model in (None, "Qwen/Qwen3-VL-2B-Instruct", "/models/Qwen3-VL-2B-Instruct"):
+        plan(model).make_allocator(hello)
+    plan("other", server=None).make_allocator(hello)
+    wrong = "5555 serves Qwen/Qwen3-VL-2B-Instruct, and answer.model is mine; give `serve-answers` there -m mine"
+    with pytest.raises(ModelError, match=wrong):
+        plan("mine").make_allocator(hello)

@@ -219,6 +219,7 @@ def test_its_processes_may_be_asked_for_while_another_one_is_added() -> None:
             return LastWords()
 
     run._supervisors = {FRAMES: Adding()}  # type: ignore[dict-item]
+    run._alone = True
     assert set(run.processes()) == {"main", "frames"}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -27,6 +28,7 @@ from stream.errors import StageDied
 from stream.events import (
     STORE_LOST,
     Answer,
+    AskedPicture,
     Cut,
     Event,
     FrameReady,
@@ -76,6 +78,7 @@ NEWEST = replace(SCHEDULE, lockstep=False)
 RESEND = ClientOptions(resend_after_loss=True)
 
 M = TypeVar("M", bound=Message)
+E = TypeVar("E", bound=Event)
 
 
 @pytest.fixture
@@ -213,6 +216,53 @@ class Fixture:
         data = self.events.receive(LIMIT_MS)
         assert data is not None
         return unpack_event(data)
+
+
+def of_kind(events: list[Event], kind: type[E]) -> list[E]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def seed_of(picture: AskedPicture) -> int:
+    """The frame that a picture shows: the one whose pixels are nearest."""
+    shown = cv2.cvtColor(cv2.imdecode(np.frombuffer(picture.jpeg, np.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+    frames = [np.random.default_rng(index).integers(0, 256, (96, 128, 3), dtype=np.uint8) for index in range(8)]
+    return int(np.argmin([np.abs(shown.astype(int) - frame).mean() for frame in frames]))
+
+
+def test_a_picture_is_of_the_frame_that_is_asked_about_though_the_texture_has_a_newer_one(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixture = Fixture(runner, replace(POLICY, with_pictures=True), NEWEST)
+    fixture.begin()
+    client = fixture.stage._scheduler.client
+    send = client.send_request
+
+    def send_late(*given: Any, **options: Any) -> None:
+        send(*given, **options)
+        newer = np.random.default_rng(7).integers(0, 256, (96, 128, 3), dtype=np.uint8)
+        fixture.updater.process(FramePlanes("rgb", (newer,)), FrameStamp(7, 7, 1007))
+
+    monkeypatch.setattr(client, "send_request", send_late)
+    fixture.show(2)
+    assert fixture.frame_asked() == 2
+    events = [fixture.next_event(), fixture.next_event()]
+    (picture,) = of_kind(events, AskedPicture)
+    assert (picture.frame_index, picture.asked, seed_of(picture)) == (2, True, 2)
+    assert picture.map is not None
+
+
+def test_a_picture_of_every_other_frame_is_sent_whether_or_not_it_is_asked_about(runner: StageRunner) -> None:
+    fixture = Fixture(runner, replace(POLICY, with_pictures=True, pictures_every=2), NEWEST)
+    fixture.begin()
+    for index in (0, 2, 3, 5):
+        fixture.show(index)
+        expect(fixture.texture, Credit)
+    events: list[Event] = []
+    while len(of_kind(events, FrameReady)) < 4:
+        events.append(fixture.next_event())
+    pictures = of_kind(events, AskedPicture)
+    assert [(one.frame_index, one.asked, seed_of(one)) for one in pictures] == [(0, False, 0), (3, False, 3)]
+    assert all(one.map is not None and len(one.map.regions) == 4 * 6 for one in pictures)
 
 
 def test_no_frame_is_wanted_before_the_model_is_known(runner: StageRunner) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from arr_coc.types import FramePlanes
 from stream.clock import Clock
 from stream.errors import SourceError
-from stream.media import SkippedItem, SourceFrame, SourceOutage
+from stream.media import MediaSegment, SkippedItem, SourceFrame, SourceOutage, VideoSegments
 from stream.protocol.buffers import SlotTable
 from stream.protocol.messages import Credit, End, FrameCaptured, SourceLost
 from stream.sources.threaded import FrameQueue
@@ -59,6 +60,22 @@ def frame(index: int, **fields: object) -> SourceFrame:
     return SourceFrame(frame_index=index, planes=planes, **values)  # type: ignore[arg-type]
 
 
+class NumberedSegments:
+    """Completes a segment with each frame, and one at the end."""
+
+    dropped = 7
+
+    def __init__(self) -> None:
+        self.waited: set[bool] = set()
+
+    def attach(self, frame: SourceFrame, *, wait: bool) -> SourceFrame:
+        self.waited.add(wait)
+        return replace(frame, segments=(MediaSegment(file=str(frame.frame_index)),))
+
+    def finish(self) -> tuple[MediaSegment, ...]:
+        return (MediaSegment(file="last"),)
+
+
 class Fixture:
     def __init__(
         self,
@@ -68,6 +85,7 @@ class Fixture:
         drop_frames: bool = False,
         realtime: bool = False,
         clock: Clock | None = None,
+        segments: VideoSegments | None = None,
     ) -> None:
         self.planes: SlotTable[FramePlanes] = SlotTable(8)
         self.link: Link = runner.link(CAPTURE_TEXTURE)
@@ -79,6 +97,7 @@ class Fixture:
             clock or FakeClock(),
             drop_frames=drop_frames,
             realtime=realtime,
+            segments=segments,
         )
         runner.start(self.stage)
 
@@ -307,6 +326,21 @@ class TestSourcesThatComeInTheirOwnTime:
         runner.join()
         assert fixture.stage.drops == {"capture.replaced": 3, "capture.late": 2}
         assert source.closed
+
+    def test_segments_are_never_dropped_with_their_frames(self, runner: StageRunner) -> None:
+        source = CameraSource()
+        segments = NumberedSegments()
+        fixture = Fixture(runner, source, drop_frames=True, segments=segments)
+        for index in range(3):
+            source.queue.put(frame(index))
+        source.queue.finish()
+        newest = fixture.next()
+        assert newest.frame_index == 2
+        assert [segment.file for segment in newest.segments] == ["0", "1", "2"]
+        assert [segment.file for segment in expect(fixture.link, End).segments] == ["last"]
+        runner.join()
+        assert segments.waited == {False}
+        assert fixture.stage.drops["capture.unencoded"] == 7
 
     def test_nothing_is_asked_for_before_the_first_credit(self, runner: StageRunner) -> None:
         source = CameraSource()

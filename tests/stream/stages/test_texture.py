@@ -11,7 +11,7 @@ from arr_coc.errors import StoreError
 from arr_coc.types import FramePlanes
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.errors import StageDied, TransportError
-from stream.media import SkippedItem
+from stream.media import MediaSegment, SkippedItem
 from stream.protocol.buffers import SlotTable
 from stream.protocol.messages import Credit, End, FrameCaptured, TextureUpdated
 from stream.stages.base import CAPTURE_TEXTURE, TEXTURE_ALLOCATE
@@ -98,14 +98,16 @@ def test_a_waiting_frame_is_replaced_by_a_newer_one_and_counted(runner: StageRun
     assert fixture.begin() == 1
     fixture.send(0)
     expect(fixture.allocate, TextureUpdated)
-    fixture.send(1, discontinuity="resolution", skipped=(lost[0],))
-    fixture.send(2, skipped=(lost[1],))
+    written = [MediaSegment(file="a"), MediaSegment(file="b")]
+    fixture.send(1, discontinuity="resolution", skipped=(lost[0],), segments=(written[0],))
+    fixture.send(2, skipped=(lost[1],), segments=(written[1],))
     for _ in range(3):
         expect(fixture.capture, Credit)
     fixture.allocate.send(Credit())
     newest = expect(fixture.allocate, TextureUpdated)
     assert newest.stamp.frame_index == 2
     assert newest.skipped == tuple(lost)
+    assert newest.segments == tuple(written)
     assert newest.discontinuity == "resolution", "that of the frame which it replaced"
     assert newest.dirty_share == 1.0
     fixture.capture.send(End(reason="interrupted"))

@@ -1,0 +1,295 @@
+"""`fleet` command, and `watch NAME=SOURCE…`: several cameras at once, and the exit status of all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from arr_coc.errors import ArrCocError, counted
+from stream import logs
+from stream.commands.options import (
+    AT_ITS_OWN_PACE,
+    STATS_EVERY,
+    STDIN,
+    STDOUT_FD,
+    AskStdin,
+    ForTime,
+    Output,
+    RunOptions,
+    StatsEvery,
+    in_foreground,
+    layers_from_options,
+    limits_of,
+    takes_run_options,
+    text_option,
+)
+from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, exit_status, report_error, report_note
+from stream.errors import ConfigError, StreamError
+
+if TYPE_CHECKING:
+    from stream.config import Config, OutputConfig
+    from stream.fleet.cameras import NamedCamera
+    from stream.fleet.display import FleetDisplay
+    from stream.fleet.on_ray.settings import RaySettings
+    from stream.fleet.run import CameraOutcome
+
+CAMERA, NAME = "{camera}", "{name}"
+"""Placeholders in an output's name for the camera's name; the second is that of several sources in turn."""
+
+CAPTIONS = ".vtt"
+"""Suffix of the output where `-o` names a folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlace:
+    """Ray cluster that cameras are to be on: its address, and what they need of its nodes."""
+
+    address: str
+    settings: RaySettings
+
+
+@partial(takes_run_options, hidden=("realtime",))
+def fleet(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="TOML file with a table [cameras.NAME] for each camera.")],
+    output: Output = None,
+    for_time: ForTime = None,
+    stats_every: StatsEvery = STATS_EVERY,
+    ask_stdin: AskStdin = False,
+    ray: Annotated[
+        str | None,
+        text_option(
+            "--ray", metavar="ADDRESS", help="Spread the cameras over a Ray cluster: HOST:PORT, or auto. [off]"
+        ),
+    ] = None,
+    *,
+    run: RunOptions,
+) -> int:
+    """Watch the cameras of a file at once, with one model.
+
+    Each camera has its own source, question and outputs in the file. Options hold for all, and win over the file.
+    """
+    from stream.config_loading import ConfigLayer
+    from stream.fleet.file import read_fleet
+
+    top = layers_from_options(fleet, output=output)
+    limit_s, every_s = limits_of(for_time, stats_every)
+    found = read_fleet(file)
+    configs: dict[str, Config] = {}
+    problems = dict(found.problems)
+    for name, layers in found.cameras.items():
+        base = [ConfigLayer("fleet", AT_ITS_OWN_PACE), *found.common, *layers]
+        try:
+            configs[name] = run.configuration(base=base, top=top)
+        except ConfigError as error:
+            problems[name] = str(error)
+    if not configs and len(told := set(problems.values())) == 1:
+        raise ConfigError(told.pop())
+    shown = Shown(every_s, ask_stdin, run.debug)
+    cluster = None if ray is None else ClusterPlace(ray, found.ray)
+    return watch_together(configs, problems, limit_s=limit_s, shown=shown, cluster=cluster)
+
+
+def watch_named(config: Config, arguments: Sequence[str], *, limit_s: float | None, shown: Shown) -> int:
+    """Watch the sources of NAME=SOURCE at once, each with this configuration; return the exit status.
+
+    A camera that cannot be watched is reported, and the others are.
+    """
+    from stream.fleet.cameras import read_named
+
+    sources, problems = read_named(arguments)
+    configs = {name: config.model_copy(update={"source": source}) for name, source in sources.items()}
+    return watch_together(configs, {}, limit_s=limit_s, shown=shown, unnamed=problems)
+
+
+def watch_together(
+    configs: Mapping[str, Config],
+    problems: Mapping[str, str],
+    *,
+    limit_s: float | None,
+    shown: Shown,
+    unnamed: Sequence[str] = (),
+    cluster: ClusterPlace | None = None,
+) -> int:
+    """Watch cameras at once, each with its configuration; return the exit status of all.
+
+    `problems` are those of other cameras, by name, and `unnamed` of cameras whose names cannot be taken. The cameras
+    are on nodes of `cluster`, where that is given. Raises ConfigError where two cameras would write one file, and where
+    the cluster cannot be used.
+    """
+    from stream.fleet.cameras import NamedCamera, check_together
+
+    cameras = [NamedCamera(name, _of_camera(config, name)) for name, config in configs.items()]
+    check_together(cameras)
+    refused = dict(problems)
+    for problem in (*problems.values(), *unnamed):
+        report_error(problem)
+    ready: list[NamedCamera] = []
+    for camera in cameras:
+        if (reason := _problem_of(camera, far=cluster is not None)) is None:
+            ready.append(camera)
+        else:
+            refused[camera.name] = reason
+            report_error(f"{camera.name}: {reason}")
+    if not ready:
+        return BAD_INPUT
+    outcomes = _watched(ready, refused, limit_s, shown, cluster)
+    _report_written(ready)
+    left_out = len(unnamed) + len(refused)
+    report_note(_last_line(outcomes, left_out))
+    return _status(ready, outcomes, refused=left_out > 0)
+
+
+def _watched(
+    cameras: list[NamedCamera],
+    refused: Mapping[str, str],
+    limit_s: float | None,
+    shown: Shown,
+    place: ClusterPlace | None,
+) -> list[CameraOutcome]:
+    from stream.config import STDOUT
+
+    captions = not any(STDOUT in camera.config.output.paths for camera in cameras)
+    display = shown.display([camera.name for camera in cameras], captions=captions)
+    try:
+        if place is None:
+            from stream.fleet.run import Fleet
+
+            return Fleet(cameras, display, limit_s=limit_s, refused=refused).run()
+
+        from stream.fleet.on_ray.cluster import RayCluster
+        from stream.fleet.on_ray.fleet import ClusterFleet
+
+        with closing(RayCluster(place.address)) as cluster:
+            return ClusterFleet(cameras, display, cluster, place.settings, limit_s=limit_s, refused=refused).run()
+    finally:
+        display.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Choice of a display: time between lines of figures, whether questions are read from a pipe, and whether the
+    log is shown."""
+
+    every_s: float | None
+    ask_stdin: bool = False
+    debug: bool = False
+
+    def display(self, names: list[str], *, captions: bool) -> FleetDisplay:
+        """Return a live view where stdout is a terminal that can show one; lines otherwise. Without `captions` stdout
+        belongs to an output."""
+        from stream.fleet.display import FleetJson, FleetLines
+
+        piped = STDIN if self.ask_stdin else None
+        if logs.as_json():
+            return FleetJson(names, captions=captions, typed=piped)
+        keys = STDIN if in_foreground(STDIN) else None
+        dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
+        if self.debug or dumb or not captions or not in_foreground(STDOUT_FD):
+            return FleetLines(names, self.every_s, captions=captions, typed=piped if piped is not None else keys)
+        from stream.fleet.view import FleetView
+
+        return FleetView(names, STDOUT_FD, keys, piped if keys is None else None)
+
+
+def _of_camera(config: Config, name: str) -> Config:
+    """Return the configuration of a camera: its outputs are named after it."""
+    from stream.config import OutputConfig
+
+    output = _placed(config.output, name)
+    if output.mqtt is not None and output.mqtt_name is None:
+        output = output.model_copy(update={"mqtt_name": _mqtt_name(name)})
+    if output.frame_id == OutputConfig().frame_id:
+        output = output.model_copy(update={"frame_id": name})
+    return config.model_copy(update={"output": output})
+
+
+def _placed(output: OutputConfig, name: str) -> OutputConfig:
+    """Return outputs with the camera's name in the place of `{camera}`; a folder gets a file of that name."""
+    from stream.config import is_bag
+
+    def named(path: str) -> str:
+        return path.replace(CAMERA, name).replace(NAME, name)
+
+    alone = {key: getattr(output, key) for key in ("heatmap", "why", "overlay", "record")}
+    changed = {key: None if path is None else named(path) for key, path in alone.items()}
+    paths = tuple(
+        os.path.join(path, name + CAPTIONS)
+        if path.endswith(os.sep) or (os.path.isdir(path) and not is_bag(path))
+        else path
+        for path in map(named, output.paths)
+    )
+    return output.model_copy(update={**changed, "paths": paths})
+
+
+def _mqtt_name(name: str) -> str:
+    return "".join(char if char.isascii() and (char.isalnum() or char in "_-") else "_" for char in name)
+
+
+def _problem_of(camera: NamedCamera, *, far: bool) -> str | None:
+    """Return why a camera cannot be watched, None where nothing is known against it; `far`: on another machine."""
+    from stream.commands.run import check_run
+    from stream.fleet.cameras import check_camera
+    from stream.fleet.on_ray.settings import check_far
+    from stream.sources.address import scrubbed
+
+    try:
+        check_camera(camera.config)
+        check_run(camera.config, far=far)
+        if far:
+            check_far(camera.config)
+    except (ArrCocError, StreamError) as error:
+        return scrubbed(" ".join(str(error).split()), camera.config.source)
+    return None
+
+
+def _report_written(cameras: Sequence[NamedCamera]) -> None:
+    from stream.commands.run import also_written, report_written
+
+    outputs = [camera.config.output for camera in cameras]
+    paths = [path for output in outputs for path in (*output.paths, *also_written(output))]
+    report_written([path for path in dict.fromkeys(paths) if os.path.exists(path)])
+
+
+def _last_line(outcomes: Sequence[CameraOutcome], refused: int) -> str:
+    """Return how the cameras ended: `3 cameras: 2 interrupted, 1 failed (yard)`."""
+    from stream.control import ELAPSED, FOUND
+
+    words = {ELAPSED: "ended after --for", FOUND: "found it"}
+    ends: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        failed = outcome.error is not None
+        end = "failed" if failed else "interrupted" if outcome.summary is None else outcome.summary.ended
+        ends.setdefault(end, []).append(outcome.camera)
+    parts = [
+        f"{len(names)} {words.get(end, end)}{_named(names) if end == 'failed' else ''}"
+        for end, names in sorted(ends.items())
+    ]
+    parts += [f"{refused} not begun"] if refused else []
+    return f"{counted(len(outcomes) + refused, 'camera')}: {', '.join(parts)}"
+
+
+def _named(names: Sequence[str]) -> str:
+    return f" ({', '.join(names)})"
+
+
+def _status(cameras: Sequence[NamedCamera], outcomes: Sequence[CameraOutcome], *, refused: bool) -> int:
+    """Return 1 where a camera failed or was not begun, 2 where none could begin; else 130 after Ctrl-C, and with a
+    standing query 0 where one camera found it."""
+    errors = [outcome.error for outcome in outcomes]
+    if all(isinstance(error, (ArrCocError, StreamError)) and error.user_fixable for error in errors):
+        return BAD_INPUT
+    if refused or any(error is not None for error in errors):
+        return FAILED
+    statuses = [
+        INTERRUPTED
+        if outcome.summary is None
+        else exit_status(outcome.summary, watching=camera.config.answer.until.question is not None)
+        for camera, outcome in zip(cameras, outcomes, strict=True)
+    ]
+    return INTERRUPTED if INTERRUPTED in statuses else min(statuses)

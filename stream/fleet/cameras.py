@@ -1,0 +1,123 @@
+"""Cameras of one command: their names, their configurations, and what no two of them may share."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from stream.config import STDOUT, Config
+from stream.errors import ConfigError
+from stream.sources.address import BROWSER, STDIN
+
+EXAMPLE = "door=rtsp://192.168.1.20/stream"
+
+LINES_SUFFIX = ".jsonl"
+
+NAME_CHARS = 40
+"""A name stands before every line, and in the names of files."""
+
+NAME = re.compile(r"[^\W_][\w.-]*")
+"""Letters of any script, digits, and what may stand in a file's name, but not at its beginning."""
+
+_NAMED = re.compile(r"([^\s=/:]+)=(.+)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCamera:
+    """A camera: its name, and the configuration of its run."""
+
+    name: str
+    config: Config
+
+
+def is_named(argument: str) -> bool:
+    """Return True if a source is given with a name, as NAME=SOURCE; a file of that name is a file."""
+    return _NAMED.fullmatch(argument) is not None and not os.path.exists(argument)
+
+
+def read_named(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the sources of NAME=SOURCE by name, and a line on each that cannot be taken, such as a second of one name.
+
+    Raises ConfigError where a source has no name.
+    """
+    sources: dict[str, str] = {}
+    problems: list[str] = []
+    for argument in arguments:
+        found = _NAMED.fullmatch(argument)
+        if found is None or not is_named(argument):
+            raise ConfigError(
+                f"{argument!r} has no name, and other sources have one; name all of them, as in {EXAMPLE}, to watch "
+                "them together, or none, to watch one after another"
+            )
+        name, source = found.groups()
+        problem = name_problem(name)
+        if name in sources:
+            problem = f"{argument!r}: another camera is called {name!r}; give each a name of its own"
+        if problem is None:
+            sources[name] = source
+        else:
+            problems.append(problem)
+    return sources, problems
+
+
+def name_problem(name: str) -> str | None:
+    """Return why a camera cannot be called that, None where it can."""
+    if NAME.fullmatch(name) and len(name) <= NAME_CHARS:
+        return None
+    return (
+        f"a camera cannot be called {name!r}; take letters, digits, '_', '-' and '.', {NAME_CHARS} at most, such as "
+        "front-door"
+    )
+
+
+def check_camera(config: Config) -> None:
+    """Raises ConfigError for a source or setting that is for a run of its own."""
+    if not config.source:
+        raise ConfigError("it has no source; give for example source = 'rtsp://192.168.1.20/stream'")
+    if config.source in (STDIN, BROWSER):
+        raise ConfigError(f"the source {config.source!r} is watched alone; take it out, and watch it in another run")
+    if config.pipeline.single_process:
+        raise ConfigError("--single-process is for one camera; leave it out")
+
+
+def check_together(cameras: Sequence[NamedCamera]) -> None:
+    """Raises ConfigError where two cameras would write one file or serve one address. Several may write the same
+    .jsonl, whose lines name the camera."""
+    _refuse_twice(_files(cameras), "write {place!r}; put {{camera}} into its name, such as '{{camera}}{suffix}'")
+    for key in ("publish", "control", "web", "foxglove"):
+        places = ((str(place), camera.name) for camera in cameras if (place := getattr(camera.config.output, key)))
+        _refuse_twice(
+            places, f"serve output.{key} at {{place}}; give each its own in a file for `fleet`, or leave it out"
+        )
+    names = ((name, camera.name) for camera in cameras if (name := camera.config.output.mqtt_name))
+    _refuse_twice(names, "have the MQTT name {place!r}; leave output.mqtt_name out: a camera's own name is taken")
+
+
+def shared_lines(cameras: Sequence[NamedCamera]) -> list[str]:
+    """Return the files of JSON lines of all cameras, each once."""
+    return list(dict.fromkeys(path for camera in cameras for path in camera.config.output.paths if is_lines(path)))
+
+
+def is_lines(path: str) -> bool:
+    """Return True if an output takes JSON lines, so that several cameras can write it."""
+    return path == STDOUT or path.lower().endswith(LINES_SUFFIX)
+
+
+def _files(cameras: Sequence[NamedCamera]) -> Iterator[tuple[str, str]]:
+    for camera in cameras:
+        output = camera.config.output
+        alone = (output.heatmap, output.why, output.overlay, output.record)
+        for path in (*(path for path in output.paths if not is_lines(path)), *alone):
+            if path is not None:
+                yield os.path.realpath(path), camera.name
+
+
+def _refuse_twice(places: Iterable[tuple[str, str]], problem: str) -> None:
+    seen: dict[str, str] = {}
+    for place, name in places:
+        if place in seen and seen[place] != name:
+            told = problem.format(place=place, suffix=os.path.splitext(place)[1])
+            raise ConfigError(f"the cameras {seen[place]} and {name} both {told}")
+        seen[place] = name

@@ -1,0 +1,108 @@
+"""File of several cameras: settings of all of them, and a table for each, in TOML.
+
+[answer]                      # any key of the configuration, for all cameras
+every_s = 4
+
+[cameras.door]                # one camera: its source, and keys that differ
+source = "rtsp://192.168.1.20/stream"
+config = "webcam"             # a preset or configuration file, or several
+answer.query = "Is anybody at the door?"
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stream.config_loading import ConfigLayer, build_config, layer_from_file, leaves, read_toml
+from stream.errors import ConfigError
+from stream.fleet.cameras import name_problem
+from stream.fleet.on_ray.settings import RaySettings, read_settings
+
+CAMERAS = "cameras"
+"""Table that holds a table for each camera."""
+
+CLUSTER = "ray"
+"""Table of what cameras need of the nodes of a Ray cluster."""
+
+CONFIG = "config"
+"""Key of a camera's presets and configuration files."""
+
+EXAMPLE = "[cameras.door] with source = 'rtsp://192.168.1.20/stream'"
+
+
+@dataclass(frozen=True)
+class FleetFile:
+    """Content of a file: the layers of all cameras, those of each by name, and why others cannot be taken, by name;
+    placement on a Ray cluster."""
+
+    common: list[ConfigLayer]
+    cameras: dict[str, list[ConfigLayer]] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    ray: RaySettings = field(default_factory=RaySettings)
+
+
+def read_fleet(name: str) -> FleetFile:
+    """Return what the file `name` says; a camera with a mistake is among the problems.
+
+    Raises ConfigError where the file is none, has no cameras, or has a mistake in what holds for all of them.
+    """
+    try:
+        tables = read_toml(Path(name), name)
+    except ConfigError as error:
+        if f"Cannot declare ('{CAMERAS}'" in str(error):
+            raise ConfigError(f"{error}; give each camera a name of its own") from error
+        raise
+    cameras = tables.pop(CAMERAS, None)
+    if not isinstance(cameras, Mapping) or not cameras:
+        _refuse_near_miss(name, tables)
+        raise ConfigError(f"{name}: it has no cameras; write a table for each, such as {EXAMPLE}")
+    ray = read_settings(tables.pop(CLUSTER, {}), f"{name}: [{CLUSTER}]", cameras)
+    found = FleetFile(_layers(name, tables), ray=ray)
+    build_config(found.common)
+    for camera, table in cameras.items():
+        try:
+            found.cameras[camera] = _camera_layers(f"{name}: camera {camera}", camera, table, found.common)
+        except ConfigError as error:
+            found.problems[camera] = str(error)
+    return found
+
+
+def _camera_layers(origin: str, camera: str, table: object, common: list[ConfigLayer]) -> list[ConfigLayer]:
+    """Return the layers of one camera. Raises ConfigError, which names the file and the camera."""
+    problem = name_problem(camera)
+    if problem is not None:
+        raise ConfigError(f"{origin}: {problem}")
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{origin}: it should be a table, such as {EXAMPLE}, got {table!r}")
+    layers = _layers(origin, table)
+    build_config([*common, *layers])
+    if not table.get("source"):
+        raise ConfigError(f"{origin}: it has no source; give for example source = 'rtsp://192.168.1.20/stream'")
+    if any("output.metrics_port" in layer.values for layer in layers):
+        raise ConfigError(f"{origin}: output.metrics_port is one port for all cameras; put it before their tables")
+    return layers
+
+
+def _layers(origin: str, table: Mapping[str, Any]) -> list[ConfigLayer]:
+    """Return the layers of the presets and files that a table names, and of its keys."""
+    named = table.get(CONFIG, [])
+    names = [named] if isinstance(named, str) else named
+    if not isinstance(names, list) or not all(isinstance(one, str) and one for one in names):
+        raise ConfigError(f"{origin}: config should be a preset or file, or a list of them, got {named!r}")
+    try:
+        layers = [layer_from_file(one) for one in names]
+    except ConfigError as error:
+        raise ConfigError(f"{origin}: {error}") from error
+    keys = {key: value for key, value in table.items() if key != CONFIG}
+    return [*layers, ConfigLayer(origin, dict(leaves(keys)))]
+
+
+def _refuse_near_miss(name: str, tables: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a table that looks as if it were to be that of the cameras."""
+    near = difflib.get_close_matches(CAMERAS, tables, n=1)
+    if near:
+        raise ConfigError(f"{name}: unknown key {near[0]}; did you mean {CAMERAS}?")

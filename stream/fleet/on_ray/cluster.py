@@ -1,0 +1,268 @@
+"""Ray: the connection to a cluster, its resources, and actors on its nodes. The only module that imports ray."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from stream.control import STDERR
+from stream.errors import ConfigError, StageDied, StreamError
+from stream.fleet.on_ray.settings import INSTALL, RAY, has_ray
+
+AUTO = "auto"
+
+PROBE_S = 5.0
+"""Time for a connection to the address of a cluster, before Ray itself tries for longer."""
+
+CLOSE_LIMIT_S = 1.0
+"""Time for an actor to tidy up before it is killed."""
+
+CALLS_AT_ONCE = 8
+"""Calls of an actor that may wait at once: the one for reports waits most of the time."""
+
+ENVIRONMENT = {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_NUM_REDIS_GET_RETRIES": "2",
+    "RAY_py_gcs_connect_timeout_s": "5",
+}
+"""Environment of Ray, where it has none of its own: no warning about a future default, no statistics sent to its
+makers, and no minutes of attempts where something else listens."""
+
+log = logging.getLogger(__name__)
+
+_ADDRESS = re.compile(r"(?P<host>[^\s:/]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})")
+
+
+class HostUnavailable(StreamError):
+    """An actor that cannot be reached now: its node is gone or busy, or Ray has not started it again yet."""
+
+
+class ClusterActor:
+    """One actor: its name, and calls of its methods. For any thread."""
+
+    def __init__(self, name: str, handle: Any) -> None:
+        self.name = name
+        self._handle = handle
+
+    def call(self, method: str, *arguments: object, limit_s: float) -> Any:
+        """Return what a method returns. Raises HostUnavailable where there is no reply in time, StageDied where the
+        actor is gone for good, and what the method raised as StageDied too."""
+        import ray
+        from ray import exceptions
+
+        try:
+            return ray.get(getattr(self._handle, method).remote(*arguments), timeout=limit_s)
+        except exceptions.GetTimeoutError as error:
+            raise HostUnavailable(f"{self.name} does not reply") from error
+        except exceptions.ActorDiedError as error:
+            raise StageDied(self.name, _reason(str(error))) from error
+        except exceptions.RayTaskError as error:
+            raise StageDied(self.name, _reason(str(error))) from error
+        except exceptions.RayError as error:
+            raise HostUnavailable(f"{self.name} cannot be reached: its process or its node is gone") from error
+
+    def restart(self) -> None:
+        """Kill its process; Ray starts it again, there or elsewhere."""
+        self._kill(no_restart=False)
+
+    def kill(self) -> None:
+        """End its process for good; may be called twice."""
+        with contextlib.suppress(StreamError):
+            self.call("close", limit_s=CLOSE_LIMIT_S)
+        self._kill(no_restart=True)
+
+    def _kill(self, *, no_restart: bool) -> None:
+        import ray
+
+        with contextlib.suppress(Exception):  # the cluster may be gone
+            ray.kill(self._handle, no_restart=no_restart)
+
+
+class RayCluster:
+    """Connection to a cluster, one in a process; `close` ends it, and with it all of its actors.
+
+    Raises ConfigError where Ray is not installed, or the cluster cannot be used.
+    """
+
+    def __init__(self, address: str) -> None:
+        if not has_ray():
+            raise ConfigError(f"--ray needs {RAY}; {INSTALL}")
+        _probe(address)
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        import ray
+
+        try:
+            with _stderr_to_nowhere():
+                ray.init(address=address, log_to_driver=False, configure_logging=False)
+        except Exception as error:
+            raise ConfigError(_refusal(address, error)) from error
+        _silence()
+        self.address = address
+
+    def check(self, needs: Mapping[str, Mapping[str, float]]) -> None:
+        """Raises ConfigError where a node, or all of them together, lack resources that actors need.
+
+        `needs` has the resources of each actor by its name.
+        """
+        import ray
+
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        total: dict[str, float] = {}
+        for name, wanted in needs.items():
+            for resource, amount in wanted.items():
+                total[resource] = total.get(resource, 0.0) + amount
+            if not any(_holds(node, wanted) for node in nodes):
+                raise ConfigError(
+                    f"no node of the Ray cluster has what {name} needs, {_listed(wanted)}; start one with "
+                    f"{_start_command(wanted)}, or change the table [ray] of the file"
+                )
+        for resource, amount in total.items():
+            there = sum(node.get(resource, 0.0) for node in nodes)
+            if there < amount:
+                raise ConfigError(
+                    f"cameras and answer servers need {_listed({resource: amount})}, and the Ray cluster has "
+                    f"{there:g}; start more nodes with {_start_command({resource: amount - there})}, or ask for less "
+                    "in the table [ray] of the file"
+                )
+
+    def has_room(self, resources: Mapping[str, float]) -> bool:
+        """Return whether so much is free now, on all nodes together."""
+        import ray
+
+        return _holds(ray.available_resources(), resources)
+
+    def start(self, kind: Callable[[str], object], name: str, resources: Mapping[str, float]) -> ClusterActor:
+        """Start an actor, which Ray starts again wherever the resources are; returns at once."""
+        import ray
+
+        others = {key: amount for key, amount in resources.items() if key not in ("CPU", "GPU")}
+        made = ray.remote(kind).options(
+            name=name,
+            num_cpus=resources.get("CPU", 0),
+            num_gpus=resources.get("GPU", 0),
+            resources=others,
+            max_restarts=-1,
+            max_task_retries=0,
+            max_concurrency=CALLS_AT_ONCE,
+            scheduling_strategy="SPREAD",
+        )
+        return ClusterActor(name, made.remote(name))
+
+    def close(self) -> None:
+        """End the connection; Ray kills the actors."""
+        import ray
+
+        with contextlib.suppress(Exception):
+            ray.shutdown()
+
+
+def node_id() -> str:
+    """Return the id of the node of the actor that asks."""
+    import ray
+
+    return ray.get_runtime_context().get_node_id()
+
+
+def node_address() -> str:
+    """Return the address at which other nodes reach the node of the actor that asks."""
+    import ray.util
+
+    return ray.util.get_node_ip_address()
+
+
+@contextlib.contextmanager
+def _stderr_to_nowhere() -> Iterator[None]:
+    """Let nothing reach stderr inside the block: Ray's native code logs each attempt there. The exception tells it."""
+    kept = os.dup(STDERR)
+    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.dup2(nowhere, STDERR)
+        yield
+    finally:
+        os.dup2(kept, STDERR)
+        os.close(nowhere)
+        os.close(kept)
+
+
+def _silence() -> None:
+    """Log what Ray prints for people about its nodes: standard output belongs to answers and JSON lines.
+
+    Ray has no option for it (2.60): `log_to_driver` is about the output of actors.
+    """
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
+    with contextlib.suppress(ImportError):
+        from ray._private import worker
+
+        if hasattr(worker, "print_to_stdstream"):
+            worker.print_to_stdstream = lambda data, **_: log.debug("%s", data)
+
+
+def _probe(address: str) -> None:
+    """Raises ConfigError for an address that is none, and where nothing listens: Ray would try for a minute."""
+    if address == AUTO:
+        return
+    found = _ADDRESS.fullmatch(address)
+    if found is None or int(found["port"]) > 65535:
+        raise ConfigError(f"--ray {address} is not the address of a Ray cluster; give HOST:PORT, such as 10.0.0.1:6379")
+    try:
+        socket.create_connection((found["host"].strip("[]"), int(found["port"])), PROBE_S).close()
+    except OSError as error:
+        raise ConfigError(
+            f"no Ray cluster at {address}: {error.strerror or error}; start one with `ray start --head`, which prints "
+            "its address"
+        ) from error
+
+
+def _refusal(address: str, error: Exception) -> str:
+    """Return one line with the remedy for a cluster that Ray cannot use."""
+    text = " ".join(str(error).split())
+    if "ersion mismatch" in text:
+        return f"the Ray cluster at {address} has another version: {_shortened(text)}; install the cluster's versions"
+    if "uthenticat" in text or "token" in text:
+        return (
+            f"the Ray cluster at {address} does not accept this user: {_shortened(text)}; copy its token "
+            "(~/.ray/auth_token), or set RAY_AUTH_MODE as the cluster has it"
+        )
+    if address == AUTO:
+        return "there is no Ray cluster on this machine; start one with `ray start --head`, or give --ray HOST:PORT"
+    return (
+        f"cannot join the Ray cluster at {address}: {_shortened(text)}; this machine has to be one of its nodes: "
+        f"`ray start --address={address}`"
+    )
+
+
+def _holds(node: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
+    return all(node.get(name, 0.0) >= amount for name, amount in wanted.items())
+
+
+def _listed(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
+
+
+def _start_command(resources: Mapping[str, float]) -> str:
+    """Return the command that starts a node with these resources."""
+    options = [f"--num-{name.lower()}s={amount:g}" for name, amount in resources.items() if name in ("CPU", "GPU")]
+    others = [f'"{name}": {amount:g}' for name, amount in resources.items() if name not in ("CPU", "GPU")]
+    if others:
+        options.append(f"--resources='{{{', '.join(others)}}}'")
+    return f"`ray start {' '.join(options)} --address=…`"
+
+
+def _reason(text: str) -> str:
+    """Return in one line why an actor is gone."""
+    missing = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", text)
+    if missing is not None:
+        return f"its node has no Python package {missing[1].partition('.')[0]}; install arr-coc-stream on every node"
+    lines: Sequence[str] = [line.strip() for line in text.splitlines() if line.strip()]
+    return _shortened(lines[-1] if lines else "it died")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:199]}…"

@@ -1,0 +1,292 @@
+"""Run of one camera on a node of a cluster, as the command sees it: frames are there, outputs are here."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+
+import msgspec
+from msgspec.structs import replace
+
+from stream.answer.model import CONFIGURED
+from stream.clock import Clock
+from stream.config import Config
+from stream.control import FOUND, RunControl, is_user_fixable, remote_error
+from stream.errors import ConfigError, OpeningCancelled, SourceError, SourceOver, StageDied, TransportError
+from stream.events import Event, FrameReady, Notice, Restarted, VerdictChanged, unpack_event
+from stream.fleet.on_ray.cluster import ClusterActor, HostUnavailable
+from stream.fleet.on_ray.hosts import DISTRIBUTION
+from stream.fleet.on_ray.messages import CameraStart, HostIdentity
+from stream.media import AllocationOverlay
+from stream.runtime.frame_processes import RunContinuity
+from stream.runtime.run import BaseRun
+from stream.runtime.worker_messages import (
+    DropReport,
+    EventReport,
+    Report,
+    SourceOpened,
+    WorkerCommand,
+    WorkerFailed,
+    WorkerFinished,
+    unpack_report,
+)
+
+FRAMES = "frames"
+"""Name of the process of the frame stages in events and metrics."""
+
+WAIT_S = 0.5
+"""Time that a call waits on the node for reports."""
+
+CALL_LIMIT_S = 5.0
+"""Time that a call may take, on a busy machine."""
+
+PAUSE_S = 0.3
+"""Time between two attempts to reach a host."""
+
+PLACE_LIMIT_S = 120.0
+"""Time beyond `capture.open_timeout_s` for Ray to start a process on a node, and for that to import its libraries."""
+
+log = logging.getLogger(__name__)
+
+STOP_LIMIT_S = 5.0
+"""Time that a camera may take to stop once it has been cancelled."""
+
+MOVED = "host-moved"
+"""Code of the notice that says on which node a camera runs."""
+
+
+class RemoteRun(BaseRun):
+    """Run whose frames are read on a node of a cluster.
+
+    Making one waits until the source is open there. Where the node is lost, Ray starts the host on another one, and the
+    run goes on: numbers and times continue. `place` is called with nothing and returns what a camera needs on its host
+    beside its configuration.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        host: ClusterActor,
+        place: Callable[[], CameraStart],
+        control: RunControl | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(config, clock, CONFIGURED, control)
+        self._host = host
+        self._place = place
+        self._continuity = RunContinuity(config, self._clock)
+        self._incarnation: str | None = None
+        self._started: bytes | None = None
+        self._seen = 0
+        self._behind_ns = 0
+        self._lost: str | None = None
+        self._restarts: Counter[str] = Counter()
+        self._verdict: str | None = None
+        self._untold: list[Event] = []
+        self._routed: list[str | None] = []
+        try:
+            opened = self._wait_for_source()
+        except BaseException:
+            host.kill()
+            raise
+        self._continuity.note_source(opened)
+        self._set_source(opened.info)
+
+    @property
+    def backend(self) -> str:
+        """The texture store that runs."""
+        return self._continuity.backend
+
+    @property
+    def kernel(self) -> str:
+        """The kernel that works on texels in host memory."""
+        return self._continuity.kernel
+
+    def processes(self) -> dict[str, int]:
+        """None: they are on another machine."""
+        return {}
+
+    def drops(self) -> dict[str, int]:
+        """Number of dropped items so far, by queue and cause; for any thread."""
+        return self._continuity.drops()
+
+    def take_overlay(self, slot: int) -> AllocationOverlay:
+        """Raises TransportError: pictures stay on the camera's node."""
+        raise TransportError(f"the picture {slot} lies on another machine")
+
+    def _model_name(self) -> str:
+        """The model is loaded elsewhere, so nothing is looked for on this machine."""
+        answer = self._config.answer
+        return answer.server or answer.model or "the bundled model"
+
+    @contextmanager
+    def _running(self) -> Iterator[Iterator[Event]]:
+        try:
+            yield self._events()
+        finally:
+            self._host.kill()
+
+    def _events(self) -> Iterator[Event]:
+        sent = WorkerCommand()
+        cancelled_s: float | None = None
+        while True:
+            sent = self._pass_on(sent)
+            if sent.cancel:
+                cancelled_s = cancelled_s or time.monotonic()
+                if time.monotonic() - cancelled_s > STOP_LIMIT_S:
+                    return
+            yield from self._take_untold()
+            for report in self._fetch():
+                if isinstance(report, EventReport):
+                    yield from self._passed(unpack_event(report.event))
+                elif isinstance(report, WorkerFinished):
+                    self._continuity.note_drops(report.drops)
+                    return
+                elif isinstance(report, WorkerFailed) and self._is_over(report):
+                    return
+                else:
+                    self._note(report)
+            if self._lost is not None and sent.end:
+                return
+
+    def _passed(self, event: Event) -> list[Event]:
+        """Return an event as the whole run counts; nothing for one that has been told before."""
+        if isinstance(event, FrameReady):
+            event = replace(
+                event, capture_ns=event.capture_ns + self._behind_ns, ready_ns=event.ready_ns + self._behind_ns
+            )
+        elif isinstance(event, Restarted):
+            self._restarts[event.process] += 1
+            event = replace(event, count=self._restarts[event.process])
+        elif isinstance(event, VerdictChanged):
+            if event.to == self._verdict:
+                return []
+            self._verdict = event.to
+        rebased = self._continuity.rebase(event)
+        if isinstance(rebased, VerdictChanged) and self._continuity.verdict and not self._config.answer.until.go_on:
+            self._control.end(FOUND)
+        return [] if rebased is None else [rebased]
+
+    def _take_untold(self) -> list[Event]:
+        untold, self._untold = self._untold, []
+        return untold
+
+    def _fetch(self) -> list[Report]:
+        """Return the reports that are new; begins the camera on a host that was started again."""
+        try:
+            got = self._host.call("reports", self._seen, WAIT_S, limit_s=WAIT_S + CALL_LIMIT_S)
+            if got is None or (self._incarnation is not None and got[0] != self._incarnation):
+                self._begin()
+                return []
+        except HostUnavailable as error:
+            self._note_lost(str(error))
+            time.sleep(PAUSE_S)
+            return []
+        self._lost = None
+        self._route()
+        reports = [unpack_report(data) for data in got[1]]
+        self._seen += len(reports)
+        return reports
+
+    def _note_lost(self, reason: str) -> None:
+        """Tell, once until it is back, that the host cannot be reached; not before it was."""
+        if self._lost is None and self._incarnation is not None:
+            self._restarts[FRAMES] += 1
+            self._untold.append(Restarted(process=FRAMES, cause=reason, count=self._restarts[FRAMES]))
+        self._lost = reason
+
+    def _begin(self) -> None:
+        """Begin the camera on its host, where things stand. Raises HostUnavailable, and ConfigError where that has
+        another version of this program."""
+        identity = msgspec.json.decode(self._host.call("identity", limit_s=CALL_LIMIT_S), type=HostIdentity)
+        here = version(DISTRIBUTION)
+        if identity.version != here:
+            raise ConfigError(
+                f"the node {identity.address} has {DISTRIBUTION} {identity.version}, this machine {here}; install the "
+                "same version on every node"
+            )
+        if identity.incarnation != self._incarnation or self._started is None:
+            if self._incarnation is not None and self._lost is None:
+                self._note_lost(f"{self._host.name} was started again")
+            config = self._continuity.next_config()
+            start = self._place()
+            start = msgspec.structs.replace(start, config=config.model_dump_json(), verdict=self._continuity.verdict)
+            self._incarnation, self._started, self._seen = identity.incarnation, msgspec.json.encode(start), 0
+            self._routed = start.targets
+            self._behind_ns = identity.ahead_ns - (time.time_ns() - time.monotonic_ns())
+            self._untold.append(
+                Notice(code=MOVED, message=f"runs on the node {identity.address} ({identity.node[:8]})")
+            )
+        self._host.call("begin", self._started, limit_s=CALL_LIMIT_S)
+        if self._continuity.pending_query is not None:
+            self._command(WorkerCommand(query=self._continuity.pending_query))
+
+    def _route(self) -> None:
+        """Tell the host where the answer servers are, where that has changed."""
+        targets = self._place().targets
+        if targets != self._routed:
+            try:
+                self._host.call("route", targets, limit_s=CALL_LIMIT_S)
+            except HostUnavailable:
+                return
+            self._routed = targets
+
+    def _pass_on(self, sent: WorkerCommand) -> WorkerCommand:
+        """Send the host the commands that are new since `sent`; return those that it has."""
+        try:
+            if (query := self._control.take_query()) is not None:
+                self._continuity.pending_query = query
+                self._command(WorkerCommand(query=query))
+            wanted = WorkerCommand(end=self._control.ending, cancel=self._control.cancelled)
+            if wanted != sent:
+                self._command(wanted)
+        except HostUnavailable as error:
+            self._note_lost(str(error))
+            return sent if not self._control.ending else WorkerCommand(end=True, cancel=self._control.cancelled)
+        return wanted
+
+    def _command(self, command: WorkerCommand) -> None:
+        self._host.call("command", msgspec.json.encode(command), limit_s=CALL_LIMIT_S)
+
+    def _note(self, report: Report) -> None:
+        """Handle any other report. Raises an error that ends the run."""
+        if isinstance(report, DropReport):
+            self._continuity.note_drops(report.drops)
+        elif isinstance(report, SourceOpened):
+            self._continuity.note_source(report)
+        elif isinstance(report, WorkerFailed):
+            error = _error_of(report)
+            lost = isinstance(error, SourceError) and self.source_info.live and self._config.capture.reconnect
+            if not lost or not self._continuity.frames_before:
+                raise error
+            log.debug("%s: the source cannot be opened there: %s", self._host.name, error)
+            self._host.restart()
+
+    def _is_over(self, report: WorkerFailed) -> bool:
+        """Return whether the source was over before a host that was started again could read it."""
+        return isinstance(_error_of(report), SourceOver) and self._continuity.frames_before > 0
+
+    def _wait_for_source(self) -> SourceOpened:
+        """Wait until the host has opened the source. Raises the error of one that could not, and OpeningCancelled."""
+        limit_s = self._config.capture.open_timeout_s + PLACE_LIMIT_S
+        until_s = time.monotonic() + limit_s
+        while time.monotonic() < until_s:
+            if self._control.ending:
+                raise OpeningCancelled("the run was ended before its source was open")
+            for report in self._fetch():
+                if isinstance(report, SourceOpened):
+                    return report
+                if isinstance(report, WorkerFailed):
+                    raise _error_of(report)
+        raise SourceError(
+            f"no node has opened the source within {limit_s:.0f} s; `ray status` shows whether the cluster has room"
+        )
+
+
+def _error_of(failed: WorkerFailed) -> Exception:
+    error = remote_error(failed.error, failed.message)
+    return error if error is not None and is_user_fixable(error) else StageDied(FRAMES, failed.message)

@@ -1,0 +1,248 @@
+"""Answer servers of a fleet on a cluster: as many as are needed, and where each of them is now."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from stream.answer.model import CONFIGURED
+from stream.config import Config
+from stream.control import is_user_fixable, remote_error
+from stream.errors import StageDied
+from stream.events import Restarted
+from stream.fleet.answers import answering_options
+from stream.fleet.cameras import NamedCamera
+from stream.fleet.on_ray.cluster import ClusterActor, HostUnavailable, RayCluster
+from stream.fleet.on_ray.hosts import AnswerHost
+from stream.fleet.on_ray.messages import AnswersStart, CameraStart, KeyFiles, ServerState
+from stream.fleet.on_ray.scaling import ScalingPolicy
+from stream.fleet.on_ray.settings import RaySettings
+from stream.runtime.fork_server import ForkServer
+from stream.transport.security import make_keys
+
+POLL_S = 1.0
+"""Time between two looks at the servers."""
+
+CALL_LIMIT_S = 3.0
+
+LOST_LIMIT = 5
+"""Servers of one model that may fail one after the other before its cameras end."""
+
+SERVES = ("ok", "draining")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class PlacedServer:
+    """One answer server: its actor, and the newest word of it. `told` is the address that was told to the user."""
+
+    actor: ClusterActor
+    state: ServerState = field(default_factory=lambda: ServerState("waiting"))
+    draining: bool = False
+    told: str = ""
+
+
+@dataclass
+class ServerGroup:
+    """Answer servers of the cameras whose model and options are the same. `targets` are their addresses by place."""
+
+    config: Config
+    policy: ScalingPolicy
+    places: list[PlacedServer | None]
+    users: list[str] = field(default_factory=list)
+    targets: list[str | None] = field(default_factory=list)
+    failures: int = 0
+    failure: Exception | None = None
+    full: bool = False
+
+
+class ClusterAnswers:
+    """Answer servers of all cameras of a fleet, for holders of keys that are made for it.
+
+    `tell` takes a line for the user. A thread looks after the servers while `running`; the other methods are for any.
+    """
+
+    def __init__(
+        self,
+        cameras: Sequence[NamedCamera],
+        cluster: RayCluster,
+        settings: RaySettings,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._tell = tell
+        self._model_loader = CONFIGURED
+        self._groups: dict[str, ServerGroup] = {}
+        for camera in cameras:
+            options = answering_options(camera.config)
+            if options is None:
+                continue
+            policy = ScalingPolicy(settings.servers, settings.most_servers, settings.wait_s)
+            group = self._groups.setdefault(options, ServerGroup(camera.config, policy, [None] * settings.most_servers))
+            group.users.append(camera.name)
+        self._keys: dict[str, KeyFiles] = {}
+        self._stopping = threading.Event()
+        self._made = 0
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def of(self, camera: NamedCamera) -> None:
+        """None: no answer process of this machine answers for a camera."""
+
+    def start_of(self, camera: NamedCamera) -> CameraStart:
+        """Return what a camera needs on its host, at this moment; its configuration is still to be put in."""
+        options = answering_options(camera.config)
+        if options is None:
+            return CameraStart(config="")
+        group = self._groups[options]
+        return CameraStart(config="", keys=self._keys["client"], servers=len(group.places), targets=list(group.targets))
+
+    @contextmanager
+    def running(self, model_loader: str = CONFIGURED, forks: ForkServer | None = None) -> Iterator[None]:
+        """Run the servers inside the block; nothing is forked here."""
+        self._model_loader = model_loader
+        self._keys = fleet_keys()
+        for group in self._groups.values():
+            for _place in range(self._settings.servers):
+                self._add(group)
+        thread = threading.Thread(target=self._look_after, name="answer-servers", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stopping.set()
+            thread.join(CALL_LIMIT_S)
+            for group in self._groups.values():
+                for server in group.places:
+                    if server is not None:
+                        server.actor.kill()
+
+    def poll(self, needed: Iterable[str]) -> Iterator[tuple[list[str], Restarted | Exception]]:
+        """Yield, once for each model that cannot be served, the names of its cameras and the error."""
+        for group in self._groups.values():
+            failure, group.failure = group.failure, None
+            if failure is not None:
+                yield group.users, failure
+
+    def processes(self) -> dict[str, int]:
+        """None: they are on other machines."""
+        return {}
+
+    def states(self) -> list[ServerState]:
+        """Return what is known of each server."""
+        return [server.state for group in self._groups.values() for server in group.places if server is not None]
+
+    def _look_after(self) -> None:
+        while not self._stopping.is_set():
+            for group in self._groups.values():
+                try:
+                    self._look_at(group)
+                except Exception:
+                    log.debug("looking after the answer servers failed", exc_info=True)
+            self._stopping.wait(POLL_S)
+
+    def _look_at(self, group: ServerGroup) -> None:
+        for place, server in enumerate(group.places):
+            if server is not None and not self._stopping.is_set():
+                self._update(server)
+                self._act(group, place, server)
+        targets = [None if server is None else _target(server.state) for server in group.places]
+        if targets != group.targets:
+            group.targets = targets
+        self._scale(group)
+
+    def _update(self, server: PlacedServer) -> None:
+        try:
+            state = msgspec.json.decode(server.actor.call("state", limit_s=CALL_LIMIT_S), type=ServerState)
+        except HostUnavailable as error:
+            if server.told:
+                server.told = ""
+                self._tell(f"{error}; Ray starts it again")
+            server.state = ServerState("lost")
+        except StageDied as error:
+            server.state = ServerState("failed", error="ConfigError", message=str(error))
+        else:
+            server.state = state
+
+    def _act(self, group: ServerGroup, place: int, server: PlacedServer) -> None:
+        """Do what the state of a server asks for."""
+        state, actor = server.state, server.actor
+        if state.status == "waiting":
+            start = AnswersStart(group.config.model_dump_json(), self._keys["server"], self._model_loader)
+            try:
+                actor.call("begin", msgspec.json.encode(start), limit_s=CALL_LIMIT_S)
+            except HostUnavailable:
+                return
+        elif state.status == "ok" and server.told != state.endpoint:
+            server.told, group.failures = state.endpoint, 0
+            self._tell(f"{actor.name} at {state.endpoint}")
+        elif state.status == "drained":
+            actor.kill()
+            group.places[place] = None
+        elif state.status in ("failed", "stalled"):
+            self._replace(group, server)
+
+    def _replace(self, group: ServerGroup, server: PlacedServer) -> None:
+        """Have a server that failed started again, unless that would not help."""
+        state, server.told = server.state, ""
+        error = remote_error(state.error, state.message)
+        group.failures += 1
+        if is_user_fixable(error) or group.failures > LOST_LIMIT:
+            group.failure = error or StageDied("answer", state.message)
+            group.failures = 0
+            server.state = ServerState("given up", message=state.message)
+        else:
+            self._tell(f"{server.actor.name}: {state.message}; Ray starts it again")
+        server.actor.restart()
+
+    def _scale(self, group: ServerGroup) -> None:
+        staying = [server for server in group.places if server is not None and not server.draining]
+        waits_s = [server.state.wait_p95_s for server in staying if server.state.status == "ok"]
+        change = group.policy.decide(len(staying), waits_s, time.monotonic())
+        if change > 0:
+            full = not self._cluster.has_room(self._settings.answers)
+            wait = f"cameras wait {max(waits_s, default=0.0):.1f} s for a turn"
+            if not full:
+                self._tell(f"{wait}: starting another answer server")
+                self._add(group)
+            elif not group.full:
+                self._tell(f"{wait}, and no node has room for another answer server")
+            group.full = full
+        elif change < 0:
+            leaving = next(server for server in reversed(staying))
+            leaving.draining = True
+            self._tell(f"{leaving.actor.name}: drained, the others are enough")
+            leaving.actor.call("drain", limit_s=CALL_LIMIT_S)
+
+    def _add(self, group: ServerGroup) -> None:
+        """Start a server at a free place; none where there is none."""
+        place = next((place for place, server in enumerate(group.places) if server is None), None)
+        if place is not None:
+            self._made += 1
+            actor = self._cluster.start(AnswerHost, f"answers {self._made}", self._settings.answers)
+            group.places[place] = PlacedServer(actor)
+
+
+def fleet_keys() -> dict[str, KeyFiles]:
+    """Return new CURVE keys: the files of both halves, by "server" and "client"."""
+    with tempfile.TemporaryDirectory() as folder:
+        halves = make_keys(Path(folder) / "keys")
+        return {
+            half.name: {str(path.relative_to(half)): path.read_bytes() for path in half.rglob("*") if path.is_file()}
+            for half in halves
+        }
+
+
+def _target(state: ServerState) -> str | None:
+    return state.endpoint if state.status in SERVES else None

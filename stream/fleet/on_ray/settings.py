@@ -1,0 +1,106 @@
+"""Table `[ray]` of a fleet file: what cameras and answer servers need of a node, and how many servers there are.
+
+[ray]
+camera = { camera_host = 1 }     # resources of each camera
+answers = { GPU = 1 }            # resources of each answer server
+servers = 1                      # answer servers at the beginning, and at least
+servers_max = 3                  # and at most
+wait_s = 2.0                     # p95 of the wait for a turn that another one is started for
+
+[ray.cameras.door]               # resources of one camera, in the place of those above
+door_node = 1
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from stream.config import Config, Section
+from stream.errors import ConfigError
+
+RAY, INSTALL = "ray", "pip install 'arr-coc-stream[ray]'"
+
+SERVERS_MAX = 16
+
+STAY = ("web", "heatmap", "record")
+"""Outputs that need the frames themselves, which stay on the camera's node."""
+
+Resources = dict[str, Annotated[float, Field(gt=0)]]
+"""Amounts by the names that Ray knows resources by: `CPU`, `GPU`, or those that a node was started with."""
+
+
+class RaySettings(Section):
+    """Placement of a fleet on a Ray cluster. Types are strict, as in the configuration."""
+
+    camera: Resources = Field(default={})
+    """Resources that each camera needs of its node; without any it may be on every node."""
+    cameras: dict[str, Resources] = Field(default={})
+    """Resources of single cameras, by name, in the place of `camera`."""
+    answers: Resources = Field(default={})
+    """Resources that each answer server needs of its node."""
+    servers: int = Field(default=1, ge=1, le=SERVERS_MAX)
+    """Answer servers at the beginning; there are never fewer."""
+    servers_max: int | None = Field(default=None, ge=1, le=SERVERS_MAX)
+    """Most answer servers; as many as `servers` when absent."""
+    wait_s: float = Field(default=2.0, gt=0)
+    """p95 of the wait for a turn, in seconds, above which another answer server is started."""
+
+    @property
+    def most_servers(self) -> int:
+        """Answer servers that there may be at once."""
+        return max(self.servers, self.servers_max or self.servers)
+
+    def of_camera(self, name: str) -> dict[str, float]:
+        """Return the resources that a camera needs."""
+        return self.cameras.get(name, self.camera)
+
+
+def has_ray() -> bool:
+    """Return whether the library of the extra `ray` is installed."""
+    return find_spec(RAY) is not None
+
+
+def read_settings(table: object, origin: str, cameras: Mapping[str, Any]) -> RaySettings:
+    """Return what the table says; `origin` names it in messages, `cameras` are those of the file.
+
+    Raises ConfigError with one line for an unknown key, a wrong value, and a camera that the file does not have.
+    """
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{origin} should be a table, such as [ray] with servers = 1, got {table!r}")
+    _refuse_unknown("key", table, RaySettings.model_fields, origin)
+    try:
+        settings = RaySettings.model_validate(dict(table))
+    except ValidationError as error:
+        item = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in item["loc"])
+        expected = item["msg"].partition(" should ")[2] or item["msg"]
+        raise ConfigError(f"{origin}: {key} should {expected}, got {item['input']!r}") from error
+    _refuse_unknown("camera", settings.cameras, cameras, f"{origin}: cameras")
+    if settings.servers_max is not None and settings.servers_max < settings.servers:
+        raise ConfigError(
+            f"{origin}: servers_max = {settings.servers_max} is less than servers = {settings.servers}; raise it, or "
+            "leave it out"
+        )
+    return settings
+
+
+def check_far(config: Config) -> None:
+    """Raises ConfigError for an output that needs what stays on a camera's node."""
+    for name in STAY:
+        if getattr(config.output, name) is not None:
+            raise ConfigError(
+                f"output.{name} needs the frames themselves, which stay on the camera's node; leave it out, or --ray"
+            )
+
+
+def _refuse_unknown(kind: str, given: Mapping[str, Any], known: Mapping[str, Any], origin: str) -> None:
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise ConfigError(f"{origin}: unknown {kind} {name}; {hint}")

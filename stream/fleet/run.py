@@ -1,0 +1,254 @@
+"""Runs of several cameras at once: a thread for each, one process that answers for all, and what becomes of each."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from arr_coc.errors import ArrCocError
+from stream.answer.model import CONFIGURED
+from stream.config import Config
+from stream.control import RunControl, describe, signals_handled
+from stream.errors import OpeningCancelled, ReaderGone, SourceError, SourceOver, StreamError
+from stream.events import Restarted, Summary
+from stream.fleet.answers import AnswersOfCameras, CameraAnswers
+from stream.fleet.cameras import NamedCamera
+from stream.fleet.display import FleetDisplay
+from stream.fleet.outputs import CameraLines, without_shared
+from stream.monitor.health import RunHandle
+from stream.runtime.child import start_fork_server
+from stream.runtime.fork_server import ForkServer
+from stream.runtime.session import FINISHING, STOPPING, run_session
+from stream.runtime.supervised import SupervisedRun
+from stream.sinks.base import Sink
+from stream.sources.address import is_live_address, scrubbed
+from stream.sources.timing import Backoff
+
+if TYPE_CHECKING:
+    from stream.fleet.metrics import FleetMetrics
+
+POLL_S = 0.05
+"""Time between two looks at the answer processes."""
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CameraOutcome:
+    """End of one camera: the summary of its run, or its error; neither where it was ended before its source was
+    open."""
+
+    camera: str
+    summary: Summary | None = None
+    error: Exception | None = None
+
+
+def niceness(cameras: int) -> int:
+    """Return the niceness of frame processes, with which they together weigh no more than two other processes.
+
+    Otherwise the one process that answers for sixteen cameras has a seventeenth of a busy machine's time. A step of
+    niceness is a factor of 1.25 (Linux, `sched_prio_to_weight`).
+    """
+    return max(0, math.ceil(math.log(cameras / 2, 1.25)))
+
+
+def may_come_back(error: SourceError, config: Config) -> bool:
+    """Return whether a source that cannot be opened is tried again, as one is that was lost: a live one."""
+    again = config.capture.reconnect and is_live_address(config.source)
+    return again and not isinstance(error, (OpeningCancelled, SourceOver))
+
+
+class Fleet:
+    """Several cameras, watched at once.
+
+    Each has a frame process of its own, and a thread of this process for its outputs; what fails is its own. `limit_s`
+    ends each camera so many seconds after its first frame. `refused` are cameras that are not begun, and why: the
+    metrics show them. `run` is for the main thread.
+    """
+
+    def __init__(
+        self,
+        cameras: Sequence[NamedCamera],
+        display: FleetDisplay,
+        *,
+        limit_s: float | None = None,
+        refused: Mapping[str, str] | None = None,
+        model_loader: str = CONFIGURED,
+    ) -> None:
+        self._refused = refused or {}
+        self._metrics: FleetMetrics | None = None
+        self._cameras = list(cameras)
+        self._answers: AnswersOfCameras = CameraAnswers(self._cameras)
+        self._display = display
+        self._limit_s = limit_s
+        self._model_loader = model_loader
+        self._controls = {camera.name: RunControl() for camera in cameras}
+        self._outcomes: dict[str, CameraOutcome] = {}
+        self._reader_gone: ReaderGone | None = None
+        self._signals = 0
+        self._unreachable: dict[str, str] = {}
+
+    def processes(self) -> dict[str, int]:
+        """Return the processes that are no camera's own, by what they do, and their ids; for any thread."""
+        return {"main": os.getpid(), **self._answers.processes()}
+
+    def run(self) -> list[CameraOutcome]:
+        """Run until every camera has ended; return what became of each, in their order.
+
+        Raises OutputError where a file of JSON lines cannot be written, ReaderGone where nobody reads stdout any more.
+        """
+        with ExitStack() as stack:
+            self._lines = stack.enter_context(closing(CameraLines(self._cameras)))
+            self._metrics = self._open_metrics(stack)
+            forks = self._start_forks()
+            if forks is not None:
+                stack.enter_context(forks)
+            stack.enter_context(self._answers.running(self._model_loader, forks))
+            stack.enter_context(signals_handled(self._on_signal))
+            threads = {
+                camera.name: threading.Thread(target=self._watch, args=(camera, forks), name=camera.name, daemon=True)
+                for camera in self._cameras
+            }
+            for thread in threads.values():
+                thread.start()
+            self._supervise(threads)
+        if self._reader_gone is not None:
+            raise self._reader_gone
+        return [self._outcomes[camera.name] for camera in self._cameras]
+
+    def _start_forks(self) -> ForkServer | None:
+        """Return what forks the processes of this machine; None where there are none, or they cannot be forked."""
+        return start_fork_server()
+
+    def _open_metrics(self, stack: ExitStack) -> FleetMetrics | None:
+        """Return what serves the metrics of all cameras; None where no port is named."""
+        output = next((camera.config.output for camera in self._cameras if camera.config.output.metrics_port), None)
+        if output is None or output.metrics_port is None:
+            return None
+        from stream.fleet.metrics import FleetMetrics
+
+        return stack.enter_context(
+            closing(
+                FleetMetrics(output.metrics_host, output.metrics_port, self._cameras, self._refused, self.processes)
+            )
+        )
+
+    def _supervise(self, threads: dict[str, threading.Thread]) -> None:
+        """Keep the answer processes alive until every camera has ended."""
+        while running := [name for name, thread in threads.items() if thread.is_alive()]:
+            for users, change in self._answers.poll(running):
+                if isinstance(change, Restarted):
+                    self._display.show_note(f"restarting {change.process}: {change.cause}")
+                else:
+                    for name in users:
+                        self._controls[name].fail(change)
+            threads[running[0]].join(POLL_S)
+
+    def _watch(self, camera: NamedCamera, forks: ForkServer | None) -> None:
+        """Run one camera to its end; for a thread of its own."""
+        name, control = camera.name, self._controls[camera.name]
+        try:
+            summary = run_session(
+                without_shared(camera.config),
+                self._display.camera(name),
+                extra=self._sinks(camera),
+                make_run=self._opener(camera, forks),
+                limit_s=self._limit_s,
+                signals=False,
+            )
+            self._outcomes[name] = CameraOutcome(name, summary)
+        except ReaderGone as error:
+            self._reader_gone = error
+            self._outcomes[name] = CameraOutcome(name, error=error)
+            self._end_all()
+        except OpeningCancelled:
+            self._note_failure(camera, control.failure)
+        except Exception as error:
+            self._note_failure(camera, error)
+
+    def _note_failure(self, camera: NamedCamera, error: Exception | None) -> None:
+        """Note that a camera has ended without a summary; None where it was ended before its source was open."""
+        self._outcomes[camera.name] = CameraOutcome(camera.name, error=error)
+        if error is not None:
+            log.debug("%s failed", camera.name, exc_info=error)
+            known = isinstance(error, (ArrCocError, StreamError))
+            message = describe(error) if known else f"unexpected {describe(error)}; this is a bug: --debug shows where"
+            message = scrubbed(message, camera.config.source)
+            self._display.show_failure(camera.name, message)
+            if self._metrics is not None:
+                self._metrics.failed(camera.name, message)
+
+    def _opener(self, camera: NamedCamera, forks: ForkServer | None) -> Callable[[Config], RunHandle]:
+        """Return what opens the run of a camera, again and again where that may come back."""
+
+        def opened(config: Config) -> RunHandle:
+            waits = Backoff()
+            while True:
+                try:
+                    run = self._open(camera, config, forks)
+                    break
+                except SourceError as error:
+                    if not may_come_back(error, config):
+                        raise
+                    self._wait_for(camera, error, waits.next_s())
+            if self._metrics is not None:
+                self._metrics.follow(camera.name, run)
+            return run
+
+        return opened
+
+    def _open(self, camera: NamedCamera, config: Config, forks: ForkServer | None) -> RunHandle:
+        """Return the open run of a camera."""
+        return SupervisedRun(
+            config,
+            model_loader=self._model_loader,
+            control=self._controls[camera.name],
+            forks=forks,
+            shared=self._answers.of(camera),
+            alone=False,
+            nice=niceness(len(self._cameras)),
+        )
+
+    def _wait_for(self, camera: NamedCamera, error: SourceError, wait_s: float) -> None:
+        """Tell that a camera is not there, once for each reason, and wait before the next attempt."""
+        reason = scrubbed(describe(error), camera.config.source)
+        if self._unreachable.get(camera.name) != reason:
+            self._unreachable[camera.name] = reason
+            self._display.show_unreachable(camera.name, f"{reason}; trying again")
+            if self._metrics is not None:
+                self._metrics.unreachable(camera.name, reason)
+        until_s = time.monotonic() + wait_s
+        while time.monotonic() < until_s and not self._controls[camera.name].ending:
+            time.sleep(POLL_S)
+
+    def _sinks(self, camera: NamedCamera) -> list[Sink]:
+        sinks = self._lines.sinks(camera)
+        return sinks if self._metrics is None else [*sinks, self._metrics.sink(camera.name)]
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        """End all cameras well; the second signal cancels them, a third kills."""
+        if number == signal.SIGHUP and self._signals:
+            return
+        self._signals += 1
+        if self._signals == 1:
+            self._end_all()
+            self._display.show_message(FINISHING[number])
+        elif self._signals == 2:
+            for control in self._controls.values():
+                control.cancel()
+            self._display.show_message(STOPPING)
+        else:
+            raise KeyboardInterrupt
+
+    def _end_all(self) -> None:
+        for control in self._controls.values():
+            control.end()

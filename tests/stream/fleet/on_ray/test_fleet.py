@@ -1,0 +1,132 @@
+"""A camera and its answer server on hosts that are lost and started again; here hosts are objects of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from stream.errors import ConfigError
+from stream.events import Answer, Event, FrameReady, Notice, Restarted
+from stream.fleet.cameras import NamedCamera
+from stream.fleet.on_ray import cluster, run
+from stream.fleet.on_ray.cluster import HostUnavailable
+from stream.fleet.on_ray.fleet import ClusterFleet
+from stream.fleet.on_ray.hosts import CameraHost, ClusterHost
+from stream.fleet.on_ray.run import MOVED
+from stream.fleet.on_ray.settings import RaySettings
+from tests.support.fleets import FleetRecorder
+from tests.support.network import LIMIT_S
+from tests.support.runs import config
+
+FAKE = "tests.support.answer_models:FakeAnswerModel"
+
+LOST_CALLS = 3
+
+
+class LocalActor:
+    """A host in the place of an actor; `lose` ends it, and after some calls that fail there is another one."""
+
+    def __init__(self, kind: Callable[[str], Any], name: str) -> None:
+        self.name, self._kind = name, kind
+        self.host: ClusterHost | None = kind(name)
+        self._refusals = 0
+
+    def call(self, method: str, *arguments: object, limit_s: float) -> Any:
+        host = self.host
+        if self._refusals:
+            self._refusals -= 1
+            raise HostUnavailable(f"{self.name} cannot be reached")
+        if host is None:
+            host = self.host = self._kind(self.name)
+        return getattr(host, method)(*arguments)
+
+    def lose(self) -> None:
+        self._refusals = LOST_CALLS
+        self.kill()
+
+    def kill(self) -> None:
+        host, self.host = self.host, None
+        if host is not None:
+            host._control.cancel()  # type: ignore[attr-defined]
+            host.close()
+            if host._thread is not None:
+                host._thread.join(LIMIT_S)
+
+
+class LocalCluster:
+    def __init__(self) -> None:
+        self.actors: dict[str, LocalActor] = {}
+
+    def check(self, needs: Mapping[str, Mapping[str, float]]) -> None:
+        self.needs = dict(needs)
+
+    def has_room(self, resources: Mapping[str, float]) -> bool:
+        return True
+
+    def start(self, kind: Callable[[str], Any], name: str, resources: Mapping[str, float]) -> LocalActor:
+        self.actors[name] = LocalActor(kind, name)
+        return self.actors[name]
+
+
+def test_a_camera_goes_on_where_its_host_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "node_id", lambda: "a" * 56)
+    monkeypatch.setattr(cluster, "node_address", lambda: "127.0.0.1")
+    hosts = LocalCluster()
+
+    def on_event(seen: FleetRecorder, name: str, event: Event) -> None:
+        if seen.once("lose", bool(seen.of("door", Answer))):
+            hosts.actors["camera door"].lose()
+            seen.notes.append(f"{len(seen.of('door', FrameReady))} frames")
+        moves = [notice for notice in seen.of("door", Notice) if notice.code == MOVED]
+        if len(moves) > 1 and isinstance(event, Answer):
+            seen.runs["door"].end()
+
+    seen = FleetRecorder(on_event)
+    settings = RaySettings(camera={"camera_host": 1}, answers={"GPU": 1})
+    (outcome,) = ClusterFleet(
+        [NamedCamera("door", config())],
+        seen,
+        hosts,  # type: ignore[arg-type]
+        settings,
+        limit_s=120,
+        model_loader=FAKE,
+    ).run()
+    assert hosts.needs == {"camera door": {"camera_host": 1}, "answers 1": {"GPU": 1}}
+    assert seen.failures == {}
+    assert outcome.summary is not None
+    assert (outcome.summary.ended, outcome.summary.error) == ("interrupted", None)
+    assert [event.process for event in seen.of("door", Restarted)] == ["frames"]
+    numbers = [frame.frame_index for frame in seen.of("door", FrameReady)]
+    assert numbers == sorted(set(numbers)), "a frame's number is used once"
+    answers = [answer.answer for answer in seen.of("door", Answer)]
+    assert answers == sorted(set(answers))
+    assert any("answers 1 at tcp://127.0.0.1:" in note for note in seen.notes)
+
+
+def test_a_node_with_another_version_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "node_id", lambda: "a" * 56)
+    monkeypatch.setattr(cluster, "node_address", lambda: "10.0.0.9")
+    monkeypatch.setattr(run, "version", lambda distribution: "9.9")
+    given = config()
+    elsewhere = given.model_copy(update={"answer": given.answer.model_copy(update={"server": "tcp://127.0.0.1:1"})})
+    seen, hosts = FleetRecorder(), LocalCluster()
+    cameras = [NamedCamera("door", elsewhere)]
+    (outcome,) = ClusterFleet(cameras, seen, hosts, RaySettings()).run()  # type: ignore[arg-type]
+    assert isinstance(outcome.error, ConfigError)
+    assert "the node 10.0.0.9 has arr-coc-stream" in seen.failures["door"]
+    assert "this machine 9.9; install the same version on every node" in seen.failures["door"]
+    assert list(hosts.needs) == ["camera door"], "it has a server of its own"
+
+
+def test_a_host_begins_once() -> None:
+    host = CameraHost("camera door")
+    assert host.reports(0, 0.0) is None
+    start = b'{"config": "no configuration"}'
+    host.begin(start)
+    host.begin(start)
+    got = host.reports(0, LIMIT_S)
+    assert got is not None
+    assert len(got[1]) == 1, "it failed once"
+    assert repr(host) == "camera door"

@@ -1,0 +1,112 @@
+"""Cameras by name, and what two of them may not share."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stream.config import AnswerConfig, Config, OutputConfig, PipelineConfig, WindowConfig
+from stream.errors import ConfigError, OutputError
+from stream.events import Cut
+from stream.fleet.answers import answering_options
+from stream.fleet.cameras import NamedCamera, check_camera, check_together, is_named, name_problem, read_named
+from stream.fleet.outputs import CameraLines, without_shared
+from stream.sinks.webhook import WebhookSink
+
+
+def camera(name: str, *paths: str, **output: object) -> NamedCamera:
+    return NamedCamera(name, Config(source="scene:demo", output=OutputConfig(paths=paths, **output)))  # type: ignore[arg-type]
+
+
+def test_a_name_stands_before_a_source_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_named(["door=0", "yard=rtsp://u:p=q@h/s?a=b", "köln.2=scene:demo"]) == (
+        {"door": "0", "yard": "rtsp://u:p=q@h/s?a=b", "köln.2": "scene:demo"},
+        [],
+    )
+    assert not any(map(is_named, ["0", "scene:demo", "rtsp://h/s?a=b", "clips/a=b.mp4", "=a", "a="]))
+    monkeypatch.chdir(tmp_path)
+    assert is_named("a=b.mp4")
+    Path("a=b.mp4").touch()
+    assert not is_named("a=b.mp4"), "a file of that name is a file"
+
+
+def test_a_camera_whose_name_cannot_be_taken_is_told_and_the_others_stay() -> None:
+    sources, problems = read_named(["a=1", "b=2", "a=3", "-x=4", f"{'n' * 41}=5"])
+    assert sources == {"a": "1", "b": "2"}
+    assert problems[0] == "'a=3': another camera is called 'a'; give each a name of its own"
+    assert problems[1].startswith("a camera cannot be called '-x'; take letters")
+    assert len(problems) == 3
+    assert name_problem("front-door_2.b") is None
+
+
+def test_either_all_have_names_or_none() -> None:
+    with pytest.raises(ConfigError, match=r"^'scene:demo' has no name, and other sources have one; name all of them"):
+        read_named(["a=1", "scene:demo"])
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        (Config(), "it has no source; give for example"),
+        (Config(source="-"), "the source '-' is watched alone"),
+        (Config(source="browser:"), "the source 'browser:' is watched alone"),
+        (Config(source="0", pipeline=PipelineConfig(single_process=True)), "--single-process is for one camera"),
+    ],
+)
+def test_what_is_for_one_camera_alone(config: Config, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        check_camera(config)
+
+
+def test_two_cameras_write_one_file_only_where_its_lines_tell_them_apart(tmp_path: Path) -> None:
+    check_together([camera("a", "all.jsonl", "-", "a.vtt"), camera("b", "all.jsonl", "-", "b.vtt")])
+    twice = "the cameras a and b both write '.*one.vtt'; put .camera. into its name, such as '.camera.\\.vtt'"
+    with pytest.raises(ConfigError, match=twice):
+        check_together([camera("a", f"{tmp_path}/one.vtt"), camera("b", f"{tmp_path}/../{tmp_path.name}/one.vtt")])
+    for key in ("heatmap", "why", "overlay", "record"):
+        with pytest.raises(ConfigError, match="both write"):
+            check_together([camera("a", **{key: "one"}), camera("b", **{key: "one"})])
+
+
+def test_two_cameras_serve_no_address_together() -> None:
+    place = "tcp://127.0.0.1:5556"
+    check_together([camera("a", publish=place), camera("b", publish="tcp://127.0.0.1:5557")])
+    for key in ("publish", "control", "web", "foxglove"):
+        with pytest.raises(ConfigError, match=f"the cameras a and b both serve output.{key} at {place}; give each"):
+            check_together([camera("a", **{key: place}), camera("b", **{key: place})])
+    with pytest.raises(ConfigError, match="both have the MQTT name 'x'; leave output"):
+        check_together([camera("a", mqtt_name="x"), camera("b", mqtt_name="x")])
+
+
+def test_one_process_answers_for_cameras_whose_model_and_options_are_equal() -> None:
+    def options(**answer: object) -> str | None:
+        return answering_options(Config(answer=AnswerConfig(**answer)))  # type: ignore[arg-type]
+
+    assert options(query="a", every_s=1.0, target_ms=500.0) == options(query="b") is not None
+    assert options(max_tokens=5) != options()
+    assert options(model="m") != options()
+    assert options(window=WindowConfig(frames=2), target_ms=9.0) != options(window=WindowConfig(frames=2))
+    assert options(server="tcp://h:1") is None
+
+
+def test_events_of_several_cameras_in_one_output_carry_their_name(tmp_path: Path) -> None:
+    path = str(tmp_path / "all.jsonl")
+    cameras = [camera("door", path, webhook="http://127.0.0.1:9/"), camera("yard", path)]
+    with closing(CameraLines(cameras)) as lines:
+        door, yard = (lines.sinks(one) for one in cameras)
+        door[0].write(Cut(frame_index=1, pts_s=0.5, score=1.0))
+        yard[0].write(Cut(frame_index=2, pts_s=0.5, score=1.0))
+        door[0].close()
+        yard[0].write(Cut(frame_index=3, pts_s=0.5, score=1.0))
+        assert isinstance(door[1], WebhookSink)
+        assert door[1]._camera == "door"
+        door[1].close()
+        with pytest.raises(OutputError, match="another run is writing"):
+            CameraLines(cameras)
+    written = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    assert [(entry["camera"], entry["frame_index"]) for entry in written] == [("door", 1), ("yard", 2), ("yard", 3)]
+    rest = without_shared(cameras[0].config).output
+    assert (rest.paths, rest.webhook, rest.metrics_port) == ((), None, None)

@@ -1,0 +1,83 @@
+"""Panes of cameras in the rows that there are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+
+from stream.clock import MonotonicClock
+from stream.display.layout import Row
+from stream.display.state import TranscriptEntry
+from stream.fleet.layout import CameraSnapshot, FleetSnapshot, compose_fleet
+from stream.monitor.statistics import RunStatistics
+
+FIGURES = replace(RunStatistics(MonotonicClock()).snapshot({"q": 3}), fps=24.96, answers=7, ttft_ms=120.4)
+
+
+def camera(name: str, text: str = "nobody", **more: object) -> CameraSnapshot:
+    given = CameraSnapshot(name, "", figures=FIGURES, newest=TranscriptEntry("12:00:01", text), question="Who?")
+    return replace(given, **more)  # type: ignore[arg-type]
+
+
+def texts(rows: list[Row]) -> list[str]:
+    return ["".join(text for _, text in row).rstrip() for row in rows]
+
+
+def composed(*cameras: CameraSnapshot, width: int = 70, height: int = 12, message: str = "") -> list[str]:
+    rows = texts(compose_fleet(FleetSnapshot("tiny", 65.0, cameras, ["a note"]), message, width, height))
+    assert len(rows) == height
+    return rows
+
+
+def test_each_camera_has_a_pane_with_its_figures_and_its_newest_answer() -> None:
+    rows = composed(
+        camera("door"), camera("yard", newest=TranscriptEntry("12:00:00", "a cat", count=3, until="12:00:09"))
+    )
+    assert rows[0].startswith(" 2 cameras  tiny  Who?")
+    assert rows[0].endswith("running 1:05")
+    assert rows[1] == " door  25.0 fps · 7 answers · first token 120 ms · 3 dropped"
+    assert rows[2] == "       12:00:01  nobody"
+    assert "12:00:00  a cat (×3, to 12:00:09)" in rows[7]
+    assert rows[-1] == " a note"
+    assert composed(camera("door"), message="finishing")[-1] == " finishing"
+
+
+def test_what_is_wrong_stands_in_its_pane_beside_the_last_answer_and_in_the_header() -> None:
+    lost = camera("yard", state="lost for 3s: " + "no frame comes " * 8, ill=True)
+    rows = composed(camera("door"), lost, camera("new", state="opening", figures=None, newest=None, question=None))
+    assert rows[0].startswith(" 3 cameras, 1 not well  tiny")
+    assert rows[4].startswith(" yard  lost for 3s: no frame comes")
+    assert rows[5].startswith("       frame comes no")
+    assert rows[6] == "       12:00:01  nobody"
+    assert rows[7] == " new   opening"
+
+
+def test_different_questions_stand_in_the_panes() -> None:
+    rows = composed(camera("door"), camera("yard", question="Is it open?"))
+    assert "Who?" not in rows[0]
+    assert rows[1].endswith("dropped · Who?")
+    assert rows[6].endswith("dropped · Is it open?")
+
+
+def test_many_cameras_have_a_row_each_and_those_without_room_are_counted() -> None:
+    cameras = [camera(f"camera{number}") for number in range(16)]
+    rows = composed(*cameras, height=20)
+    assert rows[1:17] == [f" camera{number:<2}  {' 25.0 fps'}  12:00:01  nobody" for number in range(16)]
+    rows = composed(*cameras, height=10)
+    assert rows[8] == " 9 cameras more; the terminal is too low for all of them"
+    assert composed(replace(cameras[0], state="opening"), *cameras, height=19)[1] == " camera0   opening"
+
+
+@pytest.mark.parametrize("height", range(9))
+def test_it_fits_any_height(height: int) -> None:
+    composed(camera("a"), camera("b"), height=height)
+
+
+def test_an_answer_that_is_being_generated_and_a_long_one_stay_in_their_pane() -> None:
+    speaking = camera("door", partial=TranscriptEntry("12:00:03", "two people " * 60))
+    rows = compose_fleet(FleetSnapshot("tiny", 1.0, [speaking, camera("yard")]), "", 60, 12)
+    assert all(cell_len(text) <= 60 for text in texts(rows))
+    assert ("class:partial", "12:00:03  two people two people two people two") in rows[2]
+    assert texts(rows)[6].startswith(" yard  ")

@@ -1,0 +1,131 @@
+"""Cameras that run at once: one model for all, and what becomes of the others when one fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from arr_coc.errors import ModelNotFound
+from stream.config import AnswerConfig, CaptureConfig, Config, OutputConfig
+from stream.errors import OpeningCancelled, SourceError, SourceNotFound, StageDied
+from stream.events import Answer, Event, FrameReady, Restarted
+from stream.fleet import run as fleet_run
+from stream.fleet.cameras import NamedCamera
+from stream.fleet.run import Fleet, may_come_back, niceness
+from stream.runtime.fork_server import ForkServer
+from stream.runtime.supervised import SupervisedRun
+from stream.sources.timing import Backoff
+from tests.support.fleets import FleetRecorder
+from tests.support.runs import config
+
+FAKE = "tests.support.answer_models:FakeAnswerModel"
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """However cameras end, their children and sockets are gone."""
+    folder = tmp_path_factory.mktemp("t")
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    yield
+    assert psutil.Process().children() == []
+    assert list(folder.iterdir()) == []
+
+
+def to_lines(given: Config, path: Path) -> Config:
+    return given.model_copy(update={"output": OutputConfig(paths=(str(path),))})
+
+
+def test_what_happens_to_one_camera_or_to_the_model_ends_no_other(tmp_path: Path) -> None:
+    """One is not there, one loses its frame process, one answer process dies: the others go on with one model."""
+    lines = tmp_path / "all.jsonl"
+    cameras = [NamedCamera(name, to_lines(config(), lines)) for name in ("door", "yard")]
+    cameras.append(NamedCamera("gone", to_lines(config(str(tmp_path / "gone.mp4")), lines)))
+    both = ("door", "yard")
+    counted: dict[str, int] = {}
+    nice: list[int] = []
+
+    def on_event(seen: FleetRecorder, name: str, event: Event) -> None:
+        if seen.once("frames", all(seen.of(camera, Answer) for camera in both)):
+            nice.append(os.getpriority(os.PRIO_PROCESS, seen.runs["door"].processes()["frames"]))
+            os.kill(seen.runs["door"].processes()["frames"], signal.SIGKILL)
+        restarted = bool(seen.of("door", Restarted))
+        if seen.once("answers", restarted and name == "door" and isinstance(event, Answer)):
+            os.kill(fleet.processes()["answers"], signal.SIGKILL)
+        if seen.once("count", bool(seen.notes)):
+            counted.update({camera: len(seen.of(camera, Answer)) for camera in both})
+        if counted and all(len(seen.of(camera, Answer)) > count for camera, count in counted.items()):
+            for run in seen.runs.values():
+                run.end()
+
+    seen = FleetRecorder(on_event)
+    fleet = Fleet(cameras, seen, model_loader=FAKE)
+    outcomes = {outcome.camera: outcome for outcome in fleet.run()}
+    assert isinstance(outcomes["gone"].error, SourceNotFound)
+    assert list(seen.failures) == ["gone"]
+    assert nice == [niceness(3)]
+    assert seen.notes == ["restarting answers: its process was killed by SIGKILL"]
+    for name in ("door", "yard"):
+        summary = outcomes[name].summary
+        assert summary is not None
+        assert (summary.ended, summary.error) == ("interrupted", None)
+        assert len(seen.of(name, FrameReady)) == summary.frames
+        assert "main" not in seen.runs[name].processes()
+    assert [event.process for event in seen.of("door", Restarted)] == ["frames", "answers"]
+    assert [event.process for event in seen.of("yard", Restarted)] == ["answers"]
+    written = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
+    assert {tuple(entry)[:2] for entry in written} == {("type", "camera")}
+    for name in ("door", "yard"):
+        told = [entry["text"] for entry in written if entry["camera"] == name and entry["type"] == "answer"]
+        assert told == [answer.text for answer in seen.of(name, Answer)]
+
+
+def test_cameras_end_with_a_model_that_cannot_be_kept_alive_or_loaded() -> None:
+    for model, kind, reason in (
+        ("KilledAnswerModel", StageDied, "the answer stage died: it died once within a minute"),
+        ("open_missing", ModelNotFound, "there is no folder nowhere"),
+    ):
+        cameras = [NamedCamera(name, config(restart_limit=1)) for name in ("a", "b")]
+        seen = FleetRecorder()
+        outcomes = Fleet(cameras, seen, model_loader=f"tests.support.answer_models:{model}").run()
+        assert all(isinstance(outcome.error, kind) for outcome in outcomes), outcomes
+        assert all(reason in failure for failure in seen.failures.values()), seen.failures
+        assert set(seen.failures) == {"a", "b"}
+
+
+def test_frame_processes_weigh_together_no_more_than_two_others() -> None:
+    assert [niceness(cameras) for cameras in (1, 2, 4, 8, 16)] == [0, 0, 4, 7, 10]
+    assert all(cameras * 1.25 ** -niceness(cameras) <= 2 for cameras in range(1, 100))
+
+
+def test_a_camera_that_is_not_there_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first attempts fail; it is told once, and the camera is watched as soon as it is there."""
+    tries: list[str] = []
+
+    class Late(Fleet):
+        def _open(self, camera: NamedCamera, config: Config, forks: ForkServer | None) -> SupervisedRun:
+            tries.append(camera.name)
+            if len(tries) < 4:
+                raise SourceError("refuses the connection; check host and port")
+            raise StageDied("frame", "enough")
+
+    monkeypatch.setattr(fleet_run, "start_fork_server", lambda: None)
+    monkeypatch.setattr(Backoff, "next_s", lambda _: 0.0)
+    seen = FleetRecorder()
+    server = AnswerConfig(server="tcp://127.0.0.1:9")
+    (outcome,) = Late([NamedCamera("door", Config(source="rtsp://127.0.0.1:9/x", answer=server))], seen).run()
+    assert (len(tries), seen.waits) == (4, {"door": "refuses the connection; check host and port; trying again"})
+    assert isinstance(outcome.error, StageDied)
+
+
+def test_only_what_is_live_and_may_be_opened_again_is_waited_for() -> None:
+    error = SourceError("gone")
+    assert may_come_back(error, Config(source="rtsp://h/1"))
+    assert not may_come_back(error, Config(source="rtsp://h/1", capture=CaptureConfig(reconnect=False)))
+    assert not may_come_back(error, Config(source="clip.mp4"))
+    assert not may_come_back(OpeningCancelled("ended"), Config(source="rtsp://h/1"))
