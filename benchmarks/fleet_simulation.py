@@ -1,0 +1,199 @@
+"""Many cameras and several answer servers, simulated: where they are full, and what the death of one does.
+
+    python -m benchmarks.fleet_simulation [--figures FILE] [--every SECONDS] [--seconds N] [--out FILE]
+
+What encoding and prefilling so many newcomers takes, and one more token for so many answers, is measured here with the
+bundled model on one thread, 63 visual and 12 text tokens, in processor time. `--figures` gives those of another
+machine instead, as JSON: {"name", "begin_ms": {"1": …, "8": …}, "step_ms": {"1": …, "8": …}, "tokens", "slots"}. Beside
+them stand those of a GPU, which are an estimate.
+
+The simulation is compared with what was measured: eight clients that ask without a pause, by slots (`batching.json`),
+and paced cameras (`fleet.json`). Target: answers a second within 15 %.
+
+A server is *full* where the worst camera gets less than 0.9 of its answers, or the first text of one answer in twenty
+comes later than a second after it was due; `first` says which of the two comes first. `death`: one server of several
+dies at 70 % of their cameras, for a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arr_coc.qwen.batching.session import BatchSession
+from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.options import AnswerOptions, Decoding
+from benchmarks.batching import packets_of
+from benchmarks.support.answer_ways import QUERY, TEXT_TOKENS, speak_on
+from benchmarks.support.fleet_model import Costs, Fleet, Outage
+from benchmarks.support.harness import write_report
+from stream.answer.batching.model import QwenBatchAnswerModel
+from stream.answer.batching.scheduler import BatchQuestion
+from stream.bench.report import machine
+
+FOLDER = Path(__file__).parent / "results"
+RESULTS = FOLDER / "fleet_simulation.json"
+COUNTS = (1, 2, 4, 8)
+VISUAL_TOKENS = 63
+SERVERS = (1, 2, 4, 10)
+MOST_CAMERAS = 1000
+LEAST_SHARE, LATEST_FIRST_S = 0.9, 1.0
+WITHIN = 0.15
+
+GPU_ESTIMATE = {
+    "name": "Qwen3-VL-2B on a data-center GPU (estimate, not measured)",
+    "begin_ms": {"1": 15, "8": 80},
+    "step_ms": {"1": 2.5, "8": 3.0},
+    "tokens": 40,
+    "slots": 8,
+}
+"""273 visual tokens in bfloat16: the weights are read once a step, and launches take about as long."""
+
+
+def costs_of(figures: dict[str, Any]) -> Costs:
+    """Costs from JSON."""
+    begin, step = ({int(count): float(ms) for count, ms in figures[key].items()} for key in ("begin_ms", "step_ms"))
+    return Costs(begin, step, figures["tokens"], figures["slots"])
+
+
+def measured(rounds: int = 5) -> dict[str, Any]:
+    """Figures of the bundled model on one thread of this machine: medians."""
+    torch.set_num_threads(1)
+    qwen = speak_on(load_qwen(None, device="cpu", dtype="float32"))
+    packets = packets_of(qwen, VISUAL_TOKENS, 1)
+    model = QwenBatchAnswerModel(BatchSession(qwen, AnswerOptions("sparse", Decoding(TEXT_TOKENS)), COUNTS[-1]))
+    begin: dict[int, list[float]] = {count: [] for count in COUNTS}
+    step: dict[int, list[float]] = {count: [] for count in COUNTS}
+    tokens = 0
+    for number in range(rounds + 1):
+        for count in COUNTS:
+            questions = [BatchQuestion(bytes([index]), packets[index][0], QUERY) for index in range(count)]
+            for question in questions:
+                model.hold(question.client)
+            began = time.thread_time()
+            model.ask(questions)
+            ends = [began, time.thread_time()]
+            while not all(question.ended for question in questions):
+                model.step()
+                ends.append(time.thread_time())
+            for question in questions:
+                model.drop_client(question.client)  # a prompt that was read would be kept
+            tokens = len(ends) - 1
+            if number:  # the first round warms up
+                begin[count].append(1e3 * (ends[1] - ends[0]))
+                step[count] += [1e3 * (b - a) for a, b in pairwise(ends[1:])]
+    return {
+        "name": f"bundled model, one thread, {len(packets[0][0].regions)} visual tokens",
+        "begin_ms": {str(count): round(statistics.median(begin[count]), 2) for count in COUNTS},
+        "step_ms": {str(count): round(statistics.median(step[count]), 2) for count in COUNTS},
+        "tokens": tokens,
+        "slots": COUNTS[-1],
+    }
+
+
+def compared(figures: dict[str, Any], every_s: float) -> list[dict[str, Any]]:
+    """Simulated answers a second beside the measured ones, where a benchmark has written some."""
+    rows = []
+
+    def add(case: str, found: float, simulated: float) -> None:
+        apart = simulated / found - 1
+        row = {"case": case, "measured_hz": found, "simulated_hz": round(simulated, 2), "apart": round(apart, 3)}
+        rows.append(row | {"within": abs(apart) <= WITHIN})
+
+    batching = FOLDER / "batching.json"
+    if batching.is_file():
+        for row in json.loads(batching.read_text())[f"tokens_{VISUAL_TOKENS}_text_{TEXT_TOKENS}"]["slots"]:
+            costs = costs_of(figures | {"slots": row["slots"]})
+            found = Fleet(costs, 8, 1, every_s=1e-3).run(60, warm_s=5).figures()
+            add(f"8 clients without a pause, slots: {row['slots']}", row["answers_per_s"], found["answers_hz"])
+    fleet = FOLDER / "fleet.json"
+    if fleet.is_file():
+        report = json.loads(fleet.read_text())
+        costs = costs_of(figures | {"slots": report["slots"] or figures["slots"]})
+        for phase in report["phases"]:
+            found = Fleet(costs, phase["cameras"], 1, report["every_s"]).run(240, warm_s=20).figures()
+            add(f"{phase['cameras']} paced cameras", phase["answers_per_s"], found["answers_hz"])
+    return rows
+
+
+def holds(found: dict[str, float]) -> bool:
+    return found["share_worst"] >= LEAST_SHARE and found["p95_first_s"] <= LATEST_FIRST_S
+
+
+def most_cameras(figure: Callable[[int], dict[str, float]]) -> int:
+    """The most cameras that are served well, by halving; MOST_CAMERAS stands for that many or more."""
+    low, high = 0, MOST_CAMERAS + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(figure(middle)) else (low, middle)
+    return low
+
+
+def law(figures: dict[str, Any], every_s: float, seconds: float) -> list[dict[str, Any]]:
+    """For each number of servers: the most cameras, what fails with more, and what a death does."""
+    costs, rows = costs_of(figures), []
+    for servers in SERVERS:
+
+        def simulated(cameras: int, servers: int = servers, outages: tuple[Outage, ...] = ()) -> dict[str, float]:
+            fleet = Fleet(costs, cameras, servers, every_s)
+            return fleet.run(seconds, warm_s=seconds / 6, outages=outages).figures()
+
+        most = most_cameras(simulated)
+        full = most >= MOST_CAMERAS
+        beyond = simulated(max(most + 1, round(1.1 * most)))
+        row: dict[str, Any] = {"servers": servers, "cameras": most, "a_server": round(most / servers, 1)}
+        row |= {name: round(value, 3) for name, value in simulated(max(1, most)).items()}
+        late = beyond["p95_first_s"] > LATEST_FIRST_S
+        row["first"] = None if full else "first text" if late and beyond["share_worst"] >= LEAST_SHARE else "share"
+        if servers > 1 and most:
+            middle = seconds / 2
+            death = simulated(max(1, round(0.7 * most)), outages=(Outage(0, middle, middle + 60),))
+            row["death"] = {name: round(death[name], 3) for name in ("lost", "p95_first_s", "share_worst")}
+        rows.append(row)
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = [f"{'servers':>8}{'cameras':>9}{'answers/s':>11}{'p95 first, s':>14}{'busy':>6}  fails first; a death"]
+    for row in rows:
+        death = row.get("death")
+        told = "" if death is None else f"; {death['lost']:.0f} lost, p95 first {death['p95_first_s']:.2f} s"
+        lines.append(
+            f"{row['servers']:8}{row['cameras']:9}{row['answers_hz']:11.1f}{row['p95_first_s']:14.2f}"
+            f"{row['busy_share']:6.0%}  {row['first'] or 'nothing'}{told}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--figures", type=Path, help="of another machine, as JSON")
+    parser.add_argument("--every", type=float, default=4.0, help="seconds between the answers of a camera")
+    parser.add_argument("--seconds", type=float, default=120.0, help="that are simulated")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    here = json.loads(arguments.figures.read_text()) if arguments.figures else measured()
+    report: dict[str, Any] = {"benchmark": "fleet_simulation", "machine": machine(), "every_s": arguments.every}
+    report["compared"] = [] if arguments.figures else compared(here, arguments.every)
+    for row in report["compared"]:
+        verdict = "met" if row["within"] else "MISSED"
+        print(f"{verdict:>6}  {row['case']}: measured {row['measured_hz']}, simulated {row['simulated_hz']} a second")
+    report["cases"] = []
+    for figures in (here, GPU_ESTIMATE):
+        rows = law(figures, arguments.every, arguments.seconds)
+        report["cases"].append({"figures": figures, "servers": rows})
+        print(f"\n{figures['name']}, an answer every {arguments.every:g} s\n{table(rows)}")
+    write_report(arguments.out, report)
+    print(f"\nwritten to {arguments.out}")
+
+
+if __name__ == "__main__":
+    main()
