@@ -122,12 +122,12 @@ class WebAccess:
         return given is not None and hmac.compare_digest(given.encode(), self.token.encode())
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """Return host and port of "[HOST:]PORT". Raises ConfigError."""
+def parse_address(text: str, option: str = "--web", example: str = "8080 or 0.0.0.0:8080") -> tuple[str, int]:
+    """Return host and port of "[HOST:]PORT". Raises ConfigError, which names the option and gives an example."""
     host, colon, port = text.rpartition(":")
     host = host.strip("[]") if colon else LOOPBACK
     if not port.isascii() or not port.isdigit() or int(port) > PORT_MAX or not host or any(c in host for c in "/@ "):
-        raise ConfigError(f"--web needs a port or HOST:PORT, such as 8080 or 0.0.0.0:8080; got {text!r}")
+        raise ConfigError(f"{option} needs a port or HOST:PORT, such as {example}; got {text!r}")
     return host, int(port)
 
 

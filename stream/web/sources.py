@@ -13,7 +13,7 @@ from typing import Any, Literal
 from stream.control import RunControl
 from stream.errors import ConfigError
 from stream.scenes import SCENE_NAMES
-from stream.sources.address import BROWSER, SCENE_PREFIX, STDIN, redacted, scrubbed
+from stream.sources.address import BROWSER, SCENE_PREFIX, SCREEN_PREFIX, STDIN, redacted, scrubbed
 from stream.sources.cameras import Camera, list_cameras
 from stream.untrusted import printable_span
 
@@ -159,6 +159,8 @@ class SourceChooser:
             return "this page opens the offered sources only; start it with --any-source to open others"
         if not address or len(address) > ADDRESS_CHARS_MAX or address in (STDIN, BROWSER):
             return "give a camera, a file, or an address such as rtsp://camera.local/stream"
+        if address.startswith(SCREEN_PREFIX):
+            return "a screen of the server is shown only if its command names it, as NAME=screen:"
         self._want(OfferedSource("free", _note(address), address))
         return None
 

@@ -12,7 +12,7 @@ const DEFAULT_COLUMNS = ["full", "sparse"];
 const byId = (id) => document.getElementById(id);
 
 startTheme();
-const page = { known: null, columns: [], picture: null, bitmap: null, running: null, settings: null, wait: 250 };
+const page = { known: null, columns: [], picture: null, bitmap: null, running: null, settings: null, wait: 250, taking: 0, wanted: false };
 const given = new URLSearchParams(location.search);
 const view = new Set(LAYERS.filter((name) => (given.get("layers") ?? "td").includes(name)));
 let socket = null;
@@ -105,6 +105,18 @@ function connect() {
 
 async function keepPicture(path, body) {
   tellPicture("Taking the picture …");
+  page.taking += 1;
+  tellReady();
+  try {
+    await takeKept(path, body);
+  } finally {
+    page.taking -= 1;
+  }
+  tellReady();
+  if (page.wanted && !page.taking) ask();
+}
+
+async function takeKept(path, body) {
   let reply;
   try {
     const answered = await fetch(path, { method: "POST", body });
@@ -112,7 +124,11 @@ async function keepPicture(path, body) {
   } catch {
     reply = { error: "The picture could not be sent: the program does not answer, or refuses it." };
   }
-  if (reply.error) return tellPicture(reply.error, true);
+  if (reply.error) {
+    if (page.wanted) tell("");
+    page.wanted = false;
+    return tellPicture(reply.error, true);
+  }
   const blob = await (await fetch(`/compare/picture/${reply.picture}`)).blob();
   page.bitmap = await createImageBitmap(blob);
   page.picture = reply.picture;
@@ -122,7 +138,6 @@ async function keepPicture(path, body) {
   preview.hidden = false;
   byId("drop-words").hidden = true;
   tellPicture(`${reply.width}×${reply.height} pixels`);
-  tellReady();
 }
 
 async function takeFile(file) {
@@ -261,8 +276,11 @@ function writeAddress() {
 
 /* Asking */
 
+/** Asks, or does so as soon as the picture is there that is being taken. */
 function ask(event) {
-  event.preventDefault();
+  event?.preventDefault();
+  page.wanted = page.taking > 0;
+  if (page.wanted) return tell("Asking when the picture is there …");
   if (page.running || !page.picture || socket.readyState !== WebSocket.OPEN) return;
   page.running = "asked";
   page.asked = { bitmap: page.bitmap, question: byId("question").value, width: page.bitmap.width, height: page.bitmap.height };
@@ -283,7 +301,7 @@ function stop() {
 }
 
 function tellReady() {
-  byId("go").disabled = !page.picture || Boolean(page.running) || socket?.readyState !== WebSocket.OPEN;
+  byId("go").disabled = !(page.picture || page.taking) || Boolean(page.running) || socket?.readyState !== WebSocket.OPEN;
   byId("cancel").hidden = !page.running;
   for (const column of page.columns) for (const field of Object.values(column.fields)) field.disabled = Boolean(page.running);
   if (!page.running) page.columns.forEach((column) => column.tellTitle());

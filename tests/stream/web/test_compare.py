@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Route
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
@@ -301,15 +301,6 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.fixture
-def visit(browser: Browser) -> Iterator[Visit]:
-    visit = Visit(browser)
-    yield visit
-    visit.context.close()
-    assert visit.errors == []
-    assert visit.outside == []
-
-
 def has_picture(visit: Visit, width: int) -> None:
     visit.page.wait_for_function(
         "(width) => window.compare.picture && document.getElementById('preview').width === width", arg=width
@@ -415,6 +406,27 @@ def test_pictures_are_uploaded_dropped_pasted_and_taken(page: ComparePage, visit
     on.get_by_role("button", name="Take the picture").click()
     on.wait_for_function("() => ![512, 0].includes(document.getElementById('preview').width)")
     on.locator("#picture-note", has_text="pixels").wait_for()
+    visit.errors = [error for error in visit.errors if "400 (Bad Request)" not in error]  # of the file that is none
+
+
+def test_a_question_waits_for_the_picture_that_is_being_taken(page: ComparePage, visit: Visit, tmp_path: Path) -> None:
+    Image.new("RGB", (300, 200), (10, 90, 40)).save(tmp_path / "a.png")
+    (tmp_path / "b.txt").write_text("no picture")
+    on, held = visit.page, list[Route]()
+    on.route("**/compare/picture", lambda route: held.append(route))
+    on.goto(page.url + "compare")
+    for path in ("b.txt", "a.png"):
+        on.get_by_label("Upload").set_input_files(tmp_path / path)
+        on.locator("#picture-note", has_text="Taking the picture").wait_for()
+        on.get_by_label("Question", exact=True).press("Enter")
+        on.locator("#note", has_text="Asking when the picture is there").wait_for()
+        held.pop().continue_()
+        if path == "b.txt":
+            on.locator("#picture-note.bad", has_text="that is no picture").wait_for()
+            assert on.locator("#note").inner_text() == ""
+    on.locator("#note", has_text="one column after the other").wait_for()
+    page.engine.go.release()
+    on.locator(".verdict.same").wait_for()
     visit.errors = [error for error in visit.errors if "400 (Bad Request)" not in error]  # of the file that is none
 
 

@@ -8,7 +8,6 @@ import io
 import json
 import re
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -21,19 +20,7 @@ from stream.protocol.pictures import INSPECTION, PictureRequest
 from stream.web import microscope as module
 from stream.web.microscope import Microscope
 from tests.support.network import LIMIT_S, until
-from tests.support.web import COLS, HEIGHT, ROWS, WIDTH, ServedPage, Visit, open_browser, served
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as browser:
-        yield browser
-
-
-@pytest.fixture
-def run() -> Iterator[ServedPage]:
-    with served() as page:
-        yield page
+from tests.support.web import COLS, HEIGHT, ROWS, WIDTH, ServedPage, Visit, served
 
 
 def ask(run: ServedPage, path: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,28 +13,7 @@ from stream.web import application
 from tests.stream.web.test_server import make_certificate
 from tests.support.events import answer, frame, look, summary
 from tests.support.network import free_port, until
-from tests.support.web import ServedPage, Visit, open_browser, served, shown, viewing
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as browser:
-        yield browser
-
-
-@pytest.fixture
-def run() -> Iterator[ServedPage]:
-    with served() as page:
-        yield page
-
-
-@pytest.fixture
-def visit(browser: Browser) -> Iterator[Visit]:
-    visit = Visit(browser)
-    yield visit
-    visit.context.close()
-    assert visit.errors == []
-    assert visit.outside == []
+from tests.support.web import ServedPage, Visit, served, shown, viewing
 
 
 def text(page: Page, where: str) -> str:

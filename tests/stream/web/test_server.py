@@ -155,6 +155,7 @@ def test_each_viewer_has_a_width_of_its_own(page: ServedPage) -> None:
             widths.add(picture_fields(large.picture())["width"])
         while picture_fields(small.picture())["width"] != 256:
             pass
+        widths.add(picture_fields(large.picture())["width"])
         assert widths == {512}
 
 

@@ -16,7 +16,7 @@ from stream.sources.cameras import Camera
 from stream.web.sources import ADDRESS_CHARS_MAX, SourceChooser, read_named
 from tests.support.events import answer, frame
 from tests.support.network import until
-from tests.support.web import DrawnPictures, PageClient, ServedPage, Visit, open_browser, served, shown, viewing
+from tests.support.web import DrawnPictures, PageClient, ServedPage, Visit, served, shown, viewing
 
 CAMERAS = [Camera("/dev/video0", "Desk"), Camera("/dev/video2", "Busy", problem="in use by another program")]
 
@@ -103,6 +103,8 @@ def test_only_what_is_offered_can_be_chosen() -> None:
     free = make_chooser(free=True)
     for address in ("", "-", "browser:", "x" * (ADDRESS_CHARS_MAX + 1)):
         assert "give a camera" in (free.open(address) or "")
+    for address in ("screen:", " screen::0+1,2"):
+        assert "a screen of the server is shown only if its command names it" in (free.open(address) or "")
     assert free.open(" rtsp://me:secretive@other/1 ") is None
     chosen = free.take()
     assert chosen is not None
@@ -197,12 +199,6 @@ def test_choices_too_quick_are_refused(page: ChosenPage) -> None:
         for _ in range(20):
             viewer.send(choose="scene/demo")
         assert "too many choices" in viewer.next("refused")["error"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as browser:
-        yield browser
 
 
 @pytest.mark.parametrize("width", [1280, 400])
