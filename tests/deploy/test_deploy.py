@@ -1,0 +1,165 @@
+"""The examples in deploy/: options, ports, files and metrics are those of the program, and the tools accept them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomllib
+import typer
+import yaml
+
+from stream.answer.server_statistics import ServerStatistics
+from stream.cli import app
+from stream.config import Config, OutputConfig
+from stream.config_loading import build_config, layer_from_file
+from stream.control import RunControl
+from stream.runtime.server_metrics import ServerMetrics
+from tests.support.network import LIMIT_S, free_port
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+PROGRAM = "/opt/arr-coc-stream/bin/arr-coc-stream"
+
+
+def documents(path: Path) -> list[Any]:
+    return [found for found in yaml.safe_load_all(path.read_text("utf-8")) if found is not None]
+
+
+def containers() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The containers of the Kubernetes manifests."""
+    for name in ("answers.yaml", "cameras.yaml"):
+        for one in documents(DEPLOY / "kubernetes" / name):
+            template = one["spec"].get("template")
+            yield from ((name, found) for found in template["spec"]["containers"]) if template else ()
+
+
+def commands() -> Iterator[list[str]]:
+    """Each command line, without the program."""
+    for service in documents(DEPLOY / "compose.yaml")[0]["services"].values():
+        yield service["command"]
+    for _, container in containers():
+        yield container["args"]
+    for unit in UNITS:
+        (line,) = re.findall(r"^ExecStart=(.+)$", unit.read_text("utf-8"), re.MULTILINE)
+        program, *arguments = shlex.split(line)
+        assert program == PROGRAM
+        yield arguments
+
+
+@pytest.mark.parametrize("line", list(commands()), ids=" ".join)
+def test_the_program_takes_each_command_line(line: list[str]) -> None:
+    name, *arguments = line
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    arguments = [re.sub(r"\$\{\w+:?[?-]([^}]*)\}", r"\1", argument) for argument in arguments]
+    context = command.make_context(name, arguments)
+    assert context.params["metrics_port"] in ("9109", "9110", None)
+    for setting in context.params.get("set") or context.params.get("set_") or ():
+        assert setting == "output.metrics_host=0.0.0.0"
+
+
+@pytest.mark.parametrize("path", sorted(DEPLOY.rglob("*.toml")), ids=lambda path: path.name)
+def test_the_settings_are_valid(path: Path) -> None:
+    config = build_config([layer_from_file(str(path))])
+    assert config.answer.model is not None or config.answer.server == "tcp://127.0.0.1:5555"
+
+
+def test_probes_and_ports_are_those_of_the_program() -> None:
+    for name, container in containers():
+        ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        line = " ".join(container["args"])
+        assert f"--metrics-port={ports['metrics']}" in line
+        assert "answers" not in ports or f"tcp://0.0.0.0:{ports['answers']}" in line
+        probes = [value["httpGet"] for key, value in container.items() if key.endswith("Probe")]
+        assert {probe["path"] for probe in probes} == {"/healthz", "/readyz"}
+        assert {probe["port"] for probe in probes} == {"metrics"}
+        services = [one for one in documents(DEPLOY / "kubernetes" / name) if one["kind"] == "Service"]
+        assert {port["port"] for port in services[0]["spec"]["ports"]} == set(ports.values())
+        assert services[0]["spec"]["clusterIP"] == "None"
+
+
+def test_the_metric_that_scales_is_served() -> None:
+    (scaled,) = documents(DEPLOY / "kubernetes" / "keda.yaml")
+    query = scaled["spec"]["triggers"][0]["metadata"]["query"]
+    (metric,) = re.findall(r"arr_coc_\w+", query)
+    config = Config(output=OutputConfig(metrics_port=free_port()))
+    with closing(ServerMetrics(config, ServerStatistics(), RunControl())) as served:
+        host, port = served.address
+        page = urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=LIMIT_S).read().decode()
+    assert f"\n{metric} " in page
+    assert scaled["spec"]["minReplicaCount"] >= 1
+
+
+def test_the_image_is_built_of_what_is_there() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text("utf-8")
+    copied = {name for line in re.findall(r"^COPY (?!--)(.+) \S+$", lines, re.MULTILINE) for name in line.split()}
+    assert all((ROOT / name).exists() for name in copied)
+    allowed = (DEPLOY / "Dockerfile.dockerignore").read_text("utf-8").split()
+    assert copied == {name[1:] for name in allowed if name.startswith("!")}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    (extras,) = re.findall(r"^ARG EXTRAS=(.+)$", lines, re.MULTILINE)
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    assert f'ENTRYPOINT ["{PROGRAM}"]' in lines
+    assert Path(PROGRAM).name in project["scripts"]
+
+
+def tool(name: str, package: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"no {name}: {package}")
+    return found
+
+
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    program = tool("systemd-analyze", "apt-get install systemd")
+    names = []
+    for unit in UNITS:
+        name = tmp_path / unit.name.replace("@", "@door")
+        text = unit.read_text("utf-8")
+        assert "Type=notify" in text
+        assert "WatchdogSec=" in text
+        name.write_text(text.replace(PROGRAM, "/bin/true"), encoding="utf-8")
+        names.append(str(name))
+    done = subprocess.run([program, "verify", *names], capture_output=True, text=True, timeout=LIMIT_S)
+    about = [line for line in done.stderr.splitlines() if "arr-coc" in line]
+    assert (done.returncode, about) == (0, [])
+
+
+def test_kustomize_takes_the_manifests() -> None:
+    program = tool("kubectl", "it is installed from kubernetes.io")
+    done = subprocess.run(
+        [program, "kustomize", str(DEPLOY / "kubernetes")], capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert done.returncode == 0, done.stderr
+    kinds = [one["kind"] for one in yaml.safe_load_all(done.stdout)]
+    assert sorted(kinds) == [
+        *("ConfigMap", "Deployment", "NetworkPolicy", "PersistentVolumeClaim", "Service", "Service", "StatefulSet"),
+    ]
+
+
+@pytest.mark.parametrize("files", [["compose.yaml"], ["compose.yaml", "compose.gpu.yaml"]], ids=len)
+def test_compose_takes_the_files(files: list[str]) -> None:
+    program = tool("docker-compose", "apt-get install docker-compose")
+    named = [part for name in files for part in ("--file", str(DEPLOY / name))]
+    done = subprocess.run(
+        [program, *named, "config"], capture_output=True, text=True, env={"CAMERA_URL": "rtsp://x/y"}, timeout=LIMIT_S
+    )
+    assert done.returncode == 0, done.stderr
+    services = yaml.safe_load(done.stdout)["services"]
+    assert services["camera"]["command"][1] == "rtsp://x/y"
+    assert services["answers"]["image"] == ("arr-coc-stream:cuda" if len(files) > 1 else "arr-coc-stream:cpu")
