@@ -165,7 +165,7 @@ class AfterEncoder:
         given = sum(place.stop - place.start for place in places)
         keep = self.schedule(len(qwen.language_model.layers), given, sum(wanted))
         done = staged_prefill(qwen, part, places, keep)
-        text, first_s = _speak(qwen, done, part.position, ask.max_tokens)
+        text, first_s = speak(qwen, done, part.position, ask.max_tokens)
         return Reply(
             text=text,
             tokens=given - (done.lengths[0] - done.lengths[-1]),
@@ -198,7 +198,7 @@ class AfterEncoder:
         )
 
 
-def _speak(qwen: QwenVL, done: Prefilled, position: int, max_tokens: int) -> tuple[str, float]:
+def speak(qwen: QwenVL, done: Prefilled, position: int, max_tokens: int) -> tuple[str, float]:
     """The answer, and when its first token (or its end) was known, as `time.perf_counter()` tells it."""
     stream, pieces = TextStream(qwen.tokenizer), []
     tokens = decode(qwen, done.logits, position, done.kv, Decoding(max_tokens))
