@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-BENCHMARKS := texture layouts precision hierarchical text_shapes cuts motion void allocate channels encode transport hostile hops pipeline startup live pacing until answer whole_model glance feedback web
+BENCHMARKS := texture layouts precision hierarchical text_shapes cuts motion void allocate channels encode transport hostile fleet hops pipeline startup live pacing until answer batching whole_model glance feedback web fleet_simulation
 SOAKS := soak soak_answers reconnect watch_memory web_memory
 
 # Runs each program in turn, goes on where one fails, and ends with the list of those.
