@@ -47,7 +47,7 @@ def street(width_px: int, height_px: int) -> Image:
     image[pavement:] = _ASPHALT
     for share in _ARROWS:
         fill(image, placed("arrow", share * width_px, 0.9 * height_px, 0.1 * height_px), _PAINT)
-    boxes = [sign_box_px(word, width_px, height_px) for word, _, _ in SIGNS]
+    boxes = [box for _, box in sign_boxes_px(width_px, height_px)]
     clutter(rng, image, width_px * height_px // _PIXELS_A_BIT, np.array(boxes))
     image = grained(rng, image, _GRAIN)
     for word, _, ink in SIGNS:
@@ -61,6 +61,11 @@ def sign_box_px(word: str, width_px: int, height_px: int) -> Box:
     width, height = _lettering(word, height_px).size_px
     left, top = round(shares[word] * width_px - width / 2), round(_SIGN_HEIGHT * height_px - height / 2)
     return float(left), float(top), float(left + width), float(top + height)
+
+
+def sign_boxes_px(width_px: int, height_px: int) -> list[tuple[str, Box]]:
+    """Each word of `SIGNS` and the box around it, on a street of that size."""
+    return [(word, sign_box_px(word, width_px, height_px)) for word, _, _ in SIGNS]
 
 
 def _house(rng: np.random.Generator, front: Image) -> None:
@@ -186,7 +191,7 @@ def _street(name: str) -> Scene:
         Actor("circle", "red", 0.12, ((0.0, 0.55, 0.90), (6.0, 1.45, 0.90))),
         Actor("star", "yellow", 0.14, ((0.0, 1.10, 0.10),)),
     )
-    return Scene(name, 640, 384, 30, (Shot(6.0, street, actors, pan_px=(3, 0)),), noise_sigma=2.0)
+    return Scene(name, 640, 384, 30, (Shot(6.0, street, actors, (3, 0), sign_boxes_px),), noise_sigma=2.0)
 
 
 _MAKERS: dict[str, Callable[[str], Scene]] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -206,10 +207,7 @@ class SceneObject:
 
     def visible_share(self, width_px: int, height_px: int) -> float:
         """Share of the thing's box that lies inside a picture of the given size."""
-        left, top, right, bottom = self.box_px()
-        inside_width = max(0.0, min(right, width_px) - max(left, 0.0))
-        inside_height = max(0.0, min(bottom, height_px) - max(top, 0.0))
-        return inside_width * inside_height / (self.width_px * self.size_px)
+        return visible_share(self.box_px(), width_px, height_px)
 
     def place(self, width_px: int, height_px: int) -> str:
         """Place of its centre, one of `PLACES`."""
@@ -218,19 +216,40 @@ class SceneObject:
         return PLACES[3 * row + col]
 
 
+LEAST_VISIBLE = 0.5
+"""Share of a thing's box that a frame has to show, or the thing is not in it."""
+
+
+def visible_share(box: Box, width_px: int, height_px: int) -> float:
+    """Share of a box that lies inside a picture of the given size."""
+    left, top, right, bottom = box
+    inside_width = max(0.0, min(right, width_px) - max(left, 0.0))
+    inside_height = max(0.0, min(bottom, height_px) - max(top, 0.0))
+    return inside_width * inside_height / ((right - left) * (bottom - top))
+
+
 @dataclass(frozen=True, slots=True)
 class GroundTruth:
-    """Ground truth of one frame: its size and the things in it, from left to right."""
+    """Ground truth of one frame: its size, the things in it, from left to right, and the words on its ground."""
 
     width_px: int
     height_px: int
     things: tuple[SceneObject, ...]
+    words: tuple[tuple[str, Box], ...] = ()
 
     @classmethod
-    def of(cls, width_px: int, height_px: int, things: list[SceneObject], least_visible: float = 0.5) -> GroundTruth:
-        """The facts about a frame; things of which less than `least_visible` shows are left out."""
-        seen = [thing for thing in things if thing.visible_share(width_px, height_px) >= least_visible]
-        return cls(width_px, height_px, tuple(sorted(seen, key=lambda thing: (thing.x_px, thing.y_px))))
+    def of(
+        cls, width_px: int, height_px: int, things: list[SceneObject], words: Sequence[tuple[str, Box]] = ()
+    ) -> GroundTruth:
+        """The facts about a frame; what shows less than `LEAST_VISIBLE` of itself is left out."""
+        seen = [thing for thing in things if thing.visible_share(width_px, height_px) >= LEAST_VISIBLE]
+        read = [(word, box) for word, box in words if visible_share(box, width_px, height_px) >= LEAST_VISIBLE]
+        return cls(width_px, height_px, tuple(sorted(seen, key=lambda thing: (thing.x_px, thing.y_px))), tuple(read))
+
+    @property
+    def labels(self) -> tuple[tuple[str, Box], ...]:
+        """What each thing and word is, and its box."""
+        return *((thing.phrase, thing.box_px()) for thing in self.things), *self.words
 
     @property
     def caption(self) -> str:

@@ -7,7 +7,7 @@ is not its own. Planes are 4:2:0, as a decoder of real video gives them.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.types import Colour, FramePlanes
-from stream.scenes.drawing import RGB, GroundTruth, Image, Movement, SceneObject, Shape, draw_object, gradient
+from stream.scenes.drawing import RGB, Box, GroundTruth, Image, Movement, SceneObject, Shape, draw_object, gradient
 
 HEIGHTS_PX = (720, 1080, 2160)
 RATES = (30, 60)
@@ -52,10 +52,15 @@ class PacedScene:
     def pixel_format(self) -> str:
         return "yuv420p"
 
+    def facts(self, frame_index: int) -> GroundTruth:
+        """Return the ground truth of a frame. Raises IndexError outside the scene."""
+        self._check(frame_index)
+        circle = self._circle.shifted(self._left_px(frame_index), self._top_px)
+        return GroundTruth.of(self.width_px, self.height_px, [circle, self._square])
+
     def planes(self, frame_index: int) -> FramePlanes:
         """The frame's planes: y, u, v. Raises IndexError outside the scene."""
-        if not 0 <= frame_index < self.frames:
-            raise IndexError(f"scene {self.name} has frames 0..{self.frames - 1}, got {frame_index}")
+        self._check(frame_index)
         planes = []
         for subsampling, still, mover in zip((1, 2, 2), self._still, self._mover, strict=True):
             plane = still.copy()
@@ -73,19 +78,31 @@ class PacedScene:
     @cached_property
     def _still(self) -> tuple[Plane, Plane, Plane]:
         picture = self._ground()
-        size_px = 0.18 * self.height_px
-        draw_object(picture, SceneObject("square", "blue", 0.76 * self.width_px, 0.78 * self.height_px, size_px))
+        draw_object(picture, self._square)
         return _i420(picture)
 
     @cached_property
     def _mover(self) -> tuple[Plane, Plane, Plane]:
         """The circle with its streak, on the ground of the rows that it moves along; those are even from end to end."""
         picture = self._ground()
-        size_px = 0.24 * self.height_px
-        centre_y = self._top_px + self._box_px[0] / 2
-        draw_object(picture, SceneObject("circle", "red", self._box_px[1] - 0.55 * size_px, centre_y, size_px, "right"))
+        draw_object(picture, self._circle.shifted(0, self._top_px))
         rows, cols = slice(self._top_px, self._top_px + self._box_px[0]), slice(0, self._box_px[1])
         return _i420(np.ascontiguousarray(picture[rows, cols]))
+
+    @property
+    def _square(self) -> SceneObject:
+        size_px = 0.18 * self.height_px
+        return SceneObject("square", "blue", 0.76 * self.width_px, 0.78 * self.height_px, size_px)
+
+    @property
+    def _circle(self) -> SceneObject:
+        """What moves, in its own box."""
+        size_px = 0.24 * self.height_px
+        return SceneObject("circle", "red", self._box_px[1] - 0.55 * size_px, self._box_px[0] / 2, size_px, "right")
+
+    def _check(self, frame_index: int) -> None:
+        if not 0 <= frame_index < self.frames:
+            raise IndexError(f"scene {self.name} has frames 0..{self.frames - 1}, got {frame_index}")
 
     def _ground(self) -> Image:
         return gradient(self.width_px, self.height_px, *GROUND)
@@ -128,6 +145,9 @@ _NOISE_PLAY_PX = 128
 Backdrop = Callable[[int, int], Image]
 """(width_px, height_px) → uint8 RGB [height_px, width_px, 3]."""
 
+Words = Callable[[int, int], Sequence[tuple[str, Box]]]
+"""(width_px, height_px) of a backdrop → each word on it, and its box."""
+
 
 @dataclass(frozen=True, slots=True)
 class Actor:
@@ -169,12 +189,13 @@ def _movement(dx: float, dy: float) -> Movement:
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """Picture between two cuts. `pan_px` is the camera's way over the backdrop, pixels a frame."""
+    """Picture between two cuts. `pan_px` is the camera's way over the backdrop, pixels a frame; `words` stand on it."""
 
     seconds: float
     backdrop: Backdrop
     actors: tuple[Actor, ...] = ()
     pan_px: tuple[int, int] = (0, 0)
+    words: Words | None = None
 
 
 @dataclass(frozen=True)
@@ -211,8 +232,8 @@ class Scene:
 
     def facts(self, frame_index: int) -> GroundTruth:
         """Return the ground truth of a frame. Raises IndexError outside the scene."""
-        _, _, things = self._things(frame_index)
-        return GroundTruth.of(self.width_px, self.height_px, things)
+        shot_index, frame_of_shot, things = self._things(frame_index)
+        return GroundTruth.of(self.width_px, self.height_px, things, self._words(shot_index, frame_of_shot))
 
     def render(self, frame_index: int) -> Image:
         """The frame's picture: a new uint8 RGB [height_px, width_px, 3]. Raises IndexError outside the scene."""
@@ -247,12 +268,22 @@ class Scene:
             things.append(thing.shifted(-drift_x, -drift_y))
         return shot_index, frame_of_shot, things
 
+    def _words(self, shot_index: int, frame_of_shot: int) -> list[tuple[str, Box]]:
+        shot = self.shots[shot_index]
+        if shot.words is None:
+            return []
+        dx, dy = shot.pan_px[0] * frame_of_shot, shot.pan_px[1] * frame_of_shot
+        boxes = shot.words(*self._backdrop_size_px(shot))
+        return [(word, (left - dx, top - dy, right - dx, bottom - dy)) for word, (left, top, right, bottom) in boxes]
+
+    def _backdrop_size_px(self, shot: Shot) -> tuple[int, int]:
+        last_frame = round(shot.seconds * self.fps) - 1
+        return self.width_px + abs(shot.pan_px[0]) * last_frame, self.height_px + abs(shot.pan_px[1]) * last_frame
+
     def _background(self, shot_index: int, frame_of_shot: int) -> Image:
         shot = self.shots[shot_index]
         if shot_index not in self._backdrops:
-            last_frame = round(shot.seconds * self.fps) - 1
-            extra_px = [abs(step) * last_frame for step in shot.pan_px]
-            self._backdrops[shot_index] = shot.backdrop(self.width_px + extra_px[0], self.height_px + extra_px[1])
+            self._backdrops[shot_index] = shot.backdrop(*self._backdrop_size_px(shot))
         whole = self._backdrops[shot_index]
         x0, y0 = shot.pan_px[0] * frame_of_shot, shot.pan_px[1] * frame_of_shot
         return whole[y0 : y0 + self.height_px, x0 : x0 + self.width_px].copy()

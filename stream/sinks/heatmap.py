@@ -27,7 +27,7 @@ from stream.events import Answer, Event, FrameReady, Glance
 from stream.media import AllocationOverlay, LabelledBox
 from stream.protocol.inspection import POSITIVE, InspectionRequest, ReadInspection, TileMap, layers_of, read_inspection
 from stream.protocol.pictures import INSPECTION, PictureEndpoints, PictureRequest
-from stream.scenes import Scene, open_scene
+from stream.scenes import PacedScene, Scene, open_scene
 from stream.sinks.base import Sink
 from stream.sinks.drawing import draw
 from stream.sinks.output_file import OutputFile
@@ -105,8 +105,9 @@ class HeatmapSink(Sink):
                 live.close()
         finally:
             self._film.close()
-        if live is not None:
-            log.info("heat map: %s drawn", of_counted(self._film.drawn, live.frames, "frame"))
+        if live is not None and self._film.drawn < live.frames:
+            shown = of_counted(self._film.drawn, live.frames, "frame")
+            log.warning("heat map: %s drawn; the others came while one was being drawn", shown)
 
     def _follow(self, event: FrameReady) -> None:
         """Take the event of a live frame, whose picture comes by itself, if it does."""
@@ -241,26 +242,24 @@ def _overlay_of(shown: ReadInspection, names: tuple[str, ...]) -> AllocationOver
     )
 
 
-def _scene_of(source: str) -> Scene | None:
-    """The drawn scene that a source names, if it knows what is in its frames."""
+def _scene_of(source: str) -> Scene | PacedScene | None:
+    """The drawn scene that a source names."""
     scheme, _, name = source.partition(":")
     try:
-        scene = open_scene(name) if scheme == "scene" else None
+        return open_scene(name) if scheme == "scene" else None
     except SourceNotFound:
         return None
-    return scene if isinstance(scene, Scene) else None
 
 
-def _boxes(scene: Scene | None, at_s: float) -> tuple[LabelledBox, ...]:
-    """The boxes of the things that are really there at a time."""
+def _boxes(scene: Scene | PacedScene | None, at_s: float) -> tuple[LabelledBox, ...]:
+    """The boxes of what is really there at a time."""
     if scene is None:
         return ()
     facts = scene.facts(min(max(0, round(at_s * scene.fps)), scene.frames - 1))
     sides = (facts.width_px, facts.height_px) * 2
-    placed = [
-        (thing, [edge / side for edge, side in zip(thing.box_px(), sides, strict=True)]) for thing in facts.things
-    ]
-    return tuple(LabelledBox(thing.phrase, *edges) for thing, edges in placed)
+    return tuple(
+        LabelledBox(label, *(edge / side for edge, side in zip(box, sides, strict=True))) for label, box in facts.labels
+    )
 
 
 class _Still:

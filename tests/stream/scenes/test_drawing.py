@@ -183,3 +183,13 @@ def test_the_street_scene_pans_past_all_signs() -> None:
     assert min(lefts) >= 0
     assert max(lefts) < scene.width_px + way_px - 100
     assert scene.facts(0).caption == "a red circle moves right."
+    inks, seen = {word: ink for word, _, ink in SIGNS}, set()
+    for index in (0, 60, scene.frames - 1):
+        image, facts = scene.render(index), scene.facts(index)
+        for word, box in facts.words:
+            left, top, right, bottom = (max(0, int(edge)) for edge in box)
+            inked = (np.abs(image[top:bottom, left:right].astype(int) - inks[word]) < 24).all(axis=2)
+            assert 0.2 < inked.mean() < 0.8
+            seen.add(word)
+        assert [label for label, _ in facts.labels[len(facts.things) :]] == [word for word, _ in facts.words]
+    assert seen == set(inks)

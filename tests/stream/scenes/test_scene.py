@@ -199,6 +199,8 @@ def test_frames_are_planes_that_the_caller_owns_and_the_same_every_time(scene: P
 def test_frames_outside_the_hour_are_refused(scene: PacedScene, frame_index: int) -> None:
     with pytest.raises(IndexError, match=r"frames 0\.\.107999"):
         scene.planes(frame_index)
+    with pytest.raises(IndexError, match=r"frames 0\.\.107999"):
+        scene.facts(frame_index)
 
 
 def test_a_few_tiles_change_in_every_frame(scene: PacedScene) -> None:
@@ -214,6 +216,19 @@ def test_the_moving_part_leaves_no_seam_in_the_ground(scene: PacedScene) -> None
     assert np.median(edges) <= 2
     rows = picture[scene._top_px - 1 : scene._top_px + 1, :100].mean(axis=(1, 2))
     assert abs(rows[1] - rows[0]) < 2
+
+
+def test_the_things_of_a_paced_scene_are_where_it_says(scene: PacedScene) -> None:
+    for frame_index in (0, 100, scene.frames - 1):
+        image, facts = scene.render(frame_index), scene.facts(frame_index)
+        assert [label for label, _ in facts.labels] == ["red circle moves right", "blue square stays still"]
+        for thing in facts.things:
+            colour = image[round(thing.y_px), round(thing.x_px)].astype(int)
+            assert np.abs(colour - COLOURS[thing.colour]).max() < 12
+            left, top, right, _ = (round(edge) for edge in thing.box_px())
+            for x, y in ((right - 12, round(thing.y_px)), (round(thing.x_px), top + 12)):
+                assert np.abs(image[y, x].astype(int) - colour).max() < 12
+            assert np.abs(image[top - 8, left].astype(int) - colour).max() > 40
 
 
 def test_it_is_a_source_in_planar_yuv_that_can_be_fitted() -> None:
