@@ -41,7 +41,8 @@ const handlers = {
     run.ended = null;
     byId("ask").hidden = !message.control;
     run.camera = message.camera;
-    byId("camera").hidden = !message.camera;
+    byId("camera").hidden = byId("mirror").hidden = !message.camera;
+    tellMirror();
     if (!message.camera && camera.on) camera.stop("The camera is off.");
     if (!message.control) byId("asked").textContent = "This page only shows the run; it takes no questions.";
     tellWidth();
@@ -172,6 +173,11 @@ function tellLayers() {
   stage.draw();
 }
 
+function tellMirror() {
+  byId("mirror").setAttribute("aria-pressed", String(view.mirror));
+  stage.setMirrored(view.mirror && Boolean(run.camera));
+}
+
 function turnLayer(name) {
   view.layers.has(name) ? view.layers.delete(name) : view.layers.add(name);
   tellLayers();
@@ -228,6 +234,11 @@ stage.onLevel = (level) => {
 byId("scale").onclick = () => {
   view.relative = !view.relative;
   tellLayers();
+};
+byId("mirror").onclick = () => {
+  view.mirror = !view.mirror;
+  writeView(view);
+  tellMirror();
 };
 byId("opacity").oninput = ({ target }) => {
   view.opacity = Number(target.value);

@@ -12,6 +12,7 @@ export function readView(search = location.search) {
     layers: new Set(LAYERS.filter((name) => named.includes(name))),
     opacity: opacity >= 10 && opacity <= 100 ? opacity : DEFAULT_OPACITY,
     relative: given.get("scale") === "relative",
+    mirror: given.has("mirror"),
     hidden: new Set((given.get("hide") ?? "").split("").map(Number).filter((level) => level >= 0 && level <= 5)),
   };
 }
@@ -22,6 +23,7 @@ export function writeView(view) {
   put("layers", LAYERS.filter((name) => view.layers.has(name)).join(""), DEFAULT_LAYERS);
   put("op", String(view.opacity), String(DEFAULT_OPACITY));
   put("scale", view.relative ? "relative" : "", "");
+  put("mirror", view.mirror ? "1" : "", "");
   put("hide", [...view.hidden].sort().join(""), "");
   const query = given.toString();
   history.replaceState(null, "", query ? `?${query}` : location.pathname);

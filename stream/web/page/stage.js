@@ -19,7 +19,7 @@ export class Stage {
     this.tile = 32;
     this.frame = null;
     this.coming = null;
-    this.frozen = false;
+    this.frozen = this.mirrored = false;
     this.quiet = null;
     this.pointer = null;
     this.why = null;
@@ -104,6 +104,13 @@ export class Stage {
   tellWaiting(words, camera) {
     const text = { "no source": "choose a source", opening: camera ? "waiting for a viewer’s camera" : "opening the source" }[words];
     byId("waiting").textContent = text ?? "no picture yet";
+  }
+
+  /** Show left and right changed over, as a mirror does. Tiles keep their numbers, and what is saved is the picture. */
+  setMirrored(mirrored) {
+    this.mirrored = mirrored;
+    this.root.classList.toggle("mirrored", mirrored);
+    this.tellTile();
   }
 
   fit() {
@@ -199,12 +206,14 @@ export class Stage {
     const box = this.picture.getBoundingClientRect();
     if (!this.frame || !box.width) return;
     const side = tilePx(this.frame, this.tile, box.width);
-    const [row, col] = [Math.floor((event.clientY - box.top) / side), Math.floor((event.clientX - box.left) / side)];
+    const across = this.mirrored ? box.right - event.clientX : event.clientX - box.left;
+    const [row, col] = [Math.floor((event.clientY - box.top) / side), Math.floor(across / side)];
     this.point(row >= 0 && col >= 0 && row < this.frame.rows && col < this.frame.cols ? [row, col] : null);
   }
 
   move(event) {
-    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+    const right = this.mirrored ? -1 : 1;
+    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -right], ArrowRight: [0, right] };
     if (event.key === "Escape") this.point(null);
     const step = steps[event.key];
     if (!step || !this.frame) return;
@@ -252,7 +261,9 @@ export class Stage {
     const box = this.picture.getBoundingClientRect();
     const root = this.root.getBoundingClientRect();
     const side = tilePx(this.frame, this.tile, box.width);
-    const [x, y] = [box.left - root.left + (this.pointer[1] + 1) * side + 10, box.top - root.top + (this.pointer[0] + 1) * side + 10];
+    const [row, col] = this.pointer;
+    const right = this.mirrored ? box.right - col * side : box.left + (col + 1) * side;
+    const [x, y] = [right - root.left + 10, box.top - root.top + (row + 1) * side + 10];
     const left = x + tip.offsetWidth > root.width ? x - tip.offsetWidth - side - 20 : x;
     const top = y + tip.offsetHeight > root.height ? y - tip.offsetHeight - side - 20 : y;
     tip.style.left = `${Math.max(4, left)}px`;

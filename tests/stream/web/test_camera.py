@@ -20,7 +20,7 @@ from stream.web import application
 from stream.web.camera import FRAMES_A_SECOND, BrowserCamera
 from stream.web.viewer import MessageRefused
 from tests.support.network import LIMIT_MS, LIMIT_S, until
-from tests.support.web import ServedPage, Visit, open_browser, sampled, served
+from tests.support.web import ServedPage, Visit, open_browser, sampled, served, shown
 
 JPEG = encode_jpeg(sampled().images[0])
 FRAME = struct.pack("<HH", 512, 256) + JPEG
@@ -141,6 +141,30 @@ def test_a_browser_sends_its_camera(page: ServedPage, endpoint: str, browser: Br
     assert visit.page.locator("#camera-device option").count() >= 1
     visit.page.get_by_role("button", name="Stop the camera").click()
     assert visit.page.locator("#camera-state").inner_text() == "The camera is off."
+    visit.context.close()
+    assert visit.errors == []
+
+
+def test_a_mirrored_camera_keeps_its_tiles(page: ServedPage, browser: Browser) -> None:
+    visit = Visit(browser)
+    visit.page.goto(page.url)
+    shown(visit.page)
+    mirror = visit.page.get_by_role("button", name="Mirror")
+    for pressed, place, beyond in (("false", 1.5 / 16, "ArrowRight"), ("true", 14.5 / 16, "ArrowLeft")):
+        assert mirror.get_attribute("aria-pressed") == pressed
+        box = visit.page.locator("#picture").bounding_box()
+        assert box is not None
+        visit.page.mouse.move(box["x"] + box["width"] * place, box["y"] + box["height"] * 0.5 / 8)
+        assert "level 0 · row 0, column 1" in visit.page.locator("#tip").inner_text()
+        visit.page.locator("#stage").focus()
+        visit.page.keyboard.press(beyond)
+        assert "row 0, column 2" in visit.page.locator("#tip").inner_text()
+        mirror.click()
+    assert "mirror" not in visit.page.url
+    mirror.click()
+    assert visit.page.url.endswith("?mirror=1")
+    transform = visit.page.evaluate("() => getComputedStyle(window.live.stage.picture).transform")
+    assert transform == "matrix(-1, 0, 0, 1, 0, 0)"
     visit.context.close()
     assert visit.errors == []
 
