@@ -248,7 +248,7 @@ class GroundTruth:
 
     @property
     def labels(self) -> tuple[tuple[str, Box], ...]:
-        """What each thing and word is, and its box."""
+        """Name and box of each thing and word."""
         return *((thing.phrase, thing.box_px()) for thing in self.things), *self.words
 
     @property
