@@ -66,6 +66,10 @@ PIXELS_COPIED = "device-pixels-copied"
 
 PIXELS_REASON = "pixels go to the model by way of host memory: {reason}; --single-process keeps them on the GPU"
 
+LIFELESS_S = 1.0
+"""A server that has sent nothing for so long is left where its process gives no sign of life, and another one is there.
+"""
+
 STEP_NS_MAX = 1 * NS_PER_S
 """The most that counts between two updates of a timer: a run that was suspended has not been kept waiting."""
 
@@ -169,6 +173,7 @@ class AnswerClient:
         self.hello: ServerHello | None = None
         self.silence = SilenceTimer(self._clock)
         """Time without a message while a turn or an answer is awaited."""
+        self._lifeless = SilenceTimer(self._clock)
         self._connect_sent = False
         self._turn = 0
         self._turn_requested_ns = self._turn_ns = 0
@@ -296,8 +301,10 @@ class AnswerClient:
         yield from self._take_pending_events()
         self.absence.update(waiting=self._was_lost and not self.ready, received=False)
         self._send_connect()
+        heard = False
         for number in range(HEARD_AT_ONCE):
             received, event = self._receive_one(0 if recalled or number else timeout_ms)
+            heard = heard or received
             if event is not None:
                 yield event
             if not received:
@@ -305,7 +312,9 @@ class AnswerClient:
         if self._pool is not None:
             self._follow_pool(self._pool)  # first: a server that drains may be gone by now, and nothing is lost
         if self._is_link_lost():
-            self._on_lost_connection()
+            self._on_lost_connection("the connection was lost")
+        elif self._pool is not None and self._is_lifeless(self._pool, heard=heard):
+            self._on_lost_connection(f"{self._pool.label(self.link.endpoint)} gives no sign of life")
         if self.requests.is_any_open:
             self.request_turn()
         yield from self._take_pending_events()
@@ -342,6 +351,15 @@ class AnswerClient:
             else:
                 raise
         return False
+
+    def _is_lifeless(self, pool: ServerPool, *, heard: bool) -> bool:
+        """Return whether the server's process seems to hang, and another one may answer instead.
+
+        A server that works on an answer may be silent here for long, but its process still replies to heartbeats.
+        """
+        lifeless = self.ready and self._options.reconnect and pool.is_lifeless(self.link.endpoint)
+        self._lifeless.update(waiting=lifeless, received=heard)
+        return self._lifeless.elapsed_s >= LIFELESS_S
 
     def _wait(self, pause_ns: int) -> None:
         """Ask nothing of a server for so long."""
@@ -622,8 +640,7 @@ class AnswerClient:
             raise error
         self._fail(message.message)
 
-    def _on_lost_connection(self) -> None:
-        reason = "the connection was lost"
+    def _on_lost_connection(self, reason: str) -> None:
         if self._options.reconnect and self.requests.is_any_open and not self._options.supervised:
             self._fail(reason)
         elif self._options.reconnect:

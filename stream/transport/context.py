@@ -321,10 +321,20 @@ class Transport:
         check: Callable[[], None] | None = None,
         curve: ClientCurve | None = None,
         watched: bool = False,
+        heartbeat: bool = False,
         observer: LinkObserver | None = None,
     ) -> Link:
         """Return one end of the channel at `endpoint`; make it in the thread that uses it."""
-        return Link(self._context, endpoint, bind=bind, check=check, curve=curve, watched=watched, observer=observer)
+        return Link(
+            self._context,
+            endpoint,
+            bind=bind,
+            check=check,
+            curve=curve,
+            watched=watched,
+            heartbeat=heartbeat,
+            observer=observer,
+        )
 
     def server_link(self, endpoint: str, curve: ServerCurve | None = None) -> ServerLink:
         """Return the end of a channel that many links may reach; make it in the thread that uses it."""

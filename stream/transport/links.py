@@ -34,6 +34,9 @@ RECONNECT_MS, RECONNECT_MAX_MS = 20, 500
 KEEPALIVE_IDLE_S, KEEPALIVE_EVERY_S, KEEPALIVE_COUNT, UNACKNOWLEDGED_MS = 2, 1, 3, 5000
 """When TCP asks a quiet peer on another host for a sign of life, how often, and how long it waits for one."""
 
+HEARTBEAT_EVERY_MS, HEARTBEAT_LIMIT_MS = 1000, 2000
+"""How often a link with a heartbeat asks for a sign of life, and how long it waits for one."""
+
 TURNED_AWAY_MAX = 3
 """A peer that has closed so many connections before it was met will not be met: a wrong key, or no ZeroMQ there."""
 
@@ -42,6 +45,9 @@ QUEUE_MESSAGES = 64
 
 REPLIES_WAITING = 16
 """Messages from another process that may wait in the socket; whoever sends more waits."""
+
+HEARTBEAT_PART_BYTES_MAX = 4096
+"""Of a message to a link with a heartbeat; a KeepAlive has some sixty."""
 
 
 PARTS_READ = ARRAYS_MAX + 2
@@ -86,11 +92,7 @@ def rest_of(socket: zmq.Socket[bytes]) -> tuple[memoryview, ...]:
 
 
 def keep_alive(socket: zmq.Socket[bytes]) -> None:
-    """Has TCP notice within seconds that a peer's host is gone; before the socket is bound or connected.
-
-    ZeroMQ's own heartbeats are left alone: a peer that leaves while its messages wait for room makes libzmq 4.3.5
-    abort the process at the next one (libzmq issues 4364 and 4767).
-    """
+    """Has TCP notice within seconds that a peer's host is gone; before the socket is bound or connected."""
     for option, value in (
         (zmq.TCP_KEEPALIVE, 1),
         (zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_IDLE_S),
@@ -101,12 +103,32 @@ def keep_alive(socket: zmq.Socket[bytes]) -> None:
         socket.setsockopt(option, value)
 
 
+def _ask_for_heartbeats(socket: zmq.Socket[bytes]) -> None:
+    """Has ZeroMQ ask the peer's process for signs of life, which its own thread gives whatever the program computes.
+
+    No number of messages is too many for such a socket: a peer that leaves while its messages wait for room makes
+    libzmq 4.3.5 abort the process at the next heartbeat (libzmq issues 3937, 4364 and 4767). So they must be small, and
+    taken out soon. Its handshake has no limit: the system takes connections for a process that stands still, and that
+    one is no stranger that turns them away.
+    """
+    for option, value in (
+        (zmq.HEARTBEAT_IVL, HEARTBEAT_EVERY_MS),
+        (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_LIMIT_MS),
+        (zmq.HANDSHAKE_IVL, 0),
+        (zmq.RCVHWM, 0),
+        (zmq.MAXMSGSIZE, HEARTBEAT_PART_BYTES_MAX),
+        (zmq.LINGER, 0),
+    ):
+        socket.setsockopt(option, value)
+
+
 class Link:
     """One end of a two-way channel between two stages; belongs to the thread that made it.
 
     `check` is called again and again while a message waits for room; it raises to end the wait. A link with `watched`
-    reaches another process, and `lost` tells when that one is gone. `observer` learns of every message that was sent or
-    received.
+    reaches another process, and `lost` tells when that one is gone. With `heartbeat` it counts as gone, too, where its
+    process gives no sign of life within seconds; for a peer that sends little. `observer` learns of every message that
+    was sent or received.
     """
 
     def __init__(
@@ -118,6 +140,7 @@ class Link:
         check: Callable[[], None] | None = None,
         curve: ClientCurve | None = None,
         watched: bool = False,
+        heartbeat: bool = False,
         observer: LinkObserver | None = None,
     ) -> None:
         self._endpoint = endpoint
@@ -130,6 +153,8 @@ class Link:
         if watched:
             self._socket.setsockopt(zmq.RCVHWM, REPLIES_WAITING)
             self._socket.setsockopt(zmq.MAXMSGSIZE, REPLY_PART_BYTES_MAX)
+        if heartbeat:
+            _ask_for_heartbeats(self._socket)
         self._peer = _PeerMonitor(self._socket) if watched else None
         if curve is not None:
             curve.apply(self._socket)

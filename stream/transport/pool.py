@@ -137,6 +137,8 @@ class ServerPool:
     `choice`: "spread" takes the server with the fewest clients a slot, "order" the first of the list that is ready;
     servers of one name share its place, and are spread. A thread probes all of them from `start` to `close`; the other
     methods are for the thread of the run's client. Servers are named by their endpoints, which are those of links.
+    Probes have connections of their own, with a heartbeat: it goes on while a server is busy with an answer, and ends
+    with its process, also where that only stands still.
     """
 
     def __init__(
@@ -158,18 +160,21 @@ class ServerPool:
         self._untold: list[str] = []
         self._told: set[str] = set()
         self._chosen_ns = 0
+        self._probes: dict[str, ServerProbe] = {}
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
-
-    def start(self) -> None:
-        """Begin to resolve names and to probe servers."""
         for group, server in enumerate(self._servers):
             if server.name is None:
                 self._set_members(group, [server.address])
             else:
                 self._unresolved[group] = f"{server.name[0]} is not resolved yet"
+
+    def start(self) -> None:
+        """Begin to resolve names and to probe servers."""
+        for group, server in enumerate(self._servers):
+            if server.name is not None:
                 self._start_thread("resolve", self._resolve_again, group, *server.name)
-        self._start_thread("probe", self._probe)
+        self._start_thread("probe", self._probe_again)
 
     def close(self) -> None:
         """End the threads. One that waits for a name server is left to itself."""
@@ -206,6 +211,15 @@ class ServerPool:
             here = self._members.get(endpoint)
             standings = [member.standing(now_ns) for member in self._members.values()]
             return bool(standings) and (here is None or min(standings) < here.standing(now_ns))
+
+    def is_lifeless(self, endpoint: str) -> bool:
+        """Return whether a server's process gives the probe no sign of life, while another server is there."""
+        now_ns = self._clock.now_ns()
+        with self._lock:
+            here = self._members.get(endpoint)
+            if here is None or here.connected:
+                return False
+            return any(member.standing(now_ns) <= 1 for member in self._members.values() if member is not here)
 
     def reason_to_move(self, endpoint: str, load: KeepAlive, *, keeps_window: bool = False) -> str | None:
         """Return why a run that is between two answers of the server at `endpoint` should change to another one that is
@@ -317,24 +331,30 @@ class ServerPool:
                         self._unresolved[group] = f"{host} cannot be resolved: {reason}"
             self._stopping.wait(RESOLVE_S if self._all_ready(group) else RESOLVE_MISSING_S)
 
-    def _probe(self) -> None:
-        """Keep a connection to every server, in a thread of its own, and ask each for its load."""
-        probes: dict[str, ServerProbe] = {}
+    def _probe_again(self) -> None:
+        """Probe the servers again and again, in a thread of its own."""
         try:
             while not self._stopping.is_set():
-                self._follow_members(probes)
-                if not probes:
+                self.probe()
+                if self._probes:
+                    LinkPoller(*(probe.link for probe in self._probes.values())).wait(POLL_MS)
+                else:
                     self._stopping.wait(POLL_MS / 1000)
-                    continue
-                LinkPoller(*(probe.link for probe in probes.values())).wait(POLL_MS)
-                for endpoint, probe in list(probes.items()):
-                    if not self._update(endpoint, probe):
-                        probes.pop(endpoint).link.close()
         finally:
-            for probe in probes.values():
+            for probe in self._probes.values():
                 probe.link.close()
 
-    def _follow_members(self, probes: dict[str, ServerProbe]) -> None:
+    def probe(self) -> None:
+        """Keep a connection to every server, take in what they say, and ask for their load where that is due.
+
+        To be called every POLL_MS, in one thread; `start` sees to that.
+        """
+        self._follow_members()
+        for endpoint, probe in list(self._probes.items()):
+            if not self._update(endpoint, probe):
+                self._probes.pop(endpoint).link.close()
+
+    def _follow_members(self) -> None:
         """Open connections to servers that are new, and close those to servers that are not of the pool any more."""
         now_ns = self._clock.now_ns()
         with self._lock:
@@ -343,11 +363,11 @@ class ServerPool:
                 for endpoint, member in self._members.items()
                 if member.standing(now_ns) != REFUSES
             }
-        for endpoint in probes.keys() - members.keys():
-            probes.pop(endpoint).link.close()
-        for endpoint in members.keys() - probes.keys():
-            link = self._transport.link(endpoint, curve=members[endpoint], watched=True)
-            probes[endpoint] = ServerProbe(link, self._clock)
+        for endpoint in self._probes.keys() - members.keys():
+            self._probes.pop(endpoint).link.close()
+        for endpoint in members.keys() - self._probes.keys():
+            link = self._transport.link(endpoint, curve=members[endpoint], watched=True, heartbeat=True)
+            self._probes[endpoint] = ServerProbe(link, self._clock)
 
     def _update(self, endpoint: str, probe: ServerProbe) -> bool:
         """Take in what a server says; return False where the connection has to be made anew."""
@@ -379,12 +399,14 @@ class ServerProbe:
     def update(self) -> KeepAlive | None:
         """Return the newest load that came, and ask for the next one where that is due; one question at a time.
 
-        Raises TransportError for a message that no server sends.
+        Raises TransportError for a message that no server sends, or that it was not asked for.
         """
         load = None
         while (received := self.link.receive()) is not None:
             if not isinstance(received.message, KeepAlive):
                 raise TransportError(f"{type(received.message).__name__} in reply to a probe")
+            if self._due:
+                raise TransportError("it tells its load again and again")
             load, self._due = received.message, True
         now_ns = self._clock.now_ns()
         if self._due and (self._asked_ns is None or now_ns - self._asked_ns >= PROBE_NS) and self.link.offer(Probe()):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -31,6 +32,61 @@ def free_port() -> int:
         bound.bind(("127.0.0.1", 0))
         port: int = bound.getsockname()[1]
         return port
+
+
+class Relay:
+    """A TCP relay in front of an address, which can stand still: connections stay, and no byte passes."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.removeprefix("tcp://").partition(":")
+        self._to = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._passes = threading.Event()
+        self._passes.set()
+        self._open: list[socket.socket] = [self._listener]
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def __enter__(self) -> Relay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.go_on()
+        for opened in tuple(self._open):
+            with suppress(OSError):
+                opened.shutdown(socket.SHUT_RDWR)
+        for thread in tuple(self._threads):
+            thread.join(LIMIT_S)
+        for opened in self._open:
+            opened.close()
+
+    def hold(self) -> None:
+        """Stand still, as a process that is stopped."""
+        self._passes.clear()
+
+    def go_on(self) -> None:
+        """Pass on what has come meanwhile, and all that follows."""
+        self._passes.set()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                self._open.append(near)
+                far = socket.create_connection(self._to)
+                self._open.append(far)
+                for source, sink in ((near, far), (far, near)):
+                    self._threads.append(threading.Thread(target=self._pump, args=(source, sink)))
+                    self._threads[-1].start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                self._passes.wait(LIMIT_S)
+                sink.sendall(data)
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
 
 
 class Listener:

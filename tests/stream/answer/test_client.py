@@ -96,7 +96,10 @@ class ScriptedPool:
         self.refusals: list[str] = []
         self.refusal: Exception | None = None
         self.asked: list[tuple[KeepAlive, bool]] = []
-        self.closed = False
+        self.closed = self.lifeless = False
+
+    def is_lifeless(self, endpoint: str) -> bool:
+        return self.lifeless
 
     def has_fitter(self, endpoint: str) -> bool:
         fitter, self.fitter = self.fitter, False
@@ -1219,6 +1222,32 @@ def test_a_server_that_fails_an_answer_is_avoided(opened: Opener, pool: Scripted
     server.ask()
     server.hear(ErrorReply(error="ArithmeticError", message="bent", details=""))
     assert pool.noted == [("failed", "client-1", "None"), ("lost", "client-1")]
+
+
+def test_a_server_without_a_sign_of_life_is_left_unless_it_is_heard(
+    opened: Opener, pool: ScriptedPool, clock: FakeClock
+) -> None:
+    server = opened(pool=pool, reconnect=True, supervised=False)
+    server.ask()
+    pool.lifeless = True
+    server.hear()
+    clock.advance(NS_PER_S - MS)
+    server.hear(KeepAlive())
+    clock.advance(NS_PER_S - MS)
+    server.hear()
+    pool.lifeless = False
+    server.hear()
+    pool.lifeless = True
+    clock.advance(NS_PER_S - MS)
+    server.hear()
+    assert server.connections == 1
+    clock.advance(MS)
+    (lost,) = server.hear()
+    assert isinstance(lost, Notice)
+    assert lost.message == "no answers: client-1 gives no sign of life; looking for another server"
+    assert server.connections == 2
+    assert pool.noted == [("failed", "client-1", "None"), ("lost", "client-1")]
+    assert server.client.requests.lost_answers == 1
 
 
 def test_the_pool_is_closed_with_the_client(opened: Opener, pool: ScriptedPool) -> None:

@@ -20,11 +20,12 @@ from stream.errors import ConfigError, ConnectionRefused
 from stream.events import ANSWERS_LOST, Answer, Event, Notice, Summary
 from stream.runtime.answer_worker import remote_endpoint
 from stream.runtime.pipeline import Pipeline
+from stream.transport import links
 from stream.transport.security import make_keys
 from tests.stream.runtime.test_answer_worker import Served, client, events_of, serving_at, without_clock, without_pieces
 from tests.support import answer_models
 from tests.support.answer_models import FakeAnswerModel, pixels_of
-from tests.support.network import LIMIT_S, free_port, until
+from tests.support.network import LIMIT_S, Relay, free_port, until
 from tests.support.video import make_video
 
 GREYS = (60, 180)
@@ -158,6 +159,28 @@ def test_cameras_go_on_with_another_server_and_hear_nothing_of_each_other(
         for run, grey in zip(runs, GREYS, strict=True):
             assert run.end().ended == "interrupted"
             assert set(run.answers) == {f"{grey}? [{grey}]"}
+
+
+def test_a_server_that_stands_still_is_left_and_taken_back(
+    endpoints: list[str], cameras: list[str], watch: Callable[[Config], Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "HEARTBEAT_EVERY_MS", 50)
+    monkeypatch.setattr(links, "HEARTBEAT_LIMIT_MS", 100)
+    monkeypatch.setattr("stream.answer.client.LIFELESS_S", 0.1)
+    with serving_at(endpoints[0]), serving_at(endpoints[1]) as other, Relay(endpoints[0]) as relay:
+        run = watch(camera(cameras[0], [relay.address, endpoints[1]]))
+        run.wait_for(2)
+        assert served_by(run) == relay.address
+        relay.hold()
+        run.wait_for(len(run.answers) + 2)
+        assert served_by(run) == endpoints[1]
+        assert run.notices(ANSWERS_LOST) == [
+            f"no answers: {relay.address} gives no sign of life; looking for another server"
+        ]
+        relay.go_on()
+        other.stop()
+        run.wait_for(len(run.answers) + 2)
+        assert served_by(run) == relay.address
 
 
 def test_a_server_that_drains_loses_no_answer(

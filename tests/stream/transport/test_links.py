@@ -587,6 +587,31 @@ with private_directory() as directory:
     assert subprocess.run([sys.executable, "-c", code], timeout=LIMIT_MS / 1000 + 20).returncode == 0
 
 
+def test_with_a_heartbeat_a_peer_that_floods_and_leaves_takes_nobody_with_it() -> None:
+    """With a bound on messages that wait, libzmq 4.3.5 aborts the process here."""
+    code = """
+import time
+from stream.protocol.messages import KeepAlive, Probe
+from stream.transport import Transport, ipc_endpoint, links, private_directory
+links.HEARTBEAT_EVERY_MS, links.HEARTBEAT_LIMIT_MS = 5, 10_000
+with private_directory() as directory:
+    transport = Transport()
+    port = transport.server_link(ipc_endpoint(directory, "answers"))
+    link = transport.link(port.endpoint, watched=True, heartbeat=True)
+    link.send(Probe())
+    client, _ = port.receive(60_000)
+    for _ in range(1000):
+        port.send(client, KeepAlive())
+    port.close()
+    while not link.lost:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    link.close()
+    transport.close()
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=LIMIT_MS / 1000 + 20).returncode == 0
+
+
 def test_a_host_that_is_gone_is_noticed(places: Places) -> None:
     port, link = places.transport.server_link(places.ipc), places.link(places.ipc)
     for end in (port._socket, link._socket):

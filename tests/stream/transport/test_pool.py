@@ -14,7 +14,7 @@ from stream.clock import MonotonicClock
 from stream.config import NetworkConfig
 from stream.errors import TransportError
 from stream.protocol.messages import KeepAlive, Probe
-from stream.transport import ServerLink, Transport
+from stream.transport import ServerLink, Transport, links
 from stream.transport.pool import (
     AVOID_NS,
     SETTLE_NS,
@@ -29,7 +29,7 @@ from stream.transport.pool import (
 from stream.transport.security import client_curve, make_keys, server_curve
 from stream.untrusted import CLIENTS_MAX
 from tests.support.clock import FakeClock
-from tests.support.network import free_port, until
+from tests.support.network import Relay, free_port, until
 
 A, B, C = (f"tcp://10.0.0.{number}:5555" for number in (1, 2, 3))
 LONG_AGO_NS = 1000 * NS_PER_S
@@ -179,6 +179,19 @@ def test_one_that_was_lost_is_not_ready_until_it_says_so(pool_of: Maker, clock: 
     assert chosen(pool) == A
 
 
+def test_one_without_a_sign_of_life_is_given_up_where_another_one_has_some(pool_of: Maker, clock: FakeClock) -> None:
+    pool = pool_of(A, B)
+    says(pool, A, clock)
+    says(pool, B, clock).load = None
+    assert not pool.is_lifeless(A)
+    pool._members[A].connected = False
+    assert not pool.is_lifeless(A), "the other one loads its model"
+    says(pool, B, clock)
+    clock.advance(STALE_NS + 1)
+    assert pool.is_lifeless(A), "the other one may be busy, and its process is there"
+    assert not pool.is_lifeless(C)
+
+
 def test_refusals_are_told_once_and_are_the_end_where_all_refuse(pool_of: Maker, clock: FakeClock) -> None:
     pool = pool_of(A, B)
     first, other = TransportError("it is full"), TransportError(f"{B} turns this end away")
@@ -316,6 +329,45 @@ def test_servers_are_probed_as_they_come_and_go(transport: Transport) -> None:
                 until(lambda port=port: reply(port, KeepAlive()))  # type: ignore[misc]
                 until(lambda: chosen(pool) == addresses[0])
             until(lambda: chosen(pool) == addresses[1])
+
+
+def test_a_server_that_stands_still_is_away_until_it_goes_on(
+    transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "HEARTBEAT_EVERY_MS", 20)
+    monkeypatch.setattr(links, "HEARTBEAT_LIMIT_MS", 40)
+    address = f"tcp://127.0.0.1:{free_port()}"
+    with ExitStack() as stack:
+        port = stack.enter_context(closing(transport.server_link(address)))
+        relay = stack.enter_context(Relay(address))
+        pool = ServerPool([ServerAddress(relay.address)], transport, MonotonicClock())
+        stack.enter_context(closing(pool))
+        pool.start()
+        until(lambda: reply(port, KeepAlive(clients=2)))
+        member = pool._members[relay.address]
+        for _ in range(2):
+            until(lambda: member.load is not None)
+            relay.hold()
+            until(lambda: not member.connected)
+            assert member.load is None
+            relay.go_on()
+            until(lambda: reply(port, KeepAlive()))
+        assert pool.take_refusals() == []
+
+
+def test_a_load_that_was_not_asked_for_is_a_misdeed(transport: Transport) -> None:
+    address = f"tcp://127.0.0.1:{free_port()}"
+    with ExitStack() as stack:
+        port = stack.enter_context(closing(transport.server_link(address)))
+        pool = stack.enter_context(closing(ServerPool([ServerAddress(address)], transport, MonotonicClock())))
+        pool.start()
+
+        def repeats() -> bool:
+            received = port.receive(10)
+            return received is not None and port.send(received[0], KeepAlive()) and port.send(received[0], KeepAlive())
+
+        until(repeats)
+        until(lambda: "it tells its load again and again" in pool.problems)
 
 
 def test_a_server_with_another_key_refuses_and_the_others_do_not(tmp_path: Path, transport: Transport) -> None:
