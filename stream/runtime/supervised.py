@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import msgspec
@@ -17,27 +16,18 @@ import msgspec
 from stream.answer.model import CONFIGURED
 from stream.clock import Clock
 from stream.config import Config
-from stream.control import FOUND, RunControl, is_user_fixable, remote_error
-from stream.errors import OpeningCancelled, SourceError, SourceOver, StageDied, TransportError
-from stream.events import Event, FrameReady, Restarted, VerdictChanged, unpack_event
+from stream.control import RunControl, is_user_fixable
+from stream.errors import TransportError
+from stream.events import Event, FrameReady, Restarted
 from stream.media import AllocationOverlay
 from stream.runtime.answer_worker import ANSWERS, AnswerWorker
 from stream.runtime.child import ProcessSupervisor, RestartPolicy, start_fork_server
 from stream.runtime.fork_server import ForkServer
-from stream.runtime.frame_processes import FrameWorkers, RunContinuity
-from stream.runtime.run import BaseRun, picture_endpoints
+from stream.runtime.frame_processes import FrameWorkers
+from stream.runtime.run import picture_endpoints
 from stream.runtime.shared_answers import SharedAnswers
-from stream.runtime.worker_messages import (
-    AnswerTimeout,
-    DropReport,
-    EventReport,
-    Report,
-    SourceOpened,
-    WorkerCommand,
-    WorkerFailed,
-    WorkerFinished,
-    unpack_report,
-)
+from stream.runtime.worker_messages import AnswerTimeout, Report, WorkerCommand, unpack_report
+from stream.runtime.worker_run import FRAMES, WorkerRun
 from stream.transport import Transport, ipc_endpoint, private_directory
 
 POLL_MS = 50
@@ -46,16 +36,10 @@ POLL_MS = 50
 OPEN_MARGIN_S = 60.0
 """Time beyond `capture.open_timeout_s` that a child may take to import its libraries on a busy machine."""
 
-STOP_LIMIT_S = 5.0
-"""Time that the frame stages may take to stop once they have been cancelled."""
-
-FRAMES = "frames"
-"""Name of the frame process in events and metrics."""
-
 log = logging.getLogger(__name__)
 
 
-class SupervisedRun(BaseRun):
+class SupervisedRun(WorkerRun):
     """Run in two child processes.
 
     Making one starts the frame process, which opens the source; it raises OpeningCancelled where `control` ends the run
@@ -82,7 +66,6 @@ class SupervisedRun(BaseRun):
         self._shared_restarts = 0 if shared is None else len(shared.restarts_since(0))
         pipeline = config.pipeline.model_copy(update={"restart": True, "single_process": False})
         super().__init__(config.model_copy(update={"pipeline": pipeline}), clock, model_loader, control)
-        self._continuity = RunContinuity(self._config, self._clock)
         self._supervisors: dict[str, ProcessSupervisor] = {}
         with ExitStack() as stack:
             directory = stack.enter_context(private_directory())
@@ -112,30 +95,15 @@ class SupervisedRun(BaseRun):
                 self._answers.start()
             policy = RestartPolicy.of(self._config.pipeline, restart=True)
             self._supervisors[FRAMES] = ProcessSupervisor(FRAMES, self._workers.start, policy, self._clock)
-            opened = self._wait_for_source()
-            self._continuity.note_source(opened)
-            self._set_source(opened.info)
+            limit_s = self._config.capture.open_timeout_s + OPEN_MARGIN_S
+            self._open(limit_s, f"the source could not be opened within {limit_s:.0f} s; check that it is there")
             self._stack = stack.pop_all()
-
-    @property
-    def backend(self) -> str:
-        """The texture store that runs."""
-        return self._continuity.backend
-
-    @property
-    def kernel(self) -> str:
-        """The kernel that works on texels in host memory."""
-        return self._continuity.kernel
 
     def processes(self) -> dict[str, int]:
         """The processes of the run by what they do, and their ids: its own, beside other runs."""
         supervisors = self._supervisors.copy()  # any thread asks, and the main one adds to them
         own = {name: supervisor.child.pid for name, supervisor in supervisors.items()}
         return {"main": os.getpid(), **own} if self._alone else own
-
-    def drops(self) -> dict[str, int]:
-        """Number of dropped items so far, by queue and cause; for any thread."""
-        return self._continuity.drops()
 
     def take_overlay(self, slot: int) -> AllocationOverlay:
         """Raises TransportError: pictures stay in the frame process."""
@@ -151,56 +119,38 @@ class SupervisedRun(BaseRun):
             yield self._events()
 
     def _events(self) -> Iterator[Event]:
-        """Yields the events of the frame stages until they have ended, and the restarts of the children."""
         if self._answers is not None:
             self._supervisors[ANSWERS] = self._answers.start()
-        sent = WorkerCommand()
-        cancelled_s: float | None = None
-        while True:
-            sent = self._pass_on(sent)
-            if sent.cancel:
-                cancelled_s = cancelled_s or time.monotonic()
-                if time.monotonic() - cancelled_s > STOP_LIMIT_S:
-                    return
-            elif ANSWERS in self._supervisors:
-                yield from self._restarted(ANSWERS)
-            elif self._shared is not None:
-                restarts = self._shared.restarts_since(self._shared_restarts)
-                self._shared_restarts += len(restarts)
-                yield from restarts
-            report = self._next_report()
-            if report is None:
-                if not sent.end:
-                    yield from self._restarted(FRAMES)
-                elif self._frames_are_gone():
-                    return
-            elif isinstance(report, EventReport):
-                event = self._continuity.rebase(unpack_event(report.event))
-                if event is not None:
-                    self._react(event)
-                    yield event
-            elif isinstance(report, WorkerFinished):
-                self._continuity.note_drops(report.drops)
-                return
-            elif self._is_over(report):
-                return
-            else:
-                self._note(report)
+        yield from super()._events()
 
-    def _next_report(self) -> Report | None:
+    def _send(self, command: WorkerCommand) -> None:
+        self._supervisors[FRAMES].child.send_line(msgspec.json.encode(command))
+
+    def _receive(self) -> Sequence[Report]:
         data = self._reports.receive(POLL_MS)
-        return None if data is None else unpack_report(data)
+        return () if data is None else (unpack_report(data),)
 
-    def _pass_on(self, sent: WorkerCommand) -> WorkerCommand:
-        """Sends the frame process the commands that are new since `sent`; returns the present ones."""
-        child = self._supervisors[FRAMES].child
-        if (query := self._control.take_query()) is not None:
-            self._continuity.pending_query = query
-            child.send_line(msgspec.json.encode(WorkerCommand(query=query)))
-        wanted = WorkerCommand(end=self._control.ending, cancel=self._control.cancelled)
-        if wanted != sent:
-            child.send_line(msgspec.json.encode(wanted))
-        return wanted
+    def _receive_opening(self) -> Sequence[Report]:
+        exit_error = self._supervisors[FRAMES].child.exit_error()  # before its last report is waited for
+        reports = self._receive()
+        if not reports and exit_error is not None:
+            raise exit_error
+        return reports
+
+    def _restarts(self, sent: WorkerCommand) -> Iterable[Event]:
+        """Return the restarts of the answer process; of none once the run is cancelled."""
+        if sent.cancel:
+            return ()
+        if ANSWERS in self._supervisors:
+            return self._restarted(ANSWERS)
+        if self._shared is None:
+            return ()
+        restarts = self._shared.restarts_since(self._shared_restarts)
+        self._shared_restarts += len(restarts)
+        return restarts
+
+    def _restarted_worker(self) -> Iterable[Event]:
+        return self._restarted(FRAMES)
 
     def _restarted(self, process: str) -> list[Restarted]:
         """Polls one supervisor; returns the restart, if any. Raises StageDied in a crash loop.
@@ -210,59 +160,32 @@ class SupervisedRun(BaseRun):
         restarted = self._supervisors[process].poll()
         return [] if restarted is None else [restarted]
 
-    def _frames_are_gone(self) -> bool:
-        """Returns whether the frame process has ended, which stays so once the run ends; kills a silent one."""
+    def _is_gone(self) -> bool:
+        """Return whether the frame process has ended, which stays so once the run ends; kills a silent one."""
         supervisor = self._supervisors[FRAMES]
         supervisor.kill_if_hung()
         return supervisor.child.exit_error() is not None
 
-    def _react(self, event: Event) -> None:
-        """Prepares the spare process once frames come; ends the run once its standing query is answered with yes."""
+    def _as_whole(self, event: Event) -> Event | None:
         if isinstance(event, FrameReady):
             self._workers.prestart()
-        elif isinstance(event, VerdictChanged) and self._continuity.verdict and not self._config.answer.until.go_on:
-            self._control.end(FOUND)
-
-    def _is_over(self, report: Report) -> bool:
-        """Returns whether a frame process found no more source: the one before died in its last moments."""
-        error = _error_of(report) if isinstance(report, WorkerFailed) else None
-        return isinstance(error, SourceOver) and self._continuity.frames_before > 0
+        return super()._as_whole(event)
 
     def _note(self, report: Report) -> None:
-        """Handles any other report. Raises an error that the user can put right; another one leads to a restart."""
-        if isinstance(report, DropReport):
-            self._continuity.note_drops(report.drops)
-        elif isinstance(report, SourceOpened):
-            self._continuity.note_source(report)
-        elif isinstance(report, AnswerTimeout) and self._shared is not None:
+        if isinstance(report, AnswerTimeout) and self._shared is not None:
             self._shared.report_hung()
         elif isinstance(report, AnswerTimeout) and self._answers is not None:
             self._answers.kill_hung()
-        elif isinstance(report, WorkerFailed):
-            error = _error_of(report)
-            if isinstance(error, SourceError) and self.source_info.live and self._config.capture.reconnect:
-                self._supervisors[FRAMES].reset_crash_count()
-            elif is_user_fixable(error):
-                raise error
-            log.debug("the frame process failed: %s", report.message)
+        else:
+            super()._note(report)
 
-    def _wait_for_source(self) -> SourceOpened:
-        """Waits until the frame process has opened the source. Raises the error of one that could not, and
-        OpeningCancelled."""
-        limit_s = self._config.capture.open_timeout_s + OPEN_MARGIN_S
-        until_s = time.monotonic() + limit_s
-        while time.monotonic() < until_s:
-            if self._control.ending:
-                raise OpeningCancelled("the run was ended before its source was open")
-            exit_error = self._supervisors[FRAMES].child.exit_error()  # before its last report is waited for
-            report = self._next_report()
-            if isinstance(report, SourceOpened):
-                return report
-            if isinstance(report, WorkerFailed):
-                raise _error_of(report)
-            if report is None and exit_error is not None:
-                raise exit_error
-        raise SourceError(f"the source could not be opened within {limit_s:.0f} s; check that it is there")
+    def _fail(self, error: Exception, message: str) -> None:
+        """Raises an error that the user can put right; another one leads to a restart."""
+        if self._may_come_back(error):
+            self._supervisors[FRAMES].reset_crash_count()
+        elif is_user_fixable(error):
+            raise error
+        log.debug("the frame process failed: %s", message)
 
     def _answer_worker(self, stack: ExitStack, forks: ForkServer | None) -> AnswerWorker | None:
         if self._config.answer.server is not None:
@@ -275,7 +198,3 @@ class SupervisedRun(BaseRun):
         for supervisor in self._supervisors.values():
             supervisor.child.stop()
         self._workers.stop_spare()
-
-
-def _error_of(failed: WorkerFailed) -> Exception:
-    return remote_error(failed.error, failed.message) or StageDied("frame", failed.message)

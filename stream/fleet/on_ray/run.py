@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 
@@ -15,28 +15,15 @@ from msgspec.structs import replace
 from stream.answer.model import CONFIGURED
 from stream.clock import Clock
 from stream.config import Config
-from stream.control import FOUND, RunControl, is_user_fixable, remote_error
-from stream.errors import ConfigError, OpeningCancelled, SourceError, SourceOver, StageDied, TransportError
-from stream.events import Event, FrameReady, Notice, Restarted, VerdictChanged, unpack_event
+from stream.control import RunControl
+from stream.errors import ConfigError, TransportError
+from stream.events import Event, FrameReady, Notice, Restarted, VerdictChanged
 from stream.fleet.on_ray.cluster import ClusterActor, HostUnavailable
 from stream.fleet.on_ray.hosts import DISTRIBUTION
 from stream.fleet.on_ray.messages import CameraStart, HostIdentity
 from stream.media import AllocationOverlay
-from stream.runtime.frame_processes import RunContinuity
-from stream.runtime.run import BaseRun
-from stream.runtime.worker_messages import (
-    DropReport,
-    EventReport,
-    Report,
-    SourceOpened,
-    WorkerCommand,
-    WorkerFailed,
-    WorkerFinished,
-    unpack_report,
-)
-
-FRAMES = "frames"
-"""Name of the process of the frame stages in events and metrics."""
+from stream.runtime.worker_messages import Report, WorkerCommand, unpack_report
+from stream.runtime.worker_run import FRAMES, WorkerRun
 
 WAIT_S = 0.5
 """Time that a call waits on the node for reports."""
@@ -52,14 +39,11 @@ PLACE_LIMIT_S = 120.0
 
 log = logging.getLogger(__name__)
 
-STOP_LIMIT_S = 5.0
-"""Time that a camera may take to stop once it has been cancelled."""
-
 MOVED = "host-moved"
 """Code of the notice that says on which node a camera runs."""
 
 
-class RemoteRun(BaseRun):
+class RemoteRun(WorkerRun):
     """Run whose frames are read on a node of a cluster.
 
     Making one waits until the source is open there. Where the node is lost, Ray starts the host on another one, and the
@@ -78,41 +62,26 @@ class RemoteRun(BaseRun):
         super().__init__(config, clock, CONFIGURED, control)
         self._host = host
         self._place = place
-        self._continuity = RunContinuity(config, self._clock)
         self._incarnation: str | None = None
         self._started: bytes | None = None
         self._seen = 0
         self._behind_ns = 0
         self._lost: str | None = None
-        self._restarts: Counter[str] = Counter()
+        self._restarts_of: Counter[str] = Counter()
         self._verdict: str | None = None
         self._untold: list[Event] = []
         self._routed: list[str | None] = []
         try:
-            opened = self._wait_for_source()
+            limit_s = config.capture.open_timeout_s + PLACE_LIMIT_S
+            within = f"within {limit_s:.0f} s; `ray status` shows whether the cluster has room"
+            self._open(limit_s, f"no node has opened the source {within}")
         except BaseException:
             host.kill()
             raise
-        self._continuity.note_source(opened)
-        self._set_source(opened.info)
-
-    @property
-    def backend(self) -> str:
-        """The texture store that runs."""
-        return self._continuity.backend
-
-    @property
-    def kernel(self) -> str:
-        """The kernel that works on texels in host memory."""
-        return self._continuity.kernel
 
     def processes(self) -> dict[str, int]:
         """None: they are on another machine."""
         return {}
-
-    def drops(self) -> dict[str, int]:
-        """Number of dropped items so far, by queue and cause; for any thread."""
-        return self._continuity.drops()
 
     def take_overlay(self, slot: int) -> AllocationOverlay:
         """Raises TransportError: pictures stay on the camera's node."""
@@ -130,62 +99,38 @@ class RemoteRun(BaseRun):
         finally:
             self._host.kill()
 
-    def _events(self) -> Iterator[Event]:
-        sent = WorkerCommand()
-        cancelled_s: float | None = None
-        while True:
-            sent = self._pass_on(sent)
-            if sent.cancel:
-                cancelled_s = cancelled_s or time.monotonic()
-                if time.monotonic() - cancelled_s > STOP_LIMIT_S:
-                    return
-            yield from self._take_untold()
-            for report in self._fetch():
-                if isinstance(report, EventReport):
-                    yield from self._passed(unpack_event(report.event))
-                elif isinstance(report, WorkerFinished):
-                    self._continuity.note_drops(report.drops)
-                    return
-                elif isinstance(report, WorkerFailed) and self._is_over(report):
-                    return
-                else:
-                    self._note(report)
-            if self._lost is not None and sent.end:
-                return
-
-    def _passed(self, event: Event) -> list[Event]:
-        """Return an event as the whole run counts; nothing for one that has been told before."""
+    def _as_whole(self, event: Event) -> Event | None:
         if isinstance(event, FrameReady):
             event = replace(
                 event, capture_ns=event.capture_ns + self._behind_ns, ready_ns=event.ready_ns + self._behind_ns
             )
         elif isinstance(event, Restarted):
-            self._restarts[event.process] += 1
-            event = replace(event, count=self._restarts[event.process])
+            self._restarts_of[event.process] += 1
+            event = replace(event, count=self._restarts_of[event.process])
         elif isinstance(event, VerdictChanged):
             if event.to == self._verdict:
-                return []
+                return None
             self._verdict = event.to
-        rebased = self._continuity.rebase(event)
-        if isinstance(rebased, VerdictChanged) and self._continuity.verdict and not self._config.answer.until.go_on:
-            self._control.end(FOUND)
-        return [] if rebased is None else [rebased]
+        return super()._as_whole(event)
 
-    def _take_untold(self) -> list[Event]:
+    def _restarts(self, sent: WorkerCommand) -> Iterable[Event]:
         untold, self._untold = self._untold, []
         return untold
 
-    def _fetch(self) -> list[Report]:
+    def _is_gone(self) -> bool:
+        return self._lost is not None
+
+    def _receive(self) -> Sequence[Report]:
         """Return the reports that are new; begins the camera on a host that was started again."""
         try:
             got = self._host.call("reports", self._seen, WAIT_S, limit_s=WAIT_S + CALL_LIMIT_S)
             if got is None or (self._incarnation is not None and got[0] != self._incarnation):
                 self._begin()
-                return []
+                return ()
         except HostUnavailable as error:
             self._note_lost(str(error))
             time.sleep(PAUSE_S)
-            return []
+            return ()
         self._lost = None
         self._route()
         reports = [unpack_report(data) for data in got[1]]
@@ -195,8 +140,8 @@ class RemoteRun(BaseRun):
     def _note_lost(self, reason: str) -> None:
         """Tell, once until it is back, that the host cannot be reached; not before it was."""
         if self._lost is None and self._incarnation is not None:
-            self._restarts[FRAMES] += 1
-            self._untold.append(Restarted(process=FRAMES, cause=reason, count=self._restarts[FRAMES]))
+            self._restarts_of[FRAMES] += 1
+            self._untold.append(Restarted(process=FRAMES, cause=reason, count=self._restarts_of[FRAMES]))
         self._lost = reason
 
     def _begin(self) -> None:
@@ -223,7 +168,7 @@ class RemoteRun(BaseRun):
             )
         self._host.call("begin", self._started, limit_s=CALL_LIMIT_S)
         if self._continuity.pending_query is not None:
-            self._command(WorkerCommand(query=self._continuity.pending_query))
+            self._send(WorkerCommand(query=self._continuity.pending_query))
 
     def _route(self) -> None:
         """Tell the host where the answer servers are, where that has changed."""
@@ -236,57 +181,19 @@ class RemoteRun(BaseRun):
             self._routed = targets
 
     def _pass_on(self, sent: WorkerCommand) -> WorkerCommand:
-        """Send the host the commands that are new since `sent`; return those that it has."""
         try:
-            if (query := self._control.take_query()) is not None:
-                self._continuity.pending_query = query
-                self._command(WorkerCommand(query=query))
-            wanted = WorkerCommand(end=self._control.ending, cancel=self._control.cancelled)
-            if wanted != sent:
-                self._command(wanted)
+            return super()._pass_on(sent)
         except HostUnavailable as error:
             self._note_lost(str(error))
             return sent if not self._control.ending else WorkerCommand(end=True, cancel=self._control.cancelled)
-        return wanted
 
-    def _command(self, command: WorkerCommand) -> None:
+    def _send(self, command: WorkerCommand) -> None:
+        """Send a command. Raises HostUnavailable."""
         self._host.call("command", msgspec.json.encode(command), limit_s=CALL_LIMIT_S)
 
-    def _note(self, report: Report) -> None:
-        """Handle any other report. Raises an error that ends the run."""
-        if isinstance(report, DropReport):
-            self._continuity.note_drops(report.drops)
-        elif isinstance(report, SourceOpened):
-            self._continuity.note_source(report)
-        elif isinstance(report, WorkerFailed):
-            error = _error_of(report)
-            lost = isinstance(error, SourceError) and self.source_info.live and self._config.capture.reconnect
-            if not lost or not self._continuity.frames_before:
-                raise error
-            log.debug("%s: the source cannot be opened there: %s", self._host.name, error)
-            self._host.restart()
-
-    def _is_over(self, report: WorkerFailed) -> bool:
-        """Return whether the source was over before a host that was started again could read it."""
-        return isinstance(_error_of(report), SourceOver) and self._continuity.frames_before > 0
-
-    def _wait_for_source(self) -> SourceOpened:
-        """Wait until the host has opened the source. Raises the error of one that could not, and OpeningCancelled."""
-        limit_s = self._config.capture.open_timeout_s + PLACE_LIMIT_S
-        until_s = time.monotonic() + limit_s
-        while time.monotonic() < until_s:
-            if self._control.ending:
-                raise OpeningCancelled("the run was ended before its source was open")
-            for report in self._fetch():
-                if isinstance(report, SourceOpened):
-                    return report
-                if isinstance(report, WorkerFailed):
-                    raise _error_of(report)
-        raise SourceError(
-            f"no node has opened the source within {limit_s:.0f} s; `ray status` shows whether the cluster has room"
-        )
-
-
-def _error_of(failed: WorkerFailed) -> Exception:
-    error = remote_error(failed.error, failed.message)
-    return error if error is not None and is_user_fixable(error) else StageDied(FRAMES, failed.message)
+    def _fail(self, error: Exception, message: str) -> None:
+        """Have a host started again whose source was lost; any other error ends the run."""
+        if not self._may_come_back(error) or not self._continuity.frames_before:
+            raise error
+        log.debug("%s: the source cannot be opened there: %s", self._host.name, message)
+        self._host.restart()

@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,9 +43,10 @@ from stream.events import (
 )
 from stream.runtime.child import start_fork_server
 from stream.runtime.pipeline import Pipeline
-from stream.runtime.supervised import FRAMES, SupervisedRun
+from stream.runtime.supervised import SupervisedRun
 from stream.runtime.worker_messages import WorkerFailed, pack_report
-from tests.support.network import until
+from stream.runtime.worker_run import FRAMES
+from tests.support.network import LIMIT_S, until
 from tests.support.runs import ENDLESS, Seen, config, open_supervised, watch
 from tests.support.stores import require
 
@@ -203,10 +205,10 @@ class LastWords:
 def test_the_last_words_of_a_process_are_received_before_its_death_counts() -> None:
     run = SupervisedRun.__new__(SupervisedRun)
     words = LastWords()
-    run._control = RunControl()
-    run._config, run._reports, run._supervisors = Config(source="a.mp4"), words, {FRAMES: words}  # type: ignore[assignment,dict-item]
+    run._control, run._unread = RunControl(), deque()
+    run._reports, run._supervisors = words, {FRAMES: words}  # type: ignore[assignment,dict-item]
     with pytest.raises(SourceNotFound, match="no such file"):
-        run._wait_for_source()
+        run._wait_for_source(LIMIT_S, "the source could not be opened")
 
 
 def test_its_processes_may_be_asked_for_while_another_one_is_added() -> None:
