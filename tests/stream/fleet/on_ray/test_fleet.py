@@ -7,18 +7,21 @@ from typing import Any
 
 import pytest
 
+from stream.config import AnswerConfig
 from stream.errors import ConfigError
-from stream.events import Answer, Event, FrameReady, Notice, Restarted
+from stream.events import Answer, Event, FrameReady, Notice, Restarted, Summary, pack_event
 from stream.fleet.cameras import NamedCamera
 from stream.fleet.on_ray import cluster, run
 from stream.fleet.on_ray.cluster import HostUnavailable
 from stream.fleet.on_ray.fleet import ClusterFleet
 from stream.fleet.on_ray.hosts import CameraHost, ClusterHost
-from stream.fleet.on_ray.run import MOVED
+from stream.fleet.on_ray.messages import CameraStart
+from stream.fleet.on_ray.run import MOVED, RemoteRun
 from stream.fleet.on_ray.settings import RaySettings
+from stream.runtime.worker_messages import EventReport, Report, SourceOpened, WorkerFinished, pack_report
 from tests.support.fleets import FleetRecorder
 from tests.support.network import LIMIT_S
-from tests.support.runs import config
+from tests.support.runs import INFO, config
 
 FAKE = "tests.support.answer_models:FakeAnswerModel"
 
@@ -130,3 +133,32 @@ def test_a_host_begins_once() -> None:
     assert got is not None
     assert len(got[1]) == 1, "it failed once"
     assert repr(host) == "camera door"
+
+
+class ToldAtOnce:
+    """A camera's host whose first reports, up to the last one, come in one call."""
+
+    name = "camera door"
+
+    def __init__(self, *reports: Report) -> None:
+        self._reports = [pack_report(report) for report in reports]
+
+    def call(self, method: str, *arguments: Any, limit_s: float) -> tuple[str, list[bytes]]:
+        assert method == "reports"
+        assert arguments[0] < len(self._reports), "the last one has been told"
+        return "host", self._reports[arguments[0] :]
+
+    def kill(self) -> None: ...
+
+
+def test_what_comes_together_with_the_open_source_is_not_lost() -> None:
+    early = Notice(code="model-world", message="the model knows drawn scenes")
+    host = ToldAtOnce(
+        SourceOpened(INFO, "cpu"), EventReport(pack_event(early)), WorkerFinished({"capture.replaced": 3})
+    )
+    elsewhere = config().model_copy(update={"answer": AnswerConfig(server="tcp://127.0.0.1:1")})
+    remote = RemoteRun(elsewhere, host, lambda: CameraStart(config=""))  # type: ignore[arg-type]
+    told = list(remote.run())
+    assert early in told
+    assert isinstance(told[-1], Summary)
+    assert told[-1].dropped == {"capture.replaced": 3}
