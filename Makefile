@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Three processes for two cores: some tests wait. Tests of one file stay together.
+WORKERS ?= --numprocesses 3 --dist loadfile
 BENCHMARKS := texture layouts precision hierarchical text_shapes cuts motion void allocate channels encode transport hostile fleet hops pipeline startup live pacing until answer batching whole_model glance feedback web fleet_simulation
 SOAKS := soak soak_answers reconnect watch_memory web_memory
 
@@ -30,7 +32,7 @@ demo: $(READY)
 	$(BIN)/python run_stream.py demo
 
 test: $(READY)
-	sh scripts/test_halves.sh $(BIN)/python
+	$(BIN)/python -m pytest $(WORKERS)
 
 test-loaded: $(READY)
 	sh scripts/loaded.sh $(BIN)/python -m pytest -m "concurrent and not slow"

@@ -33,12 +33,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.concurrent)
 
 
+LARGEST_BYTES: list[int] = []
+"""Of each process that runs tests, its largest resident size."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Remembers how much memory a worker of pytest-xdist took; it is not called without workers."""
+    LARGEST_BYTES.append(getattr(node, "workeroutput", {}).get("largest_bytes", 0))
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fails a run that took too much memory; not where there is a CUDA device, whose context takes gigabytes."""
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
+    if torch is None or not torch.cuda.is_available():
+        LARGEST_BYTES.append(largest_process_bytes())
+    largest_bytes = max(LARGEST_BYTES, default=0)
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["largest_bytes"] = largest_bytes
         return
-    problem = complaint(largest_process_bytes())
+    problem = complaint(largest_bytes)
     if problem is not None:
         print(f"\n{problem}")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -8,7 +8,6 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from arr_coc.errors import ModelNotFound
@@ -21,6 +20,7 @@ from stream.fleet.run import Fleet, may_come_back, niceness
 from stream.runtime.fork_server import ForkServer
 from stream.runtime.supervised import SupervisedRun
 from stream.sources.timing import Backoff
+from tests.support.children import own_children
 from tests.support.fleets import FleetRecorder
 from tests.support.runs import config
 
@@ -33,7 +33,7 @@ def nothing_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytes
     folder = tmp_path_factory.mktemp("t")
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     yield
-    assert psutil.Process().children() == []
+    assert own_children() == []
     assert list(folder.iterdir()) == []
 
 

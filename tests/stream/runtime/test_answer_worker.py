@@ -37,6 +37,7 @@ from stream.transport.security import make_keys
 from tests.support import answer_models
 from tests.support.answer_models import FakeAnswerModel
 from tests.support.api_server import MODEL, api_server
+from tests.support.children import own_children
 from tests.support.network import LIMIT_S, free_port, until
 from tests.support.runs import expect
 
@@ -213,7 +214,7 @@ def test_a_run_is_answered_without_a_child_of_its_own(endpoint: str) -> None:
     with serving_at(endpoint):
         pipeline = Pipeline(client(endpoint))
         events = list(pipeline.run())
-        assert psutil.Process().children() == []
+        assert own_children() == []
         assert set(pipeline.processes()) == {"frames"}
     answers = [event for event in events if isinstance(event, Answer)]
     assert [(a.trigger, a.query) for a in answers][:2] == [("start", "What?"), ("every", "What?")]

@@ -28,6 +28,7 @@ from stream.runtime.child import (
     start_fork_server,
 )
 from stream.runtime.fork_server import ForkServer, can_fork
+from tests.support.children import own_children
 from tests.support.clock import FakeClock
 from tests.support.network import LIMIT_S, until
 
@@ -64,7 +65,7 @@ def make(forks: ForkServer | None) -> Iterator[MakeChild]:
     for child in made:
         child.stop()
     server = [] if forks is None else [forks.pid]
-    assert [child.pid for child in psutil.Process().children(recursive=True)] == server
+    assert [child.pid for child in own_children()] == server
 
 
 def death_of(child: ChildProcess) -> StageDied:

@@ -15,6 +15,7 @@ from stream.errors import StageDied
 from stream.events import Answer, Restarted
 from stream.runtime.kept_answers import KeptAnswers
 from stream.runtime.supervised import SupervisedRun
+from tests.support.children import own_children
 from tests.support.network import until
 from tests.support.runs import config
 
@@ -54,7 +55,7 @@ def test_the_process_stays_from_run_to_run_and_comes_back_between_them() -> None
         assert not psutil.pid_exists(second or 0)
         assert watch(kept)[0]
         assert kept.of(RunControl()) is not shared
-    assert psutil.Process().children() == []
+    assert own_children() == []
 
 
 def test_a_process_that_cannot_be_kept_alive_ends_the_run_and_not_the_next() -> None:

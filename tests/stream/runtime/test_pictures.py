@@ -152,7 +152,7 @@ class Inspector:
 
 
 def test_an_inspection_is_of_one_frame_with_its_own_maps() -> None:
-    given = with_web(Config.model_validate({"source": "scene:demo", "capture": {"size": "128x96", "max_frames": 40}}))
+    given = with_web(Config.model_validate({"source": "scene:demo", "capture": {"size": "128x96", "max_frames": 4000}}))
     given = given.model_copy(update={"output": given.output.model_copy(update={"publish": "ipc:///unused"})})
     run = Pipeline(given, model_loader=LOADER)
     frames: dict[int, FrameReady] = {}
@@ -164,10 +164,13 @@ def test_an_inspection_is_of_one_frame_with_its_own_maps() -> None:
         inspector.ask()
         if isinstance(event, FrameReady):
             frames[event.frame_index] = event
+        if any(seen.head["frame_index"] in frames for seen in inspector.seen):
+            run.end()
     assert inspector is not None
     inspector.close()
-    assert inspector.seen
-    for seen in inspector.seen:
+    inspected = [seen for seen in inspector.seen if seen.head["frame_index"] in frames]
+    assert inspected
+    for seen in inspected:
         own = frames[seen.head["frame_index"]].map
         assert own is not None
         relevance = np.frombuffer(own.relevance, np.uint8).reshape(own.rows, own.cols) / 255

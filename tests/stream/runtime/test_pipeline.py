@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import psutil
 import pytest
 import torch
 from msgspec.structs import replace
@@ -45,6 +44,7 @@ from stream.events import (
     Summary,
 )
 from stream.runtime.pipeline import Pipeline
+from tests.support.children import own_children
 from tests.support.stores import GONE, use_failing_stores
 from tests.support.video import make_video, moving_square, overwrite_packet
 
@@ -101,7 +101,7 @@ def nothing_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iter
     torch_threads = torch.get_num_threads()
     yield
     assert not {thread.name for thread in threading.enumerate()} & {"capture", "texture", "allocate", "answer"}
-    assert psutil.Process().children() == []
+    assert own_children() == []
     assert list(tmp_path.iterdir()) == []
     assert torch.get_num_threads() == torch_threads
 

@@ -46,6 +46,7 @@ from stream.runtime.pipeline import Pipeline
 from stream.runtime.supervised import SupervisedRun
 from stream.runtime.worker_messages import WorkerFailed, pack_report
 from stream.runtime.worker_run import FRAMES
+from tests.support.children import own_children
 from tests.support.network import LIMIT_S, until
 from tests.support.runs import ENDLESS, Seen, config, open_supervised, watch
 from tests.support.stores import require
@@ -59,7 +60,7 @@ def nothing_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iter
     """Every run, however it ends, gives back its children and its files."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     yield
-    assert psutil.Process().children() == []
+    assert own_children() == []
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,0 +1,77 @@
+"""What importing a module does: little is loaded, and no device, file or socket is opened."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+LIGHT = {
+    "stream.cli": {"torch", "transformers", "av", "cv2", "zmq", "rich", "numpy", "pydantic"},
+    "stream.protocol.messages": {"torch", "cv2", "zmq"},
+    "stream.runtime.worker_messages": {"torch", "av", "cv2"},
+    "stream.runtime.session": {"torch", "transformers", "av"},
+    "stream.runtime.supervised": {"torch", "transformers", "av"},
+    "stream.monitor.health": {"torch", "transformers", "av", "zmq"},
+    "stream.display.live": {"torch", "transformers", "av"},
+    "stream.doctor": {"torch", "transformers", "av"},
+    "stream.compare.process": {"torch", "transformers", "av"},
+    "stream.web.access": {"starlette", "uvicorn", "zmq", "torch"},
+    "stream.mqtt.broker": {"paho", "zmq", "torch"},
+    "stream.sinks.factory": {"starlette", "uvicorn", "paho", "foxglove", "rosbags", "rerun", "opentelemetry"},
+    "stream.sinks.robotics.requirements": {"foxglove", "rosbags", "cv2", "zmq", "torch"},
+    "stream.fleet.on_ray.fleet": {"ray", "torch", "transformers", "av"},
+    "arr_coc.qwen.checkpoint": {"torch", "transformers"},
+    "arr_coc.qwen.resize": {"torch", "transformers"},
+    "arr_coc.hub": {"torch", "transformers"},
+}
+"""What importing a module must not load: the command line, the parent of a supervised run, checks before a model."""
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_importing_stays_light(module: str) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60
+    )
+    assert not LIGHT[module] & set(loaded.stdout.split())
+
+
+TOUCHES_NOTHING = """
+import builtins, os, socket, sys
+modules = sys.argv[1:]
+import torch, numpy, cv2, msgspec, pydantic, typer, rich, pysubs2, zmq, av, transformers, PIL.Image
+def forbid(*args, **kwargs):
+    raise AssertionError(f"opened at import: {args}")
+threads = torch.get_num_threads()
+socket.socket.__init__ = forbid
+real_open = builtins.open
+def guarded(file, mode="r", *args, **kwargs):
+    if set(mode) & set("wax+") or str(file).startswith("/dev/"):
+        forbid(file, mode)
+    return real_open(file, mode, *args, **kwargs)
+builtins.open = guarded
+import importlib
+for module in modules:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name not in ("rerun", "ray"):  # extras that are too large for tests
+            raise
+assert torch.get_num_threads() == threads, "importing changed torch's threads"
+assert not torch.cuda.is_initialized()
+"""
+
+
+def test_importing_touches_no_device_file_or_socket() -> None:
+    paths = [path.relative_to(ROOT) for package in ("arr_coc", "stream") for path in (ROOT / package).rglob("*.py")]
+    names = [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths]
+    modules = sorted(name for name in names if not name.endswith("__main__"))
+    done = subprocess.run(
+        [sys.executable, "-c", TOUCHES_NOTHING, *modules], capture_output=True, text=True, timeout=120, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
