@@ -26,15 +26,12 @@ def run(code: str) -> str:
     return done.stdout
 
 
-def test_loading_a_model_leaves_the_heavy_packages_out() -> None:
-    loaded = run(LOAD + "print(*sys.modules)").split()
-    assert "transformers.modeling_utils" in loaded
-    assert not set(HEAVY) & set(loaded)
-
-
-def test_what_was_left_out_is_there_when_it_is_asked_for() -> None:
+def test_the_heavy_packages_are_left_out_and_there_when_they_are_asked_for() -> None:
     """The library's list of models, its version, and torch's compiler, which also compiles what was loaded before."""
-    later = """
+    loaded = run(
+        LOAD
+        + """
+print(*sys.modules)
 import importlib.metadata, torch, transformers
 from transformers import Qwen3VLConfig, __version__
 assert transformers.__version__ == __version__ == importlib.metadata.version("transformers")
@@ -48,15 +45,18 @@ rows = torch.ones(2, qwen.language_model.embed_tokens.weight.shape[1])
 torch.testing.assert_close(torch.compile(mlp, backend="eager")(rows), mlp(rows))
 assert type(torch._dynamo).__name__ == "module"
 """
-    run(LOAD + later)
+    ).split()
+    assert "transformers.modeling_utils" in loaded
+    assert not set(HEAVY) & set(loaded)
 
 
 def test_the_compiler_comes_at_once_where_it_is_asked_for_inside() -> None:
-    for asked in ("import torch._dynamo.utils", "import torch; torch._dynamo.config.verbose"):
-        inside = f"""
-import sys
+    """Both ways of asking, each in a process that begins after torch was imported."""
+    run("""
+import os, sys
 from arr_coc.qwen.deferred_imports import deferred_imports
 import torch
+first = os.fork()
 with deferred_imports():
     marked = []
     @torch.compiler.disable
@@ -64,14 +64,17 @@ with deferred_imports():
         marked.append(torch.compiler.is_compiling())
         return x + 1
     assert plain(1) == 2
-    {asked}
+    if first:
+        assert os.waitpid(first, 0)[1] == 0
+        torch._dynamo.config.verbose
+    else:
+        import torch._dynamo.utils
     assert type(sys.modules["torch._dynamo"]).__name__ == "module"
     assert sys.modules["torch._dynamo.utils"] is torch._dynamo.utils
 graph = torch.compile(lambda x: plain(x.sin()), backend="eager")
 torch.testing.assert_close(graph(torch.ones(2)), torch.ones(2).sin() + 1)
 assert marked == [False, False], marked
-"""
-        run(inside)
+""")
 
 
 def test_a_process_that_has_imported_transformers_stays_as_it_is() -> None:
