@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from arr_coc.errors import of_counted
@@ -34,20 +36,107 @@ from stream.untrusted import printable
 
 JOIN_LIMIT_S = 1.0
 
+ABOUT_THE_MODEL = ("model-world", "glances-off")
+"""Codes of notices that every run of a model would repeat."""
 
-class LinesDisplay(Display):
+
+class RepeatedCall:
+    """Thread that calls `call` every `every_s` seconds, from its making to `close`."""
+
+    def __init__(self, every_s: float, call: Callable[[], None]) -> None:
+        self._every_s = every_s
+        self._call = call
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="figures", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; may be called twice."""
+        self._closing.set()
+        self._thread.join(JOIN_LIMIT_S)
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._every_s):
+            self._call()
+
+
+class RunLines(Display):
+    """Base of displays that print a run as lines: answers, and remarks about all else. A subclass says where."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._state: ViewModel | None = None
+
+    @abstractmethod
+    def _print_answer(self, entry: TranscriptEntry) -> None:
+        """Print an answer; of those that are the same, one line for all."""
+
+    @abstractmethod
+    def _finish_answers(self) -> None:
+        """Print how long the last answer went on; may be called twice."""
+
+    @abstractmethod
+    def _print(self, entry: TranscriptEntry) -> None:
+        """Print what is no answer, and belongs to stdout."""
+
+    @abstractmethod
+    def _say(self, text: str) -> None:
+        """Write a remark on stderr."""
+
+    def _say_of_model(self, text: str) -> None:
+        """Write a remark that every run of one model would make."""
+        self._say(text)
+
+    def _over(self) -> None:
+        """The run has ended: no figures follow."""
+
+    def write(self, event: Event) -> None:
+        assert self._state is not None, "a run is attached before its events come"
+        self._show(event, self._state.add(event))
+
+    def _show(self, event: Event, entries: Sequence[TranscriptEntry]) -> None:
+        """Print an event, which has added `entries` to the transcript."""
+        if isinstance(event, Answer):
+            for entry in entries:
+                self._print_answer(entry)
+        elif isinstance(event, VerdictChanged):
+            self._finish_answers()
+            for entry in entries:
+                self._print(entry)
+        elif entries:
+            if isinstance(event, QueryChanged) and event.error is None:
+                self._finish_answers()
+            about_model = isinstance(event, Notice) and event.code in ABOUT_THE_MODEL
+            for entry in entries:
+                (self._say_of_model if about_model else self._say)(entry.text)
+        elif isinstance(event, Notice):
+            self._say_of_model(f"{printable(event.message)} …")  # only that a model is being loaded has no entry
+        elif isinstance(event, Summary):
+            self._finish_answers()
+            self._over()
+            if text := summary_text(event):
+                self._say(text)
+
+    def figures(self) -> str | None:
+        """Return the figures in a line; None where there are none yet. For any thread."""
+        if self._state is None:
+            return None
+        figures = self._state.statistics()
+        known = figures.frames or figures.outage is not None
+        return figures_text(figures, self._state.position(figures)) if known else None
+
+
+class LinesDisplay(RunLines):
     """Prints a run as lines; the figures every `every_s` seconds, never where that is None.
 
     `questions` is a descriptor that lines to ask are read from.
     """
 
     def __init__(self, every_s: float | None, questions: int | None = None, clock: Clock | None = None) -> None:
+        super().__init__(clock or MonotonicClock())
         self._every_s = every_s
         self._questions = questions
-        self._clock = clock or MonotonicClock()
-        self._state: ViewModel | None = None
-        self._thread: threading.Thread | None = None
-        self._closing = threading.Event()
+        self._figures: RepeatedCall | None = None
         self._reader: QuestionReader | None = None
         self._answers = AnswerPrinter()
         self._run: RunHandle | None = None
@@ -55,8 +144,7 @@ class LinesDisplay(Display):
     def attach(self, run: RunHandle, frames: int | None) -> None:
         self._run, self._state = run, ViewModel(run, self._clock, self._ask, cuts=True)
         if self._every_s is not None:
-            self._thread = threading.Thread(target=self._report, args=(self._every_s,), name="figures", daemon=True)
-            self._thread.start()
+            self._figures = RepeatedCall(self._every_s, self._say_figures)
         if self._questions is not None:
             self._reader = QuestionReader(self._questions, self._state.questions, logs.say)
 
@@ -64,45 +152,31 @@ class LinesDisplay(Display):
         """Safe in a signal handler: takes no lock, uses no buffer."""
         write_now(message)
 
-    def write(self, event: Event) -> None:
-        assert self._state is not None, "a run is attached before its events come"
-        entries = self._state.add(event)
-        if isinstance(event, Answer):
-            for entry in entries:
-                self._answers.print(entry)
-        elif isinstance(event, VerdictChanged):
-            self._answers.finish()
-            for entry in entries:
-                print_answer(entry.at, entry.text)
-        elif entries:
-            if isinstance(event, QueryChanged) and event.error is None:
-                self._answers.finish()
-            for entry in entries:
-                logs.say(entry.text)
-        elif isinstance(event, Notice):
-            logs.say(f"{printable(event.message)} …")  # only that a model is being loaded has no entry
-        elif isinstance(event, Summary):
-            self._answers.finish()
-            self.close()
-            if text := summary_text(event):
-                logs.say(text)
-
     def close(self) -> None:
         with suppress(ReaderGone, OutputFailed):
-            self._answers.finish()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._closing.set()
-            thread.join(JOIN_LIMIT_S)
-        if self._reader is not None:
-            self._reader.close()
+            self._finish_answers()
+        self._over()
 
-    def _report(self, every_s: float) -> None:
-        assert self._state is not None
-        while not self._closing.wait(every_s):
-            figures = self._state.statistics()
-            if figures.frames or figures.outage is not None:
-                logs.say(figures_text(figures, self._state.position(figures)))
+    def _over(self) -> None:
+        for ended in (self._figures, self._reader):
+            if ended is not None:
+                ended.close()
+
+    def _print_answer(self, entry: TranscriptEntry) -> None:
+        self._answers.print(entry)
+
+    def _finish_answers(self) -> None:
+        self._answers.finish()
+
+    def _print(self, entry: TranscriptEntry) -> None:
+        print_answer(entry.at, entry.text)
+
+    def _say(self, text: str) -> None:
+        logs.say(text)
+
+    def _say_figures(self) -> None:
+        if (text := self.figures()) is not None:
+            logs.say(text)
 
     def _ask(self, question: str) -> None:
         """Asks; says so where the answer cannot come yet."""

@@ -10,33 +10,17 @@ from contextlib import suppress
 from stream import logs
 from stream.clock import Clock, MonotonicClock
 from stream.display.input import QuestionReader
-from stream.display.lines import AnswerPrinter, figures_text, log_level
+from stream.display.lines import AnswerPrinter, RepeatedCall, RunLines, log_level
 from stream.display.state import TranscriptEntry, ViewModel
-from stream.display.text import print_answer, summary_text
+from stream.display.text import print_answer
 from stream.errors import OutputFailed, ReaderGone
-from stream.events import (
-    OF_FRAMES,
-    Answer,
-    Event,
-    Notice,
-    QueryChanged,
-    Restarted,
-    Summary,
-    VerdictChanged,
-    event_fields,
-)
+from stream.events import OF_FRAMES, Answer, Event, Restarted, VerdictChanged, event_fields
 from stream.fleet.questions import FleetQuestions
 from stream.logs import json_line, write_line, write_now
 from stream.monitor.health import ANSWERS, RunHandle
 from stream.sinks.base import Display
-from stream.untrusted import printable
-
-JOIN_LIMIT_S = 1.0
 
 SEPARATOR = "  "
-
-ABOUT_THE_MODEL = ("model-world", "glances-off")
-"""Codes of notices that every camera of a model would repeat."""
 
 
 class FleetDisplay(ABC):
@@ -89,13 +73,9 @@ class FleetLines(FleetDisplay):
         self._lock = threading.RLock()
         self._told: set[str] = set()
         self._cameras: dict[str, _CameraLines] = {}
-        self._closing = threading.Event()
         self.questions = FleetQuestions()
         self._reader = None if typed is None else QuestionReader(typed, self.questions, self.show_note)
-        self._thread: threading.Thread | None = None
-        if every_s is not None:
-            self._thread = threading.Thread(target=self._report, args=(every_s,), name="figures", daemon=True)
-            self._thread.start()
+        self._figures = None if every_s is None else RepeatedCall(every_s, self._say_figures)
 
     def camera(self, name: str) -> Display:
         shown = self._cameras[name] = _CameraLines(self, name, self._clock)
@@ -149,80 +129,65 @@ class FleetLines(FleetDisplay):
         write_now(message)
 
     def close(self) -> None:
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._closing.set()
-            thread.join(JOIN_LIMIT_S)
-        if self._reader is not None:
-            self._reader.close()
+        for ended in (self._figures, self._reader):
+            if ended is not None:
+                ended.close()
 
-    def _report(self, every_s: float) -> None:
-        while not self._closing.wait(every_s):
-            for shown in tuple(self._cameras.values()):
-                if (text := shown.figures()) is not None:
-                    self.say(shown.name, text)
+    def _say_figures(self) -> None:
+        for shown in tuple(self._cameras.values()):
+            if (text := shown.figures()) is not None:
+                self.say(shown.name, text)
 
 
-class _CameraLines(Display):
+class _CameraLines(RunLines):
     """Lines of one camera."""
 
     def __init__(self, all_cameras: FleetLines, name: str, clock: Clock) -> None:
+        super().__init__(clock)
         self.name = name
         self._all = all_cameras
-        self._clock = clock
-        self._state: ViewModel | None = None
         self._printer = AnswerPrinter(all_cameras.label(name))
-        self._over = False
+        self._ended = False
 
     def attach(self, run: RunHandle, frames: int | None) -> None:
         self._state = ViewModel(run, self._clock, cuts=True)
         self._all.questions.add(self.name, self._state.questions)
 
-    def write(self, event: Event) -> None:
-        assert self._state is not None, "a run is attached before its events come"
-        entries = self._state.add(event)
-        if isinstance(event, Answer):
-            for entry in entries:
-                self._all.answer(self._printer, entry)
-        elif isinstance(event, VerdictChanged):
-            self._all.finish(self._printer)
-            for entry in entries:
-                self._all.print(self.name, entry)
-        elif isinstance(event, Restarted) and event.process == ANSWERS:
-            pass  # told once for all cameras
-        elif isinstance(event, Notice) and event.code in ABOUT_THE_MODEL:
-            for entry in entries:
-                self._all.say_once(entry.text)
-        elif entries:
-            if isinstance(event, QueryChanged) and event.error is None:
-                self._all.finish(self._printer)
-            for entry in entries:
-                self._all.say(self.name, entry.text)
-        elif isinstance(event, Notice):
-            self._all.say_once(f"{printable(event.message)} …")
-        elif isinstance(event, Summary):
-            self._over = True
-            self._all.finish(self._printer)
-            if text := summary_text(event):
-                self._all.say(self.name, text)
+    def _show(self, event: Event, entries: Sequence[TranscriptEntry]) -> None:
+        if isinstance(event, Restarted) and event.process == ANSWERS:
+            return  # told once for all cameras
+        super()._show(event, entries)
 
     def figures(self) -> str | None:
-        """Return the figures in a line, None where there are none (any more)."""
-        state = self._state
-        if state is None or self._over:
-            return None
-        figures = state.statistics()
-        known = figures.frames or figures.outage is not None
-        return figures_text(figures, state.position(figures)) if known else None
+        """Return the figures in a line; None where there are none yet, or any more."""
+        return None if self._ended else super().figures()
 
     def show_message(self, message: str) -> None:
         self._all.show_message(message)
 
     def close(self) -> None:
-        self._over = True
+        self._over()
         self._all.questions.remove(self.name)
         with suppress(ReaderGone, OutputFailed):
-            self._all.finish(self._printer)
+            self._finish_answers()
+
+    def _over(self) -> None:
+        self._ended = True
+
+    def _print_answer(self, entry: TranscriptEntry) -> None:
+        self._all.answer(self._printer, entry)
+
+    def _finish_answers(self) -> None:
+        self._all.finish(self._printer)
+
+    def _print(self, entry: TranscriptEntry) -> None:
+        self._all.print(self.name, entry)
+
+    def _say(self, text: str) -> None:
+        self._all.say(self.name, text)
+
+    def _say_of_model(self, text: str) -> None:
+        self._all.say_once(text)
 
 
 class FleetJson(FleetDisplay):
