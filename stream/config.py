@@ -227,6 +227,9 @@ class ApiConfig(Section):
     """Quality of the JPEG pictures."""
     yes_no: str = Field(default="Answer yes or no.", max_length=QUERY_LIMIT_CHARS)
     """Sentence after a standing query, which is a question for yes or no; "" for none."""
+    uuids: Literal["auto"] | bool = "auto"
+    """Name each picture by a `uuid`, and send one that the server has had by its name alone, such as the earlier frames
+    of a window. `auto`: where the server says that it is vLLM. Other servers refuse the field."""
     connect_s: float = Field(default=2.0, gt=0)
     """Time limit of a connection to the server, in seconds."""
     first_s: float = Field(default=30.0, gt=0)

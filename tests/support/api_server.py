@@ -15,6 +15,7 @@ import numpy as np
 
 MODEL = "tiny"
 TEXT = ("a ", "red ", "circle")
+CREATED = 1_700_000_000
 LIKELY = {"yes": -0.1, "no": -3.0, "maybe": -4.0}
 
 
@@ -27,14 +28,16 @@ def event(text: str | None = None, **fields: Any) -> dict[str, Any]:
 class FakeApiServer:
     """Its `behaviour` is called with the handler and the request's body for each chat completion, and replies.
 
-    `bodies` are the requests so far, `headers` those of the last one; `models` is what it lists. Whoever stalls waits
-    for `released`.
+    `bodies` are the requests so far, `headers` those of the last one; `models` is what it lists, as `owner`. As "vllm"
+    it keeps pictures by their `uuid` in `kept`; else it refuses the field. Whoever stalls waits for `released`.
     """
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
         self.headers: dict[str, str] = {}
         self.models: list[str] = [MODEL]
+        self.owner = "tests"
+        self.kept: dict[str, dict[str, str]] = {}
         self.behaviour: Callable[[ApiHandler, dict[str, Any]], None] = speak
         self.released = threading.Event()
         self.asked = threading.Semaphore(0)
@@ -55,7 +58,8 @@ class FakeApiServer:
     def pictures(self, request: int = -1) -> list[np.ndarray]:
         """The pictures of a request, uint8 [H, W, 3] BGR."""
         parts = self.bodies[request]["messages"][-1]["content"]
-        urls = [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
+        shown = [part["image_url"] or self.kept[part["uuid"]] for part in parts if part["type"] == "image_url"]
+        urls = [picture["url"] for picture in shown]
         jpegs = [base64.b64decode(url.removeprefix("data:image/jpeg;base64,"), validate=True) for url in urls]
         return [cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR) for jpeg in jpegs]
 
@@ -80,7 +84,8 @@ class ApiHandler(BaseHTTPRequestHandler):
         if self.path != "/v1/models":
             self.reply(404, {"error": {"message": "no such path"}})
             return
-        self.reply(200, {"object": "list", "data": [{"id": name} for name in fake.models]})
+        entry = {"object": "model", "created": CREATED, "owned_by": fake.owner}
+        self.reply(200, {"object": "list", "data": [{"id": name, **entry} for name in fake.models]})
 
     def do_POST(self) -> None:
         self.fake = self.server.fake  # type: ignore[attr-defined]
@@ -88,10 +93,29 @@ class ApiHandler(BaseHTTPRequestHandler):
         self.fake.headers = dict(self.headers)
         self.fake.bodies.append(body)
         self.fake.asked.release()
+        problem = self._keep_pictures(body)
         try:
-            self.fake.behaviour(self, body)
+            if problem is None:
+                self.fake.behaviour(self, body)
+            else:
+                self.reply(*problem)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
+
+    def _keep_pictures(self, body: dict[str, Any]) -> tuple[int, object] | None:
+        """Keep the pictures of a request by their names as vLLM does; returns what is wrong with them."""
+        contents = [message["content"] for message in body.get("messages", [])]
+        parts = [part for content in contents for part in content if isinstance(part, dict) and "image_url" in part]
+        if self.fake.owner != "vllm":
+            odd = [part for part in parts if part.keys() - {"type", "image_url"}]
+            return (422, {"detail": "Unexpected keys in the request: {'uuid'}"}) if odd else None
+        for at, part in enumerate(parts):
+            if part["image_url"] is not None:
+                self.fake.kept[part.get("uuid", "")] = part["image_url"]
+            elif part["uuid"] not in self.fake.kept:
+                said = f"Cache miss for image at index {at} but data is not provided."
+                return 400, {"error": {"message": said, "type": "BadRequestError", "param": None, "code": 400}}
+        return None
 
     def reply(self, status: int, body: object, kind: str = "application/json", **headers: str) -> None:
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()

@@ -54,6 +54,14 @@ class ApiLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedModel:
+    """Model that a server lists, and who serves it, as the server says: `vllm`, `sglang`, `llamacpp`, a company."""
+
+    name: str
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
 class ChatPiece:
     """Piece of a reply. `likely`: tokens that could stand in place of its first one, with log-probabilities.
 
@@ -81,8 +89,8 @@ class ApiConnection:
         self.close = weakref.finalize(self, self._client.close)
         """Closes the connections, at the latest when nobody holds this any more."""
 
-    def models(self) -> list[str]:
-        """Return the names of the models that the server lists; none where it lists none.
+    def models(self) -> list[ServedModel]:
+        """Return the models that the server lists; none where it lists none.
 
         Raises ConnectionRefused where nobody is there, ConfigError where it is no such server, or refuses the key.
         """
@@ -97,8 +105,12 @@ class ApiConnection:
         with contextlib.suppress(ValueError):
             listed = response.json() if response.is_success else None
             if isinstance(listed, dict) and isinstance(listed.get("data"), list):
-                names = [entry.get("id") for entry in listed["data"] if isinstance(entry, dict)]
-                return [name[:SAID_CHARS_MAX] for name in names if isinstance(name, str)]
+                entries = [entry for entry in listed["data"] if isinstance(entry, dict)]
+                return [
+                    ServedModel(entry["id"][:SAID_CHARS_MAX], str(entry.get("owned_by"))[:SAID_CHARS_MAX])
+                    for entry in entries
+                    if isinstance(entry.get("id"), str)
+                ]
         return []
 
     def stream(self, body: dict[str, Any], arrived: threading.Event | None = None) -> ChatStream:

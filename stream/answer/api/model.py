@@ -16,8 +16,10 @@ from arr_coc.types import FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.answer.api.address import ApiAddress
 from stream.answer.api.connection import ApiConnection, ApiLimits, ChatPiece
 from stream.answer.api.pictures import ApiPictures, pictures_of
+from stream.answer.api.uuids import KEPT_BY, SentPictures
 from stream.answer.model import AnswerStats, GlanceStats, Packet
 from stream.config import Config
+from stream.errors import AnswerLost
 
 LIKELY_TOKENS = 20
 """Tokens of which the probability is asked for: the most that servers give."""
@@ -32,6 +34,15 @@ TEXT_TOKENS_EXTRA = 64
 """Tokens of a chat template around question and pictures, generously."""
 
 MODELS_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Model that is asked: its server and its name there. `keeps_pictures`: the server knows pictures by their uuid."""
+
+    connection: ApiConnection
+    name: str
+    keeps_pictures: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +80,16 @@ class ApiAnswerModel:
     attention_readable = False
     takes_device_pixels = False
 
-    def __init__(self, config: Config, connection: ApiConnection, name: str) -> None:
+    def __init__(self, config: Config, served: Served) -> None:
         self._answer = config.answer
-        self._connection = connection
+        self._connection = served.connection
+        self._sent = SentPictures(served.keeps_pictures)
         self._client = b""
         self._windows: dict[bytes, deque[SeenFrame]] = {}
         self._told: set[str] = set()
         self._asks_likely = True
         self._stats: AnswerStats | None = None
-        self.model_id = name
+        self.model_id = served.name
 
     def select_client(self, client: bytes) -> None:
         self._client = client
@@ -106,7 +118,7 @@ class ApiAnswerModel:
         shown = [*self._window(self._client, packet.stamp), self._see(packet)]
         seen_s = time.monotonic()
         body = self._yes_no_body(shown, query)
-        reply = self._yes_no_reply(body)
+        reply = self._whole(body)
         self._stats = self._stats_of(shown, reply, (began_s, seen_s), body)
         return yes_no_of(reply.text, reply.likely)
 
@@ -172,14 +184,33 @@ class ApiAnswerModel:
         body = self._body(shown, " ".join(filter(None, (question, self._answer.api.yes_no))), YES_NO_TOKENS)
         return {**body, "logprobs": True, "top_logprobs": LIKELY_TOKENS} if self._asks_likely else body
 
-    def _without_likely(self, body: dict[str, Any], error: Exception) -> dict[str, Any] | None:
-        """Return a refused request without probabilities, where it was refused for them; None for another reason."""
-        if "logprobs" not in body or not isinstance(error, ModelError) or "logprob" not in str(error):
+    def _again(self, body: dict[str, Any], sent: dict[str, Any], error: Exception) -> dict[str, Any] | None:
+        """Return a request that was refused as it may be made once more: with all of its pictures, or without
+        probabilities; None where neither was the reason. `sent` is what the server was given of it."""
+        otherwise = self._sent.failed(sent, str(error))
+        if not isinstance(error, ModelError):
             return None
-        self._asks_likely = False
-        return {key: value for key, value in body.items() if key not in ("logprobs", "top_logprobs")}
+        if otherwise:
+            return body
+        if "logprobs" in body and "logprob" in str(error):
+            self._asks_likely = False
+            return {key: value for key, value in body.items() if key not in ("logprobs", "top_logprobs")}
+        return None
 
     def _pieces(self, body: dict[str, Any], should_stop: Callable[[], bool]) -> Iterator[ChatPiece]:
+        """Yield the pieces of a reply; a request that is refused for what it need not have is made once more."""
+        asked: dict[str, Any] | None = body
+        while asked is not None:
+            sent = self._sent.lean(asked)
+            try:
+                yield from self._pieces_of(sent, should_stop)
+                return
+            except (ModelError, AnswerLost) as error:
+                asked = self._again(asked, sent, error)
+                if asked is None:
+                    raise
+
+    def _pieces_of(self, body: dict[str, Any], should_stop: Callable[[], bool]) -> Iterator[ChatPiece]:
         stream = self._connection.stream(body)
         chars = 0
         try:
@@ -190,6 +221,8 @@ class ApiAnswerModel:
                 chars += len(piece.text)
                 self._check_length(chars, body)
                 yield piece
+            if stream.ended:
+                self._sent.note(body)
         finally:
             stream.cancel()
 
@@ -200,16 +233,6 @@ class ApiAnswerModel:
             raise self._connection.lost(
                 f"an answer without an end: more than {chars_max} characters for {counted(body['max_tokens'], 'token')}"
             )
-
-    def _yes_no_reply(self, body: dict[str, Any]) -> ApiReply:
-        """Return the reply to a yes/no question, with probabilities where the server tells them."""
-        try:
-            return self._whole(body)
-        except ModelError as error:
-            plain = self._without_likely(body, error)
-            if plain is None:
-                raise
-            return self._whole(plain)
 
     def _whole(self, body: dict[str, Any]) -> ApiReply:
         reply = ApiReply()
@@ -291,12 +314,11 @@ def _word(token: str) -> str:
 
 def load_api_model(config: Config) -> ApiAnswerModel:
     """Return the model that `answer.api.url` serves. Raises as `connected`."""
-    return ApiAnswerModel(config, *connected(config))
+    return ApiAnswerModel(config, connected(config))
 
 
-def connected(config: Config) -> tuple[ApiConnection, str]:
-    """Return the connection to `answer.api.url`, and the name of its model: `answer.model`, or the only one that it
-    lists.
+def connected(config: Config) -> Served:
+    """Return what serves `answer.api.url`, with `answer.model` or the only model that it lists.
 
     Raises ConnectionRefused, ConfigError or ModelError where it cannot be asked.
     """
@@ -307,9 +329,10 @@ def connected(config: Config) -> tuple[ApiConnection, str]:
         listed = connection.models()
         name = config.answer.model
         if name is None and len(listed) != 1:
-            known = ", ".join(listed[:MODELS_NAMED]) if listed else "it lists none"
+            known = ", ".join(model.name for model in listed[:MODELS_NAMED]) if listed else "it lists none"
             raise ModelError(f"{connection.address.base} has no single model ({known})", "name one with -m")
     except BaseException:
         connection.close()
         raise
-    return connection, name or listed[0]
+    keeps = any(model.owner in KEPT_BY for model in listed) if api.uuids == "auto" else api.uuids
+    return Served(connection, name or listed[0].name, keeps)

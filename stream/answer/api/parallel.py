@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stream.answer.api.connection import ApiConnection, ChatStream
-from stream.answer.api.model import ApiAnswerModel, ApiReply, SeenFrame, connected, yes_no_of
+from stream.answer.api.connection import ChatStream
+from stream.answer.api.model import ApiAnswerModel, ApiReply, SeenFrame, Served, connected, yes_no_of
 from stream.answer.batching.scheduler import BatchQuestion
 from stream.config import Config
 
@@ -19,11 +19,15 @@ STEP_S = 0.01
 
 @dataclass(slots=True, eq=False)
 class OpenRequest:
-    """A request under way: its question, what is shown with it (the newest frame last), and its reply so far."""
+    """A request under way: its question, what is shown with it (the newest frame last), and its reply so far.
+
+    `sent` is what the server was given of its `body`.
+    """
 
     question: BatchQuestion
     shown: list[SeenFrame]
     body: dict[str, Any]
+    sent: dict[str, Any]
     stream: ChatStream
     times_s: tuple[float, float]
     reply: ApiReply = field(default_factory=ApiReply)
@@ -35,8 +39,8 @@ class ApiBatchAnswerModel(ApiAnswerModel):
     Texts are those of one request at a time; the server decides how far they depend on others.
     """
 
-    def __init__(self, config: Config, connection: ApiConnection, name: str) -> None:
-        super().__init__(config, connection, name)
+    def __init__(self, config: Config, served: Served) -> None:
+        super().__init__(config, served)
         self.slots = config.answer.slots
         self._open: dict[bytes, OpenRequest] = {}
         self._arrived = threading.Event()
@@ -83,8 +87,9 @@ class ApiBatchAnswerModel(ApiAnswerModel):
             body = self._yes_no_body(shown, question.query)
         else:
             body = self._body(shown, question.query, self._answer.max_tokens)
-        stream = self._connection.stream(body, self._arrived)
-        return OpenRequest(question, shown, body, stream, (began_s, time.monotonic()))
+        sent = self._sent.lean(body)
+        stream = self._connection.stream(sent, self._arrived)
+        return OpenRequest(question, shown, body, sent, stream, (began_s, time.monotonic()))
 
     def _take_in(self, request: OpenRequest) -> None:
         """Add the pieces that are there to the reply, and end it where it has ended."""
@@ -94,6 +99,7 @@ class ApiBatchAnswerModel(ApiAnswerModel):
             if not request.question.yes_no:
                 request.question.piece += piece.text
         if request.stream.ended:
+            self._sent.note(request.body)
             self._end(request)
 
     def _end(self, request: OpenRequest) -> None:
@@ -107,11 +113,11 @@ class ApiBatchAnswerModel(ApiAnswerModel):
             self._keep(question.client, request.shown[-1])
 
     def _fail(self, request: OpenRequest, error: Exception) -> None:
-        plain = self._without_likely(request.body, error)
+        again = self._again(request.body, request.sent, error)
         request.stream.cancel()
-        if plain is not None:
-            request.body, request.reply = plain, ApiReply()
-            request.stream = self._connection.stream(plain, self._arrived)
+        if again is not None:
+            request.body, request.sent, request.reply = again, self._sent.lean(again), ApiReply()
+            request.stream = self._connection.stream(request.sent, self._arrived)
             return
         del self._open[request.question.client]
         request.question.ended, request.question.error = True, error
@@ -119,4 +125,4 @@ class ApiBatchAnswerModel(ApiAnswerModel):
 
 def load_api_batch_model(config: Config) -> ApiBatchAnswerModel:
     """Return the model that `answer.api.url` serves, with `answer.slots`. Raises as `connected`."""
-    return ApiBatchAnswerModel(config, *connected(config))
+    return ApiBatchAnswerModel(config, connected(config))

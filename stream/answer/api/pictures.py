@@ -13,6 +13,7 @@ import numpy.typing as npt
 from arr_coc.errors import ModelError
 from arr_coc.ops.texturevlm.composite_layout import CompositeLayout, cut_out, draw, layout_of, whole_layout
 from arr_coc.types import FramePacket, TileGrid
+from stream.answer.api.uuids import uuid_of
 
 PictureKind = Literal["scaled", "composite", "parts"]
 
@@ -39,13 +40,13 @@ class ApiPictures:
     explanation: str = ""
 
     def content(self) -> list[dict[str, Any]]:
-        """Return them as parts of a chat message."""
+        """Return them as parts of a chat message, with their names for `SentPictures`."""
         parts: list[dict[str, Any]] = []
         for caption, jpeg in zip(self.captions, self.jpegs, strict=True):
             if caption:
                 parts.append({"type": "text", "text": caption})
             url = f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}"
-            parts.append({"type": "image_url", "image_url": {"url": url}})
+            parts.append({"type": "image_url", "image_url": {"url": url}, "uuid": uuid_of(jpeg)})
         return parts
 
 

@@ -20,6 +20,7 @@ from stream.answer.api.connection import (
     ApiConnection,
     ApiLimits,
     ChatPiece,
+    ServedModel,
     _events,
     _piece,
 )
@@ -186,7 +187,7 @@ def test_nobody_at_the_address_is_said_at_once(server: FakeApiServer) -> None:
 
 def test_the_models_are_those_that_the_server_lists(server: FakeApiServer) -> None:
     with connected(server) as connection:
-        assert connection.models() == [fake.MODEL]
+        assert connection.models() == [ServedModel(fake.MODEL, "tests")]
         server.models = []
         assert connection.models() == []
 

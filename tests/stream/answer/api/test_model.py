@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -189,6 +190,59 @@ def test_a_window_shows_the_newest_frames_with_their_times(server: FakeApiServer
     assert (stats.frames, stats.oldest_frame_ns, stats.tokens_used) == (2, 500 * MS, 120)
     model.score_yes_no(packet(3), "is it?")
     assert len(server.pictures()) == 2
+
+
+def drawn(index: int) -> FramePacket:
+    """A packet whose picture is like no other's."""
+    made = packet(index)
+    return replace(made, image=np.full_like(made.image, 20 * index))
+
+
+def answered(model: ApiAnswerModel, index: int) -> str:
+    return "".join(model.answer(drawn(index), "what?", lambda: False))
+
+
+def sent(server: FakeApiServer, request: int = -1) -> list[bool]:
+    """Whether each picture of a request was sent, and not named only."""
+    parts = server.bodies[request]["messages"][0]["content"]
+    return [part["image_url"] is not None for part in parts if part["type"] == "image_url"]
+
+
+def test_vllm_is_sent_a_picture_once(server: FakeApiServer) -> None:
+    server.owner = "vllm"
+    model = loaded(server, window=WindowConfig(frames=3))
+    for index in range(3):
+        assert answered(model, index) == "a red circle"
+    assert model.score_yes_no(drawn(2), "is it red?")[1] > 0.9
+    assert [sent(server, request) for request in range(4)] == [[True], [False, True], [False, False, True], [False, False]]
+    assert [round(picture.mean()) for picture in server.pictures()] == [20, 40]
+
+
+def test_a_picture_that_vllm_has_forgotten_is_sent_again(server: FakeApiServer) -> None:
+    server.owner = "vllm"
+    model = loaded(server, window=WindowConfig(frames=2))
+    answered(model, 0)
+    server.kept.clear()
+    assert answered(model, 1) == "a red circle"
+    assert [sent(server, request) for request in (1, 2)] == [[False, True], [True, True]]
+    server.behaviour = fake.refuse(500)
+    with pytest.raises(AnswerLost):
+        answered(model, 2)
+    server.behaviour = fake.speak
+    answered(model, 2)
+    assert sent(server) == [True, True]
+
+
+def test_names_that_a_server_does_not_take_are_left_out(server: FakeApiServer) -> None:
+    assert answered(loaded(server), 0) == "a red circle"
+    assert len(server.bodies) == 1
+    model = loaded(server, {"uuids": True})
+    assert answered(model, 1) == answered(model, 2) == "a red circle"
+    named = ["uuid" in body["messages"][0]["content"][0] for body in server.bodies]
+    assert named == [False, True, False, False]
+    server.owner = "vllm"
+    answered(loaded(server, {"uuids": False}), 3)
+    assert "uuid" not in server.bodies[-1]["messages"][0]["content"][0]
 
 
 @pytest.mark.parametrize(("on_cut", "frames"), [("empty", 1), ("keep", 2)])

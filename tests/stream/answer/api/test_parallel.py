@@ -14,7 +14,7 @@ from stream.answer.batching.scheduler import BatchQuestion
 from stream.answer.model import CONFIGURED, load_answer_model
 from stream.config import WindowConfig
 from stream.errors import AnswerLost
-from tests.stream.answer.api.test_model import config, packet
+from tests.stream.answer.api.test_model import config, packet, sent
 from tests.support import api_server as fake
 from tests.support.api_server import ApiHandler, FakeApiServer, api_server
 from tests.support.network import LIMIT_S, until
@@ -175,6 +175,18 @@ def test_windows_are_each_clients_own(server: FakeApiServer) -> None:
     model.drop_client(b"one")
     asked(model, question(b"one", index=4))
     assert len(server.pictures()) == 1
+
+
+def test_pictures_that_vllm_has_forgotten_are_sent_again(server: FakeApiServer) -> None:
+    server.owner = "vllm"
+    model = loaded(server, window=WindowConfig(frames=2))
+    for index in range(2):
+        asked(model, question(b"one", index=index))
+    server.kept.clear()
+    last = question(b"one", index=2)
+    assert asked(model, last)[b"one"] == "a red circle"
+    assert last.error is None
+    assert [sent(server, request) for request in range(4)] == [[True], [False, False], [False, False], [True, True]]
 
 
 def test_a_packet_that_cannot_be_shown_is_the_error_of_its_client(
