@@ -214,7 +214,12 @@ def test_vllm_is_sent_a_picture_once(server: FakeApiServer) -> None:
     for index in range(3):
         assert answered(model, index) == "a red circle"
     assert model.score_yes_no(drawn(2), "is it red?")[1] > 0.9
-    assert [sent(server, request) for request in range(4)] == [[True], [False, True], [False, False, True], [False, False]]
+    assert [sent(server, request) for request in range(4)] == [
+        [True],
+        [False, True],
+        [False, False, True],
+        [False, False],
+    ]
     assert [round(picture.mean()) for picture in server.pictures()] == [20, 40]
 
 
