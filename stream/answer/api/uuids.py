@@ -27,7 +27,7 @@ def uuid_of(jpeg: bytes) -> str:
 
 
 class SentPictures:
-    """Names of the pictures that one server has had. Where names are not `wanted`, every picture is sent, without one."""
+    """Names of the pictures that one server has had. Where they are not `wanted`, all pictures are sent without any."""
 
     def __init__(self, wanted: bool) -> None:
         self.wanted = wanted
