@@ -19,10 +19,14 @@ CREATED = 1_700_000_000
 LIKELY = {"yes": -0.1, "no": -3.0, "maybe": -4.0}
 
 
+HEAD: dict[str, Any] = {"id": "chatcmpl-1", "created": CREATED, "model": MODEL}
+"""What all replies begin with."""
+
+
 def event(text: str | None = None, **fields: Any) -> dict[str, Any]:
     """A chunk of a streamed reply."""
     choice: dict[str, Any] = {"index": 0, "delta": {} if text is None else {"content": text}, "finish_reason": None}
-    return {"object": "chat.completion.chunk", "model": MODEL, "choices": [choice | fields]}
+    return {**HEAD, "object": "chat.completion.chunk", "choices": [choice | fields]}
 
 
 class FakeApiServer:
@@ -152,7 +156,8 @@ def speak(handler: ApiHandler, body: dict[str, Any]) -> None:
         for text in TEXT:
             handler.send(event(text))
     handler.send(event(finish_reason="stop"))
-    handler.send({"model": MODEL, "choices": [], "usage": {"prompt_tokens": 90, "completion_tokens": 4}})
+    usage = {"prompt_tokens": 90, "completion_tokens": 4, "total_tokens": 94}
+    handler.send({**event(), "choices": [], "usage": usage})
     handler.send("[DONE]")
 
 
@@ -192,7 +197,8 @@ def fail_within(handler: ApiHandler, body: dict[str, Any]) -> None:
 def speak_at_once(handler: ApiHandler, body: dict[str, Any]) -> None:
     """Reply without streaming, as some servers do."""
     message = {"role": "assistant", "content": "".join(TEXT)}
-    handler.reply(200, {"model": MODEL, "choices": [{"message": message, "finish_reason": "stop"}]})
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    handler.reply(200, {**HEAD, "object": "chat.completion", "choices": [choice]})
 
 
 def refuse(status: int, message: str = "no", **headers: str) -> Callable[[ApiHandler, dict[str, Any]], None]:
