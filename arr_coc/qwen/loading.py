@@ -17,6 +17,7 @@ from arr_coc.errors import ModelError, counted
 from arr_coc.hub import bundled_model_path, download, local_folder
 from arr_coc.layer import load_bundled_layer, load_layer
 from arr_coc.qwen.checkpoint import family_of, read_config
+from arr_coc.qwen.cpu_linear import use_onednn
 from arr_coc.qwen.cpu_precision import LARGE_PARAMETERS, dtype_on_cpu
 from arr_coc.qwen.direct_load import load_directly
 from arr_coc.qwen.memory_estimate import ModelSpec
@@ -72,6 +73,7 @@ def load_qwen(
         if model is None:
             model = _load_model(folder, model_id, _dtype(dtype), target, device_map)
         tokenizer = _load_tokenizer(folder, model_id, model.config)
+    use_onednn(model)
     preprocessing = Preprocessing.read(folder, int(model.config.vision_config.patch_size))
     embeddings = model.get_input_embeddings().weight
     if allocator is None:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from arr_coc.errors import NonFiniteError, ShapeError
 from arr_coc.ops.regions import token_positions
+from arr_coc.qwen.cpu_linear import linear
 from arr_coc.qwen.preprocess import MERGE, PixelNormalisation, fit_tiles, patch_positions, to_patches
 from arr_coc.qwen.qwenvl import rotate
 from arr_coc.types import TileGrid
@@ -269,7 +270,7 @@ def _embed_patches(tower: Any, patches: torch.Tensor) -> torch.Tensor:
     """The patch convolution as a linear layer. A still frame fills both time steps, so their weights add up."""
     proj = tower.patch_embed.proj
     weight = proj.weight.sum(dim=2).flatten(1)
-    return F.linear(patches.to(weight.dtype), weight, proj.bias)
+    return linear(patches.to(weight.dtype), weight, proj.bias)
 
 
 def _position_grid(tower: Any, places: torch.Tensor, grid: TileGrid) -> torch.Tensor:
