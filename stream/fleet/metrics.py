@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import msgspec
 from prometheus_client import CollectorRegistry, disable_created_metrics
 from prometheus_client.core import Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from stream.events import Event
@@ -15,12 +13,11 @@ from stream.fleet.cameras import NamedCamera
 from stream.monitor.health import HealthReport, RunHandle, RunMonitor
 from stream.monitor.statistics import resident_bytes
 from stream.sinks.base import Sink
-from stream.sinks.metrics import HttpServer, Page, RunCollector
+from stream.sinks.metrics import RunCollector
+from stream.sinks.metrics_server import MEMORY, HttpServer, PageHealth, monitoring_pages
 
 CAMERA = "camera"
 """Label of a camera's metrics."""
-
-MEMORY = "arr_coc_resident_memory_bytes"
 
 
 class FleetMetrics(Collector):
@@ -48,7 +45,7 @@ class FleetMetrics(Collector):
         self._refused = {name: HealthReport("ended", reason, False, None, 0, 0) for name, reason in refused.items()}
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
-        self._server = HttpServer(host, port, self._page)
+        self._server = HttpServer(host, port, monitoring_pages(self._registry, self._page_health))
 
     @property
     def address(self) -> tuple[str, int]:
@@ -94,17 +91,12 @@ class FleetMetrics(Collector):
         """Return the health of every camera."""
         return {**{name: monitor.health() for name, monitor in self._monitors.items()}, **self._refused}
 
-    def _page(self, path: str) -> Page | None:
-        if path == "/metrics":
-            return Page(200, CONTENT_TYPE_LATEST, generate_latest(self._registry))
-        if path not in ("/healthz", "/readyz"):
-            return None
+    def _page_health(self) -> PageHealth:
         cameras = self.health()
         well = [report.healthy for report in cameras.values()]
-        good = any(well) if path == "/healthz" else all(well) and all(one.ready for one in cameras.values())
         status = "ok" if all(well) else "degraded" if any(well) else "failing"
-        body = msgspec.json.encode({"status": status, "cameras": cameras}) + b"\n"
-        return Page(200 if good else 503, "application/json", body)
+        ready = all(well) and all(one.ready for one in cameras.values())
+        return PageHealth({"status": status, "cameras": cameras}, any(well), ready)
 
 
 class _CameraMetrics(Sink):

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from arr_coc.types import NS_PER_S
@@ -16,7 +15,15 @@ from stream.answer.server_statistics import SERVING, ServerFigures, ServerStatis
 from stream.config import Config
 from stream.control import RunControl
 from stream.monitor.statistics import resident_bytes
-from stream.sinks.metrics import HttpServer, Page
+from stream.sinks.metrics_server import (
+    Figure,
+    HttpServer,
+    PageHealth,
+    counters,
+    gauges,
+    memory_family,
+    monitoring_pages,
+)
 
 DRAINING, STALLED = "draining", "stalled"
 """States of a server beside LOADING and SERVING: it grants no more turns; its model has said nothing for too long."""
@@ -55,7 +62,7 @@ class ServerMetrics:
         self._silence_limit_s = config.pipeline.timeout_s
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(ServerCollector(self))
-        self._server = HttpServer(config.output.metrics_host, port, self._page)
+        self._server = HttpServer(config.output.metrics_host, port, monitoring_pages(self._registry, self._page_health))
 
     @property
     def address(self) -> tuple[str, int]:
@@ -81,14 +88,9 @@ class ServerMetrics:
             status, reason, status == SERVING, figures.clients, figures.slots, turns_waiting=figures.waiting
         )
 
-    def _page(self, path: str) -> Page | None:
-        if path == "/metrics":
-            return Page(200, CONTENT_TYPE_LATEST, generate_latest(self._registry))
+    def _page_health(self) -> PageHealth:
         health = self.health(self.figures())
-        good = {"/healthz": health.healthy, "/readyz": health.ready}.get(path)
-        if good is None:
-            return None
-        return Page(200 if good else 503, "application/json", msgspec.json.encode(health) + b"\n")
+        return PageHealth(health, health.healthy, health.ready)
 
 
 class ServerCollector(Collector):
@@ -101,22 +103,17 @@ class ServerCollector(Collector):
         """Return all of them."""
         figures = self._server.figures()
         health = self._server.health(figures)
-        for name, help_text, value in _counters(figures):
-            yield CounterMetricFamily(f"arr_coc_server_{name}", help_text, value=value)
-        for name, help_text, value in _gauges(figures, health):
-            yield GaugeMetricFamily(f"arr_coc_server_{name}", help_text, value=value)
+        yield from counters("arr_coc_server", _counters(figures))
+        yield from gauges("arr_coc_server", _gauges(figures, health))
         for name, help_text, (buckets, sum_s) in (
             ("turn_wait_seconds", "From a client's request for a turn to the turn.", figures.waits),
             ("turn_seconds", "Time that a turn was served.", figures.turns),
         ):
             yield HistogramMetricFamily(f"arr_coc_server_{name}", help_text, buckets=buckets, sum_value=sum_s)
-        memory = GaugeMetricFamily("arr_coc_resident_memory_bytes", "Resident memory.", labels=["process"])
-        for label, held in resident_bytes({"answers": os.getpid()}).items():
-            memory.add_metric([label], held)
-        yield memory
+        yield memory_family(resident_bytes({"answers": os.getpid()}))
 
 
-def _counters(figures: ServerFigures) -> Iterator[tuple[str, str, float]]:
+def _counters(figures: ServerFigures) -> Iterator[Figure]:
     totals = figures.totals
     yield "answers", "Whole answers.", totals.answers
     yield "looks", "Looks at a standing question.", totals.checks
@@ -127,7 +124,7 @@ def _counters(figures: ServerFigures) -> Iterator[tuple[str, str, float]]:
     yield "busy_seconds", "Time in which a turn was served.", totals.busy_ns / NS_PER_S
 
 
-def _gauges(figures: ServerFigures, health: ServerHealth) -> Iterator[tuple[str, str, float]]:
+def _gauges(figures: ServerFigures, health: ServerHealth) -> Iterator[Figure]:
     over = "over the last minute"
     yield "uptime_seconds", "Since the server was started.", figures.uptime_s
     yield "ready", "1 while /readyz returns 200.", float(health.ready)

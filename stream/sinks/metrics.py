@@ -1,45 +1,31 @@
-"""Prometheus metrics and health of a run, and the HTTP server of /metrics, /healthz and /readyz."""
+"""Prometheus metrics and health of a run: /metrics, /healthz and /readyz."""
 
 from __future__ import annotations
 
-import errno
-import logging
-import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
-from typing import Any
+from collections.abc import Iterator
 
-import msgspec
 from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from stream.config import Config
-from stream.errors import OutputError
 from stream.events import Answer, Event, FrameReady, Glance, YesNoResult
 from stream.monitor.health import HealthReport, RunMonitor
 from stream.monitor.schema import StatsMessage
 from stream.sinks.base import Sink
-
-CONNECTIONS_MAX = 8
-"""Connections open at a time. The oldest is closed for one more, so that a thousand idle clients take eight threads and
-keep nobody out."""
-
-READ_LIMIT_S = 5.0
-"""Seconds that a client may be silent."""
-
-POLL_S = 0.1
-STOP_LIMIT_S = 5.0
+from stream.sinks.metrics_server import (
+    Figure,
+    HttpServer,
+    PageHealth,
+    counters,
+    gauges,
+    labelled,
+    memory_family,
+    monitoring_pages,
+)
 
 FRAME_BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5)
 TTFT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
-
-log = logging.getLogger(__name__)
 
 
 class MetricsSink(Sink):
@@ -55,7 +41,7 @@ class MetricsSink(Sink):
         disable_created_metrics()
         self._registry = CollectorRegistry(auto_describe=False)
         self._collector = RunCollector(monitor, self._registry)
-        self._server = HttpServer(config.output.metrics_host, port, self._page)
+        self._server = HttpServer(config.output.metrics_host, port, monitoring_pages(self._registry, self._health))
 
     @property
     def address(self) -> tuple[str, int]:
@@ -68,17 +54,9 @@ class MetricsSink(Sink):
     def close(self) -> None:
         self._server.close()
 
-    def _page(self, path: str) -> Page | None:
-        if path == "/metrics":
-            return Page(200, CONTENT_TYPE_LATEST, generate_latest(self._registry))
+    def _health(self) -> PageHealth:
         health = self._monitor.health()
-        if path == "/healthz":
-            return _health_page(health, health.healthy)
-        return _health_page(health, health.healthy and health.ready) if path == "/readyz" else None
-
-
-def _health_page(health: HealthReport, good: bool) -> Page:
-    return Page(200 if good else 503, "application/json", msgspec.json.encode(health) + b"\n")
+        return PageHealth(health, health.healthy, health.healthy and health.ready)
 
 
 class RunCollector(Collector):
@@ -116,27 +94,20 @@ class RunCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Everything but the histograms, which the registry collects itself."""
         stats, health = self._monitor.stats(), self._monitor.health()
-        for name, help_text, total in _counters(stats):
-            yield CounterMetricFamily(f"arr_coc_{name}", help_text, value=total)
-        for name, help_text, value in (*_gauges(stats), *self._states(health)):
-            if value is not None:
-                yield GaugeMetricFamily(f"arr_coc_{name}", help_text, value=value)
-        dropped = CounterMetricFamily("arr_coc_dropped", "Dropped, by queue and cause.", labels=["queue"])
-        restarts = CounterMetricFamily("arr_coc_restarts", "Processes started again.", labels=["process"])
-        memory = GaugeMetricFamily("arr_coc_resident_memory_bytes", "Resident memory.", labels=["process"])
-        for family, values in ((dropped, stats.dropped), (restarts, stats.restarts), (memory, stats.memory_bytes)):
-            for label, count in values.items():
-                family.add_metric([label], count)
-            yield family
+        yield from counters("arr_coc", _counters(stats))
+        yield from gauges("arr_coc", (*_gauges(stats), *self._states(health)))
+        yield labelled(CounterMetricFamily, "arr_coc_dropped", "Dropped, by queue and cause.", "queue", stats.dropped)
+        yield labelled(CounterMetricFamily, "arr_coc_restarts", "Processes started again.", "process", stats.restarts)
+        yield memory_family(stats.memory_bytes)
 
-    def _states(self, health: HealthReport) -> Iterator[tuple[str, str, float | None]]:
+    def _states(self, health: HealthReport) -> Iterator[Figure]:
         verdict = None if self._holds is None else float(self._holds == "yes")
         yield "watched_for", "1 while the answer to the standing query is yes.", verdict
         yield "outage_active", "1 while a live source is lost.", float(health.status == "outage")
         yield "healthy", "1 while /healthz returns 200.", float(health.healthy)
 
 
-def _counters(stats: StatsMessage) -> Iterator[tuple[str, str, float]]:
+def _counters(stats: StatsMessage) -> Iterator[Figure]:
     yield "frames", "Frames allocated.", stats.frames
     yield "answers", "Whole answers.", stats.answers
     yield "glances", "Looks at an overview before an answer.", stats.glances
@@ -150,7 +121,7 @@ def _counters(stats: StatsMessage) -> Iterator[tuple[str, str, float]]:
     yield "deadline_misses", "Frames later than one source period.", stats.deadline_misses or 0
 
 
-def _gauges(stats: StatsMessage) -> Iterator[tuple[str, str, float | None]]:
+def _gauges(stats: StatsMessage) -> Iterator[Figure]:
     yield "uptime_seconds", "Since the run was started.", stats.uptime_s
     yield "fps", "Frames a second, over the last two seconds.", stats.fps
     yield "tokens", "Visual tokens of the newest frame.", stats.tokens
@@ -170,110 +141,3 @@ def _gauges(stats: StatsMessage) -> Iterator[tuple[str, str, float | None]]:
 
 def _seconds(ms: float | None) -> float | None:
     return None if ms is None else ms / 1e3
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """The reply to one request."""
-
-    status: int
-    content_type: str
-    body: bytes
-
-
-Pages = Callable[[str], Page | None]
-"""The page at a path, or None where there is none."""
-
-
-class HttpServer(ThreadingHTTPServer):
-    """Serves `pages` at `host` and `port`, with a daemon thread for each connection.
-
-    Raises OutputError where the port cannot be had.
-    """
-
-    daemon_threads = True
-    request_queue_size = 256
-
-    def __init__(self, host: str, port: int, pages: Pages) -> None:
-        self.pages = pages
-        self._open: list[socket.socket] = []
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            super().__init__((host, port), _Handler)
-        except (OSError, OverflowError) as error:
-            raise OutputError(f"cannot serve metrics at {host}:{port}: {_reason(error)}") from error
-        self.address = str(self.server_address[0]), int(self.server_address[1])
-        self._thread = threading.Thread(target=self.serve_forever, args=(POLL_S,), name="metrics", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Closes every connection and stops serving; may be called twice."""
-        if self._thread.is_alive():
-            self.shutdown()
-            self._thread.join(STOP_LIMIT_S)
-        self.server_close()
-        for connection in self._open:
-            _hang_up(connection)
-
-    def server_bind(self) -> None:
-        """As a TCP server does: HTTPServer would look up the host's name, which may wait for a name server."""
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Starts a thread for a connection; hangs up the oldest where too many are open."""
-        self._open = [*(one for one in self._open if one.fileno() >= 0), request]
-        if len(self._open) > CONNECTIONS_MAX:
-            _hang_up(self._open.pop(0))
-        super().process_request(request, client_address)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Not a traceback on stderr, which is the server's own way."""
-        log.debug("a request from %s failed", client_address, exc_info=True)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """Answers one request with a page of the server."""
-
-    timeout = READ_LIMIT_S
-    server_version = "arr-coc-stream"
-
-    def version_string(self) -> str:
-        return self.server_version
-
-    def do_GET(self) -> None:
-        self._send_page(with_body=True)
-
-    def do_HEAD(self) -> None:
-        self._send_page(with_body=False)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not logged."""
-
-    def _send_page(self, *, with_body: bool) -> None:
-        assert isinstance(self.server, HttpServer)
-        page = self.server.pages(self.path.partition("?")[0])
-        if page is None:
-            page = Page(404, "text/plain; charset=utf-8", b"here are /metrics, /healthz and /readyz\n")
-        self.send_response(page.status)
-        self.send_header("Content-Type", page.content_type)
-        self.send_header("Content-Length", str(len(page.body)))
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        if with_body:
-            self.wfile.write(page.body)
-
-
-def _hang_up(connection: socket.socket) -> None:
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
-
-
-def _reason(error: OSError | OverflowError) -> str:
-    if isinstance(error, OverflowError):
-        return "it is not a valid port"
-    if error.errno == errno.EADDRINUSE:
-        return "another program uses that port; name another with --metrics-port"
-    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
-        return "this machine has no such address; 127.0.0.1 always works"
-    return str(error.strerror)

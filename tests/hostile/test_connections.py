@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from stream.protocol.messages import Connect, QueryAccepted
-from stream.sinks.metrics import HttpServer, Page
+from stream.sinks.metrics_server import HttpServer, Page
 from stream.transport.services import Publisher, RequestServer, request
 from tests.faults.test_messages import Served, answered
 from tests.faults.test_messages import until as until_message

@@ -20,8 +20,9 @@ from stream.config import Config, OutputConfig
 from stream.errors import OutputError
 from stream.events import Cut, Event, Outage, Restarted, Skipped, Started
 from stream.monitor.health import RunMonitor
-from stream.sinks import metrics as metrics_module
-from stream.sinks.metrics import HttpServer, MetricsSink, Page
+from stream.sinks import metrics_server
+from stream.sinks.metrics import MetricsSink
+from stream.sinks.metrics_server import HttpServer, Page
 from tests.support.clock import FakeClock
 from tests.support.events import answer, frame, look, shadow, summary
 from tests.support.network import LIMIT_S, free_port, until
@@ -86,11 +87,11 @@ def test_where_no_thread_can_be_started_only_that_client_has_to_go(
 
 def test_clients_that_dawdle_keep_nobody_out(server: HttpServer) -> None:
     with ExitStack() as stack:
-        for _ in range(3 * metrics_module.CONNECTIONS_MAX):
+        for _ in range(3 * metrics_server.CONNECTIONS_MAX):
             client = stack.enter_context(closing(socket.create_connection(server.address, timeout=LIMIT_S)))
             client.sendall(b"GET /well HTT")
         assert fetched(server, "/well")[0] == 200
-        until(lambda: _threads("process_request_thread") <= metrics_module.CONNECTIONS_MAX)
+        until(lambda: _threads("process_request_thread") <= metrics_server.CONNECTIONS_MAX)
         server.close()
     server.close()
     assert not _threads("metrics")

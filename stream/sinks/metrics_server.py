@@ -1,0 +1,203 @@
+"""HTTP server of /metrics, /healthz and /readyz, and the forms in which figures stand there."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from typing import Any
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from stream.errors import OutputError
+
+CONNECTIONS_MAX = 8
+"""Connections open at a time. The oldest is closed for one more, so that a thousand idle clients take eight threads and
+keep nobody out."""
+
+READ_LIMIT_S = 5.0
+"""Seconds that a client may be silent."""
+
+POLL_S = 0.1
+STOP_LIMIT_S = 5.0
+
+MEMORY = "arr_coc_resident_memory_bytes"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The reply to one request."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+Pages = Callable[[str], Page | None]
+"""The page at a path, or None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageHealth:
+    """Health as the pages tell it: `report` in JSON, and whether /healthz and /readyz return 200."""
+
+    report: object
+    healthy: bool
+    ready: bool
+
+
+def monitoring_pages(registry: CollectorRegistry, health: Callable[[], PageHealth]) -> Pages:
+    """Return the pages /metrics, of all that is in `registry`, /healthz and /readyz."""
+
+    def page(path: str) -> Page | None:
+        if path == "/metrics":
+            return Page(200, CONTENT_TYPE_LATEST, generate_latest(registry))
+        if path not in ("/healthz", "/readyz"):
+            return None
+        found = health()
+        good = found.healthy if path == "/healthz" else found.ready
+        return Page(200 if good else 503, "application/json", msgspec.json.encode(found.report) + b"\n")
+
+    return page
+
+
+Figure = tuple[str, str, float | None]
+"""Name of a metric without its prefix, its help, and its value; None where there is none now."""
+
+
+def counters(prefix: str, figures: Iterable[Figure]) -> Iterator[Metric]:
+    """Yield figures that only grow, as `prefix`_name."""
+    for name, help_text, value in figures:
+        if value is not None:
+            yield CounterMetricFamily(f"{prefix}_{name}", help_text, value=value)
+
+
+def gauges(prefix: str, figures: Iterable[Figure]) -> Iterator[Metric]:
+    """Yield figures that go up and down, as `prefix`_name."""
+    for name, help_text, value in figures:
+        if value is not None:
+            yield GaugeMetricFamily(f"{prefix}_{name}", help_text, value=value)
+
+
+def labelled(
+    kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
+    name: str,
+    help_text: str,
+    label: str,
+    values: Mapping[str, float],
+) -> Metric:
+    """Return one metric with a value for each value of a label."""
+    family = kind(name, help_text, labels=[label])
+    for one, value in values.items():
+        family.add_metric([one], value)
+    return family
+
+
+def memory_family(memory_bytes: Mapping[str, int]) -> Metric:
+    """Return the resident memory of processes, by what they do."""
+    return labelled(GaugeMetricFamily, MEMORY, "Resident memory.", "process", memory_bytes)
+
+
+class HttpServer(ThreadingHTTPServer):
+    """Serves `pages` at `host` and `port`, with a daemon thread for each connection.
+
+    Raises OutputError where the port cannot be had.
+    """
+
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, host: str, port: int, pages: Pages) -> None:
+        self.pages = pages
+        self._open: list[socket.socket] = []
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            super().__init__((host, port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise OutputError(f"cannot serve metrics at {host}:{port}: {_reason(error)}") from error
+        self.address = str(self.server_address[0]), int(self.server_address[1])
+        self._thread = threading.Thread(target=self.serve_forever, args=(POLL_S,), name="metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Closes every connection and stops serving; may be called twice."""
+        if self._thread.is_alive():
+            self.shutdown()
+            self._thread.join(STOP_LIMIT_S)
+        self.server_close()
+        for connection in self._open:
+            _hang_up(connection)
+
+    def server_bind(self) -> None:
+        """As a TCP server does: HTTPServer would look up the host's name, which may wait for a name server."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Starts a thread for a connection; hangs up the oldest where too many are open."""
+        self._open = [*(one for one in self._open if one.fileno() >= 0), request]
+        if len(self._open) > CONNECTIONS_MAX:
+            _hang_up(self._open.pop(0))
+        super().process_request(request, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Not a traceback on stderr, which is the server's own way."""
+        log.debug("a request from %s failed", client_address, exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one request with a page of the server."""
+
+    timeout = READ_LIMIT_S
+    server_version = "arr-coc-stream"
+
+    def version_string(self) -> str:
+        return self.server_version
+
+    def do_GET(self) -> None:
+        self._send_page(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._send_page(with_body=False)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are not logged."""
+
+    def _send_page(self, *, with_body: bool) -> None:
+        assert isinstance(self.server, HttpServer)
+        page = self.server.pages(self.path.partition("?")[0])
+        if page is None:
+            page = Page(404, "text/plain; charset=utf-8", b"here are /metrics, /healthz and /readyz\n")
+        self.send_response(page.status)
+        self.send_header("Content-Type", page.content_type)
+        self.send_header("Content-Length", str(len(page.body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if with_body:
+            self.wfile.write(page.body)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _reason(error: OSError | OverflowError) -> str:
+    if isinstance(error, OverflowError):
+        return "it is not a valid port"
+    if error.errno == errno.EADDRINUSE:
+        return "another program uses that port; name another with --metrics-port"
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return "this machine has no such address; 127.0.0.1 always works"
+    return str(error.strerror)
