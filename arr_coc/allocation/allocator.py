@@ -22,7 +22,8 @@ from arr_coc.allocation.attending import (
     resolve_strategy,
 )
 from arr_coc.allocation.compiled_maps import CompiledMaps, maps_or_none
-from arr_coc.allocation.glance import EVERY_S, GlanceOptions, GlancePolicy
+from arr_coc.allocation.epochs import ChangeMarks, EpochAllocator, carry_along
+from arr_coc.allocation.glance import GlanceOptions
 from arr_coc.allocation.history import HistoryTracker
 from arr_coc.allocation.inspection import AllocationMaps
 from arr_coc.allocation.temporal import (
@@ -54,32 +55,20 @@ log = logging.getLogger(__name__)
 Map = npt.NDArray[np.float32]
 
 
-class ChangeMeter:
+class ChangeMeter(ChangeMarks[Map]):
     """Counts from the versions that were marked last; everything counts as changed before the first mark.
 
-    A tile weighs as much as it is relevant now. `keep_vanished`: as much as it ever was since the mark, so that what
-    has vanished from a plain wall counts as much as what has come. `maps`: the compiled kernel, where it measures.
+    A tile weighs as much as it is relevant now; see `ChangeMarks`. `maps`: the compiled kernel, where it measures.
     """
 
     def __init__(self, maps: CompiledMaps | None = None, *, keep_vanished: bool = False) -> None:
-        self._maps, self._keep_vanished = maps, keep_vanished
-        self._marked: TileVersions | None = None
-        self._now: Map | None = None
-        self._weights: Map | None = None
-
-    def mark(self, versions: TileVersions | None) -> None:
-        """Counts from here: from the frame that was shown last."""
-        self._marked, self._weights = versions, self._now
+        super().__init__(keep_vanished=keep_vanished)
+        self._maps = maps
 
     def measure(self, versions: TileVersions | None, relevance: Map) -> float:
         """Shows a frame's `relevance` [rows, cols]: the share of it that lies on tiles that have changed, in [0, 1]; of
         the tiles, where nothing is relevant."""
-        if self._keep_vanished:
-            before = self._weights
-            self._now = relevance
-            if before is not None and before.shape == relevance.shape:
-                relevance = np.maximum(before, relevance)
-            self._weights = relevance
+        relevance = self._weighed(relevance)
         if self._marked is None or versions is None:
             return 1.0
         if self._marked is versions:
@@ -89,6 +78,9 @@ class ChangeMeter:
         changed = self._marked.stale(versions)
         total = float(relevance.sum())
         return float(relevance[changed].sum()) / total if total > 0 else float(changed.mean())
+
+    def _larger(self, before: Map, now: Map) -> Map:
+        return np.maximum(before, now) if before.shape == now.shape else now
 
 
 VOID_HYSTERESIS = 0.05
@@ -429,18 +421,12 @@ class _EpochState:
     def follow(self, frame_index: int, motion: TileMotion) -> None:
         """Carry along with the picture all that belongs to content, not to places."""
         warp = Warp.of(motion, self.maps)
-        self.motions.add(frame_index, warp)
-        self.blend.follow(warp)
-        self.prior.follow(warp)
-        step = self.steps.step(warp)
-        if step is not None:
-            self.exploration.follow(step)
-            self.selector.follow(step)
+        step = carry_along(self, frame_index, warp, lambda placed: placed)
         if self.history is not None:
             self.history.follow(motion, warp, step)
 
 
-class StreamAllocator:
+class StreamAllocator(EpochAllocator[_EpochState, PlannedFrame, Map]):
     """Allocates the frames of one stream; used by one thread.
 
     The same frames, options and feedback give the same allocations. A new epoch (cut, seek, another size) forgets
@@ -450,7 +436,11 @@ class StreamAllocator:
 
     def __init__(self, options: AllocatorOptions | None = None, realiser: RelevanceRealiser | None = None) -> None:
         self.options = options or AllocatorOptions()
-        self._tensions = Tensions(self.options.budget, self.options.explore, self.options.coverage)
+        self._arrays = ArrayPool()
+        self._maps = maps_or_none(self._arrays)
+        self._since_answer, self._since_look = ChangeMeter(self._maps), ChangeMeter(self._maps, keep_vanished=True)
+        tensions = Tensions(self.options.budget, self.options.explore, self.options.coverage)
+        super().__init__(tensions, self.options.glance, self._since_answer, self._since_look)
         check_strategy(self.options.strategy)
         check_budget(self.options.budget)
         realiser = realiser or RelevanceRealiser(channels=_untrained_profile(self.options.channels))
@@ -461,22 +451,13 @@ class StreamAllocator:
                 "the model's allocator was trained on the channels %s; it is given these, not %s",
                 *(self._channels, self.options.channels),
             )
-        self._arrays = ArrayPool()
-        self._maps = maps_or_none(self._arrays)
         self._relevance = CachedRelevance(realiser, self._arrays)
-        self._glances = GlancePolicy(self.options.glance.every_s if self.options.glance else EVERY_S)
         self._texture = TextureArrayCache(self._arrays)
-        self._query: QueryEmbedding | None = None
-        self._state: _EpochState | None = None
-        self._last: PlannedFrame | None = None
         self._budget: tuple[Budget, int | None] = self.options.budget, None
         self._held: Map
         self._staleness: Map | None = None
         self._answered: Map | None = None
-        self._versions: TileVersions | None = None
-        self._since_answer, self._since_look = ChangeMeter(self._maps), ChangeMeter(self._maps, keep_vanished=True)
         self._change = 1.0
-        self._shown_texture: TextureArray | None = None
         self._scored_texture: TextureArray | None = None
         self._appearance = np.zeros((0, 0, 0), np.float32)
         self._prior: npt.NDArray[np.float32] | None = None
@@ -485,83 +466,26 @@ class StreamAllocator:
         self._warned = False
 
     @property
-    def question(self) -> str:
-        """The question, as text; empty before there is one."""
-        return "" if self._query is None else self._query.text
-
-    def set_query(self, query: QueryEmbedding) -> None:
-        """Ask another question: what answers to the old one taught is forgotten. The same one again changes nothing, as
-        when the model that was asked died and its successor gets the question."""
-        if self._query is not None and same_query(self._query, query):
-            return
-        self._query = query
-        self._relevance.set_query(query)
-        self._glances.reset()
-        if self._state is not None:
-            self._state.prior.reset()
-            if self._state.history is not None:
-                self._state.history.forget_question()
-
-    def apply_feedback(self, feedback: Feedback) -> None:
-        """Learn from an answer about an earlier frame of this epoch; feedback about another epoch is ignored."""
-        self._learn(feedback, glance=False)
-
-    def _learn(self, feedback: Feedback, *, glance: bool) -> None:
-        """Take feedback in, if it is about this epoch, and its frame is remembered."""
-        if self._state is None or self._last is None or feedback.stamp.epoch != self._state.epoch:
-            return
-        rows, cols = self._last.relevance.shape
-        shape = (rows, cols)
-        warp = self._state.motions.since(feedback.stamp.frame_index, shape)
-        if warp is None:
-            return
-        if self._state.history is not None:
-            appearance = self._state.prior.appearance_asked(feedback.stamp.frame_index, shape)
-            self._state.history.update(feedback, shape, warp, appearance)
-        self._state.prior.update(feedback, shape, warp, glance=glance)
-
-    def glance_due(self, media_ns: int) -> bool:
-        """Return True if it is time to glance at the newest frame before it is answered about.
-
-        That is so where frames have an overview, for a new question, in a new epoch, after a while, and where much came
-        into view that nothing is known of; until `apply_glance`.
-        """
-        if self._state is None or self._last is None or not self._last.glance_tokens:
-            return False
-        return self._glances.due(media_ns, self._state.prior.unknown_share(self._appearance))
-
-    def on_glance(self) -> None:
-        """A glance at the newest frame is asked for: `apply_glance` will tell what it saw."""
-        if self._state is not None and self._last is not None:
-            self._state.prior.on_request(self._last.stamp.frame_index, self._appearance)
-
-    def apply_glance(self, feedback: Feedback | None) -> None:
-        """Learn from a glance at a frame of this epoch, as from an answer; None where none could be made. `reallocate`
-        then chooses from the newest frame once more."""
-        if feedback is None:
-            self._glances.failed()
-        elif self._state is not None and feedback.stamp.epoch == self._state.epoch:
-            self._glances.done(feedback.stamp.media_ns)
-            self._learn(feedback, glance=True)
-
-    @property
     def change(self) -> float:
         """Relevance-weighted share of tiles that changed since the last answer, in [0, 1]; 1 before the first one."""
         return self._change
 
-    def mark_answered(self) -> None:
-        """The newest allocation was given to a decoder: change counts from here, and what it showed counts as seen, if
-        its regions were asked for."""
-        if self._state is not None and self._last is not None:
-            self._since_answer.mark(self._versions)
-            self._change = 0.0
-            if self._last.is_chosen:
-                self._state.exploration.mark_shown(self._last.on_host().levels)
-            self._state.prior.on_request(self._last.stamp.frame_index, self._appearance)
+    def _ask(self, query: QueryEmbedding) -> None:
+        self._relevance.set_query(query)
+        if self._state is not None and self._state.history is not None:
+            self._state.history.forget_question()
 
-    def mark_looked(self) -> None:
-        """The newest allocation was looked at for a standing question: `change_since_look` counts from here."""
-        self._since_look.mark(self._versions)
+    def _teach(self, memory: _EpochState, feedback: Feedback, warp: Warp, *, glance: bool) -> None:
+        rows, cols = warp.origin.shape[1:]
+        if memory.history is not None:
+            appearance = memory.prior.appearance_asked(feedback.stamp.frame_index, (rows, cols))
+            memory.history.update(feedback, (rows, cols), warp, appearance)
+        memory.prior.update(feedback, (rows, cols), warp, glance=glance)
+
+    def _mark_shown(self, memory: _EpochState, frame: PlannedFrame) -> None:
+        self._change = 0.0
+        if frame.is_chosen:
+            memory.exploration.mark_shown(frame.on_host().levels)
 
     @torch.inference_mode()
     def allocate(
@@ -592,7 +516,7 @@ class StreamAllocator:
         once, and a choice is made in the light of the last one that was made. Arguments and errors are those of
         `allocate`.
         """
-        state = self._state_of(view.versions.epoch, view.stamp.frame_index)
+        state = self._memory_of(view.versions.epoch, view.stamp.frame_index)
         if motion is not None:
             state.follow(view.stamp.frame_index, motion)
         make = device_texture_array if self.options.on_device else texture_array
@@ -614,11 +538,9 @@ class StreamAllocator:
         What is known now counts at once: its relevance is not blended with the past, nor with what was chosen before.
         Raises as `allocate`, and ValueError for another frame than the last.
         """
-        state, texture = self._state, self._shown_texture
-        if state is None or texture is None or self._last is None or self._last.stamp != view.stamp:
-            raise ValueError("only the frame that was allocated last can be allocated once more")
+        state, texture = self._newest(view.stamp)
         self._realise(state, texture, view.stamp)
-        if self._last.is_chosen:
+        if self._last is not None and self._last.is_chosen:
             state.selector.forget_choice()
         relevance = state.blend.replace(self._realised.relevance)
         return self._plan(state, view.stamp, relevance, budget, at_most, glanced=True).on_host()
@@ -725,25 +647,21 @@ class StreamAllocator:
             made.set_query(self._query)
         return made
 
-    def _state_of(self, epoch: int, frame_index: int) -> _EpochState:
-        if self._state is None or self._state.epoch != epoch:
-            options = self.options
-            self._state = _EpochState(
-                epoch=epoch,
-                maps=self._maps,
-                motions=MotionHistory(frame_index),
-                steps=WholeTileSteps(),
-                blend=TemporalBlend(options.tau_ms, self._maps),
-                prior=FeedbackPrior(self._maps),
-                exploration=ExplorationTracker(self._maps),
-                selector=RegionSelector(
-                    options.strategy, self._tensions, levels=options.levels, seed=options.seed, glance=options.glance
-                ),
-                history=None if self._channels == "core13" else HistoryTracker(),
-            )
-            self._last = None
-            self._glances.reset()
-        return self._state
+    def _begin_epoch(self, epoch: int, frame_index: int) -> _EpochState:
+        options = self.options
+        return _EpochState(
+            epoch=epoch,
+            maps=self._maps,
+            motions=MotionHistory(frame_index),
+            steps=WholeTileSteps(),
+            blend=TemporalBlend(options.tau_ms, self._maps),
+            prior=FeedbackPrior(self._maps),
+            exploration=ExplorationTracker(self._maps),
+            selector=RegionSelector(
+                options.strategy, self._tensions, levels=options.levels, seed=options.seed, glance=options.glance
+            ),
+            history=None if self._channels == "core13" else HistoryTracker(),
+        )
 
     def _appearance_of(self, texture: TextureArray) -> npt.NDArray[np.float32]:
         """The newest picture's appearance and, last, its entropy [C, gh, gw]; the same array object while nothing
@@ -766,8 +684,3 @@ class StreamAllocator:
 
 def _untrained_profile(channels: str) -> str:
     return "core13" if channels == AUTO else channels
-
-
-def same_query(one: QueryEmbedding, other: QueryEmbedding) -> bool:
-    """Return True if two embeddings are of the same question by the same model."""
-    return (one.text, one.model_id) == (other.text, other.model_id) and np.array_equal(one.tokens, other.tokens)

@@ -258,6 +258,10 @@ class PriorMemory(ABC, Generic[PriorMap, Learned]):
     def _carried(self, learned: Learned, warp: Warp) -> Learned:
         """The same on the grid of the newest frame, to which `warp` leads."""
 
+    @abstractmethod
+    def unknown_share(self, appearance: PriorMap) -> float:
+        """Share of tiles, which look so, of which nothing is known: never spoken of, or changed altogether since."""
+
     def reset(self) -> None:
         """Another question: nothing is known about it."""
         self.answered = False

@@ -17,10 +17,9 @@ from arr_coc.allocation.allocator import (
     FrameAllocation,
     PlannedFrame,
     StreamAllocator,
-    same_query,
 )
 from arr_coc.allocation.attending import Tensions, check_strategy
-from arr_coc.allocation.glance import EVERY_S, GlancePolicy
+from arr_coc.allocation.epochs import ChangeMarks, EpochAllocator, carry_along
 from arr_coc.allocation.inspection import AllocationMaps
 from arr_coc.allocation.on_device.choice import STRATEGIES_ON_DEVICE, DeviceChoice, DeviceSelector
 from arr_coc.allocation.on_device.maps import DeviceBlend, DeviceExploration, DevicePrior, DeviceWarp
@@ -113,31 +112,16 @@ class DeviceFrameAllocation:
         )
 
 
-class _DeviceChangeMeter:
+class _DeviceChangeMeter(ChangeMarks[torch.Tensor]):
     """Counts from the versions that were marked last, weighted by relevance; see `ChangeMeter`.
 
     Versions are the host's; where nothing moved, nothing is asked of the device.
     """
 
-    def __init__(self, *, keep_vanished: bool = False) -> None:
-        self._keep_vanished = keep_vanished
-        self._marked: TileVersions | None = None
-        self._now: torch.Tensor | None = None
-        self._weights: torch.Tensor | None = None
-
-    def mark(self, versions: TileVersions | None) -> None:
-        """Counts from here: from the frame that was shown last."""
-        self._marked, self._weights = versions, self._now
-
     def measure(self, versions: TileVersions, relevance: torch.Tensor) -> torch.Tensor | float:
         """The share of a frame's relevance [rows, cols] on tiles that changed, a scalar on the device, or a number that
         is known without it."""
-        if self._keep_vanished:
-            before = self._weights
-            self._now = relevance
-            if before is not None and before.shape == relevance.shape:
-                relevance = torch.maximum(before, relevance)
-            self._weights = relevance
+        relevance = self._weighed(relevance)
         if self._marked is None:
             return 1.0
         stale = self._marked.stale(versions)
@@ -146,6 +130,9 @@ class _DeviceChangeMeter:
         changed = torch.from_numpy(stale.astype(np.float32)).to(relevance.device)
         total = relevance.sum()
         return torch.where(total > 0, (relevance * changed).sum() / total, changed.mean())
+
+    def _larger(self, before: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
+        return torch.maximum(before, now) if before.shape == now.shape else now
 
 
 class DeviceRelevance:
@@ -209,15 +196,7 @@ class _DeviceEpoch:
 
     def follow(self, frame_index: int, motion: TileMotion, device: torch.device) -> None:
         """Carry along with the picture all that belongs to content, not to places."""
-        warp = Warp.of(motion)
-        self.motions.add(frame_index, warp)
-        self.blend.follow(DeviceWarp(warp, device))
-        self.prior.follow(warp)
-        step = self.steps.step(warp)
-        if step is not None:
-            whole = DeviceWarp(step, device)
-            self.exploration.follow(whole)
-            self.selector.follow(whole)
+        carry_along(self, frame_index, Warp.of(motion), lambda warp: DeviceWarp(warp, device))
 
 
 def suits_device(options: AllocatorOptions, channels: str) -> bool:
@@ -233,137 +212,39 @@ def suits_device(options: AllocatorOptions, channels: str) -> bool:
     )
 
 
-class DeviceAllocator:
-    """Allocates the frames of one stream where their texture lies; used by one thread.
+class _DeviceStream(EpochAllocator[_DeviceEpoch, DeviceFrameAllocation, torch.Tensor]):
+    """Allocates the frames of one stream whose views are all of one device; see `DeviceAllocator`."""
 
-    It decides as `StreamAllocator` does, but for rounding, and copies nothing to the host: not for a frame, but for
-    `measures_change`, which is one number each for the last answer and the last look; regions and relevance once a
-    frame is asked about. Where a view is no device's (hardware that gave up), a `StreamAllocator` takes over for good.
-    """
-
-    def __init__(self, options: AllocatorOptions, realiser: RelevanceRealiser, *, measures_change: bool = True) -> None:
-        """Raises BudgetError, StrategyError, and ValueError for shares outside [0, 1] or options that do not suit."""
-        if not suits_device(options, realiser.channels):
-            raise ValueError(f"{options} with channels {realiser.channels} are allocated in host memory only")
-        check_strategy(options.strategy)
-        check_budget(options.budget)
-        self.options = options
+    def __init__(self, options: AllocatorOptions, realiser: RelevanceRealiser, *, measures_change: bool) -> None:
+        self._since_answer, self._since_look = _DeviceChangeMeter(), _DeviceChangeMeter(keep_vanished=True)
+        tensions = Tensions(options.budget, options.explore, options.coverage)
+        super().__init__(tensions, options.glance, self._since_answer, self._since_look)
+        self._options = options
         self._realiser = realiser
         self._measures_change = measures_change
-        self._tensions = Tensions(options.budget, options.explore, options.coverage)
-        self._glances = GlancePolicy(options.glance.every_s if options.glance else EVERY_S)
-        self._query: QueryEmbedding | None = None
-        self._host: StreamAllocator | None = None
         self._relevance: DeviceRelevance | None = None
-        self._state: _DeviceEpoch | None = None
-        self._last: DeviceFrameAllocation | None = None
-        self._begin()
-
-    def _begin(self) -> None:
         self._texture = TextureArrayCache()
-        self._versions: TileVersions | None = None
-        self._since_answer, self._since_look = _DeviceChangeMeter(), _DeviceChangeMeter(keep_vanished=True)
-        self._shown_texture: TextureArray | None = None
-        self._appearance: torch.Tensor
         self._prior: torch.Tensor | None = None
-
-    @property
-    def question(self) -> str:
-        """The question, as text; empty before there is one."""
-        return "" if self._query is None else self._query.text
-
-    def set_query(self, query: QueryEmbedding) -> None:
-        """Ask another question: what answers to the old one taught is forgotten. The same one again changes nothing."""
-        if self._host is not None:
-            self._host.set_query(query)
-            return
-        known = self._query
-        if known is not None and same_query(known, query):
-            return
-        self._query = query
-        if self._relevance is not None:
-            self._relevance.set_query(query)
-        self._glances.reset()
-        if self._state is not None:
-            self._state.prior.reset()
-
-    def apply_feedback(self, feedback: Feedback) -> None:
-        """Learn from an answer about an earlier frame of this epoch; feedback about another epoch is ignored."""
-        if self._host is not None:
-            self._host.apply_feedback(feedback)
-        else:
-            self._learn(feedback, glance=False)
-
-    @torch.inference_mode()
-    def _learn(self, feedback: Feedback, *, glance: bool) -> None:
-        state = self._state
-        if state is None or self._last is None or feedback.stamp.epoch != state.epoch:
-            return
-        rows, cols = self._last.relevance.shape
-        warp = state.motions.since(feedback.stamp.frame_index, (rows, cols))
-        if warp is not None:
-            state.prior.update(feedback, self._appearance, warp, glance=glance)
 
     @torch.inference_mode()
     def glance_due(self, media_ns: int) -> bool:
-        """Return True if it is time to glance at the newest frame; see `StreamAllocator.glance_due`."""
-        if self._host is not None:
-            return self._host.glance_due(media_ns)
-        if self._state is None or self._last is None or not self._last.glance_tokens:
-            return False
-        return self._glances.due(media_ns, self._state.prior.unknown_share(self._appearance))
-
-    def on_glance(self) -> None:
-        """A glance at the newest frame is asked for: `apply_glance` will tell what it saw."""
-        if self._host is not None:
-            self._host.on_glance()
-        elif self._state is not None and self._last is not None:
-            self._state.prior.on_request(self._last.stamp.frame_index, self._appearance)
-
-    def apply_glance(self, feedback: Feedback | None) -> None:
-        """Learn from a glance at a frame of this epoch; None where none could be made."""
-        if self._host is not None:
-            self._host.apply_glance(feedback)
-        elif feedback is None:
-            self._glances.failed()
-        elif self._state is not None and feedback.stamp.epoch == self._state.epoch:
-            self._glances.done(feedback.stamp.media_ns)
-            self._learn(feedback, glance=True)
+        """Return True if it is time to glance at the newest frame; see `EpochAllocator.glance_due`."""
+        return super().glance_due(media_ns)
 
     @torch.inference_mode()
     def mark_answered(self) -> None:
-        """The newest allocation was given to a decoder: change counts from here, and what it showed counts as seen."""
-        if self._host is not None:
-            self._host.mark_answered()
-        elif self._state is not None and self._last is not None:
-            self._since_answer.mark(self._versions)
-            self._state.exploration.mark_shown(self._last.choice.levels)
-            self._state.prior.on_request(self._last.stamp.frame_index, self._appearance)
-
-    def mark_looked(self) -> None:
-        """The newest allocation was looked at for a standing question: `change_since_look` counts from here."""
-        if self._host is not None:
-            self._host.mark_looked()
-        else:
-            self._since_look.mark(self._versions)
+        """The newest allocation was given to a decoder; see `EpochAllocator.mark_answered`."""
+        super().mark_answered()
 
     @torch.inference_mode()
     def allocate(
-        self,
-        view: TextureView,
-        motion: TileMotion | None = None,
-        budget: Budget | None = None,
-        at_most: int | None = None,
-    ) -> DeviceFrameAllocation | FrameAllocation:
-        """Allocate the frame in `view`, whose tiles moved by `motion` since the frame before; None: nothing moved.
-
-        `budget` overrides the options' for this frame, `at_most` limits it. Raises BudgetError, DeviceLost.
-        """
-        if self._host is not None or not isinstance(view, DeviceChannels):
-            return self._taken_over().allocate(view, motion, budget, at_most)
+        self, view: TextureView, motion: TileMotion | None, budget: Budget | None, at_most: int | None
+    ) -> DeviceFrameAllocation:
+        """Allocate a frame; see `DeviceAllocator.allocate`."""
+        assert isinstance(view, DeviceChannels)
         texture = device_texture_array(view, "core13", self._texture)
         self._follow_device(texture.channels.device)
-        state = self._state_of(view.versions.epoch, view.stamp.frame_index)
+        state = self._memory_of(view.versions.epoch, view.stamp.frame_index)
         if motion is not None:
             state.follow(view.stamp.frame_index, motion, texture.channels.device)
         self._versions = self._texture.versions
@@ -371,31 +252,10 @@ class DeviceAllocator:
         relevance = state.blend.step(current, self._appearance[:-1], view.stamp.media_ns)
         return self._select(state, view.stamp, (relevance, scores, weights), budget, at_most, glanced=False)
 
-    def observe(
-        self,
-        view: TextureView,
-        motion: TileMotion | None = None,
-        budget: Budget | None = None,
-        at_most: int | None = None,
-    ) -> DeviceFrameAllocation | PlannedFrame:
-        """Take in the frame in `view`; see `StreamAllocator.observe`. On the device its regions are chosen at once,
-        which nobody waits for."""
-        if self._host is not None or not isinstance(view, DeviceChannels):
-            return self._taken_over().observe(view, motion, budget, at_most)
-        frame = self.allocate(view, motion, budget, at_most)
-        assert isinstance(frame, DeviceFrameAllocation)
-        return frame
-
     @torch.inference_mode()
-    def reallocate(
-        self, view: TextureView, budget: Budget | None = None, at_most: int | None = None
-    ) -> DeviceFrameAllocation | FrameAllocation:
-        """Allocate the frame that was allocated last once more, after a glance; see `StreamAllocator.reallocate`."""
-        if self._host is not None:
-            return self._host.reallocate(view, budget, at_most)
-        state, texture = self._state, self._shown_texture
-        if state is None or texture is None or self._last is None or self._last.stamp != view.stamp:
-            raise ValueError("only the frame that was allocated last can be allocated once more")
+    def reallocate(self, view: TextureView, budget: Budget | None, at_most: int | None) -> DeviceFrameAllocation:
+        """Allocate the newest frame once more; see `DeviceAllocator.reallocate`."""
+        state, texture = self._newest(view.stamp)
         current, scores, weights = self._realise(state, texture, view.stamp)
         state.selector.forget_choice()
         relevance = state.blend.replace(current)
@@ -403,8 +263,6 @@ class DeviceAllocator:
 
     def inspect(self, stamp: FrameStamp) -> AllocationMaps | None:
         """Return copies of the maps that a frame was allocated from, in host memory; None unless it is the newest."""
-        if self._host is not None:
-            return self._host.inspect(stamp)
         texture, frame, relevance = self._shown_texture, self._last, self._relevance
         if texture is None or frame is None or relevance is None or relevance.newest is None or frame.stamp != stamp:
             return None
@@ -423,14 +281,27 @@ class DeviceAllocator:
             prior=None if self._prior is None else copied(self._prior),
         )
 
-    def sibling(self) -> StreamAllocator:
-        """Return an allocator in host memory with the same options, weights and question; see `StreamAllocator`."""
-        if self._host is not None:
-            return self._host.sibling()
-        made = StreamAllocator(replace(self.options, on_device=False), copy.deepcopy(self._realiser).cpu())
+    def host_allocator(self, *, apart: bool) -> StreamAllocator:
+        """Return an allocator in host memory with the same options, weights and question. `apart`: for another thread
+        beside this one, so that it has weights of its own, and channels and scores by the host; else in its place."""
+        if apart:
+            made = StreamAllocator(replace(self._options, on_device=False), copy.deepcopy(self._realiser).cpu())
+        else:
+            made = StreamAllocator(self._options, self._realiser.to("cpu"))
         if self._query is not None:
             made.set_query(self._query)
         return made
+
+    def _ask(self, query: QueryEmbedding) -> None:
+        if self._relevance is not None:
+            self._relevance.set_query(query)
+
+    @torch.inference_mode()
+    def _teach(self, memory: _DeviceEpoch, feedback: Feedback, warp: Warp, *, glance: bool) -> None:
+        memory.prior.update(feedback, self._appearance, warp, glance=glance)
+
+    def _mark_shown(self, memory: _DeviceEpoch, frame: DeviceFrameAllocation) -> None:
+        memory.exploration.mark_shown(frame.choice.levels)
 
     def _realise(
         self, state: _DeviceEpoch, texture: TextureArray, stamp: FrameStamp
@@ -489,23 +360,19 @@ class DeviceAllocator:
         brought = iter(torch.stack(wanted).cpu().tolist())
         return [next(brought) if isinstance(share, torch.Tensor) else share for share in shares]
 
-    def _state_of(self, epoch: int, frame_index: int) -> _DeviceEpoch:
-        if self._state is None or self._state.epoch != epoch:
-            options = self.options
-            self._state = _DeviceEpoch(
-                epoch=epoch,
-                motions=MotionHistory(frame_index),
-                steps=WholeTileSteps(),
-                blend=DeviceBlend(options.tau_ms),
-                prior=DevicePrior(),
-                exploration=DeviceExploration(),
-                selector=DeviceSelector(
-                    options.strategy, self._tensions, levels=options.levels, seed=options.seed, glance=options.glance
-                ),
-            )
-            self._last = None
-            self._glances.reset()
-        return self._state
+    def _begin_epoch(self, epoch: int, frame_index: int) -> _DeviceEpoch:
+        options = self._options
+        return _DeviceEpoch(
+            epoch=epoch,
+            motions=MotionHistory(frame_index),
+            steps=WholeTileSteps(),
+            blend=DeviceBlend(options.tau_ms),
+            prior=DevicePrior(),
+            exploration=DeviceExploration(),
+            selector=DeviceSelector(
+                options.strategy, self._tensions, levels=options.levels, seed=options.seed, glance=options.glance
+            ),
+        )
 
     def _follow_device(self, device: torch.device) -> None:
         """The scorers lie where the first texture lies, as all of a run's do."""
@@ -513,12 +380,103 @@ class DeviceAllocator:
             self._relevance = DeviceRelevance(self._realiser, device)
             self._relevance.set_query(self._query)
 
-    def _taken_over(self) -> StreamAllocator:
-        """The host's allocator, which begins with an epoch of its own, as the store that took over does."""
-        if self._host is None:
-            self._host = StreamAllocator(self.options, self._realiser.to("cpu"))
-            if self._query is not None:
-                self._host.set_query(self._query)
-            self._state = self._last = self._relevance = None
-            self._begin()
-        return self._host
+
+class DeviceAllocator:
+    """Allocates the frames of one stream where their texture lies; used by one thread.
+
+    It decides as `StreamAllocator` does, but for rounding, and copies nothing to the host: not for a frame, but for
+    `measures_change`, which is one number each for the last answer and the last look; regions and relevance once a
+    frame is asked about. Where a view is no device's (hardware that gave up), a `StreamAllocator` takes over for good;
+    it begins with an epoch of its own, as the store that took over does.
+    """
+
+    def __init__(self, options: AllocatorOptions, realiser: RelevanceRealiser, *, measures_change: bool = True) -> None:
+        """Raises BudgetError, StrategyError, and ValueError for shares outside [0, 1] or options that do not suit."""
+        if not suits_device(options, realiser.channels):
+            raise ValueError(f"{options} with channels {realiser.channels} are allocated in host memory only")
+        check_strategy(options.strategy)
+        check_budget(options.budget)
+        self.options = options
+        self._present: _DeviceStream | StreamAllocator
+        self._present = _DeviceStream(options, realiser, measures_change=measures_change)
+
+    @property
+    def question(self) -> str:
+        """The question, as text; empty before there is one."""
+        return self._present.question
+
+    def set_query(self, query: QueryEmbedding) -> None:
+        """Ask another question; see `EpochAllocator.set_query`."""
+        self._present.set_query(query)
+
+    def apply_feedback(self, feedback: Feedback) -> None:
+        """Learn from an answer; see `EpochAllocator.apply_feedback`."""
+        self._present.apply_feedback(feedback)
+
+    def glance_due(self, media_ns: int) -> bool:
+        """Return True if it is time to glance at the newest frame; see `EpochAllocator.glance_due`."""
+        return self._present.glance_due(media_ns)
+
+    def on_glance(self) -> None:
+        """A glance at the newest frame is asked for: `apply_glance` will tell what it saw."""
+        self._present.on_glance()
+
+    def apply_glance(self, feedback: Feedback | None) -> None:
+        """Learn from a glance; see `EpochAllocator.apply_glance`."""
+        self._present.apply_glance(feedback)
+
+    def mark_answered(self) -> None:
+        """The newest allocation was given to a decoder; see `EpochAllocator.mark_answered`."""
+        self._present.mark_answered()
+
+    def mark_looked(self) -> None:
+        """The newest allocation was looked at for a standing question: `change_since_look` counts from here."""
+        self._present.mark_looked()
+
+    def allocate(
+        self,
+        view: TextureView,
+        motion: TileMotion | None = None,
+        budget: Budget | None = None,
+        at_most: int | None = None,
+    ) -> DeviceFrameAllocation | FrameAllocation:
+        """Allocate the frame in `view`, whose tiles moved by `motion` since the frame before; None: nothing moved.
+
+        `budget` overrides the options' for this frame, `at_most` limits it. Raises BudgetError, DeviceLost.
+        """
+        return self._suiting(view).allocate(view, motion, budget, at_most)
+
+    def observe(
+        self,
+        view: TextureView,
+        motion: TileMotion | None = None,
+        budget: Budget | None = None,
+        at_most: int | None = None,
+    ) -> DeviceFrameAllocation | PlannedFrame:
+        """Take in the frame in `view`; see `StreamAllocator.observe`. On the device its regions are chosen at once,
+        which nobody waits for."""
+        present = self._suiting(view)
+        if isinstance(present, StreamAllocator):
+            return present.observe(view, motion, budget, at_most)
+        return present.allocate(view, motion, budget, at_most)
+
+    def reallocate(
+        self, view: TextureView, budget: Budget | None = None, at_most: int | None = None
+    ) -> DeviceFrameAllocation | FrameAllocation:
+        """Allocate the frame that was allocated last once more, after a glance; see `StreamAllocator.reallocate`."""
+        return self._present.reallocate(view, budget, at_most)
+
+    def inspect(self, stamp: FrameStamp) -> AllocationMaps | None:
+        """Return copies of the maps that a frame was allocated from, in host memory; None unless it is the newest."""
+        return self._present.inspect(stamp)
+
+    def sibling(self) -> StreamAllocator:
+        """Return an allocator in host memory with the same options, weights and question; see `StreamAllocator`."""
+        present = self._present
+        return present.sibling() if isinstance(present, StreamAllocator) else present.host_allocator(apart=True)
+
+    def _suiting(self, view: TextureView) -> _DeviceStream | StreamAllocator:
+        """The allocator for a view: the host's for good, once one came that is no device's."""
+        if isinstance(self._present, _DeviceStream) and not isinstance(view, DeviceChannels):
+            self._present = self._present.host_allocator(apart=False)
+        return self._present
