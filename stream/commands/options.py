@@ -157,36 +157,6 @@ Dtype = Annotated[
     text_option("--dtype", metavar="NAME", help="Data type of the model: float32, bfloat16, float16. [auto]"),
     ConfigKey("answer.dtype"),
 ]
-WebRate = Annotated[
-    str | None,
-    text_option("--web-rate", metavar="N", help="Most pictures per second for a viewer of the page. [15]"),
-    ConfigKey("output.web_rate"),
-]
-WebWidth = Annotated[
-    str | None,
-    text_option("--web-width", metavar="N", help="Greatest width of a picture in the page. [1280]"),
-    ConfigKey("output.web_width"),
-]
-WebControl = Annotated[
-    bool | None,
-    typer.Option("--web-control/--no-web-control", help="Let viewers ask. [on this machine only]", show_default=False),
-    ConfigKey("output.web_control"),
-]
-WebToken = Annotated[
-    str | None,
-    text_option("--web-token", metavar="TEXT", help="Secret that viewers must give; auto: make one. [none]"),
-    ConfigKey("output.web_token", lambda _, text: text),
-]
-WebCert = Annotated[
-    str | None,
-    text_option("--web-cert", metavar="FILE", help="Certificate for HTTPS, as PEM. [off]"),
-    ConfigKey("output.web_cert", lambda _, text: text),
-]
-WebKey = Annotated[
-    str | None,
-    text_option("--web-key", metavar="FILE", help="Private key of the certificate, as PEM. [off]"),
-    ConfigKey("output.web_key", lambda _, text: text),
-]
 ConfigFiles = Annotated[
     list[str] | None,
     text_option(
@@ -531,40 +501,99 @@ class RunOptions:
                 )
 
 
+@dataclass(frozen=True)
+class WebOptions:
+    """Options of the live page; None where an option was not given."""
+
+    web_rate: Annotated[
+        str | None,
+        text_option("--web-rate", metavar="N", help="Most pictures per second for a viewer of the page. [15]"),
+        ConfigKey("output.web_rate"),
+    ] = None
+    web_width: Annotated[
+        str | None,
+        text_option("--web-width", metavar="N", help="Greatest width of a picture in the page. [1280]"),
+        ConfigKey("output.web_width"),
+    ] = None
+    web_control: Annotated[
+        bool | None,
+        typer.Option(
+            "--web-control/--no-web-control", help="Let viewers ask. [on this machine only]", show_default=False
+        ),
+        ConfigKey("output.web_control"),
+    ] = None
+    web_token: Annotated[
+        str | None,
+        text_option("--web-token", metavar="TEXT", help="Secret that viewers must give; auto: make one. [none]"),
+        ConfigKey("output.web_token", lambda _, text: text),
+    ] = None
+    web_cert: Annotated[
+        str | None,
+        text_option("--web-cert", metavar="FILE", help="Certificate for HTTPS, as PEM. [off]"),
+        ConfigKey("output.web_cert", lambda _, text: text),
+    ] = None
+    web_key: Annotated[
+        str | None,
+        text_option("--web-key", metavar="FILE", help="Private key of the certificate, as PEM. [off]"),
+        ConfigKey("output.web_key", lambda _, text: text),
+    ] = None
+
+    def layers(self) -> list[ConfigLayer]:
+        """Return a layer for each option that was given. Raises ConfigError."""
+        return layers_from_options(WebOptions, **vars(self))
+
+    def check(self, config: Config) -> None:
+        """Raise ConfigError for an option about the page where there is none."""
+        given = next((name for name, value in vars(self).items() if value is not None), None)
+        if given is not None and config.output.web is None:
+            raise ConfigError(f"--{given.replace('_', '-')} needs --web; give for example --web 8080")
+
+
+_GROUPS = (RunOptions, WebOptions)
+
+
 def takes_run_options(
     command: Callable[..., int], without: Collection[str] = (), hidden: Collection[str] = ()
 ) -> Callable[..., int]:
-    """Give a command, whose parameter `run` is a RunOptions, the options themselves in its place.
+    """Give a command, whose parameters are a RunOptions and maybe a WebOptions, the options themselves in their place.
 
-    `without`: fields of RunOptions whose options mean nothing to this command, which does not get them.
-    `hidden`: fields whose options change nothing for it; it takes them, and its help leaves them out.
+    `without`: fields whose options mean nothing to this command, which does not get them. `hidden`: fields whose
+    options change nothing for it; it takes them, and its help leaves them out.
     """
     hints = get_type_hints(command, include_extras=True)
-    options = get_type_hints(RunOptions, include_extras=True)
-    own = [
-        parameter.replace(annotation=hints[name])
-        for name, parameter in inspect.signature(command).parameters.items()
-        if name != "run"
-    ]
-    added = [
+    groups = {name: hint for name, hint in hints.items() if hint in _GROUPS}
+    shown: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name in groups:
+            shown += _parameters(groups[name], without, hidden)
+        else:
+            shown.append(parameter.replace(annotation=hints[name]))
+
+    @wraps(command)
+    def with_options(**given: Any) -> int:
+        for name, group in groups.items():
+            own = [field.name for field in fields(group) if field.name not in without]
+            given[name] = group(**{option: given.pop(option) for option in own})
+        return command(**given)
+
+    with_options.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {**{p.name: p.annotation for p in shown}, "return": int}
+    return with_options
+
+
+def _parameters(group: type, without: Collection[str], hidden: Collection[str]) -> list[inspect.Parameter]:
+    """Return a parameter for each option of a group."""
+    options = get_type_hints(group, include_extras=True)
+    return [
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=inspect.Parameter.empty if field.default is MISSING else field.default,
             annotation=_hidden(options[field.name]) if field.name in hidden else options[field.name],
         )
-        for field in fields(RunOptions)
+        for field in fields(group)
         if field.name not in without
     ]
-
-    @wraps(command)
-    def with_options(**given: Any) -> int:
-        run = RunOptions(**{name: given.pop(name) for name in options if name not in without})
-        return command(run=run, **given)
-
-    with_options.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
-    with_options.__annotations__ = {**{p.name: p.annotation for p in (*own, *added)}, "return": int}
-    return with_options
 
 
 def _hidden(annotation: Any) -> Any:

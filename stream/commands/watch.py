@@ -20,12 +20,7 @@ from stream.commands.options import (
     Output,
     RunOptions,
     StatsEvery,
-    WebCert,
-    WebControl,
-    WebKey,
-    WebRate,
-    WebToken,
-    WebWidth,
+    WebOptions,
     in_foreground,
     layers_from_options,
     limits_of,
@@ -61,13 +56,8 @@ def watch(
         text_option("--web", metavar="[HOST:]PORT", help="Show the run in a web page, on this machine. [off]"),
         ConfigKey("output.web", lambda _, text: text),
     ] = None,
-    web_rate: WebRate = None,
-    web_width: WebWidth = None,
-    web_control: WebControl = None,
-    web_token: WebToken = None,
-    web_cert: WebCert = None,
-    web_key: WebKey = None,
     *,
+    page: WebOptions,
     run: RunOptions,
 ) -> int:
     """Watch a camera, an address or a file, and ask about it.
@@ -83,15 +73,12 @@ def watch(
 
     together = any(map(is_named, source or ()))
     top = [ConfigLayer("SOURCE", {"source": source[0]})] if source else []
-    web_options = {"web_rate": web_rate, "web_width": web_width, "web_control": web_control, "web_token": web_token}
-    top += layers_from_options(watch, output=output, web=web, **web_options, web_cert=web_cert, web_key=web_key)
+    top += [*layers_from_options(watch, output=output, web=web), *page.layers()]
     limit_s, every_s = limits_of(for_time, stats_every)
     config = run.configuration(base=[ConfigLayer("watch", AT_ITS_OWN_PACE)], top=top)
     if not config.source:
         raise ConfigError("no SOURCE to watch; give a camera such as 0, an address, a file, or scene:demo")
-    unused = next((name for name, given in web_options.items() if given is not None), None)
-    if unused is not None and config.output.web is None:
-        raise ConfigError(f"--{unused.replace('_', '-')} needs --web; give for example --web 8080")
+    page.check(config)
     if ask_stdin and config.source == "-":
         raise ConfigError("--ask-stdin needs standard input for questions, but the source reads it")
 

@@ -11,12 +11,7 @@ import typer
 from stream.commands.options import (
     ConfigKey,
     RunOptions,
-    WebCert,
-    WebControl,
-    WebKey,
-    WebRate,
-    WebToken,
-    WebWidth,
+    WebOptions,
     layers_from_options,
     takes_run_options,
 )
@@ -70,13 +65,8 @@ def web(
         ),
         ConfigKey("output.web_compare"),
     ] = None,
-    web_rate: WebRate = None,
-    web_width: WebWidth = None,
-    web_control: WebControl = None,
-    web_token: WebToken = None,
-    web_cert: WebCert = None,
-    web_key: WebKey = None,
     *,
+    page: WebOptions,
     run: RunOptions,
 ) -> int:
     """Serve a web page in which the source is chosen.
@@ -92,14 +82,7 @@ def web(
         raise ConfigError(f"one [HOST:]PORT, and each source as NAME=SOURCE; got {', '.join(map(repr, places))}")
     top = [ConfigLayer("[HOST:]PORT", {"output.web": place}) for place in places]
     top += [ConfigLayer("NAME=SOURCE", {"output.web_sources": named})] if named else []
-    options: dict[str, object] = {
-        "web_rate": web_rate,
-        "web_width": web_width,
-        "web_control": web_control,
-        "web_token": web_token,
-    }
-    options |= {"any_source": any_source, "compare_model": compare_model}
-    top += layers_from_options(web, **options, web_cert=web_cert, web_key=web_key)
+    top += [*layers_from_options(web, any_source=any_source, compare_model=compare_model), *page.layers()]
     config = run.configuration(base=[ConfigLayer("web", {"output.web": ADDRESS, **OF_ITS_OWN})], top=top)
     _check(config)
     return _serve(config)

@@ -130,6 +130,7 @@ def test_a_page_of_a_run_is_served_and_closed_with_it(
         (("scene:demo", "--web", "0.0.0.0:8080"), "--web-token auto"),
         (("scene:demo", "--web", "x"), "--web needs a port or HOST:PORT"),
         (("scene:demo", "--web-rate", "5"), "--web-rate needs --web"),
+        (("scene:demo", "--web-key", "key.pem"), "--web-key needs --web"),
         (("browser:",), "give --web PORT as well"),
         (("browser:", "0", "--web", "0"), "is watched alone"),
         (("browser:", "--web", "0", "--no-web-control"), "give --web-control as well"),
