@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,17 +13,27 @@ SWITCH_S = 0.0005
 30 fps, and a frame changes threads three times."""
 
 
+_LOCK = threading.Lock()
+_switch_before_s: list[float] = []
+"""One entry for each block that is open; all the same, which held before the first."""
+
+
 @contextmanager
 def short_pauses() -> Iterator[None]:
-    """Keeps pauses of this process short inside the block.
+    """Keeps pauses of this process short inside the block. Blocks of several runs may overlap.
 
     What was imported is left out of garbage collections: a full one takes 90 ms with torch, and all threads wait.
     """
-    before_s = sys.getswitchinterval()
-    gc.freeze()
-    sys.setswitchinterval(SWITCH_S)
+    with _LOCK:
+        if not _switch_before_s:
+            gc.freeze()
+        _switch_before_s.append(_switch_before_s[0] if _switch_before_s else sys.getswitchinterval())
+        sys.setswitchinterval(SWITCH_S)
     try:
         yield
     finally:
-        sys.setswitchinterval(before_s)
-        gc.unfreeze()
+        with _LOCK:
+            before_s = _switch_before_s.pop()
+            if not _switch_before_s:
+                sys.setswitchinterval(before_s)
+                gc.unfreeze()

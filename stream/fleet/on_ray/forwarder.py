@@ -114,18 +114,20 @@ class Forwarder:
         """
         task = asyncio.current_task()
         assert task is not None
-        while not writer.transport.is_closing():
-            target = self._targets[place]
-            if target is not None:
-                try:
-                    return await asyncio.wait_for(asyncio.open_connection(*target), CONNECT_S)
-                except (OSError, asyncio.TimeoutError):
-                    pass
-            self._waiting[place].add(task)
-            try:
+        self._waiting[place].add(task)
+        try:
+            while not writer.transport.is_closing():
+                target = self._targets[place]
+                if target is not None:
+                    with contextlib.suppress(OSError, asyncio.TimeoutError):
+                        there, back = await asyncio.wait_for(asyncio.open_connection(*target), CONNECT_S)
+                        if self._targets[place] == target:
+                            return there, back
+                        back.close()  # the server moved meanwhile
+                        continue
                 await asyncio.sleep(RETRY_S)
-            finally:
-                self._waiting[place].discard(task)
+        finally:
+            self._waiting[place].discard(task)
         raise ConnectionError("whoever connected is gone")
 
 

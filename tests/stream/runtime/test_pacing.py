@@ -27,6 +27,18 @@ def test_pauses_are_short_inside_and_as_before_after() -> None:
     assert gc.get_freeze_count() == 0
 
 
+def test_the_first_of_two_runs_that_ends_leaves_the_other_its_short_pauses() -> None:
+    before_s = sys.getswitchinterval()
+    first, second = short_pauses(), short_pauses()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert sys.getswitchinterval() == SWITCH_S
+    second.__exit__(None, None, None)
+    assert sys.getswitchinterval() == before_s
+    assert gc.get_freeze_count() == 0
+
+
 @pytest.mark.parametrize(("realtime", "steady", "entered"), [(True, True, 1), (True, False, 0), (False, True, 0)])
 def test_pauses_are_short_where_frames_are_live(
     monkeypatch: pytest.MonkeyPatch, realtime: bool, steady: bool, entered: int
