@@ -3,13 +3,14 @@
     python -m benchmarks.pacing [--minutes 1] [--rounds 1] [--source FILE] [--out FILE]
 
 The clip of `live` (the drawn scene `hd` as H.264), an answer every two seconds, as `python run_stream.py watch FILE`.
-Each round runs it twice, in turn: as it is (`steady`), and with `pipeline.steady = false` (`plain`): the collector goes
-through everything that was imported, and a thread keeps the interpreter for up to 5 ms. Figures are medians over the
-rounds, definitions those of docs/measuring.md. `parts_std_ms` is the standard deviation of each part of a frame's
-latency; `interval_std_small_changes_ms` leaves out frames of which more than half changed (cuts), and what follows them
-at once. `sleeps` is a loop that only sleeps to the same schedule: the machine's own. `causes` are measured alone, each
-with and without `short_pauses`: the processor time of one full garbage collection, with everything imported that a
-frame process has, and how long a thread that wakes up waits while another computes in Python.
+Each round runs it twice, in turn: as it is (`steady`), and with `pipeline.steady = false` (`plain`): no frame is held
+for even intervals, the collector goes through everything that was imported, and a thread keeps the interpreter for up
+to 5 ms. Figures are medians over the rounds, definitions those of docs/measuring.md. `parts_std_ms` is the standard
+deviation of each part of a frame's latency; `interval_std_small_changes_ms` leaves out frames of which more than half
+changed (cuts), and what follows them at once. `sleeps` is a loop that only sleeps to the same schedule: the machine's
+own. `causes` are measured alone, each with and without `short_pauses`: the processor time of one full garbage
+collection, with everything imported that a frame process has, and how long a thread that wakes up waits while another
+computes in Python.
 Targets: interval_std at most 1 ms, and no deadline miss.
 """
 
@@ -130,7 +131,8 @@ def parts(record: RunRecord) -> dict[str, Any]:
         "latency": latency_ms,
         "texture": texture_ms,
         "allocate": allocate_ms,
-        "waits": latency_ms - texture_ms - allocate_ms,
+        "held": frames["held_ms"].astype(float),
+        "waits": latency_ms - texture_ms - allocate_ms - frames["held_ms"],
         "release": (frames["capture_ns"] / 1e6 - frames["pts_s"] * 1e3),
     }
     return {

@@ -458,7 +458,7 @@ class PipelineConfig(Section):
     answers: Literal["lockstep", "newest"] = "lockstep"
     """At an answer point: wait for the answer, or go on and answer the newest packet."""
     steady: bool = True
-    """Live frames at even intervals: short pauses of their process, for garbage and between threads."""
+    """Live frames at even intervals: a small delay, and short pauses of their process (garbage, change of threads)."""
     timeout_s: float = Field(default=600.0, gt=0)
     """Longest silence of the answer stage while an answer is due, in seconds; then the run is given up."""
 

@@ -341,7 +341,8 @@ class FrameReady(Event, frozen=True, tag="frame"):
     are those that were planned.
     `slot` names the picture in the run's slot table, where an overlay was asked for; `map` is there where the run
     publishes. `duration_s`: how long the frame is shown, where its source knows. `moving_share`: share of tiles that
-    move, and of which that is sure; `motion_px`: their median motion since the frame before, in pixels.
+    move, and of which that is sure; `motion_px`: their median motion since the frame before, in pixels. `held_ms`: how
+    long the allocation, once it was done, was held for frames to come out at even intervals, up to `ready_ns`.
     """
 
     frame_index: int
@@ -359,6 +360,7 @@ class FrameReady(Event, frozen=True, tag="frame"):
     duration_s: float | None = None
     motion_px: float = 0.0
     moving_share: float = 0.0
+    held_ms: float = 0.0
 
 
 class Summary(Event, frozen=True, tag="summary"):

@@ -33,7 +33,7 @@ SERIES_COLOURS = ("tab:blue", "tab:orange")
 CUT, DROP = "tab:purple", "tab:red"
 MARKED_PERCENTILES = (("p50", "tab:green"), ("p95", "goldenrod"), ("p99", "tab:red"))
 
-FRAME_STAGES = (("texture", "tab:cyan"), ("allocate", "tab:olive"), ("waits", "lightgray"))
+FRAME_STAGES = (("texture", "tab:cyan"), ("allocate", "tab:olive"), ("held", "whitesmoke"), ("waits", "lightgray"))
 ANSWER_STAGES = (
     ("frame", "navy"),
     ("encode", "tab:green"),

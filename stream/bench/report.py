@@ -46,15 +46,16 @@ FRAME = np.dtype(
         ("ready_ns", "<i8"),
         ("texture_ms", "<f8"),
         ("allocate_ms", "<f8"),
+        ("held_ms", "<f8"),
         ("dirty_share", "<f8"),
         ("tokens", "<i8"),
         ("tiles", "<i8"),
         ("jitter_share", "<f8"),
     ]
 )
-"""The numbers of a FrameReady that are measured: 80 bytes a frame, so that a long measurement is no leak itself."""
+"""The numbers of a FrameReady that are measured: 88 bytes a frame, so that a long measurement is no leak itself."""
 
-_PACKED = struct.Struct("<qdqqdddqqd")
+_PACKED = struct.Struct("<qdqqddddqqd")
 
 Frames = npt.NDArray[np.void]
 Milliseconds = npt.NDArray[np.float64]
@@ -231,11 +232,12 @@ def _latency_ms(frames: Frames) -> Milliseconds:
 
 def _frame_latencies(frames: Frames) -> tuple[Latency, ...]:
     latency_ms = _latency_ms(frames)
-    waits_ms = latency_ms - frames["texture_ms"] - frames["allocate_ms"]
+    waits_ms = latency_ms - frames["texture_ms"] - frames["allocate_ms"] - frames["held_ms"]
     return (
         Latency.of("frame", latency_ms, "capture to allocation ready"),
         Latency.of("texture", frames["texture_ms"], "texture stage, a frame"),
         Latency.of("allocate", frames["allocate_ms"], "allocate stage, a frame"),
+        Latency.of("held", frames["held_ms"], "until the frame's release, at even intervals"),
         Latency.of("waits", waits_ms, "the rest of it: queues, hops"),
     )
 

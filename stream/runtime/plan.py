@@ -78,7 +78,7 @@ class RunPlan:
             restart=restart,
             texture=_texture_options(config),
             allocator=_allocator_options(config, paced=paced),
-            allocate=_allocate_policy(config, live=info.live),
+            allocate=_allocate_policy(config, live=info.live, even=paced and pipeline.steady),
             schedule=_schedule_policy(config, lockstep=lockstep, initial_verdict=initial_verdict),
             client=ClientOptions(
                 encode=answer.encode,
@@ -198,9 +198,10 @@ def _glance_options(config: Config) -> GlanceOptions | None:
     return GlanceOptions(glance.tokens, glance.every_s, keep)
 
 
-def _allocate_policy(config: Config, *, live: bool) -> AllocatePolicy:
+def _allocate_policy(config: Config, *, live: bool, even: bool) -> AllocatePolicy:
     return AllocatePolicy(
         live=live,
+        even=even,
         whole_frames=config.answer.encode not in NEEDS_TOKENS_ONLY,
         all_tiles=config.answer.encode in SHOWS_ALL_TILES,
         with_maps=config.output.publish is not None,

@@ -6,6 +6,7 @@ Every event of the run leaves through this stage, so that events have one order:
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
@@ -69,6 +70,7 @@ from stream.protocol.inspection import InspectedFrame, cropped, inspected_frame,
 from stream.protocol.messages import Credit, Discontinuity, End, ServerHello, SourceLost, TextureUpdated
 from stream.protocol.picture_files import encode_jpeg
 from stream.protocol.pictures import PictureBuffers, PictureExchange, PictureRequest, ViewedFrame, level_for
+from stream.protocol.playout import PlayoutDelay
 from stream.recording.recorder import Recorder
 from stream.stages.base import EVENTS, TEXTURE_ALLOCATE
 from stream.transport import LinkPoller, Transport
@@ -85,7 +87,8 @@ log = logging.getLogger(__name__)
 class AllocatePolicy:
     """Policy of allocation and of what is reported of it.
 
-    `live`: answer points count capture time, not media time. `whole_frames`: the answer server encodes whole frames,
+    `live`: answer points count capture time, not media time. `even`: frames are let out at even intervals, after a
+    short delay. `whole_frames`: the answer server encodes whole frames,
     not tokens. `all_tiles`: the model reads a token for every tile, whatever was chosen. `with_maps`: frame events hold
     their relevance and regions. `with_reasons`: frames that are answered about are explained. `with_pictures`: a
     picture is sent of them, and of those that are looked at for a standing question; `pictures_every`: of every so many
@@ -96,6 +99,7 @@ class AllocatePolicy:
     live: bool
     whole_frames: bool
     all_tiles: bool = False
+    even: bool = False
     with_maps: bool = False
     with_reasons: bool = False
     with_pictures: bool = False
@@ -152,6 +156,7 @@ class AllocateStage:
         self._frames = 0
         self._image: _FrameImage | None = None
         self._motion: TileMotion | None = None
+        self._playout = PlayoutDelay() if policy.even else None
         self._scheduler = AnswerScheduler(context.schedule, context.endpoint, context.client, self, control, clock)
 
     @property
@@ -307,7 +312,8 @@ class AllocateStage:
         start_ns = self._clock.now_ns()
         if update.fallback is not None:
             self._emit_store_lost(update.fallback)
-        frame, grid, ready_ns, overlay = self._read(lambda view: self._allocate_view(view, motion))
+        frame, grid, done_ns, overlay = self._read(lambda view: self._allocate_view(view, motion))
+        ready_ns = self._wait_until_due(update.stamp.capture_ns, done_ns)
         begun, self._last, stamp = self._last is not None, frame, update.stamp
         at_s = stamp.media_ns / NS_PER_S
         self._emit_skipped(update.skipped, stamp.frame_index, at_s)
@@ -317,7 +323,7 @@ class AllocateStage:
         if discontinuity in ("resolution", "format"):
             self._emit(_picture_changed(update, discontinuity, grid))
         slot = None if overlay is None else self._put_overlay(overlay)
-        ready = _ready_of(frame, update, (start_ns, ready_ns), slot, self._policy.all_tiles)
+        ready = _ready_of(frame, update, (start_ns, done_ns, ready_ns), slot, self._policy.all_tiles)
         if motion is not None:
             lengths_px = motion.lengths_px
             median_px = float(np.median(lengths_px)) if len(lengths_px) else 0.0
@@ -334,6 +340,15 @@ class AllocateStage:
             change_since_look=frame.change_since_look,
         )
 
+    def _wait_until_due(self, capture_ns: int, done_ns: int) -> int:
+        """Wait until a frame whose allocation was done at `done_ns` may be let out; returns when it is ready."""
+        if self._playout is None:
+            return done_ns
+        rest_ns = self._playout.release_ns(capture_ns, done_ns) - self._clock.now_ns()
+        if rest_ns > 0:
+            time.sleep(rest_ns / NS_PER_S)
+        return self._clock.now_ns()
+
     def _read(self, make: Callable[[TextureView], T]) -> T:
         """Return what `make` reads from the texture; it reads again where the hardware under it gave up."""
         try:
@@ -347,12 +362,12 @@ class AllocateStage:
     def _allocate_view(
         self, view: TextureView, motion: TileMotion | None
     ) -> tuple[AnyFrame, TileGrid, int, AllocationOverlay | None]:
-        """Return the frame's allocation and grid, when it was ready, and a picture of it where a sink draws one."""
+        """Return the frame's allocation and grid, when it was done, and a picture of it where a sink draws one."""
         frame = self._allocate(view, motion)
-        ready_ns = self._clock.now_ns()
+        done_ns = self._clock.now_ns()
         self._motion = motion
         self._offer_pictures(view, frame)
-        return frame, view.grid, ready_ns, self._overlay(view, frame)
+        return frame, view.grid, done_ns, self._overlay(view, frame)
 
     def _allocate(self, view: TextureView, motion: TileMotion | None) -> AnyFrame:
         """Return the frame's allocation; all of its tiles where that fails."""
@@ -549,27 +564,28 @@ def _full_packet(view: TextureView) -> FramePacket:
 
 
 def _ready_of(
-    frame: AnyFrame, update: TextureUpdated, span_ns: tuple[int, int], slot: int | None, all_tiles: bool = False
+    frame: AnyFrame, update: TextureUpdated, span_ns: tuple[int, int, int], slot: int | None, all_tiles: bool = False
 ) -> FrameReady:
-    """Return the event of a frame that was allocated in `span_ns` (start, end).
+    """Return the event of a frame that was allocated in `span_ns` (start, end), and then let out (the third).
 
     `slot` is where a picture of it lies for the sinks. With `all_tiles` the model reads every tile of a frame, not the
     chosen regions only.
     """
-    start_ns, ready_ns = span_ns
+    start_ns, done_ns, ready_ns = span_ns
     return FrameReady(
         frame_index=update.stamp.frame_index,
         pts_s=update.stamp.media_ns / NS_PER_S,
         capture_ns=update.stamp.capture_ns,
         ready_ns=ready_ns,
         texture_ms=update.texture_ms,
-        allocate_ms=(ready_ns - start_ns) / NS_PER_MS,
+        allocate_ms=(done_ns - start_ns) / NS_PER_MS,
         dirty_share=update.dirty_share,
         tokens=frame.tiles if all_tiles else frame.tokens,
         tiles=frame.tiles,
         jitter_share=frame.jitter_share,
         slot=slot,
         duration_s=None if update.duration_ns is None else update.duration_ns / NS_PER_S,
+        held_ms=(ready_ns - done_ns) / NS_PER_MS,
     )
 
 

@@ -56,7 +56,8 @@ class FrameTimes:
         if end_ns > now_ns:
             return None
         sent_ns = begin_ns + _ns(timing.sent_ms)
-        allocated_ns = min(max(begin_ns, frame.ready_ns - _ns(frame.allocate_ms)), frame.ready_ns)
+        done_ns = max(begin_ns, frame.ready_ns - _ns(frame.held_ms))
+        allocated_ns = max(begin_ns, done_ns - _ns(frame.allocate_ms))
         textured_ns = max(begin_ns, allocated_ns - _ns(frame.texture_ms))
         decode_ns = max(sent_ns, end_ns - _ns(timing.decode_ms))
         prefill_ns = max(sent_ns, decode_ns - _ns(timing.prefill_ms))
@@ -64,8 +65,8 @@ class FrameTimes:
         parts = (
             TimeSpan("capture", begin_ns, textured_ns),
             TimeSpan("texture", textured_ns, allocated_ns),
-            TimeSpan("allocate", allocated_ns, frame.ready_ns),
-            TimeSpan("wait for a turn", frame.ready_ns, max(frame.ready_ns, sent_ns)),
+            TimeSpan("allocate", allocated_ns, done_ns),
+            TimeSpan("wait for a turn", done_ns, max(done_ns, sent_ns)),
             TimeSpan("encode", encode_ns, prefill_ns),
             TimeSpan("prefill", prefill_ns, decode_ns),
             TimeSpan("decode", decode_ns, end_ns),

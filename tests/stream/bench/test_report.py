@@ -140,7 +140,7 @@ def test_every_number_of_a_frame_is_kept_in_little_memory() -> None:
     record.write(given)
     record.write(frame(10_001, 333.4))
     assert record.frames[0].tolist() == tuple(getattr(given, name) for name in FRAME.names or ())
-    assert record.frames.nbytes == 2 * 80
+    assert record.frames.nbytes == 2 * 88
 
 
 def test_the_machine_is_reported_even_where_a_package_goes_by_another_name(monkeypatch: pytest.MonkeyPatch) -> None:

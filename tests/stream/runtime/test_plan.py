@@ -51,6 +51,10 @@ def test_who_waits_for_whom(
     )
     plan = RunPlan.of(config, info)
     assert (plan.drop_frames, plan.realtime) == (drops, realtime)
+    assert plan.allocate.even == plan.paced
+    assert not RunPlan.of(
+        Config.model_validate({**config.model_dump(), "pipeline": {"steady": False}}), info
+    ).allocate.even
     assert plan.schedule.lockstep == plan.client.resend_after_loss == lockstep
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import cv2
@@ -18,7 +19,7 @@ from arr_coc.allocation.on_device.allocator import DeviceAllocator
 from arr_coc.errors import StoreError
 from arr_coc.ops.cuda.view import CudaView
 from arr_coc.relevance.balancing import RelevanceRealiser
-from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp, QueryEmbedding, TileMotion
+from arr_coc.types import NS_PER_MS, NS_PER_S, FramePlanes, FrameStamp, QueryEmbedding, TileMotion
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.latency import LatencyController
 from stream.answer.request import ClientOptions
@@ -62,6 +63,7 @@ from stream.protocol.messages import (
     TurnGrant,
     TurnRequest,
 )
+from stream.stages import allocate as allocate_module
 from stream.stages.allocate import AllocateContext, AllocatePolicy, AllocateStage
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, TEXTURE_ALLOCATE
 from stream.transport import Envelope
@@ -197,10 +199,18 @@ class Fixture:
         figures = {"tokens_used": 4, "text_tokens": 1, "encode_ms": 1.0, "prefill_ms": 1.0, "decode_ms": 1.0}
         self.say(AnswerReply(answer=number, query="what?", text="t", **figures))  # type: ignore[arg-type]
 
-    def show(self, index: int, motion: list[npt.NDArray[Any]] | None = None, **fields: object) -> None:
+    def show(
+        self,
+        index: int,
+        motion: list[npt.NDArray[Any]] | None = None,
+        *,
+        captured_ns: int | None = None,
+        **fields: object,
+    ) -> None:
         """Writes a frame into the texture and tells of it, and of its motion."""
         image = np.random.default_rng(index).integers(0, 256, (96, 128, 3), dtype=np.uint8)
-        update = self.updater.process(FramePlanes("rgb", (image,)), FrameStamp(index, index, 1000 + index))
+        captured_ns = 1000 + index if captured_ns is None else captured_ns
+        update = self.updater.process(FramePlanes("rgb", (image,)), FrameStamp(index, index, captured_ns))
         stamp = update.change.stamp
         arrays = motion or []
         message = TextureUpdated(
@@ -399,6 +409,24 @@ def test_live_triggers_count_capture_time(runner: StageRunner) -> None:
         expect(fixture.texture, Credit)
         assert fixture.answers.receive(0) is None
     assert asked == [0, 5]
+
+
+def test_a_frame_is_held_as_long_as_the_slowest_one_took(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    fixture = Fixture(runner, replace(POLICY, even=True))
+    fake_time = SimpleNamespace(sleep=lambda wait_s: fixture.clock.advance(round(wait_s * NS_PER_S)))
+    monkeypatch.setattr(allocate_module, "time", fake_time)
+    fixture.begin()
+    frames = []
+    for index, (captured_ms, received_ms) in enumerate([(0, 8), (100, 103), (200, 208)]):
+        fixture.clock.advance(received_ms * NS_PER_MS - fixture.clock.now_ns())
+        fixture.show(index, captured_ns=captured_ms * NS_PER_MS)
+        frames.append(next(event for event in iter(fixture.next_event, None) if isinstance(event, FrameReady)))
+        if index == 0:
+            fixture.frame_asked()
+            fixture.reply(0)
+        expect(fixture.texture, Credit)
+    assert [frame.ready_ns // NS_PER_MS for frame in frames] == [8, 108, 208]
+    assert [frame.held_ms for frame in frames] == [0, 5, 0]
 
 
 def test_what_happened_to_a_frame_comes_before_the_frame_and_its_answer(runner: StageRunner) -> None:

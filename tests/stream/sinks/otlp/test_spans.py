@@ -50,14 +50,15 @@ def test_answers_whose_times_are_not_known_have_no_trace() -> None:
     assert times.trace(said, LATER) is None
 
 
-@given(st.lists(st.floats(0, 1e4), min_size=7, max_size=7), st.floats(0, 1e3), st.floats(0, 1e3), st.floats(0, 1e3))
+@given(st.lists(st.floats(0, 1e4), min_size=7, max_size=7), *[st.floats(0, 1e3)] * 4)
 def test_parts_lie_in_the_answer_and_never_end_before_they_begin(
-    milliseconds: list[float], ready_ms: float, texture_ms: float, allocate_ms: float
+    milliseconds: list[float], ready_ms: float, texture_ms: float, allocate_ms: float, held_ms: float
 ) -> None:
     encode, prefill, decode, ttft, after, turn, sent = milliseconds
     times = FrameTimes()
     ready_ns = 1000 * MS + round(ready_ms * MS)
-    times.add(frame(7, 0.0, capture_ns=1000 * MS, ready_ns=ready_ns, texture_ms=texture_ms, allocate_ms=allocate_ms))
+    worked = {"texture_ms": texture_ms, "allocate_ms": allocate_ms, "held_ms": held_ms}
+    times.add(frame(7, 0.0, capture_ns=1000 * MS, ready_ns=ready_ns, **worked))
     timing = AnswerTiming(
         encode_ms=encode,
         prefill_ms=prefill,
