@@ -7,11 +7,13 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import cv2
 import numpy as np
+
+from tests.support.http_server import LoopbackServer, QuietHandler
 
 MODEL = "tiny"
 TEXT = ("a ", "red ", "circle")
@@ -29,7 +31,7 @@ def event(text: str | None = None, **fields: Any) -> dict[str, Any]:
     return {**HEAD, "object": "chat.completion.chunk", "choices": [choice | fields]}
 
 
-class FakeApiServer:
+class FakeApiServer(LoopbackServer):
     """Its `behaviour` is called with the handler and the request's body for each chat completion, and replies.
 
     `bodies` are the requests so far, `headers` those of the last one; `models` is what it lists, as `owner`. As "vllm"
@@ -45,19 +47,13 @@ class FakeApiServer:
         self.behaviour: Callable[[ApiHandler, dict[str, Any]], None] = speak
         self.released = threading.Event()
         self.asked = threading.Semaphore(0)
-        server = ThreadingHTTPServer(("127.0.0.1", 0), ApiHandler)
-        server.daemon_threads = True
-        server.fake = self  # type: ignore[attr-defined]
-        self._server = server
-        self.url = f"http://127.0.0.1:{server.server_port}/v1"
-        self._thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        self._thread.start()
+        super().__init__(ApiHandler)
+        self._server.fake = self  # type: ignore[attr-defined]
+        self.url = f"{self.address}/v1"
 
     def close(self) -> None:
         self.released.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().close()
 
     def pictures(self, request: int = -1) -> list[np.ndarray]:
         """The pictures of a request, uint8 [H, W, 3] BGR."""
@@ -73,14 +69,11 @@ class FakeApiServer:
         return [part["text"] for part in parts if part["type"] == "text"]
 
 
-class ApiHandler(BaseHTTPRequestHandler):
+class ApiHandler(QuietHandler, BaseHTTPRequestHandler):
     """One request."""
 
     protocol_version = "HTTP/1.1"
     fake: FakeApiServer
-
-    def log_message(self, format: str, *args: object) -> None:
-        """It says nothing."""
 
     def do_GET(self) -> None:
         fake = self.server.fake  # type: ignore[attr-defined]
@@ -93,7 +86,7 @@ class ApiHandler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.fake = self.server.fake  # type: ignore[attr-defined]
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.loads(self.content())
         self.fake.headers = dict(self.headers)
         self.fake.bodies.append(body)
         self.fake.asked.release()

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from tests.support.http_server import LoopbackServer, QuietHandler
 from tests.support.network import LIMIT_S
 
 
@@ -88,29 +89,18 @@ def collecting(port: int = 0, *, status: int = 200, holds: bool = False) -> Iter
     if not holds:
         collector.hold.set()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler, BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+            body = self.content()
             collector.hold.wait(LIMIT_S)
             if collector.status == 200:
                 collector.take(self.path, body)
-            reply = ExportTraceServiceResponse().SerializeToString()
             with suppress(OSError):  # whoever waited for a reply may be gone
-                self.send_response(collector.status)
-                self.send_header("Content-Length", str(len(reply)))
-                self.end_headers()
-                self.wfile.write(reply)
+                self.send_whole(collector.status, ExportTraceServiceResponse().SerializeToString())
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
-        collector.port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with LoopbackServer(Handler, port) as server:
+        collector.port = server.port
         try:
             yield collector
         finally:
             collector.hold.set()
-            server.shutdown()
-            thread.join(LIMIT_S)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 import pytest
 
+from tests.support.http_server import LoopbackServer, QuietHandler
 
-class HubServer:
+
+class HubServer(LoopbackServer):
     """Serves folders as repositories: `models["owner/name"]` is one; a text in its place is the hub's error code.
 
     `asked` are the requests, and `sent_bytes` what was sent of files.
@@ -22,20 +21,8 @@ class HubServer:
         self.models = models
         self.asked: list[str] = []
         self.sent_bytes = 0
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
-
-    def __enter__(self) -> HubServer:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(_handler(self))
+        self.url = self.address
 
 
 def use_hub(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
@@ -49,14 +36,11 @@ def use_hub(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
 
 
 def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler, BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
-            self._answer(with_body=False)
+            self.do_GET()
 
         def do_GET(self) -> None:
-            self._answer(with_body=True)
-
-        def _answer(self, with_body: bool) -> None:
             hub.asked.append(f"{self.command} {self.path}")
             owner, name, *rest = self.path.strip("/").split("/")
             model = hub.models.get(f"{owner}/{name}", "RepoNotFound")
@@ -72,22 +56,12 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             if (wanted := self.headers.get("range", "")).startswith("bytes="):
                 first, last = wanted.removeprefix("bytes=").split("-")
                 status, part = 206, data[int(first) : int(last) + 1]
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(part)))
-            self.send_header("X-Repo-Commit", "0" * 40)
-            self.send_header("ETag", f'"{hashlib.sha1(data).hexdigest()}"')
-            self.end_headers()
-            if with_body:
-                self.wfile.write(part)
+            etag = f'"{hashlib.sha1(data).hexdigest()}"'
+            self.send_whole(status, part, ("X-Repo-Commit", "0" * 40), ("ETag", etag))
+            if self.command == "GET":
                 hub.sent_bytes += len(part)
 
         def _refuse(self, status: int, code: str) -> None:
-            self.send_response(status)
-            self.send_header("X-Error-Code", code)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *arguments: Any) -> None:
-            pass
+            self.send_whole(status, b"", ("X-Error-Code", code))
 
     return Handler

@@ -6,13 +6,13 @@ import base64
 import hashlib
 import hmac
 import re
-import threading
 from datetime import datetime, timedelta, timezone
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.request import parse_http_list, parse_keqv_list
 from xml.etree import ElementTree
+
+from tests.support.http_server import LoopbackServer, QuietHandler
 
 SCHEMA = "http://www.onvif.org/ver10/schema"
 
@@ -22,7 +22,7 @@ TOLERANCE = timedelta(minutes=5)
 """Between a token's time and the camera's; far more than a busy machine takes, far less than `ahead` in the tests."""
 
 
-class OnvifCamera:
+class OnvifCamera(LoopbackServer):
     """Serves onvif://127.0.0.1:PORT. Its stream is at `stream_uri`.
 
     `login` is (user, password), `auth` how it is checked: `token` (WS-Security) or `digest` (HTTP, with `algorithm`).
@@ -44,20 +44,7 @@ class OnvifCamera:
         self.asked: list[str] = []
         self.raw: list[bytes] = []
         self._nonces: set[str] = set()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
-
-    def __enter__(self) -> OnvifCamera:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(_handler(self))
 
     def answer(self, request: str) -> str:
         """The XML inside the body of the reply to a request."""
@@ -133,9 +120,9 @@ def fault(code: str, reason: str) -> bytes:
 
 
 def _handler(camera: OnvifCamera) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler, BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            content = self.rfile.read(int(self.headers["Content-Length"]))
+            content = self.content()
             camera.raw += [content, str(self.headers).encode()]
             envelope = ElementTree.fromstring(content)
             body = envelope.find("{http://www.w3.org/2003/05/soap-envelope}Body")
@@ -144,25 +131,13 @@ def _handler(camera: OnvifCamera) -> type[BaseHTTPRequestHandler]:
             token = re.search(rb"<ProfileToken>(.*)</ProfileToken>", content)
             camera.asked.append(request + (f" {token[1].decode()}" if token else ""))
             if request in camera.replies:
-                self._send(*camera.replies[request])
+                self.send_whole(*camera.replies[request])
             elif camera.knows(request, envelope, self.headers, self.path):
-                self._send(200, envelope_of(f"<{request}Response>{camera.answer(request)}</{request}Response>"))
+                self.send_whole(200, envelope_of(f"<{request}Response>{camera.answer(request)}</{request}Response>"))
             elif camera.auth == "token":
-                self._send(400, fault("ter:NotAuthorized", "Sender not authorized"))
+                self.send_whole(400, fault("ter:NotAuthorized", "Sender not authorized"))
             else:
-                self._send(401, b"")
-
-        def _send(self, status: int, content: bytes) -> None:
-            self.send_response(status)
-            if status == 401:
-                self.send_header("WWW-Authenticate", 'Basic realm="cam"')
                 digest = f'Digest realm="cam", qop="auth", nonce="n0nce", opaque="o", algorithm={camera.algorithm}'
-                self.send_header("WWW-Authenticate", digest)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *arguments: Any) -> None:
-            pass
+                self.send_whole(401, b"", ("WWW-Authenticate", 'Basic realm="cam"'), ("WWW-Authenticate", digest))
 
     return Handler

@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -20,10 +20,11 @@ from stream.errors import ConfigError
 from stream.sinks.factory import open_services
 from stream.sinks.webhook import SECRET, Webhook, WebhookSink
 from tests.support.events import answer, frame, look, summary, turned
+from tests.support.http_server import LoopbackServer, QuietHandler
 from tests.support.network import LIMIT_S, free_port, until
 
 
-class Server:
+class Server(LoopbackServer):
     """Takes requests. Each gets the next of `statuses`, or 204; before that it waits for `go`."""
 
     def __init__(self) -> None:
@@ -34,24 +35,17 @@ class Server:
         self.count = 0
         server = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler, BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                body = self.content()
                 server.count += 1
                 server.received.put(({name.lower(): value for name, value in self.headers.items()}, body))
                 assert server.go.wait(LIMIT_S)
                 status = 204 if server.statuses.empty() else server.statuses.get()
-                self.send_response(status)
-                self.send_header("Location", "/elsewhere")
-                self.end_headers()
+                self.send_whole(status, b"", ("Location", "/elsewhere"))
 
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_port}/hook?token=hidden"
-        self._thread = threading.Thread(target=self.http.serve_forever, args=(0.01,))
-        self._thread.start()
+        super().__init__(Handler)
+        self.url = f"{self.address}/hook?token=hidden"
 
     def next(self) -> tuple[dict[str, str], dict[str, Any]]:
         headers, body = self.received.get(timeout=LIMIT_S)
@@ -59,9 +53,7 @@ class Server:
 
     def close(self) -> None:
         self.go.set()
-        self.http.shutdown()
-        self._thread.join()
-        self.http.server_close()
+        super().close()
 
 
 @pytest.fixture
@@ -112,7 +104,7 @@ def test_a_server_that_fails_is_asked_three_times(server: Server, capsys: pytest
         sink.write(turned(1.0))
         until(lambda: server.count == 7)
     lost, back = capsys.readouterr().err.splitlines()
-    port = server.http.server_port
+    port = server.port
     assert lost.startswith(f"note: the webhook at http://127.0.0.1:{port} takes nothing: status 502; ")
     assert back == f"the webhook at http://127.0.0.1:{port} takes events again"
 
