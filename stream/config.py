@@ -79,6 +79,11 @@ class CaptureConfig(Section):
     the size of the captured area."""
     rtsp_transport: Literal["tcp", "udp"] = "tcp"
     """Transport of RTSP media: `tcp` loses nothing, `udp` is sooner on a bad network."""
+    tls_verify: Literal["auto"] | bool = "auto"
+    """Check the certificate of a source over TLS. `auto`: of `https` and `rtmps`, and of a camera (`rtsps`, `onvifs`)
+    where `ca_file` is given: cameras usually sign their own."""
+    ca_file: str | None = Field(default=None, min_length=1, examples=['"camera.pem"'])
+    """PEM file with the certificates that are trusted, such as a camera's own; those of the system when absent."""
     reconnect: bool = True
     """Try a live source that is lost again and again, with growing waits; otherwise its loss ends the run."""
     open_timeout_s: float = Field(default=10.0, gt=0)

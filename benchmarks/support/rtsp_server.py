@@ -223,7 +223,7 @@ class RtspServer:
         if not self._knows(method, headers.get("authorization", "")):
             challenge = f'{self._auth} realm="{REALM}"' + (f', nonce="{NONCE}"' if self._auth == "Digest" else "")
             return f"RTSP/1.0 401 Unauthorized\r\n{common}WWW-Authenticate: {challenge}\r\n\r\n"
-        if not url.startswith(self.url):
+        if not url.partition("://")[2].partition("/")[2].startswith("live"):
             return f"RTSP/1.0 404 Not Found\r\n{common}\r\n"
         if method == "DESCRIBE":
             sdp = (

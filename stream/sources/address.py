@@ -15,7 +15,7 @@ HIDDEN = "***"
 SHORTEST_SECRET = 4
 """A password shorter than this is not looked for in other texts: it would blank out half of them."""
 
-NETWORK_SCHEMES = frozenset({"rtsp", "rtsps", "http", "https", "udp", "rtp", "rtmp", "rtmps", "tcp", "onvif"})
+NETWORK_SCHEMES = frozenset({"rtsp", "rtsps", "http", "https", "udp", "rtp", "rtmp", "rtmps", "tcp", "onvif", "onvifs"})
 
 SCENE_PREFIX = "scene:"
 """Before the name of a generated scene."""

@@ -35,7 +35,7 @@ PORT_MAX = 65_535
 _FORMS = {
     "rtsp": "rtsp://HOST/PATH", "rtsps": "rtsps://HOST/PATH", "http": "http://HOST/PATH", "https": "https://HOST/PATH",
     "rtmp": "rtmp://HOST/APP/STREAM", "rtmps": "rtmps://HOST/APP/STREAM",
-    "onvif": "onvif://USER:PASSWORD@HOST",
+    "onvif": "onvif://USER:PASSWORD@HOST", "onvifs": "onvifs://USER:PASSWORD@HOST",
     "udp": "udp://HOST:PORT", "rtp": "rtp://HOST:PORT", "tcp": "tcp://HOST:PORT",
 }  # fmt: skip
 

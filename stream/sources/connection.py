@@ -22,6 +22,7 @@ from stream.errors import SourceError
 from stream.sources.address import redacted, scheme_of, scrubbed
 from stream.sources.checks import more_than
 from stream.sources.hardware import HardwareDecoding
+from stream.sources.tls import ffmpeg_options, problem_at
 
 PLAYLISTS = frozenset({"hls", "dash", "webm_dash_manifest", "concat", "sdp", "imf", "hds", "smoothstreaming", "lavfi"})
 """Demuxers whose content names what is to be opened next."""
@@ -247,16 +248,19 @@ def network_target(address: str, config: CaptureConfig) -> LiveTarget:
 def opened_network(
     address: str, name: str, config: CaptureConfig, hardware: HardwareDecoding, limit_s: float
 ) -> av.container.InputContainer:
-    """Open an address, which errors call `name`. Raises SourceError."""
-    options = {**network_options(address, config), **address_options(scheme_of(address) or "", config)}
-    timeout = (limit_s, config.stall_s / 2 if scheme_of(address) in _RESUMABLE else config.stall_s)
+    """Open an address, which errors call `name`. Raises SourceError, or ConfigError for a useless `capture.ca_file`."""
+    scheme = scheme_of(address) or ""
+    options = {**network_options(address, config), **address_options(scheme, config), **ffmpeg_options(scheme, config)}
+    timeout = (limit_s, config.stall_s / 2 if scheme in _RESUMABLE else config.stall_s)
     start_s = time.monotonic()
     try:
         return av.open(
             address, options=options, timeout=timeout, metadata_errors="replace", hwaccel=hardware.accelerator
         )
     except av.FFmpegError as error:
-        advice = network_failure(error, time.monotonic() - start_s, limit_s)
+        took_s = time.monotonic() - start_s
+        problem = problem_at(address, config, limit_s - took_s) if error.errno == errno.EIO else None
+        advice = network_failure(error, took_s, limit_s) if problem is None else FailureAdvice(*problem)
     except ValueError as error:
         advice = FailureAdvice(f"cannot be opened: {scrubbed(str(error), address)}", "check the address")
     raise cannot(name, advice)

@@ -89,7 +89,7 @@ def open_source(
     check_address(address)
     if address.startswith(ZMQ_PREFIX):
         return ZmqSource(address, config, clock, network or NetworkConfig())
-    if scheme_of(address) == "onvif":
+    if scheme_of(address) in ("onvif", "onvifs"):
         return LiveSource(onvif_target(address, config), config, clock, segments=segments)
     if scheme_of(address) is not None:
         return open_network(address, config, clock, segments)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from stream.sources.connection import (
 )
 from stream.sources.hardware import HardwareDecoding
 from stream.sources.soap import SoapClient, SoapRefusal
+from stream.sources.tls import context_of, problem_of
 
 if TYPE_CHECKING:
     import av
@@ -42,7 +44,10 @@ if TYPE_CHECKING:
 SERVICE = "/onvif/device_service"
 """Path of the device service; the same on every camera (ONVIF Core, 5.1.1)."""
 
-PORT = 80
+HTTP = {"onvif": "http", "onvifs": "https"}
+"""Schemes of addresses, and what the camera is asked by."""
+
+PORTS = {"http": 80, "https": 443}
 
 DEVICE = "http://www.onvif.org/ver10/device/wsdl"
 MEDIA = "http://www.onvif.org/ver10/media/wsdl"
@@ -58,8 +63,12 @@ _SHORTEST_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class OnvifAddress:
-    """Address `onvif://USER:PASSWORD@HOST:PORT/PATH?profile=NAME`; `profile` is a number from 0, a name or a token."""
+    """Address `onvif://USER:PASSWORD@HOST:PORT/PATH?profile=NAME`, with `onvifs` for HTTPS.
 
+    `profile` is a number from 0, a name or a token.
+    """
+
+    scheme: str
     host: str
     port: int
     path: str
@@ -75,7 +84,8 @@ class OnvifAddress:
         user, _, password = credentials.partition(":")
         profile = parse_qs(parts.query).get("profile", [None])[0]
         path = parts.path if len(parts.path) > 1 else SERVICE
-        return cls(parts.hostname or "", parts.port or PORT, path, profile, unquote(user), unquote(password))
+        port = parts.port or PORTS[HTTP[parts.scheme]]
+        return cls(parts.scheme, parts.hostname or "", port, path, profile, unquote(user), unquote(password))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +97,26 @@ class MediaProfile:
     picture: str
 
 
-def find_stream(address: str, transport: str, limit_s: float) -> str:
-    """Return the RTSP address, with the credentials, of a camera's profile; `transport` is `tcp` or `udp`.
+def find_stream(address: str, config: CaptureConfig, limit_s: float) -> str:
+    """Return the RTSP address, with the credentials, of a camera's profile.
 
     Host and credentials are those of `address`, whatever the camera says: nothing that a reply names is trusted with
-    them. Raises SourceError, whose message shows no secret.
+    them. Raises SourceError, whose message shows no secret, and ConfigError for a useless `capture.ca_file`.
     """
     given, name = OnvifAddress.of(address), redacted(address)
     client = SoapClient(given.host, given.port, time.monotonic() + limit_s, given.user, given.password)
+    if HTTP[given.scheme] == "https":
+        client.tls = context_of(given.scheme, config)
     try:
-        return _asked(client, given, transport, name)
+        return _asked(client, given, config.rtsp_transport, name)
     except SourceError:
         raise
     except SoapRefusal as refusal:
         failure = CREDENTIALS if refusal.credentials else FailureAdvice(refusal.reason, _CHECK)
     except TimeoutError:
         failure = too_slow(limit_s)
+    except ssl.SSLError as error:
+        failure = FailureAdvice(*problem_of(error))
     except ConnectionRefusedError:
         failure = FailureAdvice(REFUSED.reason, _CHECK)
     except socket.gaierror:
@@ -145,14 +159,15 @@ def _follow_clock(client: SoapClient, reply: ElementTree.Element) -> None:
 def _media_service(client: SoapClient, given: OnvifAddress) -> tuple[int, str]:
     """Return port and path of the media service; those of the device service where the camera names no other.
 
-    A camera that names another host than the user does is behind a router, whose port is the user's.
+    A camera that names another host than the user does is behind a router, whose port is the user's; and what the user
+    asks over HTTPS is not asked without.
     """
     request = f'<GetCapabilities xmlns="{DEVICE}"><Category>Media</Category></GetCapabilities>'
     try:
         reply = client.call(given.path, request)
         address = reply.findtext(f".//{{{SCHEMA}}}Media/{{{SCHEMA}}}XAddr") or ""
         parts = urlsplit(address.strip())
-        port = parts.port or PORT
+        port = parts.port or PORTS[HTTP[given.scheme]]
     except SoapRefusal as refusal:
         if refusal.credentials:
             raise
@@ -161,7 +176,8 @@ def _media_service(client: SoapClient, given: OnvifAddress) -> tuple[int, str]:
         return given.port, given.path
     if not parts.hostname:
         return given.port, given.path
-    return (port if parts.hostname == given.host.lower() else given.port), parts.path or given.path
+    same = parts.hostname == given.host.lower() and parts.scheme == HTTP[given.scheme]
+    return (port if same else given.port), parts.path or given.path
 
 
 def _profiles(reply: ElementTree.Element) -> list[MediaProfile]:
@@ -223,7 +239,7 @@ def onvif_target(address: str, config: CaptureConfig) -> LiveTarget:
     """Return the target for an ONVIF camera: its stream is asked for at first, and again after it was lost."""
     name = redacted(address)
     hardware = HardwareDecoding(config, name)
-    stream = _KeptAddress(lambda limit_s: find_stream(address, config.rtsp_transport, limit_s))
+    stream = _KeptAddress(lambda limit_s: find_stream(address, config, limit_s))
 
     def open_it(limit_s: float) -> av.container.InputContainer:
         start_s = time.monotonic()

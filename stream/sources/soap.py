@@ -1,4 +1,4 @@
-"""Requests to devices by SOAP 1.2 over HTTP, with WS-Security's UsernameToken and HTTP digest.
+"""Requests to devices by SOAP 1.2 over HTTP or HTTPS, with WS-Security's UsernameToken and HTTP digest.
 
 OASIS Web Services Security UsernameToken Profile 1.0; RFC 7616 for digest. The password itself is never sent.
 """
@@ -9,6 +9,7 @@ import base64
 import hashlib
 import http.client
 import os
+import ssl
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -41,7 +42,8 @@ class SoapRefusal(Exception):
 
 @dataclass(slots=True)
 class SoapClient:
-    """Client of one device at `host` and `port`. All requests together end at `deadline_s` of `time.monotonic`.
+    """Client of one device at `host` and `port`, over `tls` where that is given. All requests together end at
+    `deadline_s` of `time.monotonic`.
 
     Tokens carry the device's time: `device_epoch` is its time when `time.monotonic` was 0; None where it tells none.
     """
@@ -52,11 +54,13 @@ class SoapClient:
     user: str = ""
     password: str = field(default="", repr=False)
     device_epoch: datetime | None = None
+    tls: ssl.SSLContext | None = None
 
     def call(self, path: str, body: str, *, port: int | None = None, anonymous: bool = False) -> ElementTree.Element:
         """Send the XML of a request, and return the reply's Body.
 
-        Raises SoapRefusal for a fault, for other credentials and for what is no SOAP; OSError where nobody answers.
+        Raises SoapRefusal for a fault, for other credentials and for what is no SOAP; ssl.SSLError for a certificate
+        that is not trusted; OSError where nobody answers.
         """
         header = "" if anonymous or not self.user else self._token()
         envelope = (
@@ -80,11 +84,17 @@ class SoapClient:
         headers = {"Content-Type": "application/soap+xml; charset=utf-8", "Connection": "close"}
         if authorization is not None:
             headers["Authorization"] = authorization
-        connection = http.client.HTTPConnection(self.host, port, timeout=left_s)
+        connection = (
+            http.client.HTTPConnection(self.host, port, timeout=left_s)
+            if self.tls is None
+            else http.client.HTTPSConnection(self.host, port, timeout=left_s, context=self.tls)
+        )
         try:
             connection.request("POST", path, envelope, headers)
             response = connection.getresponse()
             reply = response.read(REPLY_BYTES_MAX + 1)
+        except ssl.SSLError:  # some are ValueErrors, too
+            raise
         except (http.client.HTTPException, ValueError) as error:
             raise SoapRefusal("does not speak HTTP there") from error
         finally:

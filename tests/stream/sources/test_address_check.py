@@ -49,8 +49,8 @@ def test_what_may_be_an_address_is_left_to_be_tried(address: str) -> None:
         ("rtsp://me:hu/sh@cam/x", "the password in rtsp://***@cam/x has a / in it; write %2F in its place"),
         (
             "file:///etc/hosts",
-            "file:///etc/hosts begins with no scheme that can be read; there are http://, https://, onvif://, rtmp://, "
-            "rtmps://, rtp://, rtsp://, rtsps://, tcp://, udp://",
+            "file:///etc/hosts begins with no scheme that can be read; there are http://, https://, onvif://, "
+            "onvifs://, rtmp://, rtmps://, rtp://, rtsp://, rtsps://, tcp://, udp://",
         ),
     ],
 )  # fmt: skip

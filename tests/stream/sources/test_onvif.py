@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 
 from benchmarks.support.rtsp_server import RtspServer, encode
+from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.sources.address import is_live_address, redacted
 from stream.sources.checks import check_address
@@ -31,8 +32,8 @@ def camera() -> Iterator[OnvifCamera]:
         yield running
 
 
-def found(camera: OnvifCamera, query: str = "", credentials: str = WRITTEN, transport: str = "tcp") -> str:
-    return find_stream(f"onvif://{credentials}@127.0.0.1:{camera.port}{query}", transport, LIMIT_S)
+def found(camera: OnvifCamera, query: str = "", credentials: str = WRITTEN) -> str:
+    return find_stream(f"onvif://{credentials}@127.0.0.1:{camera.port}{query}", CaptureConfig(), LIMIT_S)
 
 
 def refused(camera: OnvifCamera, query: str = "", credentials: str = WRITTEN) -> str:
@@ -74,7 +75,7 @@ def test_a_camera_may_want_http_digest(camera: OnvifCamera, algorithm: str) -> N
 
 def test_an_open_camera_needs_no_credentials(camera: OnvifCamera) -> None:
     camera.login = None
-    uri = find_stream(f"onvif://127.0.0.1:{camera.port}", "udp", LIMIT_S)
+    uri = find_stream(f"onvif://127.0.0.1:{camera.port}", CaptureConfig(rtsp_transport="udp"), LIMIT_S)
     assert uri == "rtsp://127.0.0.1:8554/live?channel=1&subtype=0"
     assert b"<Protocol>UDP</Protocol>" in b"".join(camera.raw)
     assert b"Security" not in b"".join(camera.raw)
@@ -160,15 +161,15 @@ def test_only_rtsp_is_opened(camera: OnvifCamera, uri: str) -> None:
 
 def test_a_host_that_does_not_answer_says_so() -> None:
     with pytest.raises(SourceError, match=r"refuses the connection: nothing listens there; check that ONVIF is"):
-        find_stream(f"onvif://127.0.0.1:{free_port()}", "tcp", LIMIT_S)
+        find_stream(f"onvif://127.0.0.1:{free_port()}", CaptureConfig(), LIMIT_S)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with pytest.raises(SourceError, match=r"does not answer within 0\.05 s; check the address"):
-            find_stream(f"onvif://127.0.0.1:{port}", "tcp", 0.05)
+            find_stream(f"onvif://127.0.0.1:{port}", CaptureConfig(), 0.05)
     with pytest.raises(SourceError, match="does not answer within 0 s"):
-        find_stream("onvif://127.0.0.1:1", "tcp", 0.0)
+        find_stream("onvif://127.0.0.1:1", CaptureConfig(), 0.0)
     with pytest.raises(SourceError, match="does not speak HTTP there"):
-        find_stream("onvif://127.0.0.1:1/ü", "tcp", LIMIT_S)
+        find_stream("onvif://127.0.0.1:1/ü", CaptureConfig(), LIMIT_S)
 
 
 def test_an_address_is_read_and_shown() -> None:

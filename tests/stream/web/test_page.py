@@ -10,9 +10,9 @@ from playwright.sync_api import Browser, Page
 
 from stream.events import AnswerDeltaEvent, Cut, Explanation, Outage, Restarted
 from stream.web import application
-from tests.stream.web.test_server import make_certificate
 from tests.support.events import answer, frame, look, summary
 from tests.support.network import free_port, until
+from tests.support.tls import make_certificate
 from tests.support.web import ServedPage, Visit, served, shown, viewing
 
 

@@ -7,7 +7,6 @@ import json
 import re
 import socket
 import ssl
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -24,6 +23,7 @@ from stream.web.hub import VIEWERS_MAX
 from stream.web.viewer import MESSAGES_A_SECOND
 from tests.support.events import answer, look, summary
 from tests.support.network import LIMIT_S, until
+from tests.support.tls import make_certificate
 from tests.support.web import COLS, REGIONS, ROWS, PageClient, ServedPage, served, viewing
 
 
@@ -331,18 +331,3 @@ def test_an_outage_ends_requests_that_nothing_answers(page: ServedPage) -> None:
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return make_certificate(tmp_path_factory.mktemp("tls"))
-
-
-def make_certificate(folder: Path) -> tuple[str, str]:
-    """A certificate of this machine's own names, and its key."""
-    certificate, key = folder / "cert.pem", folder / "key.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
-            *("-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
-            *("-keyout", str(key), "-out", str(certificate)),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return str(certificate), str(key)

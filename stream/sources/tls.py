@@ -1,0 +1,100 @@
+"""Certificates of the servers that video comes from: which are checked, against whom, and what is wrong with one.
+
+FFmpeg checks none unless it is told to (libavformat 62; its default changes with 63), and never those of the segments
+that an HLS or DASH playlist names.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import ssl
+import sys
+import time
+from urllib.parse import urlsplit
+
+from stream.config import CaptureConfig
+from stream.errors import ConfigError
+
+PORTS = {"https": 443, "rtsps": 322, "rtmps": 443, "onvifs": 443}
+"""Schemes of addresses over TLS, and their usual ports."""
+
+SIGNED = frozenset({"https", "rtmps"})
+"""Those of the web, whose certificates somebody has signed. A camera has usually signed its own."""
+
+SHORTEST_S = 1.0
+
+
+def is_checked(scheme: str, config: CaptureConfig) -> bool:
+    """Return whether a server's certificate is checked."""
+    if config.tls_verify == "auto":
+        return scheme in SIGNED or config.ca_file is not None
+    return config.tls_verify
+
+
+def ffmpeg_options(scheme: str, config: CaptureConfig) -> dict[str, str]:
+    """Return FFmpeg's options for an address over TLS. Raises ConfigError for a `capture.ca_file` that is none."""
+    if scheme not in PORTS:
+        return {}
+    if not is_checked(scheme, config):
+        return {"tls_verify": "0"}
+    context_of(scheme, config)
+    authorities = config.ca_file or _system_authorities()
+    return {"tls_verify": "1"} | ({} if authorities is None else {"ca_file": os.path.expanduser(authorities)})
+
+
+def context_of(scheme: str, config: CaptureConfig) -> ssl.SSLContext:
+    """Return Python's side of the same. Raises ConfigError for a `capture.ca_file` that is none."""
+    file = config.ca_file
+    try:
+        context = ssl.create_default_context(cafile=_system_authorities() if file is None else os.path.expanduser(file))
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise ConfigError(f"capture.ca_file {file!r} holds no certificate that can be read; give a PEM file") from error
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # devices make certificates without every extension
+    if not is_checked(scheme, config):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def problem_of(error: ssl.SSLError) -> tuple[str, str]:
+    """Return what is wrong with the other end, and the remedy."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"has a certificate that cannot be trusted: {error.verify_message.rstrip('.')}",
+            "name a file with it, or with who signed it, as capture.ca_file, or set capture.tls_verify = false to take "
+            "whoever answers",
+        )
+    return "speaks no TLS there", "check the port, or use the address without the s at the end of its scheme"
+
+
+def problem_at(address: str, config: CaptureConfig, limit_s: float) -> tuple[str, str] | None:
+    """Return what is wrong with the server at an address that FFmpeg could not open, and the remedy; None for nothing
+    that TLS knows of. It is asked once more: FFmpeg's error does not say."""
+    parts = urlsplit(address)
+    if parts.scheme not in PORTS or not parts.hostname:
+        return None
+    end_s = time.monotonic() + max(limit_s, SHORTEST_S)
+    try:
+        place = parts.hostname, parts.port or PORTS[parts.scheme]
+        with socket.create_connection(place, end_s - time.monotonic()) as connection:
+            context_of(parts.scheme, config).wrap_socket(connection, server_hostname=parts.hostname).close()
+    except ssl.SSLError as error:
+        return problem_of(error)
+    except OSError:
+        return None
+    return None
+
+
+def _system_authorities() -> str | None:
+    """Return a file with those whom this system trusts; None where its libraries know them."""
+    if sys.platform != "linux":
+        return None
+    if (file := ssl.get_default_verify_paths().cafile) is not None:
+        return file
+    if importlib.util.find_spec("certifi") is None:
+        return None
+    import certifi
+
+    return certifi.where()
