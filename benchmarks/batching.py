@@ -2,10 +2,10 @@
 
     python -m benchmarks.batching [--answers N] [--rounds N] [--device cuda] [--out FILE]
 
-The answer server runs with the bundled model on one thread. Eight clients, each with frames of its own from a drawn
-stream, ask again as soon as they are answered. Checks are standing queries without answers. Times are processor time of
-the server's thread (on CUDA wall time), so that other programs change them little. The ways take turns; figures are
-medians of the rounds. Every text is compared with that of a lone session.
+The answer server runs with the bundled model on one thread. Eight clients in another process, each with frames of its
+own from a drawn stream, ask again as soon as they are answered. Checks are standing queries without answers. Times are
+processor time of the server's thread (on CUDA wall time), so that other programs change them little. The ways take
+turns; figures are medians of the rounds. Every text is compared with that of a lone session.
 
 Targets, eight slots against one, with twelve tokens of text: 2.2 times the answers at 63 visual tokens, 1.25 times at
 273, every text the same; one client alone takes no longer with eight slots than with one.
@@ -19,8 +19,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TokenPacket
 from arr_coc.video.picture_allocator import PictureAllocator
 from benchmarks.support.answer_ways import QUERY, TEXT_TOKENS, pictures, speak_on
+from benchmarks.support.askers import LIMIT_S, Asked, AskingProcess
 from benchmarks.support.harness import write_report
 from stream.answer.batching.model import QwenBatchAnswerModel
 from stream.answer.client_table import ServerOptions
@@ -42,18 +43,7 @@ from stream.answer.model import AnswerModel, QwenAnswerModel
 from stream.answer.server import AnswerServer
 from stream.bench.report import machine
 from stream.control import CancelledError, RunControl
-from stream.protocol.codec import token_message
-from stream.protocol.messages import (
-    AnswerReply,
-    Connect,
-    ErrorReply,
-    QueryAccepted,
-    ServerHello,
-    TurnGrant,
-    TurnRequest,
-    YesNoReply,
-)
-from stream.transport import Link, Transport
+from stream.transport import Transport, ipc_endpoint, private_directory
 
 RESULTS = Path(__file__).parent / "results" / "batching.json"
 CLIENTS = 8
@@ -65,47 +55,6 @@ TARGETS = {(63, TEXT_TOKENS): 2.2, (273, TEXT_TOKENS): 1.25}
 ALONE_TARGET = 1.05
 """A client alone may take so many times as long with eight slots: the noise of a measurement."""
 CHECK = "is there a red circle?"
-ENDPOINT = "inproc://batching"
-LIMIT_S = 120.0
-
-
-@dataclass(slots=True)
-class Asker:
-    """A client that asks about its packets, one after the other."""
-
-    link: Link
-    packets: Sequence[TokenPacket]
-    wants_answer: bool
-    left: int
-    texts: list[str] = field(default_factory=list)
-    checks: int = 0
-
-    @property
-    def done(self) -> bool:
-        return self.left == 0
-
-    def turn(self) -> None:
-        """Take in one message, if one is there, and reply to it."""
-        received = self.link.receive(0)
-        if received is None:
-            return
-        message = received.message
-        if isinstance(message, ErrorReply):
-            raise RuntimeError(message.message)
-        if isinstance(message, TurnGrant):
-            packet = self.packets[(len(self.texts) + self.checks) % len(self.packets)]
-            self.link.send(*token_message(0, message.turn, packet, wants_answer=self.wants_answer))
-        elif isinstance(message, AnswerReply):
-            self.texts.append(message.text)
-            self._next()
-        elif isinstance(message, YesNoReply) and not self.wants_answer:
-            self.checks += 1
-            self._next()
-
-    def _next(self) -> None:
-        self.left -= 1
-        if self.left:
-            self.link.send(TurnRequest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +73,14 @@ class Served:
 class ServerThread:
     """An answer server in a thread."""
 
-    def __init__(self, load: Callable[[], AnswerModel], *, on_cuda: bool) -> None:
-        self.transport = Transport()
+    def __init__(self, load: Callable[[], AnswerModel], endpoint: str, *, on_cuda: bool) -> None:
+        self.endpoint = endpoint
+        self._transport = Transport()
         self._on_cuda = on_cuda
         self._control = RunControl()
         self._ready = threading.Event()
-        options = ServerOptions(ENDPOINT, shared=True, on_ready=self._ready.set)
-        self._server = AnswerServer(load, options, self.transport, self._control)
+        options = ServerOptions(endpoint, shared=True, on_ready=self._ready.set)
+        self._server = AnswerServer(load, options, self._transport, self._control)
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> ServerThread:
@@ -141,7 +91,7 @@ class ServerThread:
     def __exit__(self, *_: object) -> None:
         self._control.cancel()
         self._thread.join(LIMIT_S)
-        self.transport.close()
+        self._transport.close()
 
     def _run(self) -> None:
         with suppress(CancelledError):
@@ -157,31 +107,21 @@ class ServerThread:
 
 
 def serve(
-    model: AnswerModel, packets: Sequence[Sequence[TokenPacket]], answers: int, *, check: bool, on_cuda: bool = False
+    model: AnswerModel,
+    packets: Sequence[Sequence[TokenPacket]],
+    answers: int,
+    clients: AskingProcess,
+    *,
+    check: bool,
+    on_cuda: bool = False,
 ) -> Served:
     """Let one client for each list of packets ask `answers` times."""
-    with ServerThread(lambda: model, on_cuda=on_cuda) as server, ExitStack() as stack:
-        askers = []
-        for own in packets:
-            link = server.transport.link(ENDPOINT)
-            stack.callback(link.close)
-            link.send(Connect(query=QUERY, standing_query=CHECK if check else None))
-            for kind in (ServerHello, QueryAccepted):
-                received = link.receive(int(LIMIT_S * 1000))
-                assert received is not None
-                assert isinstance(received.message, kind)
-            askers.append(Asker(link, own, not check, answers))
-        start_s, until_s = server.time_s, time.monotonic() + LIMIT_S
-        for asker in askers:
-            asker.link.send(TurnRequest())
-        while not all(asker.done for asker in askers):
-            for asker in askers:
-                asker.turn()
-            time.sleep(0.0002)
-            if time.monotonic() > until_s:
-                raise TimeoutError(f"no answers within {LIMIT_S:g} s")
+    with private_directory() as folder, ServerThread(lambda: model, ipc_endpoint(folder), on_cuda=on_cuda) as server:
+        clients.connect(Asked(server.endpoint, packets, QUERY, CHECK if check else None))
+        start_s = server.time_s
+        texts = clients.ask(answers)
         took_s = server.time_s - start_s
-    return Served(took_s, answers * len(askers), tuple(tuple(asker.texts) for asker in askers))
+    return Served(took_s, answers * len(packets), texts)
 
 
 def packets_of(qwen: QwenVL, tokens: int, answers: int) -> list[list[TokenPacket]]:
@@ -211,23 +151,25 @@ def lone_texts(
     return tuple(tuple("".join(session.answer(packet, QUERY)) for packet in own) for own in packets)
 
 
-def measure(qwen: QwenVL, tokens: int, text_tokens: int, answers: int, rounds: int) -> dict[str, Any]:
+def measure(
+    qwen: QwenVL, clients: AskingProcess, tokens: int, text_tokens: int, answers: int, rounds: int
+) -> dict[str, Any]:
     """Answers and checks a second by slots, and of a client alone."""
     packets, options = packets_of(qwen, tokens, answers), AnswerOptions("sparse", Decoding(text_tokens))
     expected, on_cuda = lone_texts(qwen, packets, options), qwen.device.type == "cuda"
     rates: dict[tuple[str, int], list[float]] = {}
     equal = compared = 0
     for slots in SLOTS:
-        serve(model_with(qwen, slots, options), packets, 1, check=False)
+        serve(model_with(qwen, slots, options), packets, 1, clients, check=False)
     for _ in range(rounds):
         for slots in SLOTS:
             model = model_with(qwen, slots, options)
-            served = serve(model, packets, answers, check=False, on_cuda=on_cuda)
-            alone = serve(model, packets[:1], answers, check=False, on_cuda=on_cuda)
+            served = serve(model, packets, answers, clients, check=False, on_cuda=on_cuda)
+            alone = serve(model, packets[:1], answers, clients, check=False, on_cuda=on_cuda)
             rates.setdefault(("answers", slots), []).append(served.per_s)
             rates.setdefault(("alone", slots), []).append(alone.per_s)
             if slots in (SLOTS[0], SLOTS[-1]) and text_tokens == TEXT_TOKENS:
-                checked = serve(model, packets, answers, check=True, on_cuda=on_cuda)
+                checked = serve(model, packets, answers, clients, check=True, on_cuda=on_cuda)
                 rates.setdefault(("checks", slots), []).append(checked.per_s)
             pairs = [
                 pair
@@ -291,12 +233,13 @@ def main() -> None:
         "machine": machine() | {"device": arguments.device, "threads": 1},
         "clients": CLIENTS,
     }
-    for tokens, text_tokens in CASES:
-        found = measure(qwen, tokens, text_tokens, arguments.answers, arguments.rounds)
-        report[f"tokens_{tokens}_text_{text_tokens}"] = found
-        print(table(found), "\n")
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        write_report(arguments.out, report)
+    with AskingProcess() as clients:
+        for tokens, text_tokens in CASES:
+            found = measure(qwen, clients, tokens, text_tokens, arguments.answers, arguments.rounds)
+            report[f"tokens_{tokens}_text_{text_tokens}"] = found
+            print(table(found), "\n")
+            arguments.out.parent.mkdir(parents=True, exist_ok=True)
+            write_report(arguments.out, report)
     print(f"written to {arguments.out}")
 
 
