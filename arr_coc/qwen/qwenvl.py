@@ -20,6 +20,9 @@ from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.embedding_axes import EmbeddingAxes
 from arr_coc.types import QueryEmbedding
 
+TEXTS_KEPT = 128
+"""Twice the clients of a server; token ids of so many texts are kept."""
+
 
 @dataclass(frozen=True)
 class QwenVL:
@@ -125,8 +128,20 @@ class QwenVL:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def plain_token_ids(self, text: str) -> list[int]:
-        """Token ids of text from outside: "<|im_end|>" in it is eight characters, not the end of a turn."""
-        return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        """Token ids of text from outside: "<|im_end|>" in it is eight characters, not the end of a turn.
+
+        Those of the last texts are kept: a question is asked about one frame after another.
+        """
+        known = self._plain_ids
+        if text not in known:
+            if len(known) >= TEXTS_KEPT:
+                known.clear()
+            known[text] = tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+        return list(known[text])
+
+    @cached_property
+    def _plain_ids(self) -> dict[str, tuple[int, ...]]:
+        return {}
 
     @torch.inference_mode()
     def embed(self, ids: list[int]) -> torch.Tensor:

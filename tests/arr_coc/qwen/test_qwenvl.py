@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from arr_coc.qwen.decode import PrefixCache, PromptPart, prefill
 from arr_coc.qwen.preprocess import visual_positions
-from arr_coc.qwen.qwenvl import KeyCapture, rotate, rotation
+from arr_coc.qwen.qwenvl import TEXTS_KEPT, KeyCapture, rotate, rotation
 from tests.support.models import FAMILIES, tiny_qwen
 
 REGIONS = torch.tensor([[0, 0, 0], [0, 0, 1], [1, 0, 1], [2, 1, 0]])
@@ -79,3 +80,22 @@ def test_older_transformers_leave_the_axes_apart() -> None:
     )
     for got, want in zip(rotation(older, positions), expected, strict=True):
         torch.testing.assert_close(got, want, atol=1e-6, rtol=0)
+
+
+def test_a_text_that_was_asked_before_is_not_read_again() -> None:
+    qwen, read = tiny_qwen(), []
+
+    def tokenizer(text: str, **options: bool) -> dict[str, list[int]]:
+        read.append(text)
+        return {"input_ids": [len(text)]}
+
+    counted = replace(qwen, tokenizer=tokenizer)
+    for _ in range(2):
+        ids = counted.plain_token_ids("red?")
+        assert ids == [4]
+        ids.append(0)
+    assert read == ["red?"]
+    for number in range(TEXTS_KEPT):
+        counted.plain_token_ids(str(number))
+    assert counted.plain_token_ids("red?") == [4]
+    assert len(read) == TEXTS_KEPT + 2
