@@ -69,6 +69,13 @@ if TYPE_CHECKING:
 TURN_LIMIT_NS = 1 * NS_PER_S
 """A client that has not sent its packet for so long after it was granted a turn loses it."""
 
+GATHER_NS = 5 * NS_PER_S // 1000
+"""For so long after a turn was granted, packets that came sooner wait for its own, where answers begin together: less
+than one takes to begin."""
+
+GATHER_MS = 1
+"""How long such a wait lasts where nothing else is to be done."""
+
 KEEP_ALIVE_NS = 1 * NS_PER_S
 """How often every client is sent a KeepAlive, which also shows who is gone."""
 
@@ -169,7 +176,7 @@ class AnswerServer:
         """Wait for whatever comes next, and do it. Raises CancelledError once the run is cancelled."""
         self._grant_turns()
         self._take_deferred_queries()
-        self._receive(0 if self._batch is not None and self._batch.busy else WAIT_MS)
+        self._receive(self._wait_ms)
         for client, turn in tuple(self._turns.items()):
             if self._turns.get(client) is not turn:
                 continue
@@ -179,7 +186,20 @@ class AnswerServer:
                 self._clients.turn_expired(client)
                 self._end_turn(client)
         if self._batch is not None:
-            self._batch.advance()
+            self._batch.advance(others_are_coming=self._is_gathering)
+
+    @property
+    def _wait_ms(self) -> int:
+        """Time to wait for messages: none while answers are under way."""
+        if self._batch is None or not self._batch.busy:
+            return WAIT_MS
+        return GATHER_MS if self._is_gathering and not self._batch.answering else 0
+
+    @property
+    def _is_gathering(self) -> bool:
+        """True if a packet is due that could begin together with those that are there."""
+        now_ns = time.monotonic_ns()
+        return any(turn.packet is None and now_ns - turn.granted_ns < GATHER_NS for turn in self._turns.values())
 
     def _serve_turn(self, client: Client, turn: _Turn, received: Envelope) -> None:
         """Serve what the client sent in its turn. After a glance the turn goes on, and counts its time anew."""

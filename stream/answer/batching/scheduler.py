@@ -132,6 +132,11 @@ class BatchScheduler:
         """True if there is something to do."""
         return bool(self._new or self._open)
 
+    @property
+    def answering(self) -> bool:
+        """True if an answer has begun, and has not ended."""
+        return bool(self._open)
+
     def hold(self, client: bytes) -> None:
         """Keep a slot for a client that has got a turn."""
         self._held.add(client)
@@ -154,9 +159,9 @@ class BatchScheduler:
         self._served[request.client] = served = ExitStack()
         served.enter_context(self._statistics.serving())
 
-    def advance(self) -> None:
-        """Begin with the newcomers, and give every answer its next token."""
-        while self._new:
+    def advance(self, *, others_are_coming: bool = False) -> None:
+        """Begin with the newcomers, unless others are to begin with them, and give every answer its next token."""
+        while self._new and not others_are_coming:
             newcomers, self._new = self._new, []
             asked = {self._question(request): request for request in newcomers}
             self._open |= asked

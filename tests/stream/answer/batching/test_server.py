@@ -54,6 +54,8 @@ class SlotAnswerModel(GlancingAnswerModel):
     permits = threading.Semaphore(0)
     together: list[int] = []  # noqa: RUF012  (cleared before each test)
     """How many were answered together, at each step."""
+    begun: list[int] = []  # noqa: RUF012  (likewise)
+    """How many began together, each time."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -68,6 +70,7 @@ class SlotAnswerModel(GlancingAnswerModel):
         del self._slots[client]
 
     def ask(self, questions: Sequence[BatchQuestion]) -> None:
+        self.begun.append(len(questions))
         for question in questions:
             if question.packet.stamp.frame_index == UNANSWERABLE:
                 question.error, question.ended = ArithmeticError("the spoon is bent"), True
@@ -104,7 +107,9 @@ def stats_of(question: BatchQuestion, text_tokens: int = 0) -> AnswerStats:
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(server_module, "TURN_LIMIT_NS", LIMIT_MS * 1_000_000)
     SlotAnswerModel.permits = threading.Semaphore(0)
+    monkeypatch.setattr(server_module, "GATHER_NS", 0)
     SlotAnswerModel.together.clear()
+    SlotAnswerModel.begun.clear()
     yield
     SlotAnswerModel.permits.release(1000)
 
@@ -148,6 +153,22 @@ def test_as_many_turns_as_slots_and_each_hears_its_own_answer_only(runner: Stage
     hear(three, 7, 30, "blue")
     assert one.quiet()
     assert two.quiet()
+
+
+def test_packets_of_turns_granted_together_begin_together(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "GATHER_NS", LIMIT_MS * 1_000_000)
+    serve(runner, SlotAnswerModel, shared=True)
+    one, two = clients(runner, "red", "green")
+    turns = []
+    for client in (one, two):
+        client.link.send(TurnRequest())
+        turns.append(client.expect(TurnGrant).turn)
+    one.link.send(*token_message(5, turns[0], tokens(10)))
+    assert one.quiet()
+    two.link.send(*token_message(6, turns[1], tokens(20)))
+    for client, number, frame in ((one, 5, 10), (two, 6, 20)):
+        assert client.expect(AnswerDelta) == AnswerDelta(answer=number, text=str(frame))
+    assert SlotAnswerModel.begun == [2]
 
 
 def test_a_newcomer_joins_and_who_has_waited_longest_comes_first(runner: StageRunner) -> None:
