@@ -8,6 +8,9 @@ is comparing, converting, storing and halving, until the device has done it. *Up
 frames whose changed tiles are known, which leaves out comparing and converting. *Gather* fetches 273 regions of all
 levels into ordinary memory.
 
+*Level 0* is reading that level whole afterwards, which the CPU store makes of the tiles that changed since the last
+time; an update and it together do what the peer does.
+
 The peer of an update is swscale (PyAV's `to_ndarray`) for the whole frame, then padding and cv2's whole box pyramid
 into memory made beforehand. The peers of upload and mipmaps are in `texture_peers`. All take turns in one process.
 Where scattered tiles are done one by one, that costs more than the whole frame from some share on: *crossing* finds it,
@@ -139,6 +142,7 @@ class Contender:
     update_ms: list[float] = field(default_factory=list)
     mips_ms: list[float] = field(default_factory=list)
     gather_ms: list[float] = field(default_factory=list)
+    level0_ms: list[float] = field(default_factory=list)
     dirty: list[float] = field(default_factory=list)
 
     @classmethod
@@ -157,6 +161,10 @@ class Contender:
         self.update_ms.append(since_ms(start_ns))
         self.compare_ms.append((compared_ns - start_ns) / 1e6)
         self.dirty.append(difference.dirty_share)
+        with self.yuv.lease() as view:
+            start_ns = time.perf_counter_ns()
+            view.read(0)
+            self.level0_ms.append(since_ms(start_ns))
 
     def upload(self, planes: FramePlanes, difference: Difference, turn: int) -> None:
         start_ns = time.perf_counter_ns()
@@ -227,6 +235,7 @@ def measured(size: str, case: TextureCase, stores: tuple[Backend, ...], rounds: 
 
 def row(size: str, case: TextureCase, one: Contender, peer_ms: list[float], both_ms: list[float]) -> dict[str, Any]:
     targeted = size == "1080p" and one.name == "cpu"
+    whole_ms = [update + level0 for update, level0 in zip(one.update_ms, one.level0_ms, strict=True)]
     writes_ms = [update - compare for update, compare in zip(one.update_ms, one.compare_ms, strict=True)]
     return {
         "case": case.name,
@@ -241,8 +250,10 @@ def row(size: str, case: TextureCase, one: Contender, peer_ms: list[float], both
         "write_ms": summary(writes_ms),
         "mips_ms": summary(one.mips_ms),
         "gather_ms": summary(one.gather_ms),
+        "level0_ms": summary(one.level0_ms),
         "whole_frame_ms": summary(peer_ms),
         "times_faster": round(statistics.median(peer_ms) / statistics.median(one.update_ms), 2),
+        "times_faster_with_level0": round(statistics.median(peer_ms) / statistics.median(whole_ms), 2),
         "read_both_ms": summary(both_ms),
         "times_reading": round(statistics.median(one.update_ms) / statistics.median(both_ms), 2),
         "target_times_faster": case.target_ratio if targeted else None,

@@ -28,7 +28,8 @@ struct Kept {
 };
 
 // `channels` of each plane's samples. Red is (luma * scale[0] * 2^-9 + v * scale[1] * 2^-8 + offset[0]) / 32, in steps
-// that arr_coc/ops/store/raster.py describes. Levels are uint8 [rows * side, cols * side, 3].
+// that arr_coc/ops/store/raster.py describes. Levels are uint8 [rows * side, cols * side, 3]. Level 0 of a frame of three
+// planes or of luma is written by tiles_finest alone: nobody reads it of most frames, and it is half of what is written.
 //
 // `known` [rows, cols] are the hashes of samples that were compared with the kept ones and do not differ; zero is of none.
 // `rest` [rows] counts the frames for which a row of tiles is not hashed, because nearly all of its tiles changed.
@@ -153,17 +154,18 @@ struct Variant {
     const char *name;
     decltype(&BASELINE::compare_row) compare_row;
     decltype(&BASELINE::update_row) update_row;
+    decltype(&BASELINE::finest_row) finest_row;
     decltype(&BASELINE::gather) gather;
 };
 
 static Variant choose() {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vbmi"))
-        return {"x86-64-v4", v4::compare_row, v4::update_row, v4::gather};
-    if (__builtin_cpu_supports("x86-64-v3")) return {"x86-64-v3", v3::compare_row, v3::update_row, v3::gather};
+        return {"x86-64-v4", v4::compare_row, v4::update_row, v4::finest_row, v4::gather};
+    if (__builtin_cpu_supports("x86-64-v3")) return {"x86-64-v3", v3::compare_row, v3::update_row, v3::finest_row, v3::gather};
     if (!__builtin_cpu_supports("x86-64-v2")) return {};
 #endif
-    return {BASELINE_NAME, BASELINE::compare_row, BASELINE::update_row, BASELINE::gather};
+    return {BASELINE_NAME, BASELINE::compare_row, BASELINE::update_row, BASELINE::finest_row, BASELINE::gather};
 }
 
 static const Variant chosen = choose();
@@ -188,10 +190,18 @@ template <class Work> static void share(const Texture &texture, int64_t tiles, W
     for (auto &helper : helpers) helper.join();
 }
 
+// Does work(row, marked [cols]) for each row of tiles, on as many threads as the marked ones are worth.
+template <class Work> static void share_marked(const Texture &t, const uint8_t *marked, Work work) {
+    share(t, std::count(marked, marked + (int64_t)t.rows * t.cols, 1), [&](auto next) {
+        for (int row = next(); row >= 0; row = next()) work(row, marked + (int64_t)row * t.cols);
+        settle();
+    });
+}
+
 extern "C" {
 
 // Number of this interface; the caller refuses another one.
-int32_t tiles_version() { return 3; }
+int32_t tiles_version() { return 4; }
 
 // The instruction set that is used; null where this processor has none of those compiled.
 const char *tiles_set() { return chosen.name; }
@@ -210,14 +220,17 @@ void tiles_compare(const Texture *texture, const Plane *frame, int32_t mean, int
     });
 }
 
-// Takes the tiles where dirty [rows, cols] is 1, and brings their texels up to date on all levels.
+// Takes the tiles where dirty [rows, cols] is 1, and brings their texels up to date on all levels but level 0, of which
+// `channels` 3 take theirs.
 void tiles_update(const Texture *texture, const Plane *frame, const uint8_t *dirty) {
     const Texture &t = *texture;
-    share(t, std::count(dirty, dirty + (int64_t)t.rows * t.cols, 1), [&](auto next) {
-        for (int row = next(); row >= 0; row = next())
-            chosen.update_row(t, frame, row, dirty + (int64_t)row * t.cols);
-        settle();
-    });
+    share_marked(t, dirty, [&](int row, const uint8_t *marked) { chosen.update_row(t, frame, row, marked); });
+}
+
+// Brings level 0 up to date where stale [rows, cols] is 1, from the kept planes.
+void tiles_finest(const Texture *texture, const uint8_t *stale) {
+    const Texture &t = *texture;
+    share_marked(t, stale, [&](int row, const uint8_t *marked) { chosen.finest_row(t, row, marked); });
 }
 
 // The pixels of regions int64 [count, 3] (shape, row, col): uint8 [count, 3, 32, 32]. `footprints` int32 [shapes, 3]

@@ -355,52 +355,120 @@ template <int N> INLINE void put_levels(const Texture &t, int row, int col, cons
     put<N, 5>(t, row, col, five);
 }
 
-template <int N> TARGET static void update_run(const Texture &t, const Plane *frame, int row, int col) {
-    constexpr int W = 32 * N;
-    alignas(64) uint8_t rgb[3 * 32 * W];
-    const bool inside = (row + 1) * 32 <= t.kept[0].height && (col + N) * 32 <= t.kept[0].width;
-    Plane from[3];  // the run's samples: the kept ones where it has padding
+// A run's samples in `planes`, which begin at the frame's first sample.
+INLINE void samples_of(const Texture &t, const Plane *planes, int row, int col, Plane *run) {
     for (int p = 0; p < t.planes; ++p) {
         const Kept &kept = t.kept[p];
-        take<N>(kept, frame[p], t.channels, row, col);
-        const Plane plane = inside ? frame[p] : Plane{kept.data, kept.stride};
-        from[p] = {plane.data + row * kept.tile_height * plane.stride + col * kept.tile_width * t.channels, plane.stride};
+        const int64_t top = row * kept.tile_height, left = col * kept.tile_width * t.channels;
+        run[p] = {planes[p].data + top * planes[p].stride + left, planes[p].stride};
     }
-    const Plane &first = from[0];
-    if (t.channels == 3) {  // the kept plane is level 0
-        for (int y = 0; y < 32; ++y)
-            deinterleave<W>(first.data + y * first.stride, rgb + y * W, rgb + (32 + y) * W, rgb + (64 + y) * W);
-    } else if (t.planes == 1) {
-        for (int y = 0; y < 32; ++y)
-            for (int c = 0; c < 3; ++c) std::memcpy(rgb + (32 * c + y) * W, first.data + y * first.stride, W);
-    } else {
-        switch (32 / t.kept[1].tile_height * 8 + 32 / t.kept[1].tile_width) {
-            case 8 + 1: convert<N, 1, 1>(t, from, rgb); break;
-            case 8 + 2: convert<N, 2, 1>(t, from, rgb); break;
-            case 8 + 4: convert<N, 4, 1>(t, from, rgb); break;
-            case 16 + 1: convert<N, 1, 2>(t, from, rgb); break;
-            case 16 + 2: convert<N, 2, 2>(t, from, rgb); break;
-            case 16 + 4: convert<N, 4, 2>(t, from, rgb); break;
-            case 32 + 1: convert<N, 1, 4>(t, from, rgb); break;
-            case 32 + 2: convert<N, 2, 4>(t, from, rgb); break;
-            default: convert<N, 4, 4>(t, from, rgb);
-        }
-    }
-    if (t.channels == 1) put<N, 0>(t, row, col, rgb);
-    put_levels<N>(t, row, col, rgb);
 }
 
-// Brings the tiles dirty [cols] of a row up to date: by fours, which fill lines, and one by one.
+// The kept samples of a run.
+INLINE void kept_samples(const Texture &t, int row, int col, Plane *run) {
+    Plane planes[3];
+    for (int p = 0; p < t.planes; ++p) planes[p] = {t.kept[p].data, t.kept[p].stride};
+    samples_of(t, planes, row, col, run);
+}
+
+// The samples of a run of N tiles to red, green and blue [32, 32 * N] each.
+template <int N>
+TARGET static void colours(const Texture &t, const Plane *from, uint8_t *rgb) {
+    constexpr int W = 32 * N;
+    const Plane &first = from[0];
+    if (t.channels == 3) {
+        for (int y = 0; y < 32; ++y)
+            deinterleave<W>(first.data + y * first.stride, rgb + y * W, rgb + (32 + y) * W, rgb + (64 + y) * W);
+        return;
+    }
+    if (t.planes == 1) {
+        for (int y = 0; y < 32; ++y)
+            for (int c = 0; c < 3; ++c) std::memcpy(rgb + (32 * c + y) * W, first.data + y * first.stride, W);
+        return;
+    }
+    switch (32 / t.kept[1].tile_height * 8 + 32 / t.kept[1].tile_width) {
+        case 8 + 1: convert<N, 1, 1>(t, from, rgb); break;
+        case 8 + 2: convert<N, 2, 1>(t, from, rgb); break;
+        case 8 + 4: convert<N, 4, 1>(t, from, rgb); break;
+        case 16 + 1: convert<N, 1, 2>(t, from, rgb); break;
+        case 16 + 2: convert<N, 2, 2>(t, from, rgb); break;
+        case 16 + 4: convert<N, 4, 2>(t, from, rgb); break;
+        case 32 + 1: convert<N, 1, 4>(t, from, rgb); break;
+        case 32 + 2: convert<N, 2, 4>(t, from, rgb); break;
+        default: convert<N, 4, 4>(t, from, rgb);
+    }
+}
+
+// Takes a run of N tiles from the frame, and brings its coarser levels up to date.
+struct Update {
+    template <int N> TARGET static void run(const Texture &t, const Plane *frame, int row, int col) {
+        for (int p = 0; p < t.planes; ++p) take<N>(t.kept[p], frame[p], t.channels, row, col);
+        if (t.level_count < 2) return;
+        alignas(64) uint8_t rgb[3 * 32 * 32 * N];
+        Plane from[3] = {};  // the kept samples where the run has padding
+        if ((row + 1) * 32 <= t.kept[0].height && (col + N) * 32 <= t.kept[0].width) samples_of(t, frame, row, col, from);
+        else kept_samples(t, row, col, from);
+        colours<N>(t, from, rgb);
+        put_levels<N>(t, row, col, rgb);
+    }
+};
+
+// Brings level 0 of a run of N tiles up to date, from the kept samples.
+struct Finest {
+    template <int N> TARGET static void run(const Texture &t, const Plane *, int row, int col) {
+        alignas(64) uint8_t rgb[3 * 32 * 32 * N];
+        Plane from[3] = {};
+        kept_samples(t, row, col, from);
+        colours<N>(t, from, rgb);
+        put<N, 0>(t, row, col, rgb);
+    }
+};
+
+// Does Work to the marked [cols] tiles of a row: by fours, which fill lines, and one by one.
+template <class Work> TARGET static void each_run(const Texture &t, const Plane *frame, int row, const uint8_t *marked) {
+    for (int col = 0; col < t.cols; ++col) {
+        if (col % 4 == 0 && col + 4 <= t.cols && marked[col] && marked[col + 1] && marked[col + 2] && marked[col + 3]) {
+            Work::template run<4>(t, frame, row, col);
+            col += 3;
+        } else if (marked[col]) {
+            Work::template run<1>(t, frame, row, col);
+        }
+    }
+}
+
 TARGET static void update_row(const Texture &t, const Plane *frame, int row, const uint8_t *dirty) {
     for (int col = 0; col < t.cols; ++col)
         if (dirty[col]) t.known[(int64_t)row * t.cols + col] = {};
-    for (int col = 0; col < t.cols; ++col) {
-        if (col % 4 == 0 && col + 4 <= t.cols && dirty[col] && dirty[col + 1] && dirty[col + 2] && dirty[col + 3]) {
-            update_run<4>(t, frame, row, col);
-            col += 3;
-        } else if (dirty[col]) {
-            update_run<1>(t, frame, row, col);
-        }
+    each_run<Update>(t, frame, row, dirty);
+}
+
+TARGET static void finest_row(const Texture &t, int row, const uint8_t *stale) {
+    each_run<Finest>(t, nullptr, row, stale);
+}
+
+// The pixels of a region of level 0, from the kept samples: tile by tile, of which each becomes a part of them.
+TARGET static void convert_region(const Texture &t, int64_t row, int64_t col, int down, int across, uint8_t *out) {
+    const int texels = down * across, shift = __builtin_ctz((unsigned)texels), high = 32 / down, wide = 32 / across;
+    alignas(64) uint8_t rgb[3 * 32 * 32];
+    for (int n = 0; n < texels; ++n) {
+        const int64_t tile_row = row * down + (down > 1 ? n : 0), tile_col = col * across + (across > 1 ? n : 0);
+        const bool below = tile_row >= t.rows, right = tile_col >= t.cols;
+        Plane from[3] = {};
+        kept_samples(t, below ? t.rows - 1 : (int)tile_row, right ? t.cols - 1 : (int)tile_col, from);
+        if (texels == 1) return colours<1>(t, from, out);
+        colours<1>(t, from, rgb);
+        uint8_t *to = out + (down > 1 ? n * high * 32 : n * wide);
+        for (int c = 0; c < 3; ++c)
+            for (int y = 0; y < high; ++y)
+                for (int x = 0; x < wide; ++x) {
+                    int sum = texels / 2;
+                    for (int k = 0; k < texels; ++k) {
+                        const int texel_y = below ? 31 : down > 1 ? y * down + k : y;
+                        const int texel_x = right ? 31 : across > 1 ? x * across + k : x;
+                        sum += rgb[(32 * c + texel_y) * 32 + texel_x];
+                    }
+                    to[(32 * c + y) * 32 + x] = (uint8_t)(sum >> shift);
+                }
     }
 }
 
@@ -409,6 +477,10 @@ TARGET static void gather(const Texture &t, const int64_t *regions, int64_t coun
     for (int64_t i = 0; i < count; ++i, regions += 3, out += 3 * 32 * 32) {
         const int32_t *print = footprints + 3 * regions[0];
         const int side = 32 >> print[0], down = print[1], across = print[2], texels = down * across;
+        if (!print[0] && t.channels == 1) {
+            convert_region(t, regions[1], regions[2], down, across, out);
+            continue;
+        }
         const int64_t stride = (int64_t)t.cols * side * 3, left = regions[2] * 96 * across, bottom = t.rows * side - 1;
         const int bytes = 96 * across, there = (int)std::min<int64_t>(bytes, stride - left);
         uint8_t edge[96 * 8];

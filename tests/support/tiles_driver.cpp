@@ -36,13 +36,15 @@ int main() {
     const auto count = read<int64_t>(1)[0];
     const auto regions = read<int64_t>((size_t)count * 3);
     const auto footprints = read<int32_t>((size_t)read<int64_t>(1)[0] * 3);
-    std::vector<uint8_t> dirty(tiles, 1), rest((size_t)t.rows), pixels((size_t)count * 3072);
+    const std::vector<uint8_t> all(tiles, 1);
+    std::vector<uint8_t> dirty = all, rest((size_t)t.rows), pixels((size_t)count * 3072);
     std::vector<Hash> known(tiles);
     t.known = known.data(), t.rest = rest.data();
     tiles_update(&t, frames[0], dirty.data());
     tiles_compare(&t, frames[0], limits[0], limits[1], dirty.data());  // by samples, from here on by hashes
     tiles_compare(&t, frames[1], limits[0], limits[1], dirty.data());
     tiles_update(&t, frames[1], dirty.data());
+    tiles_finest(&t, all.data());
     tiles_gather(&t, regions.data(), count, footprints.data(), pixels.data());
     write(dirty);
     for (int level = 0; level < t.level_count; ++level) write(levels[level]);

@@ -73,7 +73,7 @@ class CudaStore(BaseTextureStore):
 
     @property
     def _level0(self) -> Plane:
-        return self._host.levels[0]
+        return self._host.read(0)
 
     @property
     def held(self) -> FramePlanes:

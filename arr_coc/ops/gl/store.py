@@ -93,7 +93,7 @@ class GlStore(BaseTextureStore):
         self.device = open_device(cuda_device)
         super().__init__(fmt, thresholds, lease_timeout_ms, levels=1)
         self._texture = TileTexture(self.device, *fmt.grid.shape)
-        self._reader = GlTexels(self._texture, self._host.levels[0])
+        self._reader = GlTexels(self._texture, self._host.read(0))
 
     @property
     def hardware(self) -> str:
@@ -124,7 +124,7 @@ class GlStore(BaseTextureStore):
     def _update_levels(self, planes: FramePlanes, dirty: Mask) -> None:
         plan = plan_upload(cover(dirty), self.grid.shape, self.way)
         self._host.update(planes, dirty)
-        self._texture.paint(self._host.levels[0], plan)
+        self._texture.paint(self._host.read(0), plan)
         self._reader.changed(dirty)
         self.last_way = plan.way
 

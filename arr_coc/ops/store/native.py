@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -23,7 +24,7 @@ from arr_coc.ops.store.planes import Plane, PlaneFormat
 from arr_coc.ops.store.raster import HostTexture, ReferenceTexture, fixed_point
 from arr_coc.types import LEVELS, TILE_PX, FramePlanes
 
-VERSION = 3
+VERSION = 4
 """Of the kernel's interface, as `tiles_version` of kernels/tiles.cpp has it."""
 
 MOST_THREADS = 4
@@ -75,8 +76,9 @@ def load_kernel(path: Path) -> ctypes.CDLL:
     pointer, number = ctypes.c_void_p, ctypes.c_int32
     kernel.tiles_compare.argtypes = (pointer, pointer, number, number, pointer)
     kernel.tiles_update.argtypes = (pointer, pointer, pointer)
+    kernel.tiles_finest.argtypes = (pointer, pointer)
     kernel.tiles_gather.argtypes = (pointer, pointer, ctypes.c_int64, pointer, pointer)
-    for function in (kernel.tiles_compare, kernel.tiles_update, kernel.tiles_gather):
+    for function in (kernel.tiles_compare, kernel.tiles_update, kernel.tiles_finest, kernel.tiles_gather):
         function.restype = None
     return kernel
 
@@ -116,7 +118,11 @@ def host_texture(fmt: PlaneFormat, thresholds: Thresholds, levels: int = LEVELS)
 
 
 class CompiledTexture(HostTexture):
-    """By the compiled kernel, tile by tile, without the interpreter's lock. Bytes are the reference's."""
+    """By the compiled kernel, tile by tile, without the interpreter's lock. Bytes are the reference's.
+
+    Level 0 is made when it is read, of the tiles that changed since: few frames are looked at whole, and regions of it
+    are converted from the planes.
+    """
 
     def __init__(self, kernel: ctypes.CDLL, fmt: PlaneFormat, thresholds: Thresholds, levels: int = LEVELS) -> None:
         super().__init__(fmt, thresholds, levels)
@@ -130,7 +136,8 @@ class CompiledTexture(HostTexture):
         self._known = np.zeros((*fmt.grid.shape, 2), np.uint64)
         self._rest = np.zeros(fmt.grid.shape[0], np.uint8)
         texture.known, texture.rest = self._known.ctypes.data, self._rest.ctypes.data
-        for index, level in enumerate(self.levels):
+        self._stale, self._making = np.zeros(fmt.grid.shape, bool), threading.Lock()
+        for index, level in enumerate(self._levels):
             texture.levels[index] = level.ctypes.data
         for index, (plane, (down, across)) in enumerate(zip(self.held, fmt.steps(), strict=True)):
             tile = TILE_PX // down, TILE_PX // across
@@ -149,6 +156,16 @@ class CompiledTexture(HostTexture):
         keep, tiles = self._point_at(planes.planes), np.ascontiguousarray(dirty)
         self._kernel.tiles_update(ctypes.byref(self._texture), self._frame, tiles.ctypes.data)
         del keep
+        if self._format.layout != "rgb":
+            self._stale |= tiles
+
+    def read(self, level: int) -> Plane:
+        if level == 0:
+            with self._making:
+                if self._stale.any():
+                    self._kernel.tiles_finest(ctypes.byref(self._texture), self._stale.ctypes.data)
+                    self._stale[:] = False
+        return super().read(level)
 
     def gather(self, regions: npt.NDArray[np.int64]) -> Plane:
         out = np.empty((len(regions), 3, TILE_PX, TILE_PX), np.uint8)

@@ -125,8 +125,7 @@ def gather(levels: tuple[Plane, ...], regions: npt.NDArray[np.int64]) -> Plane:
 class HostTexture(ABC):
     """Levels of a texture in host memory, and the planes that they show, padded by replication to whole tiles.
 
-    `levels[l]` uint8 [rows * 32 >> l, cols * 32 >> l, 3]; `held` are the planes without padding. An RGB stream's only
-    plane is level 0 itself.
+    `held` are the planes without padding. An RGB stream's only plane is level 0 itself.
     """
 
     name: str
@@ -134,10 +133,10 @@ class HostTexture(ABC):
 
     def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, levels: int = LEVELS) -> None:
         """`levels`: how many to keep, from the finest; one where hardware makes the others."""
-        self.levels = allocate_levels(*fmt.grid.shape, levels)
+        self._levels = allocate_levels(*fmt.grid.shape, levels)
         rows, cols = fmt.grid.padded_height_px, fmt.grid.padded_width_px
         self._padded = tuple(
-            self.levels[0] if fmt.layout == "rgb" else zeroed(rows // down, cols // across)
+            self._levels[0] if fmt.layout == "rgb" else zeroed(rows // down, cols // across)
             for down, across in fmt.steps()
         )
         self.held: tuple[Plane, ...] = tuple(
@@ -155,8 +154,11 @@ class HostTexture(ABC):
         """Takes the tiles `dirty` bool [rows, cols] from a frame, and brings their texels up to date on all levels."""
 
     def read(self, level: int) -> Plane:
-        """One level that is kept."""
-        return self.levels[level]
+        """One level that is kept: uint8 [rows * 32 >> level, cols * 32 >> level, 3], always in the same memory.
+
+        It shows the last update until the next one. Any number of threads read, none while one updates.
+        """
+        return self._levels[level]
 
     @abstractmethod
     def gather(self, regions: npt.NDArray[np.int64]) -> Plane:
@@ -188,15 +190,15 @@ class ReferenceTexture(HostTexture):
             changed = dirty[rows, cols].repeat(TILE_PX // down, axis=0).repeat(TILE_PX // across, axis=1)
             own[changed] = new[changed]
             parts.append(own.repeat(down, axis=0).repeat(across, axis=1))
-        level0 = self.levels[0][_samples(rows, TILE_PX), _samples(cols, TILE_PX)]
+        level0 = self._levels[0][_samples(rows, TILE_PX), _samples(cols, TILE_PX)]
         if self._format.layout == "gray":
             level0[:] = parts[0][..., None]
         elif self._format.layout == "yuv":
             level0[:] = to_rgb(tuple(parts), self._format.colour)
-        refresh(self.levels, (rows.start, cols.start, rows.stop, cols.stop))
+        refresh(self._levels, (rows.start, cols.start, rows.stop, cols.stop))
 
     def gather(self, regions: npt.NDArray[np.int64]) -> Plane:
-        return gather(self.levels, regions)
+        return gather(self._levels, regions)
 
 
 def _samples(tiles: slice, side: int) -> slice:
