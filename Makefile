@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Three processes for two cores: some tests wait. Tests of one file stay together.
 WORKERS ?= --numprocesses 3 --dist loadfile
-BENCHMARKS := texture layouts precision hierarchical text_shapes cuts motion void allocate channels encode transport hostile fleet hops pipeline startup live pacing until answer batching whole_model glance feedback web fleet_simulation
-SOAKS := soak soak_answers reconnect watch_memory web_memory
+BENCHMARKS := texture layouts precision hierarchical text_shapes cuts motion void allocate channels encode transport hostile fleet hops pipeline startup live pacing until answer batching whole_model glance feedback web fleet_simulation failover
+SOAKS := soak soak_answers reconnect watch_memory web_memory kills kills_simulated
 
 # Runs each program in turn, goes on where one fails, and ends with the list of those.
 run_each = failed=; \
@@ -25,7 +25,7 @@ help:
 	@echo "make screenshots  take the pictures of the live page in docs/images/; needs Chromium"
 	@echo "make format       format the code"
 	@echo "make bench        run the benchmarks of benchmarks/README.md; results in benchmarks/results/"
-	@echo "make soak         run the long ones: 100000 frames, twice, and a camera that comes and goes; hours"
+	@echo "make soak         run the long ones: 100000 frames, twice, a camera that comes and goes, processes that die; hours"
 	@echo "make clean        remove the environment and what the demo made"
 
 demo: $(READY)

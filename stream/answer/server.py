@@ -6,7 +6,6 @@ One answer at a time, or several together where the model has slots for them.
 from __future__ import annotations
 
 import logging
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -21,6 +20,7 @@ from arr_coc.types import NS_PER_S
 from stream.answer.batching.scheduler import BatchRequest, BatchScheduler, batch_scheduler
 from stream.answer.client_table import ClientState, ClientTable, ServerOptions, check_admission, server_hello
 from stream.answer.model import AnswerModel, AnswerStats, GlanceStats, Packet
+from stream.clock import Clock, MonotonicClock
 from stream.control import WAIT_MS, CancelledError, RunControl, describe
 from stream.errors import AnswerLost, StreamError, TransportError
 from stream.protocol.buffers import SharedFrameReader
@@ -119,7 +119,9 @@ class AnswerServer:
         control: RunControl,
         snapshot: SharedFrameReader | None = None,
         pixels: PixelReceiver | None = None,
+        clock: Clock | None = None,
     ) -> None:
+        self._clock = clock or MonotonicClock()
         self._pixels = pixels
         self._load_model = load_model
         self._options = options
@@ -182,7 +184,7 @@ class AnswerServer:
                 continue
             if turn.packet is not None:
                 self._serve_turn(client, turn, turn.packet)
-            elif time.monotonic_ns() - turn.granted_ns > self._clients.turn_limit_ns(client, TURN_LIMIT_NS):
+            elif self._clock.now_ns() - turn.granted_ns > self._clients.turn_limit_ns(client, TURN_LIMIT_NS):
                 self._clients.turn_expired(client)
                 self._end_turn(client)
         if self._batch is not None:
@@ -215,16 +217,16 @@ class AnswerServer:
         self._serve(client, received)
         if self._unwanted:
             self._end_turn(client)
-        turn.granted_ns = time.monotonic_ns()
+        turn.granted_ns = self._clock.now_ns()
 
     def _grant_turns(self) -> None:
         """Grant as many turns as answers could begin now, to those that have waited longest."""
-        if self._draining or time.monotonic_ns() < self._paused_until_ns:
+        if self._draining or self._clock.now_ns() < self._paused_until_ns:
             return
         while self._may_grant and (client := self._clients.pop_next(self._answered_clients)) is not None:
             self._turn += 1
             if self._send(client, TurnGrant(turn=self._turn)):
-                self._turns[client] = _Turn(self._turn, time.monotonic_ns())
+                self._turns[client] = _Turn(self._turn, self._clock.now_ns())
                 if self._batch is not None:
                     self._batch.hold(client)
 
@@ -255,7 +257,7 @@ class AnswerServer:
                 self._on_unreadable(client, message)
             else:
                 self._dispatch(client, message)
-        now_ns = time.monotonic_ns()
+        now_ns = self._clock.now_ns()
         if now_ns - self._keep_alive_ns > KEEP_ALIVE_NS or self._draining != self._drain_announced:
             self._keep_alive_ns, self._drain_announced = now_ns, self._draining
             for place, client in enumerate(self._clients):
@@ -482,7 +484,7 @@ class AnswerServer:
 
     def _report_lost(self, client: Client, answer: int | None, error: AnswerLost) -> None:
         """Report the loss of an answer, and grant no turn for as long as the model asks."""
-        self._paused_until_ns = time.monotonic_ns() + round(error.wait_s * NS_PER_S)
+        self._paused_until_ns = self._clock.now_ns() + round(error.wait_s * NS_PER_S)
         log.debug("an answer was lost: %s", describe(error))
         if answer is not None:
             self._send(client, RequestLost(answer=answer, reason=cut_to(describe(error), REASON_CHARS_MAX)))
@@ -559,9 +561,11 @@ class AnswerServer:
 
     def _report_load_failure(self, reply: ErrorReply) -> None:
         """Report to the first clients that connect, for a while; none may ever come. If shared, to all of them."""
-        until_ns = time.monotonic_ns() + LOAD_FAILURE_NS
+        until_ns = self._clock.now_ns() + LOAD_FAILURE_NS
         reported = False
-        while (self._options.shared or not reported) and time.monotonic_ns() < until_ns and not self._control.cancelled:
+        while (
+            (self._options.shared or not reported) and self._clock.now_ns() < until_ns and not self._control.cancelled
+        ):
             received = self._link.receive(WAIT_MS)
             while received is not None:
                 client, message = received

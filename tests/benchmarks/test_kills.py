@@ -1,0 +1,105 @@
+"""Fleets whose processes die: in virtual time, and what is said of the files that they leave."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.kills import QUESTIONS, check_outputs
+from benchmarks.support.mortal_fleet import MortalFleet
+
+SELDOM_S = 1e9
+
+
+@pytest.fixture
+def quiet() -> Iterator[MortalFleet]:
+    """A fleet to which nothing happens by itself, with a server for each half of its cameras."""
+    with closing(MortalFleet(4, 2, every_s=SELDOM_S, seed=1)) as fleet:
+        fleet.run(40)
+        assert clients(fleet) == [2, 2]
+        yield fleet
+
+
+def clients(fleet: MortalFleet) -> list[int]:
+    return [server.statistics.figures().clients for server in fleet.servers]
+
+
+def answers(fleet: MortalFleet) -> list[int]:
+    return [camera.answers for camera in fleet.cameras]
+
+
+def test_whoever_dies_all_are_served_again_and_hear_nothing_of_each_other() -> None:
+    with closing(MortalFleet(4, 2, every_s=6.0, seed=5)) as fleet:
+        fleet.run(120)
+        assert sum(fleet.deeds.values()) > 10
+        assert min(answers(fleet)) > 10
+        assert fleet.faults() == []
+
+
+def test_a_server_that_stands_still_is_left_within_seconds_and_taken_back(quiet: MortalFleet) -> None:
+    stopped, other = quiet.servers
+    before = answers(quiet)
+    stopped.process.stop()
+    quiet.run(12)
+    assert all(new > old for new, old in zip(answers(quiet), before, strict=True))
+    assert other.statistics.figures().clients == 4
+    assert sum(camera.notices["lifeless"] for camera in quiet.cameras) == 2
+    stopped.process.go_on()
+    quiet.run(40)
+    assert clients(quiet) == [2, 2]
+    assert quiet.faults() == []
+
+
+def test_a_server_that_stands_still_alone_is_waited_for(quiet: MortalFleet) -> None:
+    for server in quiet.servers:
+        server.process.stop()
+    quiet.run(30)
+    assert [camera.process.dead for camera in quiet.cameras] == [False] * 4
+    assert sum(camera.notices["lifeless"] for camera in quiet.cameras) == 0
+    before = answers(quiet)
+    quiet.servers[0].process.go_on()
+    quiet.run(12)
+    assert all(new > old for new, old in zip(answers(quiet), before, strict=True))
+
+
+def leave(folder: Path, answers: dict[str, list[dict[str, Any]]], captions: dict[str, list[str]]) -> None:
+    """Write what a run would have left."""
+    lines = [
+        json.dumps({"type": "answer", "camera": name, "query": QUESTIONS[name], **given})
+        for name, all_given in answers.items()
+        for given in all_given
+    ]
+    (folder / "day.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    for name in QUESTIONS:
+        cues = [
+            f"{number}\n00:00:{number:02}.000 --> 00:00:{number + 1:02}.000\n{text}"
+            for number, text in enumerate(captions.get(name, []), 1)
+        ]
+        (folder / f"{name}.vtt").write_text("\n\n".join(["WEBVTT", *cues]) + "\n\n", encoding="utf-8")
+
+
+def given(number: int, text: str, **changes: Any) -> dict[str, Any]:
+    return {"answer": number, "pts_s": float(number), "text": text, **changes}
+
+
+def test_what_is_lost_or_doubled_in_the_files_is_found(tmp_path: Path) -> None:
+    good = [given(0, "a"), given(1, "a"), given(3, "b\nc")]
+    leave(tmp_path, {"own1": good}, {"own1": ["a", "b c"]})
+    faults, told = check_outputs(tmp_path, ended=False)
+    assert faults == []
+    assert told["own1"] == {"answers": 3, "numbers_without_answer": 1, "restarts": 0, "of_these_frames": 0}
+    leave(tmp_path, {"own1": [*good, good[-1]], "own2": [given(0, "x", query="?")]}, {"own1": ["a", "b c"]})
+    assert check_outputs(tmp_path, ended=False)[0] == [
+        "own1: an answer is there twice, or out of order",
+        "own1: two answers are about the same frame, or out of order",
+        "own2: it has an answer to another question",
+    ]
+    leave(tmp_path, {"own1": good}, {})
+    assert check_outputs(tmp_path, ended=False)[0] == ["own1.vtt: 0 captions, 2 in day.jsonl"]
+    (tmp_path / "own1.vtt").write_text("WEBVTT\n\n1\n00:00:02.000 --> 00:00:01.000\na\n\n", encoding="utf-8")
+    assert check_outputs(tmp_path, ended=False)[0][0].startswith("own1.vtt: cue 1 is ")
