@@ -200,7 +200,7 @@ class AnswerServer:
     @property
     def _is_gathering(self) -> bool:
         """True if a packet is due that could begin together with those that are there."""
-        now_ns = time.monotonic_ns()
+        now_ns = self._clock.now_ns()
         return any(turn.packet is None and now_ns - turn.granted_ns < GATHER_NS for turn in self._turns.values())
 
     def _serve_turn(self, client: Client, turn: _Turn, received: Envelope) -> None:
