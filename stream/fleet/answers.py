@@ -32,6 +32,17 @@ def answering_options(config: Config) -> str | None:
     return json.dumps(options, sort_keys=True)
 
 
+def answered_together(cameras: Iterable[NamedCamera]) -> dict[str, list[NamedCamera]]:
+    """Return the cameras for which one answer process may answer, by what it must be started with; none of those that
+    have an answer server elsewhere."""
+    together: dict[str, list[NamedCamera]] = {}
+    for camera in cameras:
+        options = answering_options(camera.config)
+        if options is not None:
+            together.setdefault(options, []).append(camera)
+    return together
+
+
 class AnswersOfCameras(Protocol):
     """Answer servers of several cameras, as the fleet sees them: processes of this machine, or servers elsewhere."""
 
@@ -50,15 +61,11 @@ class CameraAnswers:
     """Answer processes of several cameras; `running` and `poll` are for one thread, the rest for any."""
 
     def __init__(self, cameras: Iterable[NamedCamera]) -> None:
-        self._configs: dict[str, Config] = {}
-        self._users: dict[str, list[str]] = {}
+        together = answered_together(cameras)
+        self._configs = {options: users[0].config for options, users in together.items()}
+        self._users = {options: [camera.name for camera in users] for options, users in together.items()}
         self._shared: dict[str, SharedAnswers] = {}
         self._alive: set[str] = set()
-        for camera in cameras:
-            options = answering_options(camera.config)
-            if options is not None:
-                self._configs.setdefault(options, camera.config)
-                self._users.setdefault(options, []).append(camera.name)
 
     def __len__(self) -> int:
         return len(self._configs)

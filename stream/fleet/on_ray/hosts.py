@@ -14,9 +14,10 @@ import threading
 import time
 import uuid
 from contextlib import ExitStack
+from http.client import HTTPException
 from importlib.metadata import version
 from pathlib import Path
-from urllib.error import URLError
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import msgspec
@@ -44,7 +45,8 @@ DROPS_EVERY_S = 1.0
 
 KEYS_PREFIX = "arr-coc-keys-"
 
-SCRAPE_LIMIT_S = 2.0
+SCRAPE_LIMIT_S = 1.0
+"""Time for one page of the answer server; two of them are less than whoever asks for the state waits."""
 
 THREADS_OF_RAY = "OMP_NUM_THREADS"
 """Ray sets this to the CPUs that an actor asks for, or to 1; the model decides for itself."""
@@ -175,6 +177,7 @@ class AnswerHost(ClusterHost):
         self._control = RunControl()
         self._endpoint = ""
         self._metrics_port = 0
+        self._newest: ServerState | None = None
         self._ended: ServerState | None = None
 
     def begin(self, start: bytes) -> None:
@@ -196,9 +199,9 @@ class AnswerHost(ClusterHost):
         try:
             health = msgspec.json.decode(self._page("healthz"), type=dict)
             figures = _gauges(self._page("metrics").decode())
-        except (OSError, URLError, msgspec.DecodeError):
-            return ServerState("loading", self._endpoint)
-        return ServerState(
+        except (OSError, HTTPException, msgspec.DecodeError):  # it has no pages yet, or its process is busy
+            return self._newest or ServerState("loading", self._endpoint)
+        self._newest = ServerState(
             status=health["status"],
             endpoint=self._endpoint,
             clients=health["clients"],
@@ -206,10 +209,9 @@ class AnswerHost(ClusterHost):
             wait_p95_s=figures.get("arr_coc_server_turn_wait_p95_seconds", 0.0),
             message=health["reason"] or "",
         )
+        return self._newest
 
     def _page(self, name: str) -> bytes:
-        from urllib.error import HTTPError
-
         try:
             with urlopen(f"http://127.0.0.1:{self._metrics_port}/{name}", timeout=SCRAPE_LIMIT_S) as page:
                 return page.read()

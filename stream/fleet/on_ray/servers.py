@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from stream.config import Config
 from stream.control import is_user_fixable, remote_error
 from stream.errors import StageDied
 from stream.events import Restarted
-from stream.fleet.answers import answering_options
+from stream.fleet.answers import answered_together
 from stream.fleet.cameras import NamedCamera
 from stream.fleet.on_ray.cluster import ClusterActor, HostUnavailable, RayCluster
 from stream.fleet.on_ray.hosts import AnswerHost
@@ -53,16 +53,18 @@ class PlacedServer:
 
 @dataclass
 class ServerGroup:
-    """Answer servers of the cameras whose model and options are the same. `targets` are their addresses by place."""
+    """Answer servers of the cameras whose model and options are the same. `targets` are their addresses by place;
+    `given_up`: there are none any more, because they failed again and again."""
 
     config: Config
     policy: ScalingPolicy
     places: list[PlacedServer | None]
-    users: list[str] = field(default_factory=list)
+    users: list[str]
     targets: list[str | None] = field(default_factory=list)
     failures: int = 0
     failure: Exception | None = None
     full: bool = False
+    given_up: bool = False
 
 
 class ClusterAnswers:
@@ -82,14 +84,12 @@ class ClusterAnswers:
         self._settings = settings
         self._tell = tell
         self._model_loader = CONFIGURED
-        self._groups: dict[str, ServerGroup] = {}
-        for camera in cameras:
-            options = answering_options(camera.config)
-            if options is None:
-                continue
+        self._groups: list[ServerGroup] = []
+        for users in answered_together(cameras).values():
             policy = ScalingPolicy(settings.servers, settings.most_servers, settings.wait_s)
-            group = self._groups.setdefault(options, ServerGroup(camera.config, policy, [None] * settings.most_servers))
-            group.users.append(camera.name)
+            names = [camera.name for camera in users]
+            self._groups.append(ServerGroup(users[0].config, policy, [None] * settings.most_servers, names))
+        self._group_of = {name: group for group in self._groups for name in group.users}
         self._keys: dict[str, KeyFiles] = {}
         self._stopping = threading.Event()
         self._made = 0
@@ -102,10 +102,9 @@ class ClusterAnswers:
 
     def start_of(self, camera: NamedCamera) -> CameraStart:
         """Return what a camera needs on its host, at this moment; its configuration is still to be put in."""
-        options = answering_options(camera.config)
-        if options is None:
+        group = self._group_of.get(camera.name)
+        if group is None:
             return CameraStart(config="")
-        group = self._groups[options]
         return CameraStart(config="", keys=self._keys["client"], servers=len(group.places), targets=list(group.targets))
 
     @contextmanager
@@ -113,7 +112,7 @@ class ClusterAnswers:
         """Run the servers inside the block; nothing is forked here."""
         self._model_loader = model_loader
         self._keys = fleet_keys()
-        for group in self._groups.values():
+        for group in self._groups:
             for _place in range(self._settings.servers):
                 self._add(group)
         thread = threading.Thread(target=self._look_after, name="answer-servers", daemon=True)
@@ -123,14 +122,12 @@ class ClusterAnswers:
         finally:
             self._stopping.set()
             thread.join(CALL_LIMIT_S)
-            for group in self._groups.values():
-                for server in group.places:
-                    if server is not None:
-                        server.actor.kill()
+            for group in self._groups:
+                self._kill_all(group)
 
     def poll(self, needed: Iterable[str]) -> Iterator[tuple[list[str], Restarted | Exception]]:
         """Yield, once for each model that cannot be served, the names of its cameras and the error."""
-        for group in self._groups.values():
+        for group in self._groups:
             failure, group.failure = group.failure, None
             if failure is not None:
                 yield group.users, failure
@@ -141,11 +138,11 @@ class ClusterAnswers:
 
     def states(self) -> list[ServerState]:
         """Return what is known of each server."""
-        return [server.state for group in self._groups.values() for server in group.places if server is not None]
+        return [server.state for group in self._groups for server in group.places if server is not None]
 
     def _look_after(self) -> None:
         while not self._stopping.is_set():
-            for group in self._groups.values():
+            for group in self._groups:
                 try:
                     self._look_at(group)
                 except Exception:
@@ -153,6 +150,8 @@ class ClusterAnswers:
             self._stopping.wait(POLL_S)
 
     def _look_at(self, group: ServerGroup) -> None:
+        if group.given_up:
+            return
         for place, server in enumerate(group.places):
             if server is not None and not self._stopping.is_set():
                 self._update(server)
@@ -160,7 +159,8 @@ class ClusterAnswers:
         targets = [None if server is None else _target(server.state) for server in group.places]
         if targets != group.targets:
             group.targets = targets
-        self._scale(group)
+        if not group.given_up:
+            self._scale(group)
 
     def _update(self, server: PlacedServer) -> None:
         try:
@@ -178,7 +178,9 @@ class ClusterAnswers:
     def _act(self, group: ServerGroup, place: int, server: PlacedServer) -> None:
         """Do what the state of a server asks for."""
         state, actor = server.state, server.actor
-        if state.status == "waiting":
+        if server.draining:
+            self._see_off(group, place, server)
+        elif state.status == "waiting":
             start = AnswersStart(group.config.model_dump_json(), self._keys["server"], self._model_loader)
             try:
                 actor.call("begin", msgspec.json.encode(start), limit_s=CALL_LIMIT_S)
@@ -187,24 +189,36 @@ class ClusterAnswers:
         elif state.status == "ok" and server.told != state.endpoint:
             server.told, group.failures = state.endpoint, 0
             self._tell(f"{actor.name} at {state.endpoint}")
-        elif state.status == "drained":
-            actor.kill()
-            group.places[place] = None
         elif state.status in ("failed", "stalled"):
             self._replace(group, server)
 
+    def _see_off(self, group: ServerGroup, place: int, server: PlacedServer) -> None:
+        """Let a server that is not needed any more end its answers; one that has none under way is killed."""
+        if server.state.status in ("loading", "ok"):
+            with suppress(HostUnavailable):  # then it is told the next time
+                server.actor.call("drain", limit_s=CALL_LIMIT_S)
+        elif server.state.status in ("waiting", "drained", "failed", "stalled"):
+            server.actor.kill()
+            group.places[place] = None
+
     def _replace(self, group: ServerGroup, server: PlacedServer) -> None:
-        """Have a server that failed started again, unless that would not help."""
+        """Have a server that failed started again; end all of its group where that would not help."""
         state, server.told = server.state, ""
         error = remote_error(state.error, state.message)
         group.failures += 1
         if is_user_fixable(error) or group.failures > LOST_LIMIT:
             group.failure = error or StageDied("answer", state.message)
-            group.failures = 0
-            server.state = ServerState("given up", message=state.message)
+            group.given_up = True
+            self._kill_all(group)
         else:
             self._tell(f"{server.actor.name}: {state.message}; Ray starts it again")
-        server.actor.restart()
+            server.actor.restart()
+
+    def _kill_all(self, group: ServerGroup) -> None:
+        for place, server in enumerate(group.places):
+            if server is not None:
+                server.actor.kill()
+                group.places[place] = None
 
     def _scale(self, group: ServerGroup) -> None:
         staying = [server for server in group.places if server is not None and not server.draining]
@@ -220,10 +234,8 @@ class ClusterAnswers:
                 self._tell(f"{wait}, and no node has room for another answer server")
             group.full = full
         elif change < 0:
-            leaving = next(server for server in reversed(staying))
-            leaving.draining = True
-            self._tell(f"{leaving.actor.name}: drained, the others are enough")
-            leaving.actor.call("drain", limit_s=CALL_LIMIT_S)
+            staying[-1].draining = True
+            self._tell(f"{staying[-1].actor.name}: drained, the others are enough")
 
     def _add(self, group: ServerGroup) -> None:
         """Start a server at a free place; none where there is none."""

@@ -53,7 +53,7 @@ class RaySettings(Section):
     @property
     def most_servers(self) -> int:
         """Answer servers that there may be at once."""
-        return max(self.servers, self.servers_max or self.servers)
+        return self.servers_max or self.servers
 
     def of_camera(self, name: str) -> dict[str, float]:
         """Return the resources that a camera needs."""
