@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import re
 import threading
 import time
 import weakref
@@ -38,6 +39,9 @@ BACK_OFF_S, BACK_OFF_MAX_S = 0.5, 30.0
 
 RETRY_AFTER_MAX_S = 120.0
 """Longest pause that a server may ask for."""
+
+_ERROR_NUMBER = re.compile(r"^\[Errno -?\d+\] ")
+"""In front of an error of the system, which means nothing to most people."""
 
 KEY_REFUSED = (401, 403)
 LOST_STATUSES = (408, 409, 425, 429)
@@ -366,5 +370,5 @@ def _reason(error: Exception) -> str:
     if isinstance(error, httpx2.TimeoutException):
         return "no reply in time"
     if isinstance(error, httpx2.ConnectError):
-        return f"cannot be reached: {error}"
+        return f"cannot be reached: {_ERROR_NUMBER.sub('', str(error))}"
     return str(error) or type(error).__name__

@@ -41,7 +41,7 @@ const handlers = {
     run.ended = null;
     byId("ask").hidden = !message.control;
     run.camera = message.camera;
-    byId("camera").hidden = byId("mirror").hidden = !message.camera;
+    byId("camera").hidden = !message.camera;
     tellMirror();
     if (!message.camera && camera.on) camera.stop("The camera is off.");
     if (!message.control) byId("asked").textContent = "This page only shows the run; it takes no questions.";

@@ -181,7 +181,10 @@ def test_a_cancelled_reply_is_not_received_to_its_end(server: FakeApiServer, mon
 
 def test_nobody_at_the_address_is_said_at_once(server: FakeApiServer) -> None:
     server.close()
-    with connected(server) as connection, pytest.raises(ConnectionRefused, match=r"no server at .*; start it, or"):
+    with (
+        connected(server) as connection,
+        pytest.raises(ConnectionRefused, match=r"no server at .* \(cannot be reached: [A-Z].*\); start it, or"),
+    ):
         connection.models()
 
 
