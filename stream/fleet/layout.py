@@ -71,15 +71,15 @@ def _panes(cameras: Sequence[CameraSnapshot], width: int, room: int) -> list[Row
         shown = cameras[: room - 1]
         more = len(cameras) - len(shown)
         last: Row = [("class:dim", f" {counted(more, 'camera')} more; the terminal is too low for all of them")]
-        return [*(_line(camera, name_cells, width) for camera in shown), last]
+        return [*(_line(camera, name_cells) for camera in shown), last]
     tall = min(PANE_ROWS_MAX, room // len(cameras))
     if tall == 1:
-        return [_line(camera, name_cells, width) for camera in cameras]
+        return [_line(camera, name_cells) for camera in cameras]
     questions = len(_questions(cameras)) > 1
     return [row for camera in cameras for row in _pane(camera, name_cells, width, tall, question=questions)]
 
 
-def _line(camera: CameraSnapshot, name_cells: int, width: int) -> Row:
+def _line(camera: CameraSnapshot, name_cells: int) -> Row:
     """Return a camera in one row: name, rate, and the newest answer or what is wrong."""
     head = _name(camera, name_cells)
     if camera.state:

@@ -128,3 +128,11 @@ def _secrets(address: str) -> list[str]:
         found |= {credentials[:-1], credentials[:-1].partition(":")[2]}
     found |= {unquote(secret) for secret in found}
     return sorted((secret for secret in found if len(secret) >= SHORTEST_SECRET), key=len, reverse=True)
+
+
+def chosen_index(text: str, count: int) -> int | None:
+    """Return the number from 0 that a part of an address names; None unless it is one, and below `count`."""
+    digits = text.lstrip("0") or "0"  # int() refuses some thousand digits
+    if not (text.isascii() and text.isdigit()) or len(digits) > len(str(count)):
+        return None
+    return int(digits) if int(digits) < count else None

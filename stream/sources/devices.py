@@ -10,7 +10,6 @@ import errno
 import logging
 import os
 import sys
-import time
 from dataclasses import dataclass
 
 import av
@@ -76,8 +75,8 @@ _SCREEN_NUMBERS = {
 }
 
 
-def camera_failure(error: av.FFmpegError, took_s: float, limit_s: float) -> FailureAdvice:
-    """Return the reason that a camera could not be opened."""
+def camera_failure(error: av.FFmpegError, limit_s: float) -> FailureAdvice:
+    """Return the reason that a camera could not be opened within `limit_s`."""
     if isinstance(error, av.error.ExitError):
         return camera_too_slow(limit_s)
     return _CAMERA_NUMBERS.get(error.errno) or FailureAdvice(
@@ -108,13 +107,12 @@ def camera_target(device: str, config: CaptureConfig, system: CaptureSystem | No
     used = system or capture_system()
 
     def open_it(limit_s: float) -> av.container.InputContainer:
-        start_s = time.monotonic()
         try:
             named = _camera_name(device, used)
             timeout = (limit_s, config.stall_s)
             return av.open(named, format=used.camera, options=camera_options(config, used), timeout=timeout)
         except av.FFmpegError as error:
-            failure = camera_failure(error, time.monotonic() - start_s, limit_s)
+            failure = camera_failure(error, limit_s)
         except ValueError:
             failure = FailureAdvice(
                 f"cannot be opened: FFmpeg was built without {used.title}", "use Linux, or a network camera"

@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl
 
 from arr_coc.errors import counted
 from stream.errors import SourceError, SourceNotFound
-from stream.sources.address import LEROBOT_PREFIX
+from stream.sources.address import LEROBOT_PREFIX, chosen_index
 
 LIBRARY = "pyarrow"
 
@@ -103,7 +103,7 @@ class EpisodeAddress:
         try:
             video = self.folder / "videos" / self.key / f"chunk-{int(chunk):03d}" / f"file-{int(file):03d}.mp4"
             from_s, to_s, frames = float(from_s), float(to_s), int(frames)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise SourceError(f"{table} has no usable numbers for episode {self.episode}; {AGAIN}") from error
         if not (0 <= from_s < to_s < math.inf and frames > 0):
             raise SourceError(f"episode {self.episode} is empty by {table}; {AGAIN}")
@@ -186,9 +186,10 @@ def _number(folder: Path, info: Mapping[str, Any], wanted: str | None) -> int:
         if count == 1:
             return 0
         raise SourceError(f"{folder} has {there}; add #episode=0 or another one")
-    if not (wanted.isascii() and wanted.isdigit() and int(wanted[:9]) < count):
+    number = chosen_index(wanted, count)
+    if number is None:
         raise SourceNotFound(f"{folder} has no episode {wanted!r}; it has {there}")
-    return int(wanted[:9])
+    return number
 
 
 def _fps(info: Mapping[str, Any]) -> float:

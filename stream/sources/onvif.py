@@ -12,14 +12,14 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import MAXYEAR, datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from stream.errors import SourceError
-from stream.sources.address import redacted
+from stream.sources.address import chosen_index, redacted
 from stream.sources.checks import check_address
 from stream.sources.connection import (
     CREDENTIALS,
@@ -151,7 +151,8 @@ def _follow_clock(client: SoapClient, reply: ElementTree.Element) -> None:
     try:
         numbers = [int(utc.findtext(place) or "") for place in places]
         told = datetime(*numbers, tzinfo=timezone.utc)  # type: ignore[arg-type, misc]
-        client.device_epoch = told - timedelta(seconds=time.monotonic())
+        if told.year < MAXYEAR:  # its tokens carry a later time
+            client.device_epoch = told - timedelta(seconds=time.monotonic())
     except (ValueError, OverflowError):
         return
 
@@ -200,8 +201,8 @@ def _chosen(profiles: list[MediaProfile], wanted: str | None, name: str) -> Medi
         raise SourceError(f"{name} has no profile with video; add one in the camera's settings")
     if wanted is None:
         return profiles[0]
-    if wanted.isascii() and wanted.isdigit() and int(wanted[:4]) < len(profiles):
-        return profiles[int(wanted[:4])]
+    if (number := chosen_index(wanted, len(profiles))) is not None:
+        return profiles[number]
     for profile in profiles:
         if wanted in (profile.token, profile.name):
             return profile

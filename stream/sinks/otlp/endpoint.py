@@ -42,4 +42,5 @@ def traces_url(base: str) -> str:
         raise ConfigError(f"--otlp needs no more than {EXAMPLE}; got {redacted(base)!r}")
     if not has_library():
         raise ConfigError(f"--otlp needs {LIBRARY}; {INSTALL}")
-    return base if parts.path.endswith(PATH) else base.rstrip("/") + PATH
+    base = base.rstrip("/")
+    return base if base.endswith(PATH) else base + PATH

@@ -75,7 +75,7 @@ class TestErrors:
         ],
     )
     def test_a_camera(self, number: int, words: str) -> None:
-        failure = camera_failure(error(number), 0.0, 10.0)
+        failure = camera_failure(error(number), 10.0)
         assert f"{failure.reason}; {failure.remedy}".startswith(words)
 
     @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ class TestErrors:
                 camera_target("/dev/null", config()).open(1.0)
 
     def test_a_camera_that_gives_no_picture(self) -> None:
-        assert "no picture within 2 s" in camera_failure(av.error.ExitError(1, "no"), 2.0, 2.0).reason
+        assert "no picture within 2 s" in camera_failure(av.error.ExitError(1, "no"), 2.0).reason
 
     @pytest.mark.parametrize("kind", [ValueError, av.error.InvalidDataError])
     def test_what_it_raises_never_shows_a_secret(self, kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,15 @@ def test_a_profile_is_chosen_by_number_name_or_token(camera: OnvifCamera, profil
     assert camera.asked[-1] == "GetStreamUri token_1"
 
 
+def test_a_clock_at_the_end_of_time_is_not_followed(camera: OnvifCamera) -> None:
+    time = "<t:Time><t:Hour>23</t:Hour><t:Minute>59</t:Minute><t:Second>59</t:Second></t:Time>"
+    date = "<t:Date><t:Year>9999</t:Year><t:Month>12</t:Month><t:Day>31</t:Day></t:Date>"
+    camera.replies["GetSystemDateAndTime"] = 200, envelope_of(f"<t:UTCDateTime>{time}{date}</t:UTCDateTime>")
+    assert found(camera) == STREAM
+
+
 def test_another_profile_names_those_that_are_there(camera: OnvifCamera) -> None:
+    assert "has no profile '00002'" in refused(camera, "?profile=00002"), "not the first one"
     assert refused(camera, "?profile=2").endswith(
         "?profile=2 has no profile '2'; there is 0: Main & loud (H264 640x480); 1: Sub (H264 320x240)"
     )

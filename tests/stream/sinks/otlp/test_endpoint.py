@@ -15,6 +15,7 @@ from stream.sinks.otlp.endpoint import has_library, traces_url
         ("http://localhost:4318", "http://localhost:4318/v1/traces"),
         ("http://localhost:4318/", "http://localhost:4318/v1/traces"),
         ("https://otel.example/team/v1/traces", "https://otel.example/team/v1/traces"),
+        ("https://otel.example/team/v1/traces/", "https://otel.example/team/v1/traces"),
         ("https://otel.example/team", "https://otel.example/team/v1/traces"),
     ],
 )
