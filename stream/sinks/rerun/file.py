@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from stream.errors import OutputFailed
+from stream.errors import OutputError, OutputFailed
 from stream.events import Answer, Event, Summary
 from stream.sinks.base import Sink
 from stream.sinks.output_file import OutputFile
@@ -85,13 +85,17 @@ class RerunFileSink(Sink):
     def _writing(self) -> Iterator[None]:
         try:
             yield
-        except (RuntimeError, ValueError) as error:
+        except OutputError:
+            raise
+        except (RuntimeError, ValueError, OSError) as error:
             self._failed = True
             raise OutputFailed(f"cannot write {self._claim.path!r}: {_reason(self._claim.path, error)}") from error
 
 
 def _reason(path: str, error: Exception) -> str:
     """Return why a file could not be written; once its writer has ended, the library does not tell."""
+    if isinstance(error, OSError):  # of this program: somebody removed the file
+        return error.strerror or str(error)
     if number := re.search(r"\(os error (\d+)\)", str(error)):
         return os.strerror(int(number[1]))
     return os.strerror(errno.ENOSPC) if _is_full(path) else "it takes nothing more"

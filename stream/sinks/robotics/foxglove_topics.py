@@ -26,7 +26,6 @@ from stream.events import (
     Answer,
     AskedPicture,
     Event,
-    FrameMap,
     FrameReady,
     Notice,
     Outage,
@@ -38,7 +37,7 @@ from stream.events import (
 from stream.sinks.drawing import OUTLINES
 from stream.sinks.output_file import without_timing
 from stream.sinks.robotics.event_schemas import LOGGED, schema_text, topic_of
-from stream.sinks.robotics.pictures import EventClock, RegionBox, ShownPicture
+from stream.sinks.robotics.pictures import EventClock, PictureSequence, RegionBox
 from stream.untrusted import printable
 
 OUTLINE_COLOURS = [Color(r=red / 255, g=green / 255, b=blue / 255, a=1.0) for red, green, blue in OUTLINES]
@@ -90,7 +89,7 @@ class FoxgloveTopics:
             for kind in LOGGED
         }
         self._size = (0, 0)
-        self._shown: tuple[int, FrameMap] | None = None
+        self._pictures = PictureSequence()
 
     def write(self, event: Event) -> None:
         """Write the messages that an event makes."""
@@ -108,12 +107,11 @@ class FoxgloveTopics:
             channel.log(encode_event(told).encode(), log_time=at_ns)
 
     def _show(self, event: AskedPicture, at_ns: int) -> None:
-        """Write a frame's picture once, and its map again where that has changed."""
-        if event.map is None or self._shown == (event.frame_index, event.map):
+        """Write a frame's picture and its map, so far as they are new."""
+        taken = self._pictures.take(event)
+        if taken is None:
             return
-        new = self._shown is None or self._shown[0] != event.frame_index
-        self._shown = event.frame_index, event.map
-        stamp, picture = _stamp(at_ns), ShownPicture(event)
+        stamp, (picture, new) = _stamp(at_ns), taken
         self._size = picture.size
         if new:
             image = CompressedImage(timestamp=stamp, frame_id=self._frame_id, data=event.jpeg, format="jpeg")

@@ -115,3 +115,18 @@ class ShownPicture:
         ground = np.asarray(cv2.cvtColor(small, cv2.COLOR_GRAY2RGB), np.uint8)
         frame = (height << self._level, width << self._level)
         return encode_jpeg(draw_heat(ground, self.relevance / 255, frame))
+
+
+class PictureSequence:
+    """Pictures of a run: each frame's is written once, and its map again where that has changed."""
+
+    def __init__(self) -> None:
+        self._newest: tuple[int, FrameMap] | None = None
+
+    def take(self, event: AskedPicture) -> tuple[ShownPicture, bool] | None:
+        """Return a picture, and whether its frame is a new one; None without a map, and where nothing has changed."""
+        if event.map is None or self._newest == (event.frame_index, event.map):
+            return None
+        new = self._newest is None or self._newest[0] != event.frame_index
+        self._newest = event.frame_index, event.map
+        return ShownPicture(event), new

@@ -14,11 +14,11 @@ from rosbags.rosbag2.storage_mcap import McapWriter
 
 from stream.config import OutputConfig
 from stream.errors import OutputError, OutputFailed
-from stream.events import Answer, AskedPicture, Event, FrameMap
+from stream.events import Answer, AskedPicture, Event
 from stream.sinks.base import Sink
 from stream.sinks.output_file import check_new_folder, folder_exists
 from stream.sinks.robotics.mcap_records import end_records
-from stream.sinks.robotics.pictures import EventClock, ShownPicture
+from stream.sinks.robotics.pictures import EventClock, PictureSequence
 from stream.sinks.robotics.ros_messages import DETECTIONS, GRID, PICTURE, TEXT, RosMessages
 from stream.untrusted import printable
 
@@ -49,15 +49,19 @@ class RosbagSink(Sink):
             except WriterError:
                 raise OutputError(folder_exists(path)) from None
         self._connections: dict[str, Connection] = {}
-        self._shown: tuple[int, FrameMap] | None = None
+        self._pictures = PictureSequence()
         self._open = True
 
     def write(self, event: Event) -> None:
         at_ns = self._clock.time_ns(event)
         if isinstance(event, Answer):
             self._put("/answer", at_ns, self._messages.text(printable(event.text)))
-        elif isinstance(event, AskedPicture) and event.map is not None:
-            self._show(event, event.map, at_ns)
+        elif isinstance(event, AskedPicture) and (taken := self._pictures.take(event)) is not None:
+            picture, new = taken
+            if new:
+                self._put("/picture/compressed", at_ns, self._messages.picture(event.jpeg, at_ns))
+            self._put("/regions", at_ns, self._messages.detections(picture.boxes(), at_ns))
+            self._put("/relevance", at_ns, self._messages.grid(picture.relevance, at_ns))
         else:
             return
         self._flush()
@@ -81,18 +85,6 @@ class RosbagSink(Sink):
             with self._failing():
                 storage.close_chunk()
                 storage.bio.flush()
-
-    def _show(self, event: AskedPicture, shown: FrameMap, at_ns: int) -> None:
-        """Write a frame's picture once, and its map again where that has changed."""
-        if self._shown == (event.frame_index, shown):
-            return
-        new = self._shown is None or self._shown[0] != event.frame_index
-        self._shown = event.frame_index, shown
-        picture = ShownPicture(event)
-        if new:
-            self._put("/picture/compressed", at_ns, self._messages.picture(event.jpeg, at_ns))
-        self._put("/regions", at_ns, self._messages.detections(picture.boxes(), at_ns))
-        self._put("/relevance", at_ns, self._messages.grid(picture.relevance, at_ns))
 
     def _put(self, topic: str, at_ns: int, data: bytes) -> None:
         with self._failing():
