@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 QUESTION_TOKENS = 256
-"""Of a question and what is around it, where the memory for several answers is checked beforehand."""
+"""Tokens that a question and the prompt around it may take, where the memory for several answers is checked
+beforehand."""
 
 
 class QwenBatchAnswerModel(QwenAnswerModel):
