@@ -103,6 +103,10 @@ TARGET static bool differs(const Kept &kept, const Plane &frame, int row, int co
     for (int y = 0; y < kept.tile_height; ++y) {
         const int from = std::min(y, height - 1);
         const uint8_t *p = a + from * frame.stride, *q = b + from * kept.stride;
+        if (y < 4) {  // where everything changed, no more is read of the tiles to the right either
+            __builtin_prefetch(p + 2 * LINE);
+            __builtin_prefetch(q + 2 * LINE);
+        }
         for (int c = 0; c < C; ++c) {
             uint8_t *to = delta[c] + y * W;
             if (width == W)
