@@ -335,7 +335,7 @@ class LiveDisplay(Display):
         elif isinstance(event, Summary):
             self.close()
             if text := summary_text(event):
-                logs.show("\n".join(wrap(text, self._columns)))
+                logs.show("\n".join(wrap(text, terminal_columns(self._out))))
 
     def close(self) -> None:
         """Gives the terminal back, with the last answers and messages on it."""
@@ -351,15 +351,9 @@ class LiveDisplay(Display):
             with contextlib.suppress(OSError):
                 self._leave_last_entries()
 
-    @property
-    def _columns(self) -> int:
-        with contextlib.suppress(OSError):
-            return os.get_terminal_size(self._out).columns or 80
-        return 80
-
     def _leave_last_entries(self) -> None:
         assert self._model is not None
-        columns = self._columns
+        columns = terminal_columns(self._out)
         for entry in self._model.entries[-LAST_ENTRIES:]:
             indent = len(entry.at) + 2
             if entry.is_message:
@@ -371,6 +365,13 @@ class LiveDisplay(Display):
         if self._waiting:
             self._waiting = False
             print(ERASE, end="", file=sys.stderr, flush=True)
+
+
+def terminal_columns(descriptor: int) -> int:
+    """Return the width of a terminal, in cells; 80 where it cannot be told."""
+    with contextlib.suppress(OSError):
+        return os.get_terminal_size(descriptor).columns or 80
+    return 80
 
 
 class LineWriter(io.TextIOBase):

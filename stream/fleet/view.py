@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 import time
@@ -15,7 +14,7 @@ from stream import logs
 from stream.clock import Clock, MonotonicClock, duration_text
 from stream.display.input import QuestionReader
 from stream.display.layout import Row
-from stream.display.live import FIGURES_S, LineWriter, LiveView, TerminalModes
+from stream.display.live import FIGURES_S, LineWriter, LiveView, TerminalModes, terminal_columns
 from stream.display.state import TranscriptEntry, ViewModel
 from stream.display.text import print_answer, summary_text, wrap
 from stream.events import Answer, AnswerDeltaEvent, Event, Notice, Restarted, Started, Summary, VerdictChanged
@@ -242,9 +241,7 @@ class FleetView(FleetDisplay):
             self._leave_last_lines()
 
     def _leave_last_lines(self) -> None:
-        columns = 80
-        with contextlib.suppress(OSError):
-            columns = os.get_terminal_size(self._out).columns or 80
+        columns = terminal_columns(self._out)
         for line in self._screen.notes[-LAST_NOTES:]:
             logs.show("\n".join(wrap(line, columns)))
         width = max(len(pane.name) for pane in self._screen.panes)
