@@ -279,6 +279,10 @@ class PriorMemory(ABC, Generic[PriorMap, Learned]):
         """An answer about this frame is due, whose tiles look so: float32 [C, gh, gw]."""
         self._asked = frame_index, appearance
 
+    def _looks_asked(self, frame_index: int) -> PriorMap | None:
+        """Looks of an asked frame's tiles [C, gh, gw], as they lay there; None where they are unknown."""
+        return self._asked[1] if self._asked is not None and self._asked[0] == frame_index else None
+
     def _learn(self, learned: Learned) -> None:
         """Another memory takes the place of this one, on the grid of the newest frame."""
         self._learned = self._here = learned
@@ -375,6 +379,5 @@ class FeedbackPrior(PriorMemory[Map, _Learned]):
 
     def appearance_asked(self, frame_index: int, shape: tuple[int, int]) -> Map:
         """Return the appearance of an asked frame's tiles, as they lay there; NaN where it is unknown."""
-        if self._asked is not None and self._asked[0] == frame_index:
-            return self._asked[1]
-        return np.full((1, *shape), np.nan, np.float32)
+        looked = self._looks_asked(frame_index)
+        return np.full((1, *shape), np.nan, np.float32) if looked is None else looked

@@ -217,8 +217,8 @@ class DevicePrior(PriorMemory[torch.Tensor, _Learned]):
         shape = (int(appearance.shape[1]), int(appearance.shape[2]))
         maps = maps_of(feedback, shape, glance=glance)
         here = torch.from_numpy(warp.sample(maps, np.nan)).to(appearance.device)
-        asked = self._asked is not None and self._asked[0] == feedback.stamp.frame_index
-        looked = self._asked[1] if asked and self._asked is not None else torch.full_like(appearance, math.nan)
+        asked = self._looks_asked(feedback.stamp.frame_index)
+        looked = torch.full_like(appearance, math.nan) if asked is None else asked
         looked = DeviceWarp(warp, appearance.device).sample(looked, math.nan)
         old = self._now() or _Learned.nothing(looked)
         spoken, seconds = ~here[0].isnan(), feedback.stamp.media_ns / NS_PER_S
