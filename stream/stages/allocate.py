@@ -80,6 +80,10 @@ T = TypeVar("T")
 PICTURE_WIDTH_PX = 960
 """Greatest width of an `AskedPicture`; a wider frame is halved until it fits."""
 
+REPLIES_EVERY_NS = 10 * NS_PER_MS
+"""While frames come one after another, the answer client is asked for more than messages so often: whether its server
+is gone, and whether there is another question. Each time costs a tenth of a frame's work."""
+
 log = logging.getLogger(__name__)
 
 
@@ -287,15 +291,18 @@ class AllocateStage:
         """Process frames and replies until the last frame; returns what came after it."""
         client = self._scheduler.client
         self._texture.offer(Credit())
-        link, either = client.link, LinkPoller(self._texture, client.link)
+        link, either, replies_due_ns = client.link, LinkPoller(self._texture, client.link), 0
         while True:
             if link is not client.link:
                 link, either = client.link, LinkPoller(self._texture, client.link)
             either.wait(WAIT_MS)
-            self._scheduler.process_replies(0)
-            self._scheduler.check_timeout()
-            self._scheduler.ask_if_due()
-            received = self._texture.receive()
+            is_frame, now_ns = either.has_message(self._texture), self._clock.now_ns()
+            if not is_frame or either.has_message(link) or now_ns >= replies_due_ns:
+                self._scheduler.process_replies(0)
+                self._scheduler.check_timeout()
+                self._scheduler.ask_if_due()
+                replies_due_ns = now_ns + REPLIES_EVERY_NS
+            received = self._texture.receive() if is_frame else None
             if received is None:
                 continue
             if isinstance(received.message, End):

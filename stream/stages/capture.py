@@ -151,13 +151,11 @@ class CaptureStage:
             self._process_credits(link, WAIT_MS)
 
     def _process_credits(self, link: Link, timeout_ms: int) -> bool:
-        """Takes the texture stage's credits and sends the frame that they allow; returns whether any came."""
+        """Takes a credit of the texture stage and sends the frame that it allows; returns whether one came."""
         received = link.receive(timeout_ms)
         granted = received is not None
-        while received is not None:
-            if isinstance(received.message, Credit):
-                self._outbox.grant(received.message.count)
-            received = link.receive()
+        if received is not None and isinstance(received.message, Credit):
+            self._outbox.grant(received.message.count)
         if self._outbox.ready:
             self._send(self._outbox.take(), link)
         return granted

@@ -94,23 +94,22 @@ class TextureStage:
             self._process_credits(allocate, WAIT_MS)
         else:
             poller.wait(WAIT_MS)
-            self._process_credits(allocate, 0)
-            self._receive_frame(capture, allocate)
+            if poller.has_message(allocate):
+                self._process_credits(allocate, 0)
+            if poller.has_message(capture):
+                self._receive_frame(capture, allocate)
         if self._outbox.ready:
             allocate.send(*self._write(self._outbox.take()))
             if not self._drop_frames:
                 capture.offer(Credit())
 
     def _process_credits(self, allocate: Link, timeout_ms: int) -> bool:
-        """Takes the allocate stage's credits; returns whether any came."""
-        granted = False
+        """Takes a credit of the allocate stage; returns whether one came."""
         received = allocate.receive(timeout_ms)
-        while received is not None:
-            if isinstance(received.message, Credit):
-                self._outbox.grant(received.message.count)
-                granted = True
-            received = allocate.receive()
-        return granted
+        if received is None or not isinstance(received.message, Credit):
+            return False
+        self._outbox.grant(received.message.count)
+        return True
 
     def _receive_frame(self, capture: Link, allocate: Link) -> None:
         received = capture.receive()

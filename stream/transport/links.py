@@ -281,6 +281,7 @@ class LinkPoller:
 
     def __init__(self, *links: Link, descriptors: Sequence[int] = ()) -> None:
         self._poller = zmq.Poller()
+        self._readable: set[Any] = set()
         for link in links:
             self._poller.register(link._socket, zmq.POLLIN)
         for descriptor in descriptors:
@@ -288,7 +289,12 @@ class LinkPoller:
 
     def wait(self, timeout_ms: int) -> bool:
         """Return True if a message has come on some link, or a descriptor is readable, within the time limit."""
-        return bool(self._poller.poll(timeout_ms))
+        self._readable = {item for item, _ in self._poller.poll(timeout_ms)}
+        return bool(self._readable)
+
+    def has_message(self, link: Link) -> bool:
+        """Return True if the last `wait` found a message on this link."""
+        return link._socket in self._readable
 
 
 FRAME_QUEUE_MESSAGES = 4

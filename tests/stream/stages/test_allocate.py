@@ -411,6 +411,39 @@ def test_live_triggers_count_capture_time(runner: StageRunner) -> None:
     assert asked == [0, 5]
 
 
+def test_the_server_is_heard_at_intervals_while_frames_come_without_pause(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixture, frames, heard_at = Fixture(runner, schedule=NEWEST), 20, set()
+    begun: list[TextureUpdated] = []
+    scheduler, process_frame = fixture.stage._scheduler, fixture.stage._process_frame
+    now_ns, process_replies = fixture.clock.now_ns, scheduler.process_replies
+
+    def tick() -> int:
+        fixture.clock.advance(NS_PER_MS)
+        return now_ns()
+
+    def noting(timeout_ms: int) -> None:
+        heard_at.add(len(begun))
+        process_replies(timeout_ms)
+
+    def counting(update: TextureUpdated, motion: TileMotion | None) -> None:
+        begun.append(update)
+        process_frame(update, motion)
+
+    for index in range(frames):
+        fixture.show(index)
+    monkeypatch.setattr(fixture.clock, "now_ns", tick)
+    monkeypatch.setattr(scheduler, "process_replies", noting)
+    monkeypatch.setattr(fixture.stage, "_process_frame", counting)
+    fixture.begin()
+    seen: list[int] = []
+    while len(seen) < frames:
+        event = fixture.next_event()
+        seen += [event.frame_index] if isinstance(event, FrameReady) else []
+    assert 2 < len(heard_at) < frames
+
+
 def test_a_frame_is_held_as_long_as_the_slowest_one_took(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     fixture = Fixture(runner, replace(POLICY, even=True))
     fake_time = SimpleNamespace(sleep=lambda wait_s: fixture.clock.advance(round(wait_s * NS_PER_S)))

@@ -147,6 +147,8 @@ def test_waiting_for_any_of_several_links() -> None:
         assert not waiter.wait(1)
         sender.send(Cancel())
         assert waiter.wait(LIMIT_MS)
+        assert waiter.has_message(second)
+        assert not waiter.has_message(first)
         assert first.receive() is None
         assert second.receive() is not None
 
