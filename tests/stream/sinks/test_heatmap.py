@@ -305,7 +305,9 @@ def test_the_things_of_a_drawn_scene_are_outlined_where_they_are(tmp_path: Path)
     assert not green[(top + bottom) // 2, (left + right) // 2]
 
 
-def test_a_live_frame_is_drawn_from_the_picture_that_comes_on_request(tmp_path: Path) -> None:
+def test_a_live_frame_is_drawn_from_the_picture_that_comes_on_request(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The events of frames come by themselves; each picture is asked for once the one before has been drawn."""
     path, endpoint = tmp_path / "out.mp4", f"ipc://{tmp_path}/heatmap"
     slots = Slots()
@@ -323,8 +325,10 @@ def test_a_live_frame_is_drawn_from_the_picture_that_comes_on_request(tmp_path: 
         if index:
             sink.write(frame(index, index / 10))
     until(lambda: thread.exchange.request is not None)
+    sink.write(frame(5, 0.5))
     sink.write(answer(0.4, "a long caption that is easily seen at the bottom"))
     sink.close()
+    assert "heat map: 3 of 4 frames drawn; the others came while one was being drawn" in caplog.text
     thread.stop()
     transport.close()
     with av.open(str(path)) as container:
