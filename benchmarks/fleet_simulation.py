@@ -3,16 +3,18 @@
     python -m benchmarks.fleet_simulation [--figures FILE] [--every SECONDS] [--seconds N] [--out FILE]
 
 What encoding and prefilling so many newcomers takes, and one more token for so many answers, is measured here with the
-bundled model on one thread, 63 visual and 12 text tokens, in processor time. `--figures` gives those of another
-machine instead, as JSON: {"name", "begin_ms": {"1": …, "8": …}, "step_ms": {"1": …, "8": …}, "tokens", "slots"}. Beside
-them stand those of a GPU, which are an estimate.
+bundled model on one thread, 63 visual and 12 text tokens, in processor time. So is what a server adds to a token
+beside the model (`message_ms`, by slots): one client asks it alone, and what the model takes for that is taken off.
+`--figures` gives those of another machine instead, as JSON: {"name", "begin_ms": {"1": …, "8": …}, "step_ms": {"1": …,
+"8": …}, "message_ms": {"1": …, "8": …}, "tokens", "slots"}. Beside them stand those of a GPU, which are an estimate.
 
 The simulation is compared with what was measured: eight clients that ask without a pause, by slots (`batching.json`),
-and paced cameras (`fleet.json`). Target: answers a second within 15 %.
+and paced cameras (`fleet.json`). Nothing of that goes into its costs. Target: answers a second within 15 %.
 
 A server is *full* where the worst camera gets less than 0.9 of its answers, or the first text of one answer in twenty
-comes later than a second after it was due; `first` says which of the two comes first. `death`: one server of several
-dies at 70 % of their cameras, for a minute.
+comes later than a second after it was due; `first` says which of the two comes first with a tenth more cameras.
+`one_more`: how many cameras more one more server serves. `death`: one server of several dies at 70 % of their cameras,
+for a minute. Figures are medians of simulations that begin by chance.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,8 +34,10 @@ import torch
 from arr_coc.qwen.batching.session import BatchSession
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding
-from benchmarks.batching import packets_of
+from arr_coc.types import TokenPacket
+from benchmarks.batching import model_with, packets_of, serve
 from benchmarks.support.answer_ways import QUERY, TEXT_TOKENS, speak_on
+from benchmarks.support.askers import AskingProcess
 from benchmarks.support.fleet_model import Costs, Fleet, Outage
 from benchmarks.support.harness import write_report
 from stream.answer.batching.model import QwenBatchAnswerModel
@@ -47,11 +52,15 @@ SERVERS = (1, 2, 4, 10)
 MOST_CAMERAS = 1000
 LEAST_SHARE, LATEST_FIRST_S = 0.9, 1.0
 WITHIN = 0.15
+SEEDS = (0, 1, 2)
+ALONE_ANSWERS = 4
+"""Of one client alone, for each time that it is measured."""
 
 GPU_ESTIMATE = {
     "name": "Qwen3-VL-2B on a data-center GPU (estimate, not measured)",
     "begin_ms": {"1": 15, "8": 80},
     "step_ms": {"1": 2.5, "8": 3.0},
+    "message_ms": {"1": 0.1},
     "tokens": 40,
     "slots": 8,
 }
@@ -60,43 +69,68 @@ GPU_ESTIMATE = {
 
 def costs_of(figures: dict[str, Any]) -> Costs:
     """Costs from JSON."""
-    begin, step = ({int(count): float(ms) for count, ms in figures[key].items()} for key in ("begin_ms", "step_ms"))
-    return Costs(begin, step, figures["tokens"], figures["slots"])
+    begin, step, message = (
+        {int(count): float(ms) for count, ms in figures.get(key, {}).items()}
+        for key in ("begin_ms", "step_ms", "message_ms")
+    )
+    slots = figures["slots"]
+    known = max((count for count in message if slots > 1 or count == 1), default=None)
+    return Costs(begin, step, figures["tokens"], slots, 0.0 if known is None else message[known])
 
 
 def measured(rounds: int = 5) -> dict[str, Any]:
     """Figures of the bundled model on one thread of this machine: medians."""
     torch.set_num_threads(1)
     qwen = speak_on(load_qwen(None, device="cpu", dtype="float32"))
-    packets = packets_of(qwen, VISUAL_TOKENS, 1)
-    model = QwenBatchAnswerModel(BatchSession(qwen, AnswerOptions("sparse", Decoding(TEXT_TOKENS)), COUNTS[-1]))
+    packets, options = packets_of(qwen, VISUAL_TOKENS, ALONE_ANSWERS), AnswerOptions("sparse", Decoding(TEXT_TOKENS))
+    model = QwenBatchAnswerModel(BatchSession(qwen, options, COUNTS[-1]))
     begin: dict[int, list[float]] = {count: [] for count in COUNTS}
     step: dict[int, list[float]] = {count: [] for count in COUNTS}
+    servers = {slots: model_with(qwen, slots, options) for slots in (1, COUNTS[-1])}
+    alone: dict[int, list[float]] = {slots: [] for slots in servers}
     tokens = 0
-    for number in range(rounds + 1):
-        for count in COUNTS:
-            questions = [BatchQuestion(bytes([index]), packets[index][0], QUERY) for index in range(count)]
-            for question in questions:
-                model.hold(question.client)
-            began = time.thread_time()
-            model.ask(questions)
-            ends = [began, time.thread_time()]
-            while not all(question.ended for question in questions):
-                model.step()
-                ends.append(time.thread_time())
-            for question in questions:
-                model.drop_client(question.client)  # a prompt that was read would be kept
-            tokens = len(ends) - 1
-            if number:  # the first round warms up
-                begin[count].append(1e3 * (ends[1] - ends[0]))
-                step[count] += [1e3 * (b - a) for a, b in pairwise(ends[1:])]
+    with AskingProcess() as clients:
+        for number in range(rounds + 1):
+            for count in COUNTS:
+                ends = together(model, [own[0] for own in packets[:count]])
+                tokens = len(ends) - 1
+                if number:  # the first round warms up
+                    begin[count].append(1e3 * (ends[1] - ends[0]))
+                    step[count] += [1e3 * (b - a) for a, b in pairwise(ends[1:])]
+            for slots, took in alone.items():
+                served = serve(servers[slots], packets[:1], ALONE_ANSWERS, clients, check=False)
+                if number:
+                    took.append(1e3 * served.took_s / served.count)
+    begin_ms, step_ms, alone_ms = (
+        {count: statistics.median(values) for count, values in found.items()} for found in (begin, step, alone)
+    )
+    model_ms = begin_ms[1] + (tokens - 1) * step_ms[1]
+    message_ms = {slots: max(0.0, (took - model_ms) / tokens) for slots, took in alone_ms.items()}
     return {
         "name": f"bundled model, one thread, {len(packets[0][0].regions)} visual tokens",
-        "begin_ms": {str(count): round(statistics.median(begin[count]), 2) for count in COUNTS},
-        "step_ms": {str(count): round(statistics.median(step[count]), 2) for count in COUNTS},
+        **{
+            name: {str(count): round(ms, 2) for count, ms in found.items()}
+            for name, found in (("begin_ms", begin_ms), ("step_ms", step_ms), ("message_ms", message_ms))
+        },
         "tokens": tokens,
         "slots": COUNTS[-1],
     }
+
+
+def together(model: QwenBatchAnswerModel, packets: Sequence[TokenPacket]) -> list[float]:
+    """Processor time at the beginning of answers about packets that begin together, and after each of their tokens."""
+    questions = [BatchQuestion(bytes([index]), packet, QUERY) for index, packet in enumerate(packets)]
+    for question in questions:
+        model.hold(question.client)
+    ends = [time.thread_time()]
+    model.ask(questions)
+    ends.append(time.thread_time())
+    while not all(question.ended for question in questions):
+        model.step()
+        ends.append(time.thread_time())
+    for question in questions:
+        model.drop_client(question.client)  # a prompt that was read would be kept
+    return ends
 
 
 def compared(figures: dict[str, Any], every_s: float) -> list[dict[str, Any]]:
@@ -128,47 +162,71 @@ def holds(found: dict[str, float]) -> bool:
     return found["share_worst"] >= LEAST_SHARE and found["p95_first_s"] <= LATEST_FIRST_S
 
 
-def most_cameras(figure: Callable[[int], dict[str, float]]) -> int:
-    """The most cameras that are served well, by halving; MOST_CAMERAS stands for that many or more."""
-    low, high = 0, MOST_CAMERAS + 1
-    while high - low > 1:
+def most_cameras(figure: Callable[[int], dict[str, float]], likely: int) -> int:
+    """The most cameras that are served well, by halving, to a hundredth: between none and twice the `likely`.
+    MOST_CAMERAS stands for that many or more."""
+    if likely > MOST_CAMERAS and holds(figure(MOST_CAMERAS)):
+        return MOST_CAMERAS
+    low, high = 0, min(MOST_CAMERAS, 2 * likely)
+    while high - low > max(1, likely // 100):
         middle = (low + high) // 2
         low, high = (middle, high) if holds(figure(middle)) else (low, middle)
     return low
 
 
 def law(figures: dict[str, Any], every_s: float, seconds: float) -> list[dict[str, Any]]:
-    """For each number of servers: the most cameras, what fails with more, and what a death does."""
+    """For each number of servers: the most cameras, what fails with more, what one more server brings, and what a death
+    does."""
     costs, rows = costs_of(figures), []
+
+    def simulated(cameras: int, servers: int, outages: tuple[Outage, ...] = ()) -> dict[str, float]:
+        runs = [
+            Fleet(costs, cameras, servers, every_s, seed=seed).run(seconds, warm_s=seconds / 6, outages=outages)
+            for seed in SEEDS
+        ]
+        found = [run.figures() for run in runs]
+        return {name: statistics.median(each[name] for each in found) for name in found[0]}
+
+    @cache
+    def most_of(servers: int) -> int:
+        turns_s = costs.begin_s(costs.slots) + (costs.tokens - 1) * costs.step_s(costs.slots)
+        return most_cameras(
+            lambda cameras: simulated(cameras, servers), round(servers * every_s * costs.slots / turns_s)
+        )
+
     for servers in SERVERS:
-
-        def simulated(cameras: int, servers: int = servers, outages: tuple[Outage, ...] = ()) -> dict[str, float]:
-            fleet = Fleet(costs, cameras, servers, every_s)
-            return fleet.run(seconds, warm_s=seconds / 6, outages=outages).figures()
-
-        most = most_cameras(simulated)
-        full = most >= MOST_CAMERAS
-        beyond = simulated(max(most + 1, round(1.1 * most)))
+        most = most_of(servers)
+        full = most < MOST_CAMERAS
         row: dict[str, Any] = {"servers": servers, "cameras": most, "a_server": round(most / servers, 1)}
-        row |= {name: round(value, 3) for name, value in simulated(max(1, most)).items()}
-        late = beyond["p95_first_s"] > LATEST_FIRST_S
-        row["first"] = None if full else "first text" if late and beyond["share_worst"] >= LEAST_SHARE else "share"
+        row |= {name: round(value, 3) for name, value in simulated(max(1, most), servers).items()}
+        row["first"] = fails_first(simulated(max(most + 1, round(1.1 * most)), servers)) if full else None
+        row["one_more"] = most_of(servers + 1) - most if full else None
         if servers > 1 and most:
             middle = seconds / 2
-            death = simulated(max(1, round(0.7 * most)), outages=(Outage(0, middle, middle + 60),))
+            death = simulated(max(1, round(0.7 * most)), servers, (Outage(0, middle, middle + 60),))
             row["death"] = {name: round(death[name], 3) for name in ("lost", "p95_first_s", "share_worst")}
         rows.append(row)
     return rows
 
 
+def fails_first(beyond: dict[str, float]) -> str:
+    """Which of the two limits servers break that have too many cameras."""
+    late = beyond["p95_first_s"] > LATEST_FIRST_S
+    return "first text" if late and beyond["share_worst"] >= LEAST_SHARE else "share"
+
+
 def table(rows: list[dict[str, Any]]) -> str:
-    lines = [f"{'servers':>8}{'cameras':>9}{'answers/s':>11}{'p95 first, s':>14}{'busy':>6}  fails first; a death"]
+    """As it is printed."""
+    lines = [
+        f"{'servers':>8}{'cameras':>9}{'answers/s':>11}{'p95 first, s':>14}{'busy':>6}{'one more':>10}  "
+        "fails first; a death"
+    ]
     for row in rows:
-        death = row.get("death")
+        death, more = row.get("death"), row["one_more"]
         told = "" if death is None else f"; {death['lost']:.0f} lost, p95 first {death['p95_first_s']:.2f} s"
         lines.append(
             f"{row['servers']:8}{row['cameras']:9}{row['answers_hz']:11.1f}{row['p95_first_s']:14.2f}"
-            f"{row['busy_share']:6.0%}  {row['first'] or 'nothing'}{told}"
+            f"{row['busy_share']:6.0%}{'' if more is None else f'+{more}':>10}  {row['first'] or 'nothing'}{told}"
         )
     return "\n".join(lines)
 

@@ -19,21 +19,23 @@ class Costs:
     """What one server's work takes in ms, by how many answers it is done for at once.
 
     `begin_ms`: encoding and prefilling so many newcomers; `step_ms`: one more token for so many answers. Both are
-    measured for some numbers, and lie on straight lines between them. An answer has `tokens`.
+    measured for some numbers, and lie on straight lines between them. An answer has `tokens`, and `message_ms` is what
+    the server adds to each of them beside the model: taking in messages, sending the token, keeping account.
     """
 
     begin_ms: Mapping[int, float]
     step_ms: Mapping[int, float]
     tokens: int
     slots: int
+    message_ms: float = 0.0
 
     def begin_s(self, count: int) -> float:
         """Seconds until `count` newcomers have their first token."""
-        return _between(self.begin_ms, count) / 1e3
+        return (_between(self.begin_ms, count) + count * self.message_ms) / 1e3
 
     def step_s(self, count: int) -> float:
         """Seconds of one step for `count` answers."""
-        return _between(self.step_ms, count) / 1e3
+        return (_between(self.step_ms, count) + count * self.message_ms) / 1e3
 
 
 def _between(known: Mapping[int, float], count: int) -> float:

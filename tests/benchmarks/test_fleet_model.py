@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from benchmarks import fleet_simulation
 from benchmarks.support.fleet_model import FAILOVER_S, Costs, Fleet, Outage
 
 COSTS = Costs({1: 60, 8: 300}, {1: 9, 8: 18}, tokens=12, slots=8)
@@ -50,3 +53,31 @@ def test_no_server_answers_nobody() -> None:
     served = Fleet(COSTS, 2, 1, every_s=1).run(30, outages=(Outage(0, 10, 20),))
     assert not any(10.5 < (turn.done_s or 0) < 20 for own in served.turns for turn in own)
     assert served.figures()["answers_hz"] > 1
+
+
+def test_messages_cost_each_token_of_each_answer() -> None:
+    figures: dict[str, Any] = {
+        **{"begin_ms": {"1": 60, "8": 300}, "step_ms": {"1": 9, "8": 18}, "message_ms": {"1": 3, "8": 1}},
+        **{"tokens": 12, "slots": 1},
+    }
+    for slots, count, begin_s, step_s in ((1, 1, 0.063, 0.012), (8, 8, 0.308, 0.026), (2, 1, 0.061, 0.010)):
+        costs = fleet_simulation.costs_of(figures | {"slots": slots})
+        assert (costs.begin_s(count), costs.step_s(count)) == pytest.approx((begin_s, step_s))
+    del figures["message_ms"]
+    assert fleet_simulation.costs_of(figures).step_s(1) == pytest.approx(0.009)
+
+
+def test_the_law_tells_what_fails_first_and_what_one_more_server_brings(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = {"begin_ms": {"1": 2000}, "step_ms": {"1": 1}, "tokens": 2, "slots": 1}
+    monkeypatch.setattr(fleet_simulation, "SERVERS", (1, 2))
+    monkeypatch.setattr(fleet_simulation, "LATEST_FIRST_S", 30.0)
+    one, two = fleet_simulation.law(figures, every_s=20.0, seconds=240.0)
+    assert 8 <= one["cameras"] <= 11  # one answer every two seconds, each every twenty
+    assert two["cameras"] == one["cameras"] + one["one_more"]
+    assert one["first"] == "share"
+    monkeypatch.setattr(fleet_simulation, "LATEST_FIRST_S", 2.5)
+    monkeypatch.setattr(fleet_simulation, "SERVERS", (1,))
+    (late,) = fleet_simulation.law(figures, every_s=20.0, seconds=240.0)
+    assert late["cameras"] < one["cameras"]
+    assert late["first"] == "first text"
+    assert "+" in fleet_simulation.table([late])
