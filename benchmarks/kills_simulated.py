@@ -49,7 +49,7 @@ def measure(hours: float, cameras: int, servers: int, every_s: float, seed: int)
                 "objects": len(gc.get_objects()),
                 "threads": threading.active_count(),
                 "memory_mib": round(psutil.Process().memory_info().rss / 2**20, 1),
-                "clients": [server.statistics.figures().clients for server in fleet.servers],
+                "clients": [server.clients for server in fleet.servers],
                 "answers": [camera.answers for camera in fleet.cameras],
             }
         )
@@ -65,6 +65,7 @@ def measure(hours: float, cameras: int, servers: int, every_s: float, seed: int)
     return {
         "seconds": round(time.monotonic() - begin_s),
         "deeds": dict(sorted(fleet.deeds.items())),
+        "most_clients": fleet.most_clients,
         "server_starts": [server.starts for server in fleet.servers],
         "cameras": [
             {

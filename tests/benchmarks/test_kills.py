@@ -26,7 +26,7 @@ def quiet() -> Iterator[MortalFleet]:
 
 
 def clients(fleet: MortalFleet) -> list[int]:
-    return [server.statistics.figures().clients for server in fleet.servers]
+    return [server.clients for server in fleet.servers]
 
 
 def answers(fleet: MortalFleet) -> list[int]:
@@ -47,7 +47,7 @@ def test_a_server_that_stands_still_is_left_within_seconds_and_taken_back(quiet:
     stopped.process.stop()
     quiet.run(12)
     assert all(new > old for new, old in zip(answers(quiet), before, strict=True))
-    assert other.statistics.figures().clients == 4
+    assert other.clients == 4
     assert sum(camera.notices["lifeless"] for camera in quiet.cameras) == 2
     stopped.process.go_on()
     quiet.run(40)
