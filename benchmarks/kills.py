@@ -456,7 +456,9 @@ def longest(times_s: Sequence[float]) -> float:
 def killed_whole(folder: Path, chance: random.Random) -> list[str]:
     """Kill a command at a random moment; return the faults."""
     mark = secrets.token_hex(8)
-    environment = {**os.environ, MARK: mark}
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    environment = {**os.environ, MARK: mark, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
     server = AnswerServerProcess(free_port(), environment, folder / "server.log")
     command = FleetCommand(folder / "run", [server.address], environment, 3 * END_LIMIT_S)
     until_s = time.monotonic() + 2 * END_LIMIT_S
@@ -467,10 +469,9 @@ def killed_whole(folder: Path, chance: random.Random) -> list[str]:
     command.process.kill()
     command.process.wait()
     end(server.process, signal.SIGTERM)
-    return [
-        *(f"killed whole: left: {process}" for process in left_over(mark)),
-        *check_outputs(command.folder, ended=False)[0],
-    ]
+    left = [*left_over(mark), *os.listdir(temporary)]
+    faults, _ = check_outputs(command.folder, ended=False)
+    return [*(f"killed whole: left: {name}" for name in left), *faults]
 
 
 def main() -> int:
