@@ -78,7 +78,7 @@ def costs_of(figures: dict[str, Any]) -> Costs:
     return Costs(begin, step, figures["tokens"], slots, 0.0 if known is None else message[known])
 
 
-def measured(rounds: int = 5) -> dict[str, Any]:
+def measured(rounds: int = 12) -> dict[str, Any]:
     """Figures of the bundled model on one thread of this machine: medians."""
     torch.set_num_threads(1)
     qwen = speak_on(load_qwen(None, device="cpu", dtype="float32"))
