@@ -306,6 +306,7 @@ class AllocateStage:
             if received is None:
                 continue
             if isinstance(received.message, End):
+                self._scheduler.process_replies(0)  # a question that came since
                 return received.message
             if isinstance(received.message, SourceLost):
                 self._emit(_outage_of(received.message))

@@ -104,8 +104,12 @@ def test_a_column_that_cannot_be_answered_stops_no_other(engine: CompareProcess)
     assert of(told, "ended")[0]["verdicts"] == [None, None]
 
 
+LONG = [ColumnSettings("bundled", "full")] * 200
+"""Columns of a job that cannot end before the test acts: its messages are more than a pipe holds."""
+
+
 def test_a_cancelled_job_ends_after_the_next_token(engine: CompareProcess) -> None:
-    asked = job(5, *[ColumnSettings("bundled", "full")] * 6, max_tokens=200)
+    asked = job(5, *LONG)
     told: list[dict[str, Any]] = []
 
     def tell(message: dict[str, Any]) -> None:
@@ -116,7 +120,7 @@ def test_a_cancelled_job_ends_after_the_next_token(engine: CompareProcess) -> No
     engine.answer(asked, tell)
     assert told[-1]["topic"] == "ended"
     assert told[-1]["cancelled"] is True
-    assert len(of(told, "column")) == 1
+    assert len(of(told, "column")) < len(LONG)
     engine.cancel(asked.number)  # too late: it changes nothing
     assert of(answered(engine, job(6, ColumnSettings("bundled"), max_tokens=4)), "ended")[0]["cancelled"] is False
 
@@ -127,7 +131,7 @@ def test_a_process_that_dies_is_one_line_and_the_next_job_starts_another(engine:
             os.kill(engine._child.pid, signal.SIGKILL)
 
     with pytest.raises(CompareFailed, match=r"was killed by signal 9; there may be too little memory.*; ask again"):
-        engine.answer(job(7, ColumnSettings("bundled", "full"), max_tokens=200), kill)
+        engine.answer(job(7, *LONG), kill)
     assert of(answered(engine, job(8, ColumnSettings("bundled"), max_tokens=4)), "column")[0]["tokens"] > 0
 
 
@@ -142,7 +146,7 @@ def test_a_job_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> N
                 engine.cancel(1)
 
         with pytest.raises(CompareFailed, match="was killed by signal 9"):
-            engine.answer(job(1, ColumnSettings("bundled", "full"), max_tokens=200), stop_it)
+            engine.answer(job(1, *LONG), stop_it)
 
 
 def test_closing_ends_the_running_job_and_its_process() -> None:
@@ -151,7 +155,7 @@ def test_closing_ends_the_running_job_and_its_process() -> None:
 
     def run() -> None:
         try:
-            engine.answer(job(1, ColumnSettings("bundled", "full"), max_tokens=200), lambda _: None)
+            engine.answer(job(1, *LONG), lambda _: None)
         except CompareFailed as error:
             failed.append(error)
 
