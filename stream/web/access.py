@@ -56,7 +56,7 @@ class WebAccess:
         assert output.web is not None
         missing = missing_libraries()
         if missing:
-            raise ConfigError(f"--web needs {', '.join(missing)}; pip install 'arr-coc-stream[web]'")
+            raise ConfigError(f"the live page needs {', '.join(missing)}; pip install 'arr-coc-stream[web]'")
         host, port = parse_address(output.web)
         local, token = is_loopback(host), output.web_token
         if not local and token is None:
