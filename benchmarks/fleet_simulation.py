@@ -3,10 +3,11 @@
     python -m benchmarks.fleet_simulation [--figures FILE] [--every SECONDS] [--seconds N] [--out FILE]
 
 What encoding and prefilling so many newcomers takes, and one more token for so many answers, is measured here with the
-bundled model on one thread, 63 visual and 12 text tokens, in processor time. So is what a server adds to a token
-beside the model (`message_ms`, by slots): one client asks it alone, and what the model takes for that is taken off.
-`--figures` gives those of another machine instead, as JSON: {"name", "begin_ms": {"1": …, "8": …}, "step_ms": {"1": …,
-"8": …}, "message_ms": {"1": …, "8": …}, "tokens", "slots"}. Beside them stand those of a GPU, which are an estimate.
+bundled model on one thread, 63 visual and 12 text tokens, in processor time. So is what a server adds to a step beside
+the model (`message_ms`, by slots and by answers at once): one client asks it alone, then four do, and what the model
+takes for that is taken off. `--figures` gives those of another machine instead, as JSON: {"name", "begin_ms": {"1": …,
+"8": …}, "step_ms": {"1": …, "8": …}, "message_ms": {"1": {"1": …}, "8": {"1": …, "4": …}}, "tokens", "slots"}. Beside
+them stand those of a GPU, which are an estimate.
 
 The simulation is compared with what was measured: eight clients that ask without a pause, by slots (`batching.json`),
 and paced cameras (`fleet.json`). Nothing of that goes into its costs. Target: answers a second within 15 %.
@@ -54,13 +55,15 @@ LEAST_SHARE, LATEST_FIRST_S = 0.9, 1.0
 WITHIN = 0.15
 SEEDS = (0, 1, 2)
 ALONE_ANSWERS = 4
-"""Of one client alone, for each time that it is measured."""
+"""Of each client, for each time that what messages cost is measured."""
+ASKING = 4
+"""Clients of the second measurement of what messages cost; eight are what the simulation is compared with."""
 
 GPU_ESTIMATE = {
     "name": "Qwen3-VL-2B on a data-center GPU (estimate, not measured)",
     "begin_ms": {"1": 15, "8": 80},
     "step_ms": {"1": 2.5, "8": 3.0},
-    "message_ms": {"1": 0.1},
+    "message_ms": {"8": {"1": 0.1, "8": 0.8}},
     "tokens": 40,
     "slots": 8,
 }
@@ -69,13 +72,12 @@ GPU_ESTIMATE = {
 
 def costs_of(figures: dict[str, Any]) -> Costs:
     """Costs from JSON."""
-    begin, step, message = (
-        {int(count): float(ms) for count, ms in figures.get(key, {}).items()}
-        for key in ("begin_ms", "step_ms", "message_ms")
-    )
+    begin, step = ({int(count): float(ms) for count, ms in figures[key].items()} for key in ("begin_ms", "step_ms"))
     slots = figures["slots"]
-    known = max((count for count in message if slots > 1 or count == 1), default=None)
-    return Costs(begin, step, figures["tokens"], slots, 0.0 if known is None else message[known])
+    by_slots = {int(count): known for count, known in figures.get("message_ms", {}).items()}
+    known = max((count for count in by_slots if slots > 1 or count == 1), default=None)
+    message = {} if known is None else {int(count): float(ms) for count, ms in by_slots[known].items()}
+    return Costs(begin, step, figures["tokens"], slots, message)
 
 
 def measured(rounds: int = 12) -> dict[str, Any]:
@@ -87,7 +89,7 @@ def measured(rounds: int = 12) -> dict[str, Any]:
     begin: dict[int, list[float]] = {count: [] for count in COUNTS}
     step: dict[int, list[float]] = {count: [] for count in COUNTS}
     servers = {slots: model_with(qwen, slots, options) for slots in (1, COUNTS[-1])}
-    alone: dict[int, list[float]] = {slots: [] for slots in servers}
+    asked: dict[tuple[int, int], list[float]] = {(1, 1): [], (COUNTS[-1], 1): [], (COUNTS[-1], ASKING): []}
     tokens = 0
     with AskingProcess() as clients:
         for number in range(rounds + 1):
@@ -97,21 +99,24 @@ def measured(rounds: int = 12) -> dict[str, Any]:
                 if number:  # the first round warms up
                     begin[count].append(1e3 * (ends[1] - ends[0]))
                     step[count] += [1e3 * (b - a) for a, b in pairwise(ends[1:])]
-            for slots, took in alone.items():
-                served = serve(servers[slots], packets[:1], ALONE_ANSWERS, clients, check=False)
+            for (slots, count), took in asked.items():
+                served = serve(servers[slots], packets[:count], ALONE_ANSWERS, clients, check=False)
                 if number:
-                    took.append(1e3 * served.took_s / served.count)
-    begin_ms, step_ms, alone_ms = (
-        {count: statistics.median(values) for count, values in found.items()} for found in (begin, step, alone)
+                    took.append(1e3 * served.took_s / ALONE_ANSWERS)
+    begin_ms, step_ms = (
+        {count: statistics.median(values) for count, values in found.items()} for found in (begin, step)
     )
-    model_ms = begin_ms[1] + (tokens - 1) * step_ms[1]
-    message_ms = {slots: max(0.0, (took - model_ms) / tokens) for slots, took in alone_ms.items()}
+    message_ms: dict[str, dict[str, float]] = {}
+    for (slots, count), took in asked.items():
+        beside_ms = statistics.median(took) - begin_ms[count] - (tokens - 1) * step_ms[count]
+        message_ms.setdefault(str(slots), {})[str(count)] = round(max(0.0, beside_ms / tokens), 2)
     return {
         "name": f"bundled model, one thread, {len(packets[0][0].regions)} visual tokens",
         **{
             name: {str(count): round(ms, 2) for count, ms in found.items()}
-            for name, found in (("begin_ms", begin_ms), ("step_ms", step_ms), ("message_ms", message_ms))
+            for name, found in (("begin_ms", begin_ms), ("step_ms", step_ms))
         },
+        "message_ms": message_ms,
         "tokens": tokens,
         "slots": COUNTS[-1],
     }

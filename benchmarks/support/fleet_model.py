@@ -19,23 +19,26 @@ class Costs:
     """What one server's work takes in ms, by how many answers it is done for at once.
 
     `begin_ms`: encoding and prefilling so many newcomers; `step_ms`: one more token for so many answers. Both are
-    measured for some numbers, and lie on straight lines between them. An answer has `tokens`, and `message_ms` is what
-    the server adds to each of them beside the model: taking in messages, sending the token, keeping account.
+    measured for some numbers, and lie on straight lines between them and beyond. An answer has `tokens`. `message_ms`
+    is what the server adds to a step for so many beside the model: taking in messages, sending tokens, keeping account.
     """
 
     begin_ms: Mapping[int, float]
     step_ms: Mapping[int, float]
     tokens: int
     slots: int
-    message_ms: float = 0.0
+    message_ms: Mapping[int, float] = field(default_factory=dict)
 
     def begin_s(self, count: int) -> float:
         """Seconds until `count` newcomers have their first token."""
-        return (_between(self.begin_ms, count) + count * self.message_ms) / 1e3
+        return (_between(self.begin_ms, count) + self._messages_ms(count)) / 1e3
 
     def step_s(self, count: int) -> float:
         """Seconds of one step for `count` answers."""
-        return (_between(self.step_ms, count) + count * self.message_ms) / 1e3
+        return (_between(self.step_ms, count) + self._messages_ms(count)) / 1e3
+
+    def _messages_ms(self, count: int) -> float:
+        return _between(self.message_ms, count) if self.message_ms else 0.0
 
 
 def _between(known: Mapping[int, float], count: int) -> float:

@@ -55,9 +55,13 @@ def test_no_server_answers_nobody() -> None:
     assert served.figures()["answers_hz"] > 1
 
 
-def test_messages_cost_each_token_of_each_answer() -> None:
+def test_messages_cost_each_step() -> None:
     figures: dict[str, Any] = {
-        **{"begin_ms": {"1": 60, "8": 300}, "step_ms": {"1": 9, "8": 18}, "message_ms": {"1": 3, "8": 1}},
+        **{
+            "begin_ms": {"1": 60, "8": 300},
+            "step_ms": {"1": 9, "8": 18},
+            "message_ms": {"1": {"1": 3}, "8": {"1": 1, "4": 4}},
+        },
         **{"tokens": 12, "slots": 1},
     }
     for slots, count, begin_s, step_s in ((1, 1, 0.063, 0.012), (8, 8, 0.308, 0.026), (2, 1, 0.061, 0.010)):
