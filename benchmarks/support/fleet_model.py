@@ -38,7 +38,7 @@ class Costs:
         return (_between(self.step_ms, count) + self._messages_ms(count)) / 1e3
 
     def _messages_ms(self, count: int) -> float:
-        return _between(self.message_ms, count) if self.message_ms else 0.0
+        return max(0.0, _between(self.message_ms, count)) if self.message_ms else 0.0
 
 
 def _between(known: Mapping[int, float], count: int) -> float:
