@@ -47,7 +47,7 @@ from stream.stages.capture import CaptureStage
 from stream.transport import Transport
 
 RESULTS = Path(__file__).parent / "results" / "live.json"
-MISSES_PERCENT, INTERVAL_STD_MS, FRAME_P99_MS, MEMORY_PERCENT, RELEASE_STD_MS = 0.1, 2.0, 25.0, 1.0, 0.3
+MISSES_PERCENT, INTERVAL_STD_MS, FRAME_P99_MS, MEMORY_PERCENT, RELEASE_STD_MS = 0.1, 1.0, 25.0, 1.0, 0.3
 SETTLING = 0.2
 """Share of the run that memory is given to settle."""
 
