@@ -7,7 +7,7 @@ H.264, encoded once and repeated for as long as it takes: it is decoded like a c
 twelve seconds. `--source scene:paced-1080p30` leaves decoding out. Definitions are those of docs/measuring.md. How
 evenly frames are released is also measured alone: a paced scene, the capture stage, and nothing behind it;
 beside it, a loop that only sleeps to the same schedule shows what the machine itself brings.
-Targets: deadline misses at most 0.1 %, interval_std at most 2 ms, frame latency (capture until a packet can be made)
+Targets: deadline misses at most 0.1 %, interval_std at most 1 ms, frame latency (capture until a packet can be made)
 p99 at most 25 ms, memory flat: the line through its last four fifths rises by less than 1 % over the run
 (80 bytes a frame of it are this benchmark's own record, which the frame process keeps; `watch_memory`
 looks from outside).
