@@ -28,15 +28,13 @@ from typing import Any
 
 from benchmarks.support.answer_servers import AnswerServerProcess, free_port, make_clip
 from benchmarks.support.harness import write_report
+from benchmarks.support.watched_fleet import WatchedFleet
 from stream.answer.client import ANSWER_SERVER
 from stream.bench.report import machine
 from stream.config import AnswerConfig, CaptureConfig, Config
 from stream.events import ANSWERS_LOST, AnswerDeltaEvent, Event, Notice
 from stream.fleet.cameras import NamedCamera
-from stream.fleet.display import FleetDisplay
 from stream.fleet.run import Fleet
-from stream.monitor.health import RunHandle
-from stream.sinks.base import Display
 
 RESULTS = Path(__file__).parent / "results" / "failover.json"
 CAMERAS = "abcd"
@@ -46,33 +44,14 @@ WAIT_MAX_S = 120.0
 TICK_S = 0.005
 
 
-class Texts(FleetDisplay):
+class Texts(WatchedFleet):
     """Remembers for each camera its server, when it last lost or changed it, and when it first had text after that."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.server = dict.fromkeys(CAMERAS, "")
         self.changed_s = dict.fromkeys(CAMERAS, 0.0)
         self.text_s = dict.fromkeys(CAMERAS, 0.0)
-        self.failures: list[str] = []
-        self.runs: dict[str, RunHandle] = {}
-
-    def camera(self, name: str) -> Display:
-        return _CameraTexts(self, name)
-
-    def show_failure(self, name: str, message: str) -> None:
-        self.failures.append(f"{name}: {message}")
-
-    def show_unreachable(self, name: str, message: str) -> None:
-        self.show_failure(name, message)
-
-    def show_note(self, text: str) -> None:
-        self.failures.append(text)
-
-    def show_message(self, message: str) -> None:
-        """Nobody looks."""
-
-    def close(self) -> None:
-        """Nothing is open."""
 
     def note(self, name: str, event: Event) -> None:
         if isinstance(event, Notice) and event.code in (ANSWERS_LOST, ANSWER_SERVER):
@@ -85,24 +64,6 @@ class Texts(FleetDisplay):
     def spoken(self, name: str, after_s: float, server: str) -> bool:
         """Return whether a camera has lost or changed its server since then, and has had text of this one."""
         return self.changed_s[name] > after_s and self.server[name] == server and bool(self.text_s[name])
-
-
-class _CameraTexts(Display):
-    def __init__(self, texts: Texts, name: str) -> None:
-        self._texts = texts
-        self._name = name
-
-    def attach(self, run: RunHandle, frames: int | None) -> None:
-        self._texts.runs[self._name] = run
-
-    def write(self, event: Event) -> None:
-        self._texts.note(self._name, event)
-
-    def show_message(self, message: str) -> None:
-        """Nobody looks."""
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class Losses:

@@ -35,15 +35,13 @@ import numpy as np
 import psutil
 
 from benchmarks.support.harness import percentiles, write_report
+from benchmarks.support.watched_fleet import WatchedFleet
 from stream.bench.report import machine
 from stream.config import AnswerConfig, CaptureConfig, Config
 from stream.events import Answer, Event, FrameReady
 from stream.fleet.cameras import NamedCamera
-from stream.fleet.display import FleetDisplay
 from stream.fleet.run import CameraOutcome, Fleet
-from stream.monitor.health import RunHandle
 from stream.scenes import load_scene
-from stream.sinks.base import Display
 
 RESULTS = Path(__file__).parent / "results" / "fleet.json"
 SCENE = "demo"
@@ -56,57 +54,26 @@ ROUNDING_S = 1e-3
 """Far below a frame's period: times are sums of fractions."""
 
 
-class Recorder(FleetDisplay):
+class Recorder(WatchedFleet):
     """Remembers answers and frames of each camera; `begun` is set once all of them have frames."""
 
     def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
         self.answers: dict[str, list[Answer]] = {name: [] for name in names}
         self.frames: dict[str, list[float]] = {name: [] for name in names}
-        self.runs: dict[str, RunHandle] = {}
-        self.failures: list[str] = []
         self.begun = threading.Event()
 
-    def camera(self, name: str) -> Display:
-        return _CameraRecorder(self, name)
-
     def show_failure(self, name: str, message: str) -> None:
-        self.failures.append(f"{name}: {message}")
+        super().show_failure(name, message)
         self.begun.set()
 
-    def show_unreachable(self, name: str, message: str) -> None:
-        self.show_failure(name, message)
-
-    def show_note(self, text: str) -> None:
-        self.failures.append(text)
-
-    def show_message(self, message: str) -> None:
-        """Nobody looks."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class _CameraRecorder(Display):
-    def __init__(self, recorder: Recorder, name: str) -> None:
-        self._recorder = recorder
-        self._name = name
-
-    def attach(self, run: RunHandle, frames: int | None) -> None:
-        self._recorder.runs[self._name] = run
-
-    def write(self, event: Event) -> None:
+    def note(self, name: str, event: Event) -> None:
         if isinstance(event, Answer):
-            self._recorder.answers[self._name].append(event)
+            self.answers[name].append(event)
         elif isinstance(event, FrameReady):
-            self._recorder.frames[self._name].append(event.pts_s)
-            if all(self._recorder.frames.values()):
-                self._recorder.begun.set()
-
-    def show_message(self, message: str) -> None:
-        """Nobody looks."""
-
-    def close(self) -> None:
-        """Nothing is open."""
+            self.frames[name].append(event.pts_s)
+            if all(self.frames.values()):
+                self.begun.set()
 
 
 class Usage:

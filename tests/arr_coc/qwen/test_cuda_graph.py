@@ -192,6 +192,19 @@ class NothingOfTheHost(TorchDispatchMode):
         return made
 
 
+class WatchedCaptures:
+    """Captures steps by running each without anything of the host."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def __call__(self, step: Callable[[], None], device: torch.device) -> Callable[[], None]:
+        with torch.inference_mode(), NothingOfTheHost():
+            step()
+        self.steps += 1
+        return step
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_step_can_be_captured(family: str) -> None:
     """Nothing of it waits for the device or comes from the host; tensors without values tell by refusing both."""
@@ -203,18 +216,10 @@ def test_a_step_can_be_captured(family: str) -> None:
     qwen.model.to("meta")
     for layer in cache.kv.layers:
         layer.room_keys, layer.room_values = layer.room_keys.to("meta"), layer.room_values.to("meta")
-    steps = 0
-
-    def watched(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
-        nonlocal steps
-        with torch.inference_mode(), NothingOfTheHost():
-            step()
-        steps += 1
-        return step
-
+    watched = WatchedCaptures()
     vars(qwen)["device"] = torch.device("meta")
     CudaGraphStep(qwen, cache.kv.layers, watched)
-    assert steps == 1
+    assert watched.steps == 1
 
 
 def test_it_stops_when_asked_and_at_the_end_token() -> None:

@@ -14,7 +14,7 @@ from arr_coc.qwen.batching.session import BatchSession, SlotQuestion
 from arr_coc.qwen.cuda_graph import Capture
 from arr_coc.qwen.qwenvl import QwenVL
 from tests.arr_coc.qwen.batching.test_session import alone, asked, check_equal, options, spoken
-from tests.arr_coc.qwen.test_cuda_graph import CAPTURES, NothingOfTheHost, model, run_first
+from tests.arr_coc.qwen.test_cuda_graph import CAPTURES, WatchedCaptures, model, run_first
 from tests.arr_coc.qwen.test_session import QUERY, packet
 from tests.support.models import FAMILIES, tiny_qwen
 
@@ -100,17 +100,9 @@ def test_a_step_of_several_rows_can_be_captured(family: str) -> None:
     qwen.model.to("meta")
     for layer in batch.block.layers:
         layer.keys, layer.values = layer.keys.to("meta"), layer.values.to("meta")
-    steps = 0
-
-    def watched(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
-        nonlocal steps
-        with torch.inference_mode(), NothingOfTheHost():
-            step()
-        steps += 1
-        return step
-
+    watched = WatchedCaptures()
     vars(qwen)["device"] = torch.device("meta")
     for rows in (1, 2, 4):
         made: Any = CapturedRows(qwen, batch.block, rows, watched)
         assert made.logits.shape == (rows, qwen.model.lm_head.weight.shape[0])
-    assert steps == 3
+    assert watched.steps == 3
