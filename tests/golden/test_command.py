@@ -1,0 +1,25 @@
+"""Help texts, exit statuses and topics, equal to the golden files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.golden import record
+from tests.golden.test_runs import FILES, contents
+
+
+def test_help(tmp_path: Path) -> None:
+    record.help_texts(tmp_path)
+    assert contents(tmp_path) == contents(FILES / "help")
+
+
+def test_exit_statuses(tmp_path: Path) -> None:
+    record.exit_statuses(tmp_path)
+    written, golden = (json.loads((folder / "exit_statuses.json").read_text()) for folder in (tmp_path, FILES))
+    assert written == golden
+
+
+def test_topics(tmp_path: Path) -> None:
+    record.topics(tmp_path)
+    assert (tmp_path / "topics.json").read_text() == (FILES / "topics.json").read_text()
