@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from stream.errors import ConfigError
 from stream.transport.context import SocketDirectory, private_directory, state_folders
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -64,6 +65,15 @@ def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
         regular = path.is_file() and not path.is_symlink()
         found[str(path.relative_to(folder))] = (path.lstat().st_mode, path.read_bytes() if regular else b"")
     return found
+
+
+def test_a_temporary_folder_with_too_long_a_name_is_bad_input(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = temporary / ("a" * 100)
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    with pytest.raises(ConfigError, match="is too long for a Unix socket; set TMPDIR to a shorter path"):
+        next_run()
+    assert list(folder.iterdir()) == []
 
 
 def test_the_directory_is_private_and_gone_at_the_end(temporary: Path) -> None:
