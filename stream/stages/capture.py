@@ -141,9 +141,7 @@ class CaptureStage:
             self._start_ns = now_ns - frame.media_ns
         due_ns = self._start_ns + frame.media_ns
         if due_ns - now_ns > LONGEST_WAIT_NS:  # a damaged timestamp would stop the run without a word
-            pause = SkippedItem(
-                f"a pause of {duration_text((due_ns - now_ns) / NS_PER_S)}", "longer than a minute"
-            )
+            pause = SkippedItem(f"a pause of {duration_text((due_ns - now_ns) / NS_PER_S)}", "longer than a minute")
             frame = dataclasses.replace(frame, skipped=(*frame.skipped, pause))
             self._start_ns, due_ns = now_ns - frame.media_ns, now_ns
         while now_ns < due_ns and not self._control.ending:
