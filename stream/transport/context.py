@@ -241,6 +241,12 @@ def private_directory() -> Iterator[SocketDirectory]:
             directory.remove()
 
 
+def remove_for_parent(directory: SocketDirectory) -> None:
+    """Removes a run's directory for a parent that may have been killed, and then its record too."""
+    directory.remove()
+    sweep(_remove_recorded)
+
+
 def _remove_recorded(record: bytes) -> None:
     with contextlib.suppress(msgspec.DecodeError):
         msgspec.json.decode(record, type=SocketDirectory).remove()

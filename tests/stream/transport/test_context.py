@@ -17,6 +17,23 @@ from stream.transport.context import SocketDirectory, private_directory, state_f
 
 ROOT = Path(__file__).resolve().parents[3]
 
+CHILD = """
+import os, sys, msgspec
+from stream.transport.context import SocketDirectory, remove_for_parent
+sys.stdin.read()
+remove_for_parent(msgspec.json.decode(os.environ["DIRECTORY"], type=SocketDirectory))
+"""
+
+KILLED_PARENT = f"""
+import os, signal, subprocess, sys, tempfile, msgspec
+tempfile.tempdir = sys.argv[1]
+from stream.transport.context import private_directory
+held = private_directory()
+os.environ["DIRECTORY"] = msgspec.json.encode(held.__enter__()).decode()
+child = subprocess.Popen([sys.executable, "-c", {CHILD!r}], stdin=subprocess.PIPE)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
 KILLED = """
 import os, signal, socket, sys, tempfile
 tempfile.tempdir = sys.argv[1]
@@ -65,6 +82,13 @@ def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
         regular = path.is_file() and not path.is_symlink()
         found[str(path.relative_to(folder))] = (path.lstat().st_mode, path.read_bytes() if regular else b"")
     return found
+
+
+def test_a_child_removes_the_directory_and_the_record_of_a_killed_run(temporary: Path) -> None:
+    command = [sys.executable, "-c", KILLED_PARENT, str(temporary)]
+    subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60)  # until the child has closed stdout
+    assert list(temporary.iterdir()) == []
+    assert list(Path(state_folders()[0]).iterdir()) == []
 
 
 def test_a_temporary_folder_with_too_long_a_name_is_bad_input(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
