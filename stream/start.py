@@ -19,6 +19,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 def main() -> int:
     """Runs the command and returns its exit status."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        print("error: the working folder was removed; change to another one", file=sys.stderr)
+        return 2
     leave_out_working_folder()
     from stream.cli import main as run
 

@@ -253,7 +253,7 @@ def _report_written(cameras: Sequence[NamedCamera]) -> None:
 
     outputs = [camera.config.output for camera in cameras]
     paths = [path for output in outputs for path in (*output.paths, *also_written(output))]
-    report_written([path for path in dict.fromkeys(paths) if os.path.exists(path)])
+    report_written(list(dict.fromkeys(paths)))
 
 
 def _last_line(outcomes: Sequence[CameraOutcome], refused: int) -> str:

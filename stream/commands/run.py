@@ -73,11 +73,10 @@ RunOne = Callable[["Config", "AnswerWorker | None"], "Summary"]
 
 
 def report_written(paths: Sequence[str]) -> None:
-    """Report the files that were written."""
+    """Report the files that were written: one that never got content was removed again."""
     for path in paths:
-        if path == STDOUT:
-            continue
-        logs.say(f"wrote {path}", event="wrote", path=path)
+        if path != STDOUT and os.path.lexists(path):
+            logs.say(f"wrote {path}", event="wrote", path=path)
 
 
 def also_written(output: OutputConfig) -> list[str]:

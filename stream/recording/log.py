@@ -6,6 +6,7 @@ never empty: zeros are what a file ends with where a machine went down before th
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -114,7 +115,8 @@ class RecordLog:
             raise
 
     def append(self, payload: bytes) -> None:
-        """Write a record. Raises OSError where there is no room for all of it: then nothing of it is in the file."""
+        """Write a record. Raises OSError if there is no room for all of it (then nothing of it is in the
+        file), or if the file was removed."""
         self._write(frame_record(payload))
 
     def close(self) -> None:
@@ -138,6 +140,8 @@ class RecordLog:
                 rest = rest[os.write(self._fd, rest) :]
             if self._durable:
                 os.fsync(self._fd)
+            if os.fstat(self._fd).st_nlink == 0:
+                raise FileNotFoundError(errno.ENOENT, "its file was removed")
         except OSError:
             with suppress(OSError):
                 self._cut_off()

@@ -150,6 +150,7 @@ class _Film:
             if self._video is not None:
                 self._video.close()
                 self._video = None
+                self._claim.check_kept()
             self._claim.close()
 
     def _draw_held(self) -> None:

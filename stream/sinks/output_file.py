@@ -47,7 +47,7 @@ class OutputFile:
 
     What the path held before stays until the first write, so a run that fails to start destroys nothing; a file
     that was made and never written is removed. Raises OutputError where the path cannot be written, or another run
-    writes it, and OutputFailed where it cannot be written any more.
+    writes it, and OutputFailed if it cannot be written any more, or was removed.
 
     `resume`: the file was written by a run that is now continued from its beginning. It stays as it is until more
     has been written again than it holds, or `catch_up` says that there is no more: nothing in it is lost however this
@@ -75,6 +75,11 @@ class OutputFile:
     def keep(self) -> None:
         """The file stays although nothing was written here: another writer has taken it over."""
         self._begun = True
+
+    def check_kept(self) -> None:
+        """Raises OutputFailed if the file was removed, so that nothing written to it can be read."""
+        if self._fd is not None and self.regular and os.fstat(self._fd).st_nlink == 0:
+            raise OutputFailed(f"{self.path!r} was removed while the run wrote it")
 
     def append(self, text: str) -> None:
         """Writes at the end."""
@@ -154,6 +159,7 @@ class OutputFile:
             yield self._fd
         except OSError as error:
             raise OutputFailed(f"cannot write {self.path!r}: {error.strerror}") from error
+        self.check_kept()
 
 
 def _opened(path: str) -> tuple[int, bool]:

@@ -7,13 +7,16 @@ import time
 from contextlib import closing
 
 from arr_coc.types import NS_PER_MS, NS_PER_S, FramePlanes
-from stream.clock import Clock
+from stream.clock import Clock, duration_text
 from stream.control import WAIT_MS, RunControl
-from stream.media import PollableSource, Source, SourceFrame, SourceOutage, VideoSegments, merge_metadata
+from stream.media import PollableSource, SkippedItem, Source, SourceFrame, SourceOutage, VideoSegments, merge_metadata
 from stream.protocol.buffers import Mailbox, SlotTable
 from stream.protocol.messages import Credit, End, FrameCaptured, SourceLost
 from stream.stages.base import CAPTURE_TEXTURE
 from stream.transport import Link, LinkPoller, Transport
+
+LONGEST_WAIT_NS = 60 * NS_PER_S
+"""Longest time between two frames of a file at its own pace; a screen recording may rest for most of a minute."""
 
 
 class CaptureStage:
@@ -23,8 +26,9 @@ class CaptureStage:
     as its credit comes, whether or not another frame does.
 
     With `drop_frames`, a frame that the texture stage has no time for is replaced by the next one; else capture waits.
-    With `realtime`, frames are released at the pace of their media time, as a camera would. `segments` records the
-    video of the source for an output, and its segments travel with the frames.
+    With `realtime`, frames are released at the pace of their media time, as a camera would; a pause of more than a
+    minute is skipped and reported. `segments` records the video of the source for an output, and its segments travel
+    with the frames.
     """
 
     name = "capture"
@@ -136,6 +140,10 @@ class CaptureStage:
         if self._start_ns is None:
             self._start_ns = now_ns - frame.media_ns
         due_ns = self._start_ns + frame.media_ns
+        if due_ns - now_ns > LONGEST_WAIT_NS:  # a damaged timestamp would stop the run without a word
+            pause = SkippedItem(f"a pause of {duration_text((due_ns - now_ns) / NS_PER_S)}", "longer than a minute")
+            frame = dataclasses.replace(frame, skipped=(*frame.skipped, pause))
+            self._start_ns, due_ns = now_ns - frame.media_ns, now_ns
         while now_ns < due_ns and not self._control.ending:
             wait_ms, rest_ns = divmod(due_ns - now_ns, NS_PER_MS)
             self._process_credits(link, min(WAIT_MS, wait_ms))

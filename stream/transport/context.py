@@ -19,7 +19,7 @@ import msgspec
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from stream.errors import TransportError
+from stream.errors import ConfigError
 from stream.transport.links import LINGER_MS, Link, LinkObserver, ServerLink
 from stream.transport.pictures import PictureReceiver, PictureSender
 from stream.transport.security import ClientCurve, ServerCurve
@@ -227,18 +227,24 @@ class SocketDirectory(msgspec.Struct, frozen=True):
 def private_directory() -> Iterator[SocketDirectory]:
     """A directory that only this user can enter (0700), for ipc sockets; gone at the end.
 
-    What runs have left that were killed is swept up first. Raises TransportError where the system's temporary directory
-    has too long a name for a Unix socket.
+    What runs have left that were killed is swept up first. Raises ConfigError if the name of the system's temporary
+    directory is too long for a Unix socket.
     """
     sweep(_remove_recorded)
     directory = SocketDirectory.make()
     with keep_record(msgspec.json.encode(directory)):
         try:
             if len(os.fsencode(ipc_endpoint(directory, LONGEST_NAME))) - len("ipc://") > IPC_PATH_MAX_BYTES:
-                raise TransportError(f"{directory.path} is too long for a Unix socket", "set TMPDIR to a shorter path")
+                raise ConfigError(f"{directory.path} is too long for a Unix socket", "set TMPDIR to a shorter path")
             yield directory
         finally:
             directory.remove()
+
+
+def remove_for_parent(directory: SocketDirectory) -> None:
+    """Removes a run's directory for a parent that may have been killed, and then its record too."""
+    directory.remove()
+    sweep(_remove_recorded)
 
 
 def _remove_recorded(record: bytes) -> None:

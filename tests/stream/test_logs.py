@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,7 +92,11 @@ def test_captions_that_go_to_a_file_are_not_printed(capfd: pytest.CaptureFixture
 
 
 @pytest.mark.usefixtures("machine")
-def test_what_the_command_says_is_an_object_too(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_the_command_says_is_an_object_too(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.vtt").touch()
     report_error("cannot\nread")
     report_note("note: starting afresh")
     report_written(["a.vtt"])
@@ -108,11 +113,15 @@ def test_what_the_command_says_is_an_object_too(capfd: pytest.CaptureFixture[str
     )
 
 
-def test_people_are_informed_in_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:
+def test_people_are_informed_in_plain_lines(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.vtt").touch()
     logs.set_up(debug=False, as_json=False)
     report_error("cannot\nread")
     report_note("note: starting afresh")
-    report_written(["a.vtt"])
+    report_written(["a.vtt", "never-written.jsonl"])
     logs.NotesHandler().emit(logging.makeLogRecord({"msg": "careful"}))
     assert capfd.readouterr().err == "error: cannot read\nnote: starting afresh\nwrote a.vtt\nnote: careful\n"
     display = open_display(captions=False)

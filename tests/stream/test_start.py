@@ -189,3 +189,13 @@ def test_the_script_finds_its_program_however_python_is_started(option: str | No
     command = [sys.executable, *([option] if option else []), str(Path(ROOT, "run_stream.py")), "--version"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.stdout.startswith("arr-coc-stream "), done.stderr
+
+
+def test_a_removed_working_folder_is_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    script = f"import os, runpy, sys; os.rmdir({str(folder)!r}); sys.argv = ['x', 'doctor']"
+    script += f"; runpy.run_path({str(Path(ROOT, 'run_stream.py'))!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: the working folder was removed; change to another one\n"

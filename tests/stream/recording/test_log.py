@@ -74,6 +74,16 @@ def test_appending_goes_on_after_what_was_read_and_drops_a_torn_end(path: Path) 
     assert path.read_bytes() == WHOLE
 
 
+def test_appending_to_a_removed_file_fails(path: Path) -> None:
+    log = RecordLog(path, MAGIC)
+    log.open()
+    log.append(b"a")
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match="its file was removed"):
+        log.append(b"b")
+    log.close()
+
+
 def test_a_new_log_replaces_none(path: Path) -> None:
     path.touch()
     with pytest.raises(FileExistsError):

@@ -45,6 +45,20 @@ def test_what_somebody_else_wrote_there_meanwhile_is_not_removed(tmp_path: Path,
     assert path.read_text() == "mine"
 
 
+def test_a_file_that_is_removed_meanwhile_is_reported_and_one_that_is_moved_is_written_on(tmp_path: Path) -> None:
+    removed, moved = (OutputFile(str(tmp_path / name)) for name in ("removed.jsonl", "moved.jsonl"))
+    for file in (removed, moved):
+        file.append("first\n")
+    (tmp_path / "removed.jsonl").unlink()
+    (tmp_path / "moved.jsonl").rename(tmp_path / "rotated.jsonl")
+    with pytest.raises(OutputFailed, match=r"removed.jsonl' was removed while the run wrote it"):
+        removed.append("second\n")
+    moved.append("second\n")
+    for file in (removed, moved):
+        file.close()
+    assert (tmp_path / "rotated.jsonl").read_text() == "first\nsecond\n"
+
+
 def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     first = OutputFile(str(path))
