@@ -23,6 +23,7 @@ from stream.web.access import WebAccess
 from stream.web.camera import BrowserCamera
 from stream.web.hub import Hub
 from stream.web.microscope import Microscope, microscope_routes
+from stream.web.uploads.receiver import PictureUploads
 from stream.web.viewer import MESSAGES_A_SECOND, MessageRefused, RateLimit, Viewer, read_message
 
 if TYPE_CHECKING:
@@ -30,8 +31,11 @@ if TYPE_CHECKING:
 
 PAGE = Path(__file__).parent / "page"
 
-SEND_LIMIT_S = 20.0
+SEND_LIMIT_S = 10.0
 """A viewer that takes nothing for so long is let go."""
+
+CLOSE_LIMIT_S = 1.0
+"""Time that a viewer may take to be told that it is let go."""
 
 WRONG_TOKEN_S = 0.5
 """Time that a wrong token costs."""
@@ -171,7 +175,7 @@ def make_application(
     It takes a viewer's `camera` where that is the source, and has the compare page where there is a desk for it.
     """
 
-    files = StaticFiles(directory=PAGE)
+    files, uploads = StaticFiles(directory=PAGE), PictureUploads()
 
     async def page(request: Request) -> Response:
         return await files.get_response("live.html", request.scope)
@@ -201,7 +205,7 @@ def make_application(
                 task.cancel()
             await asyncio.gather(sending, receiving, return_exceptions=True)
             with suppress(Exception):  # it may be closed already, in either of two libraries' ways
-                await socket.close(GOING_AWAY)
+                await asyncio.wait_for(socket.close(GOING_AWAY), CLOSE_LIMIT_S)
 
     async def camera_frames(socket: WebSocket) -> None:
         await socket.accept()
@@ -218,10 +222,10 @@ def make_application(
         Route("/favicon.ico", icon),
         WebSocketRoute("/live", live),
         Mount("/page", files),
-        *microscope_routes(microscope or Microscope(), microscope_page, access),
+        *microscope_routes(microscope or Microscope(), microscope_page, access, uploads),
     ]
     if compare is not None:
-        routes += [Route("/compare", compare_page), *compare.routes()]
+        routes += [Route("/compare", compare_page), *compare.routes(uploads)]
     return Gate(Starlette(routes=routes), access)
 
 
