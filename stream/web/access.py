@@ -112,7 +112,10 @@ class WebAccess:
         """Return whether a socket may be opened by a page of this origin: the same one, or no page at all."""
         if origin is None:
             return True
-        parts = urlsplit(origin)
+        try:
+            parts = urlsplit(origin)
+        except ValueError:  # such as "http://["
+            return False
         return parts.scheme == self.scheme and host is not None and parts.netloc.lower() == host.lower()
 
     def allows_token(self, given: str | None) -> bool:

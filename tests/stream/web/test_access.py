@@ -95,6 +95,8 @@ def test_elsewhere_any_name_will_do_as_the_token_decides() -> None:
         ("https://127.0.0.1:8080", False),
         ("http://evil.example", False),
         ("null", False),
+        ("http://[", False),
+        ("http://[::1", False),
     ],
 )
 def test_a_socket_is_opened_by_the_page_itself(origin: str | None, allowed: bool) -> None:
