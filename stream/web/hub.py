@@ -186,6 +186,8 @@ class Hub:
     def follow(self, viewer: Viewer, message: ViewerMessage) -> None:
         """Do as a viewer's message says."""
         viewer.choose(message)
+        if message.clock is not None:
+            viewer.tell(_encoded("clock", {"clock": message.clock}))
         if message.ask is not None:
             problem = self._ask(message.ask)
             if problem is not None:

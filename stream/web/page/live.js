@@ -3,7 +3,7 @@
 import { Answers, clock } from "./answers.js";
 import { Camera } from "./camera.js";
 import { Figures } from "./figures.js";
-import { Link } from "./link.js";
+import { ClockDifference, Link } from "./link.js";
 import { LAYERS, readView, remember, remembered, startTheme, turnTheme, writeView } from "./settings.js";
 import { Sources } from "./sources.js";
 import { Stage } from "./stage.js";
@@ -19,7 +19,8 @@ const byId = (id) => document.getElementById(id);
 
 startTheme();
 const view = readView();
-const stage = new Stage(view, () => link.send({ ok: 1 }));
+const clockDifference = new ClockDifference((message) => link.send(message));
+const stage = new Stage(view, clockDifference, () => link.send({ ok: 1 }));
 const answers = new Answers();
 const figures = new Figures();
 const camera = new Camera();
@@ -58,7 +59,6 @@ const handlers = {
   },
   health(message) {
     run.health = message;
-    if (message.unix_ns) stage.noteClock(message.unix_ns / 1e6);
     tellState();
   },
   stats(message) {
@@ -87,6 +87,7 @@ const handlers = {
     byId("ask-button").disabled = false;
     tellAsked(message.error, true);
   },
+  clock: (message) => clockDifference.take(message),
   missed: ({ count }) => answers.add({ topic: "notice", code: "missed", message: `${count} messages came too fast for this page` }),
   summary(message) {
     run.ended = message.error ?? message.ended;
@@ -103,6 +104,7 @@ const link = new Link({
   onPicture: (frame) => stage.take(frame),
   onState(state) {
     run.linked = state;
+    state === "connected" ? clockDifference.start() : clockDifference.stop();
     if (state === "lost") questions.pending = null;
     byId("ask-button").disabled = state !== "connected";
     tellState();

@@ -8,9 +8,10 @@ const MODEL_VIEW = document.createElement("canvas");
 const byId = (id) => document.getElementById(id);
 
 export class Stage {
-  /** `view` has the viewer's layers; `sent` is called for each picture that has been drawn. */
-  constructor(view, sent) {
+  /** `view` has the viewer's layers; `clock` its difference from the program's; `sent` is called for each picture that has been drawn. */
+  constructor(view, clock, sent) {
     this.view = view;
+    this.clock = clock;
     this.sent = sent;
     this.root = byId("stage");
     this.picture = byId("picture");
@@ -25,7 +26,6 @@ export class Stage {
     this.why = null;
     this.shown = 0;
     this.drawnMs = 0;
-    this.skewMs = Infinity;
     this.epoch = 0;
     new ResizeObserver(() => this.fit()).observe(this.root);
     this.root.addEventListener("pointermove", (event) => this.pointAt(event));
@@ -35,14 +35,9 @@ export class Stage {
     this.root.addEventListener("blur", () => this.point(null));
   }
 
-  /** Milliseconds by which this browser's clock is ahead of the program's, as the quickest message so far tells. */
-  noteClock(unixMs) {
-    this.skewMs = Math.min(this.skewMs, Date.now() - unixMs);
-  }
-
   /** Milliseconds since the capture of a frame. */
   age(frame) {
-    return Date.now() - frame.captureMs - (Number.isFinite(this.skewMs) ? this.skewMs : 0);
+    return Date.now() - frame.captureMs - this.clock.differenceMs;
   }
 
   async take(frame) {

@@ -409,3 +409,46 @@ def test_the_program_ends_while_somebody_watches(browser: Browser) -> None:
     has(visit.page, "#state-words", "reconnecting")
     until(lambda: page.hub.viewers == 0)
     visit.context.close()
+
+
+CLOCKS = """async ([trips, aheadMs]) => {
+    const { ClockDifference } = await import("/page/link.js");
+    const clock = new ClockDifference(() => null), real = Date.now;
+    let nowMs = 1e12;
+    Date.now = () => nowMs;
+    for (const [thereMs, backMs] of trips) {
+        clock.ask();
+        nowMs += thereMs;
+        const unix_ns = (nowMs - aheadMs) * 1e6;
+        nowMs += backMs;
+        clock.take({ clock: clock.number, unix_ns });
+    }
+    clock.stop();
+    Date.now = real;
+    return clock.differenceMs;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("trips", "ahead_ms", "difference_ms"),
+    [
+        ([[1, 1]], 0, 0),
+        ([[0, 45]], 0, 0),  # the page was busy when the reply came
+        ([[300, 45], [0, 4]], 0, 0),
+        ([[5, 5]], 5000, 5000),
+        ([[400, 0], [5, 5], [0, 100]], -3000, -3000),
+    ],
+)
+def test_the_clocks_are_compared_by_round_trips(
+    run: ServedPage, visit: Visit, trips: list[list[int]], ahead_ms: int, difference_ms: int
+) -> None:
+    visit.page.goto(run.url)
+    assert visit.page.evaluate(CLOCKS, [trips, ahead_ms]) == pytest.approx(difference_ms, abs=0.01)
+
+
+def test_on_one_host_a_picture_s_age_is_that_by_the_host_s_clock(run: ServedPage, visit: Visit) -> None:
+    visit.page.goto(run.url)
+    visit.page.wait_for_function("() => live.stage.clock.exchanges.length > 1")
+    shown(visit.page)
+    assert visit.page.evaluate("() => live.stage.clock.differenceMs") == 0
+    assert visit.page.evaluate("() => live.stage.lastAgeMs") >= -1  # a browser's clock has whole milliseconds

@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -253,6 +254,17 @@ def test_an_empty_question_is_refused_with_its_reason(page: ServedPage) -> None:
         assert viewer.next("refused")["error"] == "the question is empty"
         viewer.send(width=3)
         assert "width is one of" in viewer.next("refused")["error"]
+
+
+def test_a_viewer_asks_for_the_time(page: ServedPage) -> None:
+    with viewing(page) as viewer:
+        before_ns = time.time_ns()
+        viewer.send(clock=7)
+        reply = viewer.next("clock")
+        assert reply["clock"] == 7
+        assert before_ns <= reply["unix_ns"] <= time.time_ns()
+        viewer.send(clock=-1)
+        assert "clock is from 0" in viewer.next("refused")["error"]
 
 
 def test_nonsense_ends_the_connection(page: ServedPage) -> None:
