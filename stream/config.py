@@ -62,6 +62,8 @@ class CaptureConfig(Section):
     """Stop after this many frames."""
     realtime: bool = False
     """Play a file at its own pace, as a camera would: frames may then be dropped, and are counted."""
+    loop: bool = False
+    """Begin a drawn scene anew at its end, until the run is ended. The command `web` does so."""
     max_pixels: int = Field(default=MAX_PIXELS, ge=1)
     """Largest picture, width times height, that is decoded; a larger one is refused before memory is taken for it."""
     decoder: Literal["software", "auto", "cuda", "vaapi", "videotoolbox"] = "software"
