@@ -30,7 +30,9 @@ class SceneSource(Source):
         self._fit = FrameFitter.of(config)
         self._loop = config.loop
         part, frames = TimeRange.of(config), range(ENDLESS_FRAMES if config.loop else self._scene.frames)
-        wanted = range(*(bisect_left(frames, bound, key=self._media_ns) for bound in self._bounds_ns(part, len(frames))))
+        wanted = range(
+            *(bisect_left(frames, bound, key=self._media_ns) for bound in self._bounds_ns(part, len(frames)))
+        )
         if not wanted:
             raise part.empty(f"scene:{name}", self._media_ns(len(frames)))
         self._indices = wanted[: config.max_frames]

@@ -4,7 +4,7 @@ import { Answers, clock } from "./answers.js";
 import { Camera } from "./camera.js";
 import { Figures } from "./figures.js";
 import { ClockDifference, Link } from "./link.js";
-import { LAYERS, readView, remember, remembered, startTheme, turnTheme, writeView } from "./settings.js";
+import { LAYERS, readView, remember, remembered, startKeys, startTheme, turnTheme, writeView } from "./settings.js";
 import { Sources } from "./sources.js";
 import { Stage } from "./stage.js";
 
@@ -63,7 +63,8 @@ const handlers = {
   },
   stats(message) {
     const passed = (performance.now() - statsBefore) / 1000;
-    const own = { shown: passed > 0 ? (stage.shown - shownBefore) / passed : 0, age: stage.lastAgeMs ?? null };
+    const measured = passed > 0 && !document.hidden; // a hidden page draws nothing
+    const own = { shown: measured ? (stage.shown - shownBefore) / passed : null, age: measured && stage.shown > shownBefore ? stage.lastAgeMs : null };
     [shownBefore, statsBefore] = [stage.shown, performance.now()];
     run.seconds = message.uptime_s;
     figures.add(message, own);
@@ -137,7 +138,8 @@ function tellState() {
   const [state, reason] = stateOf();
   byId("state").dataset.state = state;
   const words = [STATE_WORDS[state] ?? state];
-  if (state === "ok" && run.seconds !== null) words.push(clock(run.seconds).replace(/\.\d$/, ""));
+  const seconds = run.status?.live === false ? stage.frame?.mediaS ?? null : run.seconds; // a file's time is its own
+  if (state === "ok" && seconds !== null) words.push(clock(seconds).replace(/\.\d$/, ""));
   const text = reason ? `${words.join(" ")}: ${reason}` : words.join(" ");
   if (byId("state-words").textContent !== text) byId("state-words").textContent = text;
   stage.quiet = ["ok", "loading", "connecting"].includes(state) ? null : STATE_WORDS[state];
@@ -219,7 +221,7 @@ const KEYS = {
 
 document.addEventListener("keydown", (event) => {
   const typing = ["INPUT", "TEXTAREA"].includes(event.target.tagName) && event.target.type !== "range";
-  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (typing || byId("keys").open || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === " " && event.target.tagName === "BUTTON") return;
   const action = KEYS[event.key];
   if (!action) return;
@@ -258,6 +260,8 @@ addEventListener("resize", () => {
   resized = setTimeout(tellWidth, 300);
 });
 setInterval(() => stage.tellAge(), 250);
+setInterval(() => stage.frame && sources.remember(stage.picture), 1000);
+startKeys();
 tellLayers();
 
 globalThis.live = { stage, answers, figures, camera, sources, run, link };

@@ -4,6 +4,7 @@ import { drawAsModelSees, drawDimming, drawHeat, drawOutlines, OUTLINES, regionA
 
 const STALE_MS = 1000;
 const SMALLEST_WIDTH = 640;
+const DETAIL = ["full", "½", "¼", "⅛", "1⁄16", "1⁄32"];
 const MODEL_VIEW = document.createElement("canvas");
 const byId = (id) => document.getElementById(id);
 
@@ -180,8 +181,8 @@ export class Stage {
     for (const button of legend.children) {
       const level = Number(button.dataset.level);
       button.setAttribute("aria-pressed", String(!this.view.hidden.has(level)));
-      button.lastChild.data = `L${level} ${counts[level]}`;
-      button.setAttribute("aria-label", `L${level} ${counts[level]}: regions of level ${level}`);
+      button.lastChild.data = `L${level} ${DETAIL[level]} ${counts[level]}`;
+      button.setAttribute("aria-label", `L${level} ${DETAIL[level]} ${counts[level]}: regions of level ${level}`);
     }
   }
 
@@ -189,7 +190,8 @@ export class Stage {
     const button = document.createElement("button");
     button.type = "button";
     button.dataset.level = level;
-    button.title = `Level ${level}: parts of ${2 ** level} tiles on the longer side`;
+    const side = 2 ** level;
+    button.title = level ? `Level ${level}: a token shows ${side} tiles on its longer side at ${DETAIL[level]} of the detail` : "Level 0: a token shows one tile in full detail";
     const swatch = document.createElement("span");
     swatch.className = `swatch l${level}`;
     button.append(swatch, "");

@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,20 @@ def test_each_page_is_small_and_names_no_other_host() -> None:
 @pytest.mark.parametrize("path", ["/page/../live.html", "/page/%2e%2e/__init__.py", "/secret", "/page/"])
 def test_nothing_else_is_served(page: ServedPage, path: str) -> None:
     assert get(page, path)[0] in (404, 405)
+
+
+def test_without_a_page_to_compare_it_says_how_to_get_it(page: ServedPage) -> None:
+    status, _, body = get(page, "/compare")
+    assert status == 404
+    assert b"run_stream.py web 8080" in body
+
+
+def test_a_file_s_path_stays_on_its_machine(page: ServedPage) -> None:
+    page.run.source_info = replace(page.run.source_info, name="/srv/films/lesson.mp4", live=False)
+    page.hub.publish_status()
+    with viewing(page) as viewer:
+        status = viewer.next("status")
+        assert (status["source"], status["live"]) == ("lesson.mp4", False)
 
 
 def test_a_foreign_host_is_refused(page: ServedPage) -> None:
