@@ -14,7 +14,6 @@ from stream.scenes import open_scene
 from stream.sources.checks import TimeRange
 from stream.sources.fit import FrameFitter
 
-
 ENDLESS_FRAMES = 2**40
 """Frames of a scene with `capture.loop`: more than a run can have."""
 

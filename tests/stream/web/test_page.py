@@ -441,8 +441,8 @@ def test_keys_are_listed_under_the_question_mark(run: ServedPage, visit: Visit) 
 CHART = """([times, at]) => {
     live.figures.add = () => null;
     live.figures.rows = times.map((uptime_s) => ({ own: { shown: null, age: null, dropped: 0 }, now: {
-        uptime_s, fps: 30, frames: 1, answers: 0, ttft_p95_ms: null, tokens: 9, tiles: 9, cuts: 0, dropped: {}, memory_bytes: {},
-        dirty_share: null } }));
+        uptime_s, fps: 30, frames: 1, answers: 0, ttft_p95_ms: null, tokens: 9, tiles: 9, cuts: 0, dropped: {},
+        memory_bytes: {}, dirty_share: null } }));
     live.figures.draw();
     const canvas = document.querySelector('[data-chart="rate"] canvas');
     const x = Math.round(canvas.width * (1 - (times.at(-1) - at) / 60));
