@@ -6,7 +6,7 @@ A supervised run of the scene `paced-720p30` with the bundled model answering ev
 --web PORT --web-rate 30`. In each round nobody watches, then one viewer, then four of which one never confirms a
 picture, so that all see the same machine; medians are over the rounds. Viewers are processes of their own. A browser
 (headless Chromium, if there is one) comes last: it draws the picture with its tiles, on the same cores. The age of a
-picture is from its capture to when the page has drawn it.
+picture is from its capture to when the page has drawn it, by the one clock of this host.
 
 Targets: at least 20 pictures a second shown of 30, with a median age of at most 100 ms; at most 8 ms of the frame
 process's CPU time for a picture, and 1 ms of the sinks' process for each further viewer; allocation keeps 95 % of its

@@ -62,6 +62,8 @@ class CaptureConfig(Section):
     """Stop after this many frames."""
     realtime: bool = False
     """Play a file at its own pace, as a camera would: frames may then be dropped, and are counted."""
+    loop: bool = False
+    """Begin a drawn scene anew at its end, until the run is ended. The command `web` does so."""
     max_pixels: int = Field(default=MAX_PIXELS, ge=1)
     """Largest picture, width times height, that is decoded; a larger one is refused before memory is taken for it."""
     decoder: Literal["software", "auto", "cuda", "vaapi", "videotoolbox"] = "software"
@@ -372,7 +374,8 @@ class OutputConfig(Section):
     """Let viewers of the page ask; when absent, only where the page stays on this machine."""
     web_token: str | None = Field(default=None, min_length=4)
     """Secret that viewers must give, of 8 characters or more; `auto` makes one and prints it. Needed where HOST is not
-    this machine."""
+    this machine. The option stands in the process list; the environment variable ARR_COC_WEB_TOKEN and a configuration
+    file do not."""
     web_camera: str | None = Field(default=None, pattern=r"^(tcp|ipc)://.+", examples=['"tcp://127.0.0.1:5558"'])
     """ZeroMQ endpoint at which the page gives out the frames of a viewer's camera, for a source such as
     zmq+tcp://127.0.0.1:5558; `watch browser:` sets both."""

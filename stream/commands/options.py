@@ -524,7 +524,11 @@ class WebOptions:
     ] = None
     web_token: Annotated[
         str | None,
-        text_option("--web-token", metavar="TEXT", help="Secret that viewers must give; auto: make one. [none]"),
+        text_option(
+            "--web-token",
+            metavar="TEXT",
+            help="Secret that viewers must give; auto: make one. In the process list; ARR_COC_WEB_TOKEN is not. [none]",
+        ),
         ConfigKey("output.web_token", lambda _, text: text),
     ] = None
     web_cert: Annotated[

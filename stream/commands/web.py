@@ -187,12 +187,14 @@ def _model_choices(config: Config) -> list[ModelChoice]:
 
 
 def _configured(config: Config, chosen: ChosenSource, endpoint: str) -> Config:
-    from stream.sources.address import BROWSER
+    from stream.sources.address import BROWSER, SCENE_PREFIX
     from stream.web.camera import of_camera
 
-    if chosen.source.address == BROWSER:
+    address = chosen.source.address
+    if address == BROWSER:
         return of_camera(config, endpoint)
-    return config.model_copy(update={"source": chosen.source.address})
+    capture = config.capture.model_copy(update={"loop": address.startswith(SCENE_PREFIX)})
+    return config.model_copy(update={"source": address, "capture": capture})
 
 
 def _run(

@@ -256,7 +256,7 @@ def _boxes(scene: Scene | PacedScene | None, at_s: float) -> tuple[LabelledBox, 
     """The boxes of what is really there at a time."""
     if scene is None:
         return ()
-    facts = scene.facts(min(max(0, round(at_s * scene.fps)), scene.frames - 1))
+    facts = scene.facts(max(0, round(at_s * scene.fps)) % scene.frames)
     sides = (facts.width_px, facts.height_px) * 2
     return tuple(
         LabelledBox(label, *(edge / side for edge, side in zip(box, sides, strict=True))) for label, box in facts.labels

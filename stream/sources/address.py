@@ -101,6 +101,20 @@ def redacted(address: str) -> str:
     return _PARAMETER.sub(rf"\g<1>{HIDDEN}", shown)
 
 
+def name_of(address: str) -> str:
+    """Return the name of a source for viewers elsewhere: of a path on this machine its last part, else the redacted
+    address."""
+    scheme = scheme_of(address)
+    prefix, path = "", address
+    if address.startswith(LEROBOT_PREFIX):
+        prefix, path = LEROBOT_PREFIX, address.removeprefix(LEROBOT_PREFIX)
+    elif scheme in ("file", "zmq+ipc"):
+        prefix, path = f"{scheme}://", address.partition("://")[2]
+    elif scheme is not None:
+        return redacted(address)
+    return prefix + (os.path.basename(path.rstrip("/")) or path)
+
+
 def scrubbed(text: str, address: str) -> str:
     """Return a text without the secrets of `address`, and without the credentials of every other address in it."""
     text = text.replace(address, redacted(address))

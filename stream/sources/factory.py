@@ -10,9 +10,18 @@ from pathlib import Path
 
 from stream.clock import Clock
 from stream.config import CaptureConfig, NetworkConfig
-from stream.errors import SourceNotFound
+from stream.errors import ConfigError, SourceNotFound
 from stream.media import Source
-from stream.sources.address import LEROBOT_PREFIX, SCENE_PREFIX, SCREEN_PREFIX, STDIN, ZMQ_PREFIX, camera_of, scheme_of
+from stream.sources.address import (
+    LEROBOT_PREFIX,
+    SCENE_PREFIX,
+    SCREEN_PREFIX,
+    STDIN,
+    ZMQ_PREFIX,
+    camera_of,
+    redacted,
+    scheme_of,
+)
 from stream.sources.animation import AnimationSource, is_animated_webp
 from stream.sources.checks import check_address, is_pattern
 from stream.sources.connection import is_endless, network_target, opened_within
@@ -78,6 +87,8 @@ def open_source(
         raise SourceNotFound("no source was given; give the path of a video file, or scene:NAME for a generated clip")
     if address.startswith(SCENE_PREFIX):
         return SceneSource(address.removeprefix(SCENE_PREFIX), config, clock)
+    if config.loop:
+        raise ConfigError(f"capture.loop repeats drawn scenes, and {redacted(address)!r} is none; set it to false")
     if address.startswith(LEROBOT_PREFIX):
         return EpisodeSource(address, config, clock, segments)
     if address == STDIN:

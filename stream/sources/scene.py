@@ -14,17 +14,24 @@ from stream.scenes import open_scene
 from stream.sources.checks import TimeRange
 from stream.sources.fit import FrameFitter
 
+ENDLESS_FRAMES = 2**40
+"""Frames of a scene with `capture.loop`: more than a run can have."""
+
 
 class SceneSource(Source):
-    """One generated scene, drawn frame by frame; the same on every run."""
+    """One generated scene, drawn frame by frame; the same on every run. With `capture.loop` its time goes on over its
+    end."""
 
     def __init__(self, name: str, config: CaptureConfig, clock: Clock) -> None:
         """Raises SourceNotFound for a name that no scene has, or ConfigError for a `capture.size` beyond measure."""
         self._scene = open_scene(name)
         self._name = name
         self._fit = FrameFitter.of(config)
-        part, frames = TimeRange.of(config), range(self._scene.frames)
-        wanted = range(*(bisect_left(frames, bound, key=self._media_ns) for bound in self._bounds_ns(part)))
+        self._loop = config.loop
+        part, frames = TimeRange.of(config), range(ENDLESS_FRAMES if config.loop else self._scene.frames)
+        wanted = range(
+            *(bisect_left(frames, bound, key=self._media_ns) for bound in self._bounds_ns(part, len(frames)))
+        )
         if not wanted:
             raise part.empty(f"scene:{name}", self._media_ns(len(frames)))
         self._indices = wanted[: config.max_frames]
@@ -38,8 +45,8 @@ class SceneSource(Source):
             width_px=scene.width_px,
             height_px=scene.height_px,
             fps=float(scene.fps),
-            duration_ns=self._media_ns(scene.frames),
-            frames=scene.frames,
+            duration_ns=None if self._loop else self._media_ns(scene.frames),
+            frames=None if self._loop else scene.frames,
             live=False,
             codec="scene",
             pixel_format=scene.pixel_format,
@@ -48,15 +55,16 @@ class SceneSource(Source):
     def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame]:
         """The frames, frame n at n / fps seconds."""
         for number, index in enumerate(self._indices):
-            drawn = self._scene.planes(index)
+            shown = index % self._scene.frames
+            drawn = self._scene.planes(shown)
             capture_ns = self._clock.now_ns()
-            planes = self._fit.apply(drawn, partial(self._scene.render, index))
+            planes = self._fit.apply(drawn, partial(self._scene.render, shown))
             media_ns, discontinuity = self._media_ns(index), None if number else "start"
             duration_ns = self._media_ns(index + 1) - media_ns
             yield SourceFrame(number, media_ns, capture_ns, planes, discontinuity, duration_ns=duration_ns)
 
-    def _bounds_ns(self, part: TimeRange) -> tuple[int, int]:
-        end_ns = self._media_ns(self._scene.frames)
+    def _bounds_ns(self, part: TimeRange, frames: int) -> tuple[int, int]:
+        end_ns = self._media_ns(frames)
         return part.start_ns, end_ns if part.end_ns is None else part.end_ns
 
     def _media_ns(self, index: int) -> int:

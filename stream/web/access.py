@@ -6,7 +6,7 @@ import hmac
 import ipaddress
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from urllib.parse import urlsplit
@@ -23,6 +23,9 @@ LIBRARIES = ("starlette", "uvicorn", "websockets")
 TOKEN_CHARS_MIN = 8
 
 AUTO = "auto"
+
+TOKEN = "ARR_COC_WEB_TOKEN"
+"""Environment variable of the token: unlike an option, it does not stand in the process list."""
 
 
 def missing_libraries(libraries: Sequence[str] = LIBRARIES) -> list[str]:
@@ -47,8 +50,8 @@ class WebAccess:
     key: str | None = None
 
     @classmethod
-    def of(cls, output: OutputConfig) -> WebAccess:
-        """Return the access that a configuration with `web` asks for.
+    def of(cls, output: OutputConfig, environment: Mapping[str, str] = os.environ) -> WebAccess:
+        """Return the access that a configuration with `web` asks for; the token may be in the environment.
 
         Raises ConfigError for an address that is none, a page beyond this machine without a token, a token that is too
         short, half of a certificate, and a missing library.
@@ -58,14 +61,15 @@ class WebAccess:
         if missing:
             raise ConfigError(f"the live page needs {', '.join(missing)}; pip install 'arr-coc-stream[web]'")
         host, port = parse_address(output.web)
-        local, token = is_loopback(host), output.web_token
+        local, token = is_loopback(host), output.web_token or environment.get(TOKEN) or None
         if not local and token is None:
             raise ConfigError(
                 f"--web {output.web} can be reached from other machines, and anybody there could look; give "
-                "--web-token auto, or serve it on this machine only, with --web PORT"
+                f"--web-token auto or a secret in {TOKEN}, or serve it on this machine only, with --web PORT"
             )
+        name = "--web-token" if output.web_token else TOKEN
         if token is not None and token != AUTO and len(token) < TOKEN_CHARS_MIN:
-            raise ConfigError(f"--web-token needs at least {TOKEN_CHARS_MIN} characters; give more, or auto")
+            raise ConfigError(f"{name} needs at least {TOKEN_CHARS_MIN} characters; give more, or auto")
         for option, path, other in (
             ("--web-cert", output.web_cert, output.web_key),
             ("--web-key", output.web_key, output.web_cert),
@@ -112,7 +116,10 @@ class WebAccess:
         """Return whether a socket may be opened by a page of this origin: the same one, or no page at all."""
         if origin is None:
             return True
-        parts = urlsplit(origin)
+        try:
+            parts = urlsplit(origin)
+        except ValueError:  # such as "http://["
+            return False
         return parts.scheme == self.scheme and host is not None and parts.netloc.lower() == host.lower()
 
     def allows_token(self, given: str | None) -> bool:

@@ -18,11 +18,13 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from stream.errors import TransportError
+from stream.errors import SourceNotFound, TransportError
 from stream.web.access import WebAccess
 from stream.web.camera import BrowserCamera
 from stream.web.hub import Hub
 from stream.web.microscope import Microscope, microscope_routes
+from stream.web.sources import scene_thumbnail
+from stream.web.uploads.receiver import PictureUploads
 from stream.web.viewer import MESSAGES_A_SECOND, MessageRefused, RateLimit, Viewer, read_message
 
 if TYPE_CHECKING:
@@ -30,8 +32,11 @@ if TYPE_CHECKING:
 
 PAGE = Path(__file__).parent / "page"
 
-SEND_LIMIT_S = 20.0
+SEND_LIMIT_S = 10.0
 """A viewer that takes nothing for so long is let go."""
+
+CLOSE_LIMIT_S = 1.0
+"""Time that a viewer may take to be told that it is let go."""
 
 WRONG_TOKEN_S = 0.5
 """Time that a wrong token costs."""
@@ -70,6 +75,17 @@ TOKEN_PAGE = """<!doctype html>
 <form method="get" action="/"><label for="token">Token</label>
 <input id="token" name="token" type="password" autocomplete="off" autofocus required>
 <button>Show the run</button></form></main></body></html>
+"""
+
+
+NO_COMPARE_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Compare · ARR-COC Stream</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="/page/icon.svg"><link rel="stylesheet" href="/page/style.css"></head>
+<body class="gate"><main><h1>Compare answers</h1>
+<p>The page of <code>watch</code> shows one run and compares nothing. The command
+<code>python run_stream.py web 8080 NAME=SOURCE</code> has the page that compares, and shows the source too.</p>
+<p><a href="/">Back to the run</a></p></main></body></html>
 """
 
 
@@ -171,7 +187,7 @@ def make_application(
     It takes a viewer's `camera` where that is the source, and has the compare page where there is a desk for it.
     """
 
-    files = StaticFiles(directory=PAGE)
+    files, uploads = StaticFiles(directory=PAGE), PictureUploads()
 
     async def page(request: Request) -> Response:
         return await files.get_response("live.html", request.scope)
@@ -180,7 +196,16 @@ def make_application(
         return await files.get_response("microscope.html", request.scope)
 
     async def compare_page(request: Request) -> Response:
+        if compare is None:
+            return HTMLResponse(NO_COMPARE_PAGE, 404)
         return await files.get_response("compare.html", request.scope)
+
+    async def scene(request: Request) -> Response:
+        try:
+            thumbnail = await asyncio.to_thread(scene_thumbnail, request.path_params["name"])
+        except SourceNotFound as error:
+            return PlainTextResponse(f"{error}\n", 404)
+        return Response(thumbnail, media_type="image/jpeg")
 
     async def icon(request: Request) -> Response:
         return await files.get_response("icon.svg", request.scope)
@@ -201,7 +226,7 @@ def make_application(
                 task.cancel()
             await asyncio.gather(sending, receiving, return_exceptions=True)
             with suppress(Exception):  # it may be closed already, in either of two libraries' ways
-                await socket.close(GOING_AWAY)
+                await asyncio.wait_for(socket.close(GOING_AWAY), CLOSE_LIMIT_S)
 
     async def camera_frames(socket: WebSocket) -> None:
         await socket.accept()
@@ -218,10 +243,12 @@ def make_application(
         Route("/favicon.ico", icon),
         WebSocketRoute("/live", live),
         Mount("/page", files),
-        *microscope_routes(microscope or Microscope(), microscope_page, access),
+        Route("/scene/{name}", scene),
+        Route("/compare", compare_page),
+        *microscope_routes(microscope or Microscope(), microscope_page, access, uploads),
     ]
     if compare is not None:
-        routes += [Route("/compare", compare_page), *compare.routes()]
+        routes += compare.routes(uploads)
     return Gate(Starlette(routes=routes), access)
 
 

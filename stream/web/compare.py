@@ -32,15 +32,9 @@ from stream.web.compare_job import (
     make_job,
     read_compare_message,
 )
-from stream.web.uploads import (
-    SIDE_PX_MAX,
-    UPLOAD_BYTES_MAX,
-    PictureRefused,
-    PictureStore,
-    Rgb,
-    keyed,
-    receive_picture,
-)
+from stream.web.uploads.decoder import SIDE_PX_MAX, PictureRefused
+from stream.web.uploads.receiver import UPLOAD_BYTES_MAX, PictureUploads
+from stream.web.uploads.store import PictureStore, Rgb, keyed
 from stream.web.viewer import MessageRefused, RateLimit
 
 JOBS_MAX = 16
@@ -53,7 +47,6 @@ MESSAGES_WAITING = 4000
 """Messages that may wait for a viewer; one that does not read them is let go."""
 
 MESSAGES_A_SECOND, MESSAGES_AT_ONCE = 5.0, 30.0
-PICTURES_A_SECOND, PICTURES_AT_ONCE = 2.0, 10.0
 
 SEND_LIMIT_S = 20.0
 
@@ -101,7 +94,6 @@ class CompareDesk:
         self._facts = facts
         self._control = control
         self._pictures = PictureStore()
-        self._uploads = RateLimit(PICTURES_A_SECOND, PICTURES_AT_ONCE)
         self._numbers = count(1)
         self._clients: set[CompareClient] = set()
         self._waiting: deque[CompareClient] = deque()
@@ -109,8 +101,9 @@ class CompareDesk:
         self._work: asyncio.Task[None] | None = None
         self._closed = False
 
-    def routes(self) -> list[BaseRoute]:
-        """The addresses under which pictures and comparisons are taken."""
+    def routes(self, uploads: PictureUploads) -> list[BaseRoute]:
+        """The addresses under which pictures and comparisons are taken; pictures within the limits of `uploads`."""
+        self._uploads = uploads
         return [
             Route("/compare/picture", self._take_picture, methods=["POST"]),
             Route("/compare/example/{name}", self._take_example, methods=["POST"]),
@@ -124,18 +117,21 @@ class CompareDesk:
         self._engine.close()
 
     async def _take_picture(self, request: Request) -> Response:
-        problem = self._no_picture()
-        if problem is not None:
-            return problem
+        if not self._control:
+            return _refusal(403, ONLY_SHOWS)
         try:
-            return await self._keep(await receive_picture(request, LONGEST_PX))
+            async with self._uploads.picture(request, LONGEST_PX) as rgb:
+                return await self._keep(rgb)
         except PictureRefused as error:
-            return _refusal(400, str(error))
+            return _refusal(error.status, str(error))
 
     async def _take_example(self, request: Request) -> Response:
-        problem = self._no_picture()
-        if problem is not None:
-            return problem
+        if not self._control:
+            return _refusal(403, ONLY_SHOWS)
+        try:
+            self._uploads.check_rate()
+        except PictureRefused as error:
+            return _refusal(error.status, str(error))
         still = next((still for still in STILLS if still.name == request.path_params["name"]), None)
         if still is None:
             return _refusal(404, f"there are {', '.join(still.name for still in STILLS)}")
@@ -146,14 +142,6 @@ class CompareDesk:
         self._pictures.keep(picture)
         height, width = rgb.shape[:2]
         return JSONResponse({"picture": picture.key, "width": width, "height": height})
-
-    def _no_picture(self) -> Response | None:
-        """Return the refusal of any picture now; None where one is taken."""
-        if not self._control:
-            return _refusal(403, ONLY_SHOWS)
-        if not self._uploads.take(asyncio.get_running_loop().time()):
-            return _refusal(429, "too many pictures at once; give it again in a moment")
-        return None
 
     async def _show_picture(self, request: Request) -> Response:
         picture = self._pictures.get(request.path_params["key"])

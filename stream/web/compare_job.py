@@ -13,7 +13,7 @@ from arr_coc.types import Encode
 from stream.config import AllocateConfig
 from stream.errors import StreamError
 from stream.untrusted import QUERY_LIMIT_CHARS
-from stream.web.uploads import KeptPicture
+from stream.web.uploads.store import KeptPicture
 from stream.web.viewer import MessageRefused
 
 COLUMNS_MAX = 6

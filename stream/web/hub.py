@@ -18,6 +18,7 @@ from stream.events import AnswerDeltaEvent, Event, Explanation, FrameReady, Noti
 from stream.monitor.health import RunMonitor
 from stream.monitor.schema import STATS, STATUS, envelope, event_message
 from stream.protocol.pictures import PictureRequest
+from stream.sources.address import name_of
 from stream.web.viewer import RateLimit, Viewer, ViewerMessage
 
 if TYPE_CHECKING:
@@ -153,7 +154,8 @@ class Hub:
     def publish_status(self) -> None:
         """Tell viewers of the run's changed status; for any thread."""
         if self._monitor is not None:
-            self._in_loop(self._keep, STATUS, _encoded(STATUS, asdict(self._monitor.status())))
+            status = self._monitor.status()
+            self._in_loop(self._keep, STATUS, _encoded(STATUS, asdict(replace(status, source=name_of(status.source)))))
 
     def show(self, pictures: dict[int, bytes]) -> None:
         """Take the pictures of a frame, by their widths; for any thread."""
@@ -186,6 +188,8 @@ class Hub:
     def follow(self, viewer: Viewer, message: ViewerMessage) -> None:
         """Do as a viewer's message says."""
         viewer.choose(message)
+        if message.clock is not None:
+            viewer.tell(_encoded("clock", {"clock": message.clock}))
         if message.ask is not None:
             problem = self._ask(message.ask)
             if problem is not None:

@@ -21,7 +21,8 @@ from stream.protocol.inspection import InspectionRequest, PictureToInspect, know
 from stream.protocol.pictures import INSPECTION, PictureRequest
 from stream.web.access import WebAccess
 from stream.web.hub import PictureSource
-from stream.web.uploads import PictureRefused, receive_picture
+from stream.web.uploads.decoder import PictureRefused
+from stream.web.uploads.receiver import PictureUploads
 
 WAITING_MAX = 16
 """Requests that wait at a time; one more is told so."""
@@ -140,6 +141,7 @@ def microscope_routes(
     microscope: Microscope,
     page: Callable[[Request], Coroutine[Any, Any, Response]],
     access: WebAccess,
+    uploads: PictureUploads,
 ) -> list[BaseRoute]:
     """Return the routes of the microscope: its `page`, the newest frame's inspection, and that of a picture sent."""
 
@@ -153,10 +155,10 @@ def microscope_routes(
         if not access.control:
             return _problem(403, "this page only shows; it takes no pictures")
         try:
-            sent = await receive_picture(request, LONGEST_PX)
+            async with uploads.picture(request, LONGEST_PX) as sent:
+                message = await microscope.picture(sent, _levels(request))
         except PictureRefused as error:
-            return _problem(400, str(error))
-        message = await microscope.picture(sent, _levels(request))
+            return _problem(error.status, str(error))
         if message is None:
             return _problem(503, "the run does not answer; the model may still be loading")
         return Response(message, media_type=MEDIA_TYPE)

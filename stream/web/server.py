@@ -24,6 +24,8 @@ from stream.web.hub import Hub
 from stream.web.microscope import Microscope
 
 if TYPE_CHECKING:
+    from uvicorn.server import Protocols
+
     from stream.web.compare import CompareDesk
 
 START_LIMIT_S = 10.0
@@ -33,6 +35,10 @@ LEAVE_LIMIT_S = 2
 """Time that viewers may take to leave."""
 
 CONNECTIONS_WAITING = 128
+
+PING_EVERY_S, PONG_LIMIT_S = 5.0, 10.0
+"""A viewer that reads nothing answers no ping either, and loses its place after the sum of both. Browsers answer by
+themselves, also for a hidden page."""
 
 SILENT_LIMIT_S = 10.0
 """A connection that has asked for nothing for so long is closed: a thousand of them would take all descriptors."""
@@ -71,6 +77,8 @@ class WebServer:
                 proxy_headers=False,
                 ws="websockets-sansio",
                 ws_per_message_deflate=False,
+                ws_ping_interval=PING_EVERY_S,
+                ws_ping_timeout=PONG_LIMIT_S,
                 ws_max_size=FRAME_BYTES_MAX if camera is not None else TEXT_BYTES_MAX,
                 timeout_graceful_shutdown=LEAVE_LIMIT_S,
                 ssl_certfile=access.certificate,
@@ -121,21 +129,29 @@ class WebServer:
                 self._camera.close()
 
     async def _close_silent(self, ending: asyncio.Event) -> None:
-        """Close connections that never ask for anything, until `ending` is set."""
-        since_s: dict[asyncio.Transport, float] = {}
+        """Close connections that never ask for anything, and those that do not end, until `ending` is set."""
+        since_s: dict[tuple[asyncio.Transport, object, int], float] = {}
         while not ending.is_set():
             now_s = asyncio.get_running_loop().time()
-            silent = [one.transport for one in self._server.server_state.connections if _is_silent(one)]
-            since_s = {transport: since_s.get(transport, now_s) for transport in silent}
-            for transport, at_s in since_s.items():
+            silent = [
+                (one.transport, getattr(one, "cycle", None), one.transport.get_write_buffer_size())
+                for one in self._server.server_state.connections
+                if _is_silent(one)
+            ]
+            since_s = {one: since_s.get(one, now_s) for one in silent}
+            for (transport, *_), at_s in since_s.items():
                 if now_s - at_s >= SILENT_LIMIT_S:
                     transport.abort()
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(ending.wait(), SILENT_CHECK_S)
 
 
-def _is_silent(connection: object) -> bool:
-    return isinstance(connection, H11Protocol) and connection.cycle is None
+def _is_silent(connection: Protocols) -> bool:
+    """Return whether a connection awaits a request, sends the rest of one that was refused, or does not close because
+    its peer reads nothing."""
+    if connection.transport.is_closing():
+        return True
+    return isinstance(connection, H11Protocol) and (connection.cycle is None or connection.cycle.response_complete)
 
 
 def _bound(access: WebAccess) -> socket.socket:

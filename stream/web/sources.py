@@ -8,12 +8,17 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
+
+import cv2
+import numpy as np
 
 from stream.control import RunControl
 from stream.errors import ConfigError
-from stream.scenes import SCENE_NAMES
-from stream.sources.address import BROWSER, SCENE_PREFIX, SCREEN_PREFIX, STDIN, redacted, scrubbed
+from stream.protocol.picture_files import encode_jpeg
+from stream.scenes import SCENE_NAMES, load_scene
+from stream.sources.address import BROWSER, SCENE_PREFIX, SCREEN_PREFIX, STDIN, name_of, redacted, scrubbed
 from stream.sources.cameras import Camera, list_cameras
 from stream.untrusted import printable_span
 
@@ -21,6 +26,9 @@ CAMERAS_EVERY_S = 3.0
 """Time between two looks for cameras while nothing runs."""
 
 ADDRESS_CHARS_MAX = 2000
+
+THUMBNAIL_PX = 128
+"""Width of a scene's picture among the sources."""
 
 NAME = re.compile(r"[^\s=/][^=/]{0,59}")
 
@@ -72,17 +80,23 @@ def read_named(texts: Iterable[str]) -> list[OfferedSource]:
             raise ConfigError(f"two sources are called {name!r}; give each a name of its own")
         if address == STDIN:
             raise ConfigError(f"{text!r}: standard input can be read only once; name a file or a camera")
-        found[name] = OfferedSource("named", name, address, _note(address))
+        found[name] = OfferedSource("named", name, address, printable_span(name_of(address)))
     return list(found.values())
-
-
-def _note(address: str) -> str:
-    return printable_span(redacted(address))
 
 
 def scene_sources() -> list[OfferedSource]:
     """Return the drawn scenes."""
     return [OfferedSource("scene", name, f"{SCENE_PREFIX}{name}") for name in SCENE_NAMES]
+
+
+@lru_cache(maxsize=len(SCENE_NAMES))
+def scene_thumbnail(name: str) -> bytes:
+    """Return the middle of a drawn scene as a small JPEG. Raises SourceNotFound for other names."""
+    scene = load_scene(name)
+    picture = scene.render(scene.frames // 2)
+    height_px = round(THUMBNAIL_PX * picture.shape[0] / picture.shape[1])
+    small = cv2.resize(picture, (THUMBNAIL_PX, height_px), interpolation=cv2.INTER_AREA)
+    return encode_jpeg(np.asarray(small, np.uint8))
 
 
 def camera_sources(cameras: Sequence[Camera]) -> list[OfferedSource]:
@@ -161,7 +175,7 @@ class SourceChooser:
             return "give a camera, a file, or an address such as rtsp://camera.local/stream"
         if address.startswith(SCREEN_PREFIX):
             return "a screen of the server is shown only if its command names it, as NAME=screen:"
-        self._want(OfferedSource("free", _note(address), address))
+        self._want(OfferedSource("free", printable_span(redacted(address)), address))
         return None
 
     def stop(self) -> str | None:

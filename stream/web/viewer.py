@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from stream.untrusted import QUERY_LIMIT_CHARS
+from stream.untrusted import COUNT_MAX, QUERY_LIMIT_CHARS
 
 TEXTS_WAITING = 200
 """Messages that may wait for a viewer; then the oldest is dropped, and the viewer is told how many."""
@@ -27,9 +27,11 @@ MESSAGES_A_SECOND = 100
 
 class ViewerMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Message of a viewer. `ok`: so many pictures more may come; `ask`: a question; `rate` and `width`: of pictures;
-    `choose`: the key of an offered source; `open`: another source's address; `stop`: end the run."""
+    `choose`: the key of an offered source; `open`: another source's address; `stop`: end the run; `clock`: a number
+    that comes back with the program's time."""
 
     ok: int | None = None
+    clock: int | None = None
     ask: str | None = None
     rate: float | None = None
     width: int | None = None
@@ -58,6 +60,8 @@ def read_message(text: str | bytes) -> ViewerMessage:
         raise MessageRefused(f"not a message: {error}") from error
     if message.ok is not None and not 1 <= message.ok <= CREDITS:
         raise MessageRefused(f"ok is from 1 to {CREDITS}")
+    if message.clock is not None and not 0 <= message.clock <= COUNT_MAX:
+        raise MessageRefused(f"clock is from 0 to {COUNT_MAX}")
     if message.rate is not None and not 0 < message.rate <= RATE_MAX:
         raise MessageRefused(f"rate is above 0 and at most {RATE_MAX:g}")
     if message.width is not None and message.width not in WIDTHS:

@@ -1,6 +1,7 @@
 // Figures of the run once a second: sliding charts with marks at cuts and outages, or a table of numbers.
 
 const KEPT = 600;
+const GAP_S = 2.5; // statistics come once a second: between rows further apart nothing was measured
 const SPANS = [["1 minute", 60], ["10 minutes", 600]];
 const byId = (id) => document.getElementById(id);
 const whole = (value) => Math.round(value).toLocaleString("en");
@@ -11,7 +12,7 @@ const named = (values) => Object.entries(values ?? {}).map(([name, value]) => `$
 
 /** Each chart: title, unit, what it reads of the statistics (own: what this page measures), and its totals in words. */
 const CHARTS = [
-  { name: "rate", title: "frames a second", unit: "/s", read: (now) => now.fps, second: (now, own) => own.shown, totals: (now, own) => `${whole(now.frames)} frames · shown here ${own.shown.toFixed(1)}/s`, digits: (value) => value.toFixed(1) },
+  { name: "rate", title: "frames a second", unit: "/s", read: (now) => now.fps, second: (now, own) => own.shown, totals: (now, own) => `${whole(now.frames)} frames · shown here ${known(own.shown) ? own.shown.toFixed(1) : "–"}/s`, digits: (value) => value.toFixed(1) },
   { name: "latency", title: "capture to allocation", unit: "ms", read: (now) => now.latency_ms?.p50, second: (now) => now.latency_ms?.p95, totals: (now) => (now.latency_ms ? `p95 ${ms(now.latency_ms.p95)} · most ${ms(now.latency_ms.max)} ms` : ""), digits: ms },
   { name: "ttft", title: "first token", unit: "ms", read: (now) => now.ttft_ms, target: (now) => now.target_ms, totals: (now) => `${whole(now.answers)} answers${now.ttft_p95_ms === null ? "" : ` · p95 ${ms(now.ttft_p95_ms)} ms`}${now.target_ms ? ` · target ${ms(now.target_ms)}` : ""}`, digits: ms },
   { name: "tokens", title: "tokens a frame", unit: "", read: (now) => now.tokens, totals: (now) => `of ${whole(now.tiles)} tiles${now.budget ? ` · budget ${now.budget}` : ""}`, digits: whole, zero: true },
@@ -55,7 +56,7 @@ export class Figures {
     const before = this.rows.at(-1);
     const passed = before ? now.uptime_s - before.now.uptime_s : 0;
     if (before && passed < 0) this.rows = [];
-    own.dropped = before && passed > 0 ? Math.max(0, sum(now.dropped) - sum(before.now.dropped)) / passed : 0;
+    own.dropped = before && passed > 0 ? Math.max(0, sum(now.dropped) - sum(before.now.dropped)) / passed : null;
     this.rows.push({ now, own });
     if (this.rows.length > KEPT) this.rows.shift();
     this.draw();
@@ -147,15 +148,17 @@ export class Figures {
       context.lineWidth = (at ? 1.8 : 1.2) * ratio;
       context.lineJoin = "round";
       context.beginPath();
-      let pen = false;
+      let before = null;
       line.forEach((value, index) => {
+        const time = rows[index].now.uptime_s;
         if (!known(value)) {
-          pen = false;
+          before = null;
           return;
         }
-        const [px, py] = [x(rows[index].now.uptime_s), y(value)];
-        pen ? context.lineTo(px, py) : context.moveTo(px, py);
-        pen = true;
+        const [px, py] = [x(time), y(value)];
+        if (before === null || time - before > GAP_S) context.moveTo(px - ratio, py); // between two gaps, a dot
+        context.lineTo(px, py);
+        before = time;
       });
       context.stroke();
     });

@@ -24,6 +24,56 @@ export function readPicture(buffer) {
   return frame;
 }
 
+const CLOCK_RESOLUTION_MS = 1;
+const EXCHANGES_KEPT = 8;
+const FIRST_EXCHANGES = 5;
+const FIRST_EVERY_MS = 200;
+const LATER_EVERY_MS = 10000;
+
+/** The difference between this browser's clock and the program's, by exchanges of messages: the quickest of the last ones counts. */
+export class ClockDifference {
+  /** `send` takes a message to the program, which answers with its time. */
+  constructor(send) {
+    this.send = send;
+    this.number = 0;
+    this.sent = null;
+    this.exchanges = [];
+    this.differenceMs = 0;
+  }
+
+  start() {
+    this.exchanges = [];
+    this.left = FIRST_EXCHANGES;
+    this.ask();
+  }
+
+  stop() {
+    clearTimeout(this.timer);
+    this.sent = null;
+  }
+
+  ask() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.ask(), this.left-- > 1 ? FIRST_EVERY_MS : LATER_EVERY_MS);
+    this.sent = Date.now();
+    this.send({ clock: ++this.number });
+  }
+
+  /** The reply to `ask`. The program's time was read between sending and receiving, so half the round trip bounds the error;
+      within it the clocks may be one and the same, as they are on one host. */
+  take({ clock, unix_ns }) {
+    if (clock !== this.number || this.sent === null) return;
+    const now = Date.now();
+    const roundMs = Math.max(0, now - this.sent);
+    this.exchanges.push({ roundMs, differenceMs: (this.sent + now) / 2 - unix_ns / 1e6 });
+    this.sent = null;
+    if (this.exchanges.length > EXCHANGES_KEPT) this.exchanges.shift();
+    const quickest = this.exchanges.reduce((a, b) => (b.roundMs < a.roundMs ? b : a));
+    const sure = Math.abs(quickest.differenceMs) > quickest.roundMs / 2 + CLOCK_RESOLUTION_MS;
+    this.differenceMs = sure ? quickest.differenceMs : 0;
+  }
+}
+
 export class Link {
   /** `on` has onMessage(object), onPicture(frame), onState("connected" | "lost" | "crowded"). */
   constructor(on) {

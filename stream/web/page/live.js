@@ -3,8 +3,8 @@
 import { Answers, clock } from "./answers.js";
 import { Camera } from "./camera.js";
 import { Figures } from "./figures.js";
-import { Link } from "./link.js";
-import { LAYERS, readView, remember, remembered, startTheme, turnTheme, writeView } from "./settings.js";
+import { ClockDifference, Link } from "./link.js";
+import { LAYERS, readView, remember, remembered, startKeys, startTheme, turnTheme, writeView } from "./settings.js";
 import { Sources } from "./sources.js";
 import { Stage } from "./stage.js";
 
@@ -19,7 +19,8 @@ const byId = (id) => document.getElementById(id);
 
 startTheme();
 const view = readView();
-const stage = new Stage(view, () => link.send({ ok: 1 }));
+const clockDifference = new ClockDifference((message) => link.send(message));
+const stage = new Stage(view, clockDifference, () => link.send({ ok: 1 }));
 const answers = new Answers();
 const figures = new Figures();
 const camera = new Camera();
@@ -58,12 +59,12 @@ const handlers = {
   },
   health(message) {
     run.health = message;
-    if (message.unix_ns) stage.noteClock(message.unix_ns / 1e6);
     tellState();
   },
   stats(message) {
     const passed = (performance.now() - statsBefore) / 1000;
-    const own = { shown: passed > 0 ? (stage.shown - shownBefore) / passed : 0, age: stage.lastAgeMs ?? null };
+    const measured = passed > 0 && !document.hidden; // a hidden page draws nothing
+    const own = { shown: measured ? (stage.shown - shownBefore) / passed : null, age: measured && stage.shown > shownBefore ? stage.lastAgeMs : null };
     [shownBefore, statsBefore] = [stage.shown, performance.now()];
     run.seconds = message.uptime_s;
     figures.add(message, own);
@@ -87,6 +88,7 @@ const handlers = {
     byId("ask-button").disabled = false;
     tellAsked(message.error, true);
   },
+  clock: (message) => clockDifference.take(message),
   missed: ({ count }) => answers.add({ topic: "notice", code: "missed", message: `${count} messages came too fast for this page` }),
   summary(message) {
     run.ended = message.error ?? message.ended;
@@ -103,6 +105,7 @@ const link = new Link({
   onPicture: (frame) => stage.take(frame),
   onState(state) {
     run.linked = state;
+    state === "connected" ? clockDifference.start() : clockDifference.stop();
     if (state === "lost") questions.pending = null;
     byId("ask-button").disabled = state !== "connected";
     tellState();
@@ -135,7 +138,8 @@ function tellState() {
   const [state, reason] = stateOf();
   byId("state").dataset.state = state;
   const words = [STATE_WORDS[state] ?? state];
-  if (state === "ok" && run.seconds !== null) words.push(clock(run.seconds).replace(/\.\d$/, ""));
+  const seconds = run.status?.live === false ? stage.frame?.mediaS ?? null : run.seconds; // a file's time is its own
+  if (state === "ok" && seconds !== null) words.push(clock(seconds).replace(/\.\d$/, ""));
   const text = reason ? `${words.join(" ")}: ${reason}` : words.join(" ");
   if (byId("state-words").textContent !== text) byId("state-words").textContent = text;
   stage.quiet = ["ok", "loading", "connecting"].includes(state) ? null : STATE_WORDS[state];
@@ -217,7 +221,7 @@ const KEYS = {
 
 document.addEventListener("keydown", (event) => {
   const typing = ["INPUT", "TEXTAREA"].includes(event.target.tagName) && event.target.type !== "range";
-  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (typing || byId("keys").open || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === " " && event.target.tagName === "BUTTON") return;
   const action = KEYS[event.key];
   if (!action) return;
@@ -256,6 +260,8 @@ addEventListener("resize", () => {
   resized = setTimeout(tellWidth, 300);
 });
 setInterval(() => stage.tellAge(), 250);
+setInterval(() => stage.frame && sources.remember(stage.picture), 1000);
+startKeys();
 tellLayers();
 
 globalThis.live = { stage, answers, figures, camera, sources, run, link };

@@ -2,7 +2,7 @@
 
 import { drawOutlines, heatTable, regionAt, regionsOf } from "./layers.js";
 import { Inspection } from "./inspection.js";
-import { remember, remembered, startTheme, turnTheme } from "./settings.js";
+import { remember, remembered, startKeys, startTheme, turnTheme } from "./settings.js";
 import { download } from "./stage.js";
 
 const RETRY_MS = 1000;
@@ -293,6 +293,54 @@ function drawMips() {
   }
 }
 
+const DULL = 0.1; // as in arr_coc/ops/regions.py
+
+/** What the cover of a frame is refined by: the sum over a square's tiles of (relevance + 0.1)³. */
+function worthOf(relevance, { top, left, bottom, right }) {
+  let sum = 0;
+  for (let row = top; row < bottom; row++) {
+    for (let col = left; col < right; col++) sum += (relevance.at(row * scope.shown.cols + col) + DULL) ** 3;
+  }
+  return sum;
+}
+
+/** The squares that were split, each in two by two: those around every square region of the cover. */
+function splitSquares(regions) {
+  const found = new Map();
+  for (const one of regions) {
+    for (let size = 2 * 2 ** one.level; size <= 32; size *= 2) {
+      const [top, left] = [Math.floor(one.top / size) * size, Math.floor(one.left / size) * size];
+      found.set(`${size} ${top} ${left}`, { top, left, bottom: Math.min(top + size, scope.shown.rows), right: Math.min(left + size, scope.shown.cols), size });
+    }
+  }
+  const coarsest = Math.max(...regions.map((one) => 2 ** one.level));
+  return [...found.values()].filter(({ size }) => size <= coarsest);
+}
+
+/** Why a tile is not shown in full detail, by the strategy that chose the regions. */
+function whyNotFiner(relevance, at, one, rank) {
+  const { head, all, maps } = scope.shown;
+  const chosen = all.filter((region) => !region.overview);
+  const other = maps.has("worth exploring") ? "had not been shown for longest (explore), or were shown before (steadiness)" : "were shown before (steadiness)";
+  if (head.strategy === "grid") return "Coverage: there is no structure to choose by, so every n-th tile is shown, whatever its relevance.";
+  if (["uniform", "random"].includes(head.strategy)) return `The strategy ${head.strategy} chooses without relevance.`;
+  if (head.strategy === "fixation") return "Distance: detail falls off from the one place of most relevance.";
+  if (head.strategy === "foveated" && one && !one.overview) {
+    if (!one.square) return "A line of text: one token shows two of its tiles.";
+    const worth = worthOf(relevance, one);
+    const splits = splitSquares(chosen.filter((region) => region.square)).map((square) => worthOf(relevance, square));
+    const less = splits.filter((split) => split < worth).length;
+    const words = [`Budget and neighbours: the ${head.tokens} tokens cover the whole frame, and squares of most worth are split, the sum of (relevance + 0.1)³ over their tiles. The square of this tile has ${short(worth)}`];
+    if (!splits.length) return `${words[0]}; none could be split.`;
+    words.push(less ? `, and ${less} of ${splits.length} split squares had less: they ${other}.` : `; the least that was split has ${short(Math.min(...splits))}.`);
+    return words.join("");
+  }
+  const tiles = chosen.filter((region) => region.level === 0).length;
+  if (rank > tiles) return `Budget: ${tiles} ${tiles === 1 ? "tile is" : "tiles are"} shown in full detail, and ${rank - 1} ${rank === 2 ? "is" : "are"} more relevant.`;
+  if (head.strategy === "mixed") return `Coverage and diversity: of the tiles with less that are shown, a share is spread evenly over the frame (coverage), and others ${other}.`;
+  return `Diversity: the tiles with less that are shown ${other}.`;
+}
+
 /** Why a tile is shown as it is, in words. */
 function verdictOf(row, col) {
   const { shown } = scope;
@@ -311,6 +359,7 @@ function verdictOf(row, col) {
     const least = Math.min(...fine.map((region) => relevance.at(region.top * shown.cols + region.left)));
     words.push(`The least relevant tile at full detail has ${short(least)}.`);
   }
+  if (!one || one.level > 0) words.push(whyNotFiner(relevance, at, one, rank));
   const scores = Object.entries(shown.head.weights).filter(([name]) => shown.maps.has(name));
   const [most] = scores.sort(([, a], [, b]) => b - a);
   if (most) words.push(`What counts most here is ${most[0]} (${most[1].toFixed(2)} of the balance), of which this tile has ${short(shown.maps.get(most[0]).at(at))}.`);
@@ -456,13 +505,14 @@ byId("rate").value = remembered("microscope-rate", "2");
 byId("rate").onchange = ({ target }) => remember("microscope-rate", target.value);
 const KEYS = { " ": () => setFrozen(!scope.frozen), t: () => turn("regions"), r: () => turn("relative"), s: saveValues };
 document.addEventListener("keydown", (event) => {
-  if (["INPUT", "SELECT", "BUTTON", "SUMMARY"].includes(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (["INPUT", "SELECT", "BUTTON", "SUMMARY"].includes(event.target.tagName) || byId("keys").open || event.ctrlKey || event.metaKey || event.altKey) return;
   const action = KEYS[event.key];
   if (!action || (event.key === " " && scope.picture)) return;
   event.preventDefault();
   action();
 });
 new ResizeObserver(fit).observe(stage);
+startKeys();
 tellView();
 watch();
 window.scope = scope;

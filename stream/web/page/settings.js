@@ -58,3 +58,16 @@ export function turnTheme() {
   remember("theme", next);
   setTheme(next);
 }
+
+/** The list of keys, under its button and `?`. */
+export function startKeys() {
+  const dialog = document.getElementById("keys");
+  document.getElementById("keys-button").onclick = () => dialog.showModal();
+  document.getElementById("keys-close").onclick = () => dialog.close();
+  document.addEventListener("keydown", (event) => {
+    const typing = ["INPUT", "TEXTAREA", "SELECT"].includes(event.target.tagName) && event.target.type !== "range";
+    if (event.key !== "?" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    dialog.open ? dialog.close() : dialog.showModal();
+  });
+}

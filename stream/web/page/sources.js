@@ -1,6 +1,7 @@
 // The source of the run, where viewers choose it: what is offered, what runs, and why the last one ended.
 
 const KINDS = [["named", "Named sources"], ["browser", "This browser"], ["camera", "Cameras of the server"], ["scene", "Drawn scenes"]];
+const THUMBNAIL = [64, 36];
 const byId = (id) => document.getElementById(id);
 
 export class Sources {
@@ -12,6 +13,7 @@ export class Sources {
     this.control = false;
     this.problem = null;
     this.open = false;
+    this.thumbnails = new Map();
     byId("source-stop").onclick = () => this.choose({ stop: true });
     byId("source-change").onclick = () => {
       this.open = !this.open;
@@ -37,6 +39,14 @@ export class Sources {
     this.name = message.now?.name ?? null;
     if (message.state !== "idle") this.problem = null;
     this.show();
+  }
+
+  /** Keep the picture of the running source, as a thumbnail for when another one runs. */
+  remember(picture) {
+    const thumbnail = this.thumbnails.get(this.last?.now?.key);
+    if (this.state !== "running" || this.last.now.kind === "scene" || !thumbnail || !picture.width) return;
+    thumbnail.getContext("2d").drawImage(picture, 0, 0, thumbnail.width, thumbnail.height);
+    thumbnail.hidden = false;
   }
 
   refused(error) {
@@ -73,14 +83,31 @@ export class Sources {
     const list = document.createElement("ul");
     list.setAttribute("aria-label", title);
     list.append(...offered.map((one) => this.entry(one)));
-    return [Object.assign(document.createElement("h3"), { textContent: title }), list];
+    const box = document.createElement("div");
+    box.append(Object.assign(document.createElement("h3"), { textContent: title }), list);
+    return [box];
+  }
+
+  /** The drawn scene itself, or the picture that was seen last. */
+  thumbnail(one) {
+    if (!this.thumbnails.has(one.key)) {
+      const scene = one.kind === "scene";
+      const made = document.createElement(scene ? "img" : "canvas");
+      Object.assign(made, { width: THUMBNAIL[0], height: THUMBNAIL[1], hidden: !scene });
+      if (scene) Object.assign(made, { alt: "", loading: "lazy", src: `/scene/${one.name}` });
+      else made.setAttribute("aria-hidden", "true");
+      this.thumbnails.set(one.key, made);
+    }
+    return this.thumbnails.get(one.key);
   }
 
   entry(one) {
-    const button = Object.assign(document.createElement("button"), { type: "button", textContent: one.name });
+    const button = Object.assign(document.createElement("button"), { type: "button" });
     button.setAttribute("aria-pressed", String(one.key === this.last.now?.key));
+    const words = Object.assign(document.createElement("span"), { textContent: one.name });
     const note = one.problem ?? one.note;
-    if (note) button.append(Object.assign(document.createElement("small"), { textContent: note }));
+    if (note) words.append(Object.assign(document.createElement("small"), { textContent: note }));
+    button.append(this.thumbnail(one), words);
     button.disabled = Boolean(one.problem);
     button.onclick = () => this.choose({ choose: one.key });
     const item = document.createElement("li");

@@ -4,13 +4,15 @@ import { drawAsModelSees, drawDimming, drawHeat, drawOutlines, OUTLINES, regionA
 
 const STALE_MS = 1000;
 const SMALLEST_WIDTH = 640;
+const DETAIL = ["full", "½", "¼", "⅛", "1⁄16", "1⁄32"];
 const MODEL_VIEW = document.createElement("canvas");
 const byId = (id) => document.getElementById(id);
 
 export class Stage {
-  /** `view` has the viewer's layers; `sent` is called for each picture that has been drawn. */
-  constructor(view, sent) {
+  /** `view` has the viewer's layers; `clock` its difference from the program's; `sent` is called for each picture that has been drawn. */
+  constructor(view, clock, sent) {
     this.view = view;
+    this.clock = clock;
     this.sent = sent;
     this.root = byId("stage");
     this.picture = byId("picture");
@@ -25,7 +27,6 @@ export class Stage {
     this.why = null;
     this.shown = 0;
     this.drawnMs = 0;
-    this.skewMs = Infinity;
     this.epoch = 0;
     new ResizeObserver(() => this.fit()).observe(this.root);
     this.root.addEventListener("pointermove", (event) => this.pointAt(event));
@@ -35,14 +36,9 @@ export class Stage {
     this.root.addEventListener("blur", () => this.point(null));
   }
 
-  /** Milliseconds by which this browser's clock is ahead of the program's, as the quickest message so far tells. */
-  noteClock(unixMs) {
-    this.skewMs = Math.min(this.skewMs, Date.now() - unixMs);
-  }
-
   /** Milliseconds since the capture of a frame. */
   age(frame) {
-    return Date.now() - frame.captureMs - (Number.isFinite(this.skewMs) ? this.skewMs : 0);
+    return Date.now() - frame.captureMs - this.clock.differenceMs;
   }
 
   async take(frame) {
@@ -185,8 +181,8 @@ export class Stage {
     for (const button of legend.children) {
       const level = Number(button.dataset.level);
       button.setAttribute("aria-pressed", String(!this.view.hidden.has(level)));
-      button.lastChild.data = `L${level} ${counts[level]}`;
-      button.setAttribute("aria-label", `L${level} ${counts[level]}: regions of level ${level}`);
+      button.lastChild.data = `L${level} ${DETAIL[level]} ${counts[level]}`;
+      button.setAttribute("aria-label", `L${level} ${DETAIL[level]} ${counts[level]}: regions of level ${level}`);
     }
   }
 
@@ -194,7 +190,8 @@ export class Stage {
     const button = document.createElement("button");
     button.type = "button";
     button.dataset.level = level;
-    button.title = `Level ${level}: parts of ${2 ** level} tiles on the longer side`;
+    const side = 2 ** level;
+    button.title = level ? `Level ${level}: a token shows ${side} tiles on its longer side at ${DETAIL[level]} of the detail` : "Level 0: a token shows one tile in full detail";
     const swatch = document.createElement("span");
     swatch.className = `swatch l${level}`;
     button.append(swatch, "");

@@ -12,7 +12,7 @@ from benchmarks.support.rtsp_server import RtspServer, encode
 from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig
 from stream.events import Event, FrameReady, Outage, Started, encode_event
 from stream.runtime.pipeline import Pipeline
-from stream.sources.address import camera_of, redacted, scheme_of, scrubbed, shown_config
+from stream.sources.address import camera_of, name_of, redacted, scheme_of, scrubbed, shown_config
 from tests.support.video import moving_square
 
 
@@ -51,6 +51,24 @@ def test_credentials_and_secrets_are_hidden(address: str, shown: str) -> None:
 )
 def test_a_text_is_scrubbed_of_an_addresss_secrets(text: str, address: str, shown: str) -> None:
     assert scrubbed(text, address) == shown
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("/srv/films/lesson.mp4", "lesson.mp4"),
+        ("clips/", "clips"),
+        ("/dev/video0", "video0"),
+        ("/", "/"),
+        ("scene:street", "scene:street"),
+        ("lerobot:/srv/pusht/3", "lerobot:3"),
+        ("file:///srv/films/lesson.mp4", "file://lesson.mp4"),
+        ("zmq+ipc:///run/user/1/camera", "zmq+ipc://camera"),
+        ("rtsp://me:secret@camera.local/1", "rtsp://***@camera.local/1"),
+    ],
+)
+def test_viewers_elsewhere_learn_no_path_of_this_machine(address: str, name: str) -> None:
+    assert name_of(address) == name
 
 
 def test_a_configuration_is_written_down_without_secrets() -> None:

@@ -108,3 +108,27 @@ def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("HOME", str(tmp_path))
     with opened("~/clip.mp4") as source:
         assert len(list(source.frames())) == 2
+
+
+def test_a_looped_scene_begins_anew_and_its_time_goes_on() -> None:
+    with opened("scene:static") as source:
+        once = list(source.frames())
+    with opened("scene:static", loop=True, max_frames=2 * len(once) + 3) as source:
+        info, frames = source.describe(), list(source.frames())
+    assert (info.frames, info.duration_ns) == (None, None)
+    assert len(frames) == 2 * len(once) + 3
+    assert np.array_equal(frames[len(once) + 2].planes.planes[0], once[2].planes.planes[0])
+    assert all(0 < after.media_ns - before.media_ns < 10**9 for before, after in itertools.pairwise(frames))
+    assert [frame.discontinuity for frame in frames if frame.discontinuity] == ["start"]
+
+
+def test_a_looped_scene_goes_on_behind_its_end() -> None:
+    """As for a frame process that takes the place of one that died."""
+    with opened("scene:static", loop=True, start_s=1000.0, max_frames=1) as source:
+        (frame,) = source.frames()
+    assert frame.media_ns >= 1000 * 10**9
+
+
+def test_only_scenes_are_looped(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"capture\.loop repeats drawn scenes, and 'clip\.mp4' is none"):
+        opened("clip.mp4", loop=True)

@@ -57,6 +57,18 @@ def test_a_short_token_is_refused() -> None:
         access(web_token="1234567")
 
 
+def test_the_token_may_be_in_the_environment() -> None:
+    away = OutputConfig(web="0.0.0.0:8080")
+    assert WebAccess.of(away, {"ARR_COC_WEB_TOKEN": "from outside"}).token == "from outside"
+    assert WebAccess.of(away, {"ARR_COC_WEB_TOKEN": "auto"}).made_token
+    given = away.model_copy(update={"web_token": "from the option"})
+    assert WebAccess.of(given, {"ARR_COC_WEB_TOKEN": "from outside"}).token == "from the option"
+    with pytest.raises(ConfigError, match="ARR_COC_WEB_TOKEN needs at least 8"):
+        WebAccess.of(away, {"ARR_COC_WEB_TOKEN": "short"})
+    with pytest.raises(ConfigError, match="--web-token auto"):
+        WebAccess.of(away, {"ARR_COC_WEB_TOKEN": ""})
+
+
 def test_only_the_token_is_the_token() -> None:
     guarded = access(web_token="für immer")
     assert guarded.allows_token("für immer")
@@ -95,6 +107,8 @@ def test_elsewhere_any_name_will_do_as_the_token_decides() -> None:
         ("https://127.0.0.1:8080", False),
         ("http://evil.example", False),
         ("null", False),
+        ("http://[", False),
+        ("http://[::1", False),
     ],
 )
 def test_a_socket_is_opened_by_the_page_itself(origin: str | None, allowed: bool) -> None:

@@ -174,6 +174,45 @@ def test_a_tile_tells_its_values_in_all_maps_and_why_it_is_shown_so(run: ServedP
     assert visit.outside == []
 
 
+WHY = """(strategy) => {
+    const { head, all } = window.scope.shown;
+    window.scope.frozen = true;
+    head.strategy = strategy.split(" ")[0];
+    if (strategy.endsWith("of 1")) all.splice(1);
+    document.getElementById("stage").dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft" }));
+    return document.getElementById("verdict").textContent;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "tile", "words"),
+    [
+        (
+            "foveated",
+            (2, 5),
+            "Budget and neighbours: .* The square of this tile has 0.004; the least that was split has",
+        ),
+        ("topk of 1", (7, 14), "Budget: 1 tile is shown in full detail, and 1 is more relevant"),
+        ("topk", (7, 14), "Diversity: the tiles with less that are shown were shown before"),
+        ("mixed", (7, 14), "Coverage and diversity: .* spread evenly over the frame"),
+        ("grid", (7, 14), "Coverage: there is no structure"),
+        ("random", (7, 14), "The strategy random chooses without relevance"),
+        ("fixation", (7, 14), "Distance: detail falls off"),
+    ],
+)
+def test_a_tile_without_full_detail_says_why(
+    run: ServedPage, browser: Browser, strategy: str, tile: tuple[int, int], words: str
+) -> None:
+    visit = Visit(browser)
+    visit.page.goto(run.url + "microscope")
+    looked(visit.page)
+    visit.page.locator("#freeze").click()
+    visit.page.mouse.click(*at_tile(visit.page, tile[0], tile[1] + 1))
+    assert re.search(words, visit.page.evaluate(WHY, strategy))
+    visit.context.close()
+    assert visit.errors == []
+
+
 def layer_pixel(page: Page, row: float, col: float) -> list[int]:
     found = page.evaluate(
         """([x, y]) => { const one = document.getElementById("layers");

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ def test_a_chosen_tile_is_outlined_and_another_is_not(run: ServedPage, visit: Vi
     assert outline(visit.page, 2, 4) > 100
     assert outline(visit.page, 3, 4) == 0  # inside the square of 2×2
     assert outline(visit.page, 5, 9) == 0
-    assert text(visit.page, "#legend") == "L0 2 L1 1"
+    assert text(visit.page, "#legend") == "L0 full 2 L1 ½ 1"
     visit.page.keyboard.press("t")
     assert outline(visit.page, 0, 1) == 0
     assert "layers=" in visit.page.url
@@ -79,7 +80,7 @@ def test_a_chosen_tile_is_outlined_and_another_is_not(run: ServedPage, visit: Vi
 def test_a_level_can_be_hidden_and_the_address_says_so(run: ServedPage, visit: Visit) -> None:
     visit.page.goto(run.url)
     shown(visit.page)
-    visit.page.get_by_label("L0 2: regions of level 0").click()
+    visit.page.get_by_label("L0 full 2: regions of level 0").click()
     assert outline(visit.page, 0, 1) == 0
     assert outline(visit.page, 2, 4) > 100
     assert "hide=0" in visit.page.url
@@ -409,3 +410,93 @@ def test_the_program_ends_while_somebody_watches(browser: Browser) -> None:
     has(visit.page, "#state-words", "reconnecting")
     until(lambda: page.hub.viewers == 0)
     visit.context.close()
+
+
+def test_a_file_s_time_is_its_own(run: ServedPage, visit: Visit) -> None:
+    run.run.source_info = replace(run.run.source_info, name="/srv/films/lesson.mp4", live=False)
+    run.hub.publish_status()
+    visit.page.goto(run.url)
+    has(visit.page, "#facts", "^lesson.mp4")
+    assert visit.page.title().endswith(" · lesson.mp4")
+    shown(visit.page)
+    run.tell(answer(1.0, "a lesson"))
+    visit.page.evaluate("() => { live.stage.age = (frame) => (frame.mediaS = 3725); }")  # each frame that is shown
+    has(visit.page, "#state-words", "live 1:02:05")
+
+
+def test_keys_are_listed_under_the_question_mark(run: ServedPage, visit: Visit) -> None:
+    for path in ("", "microscope"):
+        visit.page.goto(run.url + path)
+        visit.page.keyboard.press("?")
+        has(visit.page, "#keys", "move over its tiles")
+        visit.page.keyboard.press("t")  # no action behind the list
+        visit.page.keyboard.press("Escape")
+        visit.page.locator("#keys").wait_for(state="hidden")
+    assert "tiles=0" not in visit.page.url
+    visit.page.goto(run.url)
+    visit.page.locator("#question").press("?")
+    assert visit.page.locator("#keys").is_hidden()
+
+
+CHART = """([times, at]) => {
+    live.figures.add = () => null;
+    live.figures.rows = times.map((uptime_s) => ({ own: { shown: null, age: null, dropped: 0 }, now: {
+        uptime_s, fps: 30, frames: 1, answers: 0, ttft_p95_ms: null, tokens: 9, tiles: 9, cuts: 0, dropped: {},
+        memory_bytes: {}, dirty_share: null } }));
+    live.figures.draw();
+    const canvas = document.querySelector('[data-chart="rate"] canvas');
+    const x = Math.round(canvas.width * (1 - (times.at(-1) - at) / 60));
+    const column = canvas.getContext("2d").getImageData(x, 0, 1, canvas.height - 4).data;
+    return column.filter((value, index) => index % 4 === 3 && value > 0).length > 0;
+}"""
+
+
+def test_charts_have_gaps_where_nothing_was_measured(run: ServedPage, visit: Visit) -> None:
+    visit.page.goto(run.url)
+    shown(visit.page, 1)
+    times = [101, 102, 103, 130, 140, 141]
+    drawn = {at: visit.page.evaluate(CHART, [times, at]) for at in (102, 115, 130, 135)}
+    assert drawn == {102: True, 115: False, 130: True, 135: False}
+
+
+CLOCKS = """async ([trips, aheadMs]) => {
+    const { ClockDifference } = await import("/page/link.js");
+    const clock = new ClockDifference(() => null), real = Date.now;
+    let nowMs = 1e12;
+    Date.now = () => nowMs;
+    for (const [thereMs, backMs] of trips) {
+        clock.ask();
+        nowMs += thereMs;
+        const unix_ns = (nowMs - aheadMs) * 1e6;
+        nowMs += backMs;
+        clock.take({ clock: clock.number, unix_ns });
+    }
+    clock.stop();
+    Date.now = real;
+    return clock.differenceMs;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("trips", "ahead_ms", "difference_ms"),
+    [
+        ([[1, 1]], 0, 0),
+        ([[0, 45]], 0, 0),  # the page was busy when the reply came
+        ([[300, 45], [0, 4]], 0, 0),
+        ([[5, 5]], 5000, 5000),
+        ([[400, 0], [5, 5], [0, 100]], -3000, -3000),
+    ],
+)
+def test_the_clocks_are_compared_by_round_trips(
+    run: ServedPage, visit: Visit, trips: list[list[int]], ahead_ms: int, difference_ms: int
+) -> None:
+    visit.page.goto(run.url)
+    assert visit.page.evaluate(CLOCKS, [trips, ahead_ms]) == pytest.approx(difference_ms, abs=0.01)
+
+
+def test_on_one_host_a_picture_s_age_is_that_by_the_host_s_clock(run: ServedPage, visit: Visit) -> None:
+    visit.page.goto(run.url)
+    visit.page.wait_for_function("() => live.stage.clock.exchanges.length > 1")
+    shown(visit.page)
+    assert visit.page.evaluate("() => live.stage.clock.differenceMs") == 0
+    assert visit.page.evaluate("() => live.stage.lastAgeMs") >= -1  # a browser's clock has whole milliseconds

@@ -7,8 +7,10 @@ import json
 import re
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,13 +85,27 @@ def test_nothing_else_is_served(page: ServedPage, path: str) -> None:
     assert get(page, path)[0] in (404, 405)
 
 
+def test_without_a_page_to_compare_it_says_how_to_get_it(page: ServedPage) -> None:
+    status, _, body = get(page, "/compare")
+    assert status == 404
+    assert b"run_stream.py web 8080" in body
+
+
+def test_a_file_s_path_stays_on_its_machine(page: ServedPage) -> None:
+    page.run.source_info = replace(page.run.source_info, name="/srv/films/lesson.mp4", live=False)
+    page.hub.publish_status()
+    with viewing(page) as viewer:
+        status = viewer.next("status")
+        assert (status["source"], status["live"]) == ("lesson.mp4", False)
+
+
 def test_a_foreign_host_is_refused(page: ServedPage) -> None:
     assert get(page, Host="evil.example")[0] == 421
     with pytest.raises(InvalidStatus):
         connect(f"ws://127.0.0.1:{page.port}/live", additional_headers={"Host": "evil.example"})
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "https://127.0.0.1", "null"])
+@pytest.mark.parametrize("origin", ["http://evil.example", "https://127.0.0.1", "null", "http://["])
 def test_a_foreign_origin_is_refused(page: ServedPage, origin: str) -> None:
     with pytest.raises(InvalidStatus) as refused, viewing(page, origin=origin):
         pass
@@ -168,13 +184,18 @@ def test_a_viewer_that_confirms_nothing_gets_two_pictures_and_all_texts(page: Se
         assert len(stalled.pictures) <= 2
 
 
+def open_deaf(page: ServedPage, stack: ExitStack) -> None:
+    """Connect a viewer that asks for the socket and reads nothing from it."""
+    deaf = stack.enter_context(socket.create_connection(("127.0.0.1", page.port)))
+    deaf.sendall(
+        b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+
+
 def test_a_viewer_that_never_reads_holds_up_nobody(page: ServedPage) -> None:
-    deaf = socket.create_connection(("127.0.0.1", page.port))
-    with deaf, viewing(page) as other:
-        deaf.sendall(
-            b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-        )
+    with ExitStack() as stack, viewing(page) as other:
+        open_deaf(page, stack)
         until(lambda: page.hub.viewers == 2)
         for number in range(2000):
             page.tell(answer(float(number), "x" * 5000))
@@ -183,6 +204,32 @@ def test_a_viewer_that_never_reads_holds_up_nobody(page: ServedPage) -> None:
         page.tell(summary())
         assert other.next("summary")["topic"] == "summary"
     until(lambda: page.hub.viewers == 0)
+
+
+def test_viewers_that_never_read_lose_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stream.web.server.PING_EVERY_S", 0.01)
+    monkeypatch.setattr("stream.web.server.PONG_LIMIT_S", 0.01)
+    most = []
+    with served() as page, ExitStack() as stack:
+        add = page.hub.add
+        monkeypatch.setattr(page.hub, "add", lambda: (most.append(1), add())[1])
+        for _ in range(VIEWERS_MAX):
+            open_deaf(page, stack)
+        until(lambda: len(most) == VIEWERS_MAX)
+        until(lambda: page.hub.viewers == 0)
+
+
+def test_a_viewer_that_never_reads_keeps_no_connection_with_a_full_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "SEND_LIMIT_S", 0.01)
+    monkeypatch.setattr(application, "CLOSE_LIMIT_S", 0.01)
+    monkeypatch.setattr("stream.web.server.SILENT_LIMIT_S", 0.0)
+    monkeypatch.setattr("stream.web.server.SILENT_CHECK_S", 0.01)
+    with served() as page, ExitStack() as stack:
+        open_deaf(page, stack)
+        until(lambda: page.hub.viewers == 1)
+        while page.hub.viewers:
+            page.tell(answer(0.0, "x" * 5000))
+        until(lambda: not page.server._server.server_state.connections)
 
 
 def test_a_question_reaches_the_run_and_all_viewers_hear_it(page: ServedPage) -> None:
@@ -222,6 +269,17 @@ def test_an_empty_question_is_refused_with_its_reason(page: ServedPage) -> None:
         assert viewer.next("refused")["error"] == "the question is empty"
         viewer.send(width=3)
         assert "width is one of" in viewer.next("refused")["error"]
+
+
+def test_a_viewer_asks_for_the_time(page: ServedPage) -> None:
+    with viewing(page) as viewer:
+        before_ns = time.time_ns()
+        viewer.send(clock=7)
+        reply = viewer.next("clock")
+        assert reply["clock"] == 7
+        assert before_ns <= reply["unix_ns"] <= time.time_ns()
+        viewer.send(clock=-1)
+        assert "clock is from 0" in viewer.next("refused")["error"]
 
 
 def test_nonsense_ends_the_connection(page: ServedPage) -> None:

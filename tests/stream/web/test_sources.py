@@ -53,7 +53,40 @@ def test_everything_is_offered_without_its_secrets() -> None:
     assert described["state"] == "idle"
     assert described["now"] is None
     assert "secretive" not in str(described)
+    assert read_named(["yard=/srv/films/yard.mp4"])[0].described["note"] == "yard.mp4"
     assert "secretive" not in repr(chooser._fixed)
+
+
+def test_drawn_scenes_have_thumbnails(browser: Browser) -> None:
+    with served(chooser=make_chooser()) as page:
+        visit = Visit(browser)
+        visit.page.goto(page.url)
+        thumbnail = visit.page.get_by_role("button", name="street").locator("img")
+        visit.page.wait_for_function(
+            "(one) => one.complete && one.naturalWidth === 128", arg=thumbnail.element_handle()
+        )
+        assert visit.page.request.get(page.url + "scene/none").status == 404
+        visit.context.close()
+        assert visit.errors == []
+
+
+def test_a_source_that_was_seen_has_its_picture_as_thumbnail(browser: Browser) -> None:
+    chooser = make_chooser()
+    with served(chooser=chooser) as page:
+        visit = Visit(browser)
+        visit.page.goto(page.url)
+        yard = visit.page.get_by_role("button", name="yard").locator("canvas")
+        assert yard.is_hidden()
+        chooser.choose("named/yard")
+        assert chooser.take() is not None
+        chooser.running()
+        shown(visit.page)
+        visit.page.locator("#source-change").click()
+        yard.wait_for()
+        colour = yard.evaluate("(one) => [...one.getContext('2d').getImageData(9, 9, 1, 1).data]")
+        assert colour == [128, 128, 128, 255]
+        visit.context.close()
+        assert visit.errors == []
 
 
 def test_a_choice_is_taken_and_another_one_ends_its_run() -> None:

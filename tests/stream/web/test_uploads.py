@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
 import io
+import json
+import socket
 import struct
+import threading
 import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from stream.web import uploads
-from stream.web.uploads import KEPT, PictureRefused, PictureStore, Rgb, keyed
+from stream.web.uploads import decoder, receiver
+from stream.web.uploads.decoder import PictureRefused
+from stream.web.uploads.store import KEPT, PictureStore, Rgb, keyed
+from tests.support.network import LIMIT_S, until
+from tests.support.web import ServedPage, served
+from tests.test_imports import imports_of
 
 LONGEST_PX = 1024
 
 
 def read_picture(data: bytes) -> Rgb:
-    return uploads.read_picture(data, LONGEST_PX)
+    return np.asarray(decoder.read_picture(data, LONGEST_PX))
 
 
 def written(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
@@ -86,3 +98,135 @@ def test_the_picture_unused_for_longest_goes() -> None:
     assert store.get(pictures[1].key) is None
     assert keyed(pictures[3].rgb).key == pictures[3].key
     assert keyed(pictures[3].rgb.reshape(2, 8, 3)).key != pictures[3].key
+
+
+@pytest.fixture
+def page() -> Iterator[ServedPage]:
+    with served() as page:
+        yield page
+
+
+def post(page: ServedPage, data: bytes) -> tuple[int, str]:
+    """Send a picture to the microscope; return the status, and why it is refused."""
+    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=LIMIT_S)
+    connection.request("POST", "/microscope/picture", data)
+    reply = connection.getresponse()
+    body = reply.read()
+    connection.close()
+    return reply.status, "" if reply.status == 200 else json.loads(body)["error"]
+
+
+def start_upload(page: ServedPage, stack: ExitStack, sent: int) -> socket.socket:
+    """Begin an upload of 8 MB, and stop after `sent` bytes."""
+    upload = stack.enter_context(socket.create_connection(("127.0.0.1", page.port), LIMIT_S))
+    head = f"POST /microscope/picture HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\nContent-Length: 8000000\r\n\r\n"
+    upload.sendall(head.encode() + bytes(sent))
+    return upload
+
+
+def uploads_of(monkeypatch: pytest.MonkeyPatch) -> list[receiver.PictureUploads]:
+    """The limits of pages that are made from here on."""
+    made: list[receiver.PictureUploads] = []
+
+    class Noted(receiver.PictureUploads):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr("stream.web.application.PictureUploads", Noted)
+    return made
+
+
+def test_uploads_have_one_limit_of_number_and_give_their_places_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver, "UPLOADS_AT_ONCE", 100.0)
+    made = uploads_of(monkeypatch)
+    with served() as page:
+        with ExitStack() as stack:
+            for _ in range(receiver.UPLOADS_MAX):
+                start_upload(page, stack, 1000)
+            until(lambda: made[0]._count == receiver.UPLOADS_MAX)
+            status, error = post(page, of_size(8, 8))
+            assert (status, "8 pictures are on their way" in error) == (503, True)
+        until(lambda: (made[0]._count, made[0]._bytes) == (0, 0))
+        assert post(page, written(Image.new("RGB", (8, 8))))[0] == 200
+
+
+def test_uploads_have_one_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver, "ALL_BYTES_MAX", 150_000)
+    made = uploads_of(monkeypatch)
+    with served() as page, ExitStack() as stack:
+        start_upload(page, stack, 100_000)
+        until(lambda: made[0]._bytes == 100_000)
+        status, error = post(page, bytes(100_000))
+        assert (status, "other pictures are on their way" in error) == (503, True)
+        until(lambda: made[0]._bytes == 100_000)
+
+
+def test_an_upload_that_stalls_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver, "SILENCE_LIMIT_S", 0.01)
+    monkeypatch.setattr("stream.web.server.SILENT_LIMIT_S", 0.0)
+    with served() as page, ExitStack() as stack:
+        upload = start_upload(page, stack, 1000)
+        reply = b""
+        while part := upload.recv(65536):  # and the connection is closed
+            reply += part
+    assert reply.startswith(b"HTTP/1.1 400")
+    assert b"no part of the picture came" in reply
+
+
+def test_pictures_for_the_microscope_that_come_too_quickly_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver, "UPLOADS_A_SECOND", 0.0)
+    monkeypatch.setattr(receiver, "UPLOADS_AT_ONCE", 1.0)
+    with served() as page:
+        assert [post(page, b"x")[0] for _ in range(2)] == [400, 429]
+
+
+def test_one_picture_is_decoded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoding, most = 0, 0
+    go = threading.Event()
+
+    async def decoded(data: bytearray, longest_px: int) -> Rgb:
+        nonlocal decoding, most
+        decoding += 1
+        most = max(most, decoding)
+        while not go.is_set():
+            await asyncio.sleep(0)
+        decoding -= 1
+        return np.zeros((8, 8, 3), np.uint8)
+
+    monkeypatch.setattr(receiver, "_decoded", decoded)
+    made = uploads_of(monkeypatch)
+    statuses: list[int] = []
+    with served() as page:
+        sending = [threading.Thread(target=lambda: statuses.append(post(page, b"x")[0])) for _ in range(3)]
+        for thread in sending:
+            thread.start()
+        until(lambda: made[0]._bytes == 3)
+        go.set()
+        for thread in sending:
+            thread.join(LIMIT_S)
+    assert (statuses, most) == ([200] * 3, 1)
+
+
+def test_a_decoder_that_dies_or_takes_too_long_costs_one_picture(
+    page: ServedPage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(decoder, "__file__", str(tmp_path / "decoder.py"))
+    (tmp_path / "decoder.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    assert post(page, b"x") == (400, "the picture cannot be read: its decoder ended with status -11")
+    monkeypatch.setattr(receiver, "DECODE_LIMIT_S", 0.01)
+    (tmp_path / "decoder.py").write_text("import signal; signal.pause()")
+    assert "took more than" in post(page, b"x")[1]
+    monkeypatch.undo()
+    assert post(page, written(Image.new("RGB", (8, 8))))[0] == 200
+
+
+def test_the_decoder_is_held_to_its_memory(page: ServedPage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = Path(decoder.__file__).read_text(encoding="utf-8")
+    (tmp_path / "decoder.py").write_text(text.replace("MEMORY_BYTES_MAX = 1 << 30", "MEMORY_BYTES_MAX = 100 << 20"))
+    monkeypatch.setattr(decoder, "__file__", str(tmp_path / "decoder.py"))
+    assert "too much memory" in post(page, written(Image.new("RGBA", (5000, 5000))))[1]
+
+
+def test_the_decoder_imports_nothing_of_the_product() -> None:
+    assert "stream" not in {name.split(".")[0] for name in imports_of(Path(decoder.__file__))}
