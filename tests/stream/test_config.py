@@ -183,18 +183,18 @@ def test_several_files_are_merged_key_by_key_and_the_last_wins(tmp_path: Path) -
     own.write_text("[answer]\nmax_tokens = 7\n[answer.window]\nframes = 3\n", encoding="utf-8")
     config = run_config("-c", "gpu", "-c", "webcam", "--config", str(own))
     assert config.answer.model == "Qwen/Qwen3-VL-2B-Instruct", "only gpu has it"
-    assert (config.allocate.budget, config.capture.max_tiles) == ("auto", 920), "webcam comes after gpu"
+    assert config.capture.max_tiles == 920, "only webcam has it"
     assert (config.answer.max_tokens, config.answer.window.frames) == (7, 3), "the file comes last"
-    assert run_config("-c", "webcam", "-c", "gpu").allocate.budget == "adaptive"
+    assert run_config("-c", "robot", "-c", "webcam").allocate.budget == "auto"
+    assert run_config("-c", "webcam", "-c", "robot").allocate.budget == 64
 
 
 def test_a_value_that_another_file_replaces_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "stream.config_loading"):
-        run_config("-c", "gpu", "-c", "webcam", "--budget", "9")
+        run_config("-c", "robot", "-c", "gpu", "--budget", "9")
     assert [record.getMessage() for record in caplog.records] == [
-        "allocate.budget of webcam takes the place of that of gpu",
-        "answer.max_tokens of webcam takes the place of that of gpu",
-        "allocate.budget of --budget takes the place of that of webcam",
+        "answer.max_tokens of gpu takes the place of that of robot",
+        "allocate.budget of --budget takes the place of that of robot",
     ]
 
 

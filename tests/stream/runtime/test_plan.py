@@ -11,6 +11,7 @@ import torch
 from arr_coc.allocation.allocator import StreamAllocator
 from arr_coc.allocation.on_device.allocator import DeviceAllocator
 from arr_coc.errors import ModelError
+from arr_coc.resources import presets
 from stream.answer.triggers import AnswerTriggerOptions
 from stream.config import (
     AllocateConfig,
@@ -23,6 +24,7 @@ from stream.config import (
     StandingQueryConfig,
     TextureConfig,
 )
+from stream.config_loading import build_config, layer_from_file
 from stream.protocol.messages import ServerHello
 from stream.recording.journal import Journal
 from stream.runtime.plan import INTEROP_OFF, RunPlan, model_cuda_device, texture_interop
@@ -199,6 +201,13 @@ def test_what_needs_the_host_is_allocated_there(options: dict[str, Any]) -> None
     config = Config(allocate=AllocateConfig(**options))
     hello = ServerHello(model_id="m", knows_levels=True, known_world=None)
     assert isinstance(RunPlan.of(config, CAMERA).make_allocator(hello), StreamAllocator)
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_every_preset_lets_live_frames_be_allocated_on_the_device(preset: str) -> None:
+    hello = ServerHello(model_id="m", knows_levels=False, known_world=None)
+    plan = RunPlan.of(build_config([layer_from_file(preset)]), CAMERA)
+    assert isinstance(plan.make_allocator(hello), DeviceAllocator)
 
 
 def follows(**answer: Any) -> bool:
