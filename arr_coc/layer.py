@@ -35,7 +35,7 @@ from arr_coc.allocation.choice_gradient import (
     straight_through,
     token_of_tiles,
 )
-from arr_coc.budget import DEFAULT_BUDGET, Budget, check_budget, tokens_for
+from arr_coc.budget import DEFAULT_BUDGET, Budget, TokenLimits, check_budget, tokens_for
 from arr_coc.errors import ModelError, NonFiniteError, OptionError, ProfileError, ShapeError
 from arr_coc.hub import ALLOCATOR_FILES, ALLOCATOR_FOLDER, allocator_folder, check_allocator_files, download
 from arr_coc.ops.pictures import check_tensor
@@ -60,7 +60,8 @@ class ARRCOCConfig:
     how tiles and question are compared, "film" (`QueryAttention`) or "cross" (`QueryCrossAttention`); `channels`: the
     profile of the texture that its scorers see, `core13`, `full40` or `full40+text`. `gradient` and its `temperature`:
     how the choice passes one on to relevance (`arr_coc.allocation.choice_gradient`); `gumbel` draws tokens by chance
-    while the layer is in training mode. Others: see `allocate`.
+    while the layer is in training mode. `min_tokens` and `max_tokens` limit the budgets "auto" and "adaptive". Others:
+    see `allocate`.
     """
 
     strategy: str = "auto"
@@ -74,6 +75,13 @@ class ARRCOCConfig:
     gradient: ChoiceGradient = "straight-through"
     temperature: float = 1.0
     channels: str = "core13"
+    min_tokens: int = 64
+    max_tokens: int = 400
+
+    @property
+    def limits(self) -> TokenLimits:
+        """Raises BudgetError unless 1 ≤ `min_tokens` ≤ `max_tokens`."""
+        return TokenLimits(self.min_tokens, self.max_tokens)
 
 
 def token_texels(regions: torch.Tensor) -> torch.Tensor:
@@ -228,7 +236,7 @@ class ARRCOCLayer(nn.Module):
 
     def _regions(self, relevance: Map, drawn: Map, appearance: Map, known: Map | None) -> Allocation:
         """The regions of one picture: tokens by its relevance [gh, gw], places by what chance has made of it."""
-        config, tokens = self.config, tokens_for(self.config.budget, relevance)
+        config, tokens = self.config, tokens_for(self.config.budget, relevance, self.config.limits)
         taught = known is not None and map_structure(known) >= VOID_STRUCTURE
         void = config.strategy == "auto" and not taught and picture_structure(appearance) < VOID_STRUCTURE
         strategy = resolve_strategy(config.strategy, void, tokens, config.levels)
@@ -293,7 +301,7 @@ def _checked(config: ARRCOCConfig) -> ARRCOCConfig:
     check_strategy(config.strategy)
     check_budget(config.budget)
     check_choice_gradient(config.gradient, config.temperature)
-    Tensions(config.budget, coverage=config.coverage)
+    Tensions(config.budget, coverage=config.coverage, limits=config.limits)
     return config
 
 

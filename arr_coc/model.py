@@ -22,7 +22,7 @@ from PIL import Image
 from torch import nn
 
 from arr_coc.allocation.allocator import AllocatorOptions
-from arr_coc.budget import DEFAULT_BUDGET, Budget
+from arr_coc.budget import DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits
 from arr_coc.errors import OptionError, counted
 from arr_coc.layer import ARRCOCConfig, ARRCOCLayer
 from arr_coc.qwen.encoding import Packet, VisionStats
@@ -265,12 +265,14 @@ class ARRCOCQwen(nn.Module):
         frames: Frames = "causal",
         glance: GlanceChoice = "auto",
         overview: OverviewChoice = "auto",
+        limits: TokenLimits = DEFAULT_LIMITS,
         on_text: Callable[[str], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> Generation:
         """Answers `query` about one picture, or about several frames in order (a list, or an array [T, …]).
 
-        `budget`: visual tokens a frame, a share of its tiles ("27%"), "auto" (27 %, within 64 to 400) or "adaptive".
+        `budget`: visual tokens a frame, a share of its tiles ("27%"), "auto" (27 %, within `limits`) or "adaptive"
+        (within `limits`, by how widely relevance is spread).
         `times_s`: the frames' times; half a second apart if not given.
         `frames`: how several are read. `causal`, as the stock model does: each after those before it. `window`: each by
         itself, so that a frame that comes again in another order or company is not read again.
@@ -292,7 +294,7 @@ class ARRCOCQwen(nn.Module):
         self._follow_weights()
         self._session.configure(AnswerOptions(encode, decoding, frames=frames, feedback=False))
         glancing = resolve_glance(self._session, glance, overview)
-        options = AllocatorOptions(strategy, budget, explore=0.0, seed=seed, glance=glancing)
+        options = AllocatorOptions(strategy, budget, explore=0.0, seed=seed, glance=glancing, limits=limits)
         allocator = PictureAllocator(self.qwen, query, options, encode)
         pictures = [widened(picture) for picture in to_frames(image_or_frames)]
         stamps = _stamps(len(pictures), times_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from arr_coc.budget import Budget
+from arr_coc.budget import DEFAULT_LIMITS, Budget, TokenLimits
 from arr_coc.errors import OptionError, counted
 from arr_coc.types import Encode
 
@@ -68,14 +68,15 @@ class WindowOptions:
     """`frames` are shown at most, picked from the newest `kept` (as many as are shown, when None).
 
     `on_cut`: `empty` drops the frames of an older epoch when one of a new epoch enters, `keep` keeps them, for
-    questions about the past. `budget`: what a frame of this stream may have at most, where that is known. Raises
-    OptionError for values out of range.
+    questions about the past. `budget`: what a frame of this stream may have at most, if that is known, with the
+    `limits` of one that adapts. Raises OptionError for values out of range.
     """
 
     frames: int = 1
     kept: int | None = None
     on_cut: OnCut = "empty"
     budget: Budget | None = None
+    limits: TokenLimits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
         if self.frames < 1:

@@ -150,6 +150,16 @@ def test_coarse_tokens_are_means_at_their_middles(inputs: tuple[torch.Tensor, ..
     assert out.budgets[0].unique().numel() > 1
 
 
+def test_the_limits_of_a_layer_are_those_of_its_budget(inputs: tuple[torch.Tensor, ...]) -> None:
+    embeds, query, image = inputs
+    layer = ARRCOCLayer(ARRCOCConfig(strategy="topk", budget="adaptive", min_tokens=3, max_tokens=5))
+    assert 3 <= layer(embeds, query[:, :, :4], image).mask.sum(dim=1).min() <= 5
+    layer.configure(budget="auto", max_tokens=4)
+    assert layer(embeds, query[:, :, :4], image).mask.sum(dim=1).tolist() == [4, 4]
+    with pytest.raises(BudgetError, match="min_tokens, 9, is more than max_tokens, 4"):
+        layer.configure(min_tokens=9)
+
+
 def test_unequal_budgets_are_masked(inputs: tuple[torch.Tensor, ...]) -> None:
     embeds, query, image = inputs
     image = image.clone()

@@ -16,6 +16,7 @@ from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from arr_coc.allocation.allocator import StreamAllocator
+from arr_coc.budget import TokenLimits
 from arr_coc.errors import BudgetError, ContextLengthError, OptionError, ShapeError, StrategyError
 from arr_coc.model import ARRCOCQwen
 from arr_coc.types import Encode
@@ -96,6 +97,12 @@ def test_what_was_kept_can_be_forgotten(picture: np.ndarray, encode: Encode) -> 
     again = model.generate(picture, QUERY, max_tokens=4, encode=encode)
     assert model._session.last.prefilled_tokens == prefilled
     assert again.text == first.text
+
+
+@pytest.mark.parametrize("budget", ["auto", "adaptive"])
+def test_limits_bound_a_budget_that_adapts(model: ARRCOCQwen, picture: np.ndarray, budget: str) -> None:
+    limits = TokenLimits(3, 5)
+    assert 3 <= model.generate(picture, QUERY, 1, budget, strategy="topk", glance=False, limits=limits).tokens_used <= 5
 
 
 def test_a_budget_is_kept_and_spent_where_something_is(model: ARRCOCQwen, picture: np.ndarray) -> None:

@@ -12,6 +12,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arr_coc.budget import TokenLimits
 from arr_coc.resources import presets
 from stream.commands.options import RunOptions, takes_run_options
 from stream.config import Config
@@ -151,6 +152,18 @@ def test_a_long_question_is_refused_without_being_repeated() -> None:
     assert message == f"--query: answer.query should have at most {QUERY_LIMIT_CHARS} characters, got 10000 characters"
 
 
+@pytest.mark.parametrize("values", [{"allocate.min_tokens": 401}, {"allocate.max_tokens": 63}])
+def test_the_least_tokens_are_no_more_than_the_most(values: dict[str, int]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_config([ConfigLayer("here", values)])
+    least, most = values.get("allocate.min_tokens", 64), values.get("allocate.max_tokens", 400)
+    assert str(caught.value) == (
+        f"here: allocate.min_tokens = {least} is more than allocate.max_tokens = {most}; "
+        "lower the one or raise the other"
+    )
+    assert build_config([ConfigLayer("here", dict.fromkeys(("allocate.min_tokens", "allocate.max_tokens"), 9))])
+
+
 def test_several_wrong_values_are_counted() -> None:
     with pytest.raises(ConfigError, match=r"allocate\.budget should .* \(and 1 more\)$"):
         build_config([ConfigLayer("x", {"allocate.budget": 0, "answer.top_p": 3})])
@@ -201,6 +214,11 @@ def test_a_value_that_another_file_replaces_is_logged(caplog: pytest.LogCaptureF
 @pytest.mark.parametrize("pair", list(itertools.permutations(presets(), 2)))
 def test_any_two_presets_go_together(pair: tuple[str, str]) -> None:
     assert run_config("-c", pair[0], "-c", pair[1])
+
+
+def test_options_set_the_least_and_most_tokens() -> None:
+    allocate = run_config("--min-budget", "6", "--max-budget", "90").allocate
+    assert (allocate.min_tokens, allocate.max_tokens, allocate.limits) == (6, 90, TokenLimits(6, 90))
 
 
 def test_set_and_options_win_over_every_file() -> None:
