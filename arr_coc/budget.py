@@ -3,7 +3,7 @@
 | budget | tokens of a frame |
 | --- | --- |
 | `64` | so many |
-| `"27%"` | this share of the frame's tiles, at least 1 |
+| `"27%"`, `0.27` | this share of the frame's tiles, at least 1 |
 | `"auto"` | 27 % of the tiles, within `TokenLimits`: means the same at every size |
 | `"adaptive"` | within `TokenLimits`, by how widely relevance is spread |
 
@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from arr_coc.errors import BudgetError
 
-Budget: TypeAlias = int | str
+Budget: TypeAlias = int | float | str
 
 AUTO, ADAPTIVE = "auto", "adaptive"
 DEFAULT_BUDGET = AUTO
@@ -72,10 +72,12 @@ def fixed_tokens(budget: object, tiles: int, limits: TokenLimits = DEFAULT_LIMIT
         return limits.bound(round(AUTO_SHARE * tiles), tiles)
     if isinstance(budget, str) and re.match(SHARE_PATTERN, budget):
         return min(max(round(float(budget[:-1]) / 100 * tiles), 1), tiles)
+    if isinstance(budget, (float, np.floating)) and 0 < budget <= 1:
+        return min(max(round(float(budget) * tiles), 1), tiles)
     if isinstance(budget, bool) or not isinstance(budget, numbers.Integral) or budget < 1:
         raise BudgetError(
-            'a token budget is a whole number of at least 1, a share of the tiles such as "27%", "auto" or "adaptive"; '
-            f'got {budget!r}. Try "auto".'
+            'a token budget is a whole number of at least 1, a share of the tiles such as "27%" or 0.27, "auto" or '
+            f'"adaptive"; got {budget!r}. Try "auto".'
         )
     return min(int(budget), tiles)
 
@@ -89,7 +91,7 @@ def least_tokens_wanted(budget: Budget, limits: TokenLimits = DEFAULT_LIMITS) ->
     """The tokens that a budget asks for however small the frame is: a frame with fewer tiles is shown whole."""
     if budget in (AUTO, ADAPTIVE):
         return limits.min_tokens
-    return 1 if isinstance(budget, str) else int(budget)
+    return int(budget) if isinstance(budget, numbers.Integral) else 1
 
 
 def adaptive_budget(relevance: npt.NDArray[Any], limits: TokenLimits = DEFAULT_LIMITS) -> int:

@@ -19,7 +19,7 @@ PACKAGES = (arr_coc, arr_coc.ops)
 )
 def test_every_public_name_is_there_and_explains_itself(package: ModuleType, name: str) -> None:
     assert getattr(package, name).__doc__
-    assert name in dir(package)
+    assert dir(package) == sorted(package.__all__)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
