@@ -8,6 +8,7 @@ import logging
 import os
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ from arr_coc.allocation.choice_gradient import (
 )
 from arr_coc.budget import DEFAULT_BUDGET, Budget, TokenLimits, check_budget, tokens_for
 from arr_coc.errors import ModelError, NonFiniteError, OptionError, ProfileError, ShapeError
-from arr_coc.hub import ALLOCATOR_FILES, ALLOCATOR_FOLDER, allocator_folder, check_allocator_files, download
+from arr_coc.hub import ALLOCATOR_FILES, ALLOCATOR_FOLDER, allocator_folder, check_allocator_files, download, upload
 from arr_coc.ops.pictures import check_tensor
 from arr_coc.ops.regions import region_mean, region_scales, token_positions
 from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
@@ -261,6 +262,17 @@ class ARRCOCLayer(nn.Module):
         path.mkdir(parents=True, exist_ok=True)
         write_whole(path / WEIGHTS_FILE, save({name: rows.contiguous() for name, rows in self.state_dict().items()}))
         write_whole(path / CONFIG_FILE, (json.dumps(asdict(self.config), indent=2) + "\n").encode())
+
+    def push_to_hub(
+        self, name: str, *, private: bool | None = None, token: str | None = None, message: str = "Upload allocator"
+    ) -> str:
+        """Upload what `save_pretrained` writes to the hub, as `owner/model`; returns its address.
+
+        The repository is made if it does not exist, `private` as said. Raises ModelError and HubUnreachable.
+        """
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            return upload(Path(folder), name, private=private, token=token, message=message)
 
     @classmethod
     def from_pretrained(cls, name: str | Path, token: str | None = None) -> ARRCOCLayer:

@@ -256,7 +256,9 @@ def test_a_result_is_one_line_and_a_picture(model: ARRCOCQwen, picture: np.ndarr
     shown = result._repr_png_()
     assert shown is not None
     image = np.asarray(Image.open(io.BytesIO(shown)))
-    assert image.shape == picture.shape
+    assert image.shape[1] == 640
+    assert image.shape[0] > 640 * picture.shape[0] / picture.shape[1] + 20
+    assert "prefill_ms=2.0, decode_ms=0.3, " in repr(replace(result.timings, prefill_ms=2, decode_ms=1 / 3))
     assert replace(result, picture=None)._repr_png_() is None
 
 
