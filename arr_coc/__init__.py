@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from arr_coc.allocation.allocator import StreamAllocator
     from arr_coc.allocation.attending import allocate
-    from arr_coc.layer import ARRCOCLayer
+    from arr_coc.layer import ARRCOCLayer, ARRCOCOutput
     from arr_coc.model import ARRCOCQwen
     from arr_coc.qwen.finetune.collator import AnswerCollator
 
-__all__ = ["ARRCOCLayer", "ARRCOCQwen", "AnswerCollator", "StreamAllocator", "allocate"]
+__all__ = ["ARRCOCLayer", "ARRCOCOutput", "ARRCOCQwen", "AnswerCollator", "StreamAllocator", "allocate"]
 
 _HOMES = {
     "ARRCOCLayer": "arr_coc.layer",
+    "ARRCOCOutput": "arr_coc.layer",
     "ARRCOCQwen": "arr_coc.model",
     "AnswerCollator": "arr_coc.qwen.finetune.collator",
     "StreamAllocator": "arr_coc.allocation.allocator",
@@ -34,4 +35,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -3,9 +3,9 @@
 | budget | tokens of a frame |
 | --- | --- |
 | `64` | so many |
-| `"27%"` | this share of the frame's tiles, at least 1 |
-| `"auto"` | 27 % of the tiles, within 64 to 400: means the same at every size |
-| `"adaptive"` | 64 to 400, by how widely relevance is spread |
+| `"27%"`, `0.27` | this share of the frame's tiles, at least 1 |
+| `"auto"` | 27 % of the tiles, within `TokenLimits`: means the same at every size |
+| `"adaptive"` | within `TokenLimits`, by how widely relevance is spread |
 
 None is more than the frame's tiles.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import numbers
 import re
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,16 +23,36 @@ import numpy.typing as npt
 
 from arr_coc.errors import BudgetError
 
-Budget: TypeAlias = int | str
+Budget: TypeAlias = int | float | str
 
 AUTO, ADAPTIVE = "auto", "adaptive"
 DEFAULT_BUDGET = AUTO
 AUTO_SHARE = 0.27
-LEAST_TOKENS = 64
-MOST_TOKENS = 400
-
 SHARE_PATTERN = r"^(?:100(?:\.0*)?|[1-9]\d?(?:\.\d*)?|0?\.\d*[1-9]\d*)%$"
 """A share above 0 % and up to 100 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLimits:
+    """Least and most tokens of the budgets "auto" and "adaptive", and of a latency target. Raises BudgetError unless
+    1 ≤ `min_tokens` ≤ `max_tokens`."""
+
+    min_tokens: int = 64
+    max_tokens: int = 400
+
+    def __post_init__(self) -> None:
+        for name, tokens in (("min_tokens", self.min_tokens), ("max_tokens", self.max_tokens)):
+            if isinstance(tokens, bool) or not isinstance(tokens, numbers.Integral) or tokens < 1:
+                raise BudgetError(f"{name} is a whole number of at least 1, got {tokens!r}")
+        if self.min_tokens > self.max_tokens:
+            raise BudgetError(f"min_tokens, {self.min_tokens}, is more than max_tokens, {self.max_tokens}")
+
+    def bound(self, tokens: int, tiles: int) -> int:
+        """Return `tokens` brought within the limits, and never more than a frame's tiles."""
+        return min(max(tokens, self.min_tokens), self.max_tokens, tiles)
+
+
+DEFAULT_LIMITS = TokenLimits()
 
 _DUST = 1e-4  # rounding errors of a flat frame are spread widely, and must not buy the largest budget
 
@@ -42,41 +63,44 @@ def check_budget(budget: object) -> None:
         fixed_tokens(budget, tiles=1)
 
 
-def fixed_tokens(budget: object, tiles: int) -> int:
+def fixed_tokens(budget: object, tiles: int, limits: TokenLimits = DEFAULT_LIMITS) -> int:
     """The tokens that a number, a share or "auto" means for a frame of so many tiles; never more than these.
 
     Raises BudgetError for anything else, also for "adaptive", which needs a relevance map.
     """
     if budget == AUTO:
-        return min(max(round(AUTO_SHARE * tiles), LEAST_TOKENS), MOST_TOKENS, tiles)
+        return limits.bound(round(AUTO_SHARE * tiles), tiles)
     if isinstance(budget, str) and re.match(SHARE_PATTERN, budget):
         return min(max(round(float(budget[:-1]) / 100 * tiles), 1), tiles)
+    if isinstance(budget, (float, np.floating)) and 0 < budget <= 1:
+        return min(max(round(float(budget) * tiles), 1), tiles)
     if isinstance(budget, bool) or not isinstance(budget, numbers.Integral) or budget < 1:
         raise BudgetError(
-            'a token budget is a whole number of at least 1, a share of the tiles such as "27%", "auto" or "adaptive"; '
-            f'got {budget!r}. Try "auto".'
+            'a token budget is a whole number of at least 1, a share of the tiles such as "27%" or 0.27, "auto" or '
+            f'"adaptive"; got {budget!r}. Try "auto".'
         )
     return min(int(budget), tiles)
 
 
-def most_tokens(budget: Budget, tiles: int) -> int:
+def most_tokens(budget: Budget, tiles: int, limits: TokenLimits = DEFAULT_LIMITS) -> int:
     """The most tokens that a frame of so many tiles gets. Raises BudgetError."""
-    return min(MOST_TOKENS, tiles) if budget == ADAPTIVE else fixed_tokens(budget, tiles)
+    return min(limits.max_tokens, tiles) if budget == ADAPTIVE else fixed_tokens(budget, tiles, limits)
 
 
-def least_tokens_wanted(budget: Budget) -> int:
+def least_tokens_wanted(budget: Budget, limits: TokenLimits = DEFAULT_LIMITS) -> int:
     """The tokens that a budget asks for however small the frame is: a frame with fewer tiles is shown whole."""
     if budget in (AUTO, ADAPTIVE):
-        return LEAST_TOKENS
-    return 1 if isinstance(budget, str) else int(budget)
+        return limits.min_tokens
+    return int(budget) if isinstance(budget, numbers.Integral) else 1
 
 
-def adaptive_budget(relevance: npt.NDArray[Any], least: int = LEAST_TOKENS, most: int = MOST_TOKENS) -> int:
+def adaptive_budget(relevance: npt.NDArray[Any], limits: TokenLimits = DEFAULT_LIMITS) -> int:
     """Few tokens where relevance is gathered in one place, many where it is spread over the frame.
 
     `relevance` [gh, gw]; K = least + (most − least)·H(p)/log n, with p ∝ max(0, relevance − median), n the number of
-    tiles; `least` where nothing stands out at all. Clamped to the number of tiles.
+    tiles, least and most of `limits`; least where nothing stands out at all. Clamped to the number of tiles.
     """
+    least, most = limits.min_tokens, limits.max_tokens
     above = (relevance - np.median(relevance)).ravel().astype(np.float64)
     standing_out = above[above > _DUST]
     if standing_out.size == 0 or above.size < 2:
@@ -86,6 +110,6 @@ def adaptive_budget(relevance: npt.NDArray[Any], least: int = LEAST_TOKENS, most
     return min(round(least + (most - least) * entropy / math.log(above.size)), above.size)
 
 
-def tokens_for(budget: object, relevance: npt.NDArray[Any]) -> int:
+def tokens_for(budget: object, relevance: npt.NDArray[Any], limits: TokenLimits = DEFAULT_LIMITS) -> int:
     """The number of tokens that `budget` means for one map [gh, gw]. Raises BudgetError."""
-    return adaptive_budget(relevance) if budget == ADAPTIVE else fixed_tokens(budget, relevance.size)
+    return adaptive_budget(relevance, limits) if budget == ADAPTIVE else fixed_tokens(budget, relevance.size, limits)

@@ -101,6 +101,28 @@ def download(name: str, token: str | None = None, files: tuple[str, ...] = WANTE
         return Path(snapshot_download(name, allow_patterns=list(files), token=token))
 
 
+def upload(folder: Path, name: str, *, private: bool | None, token: str | None, message: str) -> str:
+    """Upload a folder's files to the hub as `owner/model`, in one commit; returns the address of the repository.
+
+    It is made if it does not exist. Raises ModelError where the hub refuses, HubUnreachable where it does not answer.
+    """
+    from huggingface_hub import create_repo, errors, upload_folder
+
+    try:
+        with _silent():
+            address = create_repo(name, private=private, token=token, exist_ok=True)
+            upload_folder(repo_id=address.repo_id, folder_path=folder, commit_message=message, token=token)
+    except (errors.HfHubHTTPError, errors.HFValidationError, errors.LocalTokenNotFoundError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+        raise ModelError(
+            f"{name} cannot be uploaded: {reason}",
+            "log in with `hf auth login` and a token that may write, and name it owner/model",
+        ) from error
+    except (ConnectionError, errors.HTTPError) as error:
+        raise HubUnreachable(f"the hub cannot be reached to upload {name}", "check the network") from error
+    return str(address)
+
+
 @contextmanager
 def asking(name: str) -> Iterator[None]:
     """Requests to the hub about the model `name`, without warnings and progress bars.

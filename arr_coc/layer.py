@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, load_file, save
@@ -35,15 +39,16 @@ from arr_coc.allocation.choice_gradient import (
     straight_through,
     token_of_tiles,
 )
-from arr_coc.budget import DEFAULT_BUDGET, Budget, check_budget, tokens_for
+from arr_coc.budget import ADAPTIVE, DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits, check_budget, tokens_for
 from arr_coc.errors import ModelError, NonFiniteError, OptionError, ProfileError, ShapeError
-from arr_coc.hub import ALLOCATOR_FILES, ALLOCATOR_FOLDER, allocator_folder, check_allocator_files, download
-from arr_coc.ops.pictures import check_tensor
+from arr_coc.hub import ALLOCATOR_FILES, ALLOCATOR_FOLDER, allocator_folder, check_allocator_files, download, upload
+from arr_coc.ops.pictures import check_images, check_tensor
 from arr_coc.ops.regions import region_mean, region_scales, token_positions
 from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray, image_texture
 from arr_coc.relevance.history import with_embeddings
 from arr_coc.relevance.knowing import DEFAULT_SCORER, QueryScorer
+from arr_coc.relevance.profiles import CORE, FULL
 from arr_coc.types import TILE_PX, Allocation
 
 log = logging.getLogger(__name__)
@@ -60,7 +65,8 @@ class ARRCOCConfig:
     how tiles and question are compared, "film" (`QueryAttention`) or "cross" (`QueryCrossAttention`); `channels`: the
     profile of the texture that its scorers see, `core13`, `full40` or `full40+text`. `gradient` and its `temperature`:
     how the choice passes one on to relevance (`arr_coc.allocation.choice_gradient`); `gumbel` draws tokens by chance
-    while the layer is in training mode. Others: see `allocate`.
+    while the layer is in training mode. `min_tokens` and `max_tokens` limit the budgets "auto" and "adaptive". Others:
+    see `allocate`.
     """
 
     strategy: str = "auto"
@@ -74,6 +80,13 @@ class ARRCOCConfig:
     gradient: ChoiceGradient = "straight-through"
     temperature: float = 1.0
     channels: str = "core13"
+    min_tokens: int = 64
+    max_tokens: int = 400
+
+    @property
+    def limits(self) -> TokenLimits:
+        """Raises BudgetError unless 1 ≤ `min_tokens` ≤ `max_tokens`."""
+        return TokenLimits(self.min_tokens, self.max_tokens)
 
 
 def token_texels(regions: torch.Tensor) -> torch.Tensor:
@@ -105,36 +118,23 @@ class LayerChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerOutput:
+class ARRCOCOutput:
     """Chosen tokens of a batch of pictures; rows beyond a picture's own tokens are zero, and False in `mask`.
 
     `tokens` [B, K, D]; `positions` float32 [B, K, 2], each token's middle (row, col) in tiles; `budgets` int64
     [B, K], the texels that the token spends on each tile of its region: 1024 at level 0, which a larger region's tiles
-    share; `mask` bool [B, K]; `allocation` the regions; `realised` relevance [B, gh, gw] with its scores and weights.
-    `relevance`, `scores`, `weights` and `regions` name their parts, as in `ARRCOCInfo`.
+    share; `relevance` float32 [B, gh, gw] in [0, 1], of `scores` float32 [B, 3, gh, gw] (information, perspective and
+    participation) and their `weights` float32 [B, 3]; `mask` bool [B, K]; `allocation` the regions.
     """
 
     tokens: torch.Tensor
     positions: torch.Tensor
     budgets: torch.Tensor
+    relevance: torch.Tensor
+    scores: torch.Tensor
+    weights: torch.Tensor
     mask: torch.Tensor
     allocation: Allocation
-    realised: RelevanceMaps
-
-    @property
-    def relevance(self) -> torch.Tensor:
-        """float32 [B, gh, gw] in [0, 1]."""
-        return self.realised.relevance
-
-    @property
-    def scores(self) -> torch.Tensor:
-        """Information, perspective and participation: float32 [B, 3, gh, gw]."""
-        return self.realised.scores
-
-    @property
-    def weights(self) -> torch.Tensor:
-        """The scores' weights: float32 [B, 3]."""
-        return self.realised.weights
 
     @property
     def regions(self) -> torch.Tensor:
@@ -151,36 +151,67 @@ class ARRCOCLayer(nn.Module):
     serves as a prior that needs no training.
     """
 
-    def __init__(self, config: ARRCOCConfig | None = None) -> None:
-        """Raises StrategyError, BudgetError, OptionError, ProfileError, and ValueError for shares outside [0, 1]."""
+    def __init__(
+        self,
+        hidden_dim: int | ARRCOCConfig | None = None,
+        texture_channels: int | None = None,
+        min_tokens: int | None = None,
+        max_tokens: int | None = None,
+        *,
+        config: ARRCOCConfig | None = None,
+    ) -> None:
+        """A layer of a `config`, which may stand first, or one with an adaptive budget of `min_tokens` to `max_tokens`.
+
+        `hidden_dim` is the width of the question's embeddings; `texture_channels` are 13 (profile `core13`, if not
+        given) or 40 (`full40`). Raises StrategyError, BudgetError, OptionError, ProfileError, and ValueError for shares
+        outside [0, 1].
+        """
         super().__init__()
-        of = self.config = _checked(config or ARRCOCConfig())
+        if isinstance(hidden_dim, ARRCOCConfig):
+            hidden_dim, config = None, hidden_dim
+        sizes = {"hidden_dim": hidden_dim, "texture_channels": texture_channels}
+        sizes |= {"min_tokens": min_tokens, "max_tokens": max_tokens}
+        given = {name: size for name, size in sizes.items() if size is not None}
+        if config is not None and given:
+            raise OptionError(f"a config has its own sizes, got {', '.join(given)} too", "give one or the other")
+        of = self.config = _checked(config or (_config_of(**given) if given else ARRCOCConfig()))
         self.realiser = RelevanceRealiser(of.query_dim, of.trained_for, of.scorer, of.channels)
 
     def forward(
-        self, vision_embeds: torch.Tensor, query_embeds: torch.Tensor | None, image: torch.Tensor
-    ) -> LayerOutput:
+        self,
+        vision_embeds: torch.Tensor,
+        query_embeds: torch.Tensor | None,
+        image: torch.Tensor | npt.NDArray[Any],
+        grid: tuple[int, int] | None = None,
+    ) -> ARRCOCOutput:
         """Choose from each picture's tokens.
 
-        `vision_embeds` [B, gh·gw, D], one row a tile, row by row; `query_embeds` [B, Lq, Dq] or None; `image` [B, 3,
-        H, W], uint8 or in [0, 1]. Raises ShapeError where they do not fit each other, NonFiniteError (naming the
-        tensor), BudgetError.
+        `vision_embeds` [B, gh·gw, D], one row a tile, row by row; `query_embeds` [B, Lq, Dq] or None; `image`, of any
+        size, a tensor [B, 3, H, W] or an array [B, H, W, 3] (of one picture also without B), uint8 or in [0, 1]. The
+        texture is that of the image at the size of the tiles' grid: `grid` (gh, gw), else the grid of so many tiles
+        that has the image's aspect, else the square one.
+
+        Raises ShapeError where they do not fit each other or the grid is not clear, NonFiniteError (naming the tensor),
+        BudgetError.
         """
-        shape = _check_inputs(vision_embeds, query_embeds, image, self.config.query_dim)
-        texture = image_texture(image, self.config.channels)
+        image = _image_batch(image)
+        shape = _check_inputs(vision_embeds, query_embeds, image, grid, self.config.query_dim)
+        texture = image_texture(_at_grid(image, shape), self.config.channels)
         texture = texture.to(vision_embeds.device)
         texture = self._with_embeddings(texture, vision_embeds, query_embeds)
         prior = _resemblance(vision_embeds, query_embeds, shape)
         realised = self.realise(texture, query_embeds, prior)
         choice = self.choose(texture, realised, prior)
         device = vision_embeds.device
-        return LayerOutput(
+        return ARRCOCOutput(
             tokens=_gathered(vision_embeds, choice),
             positions=choice.positions.to(device),
             budgets=choice.budgets.to(device),
+            relevance=realised.relevance,
+            scores=realised.scores,
+            weights=realised.weights,
             mask=choice.allocation.mask.to(device),
             allocation=choice.allocation,
-            realised=realised,
         )
 
     def configure(self, **changes: Any) -> None:
@@ -228,7 +259,7 @@ class ARRCOCLayer(nn.Module):
 
     def _regions(self, relevance: Map, drawn: Map, appearance: Map, known: Map | None) -> Allocation:
         """The regions of one picture: tokens by its relevance [gh, gw], places by what chance has made of it."""
-        config, tokens = self.config, tokens_for(self.config.budget, relevance)
+        config, tokens = self.config, tokens_for(self.config.budget, relevance, self.config.limits)
         taught = known is not None and map_structure(known) >= VOID_STRUCTURE
         void = config.strategy == "auto" and not taught and picture_structure(appearance) < VOID_STRUCTURE
         strategy = resolve_strategy(config.strategy, void, tokens, config.levels)
@@ -253,6 +284,17 @@ class ARRCOCLayer(nn.Module):
         path.mkdir(parents=True, exist_ok=True)
         write_whole(path / WEIGHTS_FILE, save({name: rows.contiguous() for name, rows in self.state_dict().items()}))
         write_whole(path / CONFIG_FILE, (json.dumps(asdict(self.config), indent=2) + "\n").encode())
+
+    def push_to_hub(
+        self, name: str, *, private: bool | None = None, token: str | None = None, message: str = "Upload allocator"
+    ) -> str:
+        """Upload what `save_pretrained` writes to the hub, as `owner/model`; returns its address.
+
+        The repository is made if it does not exist, `private` as said. Raises ModelError and HubUnreachable.
+        """
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            return upload(Path(folder), name, private=private, token=token, message=message)
 
     @classmethod
     def from_pretrained(cls, name: str | Path, token: str | None = None) -> ARRCOCLayer:
@@ -293,26 +335,99 @@ def _checked(config: ARRCOCConfig) -> ARRCOCConfig:
     check_strategy(config.strategy)
     check_budget(config.budget)
     check_choice_gradient(config.gradient, config.temperature)
-    Tensions(config.budget, coverage=config.coverage)
+    Tensions(config.budget, coverage=config.coverage, limits=config.limits)
     return config
 
 
-def _check_inputs(
-    vision_embeds: torch.Tensor, query_embeds: torch.Tensor | None, image: torch.Tensor, query_dim: int
-) -> tuple[int, int]:
-    """The tile grid of `image`, once all shapes fit it."""
-    check_tensor(vision_embeds, "vision_embeds")
+def _config_of(
+    hidden_dim: int = 0,
+    texture_channels: int = CORE,
+    min_tokens: int = DEFAULT_LIMITS.min_tokens,
+    max_tokens: int = DEFAULT_LIMITS.max_tokens,
+) -> ARRCOCConfig:
+    """Raises OptionError for a width below 0, ProfileError for channels that no profile has."""
+    if hidden_dim < 0:
+        raise OptionError(f"hidden_dim is the width of a question's embeddings, at least 0, got {hidden_dim}")
+    profiles = {CORE: "core13", FULL: "full40"}
+    if texture_channels not in profiles:
+        raise ProfileError(f"texture_channels is {CORE} or {FULL}, got {texture_channels}")
+    return ARRCOCConfig(
+        budget=ADAPTIVE,
+        query_dim=hidden_dim,
+        channels=profiles[texture_channels],
+        min_tokens=min_tokens,
+        max_tokens=max_tokens,
+    )
+
+
+def _image_batch(image: torch.Tensor | npt.NDArray[Any]) -> torch.Tensor:
+    """The image as a tensor [B, 3, H, W]; an array's channels are last."""
+    if isinstance(image, np.ndarray):
+        image = torch.from_numpy(np.ascontiguousarray(np.moveaxis(image, -1, -3) if image.ndim > 2 else image))
     check_tensor(image, "image")
+    batch = image[None] if image.ndim == 3 else image
+    if batch.ndim != 4 or batch.shape[1] != 3 or 0 in batch.shape:
+        raise ShapeError(
+            f"image must be [B, 3, H, W], or an array [B, H, W, 3], none of them 0, got {list(image.shape)}"
+        )
+    check_images(batch)
+    return batch
+
+
+def _at_grid(image: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
+    """The images resampled to whole tiles of a grid; as they are if the grid is their own."""
+    if shape == _own_grid(image):
+        return image
+    size = shape[0] * TILE_PX, shape[1] * TILE_PX
+    resized = F.interpolate(image.float(), size, mode="bilinear", antialias=True, align_corners=False)
+    return resized if image.is_floating_point() else resized.round().clamp(0, 255).to(torch.uint8)
+
+
+def _own_grid(image: torch.Tensor) -> tuple[int, int]:
+    return -(-image.shape[2] // TILE_PX), -(-image.shape[3] // TILE_PX)
+
+
+def _grid_of(tiles: int, image: torch.Tensor) -> tuple[int, int]:
+    """The grid of so many tiles over images [B, 3, H, W]. Raises ShapeError if it is not clear."""
+    rows, cols = _own_grid(image)
+    if rows * cols == tiles:
+        return rows, cols
+    aspect = image.shape[3] / image.shape[2]
+    pairs = [(side, tiles // side) for side in range(1, tiles + 1) if tiles % side == 0]
+    # Of an encoder that keeps the aspect, both sides are rounded to whole tiles.
+    alike = [(r, c) for r, c in pairs if abs(c - r * aspect) <= 1 and abs(r - c / aspect) <= 1]
+    if alike:
+        return min(alike, key=lambda pair: abs(math.log(pair[1] / (pair[0] * aspect))))
+    side = math.isqrt(tiles)
+    if side * side == tiles and side:
+        return side, side
+    raise ShapeError(
+        f"vision_embeds has {tiles} tokens a picture, which is no grid of the aspect of an image of "
+        f"{image.shape[3]}x{image.shape[2]} pixels (its own is {rows} * {cols}), and no square",
+        "give grid=(rows, columns)",
+    )
+
+
+def _check_inputs(
+    vision_embeds: torch.Tensor,
+    query_embeds: torch.Tensor | None,
+    image: torch.Tensor,
+    grid: tuple[int, int] | None,
+    query_dim: int,
+) -> tuple[int, int]:
+    """The grid of the tiles, once all shapes fit it."""
+    check_tensor(vision_embeds, "vision_embeds")
     if query_embeds is not None:
         check_tensor(query_embeds, "query_embeds")
-    if image.ndim != 4 or image.shape[1] != 3 or 0 in image.shape:
-        raise ShapeError(f"image must be [B, 3, H, W], none of them 0, got {list(image.shape)}")
-    rows, cols = -(-image.shape[2] // TILE_PX), -(-image.shape[3] // TILE_PX)
-    if vision_embeds.ndim != 3 or vision_embeds.shape[:2] != (image.shape[0], rows * cols):
-        wanted = f"[{image.shape[0]}, {rows} * {cols}, D]"
-        raise ShapeError(f"vision_embeds must be {wanted} for such an image, got {list(vision_embeds.shape)}")
+    if vision_embeds.ndim != 3 or len(vision_embeds) != len(image):
+        raise ShapeError(f"vision_embeds must be [{len(image)}, tiles, D], got {list(vision_embeds.shape)}")
+    rows, cols = _grid_of(vision_embeds.shape[1], image) if grid is None else grid
+    if rows < 1 or rows * cols != vision_embeds.shape[1]:
+        raise ShapeError(
+            f"a grid of {rows} * {cols} does not have the {vision_embeds.shape[1]} tokens of vision_embeds"
+        )
     if query_embeds is not None and (query_embeds.ndim != 3 or query_embeds.shape[0] != image.shape[0]):
-        raise ShapeError(f"query_embeds must be [{image.shape[0]}, Lq, Dq], got {list(query_embeds.shape)}")
+        raise ShapeError(f"query_embeds must be [{len(image)}, Lq, Dq], got {list(query_embeds.shape)}")
     if query_embeds is not None and query_embeds.shape[1] == 0:
         raise ShapeError("query_embeds holds no token; give None where there is no question")
     if vision_embeds.shape[2] == 0:

@@ -3,122 +3,85 @@
 from __future__ import annotations
 
 import copy
-import io
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, TypedDict, Unpack, overload
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
 from torch import nn
 
 from arr_coc.allocation.allocator import AllocatorOptions
-from arr_coc.budget import DEFAULT_BUDGET, Budget
+from arr_coc.budget import DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits
 from arr_coc.errors import OptionError, counted
+from arr_coc.hub import upload
 from arr_coc.layer import ARRCOCConfig, ARRCOCLayer
-from arr_coc.qwen.encoding import Packet, VisionStats
-from arr_coc.qwen.finetune.forward import ARRCOCOutput, BatchedForward, BatchInputs
+from arr_coc.qwen.chat import ChatPrompt, Message, fitted_model, prompt_of_messages, prompts_of_inputs
+from arr_coc.qwen.encoding import Packet
+from arr_coc.qwen.finetune.forward import ARRCOCModelOutput, BatchedForward, BatchInputs
 from arr_coc.qwen.finetune.saving import save_folder
+from arr_coc.qwen.frame_window import Ids
+from arr_coc.qwen.generation import Generation, Timings, decoding_of
 from arr_coc.qwen.glancing import GlanceChoice, Glancer, OverviewChoice, resolve_glance, unshown_tokens
-from arr_coc.qwen.loading import load_qwen
-from arr_coc.qwen.options import AnswerOptions, Decoding, Frames
-from arr_coc.qwen.preprocess import Picture, to_frames
+from arr_coc.qwen.loading import DeviceMap, load_qwen
+from arr_coc.qwen.options import AnswerOptions, Frames
+from arr_coc.qwen.preprocess import Picture, Rgb, to_frames
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import widened
-from arr_coc.qwen.session import AnswerSession, GlanceResult
+from arr_coc.qwen.session import AnswerResult, AnswerSession, GlanceResult
 from arr_coc.types import NS_PER_S, Encode, FrameStamp, TokenPacket
 from arr_coc.video.picture_allocator import PictureAllocator
 
-LONGEST_PX = 1024
-"""A larger picture is shown smaller."""
-
-OPACITY = 0.6
-"""Of the colour where relevance is 1; where it is 0, the picture shows as it is."""
-
-Rgb = npt.NDArray[np.uint8]
-
-
-def heat_picture(picture: Rgb, heatmap: npt.NDArray[np.float32]) -> Rgb:
-    """The picture uint8 [H, W, 3] with colours over it where `heatmap` [gh, gw], in [0, 1], is high.
-
-    The map is spread over the whole picture, however it is divided. At most 1024 pixels a side; memory of its own.
-    """
-    height_px, width_px = picture.shape[:2]
-    shrink = min(1.0, LONGEST_PX / max(height_px, width_px))
-    size = max(1, round(width_px * shrink)), max(1, round(height_px * shrink))
-    shown = cv2.resize(picture, size, interpolation=cv2.INTER_AREA).astype(np.float32)
-    heat = cv2.resize(heatmap.clip(0, 1).astype(np.float32), size, interpolation=cv2.INTER_LINEAR)
-    colours = cv2.applyColorMap(np.rint(heat * 255).astype(np.uint8), cv2.COLORMAP_TURBO)[..., ::-1]
-    share = OPACITY * heat[..., None]
-    return np.asarray(np.rint(shown * (1 - share) + colours * share), np.uint8)
-
-
-def png(image: Rgb) -> bytes:
-    """An image uint8 [H, W, 3] as the bytes of a PNG file."""
-    written = io.BytesIO()
-    Image.fromarray(image).save(written, "PNG")
-    return written.getvalue()
-
+__all__ = ["ARRCOCQwen", "Generation", "Timings"]
 
 FRAMES_PER_S = 2.0
 """How far apart frames are taken to be whose times are not given; as Qwen3-VL's processor samples video."""
 
 
+class GenerateOptions(TypedDict, total=False):
+    """Options of `ARRCOCQwen.generate` by name alone."""
+
+    top_p: float
+    top_k: int
+    max_new_tokens: int
+    do_sample: bool
+    stop_strings: str | Sequence[str]
+    generation_config: Any
+    frames: Frames
+    glance: GlanceChoice
+    overview: OverviewChoice
+    limits: TokenLimits
+    on_text: Callable[[str], None] | None
+    should_stop: Callable[[], bool] | None
+
+
+class BatchOptions(GenerateOptions, total=False):
+    """Options of `ARRCOCQwen.generate` for anything but one question about a picture."""
+
+    max_tokens: int | None
+    budget: Budget
+    encode: Encode
+    strategy: str
+    temperature: float | None
+    seed: int
+
+
 @dataclass(frozen=True, slots=True)
-class Timings:
-    """Milliseconds: choosing tokens, encoding them, from there to the first token, and from there to the last; and what
-    glances took while tokens were chosen, which is not part of `allocate_ms`."""
+class _Asking:
+    """Options of one call of `generate`."""
 
-    allocate_ms: float
-    encode_ms: float
-    prefill_ms: float
-    decode_ms: float
-    glance_ms: float = 0.0
-
-    @property
-    def total_ms(self) -> float:
-        return self.allocate_ms + self.glance_ms + self.encode_ms + self.prefill_ms + self.decode_ms
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Generation:
-    """An answer. Printed it is one line; a notebook shows the newest picture with the heat map over it.
-
-    `heatmap` float32 [gh, gw] in [0, 1]: the newest frame's relevance. `regions` int32 [K, 3] (shape, row, col):
-    what was shown of it, the first `overview` of them a coarse overview. `tokens_used`: visual tokens of all frames
-    together, also those of overviews that were looked at and not shown again. `vision`: what encoding the newest frame
-    took with `encode="incremental"`, which encodes of later frames only what changed. `picture` uint8 [H, W, 3]: the
-    newest one. `text_tokens` are those of the answer; `kept_bytes`: memory of frames, keys and values after it.
-    """
-
-    text: str
-    heatmap: npt.NDArray[np.float32]
-    tokens_used: int
-    regions: npt.NDArray[np.int32]
-    timings: Timings
-    vision: VisionStats | None = None
-    picture: Rgb | None = None
-    overview: int = 0
-    text_tokens: int = 0
-    kept_bytes: int = 0
-
-    def __repr__(self) -> str:
-        rows, cols = self.heatmap.shape
-        used = counted(self.tokens_used, "visual token")
-        return f"Generation({self.text!r}, {used}, heat map {rows}x{cols}, {self.timings.total_ms:.0f} ms)"
-
-    def _repr_png_(self) -> bytes | None:
-        """The newest picture with the heat map over it, as a PNG."""
-        return None if self.picture is None else png(heat_picture(self.picture, self.heatmap))
+    allocator: AllocatorOptions
+    encode: Encode
+    on_text: Callable[[str], None] | None
+    should_stop: Callable[[], bool] | None
 
 
 class ARRCOCQwen(nn.Module):
@@ -151,11 +114,30 @@ class ARRCOCQwen(nn.Module):
 
     @classmethod
     def from_pretrained(
-        cls, name: str | Path | None = None, *, encode: Encode = "sparse", **options: Any
+        cls,
+        name: str | Path | None = None,
+        *,
+        encode: Encode = "sparse",
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype | None = None,
+        torch_dtype: str | torch.dtype | None = None,
+        device_map: DeviceMap | None = None,
+        token: str | None = None,
+        allocator: str | Path | None = None,
     ) -> ARRCOCQwen:
-        """Load a model from a folder, a name on the hub, or, for None, the bundled one; `options` and errors as
-        `load_qwen`. In eval mode, as a transformers model; all weights may be trained."""
-        return cls(load_qwen(name, **options), encode)
+        """Load a model from a folder, a name on the hub, or, for None, the bundled one. In eval mode, as a transformers
+        model; all weights may be trained.
+
+        `dtype`, which older transformers call `torch_dtype`, is a name or a torch dtype; `auto` if it is not given.
+        `device_map` as transformers takes it. `encode`: how `forward` shows the chosen tokens. The other options and
+        errors are those of `load_qwen`; OptionError where `dtype` and `torch_dtype` differ.
+        """
+        if dtype is not None and torch_dtype not in (None, dtype):
+            raise OptionError(f"dtype={dtype} and torch_dtype={torch_dtype} are the same; give one")
+        chosen = "auto" if dtype is None and torch_dtype is None else dtype or torch_dtype
+        assert chosen is not None
+        qwen = load_qwen(name, device=device, dtype=chosen, device_map=device_map, token=token, allocator=allocator)
+        return cls(qwen, encode)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write model, tokenizer, preprocessing and allocator into a folder that `from_pretrained` reads.
@@ -165,6 +147,18 @@ class ARRCOCQwen(nn.Module):
         of peft are not merged yet, and where the folder cannot be written.
         """
         save_folder(self.qwen, self.allocator, Path(folder))
+
+    def push_to_hub(
+        self, name: str, *, private: bool | None = None, token: str | None = None, message: str = "Upload model"
+    ) -> str:
+        """Upload what `save_pretrained` writes to the hub, as `owner/model`; returns its address.
+
+        The repository is made if it does not exist, `private` as said. Raises ModelError where the hub refuses, and as
+        `save_pretrained`; HubUnreachable.
+        """
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            return upload(Path(folder), name, private=private, token=token, message=message)
 
     @property
     def config(self) -> Any:
@@ -224,7 +218,7 @@ class ARRCOCQwen(nn.Module):
         images: Picture | Sequence[Picture | Sequence[Picture]] | None = None,
         question_mask: torch.Tensor | None = None,
         mm_token_type_ids: torch.Tensor | None = None,
-    ) -> ARRCOCOutput:
+    ) -> ARRCOCModelOutput:
         """Logits of a batch of sequences, each with any number of pictures of any size, and the loss of `labels`.
 
         `input_ids` int64 [B, S] as the model's chat template and tokenizer make them, where a run of `<|image_pad|>`
@@ -249,28 +243,88 @@ class ARRCOCQwen(nn.Module):
             BatchInputs(input_ids, attention_mask, labels, pixel_values, image_grid_thw, images, question_mask)
         )
 
+    @overload
     def generate(
         self,
         image_or_frames: Picture | Sequence[Picture],
         query: str,
-        max_tokens: int = 64,
+        max_tokens: int | None = None,
         budget: Budget = DEFAULT_BUDGET,
         encode: Encode = "sparse",
         strategy: str = "auto",
-        temperature: float = 0.0,
+        temperature: float | None = None,
         seed: int = 0,
         *,
-        top_p: float = 1.0,
+        times_s: Sequence[float] | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Generation: ...
+
+    @overload
+    def generate(
+        self,
+        image_or_frames: Picture | Sequence[Picture | Sequence[Picture]],
+        query: list[str] | tuple[str, ...],
+        **options: Unpack[BatchOptions],
+    ) -> list[Generation]: ...
+
+    @overload
+    def generate(self, *, messages: list[Message], **options: Unpack[BatchOptions]) -> Generation: ...
+
+    @overload
+    def generate(self, *, messages: list[list[Message]], **options: Unpack[BatchOptions]) -> list[Generation]: ...
+
+    @overload
+    def generate(self, *, input_ids: torch.Tensor, **inputs_and_options: Any) -> list[Generation]: ...
+
+    def generate(
+        self,
+        image_or_frames: Picture | Sequence[Picture | Sequence[Picture]] | None = None,
+        query: str | Sequence[str] | None = None,
+        max_tokens: int | None = None,
+        budget: Budget = DEFAULT_BUDGET,
+        encode: Encode = "sparse",
+        strategy: str = "auto",
+        temperature: float | None = None,
+        seed: int = 0,
+        *,
+        messages: Sequence[Message] | Sequence[Sequence[Message]] | None = None,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        image_grid_thw: torch.Tensor | None = None,
+        mm_token_type_ids: torch.Tensor | None = None,
+        max_new_tokens: int | None = None,
+        do_sample: bool | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        stop_strings: str | Sequence[str] | None = None,
+        generation_config: Any | None = None,
         times_s: Sequence[float] | None = None,
         frames: Frames = "causal",
         glance: GlanceChoice = "auto",
         overview: OverviewChoice = "auto",
+        limits: TokenLimits = DEFAULT_LIMITS,
         on_text: Callable[[str], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
-    ) -> Generation:
-        """Answers `query` about one picture, or about several frames in order (a list, or an array [T, …]).
+        **others: Any,
+    ) -> Generation | list[Generation]:
+        """Answers a question about pictures, a batch of questions, a chat, or a processor's inputs.
 
-        `budget`: visual tokens a frame, a share of its tiles ("27%"), "auto" (27 %, within 64 to 400) or "adaptive".
+        - A picture, or several frames in order (a list, or an array [T, …]), and a text as `query`: one `Generation`.
+        - A list of texts as `query`, and a list of pictures (or of lists of frames), or one picture for all: a list.
+        - `messages`, a chat whose last turn is answered (`arr_coc.qwen.chat`): one; a list of chats: a list.
+        - `**inputs` of the model's processor (`input_ids`, `attention_mask`, `pixel_values`, `image_grid_thw`): a list,
+          one for each sequence.
+
+        Answers of a list are made one after the other. Chats and inputs show their pictures in the template's own
+        layout; the last user's turn is the question that tokens are chosen for, and glances drop their overview.
+
+        `budget`: visual tokens a frame, a share of its tiles ("27%" or 0.27), "auto" (27 %, within `limits`) or
+        "adaptive" (within `limits`, by how widely relevance is spread).
+        `max_tokens`, which transformers calls `max_new_tokens`: 64 if not given. The likeliest token is taken, unless a
+        `temperature` above 0 or `do_sample` asks for a draw, from the likeliest `top_k` tokens and `top_p` of the
+        probability, by `seed`. An answer ends with the first of `stop_strings`, which is part of it. A
+        `generation_config` of transformers gives these options if they are not given by name.
         `times_s`: the frames' times; half a second apart if not given.
         `frames`: how several are read. `causal`, as the stock model does: each after those before it. `window`: each by
         itself, so that a frame that comes again in another order or company is not read again.
@@ -284,42 +338,53 @@ class ARRCOCQwen(nn.Module):
         the answer about a picture is the stock model's.
         A picture is a file, a Pillow image, an array or a tensor (`arr_coc.ops.pictures.to_rgb`); those of a list may
         be of several sizes. One that is more than 200 times as long as wide is padded by its edge pixels.
-        Raises FileNotFoundError, ShapeError, BudgetError, StrategyError, OptionError, ContextLengthError,
-        NonFiniteError, and ModelError where a model cannot glance that has to.
+        Raises FileNotFoundError, ShapeError, BudgetError, StrategyError, ContextLengthError, NonFiniteError, ModelError
+        where a model cannot glance that has to, and OptionError, also for options of transformers that cannot be
+        followed, such as beams; it names them.
         """
-        _check_question(query)
-        decoding = Decoding(max_tokens, temperature, top_p, seed)
+        if max_tokens is not None and max_new_tokens not in (None, max_tokens):
+            raise OptionError(f"max_tokens={max_tokens} and max_new_tokens={max_new_tokens} are the same; give one")
+        named = {
+            "max_new_tokens": max_new_tokens if max_tokens is None else max_tokens,
+            "do_sample": do_sample,
+            "temperature": temperature,
+            "top_p": top_p,
+            "top_k": top_k,
+            "stop_strings": stop_strings,
+        }
+        decoding = decoding_of(named, generation_config, others, self.qwen.eos_ids, seed)
+        inputs = None
+        if input_ids is not None:
+            inputs = BatchInputs(input_ids, attention_mask, None, pixel_values, image_grid_thw)
+        elif not all(given is None for given in (attention_mask, pixel_values, image_grid_thw, mm_token_type_ids)):
+            raise OptionError("a processor's inputs need input_ids", "give all that it returns: generate(**inputs)")
+        asked = (image_or_frames is not None or query is not None, messages is not None, inputs is not None)
+        if sum(asked) != 1:
+            raise OptionError(
+                "generate takes one of a picture with a question, messages, and a processor's inputs, got "
+                f"{counted(sum(asked), 'of them', 'of them')}"
+            )
+        if times_s is not None and not isinstance(query, str):
+            raise OptionError("times_s are those of the frames of one question", "ask one question at a time")
         self._follow_weights()
         self._session.configure(AnswerOptions(encode, decoding, frames=frames, feedback=False))
         glancing = resolve_glance(self._session, glance, overview)
-        options = AllocatorOptions(strategy, budget, explore=0.0, seed=seed, glance=glancing)
-        allocator = PictureAllocator(self.qwen, query, options, encode)
-        pictures = [widened(picture) for picture in to_frames(image_or_frames)]
-        stamps = _stamps(len(pictures), times_s)
-        packets, glances, allocate_ms = self._allocated(allocator, pictures, stamps, query)
-        with closing(self._session.answer(packets, query, should_stop)) as pieces:
-            for piece in pieces:
-                if on_text is not None:
-                    on_text(piece)
-        answer, newest = self._session.last, packets[-1]
-        return Generation(
-            text=answer.text,
-            heatmap=allocator.relevance,
-            tokens_used=answer.tokens_used + unshown_tokens(glances, packets),
-            regions=answer.regions,
-            timings=Timings(
-                allocate_ms=allocate_ms,
-                encode_ms=answer.encode_ms,
-                prefill_ms=answer.prefill_ms,
-                decode_ms=answer.decode_ms,
-                glance_ms=sum(glance.took_ms for glance in glances),
-            ),
-            vision=answer.vision,
-            picture=pictures[-1],
-            overview=newest.overview if isinstance(newest, TokenPacket) else 0,
-            text_tokens=answer.text_tokens,
-            kept_bytes=answer.kept_bytes,
-        )
+        allocator = AllocatorOptions(strategy, budget, explore=0.0, seed=seed, glance=glancing, limits=limits)
+        asking = _Asking(allocator, encode, on_text, should_stop)
+        if inputs is not None:
+            return [self._answer_chat(prompt, asking) for prompt in prompts_of_inputs(self.qwen, inputs)]
+        if messages is not None:
+            chats: list[Any] = [messages]
+            several = isinstance(messages, (list, tuple)) and messages and isinstance(messages[0], (list, tuple))
+            if several:
+                chats = list(messages)
+            prompts = [prompt_of_messages(self.qwen, chat) for chat in chats]
+            answers = [self._answer_chat(prompt, asking) for prompt in prompts]
+            return answers if several else answers[0]
+        if isinstance(query, (list, tuple)):
+            pairs = _paired(image_or_frames, query)
+            return [self._answer(pictures, question, None, asking) for pictures, question in pairs]
+        return self._answer(image_or_frames, query, times_s, asking)
 
     def forget(self) -> None:
         """Drop what was kept of earlier answers, so that the next one costs what the first one did.
@@ -352,18 +417,103 @@ class ARRCOCQwen(nn.Module):
         self._bind(self.qwen)
         return self
 
-    def _allocated(
-        self, allocator: PictureAllocator, pictures: Sequence[Rgb], stamps: Sequence[FrameStamp], query: str
-    ) -> tuple[list[Packet], list[GlanceResult], float]:
-        """Packets of pictures in order, the glances that were made for them, and the milliseconds beside those."""
-        started_s = time.perf_counter()
-        packets: list[Packet] = []
+    def _answer(self, image_or_frames: Any, query: Any, times_s: Sequence[float] | None, asking: _Asking) -> Generation:
+        """The answer to one question about a picture or frames."""
+        _check_question(query)
+        allocator = PictureAllocator(self.qwen, query, asking.allocator, asking.encode)
+        pictures = [widened(picture) for picture in to_frames(image_or_frames)]
         glancer = Glancer(self._session, query, timed=len(pictures) > 1)
-        for picture, stamp in zip(pictures, stamps, strict=True):
+        packets: list[Packet] = []
+        started_s = time.perf_counter()
+        for picture, stamp in zip(pictures, _stamps(len(pictures), times_s), strict=True):
             packets.append(allocator.allocate(picture, stamp, glancer.after(packets)))
+        spent_ms = (time.perf_counter() - started_s) * 1e3
         self.fallbacks += allocator.fallbacks
-        allocate_ms = (time.perf_counter() - started_s) * 1e3 - sum(glance.took_ms for glance in glancer.glances)
-        return packets, glancer.glances, allocate_ms
+        self._speak(self._session.answer(packets, query, asking.should_stop), asking)
+        shown = _Shown(packets, glancer.glances, allocator.relevance, pictures[-1], spent_ms)
+        return shown.generation(self._session.last)
+
+    def _answer_chat(self, prompt: ChatPrompt, asking: _Asking) -> Generation:
+        """The answer that follows a whole prompt; tokens of each picture are chosen by itself."""
+        qwen = fitted_model(self.qwen) if prompt.fitted else self.qwen
+        glance = asking.allocator.glance
+        options = replace(asking.allocator, glance=None if glance is None else replace(glance, keep=False))
+        shown = _Shown([], [], np.zeros((0, 0), np.float32), None, 0.0)
+        pieces: list[Ids | Packet] = []
+        started_s = time.perf_counter()
+        for piece in prompt.pieces:
+            if isinstance(piece, tuple):
+                pieces.append(piece)
+                continue
+            _check_question(prompt.query)
+            allocator = PictureAllocator(qwen, prompt.query, options, asking.encode)
+            glancer = Glancer(self._session, prompt.query, timed=False)
+            packet = allocator.allocate(piece, _stamps(len(shown.packets) + 1, None)[-1], glancer.after([]))
+            pieces.append(packet)
+            self.fallbacks += allocator.fallbacks
+            shown = _Shown(
+                [*shown.packets, packet], [*shown.glances, *glancer.glances], allocator.relevance, piece, 0.0
+            )
+        shown = replace(shown, spent_ms=(time.perf_counter() - started_s) * 1e3)
+        self._speak(self._session.answer_chat(pieces, asking.should_stop), asking)
+        return shown.generation(self._session.last)
+
+    def _speak(self, answer: Generator[str, None, None], asking: _Asking) -> None:
+        with closing(answer) as pieces:
+            for piece in pieces:
+                if asking.on_text is not None:
+                    asking.on_text(piece)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What one answer was shown: `packets` of its pictures, the `glances` made for them, `relevance` [gh, gw] and
+    `picture` of the newest; allocating and glancing took `spent_ms`."""
+
+    packets: list[Packet]
+    glances: list[GlanceResult]
+    relevance: npt.NDArray[np.float32]
+    picture: Rgb | None
+    spent_ms: float
+
+    def generation(self, answer: AnswerResult) -> Generation:
+        """The result of `generate`."""
+        newest = self.packets[-1] if self.packets else None
+        glance_ms = sum(glance.took_ms for glance in self.glances)
+        return Generation(
+            text=answer.text,
+            heatmap=self.relevance,
+            tokens_used=answer.tokens_used + unshown_tokens(self.glances, self.packets),
+            regions=answer.regions,
+            timings=Timings(
+                allocate_ms=self.spent_ms - glance_ms,
+                encode_ms=answer.encode_ms,
+                prefill_ms=answer.prefill_ms,
+                decode_ms=answer.decode_ms,
+                glance_ms=glance_ms,
+            ),
+            vision=answer.vision,
+            picture=self.picture,
+            overview=newest.overview if isinstance(newest, TokenPacket) else 0,
+            text_tokens=answer.text_tokens,
+            kept_bytes=answer.kept_bytes,
+            token_ids=answer.token_ids,
+        )
+
+
+def _paired(pictures: Any, questions: Sequence[str]) -> list[tuple[Any, str]]:
+    """Each question with its picture; one picture is every question's."""
+    if not questions:
+        raise OptionError("there is no question in the list; give at least one")
+    stacked = isinstance(pictures, (np.ndarray, torch.Tensor)) and pictures.ndim == 4
+    if not stacked and not isinstance(pictures, (list, tuple)):
+        return [(pictures, question) for question in questions]
+    if len(pictures) != len(questions):
+        raise OptionError(
+            f"there are {counted(len(questions), 'question')} and {counted(len(pictures), 'picture')}",
+            "give a picture for each question, or one picture that is in no list",
+        )
+    return list(zip(pictures, questions, strict=True))
 
 
 def _check_question(query: object) -> None:

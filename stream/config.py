@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from arr_coc.budget import SHARE_PATTERN
+from arr_coc.budget import DEFAULT_LIMITS, SHARE_PATTERN, TokenLimits
 from stream.errors import ConfigError
 from stream.untrusted import QUERY_LIMIT_CHARS
 
@@ -126,8 +126,13 @@ class AllocateConfig(Section):
     budget: Annotated[int, Field(ge=1)] | Literal["auto", "adaptive"] | Annotated[str, Field(pattern=SHARE_PATTERN)] = (
         Field(default="auto", examples=["27%"])
     )
-    """Visual tokens a frame: a number, or a share of its tiles such as `"27%"`. `auto`: 27 % of them, within 64 to 400;
-    `adaptive`: 64 to 400 by how spread the relevance is."""
+    """Visual tokens a frame: a number, or a share of its tiles such as `"27%"`. `auto`: 27 % of them, within
+    `min_tokens` to `max_tokens`; `adaptive`: within these too, by how spread the relevance is."""
+    min_tokens: int = Field(default=DEFAULT_LIMITS.min_tokens, ge=1)
+    """Least visual tokens a frame with a budget that is `auto` or `adaptive`, or adapts to `answer.target_ms`; a frame
+    with fewer tiles is shown whole."""
+    max_tokens: int = Field(default=DEFAULT_LIMITS.max_tokens, ge=1)
+    """Most visual tokens a frame with such a budget."""
     explore: float = Field(default=0.10, ge=0, le=1)
     """Share of the budget for tiles that were not shown for longest."""
     coverage: float = Field(default=0.25, ge=0, le=1)
@@ -141,6 +146,11 @@ class AllocateConfig(Section):
     channels: Literal["auto", "core13", "full40", "full40+text"] = "auto"
     """Channels of a tile that relevance is made of (docs/methods.md). `auto`: those that the model's allocator was
     trained on, which also win over another name; `core13` where the model has none."""
+
+    @property
+    def limits(self) -> TokenLimits:
+        """Limits of budgets that adapt. Raises BudgetError where `min_tokens` is more than `max_tokens`."""
+        return TokenLimits(self.min_tokens, self.max_tokens)
 
 
 class IncrementalConfig(Section):
@@ -275,8 +285,8 @@ class AnswerConfig(Section):
     answer in progress (`finish`, or true), or in its place (`cancel`). False: no answer for that reason.
     `answer.window.on_cut` is about the frames that are kept."""
     target_ms: float | None = Field(default=None, gt=0)
-    """Target for p95 time to first token, from the frame's capture, in milliseconds: the budget adapts within 64 to 400
-    tokens. It has no effect where a file is read frame by frame."""
+    """Target for p95 time to first token, from the frame's capture, in milliseconds: the budget adapts within
+    `allocate.min_tokens` to `allocate.max_tokens`. It has no effect where a file is read frame by frame."""
     shadow_every: int | None = Field(default=None, ge=1)
     """Number of answers after which the last one's frame is answered again with all of its tokens, to compare."""
     feedback: bool = True

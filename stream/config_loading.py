@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from arr_coc.budget import ADAPTIVE, LEAST_TOKENS
+from arr_coc.budget import ADAPTIVE
 from arr_coc.errors import counted
 from arr_coc.resources import preset_folder, presets
 from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES
@@ -65,14 +65,20 @@ def build_config(layers: Sequence[ConfigLayer]) -> Config:
         config = Config.model_validate(tree)
     except ValidationError as error:
         raise ConfigError(_invalid(error, fields, origins)) from error
-    for key, problem in _contradictions(config):
+    for key, problem in _contradictions(config, origins):
         raise ConfigError(f"{origins[key]}: {problem}")
     return config
 
 
-def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
+def _contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield keys whose values are right alone and not together, and the remedy."""
-    answer = config.answer
+    answer, allocate = config.answer, config.allocate
+    if allocate.min_tokens > allocate.max_tokens:
+        yield (
+            "allocate.min_tokens" if "allocate.min_tokens" in origins else "allocate.max_tokens",
+            f"allocate.min_tokens = {allocate.min_tokens} is more than allocate.max_tokens = {allocate.max_tokens}; "
+            "lower the one or raise the other",
+        )
     if answer.target_ms is not None and answer.encode in SHOWS_ALL_TILES:
         yield (
             "answer.target_ms",
@@ -150,7 +156,7 @@ def _least_budget(config: Config) -> int | None:
     """Return the least tokens that a frame of any size gets, if it has as many tiles; None for a share of its tiles."""
     budget = config.allocate.budget
     if config.answer.target_ms is not None or budget == ADAPTIVE:
-        return LEAST_TOKENS
+        return config.allocate.min_tokens
     return None if isinstance(budget, str) else budget
 
 

@@ -34,7 +34,17 @@ from arr_coc.allocation.temporal import (
 )
 from arr_coc.allocation.text_lines import line_strength, line_tiles
 from arr_coc.allocation.warping import MotionHistory, Warp, WholeTileSteps
-from arr_coc.budget import ADAPTIVE, AUTO, DEFAULT_BUDGET, Budget, check_budget, least_tokens_wanted, tokens_for
+from arr_coc.budget import (
+    ADAPTIVE,
+    AUTO,
+    DEFAULT_BUDGET,
+    DEFAULT_LIMITS,
+    Budget,
+    TokenLimits,
+    check_budget,
+    least_tokens_wanted,
+    tokens_for,
+)
 from arr_coc.errors import counted
 from arr_coc.ops.kernels import ArrayPool
 from arr_coc.ops.regions import UNKNOWN, region_mean, shape_map
@@ -216,9 +226,9 @@ class RegionSelector:
 
     def _steady_tokens(self, relevance: Map, budget: Budget) -> int:
         if budget != ADAPTIVE:
-            return tokens_for(budget, relevance)
+            return tokens_for(budget, relevance, self._tensions.limits)
         if relevance is not self._spread:
-            tokens, self._spread = tokens_for(budget, relevance), relevance
+            tokens, self._spread = tokens_for(budget, relevance, self._tensions.limits), relevance
             if abs(tokens - self._spread_tokens) > BUDGET_HYSTERESIS * tokens:
                 self._spread_tokens = tokens
         return self._spread_tokens
@@ -276,7 +286,8 @@ class AllocatorOptions:
     the texture is, if it is a device that can (`DeviceAllocator`; here, channels and scores only); allocations then
     differ a little from another backend's. `glance`: frames have an overview, which a glance looks at; None for none.
     `channels`: the texture's profile; `auto` is the one that the allocator's weights were trained on, which wins over
-    another name, and `core13` where nothing was trained. The others are those of `allocate` and `Tensions`.
+    another name, and `core13` where nothing was trained. The others are those of `allocate` and `Tensions`, `limits`
+    for the budgets "auto" and "adaptive".
     """
 
     strategy: str = "auto"
@@ -290,6 +301,12 @@ class AllocatorOptions:
     on_device: bool = False
     glance: GlanceOptions | None = None
     channels: str = AUTO
+    limits: TokenLimits = DEFAULT_LIMITS
+
+    @property
+    def tensions(self) -> Tensions:
+        """Raises ValueError for shares outside [0, 1]."""
+        return Tensions(self.budget, self.explore, self.coverage, self.limits)
 
     def suiting(self, *, levels: bool, wide: bool) -> AllocatorOptions:
         """The options for a model that knows coarse tokens, and wide ones, or not."""
@@ -439,7 +456,7 @@ class StreamAllocator(EpochAllocator[_EpochState, PlannedFrame, Map]):
         self._arrays = ArrayPool()
         self._maps = maps_or_none(self._arrays)
         self._since_answer, self._since_look = ChangeMeter(self._maps), ChangeMeter(self._maps, keep_vanished=True)
-        tensions = Tensions(self.options.budget, self.options.explore, self.options.coverage)
+        tensions = self.options.tensions
         super().__init__(tensions, self.options.glance, self._since_answer, self._since_look)
         check_strategy(self.options.strategy)
         check_budget(self.options.budget)
@@ -672,7 +689,7 @@ class StreamAllocator(EpochAllocator[_EpochState, PlannedFrame, Map]):
         return self._appearance
 
     def _warn_clamped(self, budget: Budget, tiles: int) -> None:
-        least = least_tokens_wanted(budget)
+        least = least_tokens_wanted(budget, self._tensions.limits)
         if self._warned or least <= tiles:
             return
         self._warned = True

@@ -32,7 +32,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from arr_coc.allocation.text_lines import line_pairs, line_tree
-from arr_coc.budget import DEFAULT_BUDGET, Budget, tokens_for
+from arr_coc.budget import DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits, tokens_for
 from arr_coc.errors import NonFiniteError, OptionError, ShapeError, StrategyError
 from arr_coc.ops.regions import (
     DULL,
@@ -175,7 +175,7 @@ Regions = npt.NDArray[np.int64]
 class Tensions:
     """The three tensions, one knob each.
 
-    compress ↔ particularise: `budget`, as `arr_coc.budget` has it. exploit ↔
+    compress ↔ particularise: `budget`, as `arr_coc.budget` has it, with the `limits` of one that adapts. exploit ↔
     explore: `explore`, the share of the budget for what was not shown for longest. focus ↔ diversify: `coverage`, the
     share spread evenly outside the best regions (`mixed`; a `foveated` cover always leaves half of the budget to its
     coarsest level or finer). Raises ValueError for shares outside [0, 1].
@@ -184,6 +184,7 @@ class Tensions:
     budget: Budget = DEFAULT_BUDGET
     explore: float = 0.10
     coverage: float = 0.25
+    limits: TokenLimits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
         for name in ("explore", "coverage"):
@@ -238,14 +239,15 @@ def allocate(
     seed: int = 0,
     levels: bool = False,
     memory: AllocationHistory | None = None,
+    limits: TokenLimits = DEFAULT_LIMITS,
 ) -> Allocation:
     """Choose the regions that a budget of tokens buys.
 
     `relevance` [gh, gw] or [B, gh, gw], a tensor or a NumPy array, is finite and usually in [0, 1]; `budget` as
-    `arr_coc.budget` has it, or one for each frame of the batch, clamped to the number of tiles; `levels` says whether
-    the model knows coarse tokens (for `auto`). Returns regions [K, 3], relevance [K] (mean over the region's tiles) and
-    mask [K] in token order, on the CPU; with a batch dimension all of them are [B, K, …], K the largest of the batch,
-    padded with masked zeros. The same inputs give the same regions.
+    `arr_coc.budget` has it, or one for each frame of the batch, clamped to the number of tiles; `limits` are those of
+    "auto" and "adaptive"; `levels` says whether the model knows coarse tokens (for `auto`). Returns regions [K, 3],
+    relevance [K] (mean over the region's tiles) and mask [K] in token order, on the CPU; with a batch dimension all of
+    them are [B, K, …], K the largest of the batch, padded with masked zeros. The same inputs give the same regions.
 
     Raises BudgetError, StrategyError, ShapeError, OptionError for a `coverage` outside [0, 1], and NonFiniteError for
     NaN or Inf in `relevance`.
@@ -261,7 +263,7 @@ def allocate(
     chosen = []
     for frame, frame_budget in zip(frames, budgets, strict=True):
         request = AllocationRequest(
-            frame, tokens_for(frame_budget, frame), coverage, seed, memory or AllocationHistory()
+            frame, tokens_for(frame_budget, frame, limits), coverage, seed, memory or AllocationHistory()
         )
         chosen.append(allocate_frame(request, resolve(strategy, frame, request.tokens, levels)))
     return chosen[0] if maps.ndim == 2 else stacked(chosen)

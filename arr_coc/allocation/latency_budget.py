@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.budget import DEFAULT_BUDGET, LEAST_TOKENS, MOST_TOKENS, Budget, fixed_tokens
+from arr_coc.budget import DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits, fixed_tokens
 from arr_coc.errors import BudgetError
 
 Verdict = Literal["missed", "met"]
@@ -95,8 +95,8 @@ class BudgetController:
     as the times are. One that is alone is an outlier. No clock, no I/O; the same answers give the same budgets.
     """
 
-    def __init__(self, target_ms: float, start: Budget = DEFAULT_BUDGET) -> None:
-        """`start` is the first budget, a number or a share, brought into the range.
+    def __init__(self, target_ms: float, start: Budget = DEFAULT_BUDGET, limits: TokenLimits = DEFAULT_LIMITS) -> None:
+        """`start` is the first budget, a number or a share, brought within `limits` as all that follow.
 
         Raises BudgetError for a target that is none, and for a start that is neither.
         """
@@ -104,7 +104,7 @@ class BudgetController:
             raise BudgetError(f"a latency target is a number of milliseconds above 0; got {target_ms!r}")
         self.target_ms = target_ms
         fixed_tokens(start, tiles=1)
-        self._start = start
+        self._start, self._limits = start, limits
         self._budget: int | None = None
         self._seen: deque[tuple[int, float]] = deque(maxlen=ANSWERS)
         self._ratios: deque[float] = deque(maxlen=RATIOS)
@@ -115,9 +115,9 @@ class BudgetController:
         self._missed = False
 
     def budget_for(self, tiles: int) -> int:
-        """Tokens for the next frame, of so many tiles: 64 to 400, and never more than there are tiles."""
-        budget = fixed_tokens(self._start, tiles) if self._budget is None else self._budget
-        return min(max(budget, LEAST_TOKENS), MOST_TOKENS, tiles)
+        """Tokens for the next frame, of so many tiles: within the limits, and never more than there are tiles."""
+        budget = fixed_tokens(self._start, tiles, self._limits) if self._budget is None else self._budget
+        return self._limits.bound(budget, tiles)
 
     def p95_ms(self, tokens: int) -> float | None:
         """Return the estimated p95 for so many tokens; None before the first answer."""
@@ -131,7 +131,7 @@ class BudgetController:
         """
         if not (math.isfinite(ttft_ms) and ttft_ms > 0):
             return None
-        least, most = min(LEAST_TOKENS, tiles), min(MOST_TOKENS, tiles)
+        least, most = min(self._limits.min_tokens, tiles), min(self._limits.max_tokens, tiles)
         self._learn(ttft_ms, tokens)
         if len(self._seen) >= STREAK:
             self._steer(least, most, self.budget_for(tiles))
@@ -177,7 +177,7 @@ class BudgetController:
             return
         wanted = self._line.tokens_for(AIM * self.target_ms / above)
         bounded = min(max(wanted, held / STEP, least), held * STEP, most)
-        self._budget = max(LEAST_TOKENS, round(bounded))
+        self._budget = max(self._limits.min_tokens, round(bounded))
 
     def _above(self) -> float:
         """Return the ratio of p95 to the line."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from arr_coc.ops.texturevlm.attention import hierarchical_attention, multiply_adds
     from arr_coc.ops.texturevlm.composite import Composite, foveate
     from arr_coc.ops.texturevlm.composite_layout import CompositePlacement
+    from arr_coc.ops.texturevlm.foveated import FoveatedPatches, sample_foveated
     from arr_coc.ops.texturevlm.mipmaps import generate_mipmaps
     from arr_coc.ops.texturevlm.texture import Foveation, Texture
     from arr_coc.ops.texturevlm.video import VideoStream
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Composite",
     "CompositePlacement",
+    "FoveatedPatches",
     "Foveation",
     "Texture",
     "TextureStore",
@@ -30,10 +32,12 @@ __all__ = [
     "hierarchical_attention",
     "multiply_adds",
     "open_store",
+    "sample_foveated",
 ]
 
 _HOMES = {
     "Composite": "arr_coc.ops.texturevlm.composite",
+    "FoveatedPatches": "arr_coc.ops.texturevlm.foveated",
     "Foveation": "arr_coc.ops.texturevlm.texture",
     "CompositePlacement": "arr_coc.ops.texturevlm.composite_layout",
     "Texture": "arr_coc.ops.texturevlm.texture",
@@ -44,6 +48,7 @@ _HOMES = {
     "hierarchical_attention": "arr_coc.ops.texturevlm.attention",
     "multiply_adds": "arr_coc.ops.texturevlm.attention",
     "open_store": "arr_coc.ops.backends",
+    "sample_foveated": "arr_coc.ops.texturevlm.foveated",
 }
 
 
@@ -54,4 +59,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -341,11 +341,15 @@ def decode_one_token(qwen: QwenVL, token: torch.Tensor, position: int, kv: Any) 
 def choose(logits: torch.Tensor, options: Decoding, generator: torch.Generator | None) -> torch.Tensor:
     """The next token (int64 scalar) from logits [vocabulary].
 
-    Nucleus sampling (arXiv:1904.09751): the likeliest tokens whose probabilities reach `top_p`, never none.
+    Nucleus sampling (arXiv:1904.09751): the likeliest tokens whose probabilities reach `top_p`, never none; of the
+    likeliest `top_k` alone, and their probabilities, if that is above 0.
     """
     if options.temperature == 0:
         return logits.argmax()
     chances, tokens = torch.softmax(logits.float() / options.temperature, dim=-1).sort(descending=True)
+    if options.top_k:
+        chances, tokens = chances[: options.top_k], tokens[: options.top_k]
+        chances = chances / chances.sum()
     before = chances.cumsum(0) - chances
     chances = torch.where(before < options.top_p, chances, 0.0)
     # The draw of `multinomial`, which would wait for the device.
@@ -400,13 +404,17 @@ _UNFINISHED = "\ufffd"
 
 
 class TextStream:
-    """Turns token ids into pieces of text whose concatenation is the decoded whole.
+    """Turns token ids into pieces of text whose concatenation is the decoded whole, up to the first of `stop_strings`.
 
-    A token may end in the middle of a UTF-8 character; text is held back until the character is whole.
+    A token may end in the middle of a UTF-8 character; text is held back until the character is whole. `stopped`: a
+    stop string was the end of the last piece, and no text follows.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, stop_strings: tuple[str, ...] = ()) -> None:
         self._tokenizer = tokenizer
+        self._stop_strings = stop_strings
+        self._recent = ""
+        self.stopped = False
         self._ids: list[int] = []
         self._shown_ids = 0
         self._context_ids = 0
@@ -414,11 +422,22 @@ class TextStream:
     def push(self, token_id: int) -> str:
         """The text that this token completes; may be empty."""
         self._ids.append(token_id)
-        return self._fresh(final=False)
+        return self._up_to_stop(self._fresh(final=False))
 
     def finish(self) -> str:
         """Return the text that is still held back, with U+FFFD where a character never became whole."""
-        return self._fresh(final=True)
+        return self._up_to_stop(self._fresh(final=True))
+
+    def _up_to_stop(self, piece: str) -> str:
+        if self.stopped or not self._stop_strings:
+            return "" if self.stopped else piece
+        text = self._recent + piece
+        ends = [text.find(stop) + len(stop) for stop in self._stop_strings if stop in text]
+        if ends:
+            self.stopped = True
+            return text[len(self._recent) : min(ends)]
+        self._recent = text[max(0, len(text) - max(map(len, self._stop_strings)) + 1) :]
+        return piece
 
     def _fresh(self, final: bool) -> str:
         before = self._decode(self._ids[self._context_ids : self._shown_ids])

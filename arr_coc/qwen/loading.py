@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError
@@ -25,6 +25,12 @@ from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.weight_files import read_object
 
+DeviceMap: TypeAlias = str | int | torch.device | Mapping[str, Any]
+"""A device map as transformers takes it: a device for the whole model, a way of spreading it, or a map of modules."""
+
+SPREADING = ("auto", "balanced", "balanced_low_0", "sequential")
+"""Ways of accelerate to spread a model over devices."""
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 _UNUSABLE = (
@@ -39,9 +45,9 @@ _NUMBERED_PART = re.compile(r"(?:^|\.)(?:layers|blocks)\.\d+\.")
 def load_qwen(
     name: str | Path | None = None,
     *,
-    device: str = "auto",
-    dtype: str = "auto",
-    device_map: str | dict[str, Any] | None = None,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
+    device_map: DeviceMap | None = None,
     token: str | None = None,
     allocator: str | Path | None = None,
 ) -> QwenVL:
@@ -51,11 +57,13 @@ def load_qwen(
     names others in their place, a folder that `adapt` wrote or a name on the hub.
 
     `device`: `auto` is the first CUDA device, else the CPU. `dtype`: `auto` is the checkpoint's own, on the CPU what
-    `dtype_on_cpu` says. `device_map`, as accelerate's, spreads the model over several devices in place of `device`.
+    `dtype_on_cpu` says. `device_map`, as transformers takes it, replaces `device`, or spreads the model over several
+    devices by accelerate.
     `token`: for private and gated models on the hub.
     Raises ModelNotFound (no such folder or name, no weights, no network) and ModelError (gated, another architecture,
     damaged files, a device or dtype that is not there, too little memory, an allocator of another model).
     """
+    device, device_map = _placement(device, device_map)
     target = _device(device)
     folder = bundled_model_path() if name is None else local_folder(name)
     model_id = folder.resolve().name if folder else str(name)
@@ -101,20 +109,37 @@ def quiet() -> Iterator[None]:
             library_logging.enable_progress_bar()
 
 
-def _device(name: str) -> torch.device:
+def _placement(
+    device: str | torch.device, device_map: DeviceMap | None
+) -> tuple[str | torch.device, str | dict[str, Any] | None]:
+    """The device of the whole model, or the map that spreads it; with one device, spreading needs no accelerate."""
+    if isinstance(device_map, Mapping) and list(device_map) != [""]:
+        return device, dict(device_map)
+    whole: Any = device_map[""] if isinstance(device_map, Mapping) else device_map
+    if whole is None:
+        return device, None
+    if whole not in SPREADING:
+        return f"cuda:{whole}" if isinstance(whole, int) else whole, None
+    if torch.cuda.device_count() <= 1 and importlib.util.find_spec("accelerate") is None:
+        return device, None
+    return device, whole
+
+
+def _device(name: str | torch.device) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # a torch without CUDA asserts
-        raise ModelError(f"device {name!r} cannot be used on this machine", "try auto or cpu") from error
+        raise ModelError(f"device {str(name)!r} cannot be used on this machine", "try auto or cpu") from error
     return device
 
 
-def _dtype(name: str) -> torch.dtype | str:
+def _dtype(name: str | torch.dtype) -> torch.dtype | str:
     if name == "auto":
-        return name
+        return "auto"
+    name = str(name).removeprefix("torch.")
     if name not in DTYPES:
         raise ModelError(f"unknown dtype {name!r}", f"there are auto, {', '.join(DTYPES)}")
     return DTYPES[name]

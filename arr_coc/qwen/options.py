@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from arr_coc.budget import Budget
+from arr_coc.budget import DEFAULT_LIMITS, Budget, TokenLimits
 from arr_coc.errors import OptionError, counted
 from arr_coc.types import Encode
 
@@ -18,7 +18,8 @@ OnCut = Literal["empty", "keep"]
 class Decoding:
     """Options of decoding: how tokens are chosen, and how many at most.
 
-    `temperature` 0 takes the likeliest, any other draws from the likeliest `top_p` of the probability, by `seed`.
+    `temperature` 0 takes the likeliest, any other draws from the likeliest `top_p` of the probability among the
+    likeliest `top_k` tokens (0: all), by `seed`. An answer ends with the first of `stop_strings` that it contains.
     Raises OptionError for values out of range.
     """
 
@@ -26,6 +27,8 @@ class Decoding:
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int = 0
+    top_k: int = 0
+    stop_strings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -34,6 +37,10 @@ class Decoding:
             raise OptionError(
                 f"temperature must be 0 or more and top_p in (0, 1], got {self.temperature} and {self.top_p}"
             )
+        if self.top_k < 0:
+            raise OptionError(f"top_k must be 0 or more, got {self.top_k}")
+        if not all(isinstance(text, str) and text for text in self.stop_strings):
+            raise OptionError(f"stop_strings must be texts that are not empty, got {list(self.stop_strings)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +75,15 @@ class WindowOptions:
     """`frames` are shown at most, picked from the newest `kept` (as many as are shown, when None).
 
     `on_cut`: `empty` drops the frames of an older epoch when one of a new epoch enters, `keep` keeps them, for
-    questions about the past. `budget`: what a frame of this stream may have at most, where that is known. Raises
-    OptionError for values out of range.
+    questions about the past. `budget`: what a frame of this stream may have at most, if that is known, with the
+    `limits` of one that adapts. Raises OptionError for values out of range.
     """
 
     frames: int = 1
     kept: int | None = None
     on_cut: OnCut = "empty"
     budget: Budget | None = None
+    limits: TokenLimits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
         if self.frames < 1:

@@ -181,6 +181,44 @@ class PromptBuilder:
         with this overview is kept in the cache by it."""
         return self._in_one_run(packets, query, on_encoded, timed=timed)
 
+    def make_chat(self, pieces: Sequence[Ids | Packet], on_encoded: Callable[[], None]) -> PreparedPrompt:
+        """The prompt of token ids and frames in order, of which nothing is kept; `on_encoded` as in `make`."""
+        self.listed = []
+        self.cache.rewind([])
+        part = PromptPart(self._qwen, 0, 0)
+        frames: list[tuple[Packet, EncodedFrame, slice]] = []
+        for piece in pieces:
+            if isinstance(piece, tuple):
+                part.text(piece)
+            else:
+                frame = self._encode(piece)
+                frames.append((piece, frame, part.frame(frame)))
+        on_encoded()
+        newest = frames[-1][1] if frames else None
+        return PreparedPrompt(
+            part=part,
+            marks=[],
+            prefilled_tokens=part.tokens,
+            stamps=tuple(packet.stamp for packet, _, _ in frames),
+            places=[place for _, _, place in frames],
+            segments=[count for packet, _, _ in frames for count in segment_counts(packet, self.options.encode)],
+            embeds=self._qwen.embed([]) if newest is None else newest.tokens.embeds[0],
+            regions=torch.zeros(0, 3, dtype=torch.int64) if newest is None else newest.regions[0],
+        )
+
+    def check_chat(self, pieces: Sequence[Ids | Packet]) -> None:
+        """Raises ContextLengthError where a prompt of token ids and frames, and the answer, do not fit the context."""
+        lengths = [
+            len(piece) if isinstance(piece, tuple) else token_count(piece, self.options.encode) for piece in pieces
+        ]
+        answer_tokens = self.options.decoding.max_tokens
+        if sum(lengths) + answer_tokens > self._qwen.max_context_tokens:
+            raise ContextLengthError(
+                f"the prompt takes {counted(sum(lengths), 'token')} and the answer up to {answer_tokens}, but "
+                f"{self._qwen.model_id} has a context of {self._qwen.max_context_tokens}",
+                "shorten the chat, or lower the budget or max_tokens",
+            )
+
     def kept_bytes(self, window: FrameWindow | None) -> int:
         """Return the bytes of the cache and of the frames that are cached apart."""
         kept = self.listed if window is None else window.frames

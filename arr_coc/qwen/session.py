@@ -18,7 +18,7 @@ from arr_coc.qwen.cuda_graph import DecodeRunner
 from arr_coc.qwen.decode import TextStream, prefill
 from arr_coc.qwen.encoding import IncrementalEncoder, Packet, VisionStats
 from arr_coc.qwen.flops import Costs, Work
-from arr_coc.qwen.frame_window import FrameWindow
+from arr_coc.qwen.frame_window import FrameWindow, Ids
 from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.prompt import PreparedPrompt, PromptBuilder, PromptCache
 from arr_coc.qwen.qwenvl import QwenVL
@@ -30,7 +30,8 @@ from arr_coc.types import Feedback, FrameStamp, TokenPacket
 class AnswerResult:
     """One answer.
 
-    `tokens_used` are visual tokens, `text_tokens` those of the answer; `prefilled_tokens` had to be computed before it,
+    `tokens_used` are visual tokens, `text_tokens` those of the answer and `token_ids` their ids, without the one that
+    ends it; `prefilled_tokens` had to be computed before it,
     the rest of the prompt was kept. Times in milliseconds: `encode_ms` for the frames, `prefill_ms` from there to
     the first token, `decode_ms` from there to the last one; `first_token_ms` counts from the call. No device is waited
     for in between, so on a GPU much of encoding counts as prefill.
@@ -55,6 +56,7 @@ class AnswerResult:
     kept_bytes: int
     work: Work
     vision: VisionStats | None = None
+    token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class AnswerTimer:
     first_s: float | None = None
     last_s: float = 0.0
     pieces: list[str] = field(default_factory=list)
-    text_tokens: int = 0
+    token_ids: list[int] = field(default_factory=list)
 
     def encoded(self) -> None:
         """The frames are encoded."""
@@ -109,7 +111,8 @@ class AnswerTimer:
         first_s = time.perf_counter() if self.first_s is None else self.first_s
         return AnswerResult(
             text="".join(self.pieces),
-            text_tokens=self.text_tokens,
+            text_tokens=len(self.token_ids),
+            token_ids=tuple(self.token_ids),
             tokens_used=prompt.tokens_used,
             prefilled_tokens=prompt.prefilled_tokens,
             encode_ms=(self.encoded_s - self.started_s) * 1e3,
@@ -222,7 +225,26 @@ class AnswerSession:
         Raises ContextLengthError, NonFiniteError, and OptionError where a packet does not suit `encode` or a window
         does not fit the memory.
         """
-        with self._asked(packets, query, window) as asked:
+        with self._asked(self.prepare(packets, query, window)) as asked:
+            yield from self._speak(asked, should_stop)
+
+    def answer_chat(
+        self, pieces: Sequence[Ids | Packet], should_stop: Callable[[], bool] | None = None
+    ) -> Generator[str, None, None]:
+        """Pieces of the answer that follows a whole prompt, given as token ids and frames in order.
+
+        Nothing of it is kept for the next answer. `last`, `should_stop` and errors as in `answer`.
+        """
+        self.prompts.check_chat(pieces)
+        record = AnswerTimer()
+        try:
+            prompt = self.prompts.make_chat(pieces, record.encoded)
+        except Exception:
+            self.prompts.forget()
+            raise
+        frames = [piece for piece in pieces if isinstance(piece, Packet)]
+        question = PreparedQuestion(prompt, frames, "", None, self.vision, record, self._probe(prompt))
+        with self._asked(question) as asked:
             yield from self._speak(asked, should_stop)
 
     def score_yes_no(
@@ -234,7 +256,7 @@ class AnswerSession:
         so does this one. Raises ModelError where the tokenizer has no token for yes or no.
         """
         tokens, calibration = self.yes_no, self.qwen.yes_no_calibration
-        with self._asked(packets, question, window) as asked:
+        with self._asked(self.prepare(packets, question, window)) as asked:
             found = score_logits(asked.logits, tokens, calibration)
             asked.question.record.decoded()
         return found
@@ -307,16 +329,13 @@ class AnswerSession:
         feedback = None
         if probe is not None:
             feedback = feedback_from(prompt, probe, self.prompts.pooled(question.query), self.qwen.embedding_axes)
-        work = self._work(prompt, question.frames, question.window, record.text_tokens)
+        work = self._work(prompt, question.frames, question.window, len(record.token_ids))
         self._last = record.result(prompt, feedback, self.prompts.kept_bytes(question.window), encoded, work)
         return self._last
 
     @contextmanager
-    def _asked(
-        self, packets: Packet | Sequence[Packet], query: str, window: FrameWindow | None
-    ) -> Iterator[_PrefilledPrompt]:
+    def _asked(self, question: PreparedQuestion) -> Iterator[_PrefilledPrompt]:
         """A question that is prefilled; when the block is left, also by closing an iterator, `last` tells of it."""
-        question = self.prepare(packets, query, window)
         try:
             with question.probe or nullcontext():
                 logits = prefill(self.qwen, question.prompt.part, self.prompts.cache.kv)
@@ -347,16 +366,19 @@ class AnswerSession:
         return AttentionProbe(self.qwen, self.prompts.cache.kv, prompt.places[-1]) if wanted else None
 
     def _speak(self, asked: _PrefilledPrompt, should_stop: Callable[[], bool] | None) -> Iterator[str]:
-        record, probe, stream = asked.question.record, asked.question.probe, TextStream(self.qwen.tokenizer)
-        position, kv, options = asked.question.prompt.part.position, self.prompts.cache.kv, self.options.decoding
+        record, probe, options = asked.question.record, asked.question.probe, self.options.decoding
+        position, kv = asked.question.prompt.part.position, self.prompts.cache.kv
+        stream = TextStream(self.qwen.tokenizer, options.stop_strings)
         # Closed at once where this is closed: only then does the probe know what a captured step looked at.
         with closing(self._decoder.decode(asked.logits, position, kv, options, should_stop, probe)) as tokens:
             for token in tokens:
                 record.decoded()
-                record.text_tokens += 1
+                record.token_ids.append(token)
                 if piece := stream.push(token):
                     record.pieces.append(piece)
                     yield piece
+                if stream.stopped:
+                    break
         record.decoded()
         if piece := stream.finish():
             record.pieces.append(piece)

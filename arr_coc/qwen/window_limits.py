@@ -110,5 +110,5 @@ def megabytes(count: int) -> str:
 
 
 def _most(grid: TileGrid, window: FrameWindow) -> int:
-    budget = window.options.budget
-    return 0 if budget is None else most_tokens(budget, grid.tiles)
+    options = window.options
+    return 0 if options.budget is None else most_tokens(options.budget, grid.tiles, options.limits)

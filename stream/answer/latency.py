@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from arr_coc.allocation.latency_budget import BudgetController
 from arr_coc.allocation.packets import AnyFrame
-from arr_coc.budget import ADAPTIVE, DEFAULT_BUDGET, LEAST_TOKENS, MOST_TOKENS, Budget
+from arr_coc.budget import ADAPTIVE, DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits
 from arr_coc.errors import counted
 from stream.events import Answer, Event, Notice
 
@@ -21,9 +21,9 @@ class LatencyController:
     relevance, and what the target allows is its limit.
     """
 
-    def __init__(self, target_ms: float, budget: Budget) -> None:
-        self._adaptive = budget == ADAPTIVE
-        self._held = BudgetController(target_ms, DEFAULT_BUDGET if self._adaptive else budget)
+    def __init__(self, target_ms: float, budget: Budget, limits: TokenLimits = DEFAULT_LIMITS) -> None:
+        self._adaptive, self._limits = budget == ADAPTIVE, limits
+        self._held = BudgetController(target_ms, DEFAULT_BUDGET if self._adaptive else budget, limits)
         self._asked: AnyFrame | None = None
         self._tokens = 0
 
@@ -44,7 +44,7 @@ class LatencyController:
         shows what the one before it showed: the model has that in memory.
         """
         tiles, verdict = answer.tokens_total, None
-        if answer.timing is not None and 0 < self._tokens <= MOST_TOKENS:
+        if answer.timing is not None and 0 < self._tokens <= self._limits.max_tokens:
             verdict = self._held.observe(answer.timing.ttft_ms, self._tokens, tiles)
         events: list[Event] = [
             replace(answer, target_ms=self._held.target_ms, budget=self._held.budget_for(tiles)),
@@ -54,7 +54,7 @@ class LatencyController:
         return events
 
     def _missed(self, tiles: int) -> Notice:
-        least = min(LEAST_TOKENS, tiles)
+        least = min(self._limits.min_tokens, tiles)
         message = (
             f"answer.target_ms = {self._held.target_ms:g} cannot be met: even with {counted(least, 'token')} p95 time "
             f"to first token is {self._held.p95_ms(least):.0f} ms; raise it, or give a smaller model or another device"

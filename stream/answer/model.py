@@ -255,12 +255,11 @@ def open_qwen(config: Config) -> tuple[QwenVL, AnswerOptions, WindowOptions | No
 
 def _window_options(config: Config) -> WindowOptions | None:
     """Return None for a window of one frame: that is the stock layout, which prefills frame and query together."""
-    from arr_coc.budget import MOST_TOKENS
     from arr_coc.qwen.options import WindowOptions
 
-    window, budget = config.answer.window, config.allocate.budget
-    most = MOST_TOKENS if config.answer.target_ms is not None else budget
-    options = WindowOptions(window.frames, window.kept, window.on_cut, most)
+    window, limits = config.answer.window, config.allocate.limits
+    most = config.allocate.budget if config.answer.target_ms is None else limits.max_tokens
+    options = WindowOptions(window.frames, window.kept, window.on_cut, most, limits)
     return options if options.frames > 1 else None
 
 

@@ -16,6 +16,7 @@ from stream.commands.options import (
     Device,
     Dtype,
     Encode,
+    MaxBudget,
     layers_from_options,
     parse_count,
     text_option,
@@ -94,6 +95,7 @@ def doctor(
         text_option("--budget", metavar="N", help="Visual tokens per frame: 64, 27%, adaptive. [27%, 64 to 400]"),
         ConfigKey("allocate.budget"),
     ] = None,
+    max_budget: MaxBudget = None,
     dtype: Dtype = None,
     window: Annotated[
         str | None,
@@ -112,8 +114,8 @@ def doctor(
     """Check this machine, and say how to fix what does not work."""
     from stream.config_loading import build_config
 
-    options = {"model": model, "budget": budget, "dtype": dtype, "window": window, "encode": encode}
-    config = build_config(layers_from_options(doctor, **options, backend=backend, device=device))
+    options = {"model": model, "budget": budget, "max_budget": max_budget, "dtype": dtype, "window": window}
+    config = build_config(layers_from_options(doctor, **options, encode=encode, backend=backend, device=device))
     count = parse_count("--streams", streams, CLIENTS_MAX)
     show = _checks_as_json if as_json else _at_terminal if sys.stdout.isatty() else _as_lines
     return 0 if show(config, count) else FAILED

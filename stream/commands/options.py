@@ -157,6 +157,11 @@ Dtype = Annotated[
     text_option("--dtype", metavar="NAME", help="Data type of the model: float32, bfloat16, float16. [auto]"),
     ConfigKey("answer.dtype"),
 ]
+MaxBudget = Annotated[
+    str | None,
+    text_option("--max-budget", metavar="N", help="Most tokens of a budget that adapts. [400]"),
+    ConfigKey("allocate.max_tokens"),
+]
 ConfigFiles = Annotated[
     list[str] | None,
     text_option(
@@ -271,6 +276,12 @@ class RunOptions:
         text_option("--budget", metavar="N", help="Visual tokens per frame: 64, 27%, adaptive. [27%, 64 to 400]"),
         ConfigKey("allocate.budget"),
     ] = None
+    min_budget: Annotated[
+        str | None,
+        text_option("--min-budget", metavar="N", help="Least tokens of a budget that adapts. [64]"),
+        ConfigKey("allocate.min_tokens"),
+    ] = None
+    max_budget: MaxBudget = None
     target_ms: Annotated[
         str | None,
         text_option(

@@ -9,7 +9,7 @@ from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 
-from arr_coc.budget import MOST_TOKENS, most_tokens
+from arr_coc.budget import most_tokens
 from arr_coc.errors import ArrCocError, HubUnreachable, ModelNotFound, counted
 from arr_coc.hub import bundled_model_path, cached_folder, local_folder
 from arr_coc.qwen.checkpoint import free_memory_bytes
@@ -202,8 +202,9 @@ def _fits(said: str, needed: int, free: int) -> DiagnosticCheck:
 
 def tokens_of(config: Config) -> tuple[int, int]:
     """Return a prompt's visual tokens at their most, and its other tokens with the answer's."""
-    budget = MOST_TOKENS if config.answer.target_ms is not None else config.allocate.budget
-    visual = budget if isinstance(budget, int) else most_tokens(budget, tiles_of(config))
+    limits = config.allocate.limits
+    budget = limits.max_tokens if config.answer.target_ms is not None else config.allocate.budget
+    visual = budget if isinstance(budget, int) else most_tokens(budget, tiles_of(config), limits)
     return visual, PROMPT_TOKENS + len(config.answer.query) // 3 + config.answer.max_tokens
 
 

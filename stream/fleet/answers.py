@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
+from arr_coc.budget import ADAPTIVE, AUTO
 from stream.answer.model import CONFIGURED
 from stream.config import Config
 from stream.errors import StageDied
@@ -28,7 +29,10 @@ def answering_options(config: Config) -> str | None:
         return None
     options = answer.model_dump(mode="json", include=ANSWERED_BY)
     if answer.window.frames > 1:
-        options |= {"budget": config.allocate.budget, "target": answer.target_ms is not None}
+        allocate, has_target = config.allocate, answer.target_ms is not None
+        options |= {"budget": allocate.budget, "target": has_target}
+        if has_target or allocate.budget in (AUTO, ADAPTIVE):
+            options |= {"limits": [allocate.min_tokens, allocate.max_tokens]}
     return json.dumps(options, sort_keys=True)
 
 

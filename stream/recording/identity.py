@@ -212,7 +212,9 @@ class AnswerProvenance(msgspec.Struct, frozen=True):
 
 def answer_provenance(config: Config) -> str:
     """Return the provenance of this process's answers as JSON; to be called once its model is there."""
-    settings = config.model_dump(mode="json", include={"answer": ANSWER_KEYS, "allocate": {"budget"}})
+    settings = config.model_dump(
+        mode="json", include={"answer": ANSWER_KEYS, "allocate": {"budget", "min_tokens", "max_tokens"}}
+    )
     name, threads = config.answer.model, 1
     if config.answer.api.url is None:
         import torch

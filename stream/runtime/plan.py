@@ -97,7 +97,9 @@ class RunPlan:
 
     def make_latency_controller(self) -> LatencyController | None:
         """Returns what holds `target_ms`; None where none is held."""
-        return None if self.target_ms is None else LatencyController(self.target_ms, self.allocator.budget)
+        if self.target_ms is None:
+            return None
+        return LatencyController(self.target_ms, self.allocator.budget, self.allocator.limits)
 
     def make_allocator(self, hello: ServerHello) -> StreamAllocator | DeviceAllocator:
         """Returns the allocator for a model: what `auto` means depends on whether that knows coarse and wide tokens,
@@ -184,6 +186,7 @@ def _allocator_options(config: Config, *, paced: bool) -> AllocatorOptions:
         seed=allocate.seed,
         wide=None if allocate.wide == "auto" else allocate.wide,
         channels=allocate.channels,
+        limits=allocate.limits,
         on_device=paced,
         glance=_glance_options(config),
     )

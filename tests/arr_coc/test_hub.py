@@ -7,11 +7,14 @@ from typing import Any
 
 import huggingface_hub
 import pytest
-from huggingface_hub import errors
+from huggingface_hub import RepoUrl, errors
 
 from arr_coc import hub
 from arr_coc.errors import HubUnreachable, ModelError, ModelNotFound
-from arr_coc.hub import WANTED_FILES, bundled_model_path, download, local_folder
+from arr_coc.hub import ALLOCATOR_FILES, WANTED_FILES, bundled_model_path, download, local_folder
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.model import ARRCOCQwen
+from tests.support.models import tiny_qwen
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
@@ -53,6 +56,66 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").touch()
     with pytest.raises(ModelNotFound, match=r"model\.gguf is a file; give the folder"):
         local_folder(tmp_path / "model.gguf")
+
+
+class FakeHub:
+    """The calls that an upload makes, and the files that it was given."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, Any] = {}
+        self.files: set[str] = set()
+        self.uploaded: dict[str, Any] = {}
+
+    def create_repo(self, repo_id: str, **options: Any) -> RepoUrl:
+        self.made = {"repo_id": repo_id, **options}
+        return RepoUrl(f"https://huggingface.co/someone/{repo_id.rpartition('/')[2]}")
+
+    def upload_folder(self, *, folder_path: Path, **options: Any) -> None:
+        self.files = {str(path.relative_to(folder_path)) for path in folder_path.rglob("*") if path.is_file()}
+        self.uploaded = options
+
+
+@pytest.fixture
+def fake_hub(monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    fake = FakeHub()
+    monkeypatch.setattr(huggingface_hub, "create_repo", fake.create_repo)
+    monkeypatch.setattr(huggingface_hub, "upload_folder", fake.upload_folder)
+    return fake
+
+
+@pytest.mark.parametrize("name", ["someone/tiny", "tiny"])
+def test_a_model_is_uploaded_as_it_is_saved(fake_hub: FakeHub, tmp_path: Path, name: str) -> None:
+    model = ARRCOCQwen(tiny_qwen())
+    address = model.push_to_hub(name, private=True, token="hf_secret", message="Add a model")
+    assert address == "https://huggingface.co/someone/tiny"
+    assert fake_hub.made == {"repo_id": name, "private": True, "token": "hf_secret", "exist_ok": True}
+    assert fake_hub.uploaded == {"repo_id": "someone/tiny", "commit_message": "Add a model", "token": "hf_secret"}
+    model.save_pretrained(tmp_path / "saved")
+    saved = {str(path.relative_to(tmp_path / "saved")) for path in (tmp_path / "saved").rglob("*") if path.is_file()}
+    assert fake_hub.files == saved > {"config.json", "model.safetensors", "arr_coc/model.safetensors"}
+
+
+def test_an_allocator_is_uploaded_as_it_is_saved(fake_hub: FakeHub) -> None:
+    assert ARRCOCLayer().push_to_hub("someone/allocator") == "https://huggingface.co/someone/allocator"
+    assert fake_hub.files == set(ALLOCATOR_FILES)
+    assert fake_hub.made["private"] is None
+
+
+def test_a_hub_that_refuses_an_upload(fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: Any) -> None:
+        raise http_error(errors.HfHubHTTPError)
+
+    monkeypatch.setattr(huggingface_hub, "upload_folder", refuse)
+    with pytest.raises(ModelError, match="someone/tiny cannot be uploaded: refused; log in with `hf auth login`"):
+        ARRCOCLayer().push_to_hub("someone/tiny")
+    monkeypatch.setattr(huggingface_hub, "upload_folder", lambda **_: offline())
+    with pytest.raises(HubUnreachable, match="the hub cannot be reached to upload someone/tiny"):
+        ARRCOCLayer().push_to_hub("someone/tiny")
+    assert fake_hub.made["repo_id"] == "someone/tiny"
+
+
+def offline() -> None:
+    raise ConnectionError("no network")
 
 
 def test_only_wanted_files_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

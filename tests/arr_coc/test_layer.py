@@ -16,8 +16,17 @@ from safetensors.torch import load
 
 from arr_coc.adaptation.cases import Embedder
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
-from arr_coc.errors import BudgetError, ModelError, ModelNotFound, NonFiniteError, ShapeError, StrategyError
-from arr_coc.layer import ARRCOCConfig, ARRCOCLayer, deserialize_realiser, fingerprint, serialize_realiser
+from arr_coc.errors import (
+    BudgetError,
+    ModelError,
+    ModelNotFound,
+    NonFiniteError,
+    OptionError,
+    ProfileError,
+    ShapeError,
+    StrategyError,
+)
+from arr_coc.layer import ARRCOCConfig, ARRCOCLayer, ARRCOCOutput, deserialize_realiser, fingerprint, serialize_realiser
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
@@ -150,6 +159,16 @@ def test_coarse_tokens_are_means_at_their_middles(inputs: tuple[torch.Tensor, ..
     assert out.budgets[0].unique().numel() > 1
 
 
+def test_the_limits_of_a_layer_are_those_of_its_budget(inputs: tuple[torch.Tensor, ...]) -> None:
+    embeds, query, image = inputs
+    layer = ARRCOCLayer(ARRCOCConfig(strategy="topk", budget="adaptive", min_tokens=3, max_tokens=5))
+    assert 3 <= layer(embeds, query[:, :, :4], image).mask.sum(dim=1).min() <= 5
+    layer.configure(budget="auto", max_tokens=4)
+    assert layer(embeds, query[:, :, :4], image).mask.sum(dim=1).tolist() == [4, 4]
+    with pytest.raises(BudgetError, match="min_tokens, 9, is more than max_tokens, 4"):
+        layer.configure(min_tokens=9)
+
+
 def test_unequal_budgets_are_masked(inputs: tuple[torch.Tensor, ...]) -> None:
     embeds, query, image = inputs
     image = image.clone()
@@ -239,18 +258,24 @@ def test_shapes_that_do_not_fit(inputs: tuple[torch.Tensor, ...]) -> None:
     embeds, query, image = inputs
     layer = ARRCOCLayer(ARRCOCConfig(query_dim=WIDTH))
     with pytest.raises(ShapeError, match="image must be"):
+        layer(embeds, query, image[None])
+    with pytest.raises(ShapeError, match=r"vision_embeds must be \[1, tiles, D\], got \[2, 80, 16\]"):
         layer(embeds, query, image[0])
-    with pytest.raises(ShapeError, match=r"\[2, 8 \* 10, D\]"):
+    with pytest.raises(ShapeError, match=r"79 tokens .* 320x256 pixels \(its own is 8 \* 10\).*; give grid=\(rows, "):
         layer(embeds[:, 1:], query, image)
+    with pytest.raises(ShapeError, match=r"a grid of 8 \* 9 does not have the 80 tokens"):
+        layer(embeds, query, image, grid=(8, 9))
+    with pytest.raises(ShapeError, match=r"uint8 or floating-point samples, got torch\.int64"):
+        layer(embeds, query, image.long())
     with pytest.raises(ShapeError, match=r"\[2, Lq, Dq\]"):
         layer(embeds, query[:1], image)
     with pytest.raises(ShapeError, match="width 16, got 4"):
         layer(embeds, query[..., :4], image)
 
 
-@pytest.mark.parametrize("broken", ["vision_embeds", "query_embeds", "images"])
+@pytest.mark.parametrize("broken", ["vision_embeds", "query_embeds", "image"])
 def test_what_is_not_finite_is_named(inputs: tuple[torch.Tensor, ...], broken: str) -> None:
-    tensors = dict(zip(("vision_embeds", "query_embeds", "images"), (t.clone() for t in inputs), strict=True))
+    tensors = dict(zip(("vision_embeds", "query_embeds", "image"), (t.clone() for t in inputs), strict=True))
     tensors[broken].view(-1)[5] = float("nan")
     with pytest.raises(NonFiniteError, match=broken):
         ARRCOCLayer()(*tensors.values())
@@ -263,6 +288,65 @@ def test_settings_that_do_not_hold(inputs: tuple[torch.Tensor, ...]) -> None:
         ARRCOCLayer(ARRCOCConfig(coverage=-1))
     with pytest.raises(BudgetError):
         ARRCOCLayer(ARRCOCConfig(budget=0))(*inputs)
+
+
+@pytest.mark.parametrize("texture_channels", [13, 40])
+@pytest.mark.parametrize("size", [(1024, 1024), (480, 640), (1080, 1920), (100, 80)])
+def test_a_grid_of_1024_tokens_with_an_image_of_any_size(size: tuple[int, int], texture_channels: int) -> None:
+    layer = ARRCOCLayer(hidden_dim=WIDTH, texture_channels=texture_channels, min_tokens=70, max_tokens=300)
+    generator = torch.Generator().manual_seed(0)
+    embeds, query = (torch.randn(1, count, WIDTH, generator=generator) for count in (1024, 4))
+    image = torch.randint(0, 256, (1, 3, *size), dtype=torch.uint8, generator=generator)
+    out = layer(embeds, query, image)
+    tokens = out.tokens.shape[1]
+    assert 70 <= tokens <= 300
+    assert (out.positions.shape, out.budgets.shape) == ((1, tokens, 2), (1, tokens))
+    assert out.relevance.shape == (1, 32, 32)
+    assert out.regions.shape == (1, tokens, 3)
+    assert isinstance(out, ARRCOCOutput)
+    array = layer(embeds, query, image[0].permute(1, 2, 0).numpy())
+    assert torch.equal(array.relevance, out.relevance)
+
+
+@pytest.mark.parametrize(
+    ("size", "tiles", "grid"),
+    [
+        ((480, 720), 15 * 23, (15, 23)),  # the image's own, padded
+        ((480, 720), 15 * 22, (15, 22)),  # rounded, as Qwen's processor does
+        ((600, 800), 24 * 32, (24, 32)),
+        ((800, 600), 24 * 32, (32, 24)),
+        ((720, 1280), 900, (30, 30)),  # no grid of this aspect
+        ((256, 1024), 1024, (16, 64)),
+    ],
+)
+def test_the_grid_follows_from_tokens_and_aspect(size: tuple[int, int], tiles: int, grid: tuple[int, int]) -> None:
+    out = ARRCOCLayer()(torch.randn(1, tiles, 8), None, torch.rand(1, 3, *size))
+    assert out.relevance.shape == (1, *grid)
+    other = ARRCOCLayer()(torch.randn(1, tiles, 8), None, torch.rand(1, 3, *size), grid=(1, tiles))
+    assert other.relevance.shape == (1, 1, tiles)
+
+
+def test_an_image_is_resampled_to_the_grid() -> None:
+    """What stands out lies in the same tile at any size of the image."""
+    layer, embeds = ARRCOCLayer(ARRCOCConfig(strategy="topk", budget=1)), torch.randn(1, 64, 8)
+    for size_px in (64, 256, 1000):
+        image = torch.zeros(1, 3, size_px, size_px)
+        image[:, 0, size_px * 5 // 8 : size_px * 6 // 8, size_px * 2 // 8 : size_px * 3 // 8] = 1
+        assert layer(embeds, None, image).positions.tolist() == [[[5, 2]]]
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: ARRCOCLayer(8, 14), ProfileError, "texture_channels is 13 or 40, got 14"),
+        (lambda: ARRCOCLayer(-1), OptionError, "hidden_dim is the width"),
+        (lambda: ARRCOCLayer(8, min_tokens=9, max_tokens=4), BudgetError, "min_tokens, 9, is more than max_tokens, 4"),
+        (lambda: ARRCOCLayer(ARRCOCConfig(), min_tokens=9), OptionError, "its own sizes, got min_tokens too"),
+    ],
+)
+def test_sizes_that_do_not_hold(make: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        make()
 
 
 WEIGHTS_WIDTH = 64

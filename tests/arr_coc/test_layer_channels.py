@@ -59,9 +59,9 @@ def test_a_layer_sees_the_embeddings_of_its_tiles(inputs: tuple[torch.Tensor, ..
     first = layer(vision, query, image)
     assert first.tokens.shape == (2, 8, WIDTH)
     other = layer(vision.flip(1), query, image)
-    assert not torch.allclose(first.realised.scores[:, 2], other.realised.scores[:, 2], atol=1e-3)
+    assert not torch.allclose(first.scores[:, 2], other.scores[:, 2], atol=1e-3)
     vision.requires_grad_()
-    layer(vision, query, image).realised.scores[:, 2].sum().backward()
+    layer(vision, query, image).scores[:, 2].sum().backward()
     assert vision.grad is not None
     assert (vision.grad != 0).any()
 
@@ -69,7 +69,7 @@ def test_a_layer_sees_the_embeddings_of_its_tiles(inputs: tuple[torch.Tensor, ..
 def test_channels_that_training_never_showed_say_nothing(inputs: tuple[torch.Tensor, ...]) -> None:
     layer = ARRCOCLayer(ARRCOCConfig(query_dim=WIDTH, channels="full40", budget=8))
     vision, query, image = inputs
-    scores = [layer(embeds, query, image).realised.scores[:, 2] for embeds in (vision, vision.flip(1))]
+    scores = [layer(embeds, query, image).scores[:, 2] for embeds in (vision, vision.flip(1))]
     assert torch.equal(*scores)
     for name, weight in layer.named_parameters():
         if name.endswith("near.weight"):

@@ -16,6 +16,7 @@ from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from arr_coc.allocation.allocator import StreamAllocator
+from arr_coc.budget import TokenLimits
 from arr_coc.errors import BudgetError, ContextLengthError, OptionError, ShapeError, StrategyError
 from arr_coc.model import ARRCOCQwen
 from arr_coc.types import Encode
@@ -96,6 +97,12 @@ def test_what_was_kept_can_be_forgotten(picture: np.ndarray, encode: Encode) -> 
     again = model.generate(picture, QUERY, max_tokens=4, encode=encode)
     assert model._session.last.prefilled_tokens == prefilled
     assert again.text == first.text
+
+
+@pytest.mark.parametrize("budget", ["auto", "adaptive"])
+def test_limits_bound_a_budget_that_adapts(model: ARRCOCQwen, picture: np.ndarray, budget: str) -> None:
+    limits = TokenLimits(3, 5)
+    assert 3 <= model.generate(picture, QUERY, 1, budget, strategy="topk", glance=False, limits=limits).tokens_used <= 5
 
 
 def test_a_budget_is_kept_and_spent_where_something_is(model: ARRCOCQwen, picture: np.ndarray) -> None:
@@ -249,7 +256,9 @@ def test_a_result_is_one_line_and_a_picture(model: ARRCOCQwen, picture: np.ndarr
     shown = result._repr_png_()
     assert shown is not None
     image = np.asarray(Image.open(io.BytesIO(shown)))
-    assert image.shape == picture.shape
+    assert image.shape[1] == 640
+    assert image.shape[0] > 640 * picture.shape[0] / picture.shape[1] + 20
+    assert "prefill_ms=2.0, decode_ms=0.3, " in repr(replace(result.timings, prefill_ms=2, decode_ms=1 / 3))
     assert replace(result, picture=None)._repr_png_() is None
 
 

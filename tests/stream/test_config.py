@@ -12,6 +12,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arr_coc.budget import TokenLimits
 from arr_coc.resources import presets
 from stream.commands.options import RunOptions, takes_run_options
 from stream.config import Config
@@ -151,6 +152,18 @@ def test_a_long_question_is_refused_without_being_repeated() -> None:
     assert message == f"--query: answer.query should have at most {QUERY_LIMIT_CHARS} characters, got 10000 characters"
 
 
+@pytest.mark.parametrize("values", [{"allocate.min_tokens": 401}, {"allocate.max_tokens": 63}])
+def test_the_least_tokens_are_no_more_than_the_most(values: dict[str, int]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_config([ConfigLayer("here", values)])
+    least, most = values.get("allocate.min_tokens", 64), values.get("allocate.max_tokens", 400)
+    assert str(caught.value) == (
+        f"here: allocate.min_tokens = {least} is more than allocate.max_tokens = {most}; "
+        "lower the one or raise the other"
+    )
+    assert build_config([ConfigLayer("here", dict.fromkeys(("allocate.min_tokens", "allocate.max_tokens"), 9))])
+
+
 def test_several_wrong_values_are_counted() -> None:
     with pytest.raises(ConfigError, match=r"allocate\.budget should .* \(and 1 more\)$"):
         build_config([ConfigLayer("x", {"allocate.budget": 0, "answer.top_p": 3})])
@@ -183,24 +196,29 @@ def test_several_files_are_merged_key_by_key_and_the_last_wins(tmp_path: Path) -
     own.write_text("[answer]\nmax_tokens = 7\n[answer.window]\nframes = 3\n", encoding="utf-8")
     config = run_config("-c", "gpu", "-c", "webcam", "--config", str(own))
     assert config.answer.model == "Qwen/Qwen3-VL-2B-Instruct", "only gpu has it"
-    assert (config.allocate.budget, config.capture.max_tiles) == ("auto", 920), "webcam comes after gpu"
+    assert config.capture.max_tiles == 920, "only webcam has it"
     assert (config.answer.max_tokens, config.answer.window.frames) == (7, 3), "the file comes last"
-    assert run_config("-c", "webcam", "-c", "gpu").allocate.budget == "adaptive"
+    assert run_config("-c", "robot", "-c", "webcam").allocate.budget == "auto"
+    assert run_config("-c", "webcam", "-c", "robot").allocate.budget == 64
 
 
 def test_a_value_that_another_file_replaces_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "stream.config_loading"):
-        run_config("-c", "gpu", "-c", "webcam", "--budget", "9")
+        run_config("-c", "robot", "-c", "gpu", "--budget", "9")
     assert [record.getMessage() for record in caplog.records] == [
-        "allocate.budget of webcam takes the place of that of gpu",
-        "answer.max_tokens of webcam takes the place of that of gpu",
-        "allocate.budget of --budget takes the place of that of webcam",
+        "answer.max_tokens of gpu takes the place of that of robot",
+        "allocate.budget of --budget takes the place of that of robot",
     ]
 
 
 @pytest.mark.parametrize("pair", list(itertools.permutations(presets(), 2)))
 def test_any_two_presets_go_together(pair: tuple[str, str]) -> None:
     assert run_config("-c", pair[0], "-c", pair[1])
+
+
+def test_options_set_the_least_and_most_tokens() -> None:
+    allocate = run_config("--min-budget", "6", "--max-budget", "90").allocate
+    assert (allocate.min_tokens, allocate.max_tokens, allocate.limits) == (6, 90, TokenLimits(6, 90))
 
 
 def test_set_and_options_win_over_every_file() -> None:

@@ -18,7 +18,7 @@ from arr_coc.allocation.allocator import (
     PlannedFrame,
     StreamAllocator,
 )
-from arr_coc.allocation.attending import Tensions, check_strategy
+from arr_coc.allocation.attending import check_strategy
 from arr_coc.allocation.epochs import ChangeMarks, EpochAllocator, carry_along
 from arr_coc.allocation.inspection import AllocationMaps
 from arr_coc.allocation.on_device.choice import STRATEGIES_ON_DEVICE, DeviceChoice, DeviceSelector
@@ -217,8 +217,7 @@ class _DeviceStream(EpochAllocator[_DeviceEpoch, DeviceFrameAllocation, torch.Te
 
     def __init__(self, options: AllocatorOptions, realiser: RelevanceRealiser, *, measures_change: bool) -> None:
         self._since_answer, self._since_look = _DeviceChangeMeter(), _DeviceChangeMeter(keep_vanished=True)
-        tensions = Tensions(options.budget, options.explore, options.coverage)
-        super().__init__(tensions, options.glance, self._since_answer, self._since_look)
+        super().__init__(options.tensions, options.glance, self._since_answer, self._since_look)
         self._options = options
         self._realiser = realiser
         self._measures_change = measures_change
@@ -326,7 +325,7 @@ class _DeviceStream(EpochAllocator[_DeviceEpoch, DeviceFrameAllocation, torch.Te
     ) -> DeviceFrameAllocation:
         relevance, scores, weights = maps
         tiles = relevance.numel()
-        tokens = fixed_tokens(self._tensions.budget if budget is None else budget, tiles)
+        tokens = fixed_tokens(self._tensions.budget if budget is None else budget, tiles, self._tensions.limits)
         if at_most is not None:
             tokens = min(tokens, fixed_tokens(at_most, tiles))
         staleness = state.exploration.staleness(scores[0]) if self._tensions.explore else None

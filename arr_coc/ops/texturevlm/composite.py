@@ -12,7 +12,10 @@ from arr_coc.errors import NonFiniteError, OptionError, ShapeError
 from arr_coc.ops.pictures import Picture, check_tokens, to_rgb
 from arr_coc.ops.store.planes import Plane
 from arr_coc.ops.texturevlm.composite_layout import Box, CompositePlacement, draw, layout_of
-from arr_coc.types import TileGrid
+from arr_coc.types import TILE_PX, TileGrid
+
+MOST_CELL_ASPECT = 2.0
+"""Largest ratio of the sides of a relevance map's cells: a model's rounding to whole tiles stays below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,9 @@ def foveate(image: Picture, relevance: npt.NDArray[np.floating] | torch.Tensor, 
 
     `image`: NumPy uint8 [H, W, 3], torch uint8 [3, H, W] on any device, strided as it likes, or any other picture that
     `arr_coc.ops.pictures.to_rgb` takes. `relevance`: finite
-    [ceil(H/32), ceil(W/32)], usually in [0, 1]: how much each tile matters, absolutely, as the allocator's maps.
+    [ceil(H/32), ceil(W/32)], usually in [0, 1]: how much each tile matters, absolutely, as the allocator's maps. A map
+    of another grid over the whole picture, such as the heat map of an answer, is resampled; its cells are to be about
+    as high as wide.
     `tokens`: the tiles of 32×32 pixels that the result may take; a model whose tokens are smaller or larger counts its
     own (for 28 pixels, multiply by (28/32)²).
 
@@ -84,11 +89,27 @@ def _relevance(relevance: npt.NDArray[np.floating] | torch.Tensor, grid: TileGri
     array = relevance.detach().cpu().float().numpy() if isinstance(relevance, torch.Tensor) else relevance
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
         raise ShapeError(f"relevance is an array or tensor of numbers, got {type(relevance).__name__}")
-    if array.shape != grid.shape:
+    rows, cols = array.shape if array.ndim == 2 and array.size else (1, 0)
+    cell_aspect = grid.height_px * cols / (grid.width_px * rows)
+    if array.shape != grid.shape and not 1 / MOST_CELL_ASPECT <= cell_aspect <= MOST_CELL_ASPECT:
         raise ShapeError(
-            f"relevance has one value for each 32-pixel tile, {list(grid.shape)} here, got {list(array.shape)}"
+            f"relevance has one value for each 32-pixel tile, {list(grid.shape)} here, got {list(array.shape)}; a map "
+            "of another grid has rows before columns, and cells that are about square"
         )
     matter = array.astype(np.float32)
     if not np.isfinite(matter).all():
         raise NonFiniteError("relevance holds NaN or Inf")
-    return matter
+    if matter.shape == grid.shape:
+        return matter
+    down = _overlaps(grid.height_px, grid.rows, matter.shape[0])
+    across = _overlaps(grid.width_px, grid.cols, matter.shape[1])
+    return np.asarray(down @ matter @ across.T, np.float32)
+
+
+def _overlaps(length_px: int, tiles: int, cells: int) -> npt.NDArray[np.float32]:
+    """The share of each tile, as far as it lies in the picture, that each of the equal cells covers: [tiles, cells]."""
+    begin_px = np.arange(tiles)[:, None] * TILE_PX
+    end_px = np.minimum(begin_px + TILE_PX, length_px)
+    edges_px = np.linspace(0, length_px, cells + 1)
+    common_px = np.minimum(end_px, edges_px[1:]) - np.maximum(begin_px, edges_px[:-1])
+    return np.asarray(common_px.clip(0) / (end_px - begin_px), np.float32)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 
 from arr_coc.ops.regions import FOOTPRINTS, Footprint
 from arr_coc.ops.store.planes import Plane
+from arr_coc.ops.texturevlm.hardware import HardwareSample, HardwareTexture
 from arr_coc.ops.texturevlm.mipmaps import generate_mipmaps
 from arr_coc.types import LEVELS, TILE_PX, TileGrid
 
@@ -14,7 +17,8 @@ from arr_coc.types import LEVELS, TILE_PX, TileGrid
 class PackedMipChain:
     """`texels` [layers * texels of a chain, 3]: layer after layer, in each level after level, row by row.
 
-    `texels` carries gradients to the picture that it was made from.
+    `texels` carries gradients to the picture that it was made from. `hardware` samples a chain of one layer in float32,
+    if it is set.
     """
 
     def __init__(self, image: torch.Tensor | Plane) -> None:
@@ -36,6 +40,7 @@ class PackedMipChain:
         self._length = sum(counts)
         table = [(start, rows, cols) for start, (rows, cols) in zip(self._starts, self._sizes, strict=True)]
         self._table = torch.tensor(table, device=self.texels.device)
+        self.hardware: HardwareTexture | None = None
 
     def level(self, level: int) -> torch.Tensor:
         """One level that exists: a view [layers, 3, h, w]."""
@@ -93,6 +98,17 @@ def sample_trilinear(
     limits = points.new_tensor((chain.grid.padded_height_px, chain.grid.padded_width_px))
     points = torch.minimum(points.clamp(min=0), limits)
     level = level.clamp(0, LEVELS - 1)
+    if chain.hardware is None or points.dtype != torch.float32:
+        return _trilinear(chain, points, level, layer)
+    shape = torch.broadcast_shapes(points.shape[:-1], level.shape, layer.shape)
+    exact = partial(_trilinear, chain, layer=layer)
+    sampled: torch.Tensor = HardwareSample.apply(
+        points.expand(*shape, 2), level.to(points.dtype).expand(shape), chain.hardware, exact
+    )
+    return sampled
+
+
+def _trilinear(chain: PackedMipChain, points: torch.Tensor, level: torch.Tensor, layer: torch.Tensor) -> torch.Tensor:
     lower = level.detach().floor().long()
     share = (level - lower).unsqueeze(-1)
     fine = _bilinear(chain, points, lower, layer)

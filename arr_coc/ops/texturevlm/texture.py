@@ -17,6 +17,7 @@ from arr_coc.errors import OptionError, ShapeError
 from arr_coc.ops.pictures import as_stack, check_finite, check_positive, check_tensor
 from arr_coc.ops.regions import exist_on, fixation_cover, magnified_cover, nearest_regions, quadtree, top_level
 from arr_coc.ops.store.planes import Plane
+from arr_coc.ops.texturevlm.hardware import LARGEST_ERROR, HardwareTexture
 from arr_coc.ops.texturevlm.sampling import PackedMipChain, gather_strips, sample_along, sample_trilinear
 from arr_coc.types import LEVELS, TILE_PX, TileGrid
 
@@ -104,11 +105,13 @@ class Texture:
     names; OptionError for a layer that does not exist.
     """
 
-    def __init__(self, image: torch.Tensor | Plane | Image.Image | str | Path) -> None:
+    def __init__(self, image: torch.Tensor | Plane | Image.Image | str | Path, tolerance: float = 0.0) -> None:
         """`image`: [3, H, W], or [layers, 3, H, W], as torch uint8 or floating point; or NumPy uint8 [H, W, 3], or
         [layers, H, W, 3]; strided as it likes; or a Pillow image or a picture's file.
 
-        It is copied. All layers get their mipmaps in one pass.
+        It is copied. All layers get their mipmaps in one pass. `tolerance`: the error that samples may have, as a share
+        of the range. From 2/255 on, one uint8 picture on a CUDA device is sampled by its texture units; gradients are
+        those of the exact formula. Raises OptionError for a tolerance that is not in [0, 1].
         """
         image = as_stack(image)
         if image.ndim not in (3, 4):
@@ -117,6 +120,22 @@ class Texture:
         self._chain = PackedMipChain(image[None] if self._single else image)
         dtype = self._chain.texels.dtype
         self._dtype = torch.float64 if dtype == torch.float64 else torch.float32
+        if not 0 <= tolerance <= 1:
+            raise OptionError(
+                f"tolerance, the error of a sample as a share of the range, lies in [0, 1], got {tolerance}"
+            )
+        if tolerance >= LARGEST_ERROR:
+            self._chain.hardware = HardwareTexture.of(image)
+
+    @classmethod
+    def from_image(cls, image: torch.Tensor | Plane | Image.Image | str | Path, tolerance: float = 0.0) -> Texture:
+        """The same as `Texture(image)`."""
+        return cls(image, tolerance)
+
+    @property
+    def hardware(self) -> bool:
+        """True if samples are taken by the texture units of a device."""
+        return self._chain.hardware is not None
 
     @property
     def grid(self) -> TileGrid:
@@ -155,7 +174,7 @@ class Texture:
         [..., 3].
         """
         return sample_trilinear(
-            self._chain, self._points(points, "points"), self._number(level, "level"), self._layer(layer)
+            self._chain, self.as_points(points, "points"), self._number(level, "level"), self._layer(layer)
         )
 
     def sample_along(
@@ -168,8 +187,8 @@ class Texture:
         """
         return sample_along(
             self._chain,
-            self._points(points, "points"),
-            self._points(along, "along"),
+            self.as_points(points, "points"),
+            self.as_points(along, "along"),
             self._width(across_px),
             self._layer(layer),
         )
@@ -182,7 +201,7 @@ class Texture:
         `centres` and `along` float [K, 2], where |along| > 0 (else OptionError) is the rectangle's length and
         direction; `across_px` above 0, one or [K], its height. Returns [K, 3, 32, 32], contiguous; columns go along.
         """
-        centres, along = self._points(centres, "centres"), self._points(along, "along")
+        centres, along = self.as_points(centres, "centres"), self.as_points(along, "along")
         if centres.ndim != 2 or centres.shape != along.shape:
             raise ShapeError(f"centres and along are both [K, 2], got {list(centres.shape)} and {list(along.shape)}")
         if not along.any(dim=1).all():
@@ -215,7 +234,8 @@ class Texture:
         chosen = torch.from_numpy(regions)
         return Foveation(chosen, self.gather(chosen, layer), reached, offset)
 
-    def _points(self, points: torch.Tensor, name: str) -> torch.Tensor:
+    def as_points(self, points: torch.Tensor, name: str) -> torch.Tensor:
+        """Floats [..., 2] on the texture's device, in the dtype of samples. Raises ShapeError, NonFiniteError."""
         if not points.dtype.is_floating_point or points.ndim < 1 or points.shape[-1] != 2:
             raise ShapeError(f"{name} are floats [..., 2] (y, x), got {points.dtype} {list(points.shape)}")
         check_finite(points, name)

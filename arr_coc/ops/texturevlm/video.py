@@ -58,18 +58,18 @@ class VideoStream:
 
     def __init__(
         self,
-        size: tuple[int, int],
+        resolution: tuple[int, int],
         backend: Backend = "auto",
         *,
         thresholds: Thresholds | None = None,
         lease_timeout_ms: int = LEASE_TIMEOUT_MS,
     ) -> None:
-        """`size` is (height, width) of every frame, in pixels. The texture is made with the first frame, whose layout
-        it takes. Raises ShapeError for a size below 1×1.
+        """`resolution` is (height, width) of every frame, in pixels. The texture is made with the first frame, whose
+        layout it takes. Raises ShapeError for a resolution below 1×1.
         """
-        height_px, width_px = (operator.index(side) for side in size)
+        height_px, width_px = (operator.index(side) for side in resolution)
         if height_px < 1 or width_px < 1:
-            raise ShapeError(f"size is (height, width), at least 1x1 pixels, got {tuple(size)}")
+            raise ShapeError(f"resolution is (height, width), at least 1x1 pixels, got {tuple(resolution)}")
         self.grid = TileGrid.of(height_px, width_px)
         self._backend = backend
         self._thresholds = thresholds
@@ -81,8 +81,9 @@ class VideoStream:
         self._shows_tensor = False
         self._closed = False
 
-    def update(self, frame: Picture | FramePlanes) -> Difference:
-        """Compares a frame with the texture and tells which tiles changed: `dirty` bool [rows, cols], `dirty_share`.
+    def update(self, frame: Picture | FramePlanes, delta_only: bool = True) -> Difference:
+        """Compares a frame with the texture and returns the tiles that changed: `dirty` bool [rows, cols],
+        `dirty_share`. With `delta_only=False` all tiles count as changed.
 
         `frame`: NumPy uint8 [H, W, 3] RGB, or a decoder's planes; others than arrays are converted as
         `arr_coc.ops.pictures.to_rgb` does, but for a tensor uint8 [H, W, 3] or [3, H, W] on the texture's own device:
@@ -92,14 +93,14 @@ class VideoStream:
         with the first frame BackendMissing where the backend cannot run here.
         """
         if isinstance(frame, torch.Tensor) and (on_device := self._store_of(frame)) is not None:
-            difference = on_device.compare_tensor(frame)
+            difference = on_device.compare_tensor(frame) if delta_only else Difference.everywhere(self.grid)
             self._pending = frame, difference
             return difference
         if not isinstance(frame, (FramePlanes, np.ndarray)):
             frame = to_rgb(frame)
         planes = frame if isinstance(frame, FramePlanes) else FramePlanes("rgb", (frame,))
         store = self._store_for(PlaneFormat.of(planes))
-        difference = store.compare(planes)
+        difference = store.compare(planes) if delta_only else Difference.everywhere(self.grid)
         self._pending = planes, difference
         return difference
 

@@ -237,7 +237,7 @@ class BatchSession:
             answer,
             question,
             DecodeRow(answer.slot, part.tokens, part.position, watch),
-            TextStream(self.qwen.tokenizer),
+            TextStream(self.qwen.tokenizer, options.stop_strings),
             generator,
         )
         self._step.reserve(part.tokens + options.max_tokens)
@@ -265,7 +265,7 @@ class BatchSession:
     def _push(self, one: _Speaking, token: int) -> None:
         record = one.question.record
         record.decoded()
-        record.text_tokens += 1
+        record.token_ids.append(token)
         one.tokens += 1
         one.token = token
         one.answer.piece = one.stream.push(token)
@@ -273,7 +273,7 @@ class BatchSession:
             one.row.watch = None
         if one.answer.piece:
             record.pieces.append(one.answer.piece)
-        if one.tokens == self.options.decoding.max_tokens:
+        if one.stream.stopped or one.tokens == self.options.decoding.max_tokens:
             self._end(one)
 
     def _end(self, one: _Speaking) -> None:

@@ -72,7 +72,7 @@ class ARRCOCInfo:
 
 
 @dataclass
-class ARRCOCOutput(ModelOutput):
+class ARRCOCModelOutput(ModelOutput):
     """`loss`, where labels were given; `logits` [B, L, vocabulary], L shorter than `input_ids` by the tokens that were
     left out; `arr_coc_info` says what was chosen, and which column of `input_ids` each of the logits belongs to."""
 
@@ -159,7 +159,7 @@ class BatchedForward:
             )
         self._qwen, self._allocator, self._encode = qwen, allocator, encode
 
-    def __call__(self, inputs: BatchInputs) -> ARRCOCOutput:
+    def __call__(self, inputs: BatchInputs) -> ARRCOCModelOutput:
         """Raises as `ARRCOCQwen.forward`."""
         qwen = self._qwen
         inputs = inputs.checked(int(qwen.model.config.get_text_config().vocab_size))
@@ -176,7 +176,7 @@ class BatchedForward:
         loss = (
             None if inputs.labels is None else self._loss(logits, layout.picked(inputs.labels.to(qwen.device), IGNORED))
         )
-        return ARRCOCOutput(loss=loss, logits=logits, arr_coc_info=_info(choices, places, layout))
+        return ARRCOCModelOutput(loss=loss, logits=logits, arr_coc_info=_info(choices, places, layout))
 
     def _pictures(self, inputs: BatchInputs) -> list[ModelPicture]:
         prep = self._qwen.preprocessing

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from arr_coc.budget import MOST_TOKENS
 from stream.answer.batching.scheduler import BatchQuestion
 from stream.answer.batching.slots import ClientSlots
 from stream.answer.model import QwenAnswerModel, open_qwen, stats_of
@@ -107,5 +106,6 @@ def load_batch_model(config: Config) -> QwenBatchAnswerModel:
 
         qwen, options, window = open_qwen(config)
         frames = 1 if window is None else window.frames
-        check_slots(qwen, config.answer.slots, frames * MOST_TOKENS + QUESTION_TOKENS + config.answer.max_tokens)
+        visual = frames * config.allocate.max_tokens
+        check_slots(qwen, config.answer.slots, visual + QUESTION_TOKENS + config.answer.max_tokens)
         return QwenBatchAnswerModel(BatchSession(qwen, options, config.answer.slots), window)

@@ -20,7 +20,7 @@ from arr_coc.allocation.allocator import (
     jitter_share,
 )
 from arr_coc.allocation.attending import VOID_STRUCTURE, Tensions, map_structure
-from arr_coc.budget import Budget, adaptive_budget
+from arr_coc.budget import Budget, TokenLimits, adaptive_budget
 from arr_coc.errors import BudgetError, NonFiniteError, StrategyError
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import Feedback, QueryEmbedding, TileVersions
@@ -358,6 +358,12 @@ def test_clamping_is_said_once(budget: Budget, said: str | None, caplog: pytest.
         [] if said is None else [f"a budget of {said} tokens is more than the frame's 20 tiles: all of them are shown"]
     )
     assert caplog.messages == expected
+
+
+def test_the_limits_of_an_allocator_are_those_of_its_budget() -> None:
+    for budget in ("auto", "adaptive"):
+        allocator = StreamAllocator(AllocatorOptions(budget=budget, limits=TokenLimits(6, 8)))
+        assert 6 <= allocator.allocate(PictureStream().show(scenery(6, 8))).tokens <= 8
 
 
 def test_options_that_do_not_hold() -> None:

@@ -20,7 +20,15 @@ from arr_coc.allocation.attending import (
     map_structure,
     picture_structure,
 )
-from arr_coc.budget import adaptive_budget, check_budget, fixed_tokens, most_tokens, tokens_for
+from arr_coc.budget import (
+    TokenLimits,
+    adaptive_budget,
+    check_budget,
+    fixed_tokens,
+    least_tokens_wanted,
+    most_tokens,
+    tokens_for,
+)
 from arr_coc.errors import BudgetError, NonFiniteError, ShapeError, StrategyError
 from arr_coc.ops.regions import ABSENT, shape_map
 from arr_coc.relevance.channels import image_texture
@@ -255,6 +263,29 @@ def test_adaptive_of_a_flat_map_and_of_small_grids() -> None:
     assert adaptive_budget(np.full((5, 5), 0.4, np.float32)) == 25
     assert adaptive_budget(np.ones((1, 1), np.float32)) == 1
     assert tokens_for("adaptive", np.random.default_rng(0).random((6, 6))) == 36
+
+
+def test_limits_hold_for_budgets_that_adapt_and_for_no_others() -> None:
+    limits, spread = TokenLimits(20, 30), np.random.default_rng(0).random((34, 60)).astype(np.float32)
+    assert [fixed_tokens(budget, 2040, limits) for budget in ("auto", 500, "50%")] == [30, 500, 1020]
+    assert [fixed_tokens("auto", tiles, limits) for tiles in (90, 50, 10)] == [24, 20, 10]
+    assert (most_tokens("adaptive", 2040, limits), least_tokens_wanted("auto", limits)) == (30, 20)
+    assert 28 < adaptive_budget(spread, limits) == tokens_for("adaptive", spread, limits) <= 30
+    assert adaptive_budget(np.zeros((34, 60), np.float32), limits) == 20
+    assert allocate(spread, "adaptive", "topk", limits=TokenLimits(9, 9)).tokens == 9
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ((0, 400), "min_tokens is a whole number of at least 1, got 0"),
+        ((64, True), "max_tokens is a whole number of at least 1, got True"),
+        ((64, 63), "min_tokens, 64, is more than max_tokens, 63"),
+    ],
+)
+def test_limits_that_are_none(limits: tuple[int, int], message: str) -> None:
+    with pytest.raises(BudgetError, match=message):
+        TokenLimits(*limits)
 
 
 ROWS, COLS = 12, 20

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_coc.allocation.latency_budget import LOW, BudgetController
+from arr_coc.budget import TokenLimits
 from arr_coc.errors import BudgetError
 
 TARGET_MS = 500.0
@@ -106,6 +107,14 @@ def test_without_noise_it_ends_in_the_band_or_at_a_limit(
         assert np.abs(np.diff(np.log2(tokens))).max() < 1.02
         assert times[-1] <= TARGET_MS * 1.001 or tokens[-1] == 64
         assert times[-1] >= 0.9 * LOW * TARGET_MS or tokens[-1] == 400
+
+
+@pytest.mark.parametrize(("took_ms", "tokens"), [(2000.0, 20), (50.0, 90)])
+def test_a_budget_stays_within_the_limits_that_are_given(took_ms: float, tokens: int) -> None:
+    control = BudgetController(TARGET_MS, 300, TokenLimits(20, 90))
+    assert control.budget_for(1024) == 90
+    verdicts = [control.observe(took_ms, control.budget_for(1024), 1024) for _ in range(20)]
+    assert (control.budget_for(1024), "missed" in verdicts) == (tokens, tokens == 20)
 
 
 @pytest.mark.parametrize(

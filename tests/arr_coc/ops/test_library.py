@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from types import ModuleType
@@ -10,8 +11,9 @@ import pytest
 
 import arr_coc
 import arr_coc.ops
+import arr_coc.texturevlm
 
-PACKAGES = (arr_coc, arr_coc.ops)
+PACKAGES = (arr_coc, arr_coc.ops, arr_coc.texturevlm)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +21,7 @@ PACKAGES = (arr_coc, arr_coc.ops)
 )
 def test_every_public_name_is_there_and_explains_itself(package: ModuleType, name: str) -> None:
     assert getattr(package, name).__doc__
-    assert name in dir(package)
+    assert dir(package) == sorted(package.__all__)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -32,3 +34,14 @@ def test_an_unknown_name_is_an_attribute_error(package: ModuleType) -> None:
 def test_importing_a_package_loads_nothing_heavy(package: ModuleType) -> None:
     code = f"import sys, {package.__name__}; assert not {{'torch', 'cv2', 'numpy'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_founding_names_are_those_of_the_texture_library() -> None:
+    """`arr_coc.texturevlm` doubles nothing."""
+    for name in arr_coc.texturevlm.__all__:
+        assert getattr(arr_coc.texturevlm, name) is getattr(arr_coc.ops, name)
+    parameters = inspect.signature(arr_coc.texturevlm.sample_foveated).parameters
+    assert list(parameters) == ["image", "fixation_point", "num_patches", "cortical_magnification"]
+    assert "delta_only" in inspect.signature(arr_coc.texturevlm.VideoStream.update).parameters
+    assert next(iter(inspect.signature(arr_coc.texturevlm.VideoStream).parameters)) == "resolution"
+    assert callable(arr_coc.texturevlm.Texture.from_image)

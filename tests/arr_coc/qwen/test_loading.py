@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import warnings
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from arr_coc import hub
-from arr_coc.errors import ModelError, ModelNotFound
+from arr_coc.errors import ModelError, ModelNotFound, OptionError
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen import loading
 from arr_coc.qwen.loading import load_qwen
@@ -63,9 +64,43 @@ def test_tied_output_weights_are_not_missing(tmp_path: Path) -> None:
     assert qwen.model.lm_head.weight is qwen.language_model.embed_tokens.weight
 
 
-@pytest.mark.parametrize(("dtype", "expected"), [("bfloat16", torch.bfloat16), ("float16", torch.float16)])
-def test_dtypes(folder: Path, dtype: str, expected: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        ("bfloat16", torch.bfloat16),
+        ("float16", torch.float16),
+        (torch.bfloat16, torch.bfloat16),
+        ("torch.float16", torch.float16),
+    ],
+)
+def test_dtypes(folder: Path, dtype: str | torch.dtype, expected: torch.dtype) -> None:
     assert load_qwen(folder, dtype=dtype).model.dtype == expected
+    assert ARRCOCQwen.from_pretrained(folder, torch_dtype=dtype).dtype == expected
+
+
+def test_two_dtypes_that_differ_are_refused(folder: Path) -> None:
+    with pytest.raises(OptionError, match=r"dtype=torch\.float16 and torch_dtype=float32 are the same; give one"):
+        ARRCOCQwen.from_pretrained(folder, dtype=torch.float16, torch_dtype="float32")
+
+
+def test_the_options_of_from_pretrained_are_named() -> None:
+    parameters = inspect.signature(ARRCOCQwen.from_pretrained).parameters
+    assert {"dtype", "torch_dtype", "device_map", "device", "token", "allocator"} < parameters.keys()
+    assert all(one.kind != one.VAR_KEYWORD and one.annotation is not one.empty for one in parameters.values())
+
+
+@pytest.mark.parametrize("device_map", ["cpu", torch.device("cpu"), {"": "cpu"}, {"": torch.device("cpu")}])
+def test_a_device_map_of_one_device_is_that_device(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, device_map: Any
+) -> None:
+    without_accelerate(monkeypatch)
+    assert load_qwen(folder, device="meta", device_map=device_map).device == torch.device("cpu")
+
+
+@pytest.mark.parametrize("device_map", [7, "cuda:7", {"": 7}])
+def test_a_device_map_of_a_device_that_is_not_there(folder: Path, device_map: Any) -> None:
+    with pytest.raises(ModelError, match="device 'cuda:7' cannot be used on this machine"):
+        load_qwen(folder, device_map=device_map)
 
 
 def test_a_bfloat16_checkpoint_runs_in_float32_on_the_cpu(folder: Path) -> None:
@@ -94,9 +129,21 @@ def test_a_vision_tower_off_its_device_is_refused(folder: Path, tmp_path: Path) 
 
 
 def test_a_device_map_without_accelerate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: None)
+    without_accelerate(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert load_qwen(folder, device_map="auto").device == load_qwen(folder).device
+    with pytest.raises(ModelError, match=r"pip install accelerate"):
+        load_qwen(folder, device_map={"model": "cpu", "lm_head": "cpu"})
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ModelError, match=r"pip install accelerate"):
         load_qwen(folder, device_map="auto")
+
+
+def without_accelerate(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        loading.importlib.util, "find_spec", lambda name: None if name == "accelerate" else find_spec(name)
+    )
 
 
 def test_the_question_as_the_embedding_table_sees_it(folder: Path) -> None:

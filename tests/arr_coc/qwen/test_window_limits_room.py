@@ -11,6 +11,7 @@ import psutil
 import pytest
 import torch
 
+from arr_coc.budget import TokenLimits
 from arr_coc.errors import ContextLengthError, OptionError
 from arr_coc.qwen.encoding import Packet
 from arr_coc.qwen.frame_window import FrameDelimiters
@@ -50,6 +51,8 @@ def test_frames_are_expected_at_the_most_tokens_that_they_may_have() -> None:
     assert [expected(chosen, "sparse", most) for most in (None, 9, 100)] == [5, 9, 12]
     assert [expected(every, encode, 9) for encode in ("full", "prune", "sparse")] == [12, 9, 9]
     assert [kept_size(frame(0), window(budget=most)).visual_tokens for most in (None, 9, 100)] == [1, 9, 12]
+    limited = window(budget="adaptive", limits=TokenLimits(2, 7))
+    assert kept_size(frame(0), limited).visual_tokens == 7
 
 
 @pytest.mark.parametrize(("context", "frames"), [(100, 9), (109, 9), (110, 10)])

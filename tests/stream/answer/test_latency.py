@@ -12,6 +12,7 @@ import torch
 from msgspec.structs import replace
 
 from arr_coc.allocation.allocator import FrameAllocation
+from arr_coc.budget import TokenLimits
 from arr_coc.types import NS_PER_S, Allocation, FrameStamp
 from stream.answer.latency import MET, MISSED, OFF, LatencyController, target_off
 from stream.answer.model import _window_options
@@ -66,6 +67,14 @@ def test_a_fixed_budget_is_where_it_begins_and_an_adaptive_one_is_limited() -> N
     assert LatencyController(500, 1000).limits(1024) == (400, 400)
     assert LatencyController(500, 200).limits(40) == (40, 40)
     assert LatencyController(500, "adaptive").limits(1024) == (None, 276)
+
+
+def test_the_limits_of_a_run_bound_what_the_target_gives() -> None:
+    target = LatencyController(500, "adaptive", TokenLimits(20, 90))
+    assert target.limits(1024) == (None, 90)
+    (notice,) = answers(target, 4000, 20)
+    assert notice.message.startswith("answer.target_ms = 500 cannot be met: even with 20 tokens p95")
+    assert target.limits(1024) == (None, 20)
 
 
 @pytest.mark.parametrize(("budget", "tiles", "tokens"), [("auto", 300, 81), ("auto", 2040, 400), ("50%", 300, 150)])

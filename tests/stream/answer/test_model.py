@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from arr_coc.budget import TokenLimits
 from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound, OptionError
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
@@ -173,6 +174,13 @@ def test_the_window_is_checked_for_the_largest_frames_that_the_budget_gives(fold
         assert isinstance(model, QwenAnswerModel)
         assert model._options is not None
         assert model._options.budget == most
+    limited = AllocateConfig(min_tokens=3, max_tokens=7)
+    for target_ms, most in ((None, "auto"), (500.0, 7)):
+        own = answer.model_copy(update={"target_ms": target_ms})
+        model = load_answer_model(CONFIGURED, Config(answer=own, allocate=limited))
+        assert isinstance(model, QwenAnswerModel)
+        assert model._options is not None
+        assert (model._options.budget, model._options.limits) == (most, TokenLimits(3, 7))
 
 
 def test_a_model_has_a_name_for_people(folder: Path) -> None:

@@ -349,6 +349,8 @@ class TestFitness:
 
     def test_adaptive_budgets_are_taken_at_their_most(self) -> None:
         assert model_fit.tokens_of(config(allocate={"budget": "adaptive"}))[0] == 400
+        assert model_fit.tokens_of(config(allocate={"budget": "adaptive", "max_tokens": 90}))[0] == 90
+        assert model_fit.tokens_of(config(allocate={"max_tokens": 90}, answer={"target_ms": 500}))[0] == 90
 
     @pytest.mark.parametrize(
         ("limit", "used"),

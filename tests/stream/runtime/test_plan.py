@@ -10,7 +10,9 @@ import torch
 
 from arr_coc.allocation.allocator import StreamAllocator
 from arr_coc.allocation.on_device.allocator import DeviceAllocator
+from arr_coc.budget import TokenLimits
 from arr_coc.errors import ModelError
+from arr_coc.resources import presets
 from stream.answer.triggers import AnswerTriggerOptions
 from stream.config import (
     AllocateConfig,
@@ -23,6 +25,7 @@ from stream.config import (
     StandingQueryConfig,
     TextureConfig,
 )
+from stream.config_loading import build_config, layer_from_file
 from stream.protocol.messages import ServerHello
 from stream.recording.journal import Journal
 from stream.runtime.plan import INTEROP_OFF, RunPlan, model_cuda_device, texture_interop
@@ -199,6 +202,25 @@ def test_what_needs_the_host_is_allocated_there(options: dict[str, Any]) -> None
     config = Config(allocate=AllocateConfig(**options))
     hello = ServerHello(model_id="m", knows_levels=True, known_world=None)
     assert isinstance(RunPlan.of(config, CAMERA).make_allocator(hello), StreamAllocator)
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_every_preset_lets_live_frames_be_allocated_on_the_device(preset: str) -> None:
+    hello = ServerHello(model_id="m", knows_levels=False, known_world=None)
+    plan = RunPlan.of(build_config([layer_from_file(preset)]), CAMERA)
+    assert isinstance(plan.make_allocator(hello), DeviceAllocator)
+
+
+@pytest.mark.parametrize(("budget", "kind"), [("auto", DeviceAllocator), ("adaptive", StreamAllocator)])
+def test_the_least_and_most_tokens_reach_the_allocator_and_the_controller(budget: Any, kind: type) -> None:
+    allocate = AllocateConfig(budget=budget, min_tokens=3, max_tokens=7)
+    plan = RunPlan.of(Config(allocate=allocate, answer=AnswerConfig(target_ms=400)), CAMERA)
+    made = plan.make_allocator(ServerHello(model_id="m", knows_levels=True, known_world=None))
+    assert isinstance(made, kind)
+    assert made.options.limits == TokenLimits(3, 7)
+    controller = plan.make_latency_controller()
+    assert controller is not None
+    assert controller.limits(1024)[1] == 7
 
 
 def follows(**answer: Any) -> bool:

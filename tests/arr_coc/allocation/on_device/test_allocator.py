@@ -16,6 +16,7 @@ import torch
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.glance import GlanceOptions
 from arr_coc.allocation.on_device.allocator import DeviceAllocator, DeviceFrameAllocation, suits_device
+from arr_coc.budget import TokenLimits
 from arr_coc.errors import NonFiniteError
 from arr_coc.ops.store.base import TextureView
 from arr_coc.relevance.balancing import RelevanceRealiser
@@ -107,6 +108,11 @@ def test_a_moving_scene_is_allocated_as_in_host_memory(strategy: str, budget: in
             pair.both("apply_feedback", feedback_on(one, 3, 3 + index))
         if index == 6:
             pair.both("mark_looked")
+
+
+def test_the_limits_of_a_share_hold_on_the_device() -> None:
+    one, other = Pair(replace(OPTIONS, budget="auto", limits=TokenLimits(6, 8))).show(scenery(ROWS, COLS))
+    assert (one.tokens, other.tokens) == (8, 8)
 
 
 def test_a_still_scene_settles_and_is_not_scored_again() -> None:

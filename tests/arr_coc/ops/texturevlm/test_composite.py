@@ -216,6 +216,24 @@ def test_what_cannot_be_foveated_is_refused(change: dict[str, Any], error: type[
         foveate(**{**GOOD, **change})
 
 
+def test_a_map_of_another_grid_is_spread_over_the_picture() -> None:
+    """720x480 has 15x23 tiles, the last ones half as wide; a model that rounds shows 15x22."""
+    image, heat = picture(480, 720), np.zeros((15, 22), np.float32)
+    heat[5:8, 10:13] = 0.5
+    resampled = np.zeros((15, 23), np.float32)
+    edges = np.arange(23) * 720 / 22
+    for col in range(23):
+        first, last = 32 * col, min(32 * col + 32, 720)
+        overlaps = np.minimum(edges[1:], last) - np.maximum(edges[:-1], first)
+        resampled[:, col] = heat @ (overlaps.clip(0) / (last - first))
+    composite, expected = foveate(image, heat, 64), foveate(image, resampled, 64)
+    assert composite.placements == expected.placements
+    assert len(composite.placements) > 1
+    assert 320 < np.mean(composite.placements[1].source[1::2]) < 432
+    constant = foveate(image, np.full((8, 11), 0.5, np.float32), 64)
+    assert constant.placements == foveate(image, np.full((15, 23), 0.5, np.float32), 64).placements
+
+
 def test_the_whole_view_alone_keeps_its_aspect_and_its_budget() -> None:
     (whole,) = whole_layout((384, 640), 65).placements
     assert whole.source == (0, 0, 384, 640)

@@ -85,7 +85,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "allocate by no strategy": lambda: allocate(RELEVANCE, 3, None),  # type: ignore[arg-type]
     "a layer without embeddings": lambda: ARRCOCLayer()(None, None, torch.zeros(1, 3, 64, 96)),
     "a layer without an image": lambda: ARRCOCLayer()(torch.zeros(1, 6, 8), None, None),
-    "a layer of an array": lambda: ARRCOCLayer()(torch.zeros(1, 6, 8), None, RGB[None]),
+    "a layer of an array": lambda: ARRCOCLayer()(torch.zeros(1, 6, 8), None, RGB[None, ..., :2]),
     "a layer of nothing": lambda: ARRCOCLayer()(torch.zeros(0, 6, 8), None, torch.zeros(0, 3, 64, 96)),
     "a layer of no width": lambda: ARRCOCLayer()(torch.zeros(1, 6, 0), None, torch.zeros(1, 3, 64, 96)),
     "a layer with no question's token": lambda: ARRCOCLayer()(

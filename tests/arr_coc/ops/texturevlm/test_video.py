@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from arr_coc.errors import LeaseTimeout, OptionError, ShapeError, StoreError
+from arr_coc.ops.cuda.device import find_device
+from arr_coc.ops.store.base import Backend
 from arr_coc.ops.texturevlm.texture import Texture
 from arr_coc.ops.texturevlm.video import VideoStream
 from tests.cuda_on_cpu.machine import CpuMachine
@@ -102,6 +104,22 @@ def test_frames_on_the_textures_device_are_taken_there(cuda_on_cpu: CpuMachine, 
         assert video.update(frame).dirty_share == 0
     assert "cuLaunchKernel upload_frame" in calls
     assert calls.count("cuMemcpyDtoHAsync") == calls.count("cuLaunchKernel compare_frame") == 2
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_all_tiles_of_a_frame_are_taken_where_that_is_asked_for(cuda: None, backend: Backend) -> None:
+    frame = torch.from_numpy(picture(0))
+    with VideoStream(resolution=(150, 230), backend=backend) as video:
+        frame = frame.to(find_device().place) if backend == "cuda" else frame
+        video.update(frame)
+        video.update_mipmaps()
+        assert video.update(frame).dirty_share == 0
+        assert video.update(frame, delta_only=False).dirty_share == 1
+        change = video.update_mipmaps()
+        assert change is not None
+        assert change.dirty.all()
+        with video.lease() as view:
+            np.testing.assert_array_equal(view.read(0)[:150, :230], picture(0))
 
 
 def test_frames_elsewhere_are_brought_to_the_host() -> None:

@@ -1,0 +1,71 @@
+"""Samples by the texture units of a CUDA device, with the gradients of the exact formula."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from arr_coc.errors import BackendMissing
+from arr_coc.ops.cuda.device import find_device
+from arr_coc.ops.cuda.store import CudaStore
+from arr_coc.ops.store.base import LEASE_TIMEOUT_MS
+from arr_coc.ops.store.difference import Thresholds
+from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.types import Colour, FrameStamp
+
+LARGEST_ERROR = 2 / 255
+"""Of a sample, as a share of the range: texture units weigh texels with 8 bits."""
+
+
+class HardwareTexture:
+    """A picture uint8 [3, H, W] as a texture of the CUDA device that it lies on."""
+
+    def __init__(self, image: torch.Tensor) -> None:
+        """Raises BackendMissing and DeviceLost, as `CudaStore`."""
+        height_px, width_px = image.shape[1:]
+        self._store = CudaStore(
+            PlaneFormat("rgb", height_px, width_px, (1, 1), Colour()), Thresholds(), LEASE_TIMEOUT_MS
+        )
+        self._store.update_tensor(image, FrameStamp(0, 0, 0))
+
+    @classmethod
+    def of(cls, image: object) -> HardwareTexture | None:
+        """The texture of a picture uint8 [3, H, W]; None if it is something else, or lies on no CUDA device that can be
+        used. Raises DeviceLost."""
+        if not isinstance(image, torch.Tensor) or image.dtype != torch.uint8 or image.ndim != 3:
+            return None
+        try:
+            return cls(image) if find_device().place == image.device else None
+        except BackendMissing:
+            return None
+
+    def sample(self, points: torch.Tensor, level: torch.Tensor) -> torch.Tensor:
+        """Samples float32 [..., 3] in 0..255 at `points` [..., 2] (y, x) and `level` [...], without a gradient."""
+        place = torch.cat((points.flip(-1), level.unsqueeze(-1)), dim=-1).detach()
+        with self._store.lease() as view:
+            colours = view.sample(place.reshape(-1, 3).float().contiguous())
+        return colours.reshape(*level.shape, 3) * 255
+
+
+class HardwareSample(torch.autograd.Function):
+    """Forward by the hardware, backward by the exact formula."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, points: torch.Tensor, level: torch.Tensor, texture: HardwareTexture, exact: Any
+    ) -> torch.Tensor:
+        """`points` [..., 2] and `level` [...] as `exact(points, level)` takes them, which gives [..., 3]."""
+        ctx.save_for_backward(points, level)
+        ctx.exact = exact
+        return texture.sample(points, level)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Gradients to points and level."""
+        wanted = [index for index in (0, 1) if ctx.needs_input_grad[index]]
+        with torch.enable_grad():
+            inputs = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
+            found = torch.autograd.grad(ctx.exact(*inputs), [inputs[index] for index in wanted], gradient)
+        gradients = dict(zip(wanted, found, strict=True))
+        return gradients.get(0), gradients.get(1), None, None

@@ -1,0 +1,121 @@
+"""Picture of an answer: the frame with its heat map and the tiles that were shown, and the text below it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+from arr_coc.ops.regions import shape_map, tile_boxes
+from arr_coc.types import REGION_SHAPES
+
+LONGEST_PX = 1024
+"""A larger picture is shown smaller."""
+
+SMALLEST_PX = 640
+"""Long side to which a smaller picture is enlarged, so that tiles and text can be read."""
+
+TINT = 0.35
+"""Opacity of the relevance colours where relevance is highest."""
+
+LEVEL_BRIGHTNESS = (1.0, 0.78, 0.62, 0.54, 0.48, 0.44)
+"""Of a region, by the level of its longer side."""
+
+UNSEEN_BRIGHTNESS = 0.3
+
+OUTLINES = ((255, 226, 92), (150, 190, 255), (122, 150, 205), (110, 130, 170), (100, 115, 145), (95, 105, 130))
+"""RGB of a region's outline, by the level of its longer side."""
+
+LINE_PX, MARGIN_PX, MOST_LINES = 20, 10, 6
+BACKGROUND, BRIGHT, MUTED = (14, 16, 22), "#ffffff", "#a8b0c0"
+
+Rgb = npt.NDArray[np.uint8]
+Map = npt.NDArray[np.float32]
+
+
+def answer_picture(picture: Rgb, heatmap: Map, regions: npt.NDArray[np.integer], overview: int, text: str) -> Rgb:
+    """The picture uint8 [H, W, 3] as the model was shown it, and the answer below: uint8 [h, w, 3].
+
+    Tiles of `heatmap`'s grid [gh, gw] that no region shows are dark, coarse regions darker than fine ones; colours
+    stand for relevance, and lines for the edges of `regions` [K, 3]. The first `overview` of these cover the whole
+    picture and get no lines. The long side is brought within 640 to 1024 pixels.
+    """
+    shape = (heatmap.shape[0], heatmap.shape[1])
+    chosen = regions[overview:].astype(np.int64)
+    coarser = np.array([max(sides) for sides in REGION_SHAPES])
+    image = _resized(picture, SMALLEST_PX, LONGEST_PX)
+    height_px, width_px = image.shape[:2]
+    brightness = np.array([*(LEVEL_BRIGHTNESS[level] for level in coarser), UNSEEN_BRIGHTNESS], np.float32)
+    tiles = brightness[shape_map(chosen, shape)]  # a tile that nothing shows has -1, the last
+    light = cv2.resize(tiles, (width_px, height_px), interpolation=cv2.INTER_NEAREST)
+    image = _tinted(image * light[..., None], heatmap)
+    sheet = Image.fromarray(image)
+    pen = ImageDraw.Draw(sheet)
+    for (top, left, bottom, right), level in zip(tile_boxes(chosen, shape), coarser[chosen[:, 0]], strict=True):
+        first_y, end_y = (round(row * height_px / shape[0]) for row in (top, bottom))
+        first_x, end_x = (round(col * width_px / shape[1]) for col in (left, right))
+        corners = (first_x, first_y, max(end_x - 1, first_x), max(end_y - 1, first_y))
+        pen.rectangle(corners, outline=OUTLINES[level])
+    seen = f"{len(regions)} visual tokens of {shape[0] * shape[1]} tiles"
+    return np.concatenate([np.asarray(sheet), _strip(width_px, text, seen)])
+
+
+def png(image: Rgb) -> bytes:
+    """An image uint8 [H, W, 3] as the bytes of a PNG file."""
+    written = io.BytesIO()
+    Image.fromarray(image).save(written, "PNG")
+    return written.getvalue()
+
+
+def _resized(picture: Rgb, least_px: int, most_px: int) -> Rgb:
+    """The picture with its long side within these."""
+    long_px = max(picture.shape[:2])
+    scale = min(max(long_px, least_px), most_px) / long_px
+    height_px, width_px = (max(1, round(side * scale)) for side in picture.shape[:2])
+    return cv2.resize(picture, (width_px, height_px), interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
+
+
+def _tinted(image: Map, heatmap: Map) -> Rgb:
+    """The image [H, W, 3] in 0..255 with the colours of the map, up to its own largest value."""
+    heat = (heatmap / max(float(heatmap.max()), 1e-6)).clip(0, 1).astype(np.float32)
+    heat = cv2.resize(heat, (image.shape[1], image.shape[0]), interpolation=cv2.INTER_LINEAR)
+    colours = cv2.applyColorMap(np.rint(heat * 255).astype(np.uint8), cv2.COLORMAP_TURBO)[..., ::-1]
+    share = TINT * heat[..., None]
+    return np.asarray(np.rint(image * (1 - share) + colours * share), np.uint8)
+
+
+def _strip(width_px: int, text: str, note: str) -> Rgb:
+    """Lines of text, and a note in grey below them: uint8 [h, width_px, 3]."""
+    font = ImageFont.load_default(LINE_PX - 4)
+    lines = _lines(text, font, width_px - 2 * MARGIN_PX)
+    sheet = Image.new("RGB", (width_px, (len(lines) + 1) * LINE_PX + 2 * MARGIN_PX), BACKGROUND)
+    pen = ImageDraw.Draw(sheet)
+    for index, (line, colour) in enumerate([*((line, BRIGHT) for line in lines), (note, MUTED)]):
+        pen.text((MARGIN_PX, MARGIN_PX + index * LINE_PX), line, fill=colour, font=font)
+    return np.asarray(sheet)
+
+
+def _lines(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width_px: int) -> Sequence[str]:
+    """Text in lines of this width, a word that is wider in several; what is beyond MOST_LINES is cut off."""
+    lines = [""]
+    for word in text.split():
+        joined = f"{lines[-1]} {word}".lstrip()
+        if font.getlength(joined) <= width_px:
+            lines[-1] = joined
+            continue
+        lines.append("")
+        for letter in word:
+            if lines[-1] and font.getlength(lines[-1] + letter) > width_px:
+                lines.append("")
+            lines[-1] += letter
+    lines = [line for line in lines if line]
+    if len(lines) > MOST_LINES:
+        last = lines[MOST_LINES - 1]
+        while font.getlength(f"{last}…") > width_px:
+            last = last[:-1]
+        lines = [*lines[: MOST_LINES - 1], f"{last}…"]
+    return lines

@@ -1,0 +1,195 @@
+"""Whole prompts, from chat messages and from what a transformers processor makes of them.
+
+A message is a mapping of `role` to a name and of `content` to text, or to a list of parts: `{"type": "text", "text":
+…}` and `{"type": "image", "image": …}`, the picture being what `arr_coc.ops.pictures.to_rgb` takes. Text from messages
+is plain: `<|im_end|>` in it is ten characters, not the end of a turn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+from jinja2 import TemplateError
+
+from arr_coc.errors import ModelError, OptionError
+from arr_coc.ops.pictures import Rgb, to_rgb
+from arr_coc.qwen.finetune.forward import BatchInputs
+from arr_coc.qwen.finetune.pictures import ModelPicture, unpack
+from arr_coc.qwen.finetune.sequences import check_places, picture_places
+from arr_coc.qwen.frame_window import Ids
+from arr_coc.qwen.prompt import IMAGE
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.resize import widened
+
+Message: TypeAlias = Mapping[str, Any]
+
+PICTURE_KEYS = ("image", "path", "url", "image_url")
+"""Keys of a picture's part that may hold it: those of transformers, qwen-vl-utils and OpenAI."""
+
+REMOTE = ("http://", "https://", "data:")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A whole prompt: `pieces`, token ids and pictures uint8 [H, W, 3] in order, and `query`, the text of its last
+    question, empty if it has no text. `fitted`: the pictures have the size already that the model shows them in.
+    """
+
+    pieces: tuple[Ids | Rgb, ...]
+    query: str
+    fitted: bool = False
+
+
+def prompt_of_messages(qwen: QwenVL, messages: Sequence[Message]) -> ChatPrompt:
+    """The prompt of a chat, in the model's own template, up to where the assistant's answer begins.
+
+    Raises OptionError for what is no message, or one of another kind than text and pictures; errors of `to_rgb`;
+    ModelError where the template cannot be used.
+    """
+    texts: list[str] = []
+    pictures: list[Rgb] = []
+    if not isinstance(messages, (list, tuple)) or not messages:
+        raise OptionError(
+            f"messages must be a list of at least one message, got {type(messages).__name__}",
+            'give such as [{"role": "user", "content": "Say what happens."}]',
+        )
+    marked = [_marked(message, texts, pictures) for message in messages]
+    try:
+        prompt = qwen.tokenizer.apply_chat_template(marked, tokenize=False, add_generation_prompt=True)
+    except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        raise ModelError(
+            f"the chat template of {qwen.model_id} does not take these messages ({error})", "check roles and order"
+        ) from error
+    pieces = tuple(_pieces(qwen, prompt, texts, pictures))
+    if sum(not isinstance(piece, tuple) for piece in pieces) != len(pictures):
+        raise ModelError(
+            f"the chat template of {qwen.model_id} does not show every picture", "use an instruct version of the model"
+        )
+    asked = [message for message in messages if message["role"] == "user"]
+    return ChatPrompt(pieces, " ".join(_texts_of(asked[-1])) if asked else "")
+
+
+def prompts_of_inputs(qwen: QwenVL, inputs: BatchInputs) -> list[ChatPrompt]:
+    """The prompts of a batch of sequences as the model's processor makes them; padding is left out.
+
+    Raises ShapeError where the tensors do not fit each other or hold video, OptionError, and NonFiniteError.
+    """
+    inputs = inputs.checked(int(qwen.model.config.get_text_config().vocab_size))
+    prep = qwen.preprocessing
+    pictures = [] if inputs.pixel_values is None else unpack(inputs.pixel_values, inputs.image_grid_thw, prep)
+    places = picture_places(inputs.input_ids, inputs.attended, qwen.model.config)
+    check_places(places, [picture.grid.tiles for picture in pictures])
+    prompts = []
+    for sequence, (ids, attended) in enumerate(zip(inputs.input_ids.cpu(), inputs.attended.cpu(), strict=True)):
+        pieces: list[Ids | Rgb] = []
+        begin = 0
+        for place, picture in zip(places, pictures, strict=True):
+            if place.sequence == sequence:
+                pieces += [_attended(ids, attended, begin, place.first), _image(picture)]
+                begin = place.end
+        pieces.append(_attended(ids, attended, begin, len(ids)))
+        prompts.append(ChatPrompt(tuple(pieces), _last_question(qwen, ids[attended].tolist()), fitted=True))
+    return prompts
+
+
+def fitted_model(qwen: QwenVL) -> QwenVL:
+    """The model for pictures that have the size already that it shows them in."""
+    return replace(qwen, preprocessing=replace(qwen.preprocessing, min_px=0, max_px=1 << 62))
+
+
+def _attended(ids: torch.Tensor, attended: torch.Tensor, begin: int, end: int) -> Ids:
+    return tuple(ids[begin:end][attended[begin:end]].tolist())
+
+
+def _image(picture: ModelPicture) -> Rgb:
+    """The picture of tiles [rows * cols, 3, S, S] in 0..255: uint8 [rows * S, cols * S, 3]."""
+    tiles = picture.tiles.detach().cpu().float().round().clamp(0, 255).byte()
+    return tiles.unflatten(0, picture.grid.shape).permute(0, 3, 1, 4, 2).flatten(2, 3).flatten(0, 1).numpy()
+
+
+def _last_question(qwen: QwenVL, ids: list[int]) -> str:
+    """The text of the last turn of a user; of everything if no turn of a user has text."""
+    special = {*qwen.tokenizer.all_special_ids, qwen.model.config.image_token_id}
+    heading, close_id = qwen.token_ids("<|im_start|>user"), qwen.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    starts = [at + len(heading) for at in range(len(ids)) if ids[at : at + len(heading)] == heading]
+    turns = [ids[at : ids.index(close_id, at) if close_id in ids[at:] else len(ids)] for at in reversed(starts)]
+    for turn in (*turns, ids):
+        text: str = qwen.tokenizer.decode([token for token in turn if token not in special]).strip()
+        if text:
+            return text
+    return ""
+
+
+def _marked(message: Message, texts: list[str], pictures: list[Rgb]) -> dict[str, Any]:
+    """The message with marks in place of its texts, which are added to `texts` as its pictures are to `pictures`."""
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or message.get("content") is None:
+        raise OptionError(
+            f"a message has a role and a content, got {message!r}",
+            'give such as {"role": "user", "content": "Say what happens."}',
+        )
+    content = message["content"]
+    if isinstance(content, str):
+        texts.append(content)
+        return {"role": message["role"], "content": _mark(len(texts) - 1)}
+    if not isinstance(content, (list, tuple)):
+        raise OptionError(f"a message's content is text or a list of parts, got {type(content).__name__}")
+    parts: list[dict[str, str]] = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind == "text" and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+            parts.append({"type": "text", "text": _mark(len(texts) - 1)})
+        elif kind in ("image", "image_url"):
+            pictures.append(widened(to_rgb(_source(part))))
+            parts.append({"type": "image"})
+        else:
+            raise OptionError(
+                f"a part of a message is text or an image, got {kind or part!r}",
+                "give a video's frames as a list of pictures with a question",
+            )
+    return {"role": message["role"], "content": parts}
+
+
+def _source(part: Message) -> object:
+    """The picture of an image's part: a file's path, or something else that `to_rgb` takes."""
+    source = next((part[key] for key in PICTURE_KEYS if part.get(key) is not None), None)
+    if isinstance(source, Mapping):
+        source = source.get("url")
+    if source is None:
+        raise OptionError("an image in a message holds no picture", 'give {"type": "image", "image": picture}')
+    if isinstance(source, str) and source.startswith(REMOTE):
+        raise OptionError(
+            f"pictures are not fetched from addresses, got {source[:60]}", "load it first, and give the picture"
+        )
+    return source.removeprefix("file://") if isinstance(source, str) else source
+
+
+def _texts_of(message: Message) -> list[str]:
+    content = message["content"]
+    return [content] if isinstance(content, str) else [part["text"] for part in content if part["type"] == "text"]
+
+
+def _mark(index: int) -> str:
+    return f"\u2042text {index}\u2042"
+
+
+def _pieces(qwen: QwenVL, prompt: str, texts: list[str], pictures: list[Rgb]) -> Iterator[Ids | Rgb]:
+    """Token ids and pictures of a prompt whose texts are marks; text between pictures is one piece."""
+    opening, closing = qwen.token_ids("<|vision_start|>"), qwen.token_ids("<|vision_end|>")
+    waiting, ids = iter(pictures), list[int]()
+    for piece in re.split(f"({re.escape(IMAGE)}|\u2042text \\d+\u2042)", prompt):
+        if piece == IMAGE:
+            yield tuple([*ids, *opening])
+            if (picture := next(waiting, None)) is None:
+                raise ModelError(f"the chat template of {qwen.model_id} shows a picture that no message has")
+            yield picture
+            ids = [*closing]
+        elif piece.startswith("\u2042"):
+            ids += qwen.plain_token_ids(texts[int(piece[6:-1])])
+        else:
+            ids += qwen.token_ids(piece)
+    yield tuple(ids)

@@ -1,0 +1,178 @@
+"""Result of `ARRCOCQwen.generate`, and its decoding options from those of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.errors import OptionError, counted
+from arr_coc.qwen.answer_picture import Rgb, answer_picture, png
+from arr_coc.qwen.encoding import VisionStats
+from arr_coc.qwen.options import Decoding
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Timings:
+    """Milliseconds: choosing tokens, encoding them, from there to the first token, and from there to the last; and what
+    glances took while tokens were chosen, which is not part of `allocate_ms`."""
+
+    allocate_ms: float
+    encode_ms: float
+    prefill_ms: float
+    decode_ms: float
+    glance_ms: float = 0.0
+
+    @property
+    def total_ms(self) -> float:
+        return self.allocate_ms + self.glance_ms + self.encode_ms + self.prefill_ms + self.decode_ms
+
+    def __repr__(self) -> str:
+        return f"Timings({', '.join(f'{field.name}={getattr(self, field.name):.1f}' for field in fields(self))})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Generation:
+    """An answer. Printed it is one line; a notebook shows the newest picture with heat map and tiles, and the text.
+
+    `heatmap` float32 [gh, gw] in [0, 1]: the newest frame's relevance. `regions` int32 [K, 3] (shape, row, col):
+    what was shown of it, the first `overview` of them a coarse overview. `tokens_used`: visual tokens of all frames
+    together, also those of overviews that were looked at and not shown again. `vision`: what encoding the newest frame
+    took with `encode="incremental"`, which encodes of later frames only what changed. `picture` uint8 [H, W, 3]: the
+    newest one. `text_tokens` are those of the answer, and `token_ids` their ids, without the one that ends it;
+    `kept_bytes`: memory of frames, keys and values after it. An answer to a prompt without pictures has an empty heat
+    map and no regions.
+    """
+
+    text: str
+    heatmap: npt.NDArray[np.float32]
+    tokens_used: int
+    regions: npt.NDArray[np.int32]
+    timings: Timings
+    vision: VisionStats | None = None
+    picture: Rgb | None = None
+    overview: int = 0
+    text_tokens: int = 0
+    kept_bytes: int = 0
+    token_ids: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        rows, cols = self.heatmap.shape
+        used = counted(self.tokens_used, "visual token")
+        return f"Generation({self.text!r}, {used}, heat map {rows}x{cols}, {self.timings.total_ms:.0f} ms)"
+
+    def _repr_png_(self) -> bytes | None:
+        """The newest picture with heat map and tiles, and the text below it, as a PNG."""
+        if self.picture is None:
+            return None
+        return png(answer_picture(self.picture, self.heatmap, self.regions, self.overview, self.text))
+
+
+MAX_TOKENS = 64
+"""Tokens of an answer at most, if nothing says more."""
+
+HONOURED = ("max_new_tokens", "do_sample", "temperature", "top_p", "top_k", "stop_strings")
+"""Options of transformers that `generate` follows."""
+
+WITHOUT_EFFECT = frozenset(
+    (
+        *(
+            "bos_token_id",
+            "pad_token_id",
+            "decoder_start_token_id",
+            "use_cache",
+            "cache_implementation",
+            "cache_config",
+        ),
+        *("max_cache_len", "prefill_chunk_size", "compile_config", "disable_compile", "low_memory", "is_assistant"),
+        *(
+            "continuous_batching_config",
+            "transformers_version",
+            "early_stopping",
+            "length_penalty",
+            "diversity_penalty",
+        ),
+        *("renormalize_logits", "remove_invalid_values", "num_assistant_tokens", "num_assistant_tokens_schedule"),
+        *("assistant_confidence_threshold", "max_matching_ngram_size", "assistant_lookbehind", "target_lookbehind"),
+    )
+)
+"""Options of transformers that change no answer here: of memory, speed and padding, and of beams, which are refused."""
+
+NEUTRAL = {
+    **dict.fromkeys(("num_beams", "num_beam_groups", "num_return_sequences", "repetition_penalty"), 1),
+    **dict.fromkeys(("encoder_repetition_penalty", "typical_p", "guidance_scale"), 1),
+}
+"""Values of other options of transformers that ask for nothing; of those that are not here, 0 and False."""
+
+
+def decoding_of(
+    given: Mapping[str, Any],
+    generation_config: Any | None,
+    others: Mapping[str, Any],
+    end_ids: frozenset[int],
+    seed: int,
+) -> Decoding:
+    """Options of decoding from those that were `given` by name (None: not), else those of a `GenerationConfig`.
+
+    `others`: names and values that no parameter took. Without `do_sample`, a temperature above 0 alone means sampling,
+    as given by name. Raises OptionError, naming the option, for what cannot be done.
+    """
+    configured: dict[str, Any] = {}
+    if generation_config is not None:
+        if not hasattr(generation_config, "to_dict"):
+            kind = type(generation_config).__name__
+            raise OptionError(f"generation_config must be a GenerationConfig of transformers, got {kind}")
+        configured = {name: value for name, value in generation_config.to_dict().items() if not name.startswith("_")}
+    named = {name: value for name, value in given.items() if value is not None}
+    chosen = {**configured, **others, **named}
+    if chosen.get("max_new_tokens") is not None:
+        chosen.pop("max_length", None)
+    for name, value in chosen.items():
+        if name not in HONOURED and name != "eos_token_id" and name not in WITHOUT_EFFECT:
+            _refuse_effect(name, value)
+    _check_end(chosen.get("eos_token_id"), end_ids)
+    sampled = chosen.get("do_sample")
+    if sampled is None:
+        sampled = named.get("temperature", 0) != 0
+    elif not sampled and named.get("temperature"):
+        raise OptionError(
+            f"do_sample=False and temperature={named['temperature']} contradict each other", "leave one of them out"
+        )
+    stop_strings = chosen.get("stop_strings") or ()
+    most, top_p, top_k = (chosen.get(name) for name in ("max_new_tokens", "top_p", "top_k"))
+    temperature = chosen.get("temperature")
+    return Decoding(
+        max_tokens=MAX_TOKENS if most is None else int(most),
+        temperature=float(1 if temperature is None else temperature) if sampled else 0.0,
+        top_p=1.0 if top_p is None else float(top_p),
+        seed=seed,
+        top_k=0 if top_k is None else int(top_k),
+        stop_strings=(stop_strings,) if isinstance(stop_strings, str) else tuple(stop_strings),
+    )
+
+
+def _refuse_effect(name: str, value: Any) -> None:
+    """Raises OptionError unless a value of an option asks for nothing."""
+    if value is None or (isinstance(value, (int, float)) and value == NEUTRAL.get(name, 0)):
+        return
+    remedies = {
+        "max_length": "give max_new_tokens, the tokens of the answer alone",
+        "streamer": "give on_text, which gets each piece of the answer",
+        "stopping_criteria": "give should_stop or stop_strings",
+    }
+    shown = f"{name}={value!r}" if isinstance(value, (int, float, str)) else name
+    raise OptionError(
+        f"generate does not take {shown}", remedies.get(name, f"leave it out; it follows {', '.join(HONOURED)}")
+    )
+
+
+def _check_end(eos_token_id: int | Sequence[int] | None, end_ids: frozenset[int]) -> None:
+    ids = [eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id or ())
+    if not end_ids.issuperset(ids):
+        raise OptionError(
+            f"generate ends answers with the model's own tokens {sorted(end_ids)}, got eos_token_id={eos_token_id}",
+            "give stop_strings for other ends",
+        )

@@ -1,0 +1,36 @@
+"""Textures for vision-language models: mipmaps, foveated sampling, video, hierarchical attention.
+
+The names of the texture library, `arr_coc.ops`, under which it was first sketched, and nothing else. They are loaded
+when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from arr_coc.ops.texturevlm.attention import hierarchical_attention
+    from arr_coc.ops.texturevlm.foveated import FoveatedPatches, sample_foveated
+    from arr_coc.ops.texturevlm.mipmaps import generate_mipmaps
+    from arr_coc.ops.texturevlm.texture import Texture
+    from arr_coc.ops.texturevlm.video import VideoStream
+
+__all__ = [
+    "FoveatedPatches",
+    "Texture",
+    "VideoStream",
+    "generate_mipmaps",
+    "hierarchical_attention",
+    "sample_foveated",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("arr_coc.ops"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,31 @@
+"""The examples of docs/library.md run as they stand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "library.md"
+
+
+def test_every_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    picture = np.full((240, 320, 3), 128, np.uint8)
+    cv2.circle(picture, (80, 60), 30, (0, 0, 255), -1)
+    cv2.imwrite("picture.png", picture)
+    cv2.imwrite("other.png", picture[:, ::-1])
+    names: dict[str, Any] = {}
+    for code in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL):
+        exec(compile(code, str(DOCUMENT), "exec"), names)
+    assert len(names["results"]) == 2
+    assert names["out"].relevance.shape == (1, 32, 32)
+    printed = capsys.readouterr().out
+    assert printed.startswith("Generation('")
+    assert re.search(r"Timings\(allocate_ms=\d+\.\d, ", printed)
