@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -37,6 +38,8 @@ from arr_coc.qwen.resize import widened
 from arr_coc.qwen.session import AnswerSession, GlanceResult
 from arr_coc.types import NS_PER_S, Encode, FrameStamp, TokenPacket
 from arr_coc.video.picture_allocator import PictureAllocator
+
+log = logging.getLogger(__name__)
 
 LONGEST_PX = 1024
 """A larger picture is shown smaller."""
@@ -155,7 +158,10 @@ class ARRCOCQwen(nn.Module):
     ) -> ARRCOCQwen:
         """Load a model from a folder, a name on the hub, or, for None, the bundled one; `options` and errors as
         `load_qwen`. In eval mode, as a transformers model; all weights may be trained."""
-        return cls(load_qwen(name, **options), encode)
+        qwen = load_qwen(name, **options)
+        for notice in qwen.notices:
+            log.warning("%s: %s", qwen.model_id, notice)
+        return cls(qwen, encode)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write model, tokenizer, preprocessing and allocator into a folder that `from_pretrained` reads.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,31 @@ from arr_coc.qwen.weight_files import TensorInfo, check_sizes, read_object, read
 
 @dataclass(frozen=True, slots=True)
 class ModelFamily:
-    """One architecture: its `model_type` in `config.json`, and its name for people."""
+    """One architecture: its `model_type` in `config.json`, its name for people, and the preprocessing published with
+    its weights: mean and standard deviation by channel, least and most pixels of a picture."""
 
     model_type: str
     title: str
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    min_px: int = 256 * 256
+    max_px: int = 4096 * 4096
 
+
+_QWEN2_PIXELS = (
+    (0.48145466, 0.4578275, 0.40821073),
+    (0.26862954, 0.26130258, 0.27577711),
+    *(56 * 56, 16384 * 28 * 28),
+)
+"""Preprocessing of both Qwen2-VL families: CLIP's statistics, 4 to 16384 visual tokens."""
 
 FAMILIES = {
     family.model_type: family
     for family in (
         ModelFamily("qwen3_vl", "Qwen3-VL"),
         ModelFamily("qwen3_vl_moe", "Qwen3-VL-MoE"),
-        ModelFamily("qwen2_5_vl", "Qwen2.5-VL"),
-        ModelFamily("qwen2_vl", "Qwen2-VL"),
+        ModelFamily("qwen2_5_vl", "Qwen2.5-VL", *_QWEN2_PIXELS),
+        ModelFamily("qwen2_vl", "Qwen2-VL", *_QWEN2_PIXELS),
     )
 }
 
@@ -41,6 +53,9 @@ def family_of(model_type: object, name: str) -> ModelFamily:
         raise ModelError(f"{name} {found}, which is not supported", f"give a model of one of these types: {supported}")
     return family
 
+
+PROCESSOR_FILE, IMAGE_PROCESSOR_FILE = "processor_config.json", "preprocessor_config.json"
+"""File in which transformers 5 saves all processors of a model, and the older one of the image processor alone."""
 
 TOKENIZER_FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"))
 """Each of these sets is a whole tokenizer."""
@@ -75,12 +90,13 @@ CGROUP_FILES = (
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """Contents of a model's folder: its family, `config.json`, the tensors of its weight files by name, and by which
-    method these were quantised, if at all."""
+    method these were quantised, if at all. `notices`: lines that the user should read."""
 
     family: ModelFamily
     config: Mapping[str, Any]
     tensors: Mapping[str, TensorInfo]
     quantised: str | None
+    notices: tuple[str, ...] = ()
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -97,6 +113,20 @@ def read_config(folder: Path) -> dict[str, Any]:
     return read_object(path)
 
 
+def read_image_processor(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The file with the folder's image preprocessing, and its values; None without one.
+
+    As transformers reads them: the section of `processor_config.json`, in which transformers 5 saves all processors
+    of a model, goes before `preprocessor_config.json`. Raises ModelError for a file that is no JSON object.
+    """
+    path = folder / PROCESSOR_FILE
+    section = read_object(path).get("image_processor") if path.is_file() else None
+    if isinstance(section, dict):
+        return path, section
+    path = folder / IMAGE_PROCESSOR_FILE
+    return (path, read_object(path)) if path.is_file() else None
+
+
 def check_folder(folder: Path, name: str) -> Checkpoint:
     """Check that the folder of the model `name` is whole, and return its contents. Reads headers, no weights.
 
@@ -108,7 +138,12 @@ def check_folder(folder: Path, name: str) -> Checkpoint:
     family_of(config.get("model_type"), name)
     checkpoint = described(config, read_tensors(folder, name), name)
     _check_tokenizer(folder, name)
-    return checkpoint
+    return replace(checkpoint, notices=tuple(_notices(folder, checkpoint.family)))
+
+
+def _notices(folder: Path, family: ModelFamily) -> Iterator[str]:
+    if read_image_processor(folder) is None:
+        yield f"no {PROCESSOR_FILE} or {IMAGE_PROCESSOR_FILE}, so the published preprocessing of {family.title} is used"
 
 
 def described(config: Mapping[str, Any], tensors: Mapping[str, TensorInfo], name: str) -> Checkpoint:

@@ -74,13 +74,13 @@ def load_qwen(
             model = _load_model(folder, model_id, _dtype(dtype), target, device_map)
         tokenizer = _load_tokenizer(folder, model_id, model.config)
     use_onednn(model)
-    preprocessing = Preprocessing.read(folder, int(model.config.vision_config.patch_size))
+    preprocessing = Preprocessing.read(folder, facts.family, int(model.config.vision_config.patch_size))
     embeddings = model.get_input_embeddings().weight
     if allocator is None:
         layer = load_bundled_layer(folder, embeddings, model_id)
     else:
         layer = load_layer(allocator, embeddings, model_id)
-    return QwenVL(model, tokenizer, preprocessing, model_id, facts.family, layer)
+    return QwenVL(model, tokenizer, preprocessing, model_id, facts.family, layer, facts.notices)
 
 
 @contextmanager

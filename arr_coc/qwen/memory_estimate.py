@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class ModelSpec:
 
     `outputs`: rows that the vision encoder gives for a token, its embedding and each deepstack level. `parameters` and
     bytes are those of all experts; `intermediate` are a token's values inside a layer's MLP, and `experts_per_token`
-    says through how many it goes, 0 in a dense model.
+    says through how many it goes, 0 in a dense model. `notices` as in `Checkpoint`.
     """
 
     family: ModelFamily
@@ -73,6 +73,7 @@ class ModelSpec:
     known_world: str | None
     experts_per_token: int = 0
     quantised: bool = False
+    notices: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, folder: Path, name: str) -> ModelSpec:
@@ -82,9 +83,10 @@ class ModelSpec:
     @classmethod
     def of(cls, checkpoint: Checkpoint, name: str) -> ModelSpec:
         """Return the specification of a checkpoint. Raises ModelError where its configuration lacks a number."""
-        return cls._of(
+        spec = cls._of(
             checkpoint.config, *_counted(checkpoint.tensors.values()), checkpoint.quantised is not None, name
         )
+        return replace(spec, notices=checkpoint.notices)
 
     @classmethod
     def of_index(cls, folder: Path, name: str) -> ModelSpec:

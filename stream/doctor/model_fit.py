@@ -94,6 +94,7 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
         f"{found.name}: {spec.family.title}, {spec.parameters / 1e6:,.1f} M parameters, "
         f"{counted(visual, 'visual token')} a frame, context of {spec.context_tokens}{known}"
     )
+    said = "; ".join([said, *spec.notices])
     if needed > spec.context_tokens:
         too_short = f"{said}: too short for the {needed} tokens of frame, question and answer"
         remedy = "lower --budget" if load.window == 1 else "lower --budget, or show fewer frames (--window)"

@@ -12,13 +12,17 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLProcessor,
     Qwen2VLConfig,
     Qwen2VLForConditionalGeneration,
+    Qwen2VLProcessor,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeConfig,
     Qwen3VLMoeForConditionalGeneration,
+    Qwen3VLProcessor,
 )
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from arr_coc.qwen.checkpoint import family_of
 from arr_coc.qwen.preprocess import PixelNormalisation, Preprocessing, after_frame, text_positions, visual_positions
@@ -130,6 +134,24 @@ def tiny_folder(folder: Path, family: str = "qwen3_vl", shard_size: str = "1GB",
     )
     (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))
     return folder
+
+
+def save_processor(folder: Path, family: str = "qwen3_vl") -> None:
+    """Save the folder's processors again as transformers 5 does: all in `processor_config.json`.
+
+    Their class asks for torchvision to make a video processor; another image processor stands for it.
+    """
+    old = folder / "preprocessor_config.json"
+    image = Qwen2VLImageProcessorPil.from_dict(json.loads(old.read_text()))
+    video = Qwen2VLImageProcessorPil(size={"shortest_edge": 1, "longest_edge": 2}, image_mean=[0.1, 0.2, 0.3])
+    stock = {"qwen2_vl": Qwen2VLProcessor, "qwen2_5_vl": Qwen2_5_VLProcessor}.get(family, Qwen3VLProcessor)
+
+    class Processor(stock):  # type: ignore[misc, valid-type]
+        def check_argument_for_proper_class(self, *_: Any) -> None:
+            pass
+
+    old.unlink()
+    Processor(image, tiny_tokenizer(), video, chat_template=CHAT_TEMPLATE).save_pretrained(folder)
 
 
 def _text_config() -> dict[str, Any]:
