@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from arr_coc.errors import ModelError, ModelNotFound
+from arr_coc.hub import bundled_model_path, cached_folder, local_folder
+from arr_coc.qwen.quantisation import check_quantisation, quantisation_of
 from arr_coc.qwen.weight_files import TensorInfo, check_sizes, read_object, read_tensors, refuse_pointer
 
 
@@ -62,21 +63,6 @@ TOKENIZER_FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"))
 
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 """Files that may hold a chat template, beside `chat_template` in `tokenizer_config.json`."""
-
-QUANTISED = {
-    "awq": "gptqmodel",
-    "gptq": "gptqmodel",
-    "bitsandbytes": "bitsandbytes",
-    "compressed-tensors": "compressed_tensors",
-    "hqq": "hqq",
-    "torchao": "torchao",
-    "quanto": "optimum",
-    "aqlm": "aqlm",
-    "eetq": "eetq",
-    "fbgemm_fp8": "fbgemm_gpu",
-}
-"""The module that transformers needs for weights quantised by each method."""
-
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -136,7 +122,7 @@ def check_folder(folder: Path, name: str) -> Checkpoint:
     """
     config = read_config(folder)
     family_of(config.get("model_type"), name)
-    checkpoint = described(config, read_tensors(folder, name), name)
+    checkpoint = described(config, read_tensors(folder, name), name, folder)
     _check_tokenizer(folder, name)
     return replace(checkpoint, notices=tuple(_notices(folder, checkpoint.family)))
 
@@ -146,31 +132,26 @@ def _notices(folder: Path, family: ModelFamily) -> Iterator[str]:
         yield f"no {PROCESSOR_FILE} or {IMAGE_PROCESSOR_FILE}, so the published preprocessing of {family.title} is used"
 
 
-def described(config: Mapping[str, Any], tensors: Mapping[str, TensorInfo], name: str) -> Checkpoint:
+def described(
+    config: Mapping[str, Any], tensors: Mapping[str, TensorInfo], name: str, folder: Path | None = None
+) -> Checkpoint:
     """Return the checkpoint of a configuration and tensors. Raises ModelError where they do not fit, or cannot be
-    used: another architecture, or a method of quantisation whose package is not installed."""
+    used: another architecture, or a method of quantisation as `check_quantisation`."""
     family = family_of(config.get("model_type"), name)
-    quantised = _quantisation(config, name)
+    quantised = quantisation_of(config, folder)
+    check_quantisation(quantised, name)
     if quantised is None:
         check_sizes(tensors, config, name)
     return Checkpoint(family, config, tensors, quantised)
 
 
-def _quantisation(config: Mapping[str, Any], name: str) -> str | None:
-    """The method by which the weights were quantised. Raises ModelError where the package that reads them is absent."""
-    settings = config.get("quantization_config")
-    if not isinstance(settings, dict):
-        return None
-    bits = settings.get("load_in_4bit") or settings.get("load_in_8bit")
-    method = str(settings.get("quant_method") or ("bitsandbytes" if bits else "an unnamed method"))
-    module = QUANTISED.get(method)
-    if module is not None and find_spec(module) is None:
-        package = module.replace("_", "-")
-        raise ModelError(
-            f"the weights of {name} are quantised by {method}, for which the package {package} is not installed",
-            f"pip install {package}, or take the model that is not quantised",
-        )
-    return method
+def may_be_quantised(name: str | Path | None) -> bool:
+    """Return True if the model `name` (None: the bundled one) is quantised, or is not on this machine yet."""
+    try:
+        folder = bundled_model_path() if name is None else local_folder(name) or cached_folder(str(name))
+        return folder is None or quantisation_of(read_config(folder), folder) is not None
+    except ModelError:  # loading reports it
+        return False
 
 
 def _check_tokenizer(folder: Path, name: str) -> None:

@@ -232,7 +232,7 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
     """Load the model that `answer.model` names. Raises ModelError, and OptionError for a window out of range."""
     from arr_coc.qwen.deferred_imports import deferred_imports
 
-    with deferred_imports():
+    with deferred_imports(config.answer.model):
         from arr_coc.qwen.session import AnswerSession
 
         qwen, options, window = open_qwen(config)

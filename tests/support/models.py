@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     PreTrainedTokenizerFast,
@@ -152,6 +153,30 @@ def save_processor(folder: Path, family: str = "qwen3_vl") -> None:
 
     old.unlink()
     Processor(image, tiny_tokenizer(), video, chat_template=CHAT_TEMPLATE).save_pretrained(folder)
+
+
+def quantise(folder: Path, method: str = "fp8", scale_name: str = "weight_scale_inv", **settings: Any) -> None:
+    """Store the projections of a tiny folder's decoder in FP8, each with one scale, all else in bfloat16."""
+    weights = load_file(folder / "model.safetensors")
+    for name, weight in list(weights.items()):
+        weights[name] = weight.to(torch.bfloat16)
+        if "language_model.layers" in name and name.endswith("proj.weight"):
+            scale = weight.abs().max() / torch.finfo(torch.float8_e4m3fn).max
+            weights[name] = (weight / scale).to(torch.float8_e4m3fn)
+            weights[name.removesuffix("weight") + scale_name] = scale.reshape(1, 1)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"dtype": "bfloat16", "quantization_config": {"quant_method": method, **settings}}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+FP8_SETTINGS = {
+    "activation_scheme": "dynamic",
+    "fmt": "e4m3",
+    "weight_block_size": [128, 128],
+    "modules_to_not_convert": ["lm_head", "model.visual"],
+}
+"""Of the published FP8 checkpoints of Qwen3-VL; no side of a tiny weight is longer than a block."""
 
 
 def _text_config() -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from arr_coc.errors import ModelError, ModelNotFound
 from arr_coc.hub import local_folder
 from arr_coc.qwen import checkpoint
-from arr_coc.qwen.checkpoint import QUANTISED, check_folder
+from arr_coc.qwen.checkpoint import check_folder
 from arr_coc.qwen.weight_files import INDEX, WEIGHTS, TensorInfo, check_sizes
 from tests.support.models import tiny_folder
 
@@ -213,29 +213,6 @@ class TestConfig:
 
         monkeypatch.setattr(Path, "is_file", deny)
         assert refused(folder).endswith("cannot be read (Permission denied); check its permissions")
-
-
-class TestQuantised:
-    @pytest.mark.parametrize("method", QUANTISED)
-    def test_by_a_method_whose_package_is_absent(
-        self, folder: Path, method: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(checkpoint, "find_spec", lambda module: None)
-        edit(folder, quantization_config={"quant_method": method})
-        assert f"quantised by {method}, for which the package " in refused(folder)
-        assert refused(folder).endswith("or take the model that is not quantised")
-
-    @pytest.mark.parametrize(
-        ("settings", "method"),
-        [({"load_in_4bit": True}, "bitsandbytes"), ({"quant_method": "own"}, "own"), ({}, "an unnamed method")],
-    )
-    def test_is_reported(
-        self, folder: Path, settings: dict[str, Any], method: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(checkpoint, "find_spec", lambda module: object())
-        edit(folder, quantization_config=settings)
-        edit(folder, "text_config", vocab_size=300)  # packed weights have other shapes
-        assert check_folder(folder, "tiny").quantised == method
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\0b"])
