@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.errors import ModelError, ModelNotFound
-from arr_coc.hub import bundled_model_path, cached_folder, local_folder
+from arr_coc.hub import GGUF_REMEDY, bundled_model_path, cached_folder, local_folder
 from arr_coc.qwen.quantisation import check_quantisation, quantisation_of
 from arr_coc.qwen.weight_files import TensorInfo, check_sizes, read_object, read_tensors, refuse_pointer
 
@@ -51,15 +51,32 @@ def family_of(model_type: object, name: str) -> ModelFamily:
     if family is None:
         found = f"is a model of type {model_type!r}" if model_type else "names no model_type in its config.json"
         supported = ", ".join(f"{family.title} ({family.model_type})" for family in FAMILIES.values())
-        raise ModelError(f"{name} {found}, which is not supported", f"give a model of one of these types: {supported}")
+        raise ModelError(
+            f"{name} {found}, which is not supported",
+            f"give a model of one of these types: {supported}; or have vLLM, llama.cpp or Ollama serve it (--api)",
+        )
     return family
 
 
 PROCESSOR_FILE, IMAGE_PROCESSOR_FILE = "processor_config.json", "preprocessor_config.json"
 """File in which transformers 5 saves all processors of a model, and the older one of the image processor alone."""
 
+ADAPTER_FILE = "adapter_config.json"
+"""Description of an adapter, as peft writes it."""
+
 TOKENIZER_FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"))
 """Each of these sets is a whole tokenizer."""
+
+TOKENIZER_SETTINGS = "tokenizer_config.json"
+
+TOKENIZER_BYTES_MAX = 48 << 20
+"""Largest tokenizer file that is parsed; Qwen's have 11 MB at most."""
+
+TEMPLATE_BYTES_MAX = 1 << 20
+"""Largest chat template that is parsed; Qwen's have 8 kB."""
+
+IMAGE_TOKEN, THINKING_MARK = "<|image_pad|>", "<think>"
+"""Texts of chat templates: place of a picture, and beginning of thoughts."""
 
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 """Files that may hold a chat template, beside `chat_template` in `tokenizer_config.json`."""
@@ -93,10 +110,22 @@ def read_config(folder: Path) -> dict[str, Any]:
         empty = not there and not any(folder.iterdir())
     except OSError as error:
         raise ModelError(f"the folder {folder} cannot be read ({error.strerror})", "check its permissions") from error
-    if not there:
-        found = "is empty" if empty else "has no config.json"
-        raise ModelNotFound(f"{folder} {found}", "give the folder of a model, or a name on the hub")
-    return read_object(path)
+    if (folder / ADAPTER_FILE).is_file():
+        base = read_object(folder / ADAPTER_FILE).get("base_model_name_or_path") or "another model"
+        raise ModelError(
+            f"{folder} holds an adapter (LoRA) of {base}, not a model",
+            "merge it into that model with peft's merge_and_unload(), and give the folder of the result",
+        )
+    if there:
+        return read_object(path)
+    snapshots = [path.parent for path in sorted(folder.glob("snapshots/*/config.json"))]
+    if snapshots:
+        name = folder.name.removeprefix("models--").replace("--", "/", 1)
+        raise ModelNotFound(f"{folder} is a folder of the hub's cache", f"give the name {name}, or {snapshots[-1]}")
+    if next(folder.glob("*.gguf"), None) is not None:
+        raise ModelNotFound(f"{folder} holds a GGUF file, which is not read", GGUF_REMEDY)
+    found = "is empty" if empty else "has no config.json"
+    raise ModelNotFound(f"{folder} {found}", "give the folder of a model, or a name on the hub")
 
 
 def read_image_processor(folder: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -130,6 +159,8 @@ def check_folder(folder: Path, name: str) -> Checkpoint:
 def _notices(folder: Path, family: ModelFamily) -> Iterator[str]:
     if read_image_processor(folder) is None:
         yield f"no {PROCESSOR_FILE} or {IMAGE_PROCESSOR_FILE}, so the published preprocessing of {family.title} is used"
+    if THINKING_MARK in chat_template(folder):
+        yield "the model thinks before it answers, and its thoughts are printed as text; an Instruct version has none"
 
 
 def described(
@@ -155,24 +186,49 @@ def may_be_quantised(name: str | Path | None) -> bool:
 
 
 def _check_tokenizer(folder: Path, name: str) -> None:
-    """Raises ModelNotFound where tokenizer files are missing, ModelError where they are pointers, or no chat template
-    is there."""
+    """Raises ModelNotFound where tokenizer files are missing, ModelError where they are pointers or too large, and for
+    a chat template that is missing or knows no images."""
     if not any(all((folder / file).is_file() for file in files) for files in TOKENIZER_FILES):
         wanted = " or ".join(" and ".join(files) for files in TOKENIZER_FILES)
         raise ModelNotFound(
             f"{name} has no tokenizer: {wanted} must be in {folder}",
             "copy the tokenizer files from where the weights came from, or download the model again",
         )
-    settings = folder / "tokenizer_config.json"
-    for file in (*(file for files in TOKENIZER_FILES for file in files), *TEMPLATE_FILES):
+    for file in (*(file for files in TOKENIZER_FILES for file in files), TOKENIZER_SETTINGS, *TEMPLATE_FILES):
         if (folder / file).is_file():
             refuse_pointer(folder / file)
-    fields = read_object(settings) if settings.is_file() else {}
-    if not fields.get("chat_template") and not any((folder / file).is_file() for file in TEMPLATE_FILES):
+            limit = TEMPLATE_BYTES_MAX if file in TEMPLATE_FILES else TOKENIZER_BYTES_MAX
+            if (size := (folder / file).stat().st_size) > limit:
+                raise ModelError(
+                    f"{file} of {name} has {size / 2**20:.0f} MiB, more than the {limit / 2**20:.0f} MiB that are read",
+                    "take the tokenizer files of the published model",
+                )
+    template = chat_template(folder)
+    if template and IMAGE_TOKEN not in template:
+        raise ModelError(
+            f"the chat template of {name} is for text only: it has no {IMAGE_TOKEN}",
+            "take the chat template of a Qwen-VL model, or use an instruct version of the model",
+        )
+    if not template:
         raise ModelError(
             f"the tokenizer of {name} has no chat template: no {TEMPLATE_FILES[0]} in {folder}",
             "use an instruct version of the model, or download it again",
         )
+
+
+def chat_template(folder: Path) -> str:
+    """Return the text of the folder's chat template, the default one of several; empty without one."""
+    path = folder / TEMPLATE_FILES[0]
+    if path.is_file():
+        return path.read_text("utf-8", errors="replace")
+    for path in (folder / TOKENIZER_SETTINGS, folder / TEMPLATE_FILES[1]):
+        template = read_object(path).get("chat_template") if path.is_file() else None
+        if isinstance(template, list):
+            named = {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
+            template = named.get("default")
+        if template:
+            return str(template)
+    return ""
 
 
 def free_memory_bytes(cgroup: Path = CGROUP) -> int:

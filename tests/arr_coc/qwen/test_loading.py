@@ -202,7 +202,7 @@ def test_a_tokenizer_that_is_none(folder: Path) -> None:
 
 @pytest.mark.parametrize("text", ["{% for %}", "{{ raise_exception('no') }}"])
 def test_a_chat_template_that_cannot_be_used(folder: Path, text: str) -> None:
-    (folder / "chat_template.jinja").write_text(text)
+    (folder / "chat_template.jinja").write_text(text + "<|image_pad|>")
     with pytest.raises(ModelError, match=r"the chat template of tiny cannot be used .*; download the model again"):
         ARRCOCQwen(load_qwen(folder))
 
