@@ -19,7 +19,7 @@ from arr_coc.layer import load_bundled_layer, load_layer
 from arr_coc.qwen.checkpoint import family_of, read_config
 from arr_coc.qwen.cpu_linear import use_onednn
 from arr_coc.qwen.cpu_precision import LARGE_PARAMETERS, dtype_on_cpu
-from arr_coc.qwen.direct_load import load_directly
+from arr_coc.qwen.direct_load import load_directly, read_transformers_config
 from arr_coc.qwen.memory_estimate import ModelSpec
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.quantisation import check_quantisation, expands
@@ -144,13 +144,12 @@ def _load_model(
     *,
     expanded: bool,
 ) -> Any:
-    from transformers.models.auto.configuration_auto import AutoConfig
     from transformers.models.auto.modeling_auto import AutoModelForImageTextToText
 
     if device_map is not None and importlib.util.find_spec("accelerate") is None:
         raise ModelError("a device map needs accelerate: pip install accelerate")
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = read_transformers_config(folder)
         if expanded:
             config.quantization_config |= {"dequantize": True, "run_compressed": False}
         model, info = AutoModelForImageTextToText.from_pretrained(
