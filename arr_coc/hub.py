@@ -22,6 +22,13 @@ WANTED_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
+_HUB_PAGE = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
+
+_SERVED_NAME = re.compile(r"(?:[\w.-]+/)*[\w.-]+:[\w.-]+")
+"""Name of a model with a tag, as Ollama writes it."""
+
+GGUF_REMEDY = "take the model's safetensors, or have llama.cpp serve it and give that server's address with --api"
+
 log = logging.getLogger(__name__)
 
 
@@ -50,8 +57,19 @@ def local_folder(name: str | Path) -> Path | None:
         raise ModelNotFound(f"{name} cannot be read ({error})", "check its permissions") from error
     if folder:
         return path
+    if str(name).endswith(".gguf"):
+        raise ModelNotFound(f"{name} is a GGUF file, which is not read", GGUF_REMEDY)
     if there:
         raise ModelNotFound(f"{name} is a file", "give the folder of a model, or a name on the hub")
+    if (page := _HUB_PAGE.match(str(name))) is not None:
+        raise ModelNotFound(f"{name} is an address, not a model's name", f"give its name, {page[1]}")
+    if isinstance(name, str) and "://" in name:
+        raise ModelNotFound(f"{name} is an address", "give a model's name on the hub, or a server's address with --api")
+    if isinstance(name, str) and _SERVED_NAME.fullmatch(name):
+        raise ModelNotFound(
+            f"there is no folder {name}, and on the hub no name has a colon",
+            f"for a model of Ollama give --api http://127.0.0.1:11434/v1 -m {name}; a name on the hub is owner/model",
+        )
     if isinstance(name, Path) or not _HUB_NAME.fullmatch(name) or name.startswith("."):
         raise ModelNotFound(f"there is no folder {name}", "give one, or a name on the hub as owner/model")
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -39,6 +40,8 @@ from arr_coc.qwen.resize import widened
 from arr_coc.qwen.session import AnswerResult, AnswerSession, GlanceResult
 from arr_coc.types import NS_PER_S, Encode, FrameStamp, TokenPacket
 from arr_coc.video.picture_allocator import PictureAllocator
+
+log = logging.getLogger(__name__)
 
 __all__ = ["ARRCOCQwen", "Generation", "Timings"]
 
@@ -137,6 +140,8 @@ class ARRCOCQwen(nn.Module):
         chosen = "auto" if dtype is None and torch_dtype is None else dtype or torch_dtype
         assert chosen is not None
         qwen = load_qwen(name, device=device, dtype=chosen, device_map=device_map, token=token, allocator=allocator)
+        for notice in qwen.notices:
+            log.warning("%s: %s", qwen.model_id, notice)
         return cls(qwen, encode)
 
     def save_pretrained(self, folder: str | Path) -> None:

@@ -68,6 +68,7 @@ class SteadyAnswerModel:
 
     model_id, knows_levels, knows_wide, known_world, allocator = "steady", True, False, None, b""
     can_glance, attention_readable, takes_device_pixels = False, False, False
+    notice = ""
 
     def __init__(self) -> None:
         self.last_stats = AnswerStats(1, 4, 1.0, 1.0, 1.0, None)

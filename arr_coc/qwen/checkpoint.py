@@ -3,31 +3,44 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from importlib.util import find_spec
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from arr_coc.errors import ModelError, ModelNotFound
+from arr_coc.hub import GGUF_REMEDY, bundled_model_path, cached_folder, local_folder
+from arr_coc.qwen.quantisation import check_quantisation, quantisation_of
 from arr_coc.qwen.weight_files import TensorInfo, check_sizes, read_object, read_tensors, refuse_pointer
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFamily:
-    """One architecture: its `model_type` in `config.json`, and its name for people."""
+    """One architecture: its `model_type` in `config.json`, its name for people, and the preprocessing published with
+    its weights: mean and standard deviation by channel, least and most pixels of a picture."""
 
     model_type: str
     title: str
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    min_px: int = 256 * 256
+    max_px: int = 4096 * 4096
 
+
+_QWEN2_PIXELS = (
+    (0.48145466, 0.4578275, 0.40821073),
+    (0.26862954, 0.26130258, 0.27577711),
+    *(56 * 56, 16384 * 28 * 28),
+)
+"""Preprocessing of both Qwen2-VL families: CLIP's statistics, 4 to 16384 visual tokens."""
 
 FAMILIES = {
     family.model_type: family
     for family in (
         ModelFamily("qwen3_vl", "Qwen3-VL"),
         ModelFamily("qwen3_vl_moe", "Qwen3-VL-MoE"),
-        ModelFamily("qwen2_5_vl", "Qwen2.5-VL"),
-        ModelFamily("qwen2_vl", "Qwen2-VL"),
+        ModelFamily("qwen2_5_vl", "Qwen2.5-VL", *_QWEN2_PIXELS),
+        ModelFamily("qwen2_vl", "Qwen2-VL", *_QWEN2_PIXELS),
     )
 }
 
@@ -38,30 +51,35 @@ def family_of(model_type: object, name: str) -> ModelFamily:
     if family is None:
         found = f"is a model of type {model_type!r}" if model_type else "names no model_type in its config.json"
         supported = ", ".join(f"{family.title} ({family.model_type})" for family in FAMILIES.values())
-        raise ModelError(f"{name} {found}, which is not supported", f"give a model of one of these types: {supported}")
+        raise ModelError(
+            f"{name} {found}, which is not supported",
+            f"give a model of one of these types: {supported}; or have vLLM, llama.cpp or Ollama serve it (--api)",
+        )
     return family
 
+
+PROCESSOR_FILE, IMAGE_PROCESSOR_FILE = "processor_config.json", "preprocessor_config.json"
+"""File in which transformers 5 saves all processors of a model, and the older one of the image processor alone."""
+
+ADAPTER_FILE = "adapter_config.json"
+"""Description of an adapter, as peft writes it."""
 
 TOKENIZER_FILES = (("tokenizer.json",), ("vocab.json", "merges.txt"))
 """Each of these sets is a whole tokenizer."""
 
+TOKENIZER_SETTINGS = "tokenizer_config.json"
+
+TOKENIZER_BYTES_MAX = 48 << 20
+"""Largest tokenizer file that is parsed; Qwen's have 11 MB at most."""
+
+TEMPLATE_BYTES_MAX = 1 << 20
+"""Largest chat template that is parsed; Qwen's have 8 kB."""
+
+IMAGE_TOKEN, THINKING_MARK = "<|image_pad|>", "<think>"
+"""Texts of chat templates: place of a picture, and beginning of thoughts."""
+
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 """Files that may hold a chat template, beside `chat_template` in `tokenizer_config.json`."""
-
-QUANTISED = {
-    "awq": "gptqmodel",
-    "gptq": "gptqmodel",
-    "bitsandbytes": "bitsandbytes",
-    "compressed-tensors": "compressed_tensors",
-    "hqq": "hqq",
-    "torchao": "torchao",
-    "quanto": "optimum",
-    "aqlm": "aqlm",
-    "eetq": "eetq",
-    "fbgemm_fp8": "fbgemm_gpu",
-}
-"""The module that transformers needs for weights quantised by each method."""
-
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -75,12 +93,13 @@ CGROUP_FILES = (
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """Contents of a model's folder: its family, `config.json`, the tensors of its weight files by name, and by which
-    method these were quantised, if at all."""
+    method these were quantised, if at all. `notices`: lines that the user should read."""
 
     family: ModelFamily
     config: Mapping[str, Any]
     tensors: Mapping[str, TensorInfo]
     quantised: str | None
+    notices: tuple[str, ...] = ()
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -91,10 +110,36 @@ def read_config(folder: Path) -> dict[str, Any]:
         empty = not there and not any(folder.iterdir())
     except OSError as error:
         raise ModelError(f"the folder {folder} cannot be read ({error.strerror})", "check its permissions") from error
-    if not there:
-        found = "is empty" if empty else "has no config.json"
-        raise ModelNotFound(f"{folder} {found}", "give the folder of a model, or a name on the hub")
-    return read_object(path)
+    if (folder / ADAPTER_FILE).is_file():
+        base = read_object(folder / ADAPTER_FILE).get("base_model_name_or_path") or "another model"
+        raise ModelError(
+            f"{folder} holds an adapter (LoRA) of {base}, not a model",
+            "merge it into that model with peft's merge_and_unload(), and give the folder of the result",
+        )
+    if there:
+        return read_object(path)
+    snapshots = [path.parent for path in sorted(folder.glob("snapshots/*/config.json"))]
+    if snapshots:
+        name = folder.name.removeprefix("models--").replace("--", "/", 1)
+        raise ModelNotFound(f"{folder} is a folder of the hub's cache", f"give the name {name}, or {snapshots[-1]}")
+    if next(folder.glob("*.gguf"), None) is not None:
+        raise ModelNotFound(f"{folder} holds a GGUF file, which is not read", GGUF_REMEDY)
+    found = "is empty" if empty else "has no config.json"
+    raise ModelNotFound(f"{folder} {found}", "give the folder of a model, or a name on the hub")
+
+
+def read_image_processor(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The file with the folder's image preprocessing, and its values; None without one.
+
+    As transformers reads them: the section of `processor_config.json`, in which transformers 5 saves all processors
+    of a model, goes before `preprocessor_config.json`. Raises ModelError for a file that is no JSON object.
+    """
+    path = folder / PROCESSOR_FILE
+    section = read_object(path).get("image_processor") if path.is_file() else None
+    if isinstance(section, dict):
+        return path, section
+    path = folder / IMAGE_PROCESSOR_FILE
+    return (path, read_object(path)) if path.is_file() else None
 
 
 def check_folder(folder: Path, name: str) -> Checkpoint:
@@ -106,57 +151,84 @@ def check_folder(folder: Path, name: str) -> Checkpoint:
     """
     config = read_config(folder)
     family_of(config.get("model_type"), name)
-    checkpoint = described(config, read_tensors(folder, name), name)
+    checkpoint = described(config, read_tensors(folder, name), name, folder)
     _check_tokenizer(folder, name)
-    return checkpoint
+    return replace(checkpoint, notices=tuple(_notices(folder, checkpoint.family)))
 
 
-def described(config: Mapping[str, Any], tensors: Mapping[str, TensorInfo], name: str) -> Checkpoint:
+def _notices(folder: Path, family: ModelFamily) -> Iterator[str]:
+    if read_image_processor(folder) is None:
+        yield f"no {PROCESSOR_FILE} or {IMAGE_PROCESSOR_FILE}, so the published preprocessing of {family.title} is used"
+    if THINKING_MARK in chat_template(folder):
+        yield "the model thinks before it answers, and its thoughts are printed as text; an Instruct version has none"
+
+
+def described(
+    config: Mapping[str, Any], tensors: Mapping[str, TensorInfo], name: str, folder: Path | None = None
+) -> Checkpoint:
     """Return the checkpoint of a configuration and tensors. Raises ModelError where they do not fit, or cannot be
-    used: another architecture, or a method of quantisation whose package is not installed."""
+    used: another architecture, or a method of quantisation as `check_quantisation`."""
     family = family_of(config.get("model_type"), name)
-    quantised = _quantisation(config, name)
+    quantised = quantisation_of(config, folder)
+    check_quantisation(quantised, name)
     if quantised is None:
         check_sizes(tensors, config, name)
     return Checkpoint(family, config, tensors, quantised)
 
 
-def _quantisation(config: Mapping[str, Any], name: str) -> str | None:
-    """The method by which the weights were quantised. Raises ModelError where the package that reads them is absent."""
-    settings = config.get("quantization_config")
-    if not isinstance(settings, dict):
-        return None
-    bits = settings.get("load_in_4bit") or settings.get("load_in_8bit")
-    method = str(settings.get("quant_method") or ("bitsandbytes" if bits else "an unnamed method"))
-    module = QUANTISED.get(method)
-    if module is not None and find_spec(module) is None:
-        package = module.replace("_", "-")
-        raise ModelError(
-            f"the weights of {name} are quantised by {method}, for which the package {package} is not installed",
-            f"pip install {package}, or take the model that is not quantised",
-        )
-    return method
+def may_be_quantised(name: str | Path | None) -> bool:
+    """Return True if the model `name` (None: the bundled one) is quantised, or is not on this machine yet."""
+    try:
+        folder = bundled_model_path() if name is None else local_folder(name) or cached_folder(str(name))
+        return folder is None or quantisation_of(read_config(folder), folder) is not None
+    except ModelError:  # loading reports it
+        return False
 
 
 def _check_tokenizer(folder: Path, name: str) -> None:
-    """Raises ModelNotFound where tokenizer files are missing, ModelError where they are pointers, or no chat template
-    is there."""
+    """Raises ModelNotFound where tokenizer files are missing, ModelError where they are pointers or too large, and for
+    a chat template that is missing or knows no images."""
     if not any(all((folder / file).is_file() for file in files) for files in TOKENIZER_FILES):
         wanted = " or ".join(" and ".join(files) for files in TOKENIZER_FILES)
         raise ModelNotFound(
             f"{name} has no tokenizer: {wanted} must be in {folder}",
             "copy the tokenizer files from where the weights came from, or download the model again",
         )
-    settings = folder / "tokenizer_config.json"
-    for file in (*(file for files in TOKENIZER_FILES for file in files), *TEMPLATE_FILES):
+    for file in (*(file for files in TOKENIZER_FILES for file in files), TOKENIZER_SETTINGS, *TEMPLATE_FILES):
         if (folder / file).is_file():
             refuse_pointer(folder / file)
-    fields = read_object(settings) if settings.is_file() else {}
-    if not fields.get("chat_template") and not any((folder / file).is_file() for file in TEMPLATE_FILES):
+            limit = TEMPLATE_BYTES_MAX if file in TEMPLATE_FILES else TOKENIZER_BYTES_MAX
+            if (size := (folder / file).stat().st_size) > limit:
+                raise ModelError(
+                    f"{file} of {name} has {size / 2**20:.0f} MiB, more than the {limit / 2**20:.0f} MiB that are read",
+                    "take the tokenizer files of the published model",
+                )
+    template = chat_template(folder)
+    if template and IMAGE_TOKEN not in template:
+        raise ModelError(
+            f"the chat template of {name} is for text only: it has no {IMAGE_TOKEN}",
+            "take the chat template of a Qwen-VL model, or use an instruct version of the model",
+        )
+    if not template:
         raise ModelError(
             f"the tokenizer of {name} has no chat template: no {TEMPLATE_FILES[0]} in {folder}",
             "use an instruct version of the model, or download it again",
         )
+
+
+def chat_template(folder: Path) -> str:
+    """Return the text of the folder's chat template, the default one of several; empty without one."""
+    path = folder / TEMPLATE_FILES[0]
+    if path.is_file():
+        return path.read_text("utf-8", errors="replace")
+    for path in (folder / TOKENIZER_SETTINGS, folder / TEMPLATE_FILES[1]):
+        template = read_object(path).get("chat_template") if path.is_file() else None
+        if isinstance(template, list):
+            named = {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
+            template = named.get("default")
+        if template:
+            return str(template)
+    return ""
 
 
 def free_memory_bytes(cgroup: Path = CGROUP) -> int:

@@ -19,8 +19,11 @@ from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from arr_coc.qwen.checkpoint import may_be_quantised
 
 COMPILER = "torch._dynamo"
 LIBRARY = "transformers"
@@ -31,16 +34,17 @@ MASK_HELPER = "torch._dynamo._trace_wrapped_higher_order_op"
 
 
 @contextmanager
-def deferred_imports() -> Iterator[None]:
+def deferred_imports(*models: str | Path | None) -> Iterator[None]:
     """Imports of transformers inside the block leave out what a loaded model does not need.
 
-    For a process that loads models whole, on one device, and compiles nothing. It changes nothing where transformers
-    has been imported before.
+    For a process that loads `models` (folders, names on the hub, None for the bundled one) whole, on one device, and
+    compiles nothing. It changes nothing where transformers has been imported before. If a model may be quantised,
+    accelerate stays visible: transformers asks for it then, and decides at its import whether to use it.
     """
     if LIBRARY in sys.modules:
         yield
         return
-    _defer_library()
+    _defer_library(hides_accelerate=not any(map(may_be_quantised, models)))
     if COMPILER in sys.modules:
         yield
         return
@@ -150,13 +154,14 @@ class _CompilerFinder(MetaPathFinder, Loader):
         pass
 
 
-def _defer_library() -> None:
+def _defer_library(*, hides_accelerate: bool) -> None:
     import torch
 
     library = _put(LIBRARY)
     import_utils = importlib.import_module("transformers.utils.import_utils")
     _answer_no(import_utils, "is_torch_distributed_available", _without(torch.distributed.__dict__, "is_available"))
-    _answer_no(import_utils, "is_accelerate_available", _without(sys.modules, "accelerate"))
+    if hides_accelerate:
+        _answer_no(import_utils, "is_accelerate_available", _without(sys.modules, "accelerate"))
     kernels = find_spec("kernels")
     if kernels is not None and kernels.origin is None:  # a folder of that name, whose package is sought in all others
         _answer_no(import_utils, "is_kernels_available", _without(sys.modules, "kernels"))

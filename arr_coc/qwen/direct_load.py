@@ -17,6 +17,21 @@ from arr_coc.qwen.weight_files import weight_files
 TIED = "lm_head.weight"
 """Weight that a checkpoint may leave out, because it is the embeddings."""
 
+KNOWN_ATTENTION = ("eager", "sdpa")
+"""Implementations of attention that a folder may choose. transformers fetches others as code from the hub."""
+
+
+def read_transformers_config(folder: Path) -> Any:
+    """Read the folder's configuration for transformers, without names of code to fetch."""
+    from transformers.models.auto.configuration_auto import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    chosen = config._attn_implementation
+    config._attn_implementation = chosen if chosen in KNOWN_ATTENTION else None
+    if hasattr(config, "_experts_implementation"):
+        config._experts_implementation = None
+    return config
+
 
 def load_directly(folder: Path, name: str, dtype: torch.dtype) -> Any | None:
     """Builds the model of a folder on the CPU with its weights in it, of this dtype.
@@ -26,10 +41,9 @@ def load_directly(folder: Path, name: str, dtype: torch.dtype) -> Any | None:
     """
     from transformers.generation.configuration_utils import GenerationConfig
     from transformers.initialization import no_init_weights
-    from transformers.models.auto.configuration_auto import AutoConfig
     from transformers.models.auto.modeling_auto import AutoModelForImageTextToText
 
-    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    config = read_transformers_config(folder)
     if getattr(config, "quantization_config", None) is not None:
         return None
     with no_init_weights():

@@ -19,9 +19,10 @@ from arr_coc.layer import load_bundled_layer, load_layer
 from arr_coc.qwen.checkpoint import family_of, read_config
 from arr_coc.qwen.cpu_linear import use_onednn
 from arr_coc.qwen.cpu_precision import LARGE_PARAMETERS, dtype_on_cpu
-from arr_coc.qwen.direct_load import load_directly
+from arr_coc.qwen.direct_load import load_directly, read_transformers_config
 from arr_coc.qwen.memory_estimate import ModelSpec
 from arr_coc.qwen.preprocess import Preprocessing
+from arr_coc.qwen.quantisation import check_quantisation, expands
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.weight_files import read_object
 
@@ -72,23 +73,26 @@ def load_qwen(
         family_of(read_config(download(model_id, token, ("config.json",))).get("model_type"), model_id)
         folder = download(model_id, token)
     facts = ModelSpec.read(folder, model_id)
+    on_cuda = target.type == "cuda" or device_map is not None
+    check_quantisation(facts.quantised, model_id, cuda=on_cuda)
+    expanded = expands(facts.quantised, cuda=on_cuda)
     if dtype == "auto" and target.type == "cpu" and device_map is None:
-        dtype = dtype_on_cpu(facts)
+        dtype = dtype_on_cpu(facts.loaded(cuda=False))
     with quiet():
         model = None
         if facts.parameters < LARGE_PARAMETERS and device_map is None:
             model = _load_small_model(folder, model_id, _dtype(dtype), target)
         if model is None:
-            model = _load_model(folder, model_id, _dtype(dtype), target, device_map)
+            model = _load_model(folder, model_id, _dtype(dtype), target, device_map, expanded=expanded)
         tokenizer = _load_tokenizer(folder, model_id, model.config)
     use_onednn(model)
-    preprocessing = Preprocessing.read(folder, int(model.config.vision_config.patch_size))
+    preprocessing = Preprocessing.read(folder, facts.family, int(model.config.vision_config.patch_size))
     embeddings = model.get_input_embeddings().weight
     if allocator is None:
         layer = load_bundled_layer(folder, embeddings, model_id)
     else:
         layer = load_layer(allocator, embeddings, model_id)
-    return QwenVL(model, tokenizer, preprocessing, model_id, facts.family, layer)
+    return QwenVL(model, tokenizer, preprocessing, model_id, facts.family, layer, facts.notices)
 
 
 @contextmanager
@@ -157,15 +161,25 @@ def _load_small_model(folder: Path, name: str, dtype: torch.dtype | str, device:
 
 
 def _load_model(
-    folder: Path, name: str, dtype: torch.dtype | str, device: torch.device, device_map: str | dict[str, Any] | None
+    folder: Path,
+    name: str,
+    dtype: torch.dtype | str,
+    device: torch.device,
+    device_map: str | dict[str, Any] | None,
+    *,
+    expanded: bool,
 ) -> Any:
     from transformers.models.auto.modeling_auto import AutoModelForImageTextToText
 
     if device_map is not None and importlib.util.find_spec("accelerate") is None:
         raise ModelError("a device map needs accelerate: pip install accelerate")
     try:
+        config = read_transformers_config(folder)
+        if expanded:
+            config.quantization_config |= {"dequantize": True, "run_compressed": False}
         model, info = AutoModelForImageTextToText.from_pretrained(
             folder,
+            config=config,
             dtype=dtype,
             device_map=device_map,
             local_files_only=True,
@@ -176,6 +190,8 @@ def _load_model(
         )
         if device_map is None:
             model = model.to(device)
+        if expanded and isinstance(dtype, torch.dtype):  # weights that were not quantised have it already
+            model = model.to(dtype)
     except torch.OutOfMemoryError as error:
         raise ModelError(
             f"{name} does not fit into the memory of {device}", "give a device map or a smaller model"

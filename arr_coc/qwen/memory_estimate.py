@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from arr_coc.errors import ModelError, ModelNotFound
 from arr_coc.qwen.checkpoint import Checkpoint, ModelFamily, check_folder, family_of, read_config
-from arr_coc.qwen.weight_files import INDEX, TensorInfo, read_object
+from arr_coc.qwen.quantisation import expands, packed_values, quantisation_of
+from arr_coc.qwen.weight_files import INDEX, read_object
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -49,11 +50,11 @@ bundled model with 64 to 2040 tokens: within a tenth."""
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A model's architecture in numbers; `checkpoint_bytes` are those of its weights as they are stored, which are kept
-    so where they are `quantised`.
+    so where they are `quantised`, by this method.
 
     `outputs`: rows that the vision encoder gives for a token, its embedding and each deepstack level. `parameters` and
     bytes are those of all experts; `intermediate` are a token's values inside a layer's MLP, and `experts_per_token`
-    says through how many it goes, 0 in a dense model.
+    says through how many it goes, 0 in a dense model. `notices` as in `Checkpoint`.
     """
 
     family: ModelFamily
@@ -72,7 +73,8 @@ class ModelSpec:
     outputs: int
     known_world: str | None
     experts_per_token: int = 0
-    quantised: bool = False
+    quantised: str | None = None
+    notices: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, folder: Path, name: str) -> ModelSpec:
@@ -82,9 +84,16 @@ class ModelSpec:
     @classmethod
     def of(cls, checkpoint: Checkpoint, name: str) -> ModelSpec:
         """Return the specification of a checkpoint. Raises ModelError where its configuration lacks a number."""
-        return cls._of(
-            checkpoint.config, *_counted(checkpoint.tensors.values()), checkpoint.quantised is not None, name
-        )
+        parameters, stored = _counted(checkpoint)
+        spec = cls._of(checkpoint.config, parameters, stored, checkpoint.quantised, name)
+        return replace(spec, notices=checkpoint.notices)
+
+    def loaded(self, *, cuda: bool) -> ModelSpec:
+        """Return the specification as loaded to a CUDA device or a CPU: quantised weights that are expanded there count
+        as stored in half precision."""
+        if not expands(self.quantised, cuda=cuda):
+            return self
+        return replace(self, quantised=None, checkpoint_bytes=2 * self.parameters)
 
     @classmethod
     def of_index(cls, folder: Path, name: str) -> ModelSpec:
@@ -102,10 +111,12 @@ class ModelSpec:
         text = config.get("text_config") or config
         dtype = config.get("dtype") or config.get("torch_dtype") or text.get("dtype") or text.get("torch_dtype")
         parameters = int(stored) // BYTES.get(str(dtype), 2)
-        return cls._of(config, parameters, int(stored), isinstance(config.get("quantization_config"), dict), name)
+        return cls._of(config, parameters, int(stored), quantisation_of(config, folder), name)
 
     @classmethod
-    def _of(cls, config: Mapping[str, Any], parameters: int, stored: int, quantised: bool, name: str) -> ModelSpec:
+    def _of(
+        cls, config: Mapping[str, Any], parameters: int, stored: int, quantised: str | None, name: str
+    ) -> ModelSpec:
         text, vision = config.get("text_config") or config, config.get("vision_config") or {}
         try:
             heads = int(text["num_attention_heads"])
@@ -211,10 +222,15 @@ def _vision_bytes(facts: ModelSpec, load: Workload, size: int) -> int:
     return min(fitting, 2 * load.visual_tokens) * a_region if fitting >= load.visual_tokens else 0
 
 
-def _counted(tensors: Iterable[TensorInfo]) -> tuple[int, int]:
-    """Parameters of all tensors, and their bytes."""
-    counts = [(math.prod(tensor.shape), _CHECKPOINT_DTYPES.get(tensor.dtype, 1)) for tensor in tensors]
-    return sum(count for count, _ in counts), sum(count * size for count, size in counts)
+def _counted(checkpoint: Checkpoint) -> tuple[int, int]:
+    """Parameters of all tensors, and their bytes; several parameters are packed into one number of some."""
+    parameters = stored = 0
+    for name, tensor in checkpoint.tensors.items():
+        count, size = math.prod(tensor.shape), _CHECKPOINT_DTYPES.get(tensor.dtype, 1)
+        packed = name.endswith(".weight_packed")
+        parameters += count * (packed_values(checkpoint.config, 8 * size) if packed else 1)
+        stored += count * size
+    return parameters, stored
 
 
 def _experts_per_token(text: Mapping[str, Any]) -> int:

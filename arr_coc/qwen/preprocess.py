@@ -23,8 +23,8 @@ from torch.nn import functional as F
 from arr_coc.errors import ModelError, ShapeError
 from arr_coc.ops.pictures import Picture, Rgb, to_rgb
 from arr_coc.ops.regions import region_sides, token_positions
+from arr_coc.qwen.checkpoint import IMAGE_PROCESSOR_FILE, ModelFamily, read_image_processor
 from arr_coc.qwen.resize import resize_image, smart_resize
-from arr_coc.qwen.weight_files import read_object
 from arr_coc.types import TILE_PX, TileGrid
 
 __all__ = ["Picture", "Rgb", "to_frames", "to_rgb"]
@@ -106,7 +106,7 @@ class PixelNormalisation:
 
 @dataclass(frozen=True, slots=True)
 class Preprocessing:
-    """Settings of a model's `preprocessor_config.json`."""
+    """Settings of a model's image processor."""
 
     patch_px: int
     scale: PixelNormalisation
@@ -128,22 +128,26 @@ class Preprocessing:
         return resize_image(picture, rows_px, cols_px), grid
 
     @classmethod
-    def read(cls, folder: Path, patch_px: int) -> Preprocessing:
-        """Read the folder's `preprocessor_config.json`; Qwen3-VL's published values where a key is absent.
+    def read(cls, folder: Path, family: ModelFamily, patch_px: int) -> Preprocessing:
+        """Read the folder's `processor_config.json` or `preprocessor_config.json`; the family's published values for
+        keys that are absent.
 
-        Raises ModelError where the file is not JSON, holds no numbers, or merges other than 2x2 patches.
+        Raises ModelError where the file is not JSON, holds no numbers, merges other than 2x2 patches, or asks for
+        pictures that are not normalised.
         """
-        path = folder / "preprocessor_config.json"
-        values = read_object(path) if path.exists() else {}
-        if values.get("merge_size", MERGE) != MERGE:
-            raise ModelError(f"{path}: merge_size is {values['merge_size']}, only {MERGE} is supported")
+        path, values = read_image_processor(folder) or (folder, {})
+        for key, only in (("merge_size", MERGE), ("do_rescale", True), ("do_normalize", True)):
+            if values.get(key, only) != only:
+                raise ModelError(f"{path}: {key} is {values[key]}, only {only} is supported", "take another model")
         try:
             size = values.get("size") or {}
             return cls(
                 patch_px=patch_px,
-                scale=PixelNormalisation(_triple(values.get("image_mean")), _triple(values.get("image_std"))),
-                min_px=int(values.get("min_pixels") or size.get("shortest_edge") or 256 * 256),
-                max_px=int(values.get("max_pixels") or size.get("longest_edge") or 4096 * 4096),
+                scale=PixelNormalisation(
+                    _triple(values.get("image_mean") or family.mean), _triple(values.get("image_std") or family.std)
+                ),
+                min_px=int(values.get("min_pixels") or size.get("shortest_edge") or family.min_px),
+                max_px=int(values.get("max_pixels") or size.get("longest_edge") or family.max_px),
             )
         except (AttributeError, TypeError, ValueError) as error:
             raise ModelError(f"{path} holds a value of the wrong kind ({error})", "download the model again") from error
@@ -159,11 +163,11 @@ class Preprocessing:
             "image_std": list(self.scale.std),
             "size": {"shortest_edge": self.min_px, "longest_edge": self.max_px},
         }
-        (folder / "preprocessor_config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+        (folder / IMAGE_PROCESSOR_FILE).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
 
 
 def _triple(values: Any) -> tuple[float, float, float]:
-    red, green, blue = values or (0.5, 0.5, 0.5)
+    red, green, blue = values
     return float(red), float(green), float(blue)
 
 

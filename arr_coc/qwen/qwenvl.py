@@ -29,7 +29,7 @@ class QwenVL:
     """Model, tokenizer and preprocessing.
 
     `model` is the stock transformers model, in eval mode; `model_id` names its weights; `allocator` was trained for
-    them, where one came with the model.
+    them, where one came with the model. `notices` as in `arr_coc.qwen.checkpoint.Checkpoint`.
     """
 
     model: Any
@@ -38,6 +38,7 @@ class QwenVL:
     model_id: str
     family: ModelFamily
     allocator: ARRCOCLayer | None = None
+    notices: tuple[str, ...] = ()
 
     @property
     def realiser(self) -> RelevanceRealiser | None:

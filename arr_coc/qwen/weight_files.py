@@ -12,6 +12,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from arr_coc.errors import ModelError, ModelNotFound, counted, of_counted
+from arr_coc.hub import GGUF_REMEDY
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -85,7 +86,7 @@ def _remedy(folder: Path) -> str:
     if any(folder.glob("pytorch_model*.bin")):
         return "convert its pytorch_model.bin to safetensors"
     if any(folder.glob("*.gguf")):
-        return "a GGUF file is not read: take the model's safetensors"
+        return f"a GGUF file is not read: {GGUF_REMEDY}"
     return "download the model again"
 
 
@@ -113,6 +114,10 @@ def _header(path: Path, name: str) -> dict[str, TensorInfo]:
     try:
         refuse_pointer(path)
         with safe_open(path, framework="np") as file:
+            if (file.metadata() or {}).get("format") == "mlx":
+                raise ModelError(
+                    f"{path.name} of {name} has the layout of MLX", "take the model that was not converted to MLX"
+                )
             entries = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
             return {key: TensorInfo(tuple(entry.get_shape()), entry.get_dtype()) for key, entry in entries.items()}
     except SafetensorError as error:

@@ -69,7 +69,8 @@ class AnswerModel(Protocol):
     only knows, where it is not general.
     `allocator`: weights of an allocator trained for it, as `arr_coc.layer` packs them; empty where there are none.
     `can_glance`: it can look at an overview; `attention_readable`: it could, were its frames encoded that way.
-    `takes_device_pixels`: pixels on a CUDA device are of use to it.
+    `takes_device_pixels`: pixels on a CUDA device are of use to it. `notice`: what the user should know of it; empty
+    for nothing.
     """
 
     model_id: str
@@ -80,6 +81,7 @@ class AnswerModel(Protocol):
     can_glance: bool
     attention_readable: bool
     takes_device_pixels: bool
+    notice: str
 
     def select_client(self, client: bytes) -> None:
         """Answer `client` from here on."""
@@ -140,6 +142,7 @@ class QwenAnswerModel:
         self.attention_readable = session.can_glance
         self.can_glance = session.options.encode in NEEDS_TOKENS_ONLY and session.can_glance
         self.takes_device_pixels = session.qwen.vision_device.type == "cuda"
+        self.notice = "; ".join(session.qwen.notices)
 
     def select_client(self, client: bytes) -> None:
         from arr_coc.qwen.encoding import IncrementalEncoder
@@ -229,7 +232,7 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
     """Load the model that `answer.model` names. Raises ModelError, and OptionError for a window out of range."""
     from arr_coc.qwen.deferred_imports import deferred_imports
 
-    with deferred_imports():
+    with deferred_imports(config.answer.model):
         from arr_coc.qwen.session import AnswerSession
 
         qwen, options, window = open_qwen(config)

@@ -346,7 +346,9 @@ class AnswerScheduler:
         self._model_known, self._query = True, embedding.text
 
     def _tell_about(self, hello: ServerHello) -> None:
-        """Say what a model that is new to this run cannot do."""
+        """Report what is special about a model that is new to this run, and what it cannot do."""
+        if hello.notice:
+            self._observer.on_event(Notice(code="model-files", message=f"{hello.model_id}: {hello.notice}"))
         if hello.known_world is not None and not self._policy.source_is_drawn:
             self._observer.on_event(Notice(code="model-world", message=MODEL_WORLD.format(world=hello.known_world)))
         if self._policy.glances and not hello.allocator and not hello.attention_readable:

@@ -76,4 +76,6 @@ class LoadedModels:
                 f"download it first, with `caption` or `watch` and -m {choice.name}",
             )
         spec = ModelSpec.read(folder, choice.name)
-        return MemoryEstimate.of(spec, self._dtype, Workload(visual_tokens=tiles, other_tokens=OTHER_TOKENS)).total
+        return MemoryEstimate.of(
+            spec.loaded(cuda=False), self._dtype, Workload(visual_tokens=tiles, other_tokens=OTHER_TOKENS)
+        ).total

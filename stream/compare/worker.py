@@ -192,7 +192,7 @@ def load(options: WorkerOptions) -> Callable[[ModelChoice], ARRCOCQwen]:
     def load_one(choice: ModelChoice) -> ARRCOCQwen:
         from arr_coc.qwen.deferred_imports import deferred_imports
 
-        with deferred_imports():
+        with deferred_imports(*(known.model for known in options.models)):
             from arr_coc.model import ARRCOCQwen
 
             return ARRCOCQwen.from_pretrained(

@@ -36,7 +36,7 @@ from stream.untrusted import printable
 
 JOIN_LIMIT_S = 1.0
 
-ABOUT_THE_MODEL = ("model-world", "glances-off")
+ABOUT_THE_MODEL = ("model-files", "model-world", "glances-off")
 """Codes of notices that every run of a model would repeat."""
 
 

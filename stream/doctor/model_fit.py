@@ -10,10 +10,11 @@ from itertools import groupby
 from pathlib import Path
 
 from arr_coc.budget import most_tokens
-from arr_coc.errors import ArrCocError, HubUnreachable, ModelNotFound, counted
+from arr_coc.errors import ArrCocError, HubUnreachable, ModelError, ModelNotFound, counted
 from arr_coc.hub import bundled_model_path, cached_folder, local_folder
 from arr_coc.qwen.checkpoint import free_memory_bytes
 from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
+from arr_coc.qwen.quantisation import check_quantisation
 from arr_coc.qwen.remote_checkpoint import remote_checkpoint
 from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES, TILE_PX, TileGrid
 from stream.config import Config
@@ -94,6 +95,11 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
         f"{found.name}: {spec.family.title}, {spec.parameters / 1e6:,.1f} M parameters, "
         f"{counted(visual, 'visual token')} a frame, context of {spec.context_tokens}{known}"
     )
+    said = "; ".join([said, *spec.notices])
+    try:
+        check_quantisation(spec.quantised, found.name, cuda=spec.quantised is None or _on_cuda(config.answer.device))
+    except ModelError as error:
+        return DiagnosticCheck("model", "broken", error.problem, error.remedy)
     if needed > spec.context_tokens:
         too_short = f"{said}: too short for the {needed} tokens of frame, question and answer"
         remedy = "lower --budget" if load.window == 1 else "lower --budget, or show fewer frames (--window)"
@@ -136,6 +142,7 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
     from arr_coc.qwen.cpu_precision import dtype_on_cpu  # torch takes seconds to import
 
     on_cpu = not _on_cuda(config.answer.device)
+    facts = facts.loaded(cuda=not on_cpu)
     dtype = dtype_on_cpu(facts) if config.answer.dtype == "auto" and on_cpu else config.answer.dtype
     parts = MemoryEstimate.of(facts, dtype, load_of(config, streams))
     named = {
@@ -236,7 +243,7 @@ def cards(config: Config, streams: int = 1) -> DiagnosticCheck:
         return DiagnosticCheck("cards", "absent", "no estimate, because the model cannot be used")
     if facts is None:
         return DiagnosticCheck("cards", "absent", f"neither this machine nor the hub tells of {name}")
-    load, dtype = load_of(config, streams), config.answer.dtype
+    facts, load, dtype = facts.loaded(cuda=True), load_of(config, streams), config.answer.dtype
     parts = MemoryEstimate.of(facts, dtype, load)
     fits = ", ".join(
         f"{_sizes_text(list(sizes))} {fit}"

@@ -38,7 +38,7 @@ from stream.untrusted import (
     Words,
 )
 
-PROTOCOL = 11
+PROTOCOL = 12
 """Version of the answer protocol, which client and server must share; raised whenever its messages change."""
 
 FRAME_TILES_MAX = (SIDE_PX_MAX // TILE_PX) ** 2
@@ -209,7 +209,7 @@ class ServerHello(Message, frozen=True, tag="server_hello"):
     could. `provenance`: model and settings that answers depend on, as `stream.recording.identity` writes them.
     `unseen_words`: words of the standing query that a model of a small world has never seen, the first of them.
     `takes_device_pixels`: pixels may stay where the client said; `pixels_refused`: why they may not, where the model's
-    own device is not the reason.
+    own device is not the reason. `notice`: something about the model that the user should know.
     """
 
     model_id: Name
@@ -223,6 +223,7 @@ class ServerHello(Message, frozen=True, tag="server_hello"):
     attention_readable: bool = True
     takes_device_pixels: bool = False
     pixels_refused: Reason = ""
+    notice: Reason = ""
 
 
 class SetQuery(Message, frozen=True, tag="set_query"):

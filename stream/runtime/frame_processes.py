@@ -19,7 +19,7 @@ from stream.runtime.shared_answers import SharedAnswers
 from stream.runtime.worker_messages import FrameWorkerConfig, SourceOpened, WorkerCommand
 from stream.transport import SocketDirectory
 
-REPORTED_ONCE = ("loading", "model-world", "glances-off", NO_YES_OR_NO)
+REPORTED_ONCE = ("loading", "model-files", "model-world", "glances-off", NO_YES_OR_NO)
 """Codes of notices that a frame process which was started again need not repeat."""
 
 LEAST_PART_S = 1e-3

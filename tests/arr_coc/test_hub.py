@@ -53,9 +53,9 @@ def test_a_path_that_leads_nowhere(name: str | Path, tmp_path: Path, monkeypatch
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
-    (tmp_path / "model.gguf").touch()
-    with pytest.raises(ModelNotFound, match=r"model\.gguf is a file; give the folder"):
-        local_folder(tmp_path / "model.gguf")
+    (tmp_path / "model.bin").touch()
+    with pytest.raises(ModelNotFound, match=r"model\.bin is a file; give the folder"):
+        local_folder(tmp_path / "model.bin")
 
 
 class FakeHub:

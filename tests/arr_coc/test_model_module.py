@@ -167,14 +167,17 @@ def test_an_untrained_allocator_hears_no_question_and_is_saved_too(tmp_path: Pat
     np.testing.assert_array_equal(again.generate(picture(), QUESTION, max_tokens=2, budget=8).heatmap, after)
 
 
-def test_an_earlier_model_s_weights_do_not_stay(model: ARRCOCQwen, tmp_path: Path) -> None:
+def test_an_earlier_model_s_weights_and_preprocessing_do_not_stay(model: ARRCOCQwen, tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "tiny", shard_size="300KB")
     (folder / "notes.txt").write_text("mine")
+    (folder / "processor_config.json").write_text('{"image_processor": {"min_pixels": 7}}')
     assert len(list(folder.glob("*.safetensors"))) > 1
     model.save_pretrained(folder)
     assert [path.name for path in folder.glob("*.safetensors*")] == ["model.safetensors"]
     assert (folder / "notes.txt").read_text() == "mine"
-    assert ARRCOCQwen.from_pretrained(folder).model.config.tie_word_embeddings
+    again = ARRCOCQwen.from_pretrained(folder)
+    assert again.model.config.tie_word_embeddings
+    assert again.qwen.preprocessing == model.qwen.preprocessing
 
 
 def test_what_was_saved_stays_where_saving_fails(

@@ -42,6 +42,7 @@ class FakeAnswerModel:
     can_glance = False
     attention_readable = True
     takes_device_pixels = False
+    notice = ""
 
     def __init__(self, config: Config) -> None:
         self._spoken: AnswerStats | None = None

@@ -7,18 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLProcessor,
     Qwen2VLConfig,
     Qwen2VLForConditionalGeneration,
+    Qwen2VLProcessor,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeConfig,
     Qwen3VLMoeForConditionalGeneration,
+    Qwen3VLProcessor,
 )
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from arr_coc.qwen.checkpoint import family_of
 from arr_coc.qwen.preprocess import PixelNormalisation, Preprocessing, after_frame, text_positions, visual_positions
@@ -130,6 +135,48 @@ def tiny_folder(folder: Path, family: str = "qwen3_vl", shard_size: str = "1GB",
     )
     (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))
     return folder
+
+
+def save_processor(folder: Path, family: str = "qwen3_vl") -> None:
+    """Save the folder's processors again as transformers 5 does: all in `processor_config.json`.
+
+    Their class asks for torchvision to make a video processor; another image processor stands for it.
+    """
+    old = folder / "preprocessor_config.json"
+    image = Qwen2VLImageProcessorPil.from_dict(json.loads(old.read_text()))
+    video = Qwen2VLImageProcessorPil(size={"shortest_edge": 1, "longest_edge": 2}, image_mean=[0.1, 0.2, 0.3])
+    stock = {"qwen2_vl": Qwen2VLProcessor, "qwen2_5_vl": Qwen2_5_VLProcessor}.get(family, Qwen3VLProcessor)
+
+    class Processor(stock):  # type: ignore[misc, valid-type]
+        def check_argument_for_proper_class(self, *_: Any) -> None:
+            pass
+
+    old.unlink()
+    Processor(image, tiny_tokenizer(), video, chat_template=CHAT_TEMPLATE).save_pretrained(folder)
+
+
+def quantise(folder: Path, method: str = "fp8", scale_name: str = "weight_scale_inv", **settings: Any) -> None:
+    """Store the projections of a tiny folder's decoder in FP8, each with one scale, all else in bfloat16."""
+    weights = load_file(folder / "model.safetensors")
+    for name, weight in list(weights.items()):
+        weights[name] = weight.to(torch.bfloat16)
+        if "language_model.layers" in name and name.endswith("proj.weight"):
+            scale = weight.abs().max() / torch.finfo(torch.float8_e4m3fn).max
+            weights[name] = (weight / scale).to(torch.float8_e4m3fn)
+            weights[name.removesuffix("weight") + scale_name] = scale.reshape(1, 1)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"dtype": "bfloat16", "quantization_config": {"quant_method": method, **settings}}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+FP8_SETTINGS = {
+    "activation_scheme": "dynamic",
+    "fmt": "e4m3",
+    "weight_block_size": [128, 128],
+    "modules_to_not_convert": ["lm_head", "model.visual"],
+}
+"""Of the published FP8 checkpoints of Qwen3-VL; no side of a tiny weight is longer than a block."""
 
 
 def _text_config() -> dict[str, Any]:

@@ -11,8 +11,12 @@ from typing import Any
 from arr_coc.errors import ModelError
 from arr_coc.hub import ALLOCATOR_FOLDER
 from arr_coc.layer import ARRCOCLayer, fingerprint
+from arr_coc.qwen.checkpoint import PROCESSOR_FILE
 from arr_coc.qwen.loading import quiet
 from arr_coc.qwen.qwenvl import QwenVL
+
+EARLIER_FILES = ("*.safetensors", "*.safetensors.index.json", PROCESSOR_FILE)
+"""Files of an earlier model that would be read before, or beside, those of the saved one."""
 
 
 def save_folder(qwen: QwenVL, allocator: ARRCOCLayer, folder: Path) -> None:
@@ -57,13 +61,13 @@ def _write(qwen: QwenVL, allocator: ARRCOCLayer, folder: Path) -> None:
 
 
 def _replace(part: Path, folder: Path) -> None:
-    """Move all files of `part` over those in `folder`, and remove weights of an earlier model that are left."""
+    """Move all files of `part` over those in `folder`, and remove weights and preprocessing of an earlier model."""
     written = [path for path in part.rglob("*") if path.is_file()]
     names = {path.relative_to(part) for path in written}
     for path in written:
         target = folder / path.relative_to(part)
         target.parent.mkdir(exist_ok=True)
         os.replace(path, target)
-    for stale in [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]:
+    for stale in [path for file in EARLIER_FILES for path in folder.glob(file)]:
         if stale.relative_to(folder) not in names:
             stale.unlink()

@@ -78,6 +78,7 @@ class ApiAnswerModel:
     allocator = b""
     can_glance = False
     attention_readable = False
+    notice = ""
     takes_device_pixels = False
 
     def __init__(self, config: Config, served: Served) -> None:

@@ -100,7 +100,7 @@ def load_batch_model(config: Config) -> QwenBatchAnswerModel:
     """
     from arr_coc.qwen.deferred_imports import deferred_imports
 
-    with deferred_imports():
+    with deferred_imports(config.answer.model):
         from arr_coc.qwen.batching.session import BatchSession
         from arr_coc.qwen.batching.slots import check_slots
 

@@ -149,7 +149,7 @@ def test_only_experts_count_where_no_layer_is_dense(tmp_path: Path) -> None:
 def test_quantised_weights_take_what_is_stored(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path)
     whole = json.loads((folder / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps(whole | {"quantization_config": {"quant_method": "own"}}))
+    (folder / "config.json").write_text(json.dumps(whole | {"quantization_config": {"quant_method": "fp8"}}))
     facts = ModelSpec.read(folder, "tiny")
     assert facts.quantised
     assert MemoryEstimate.of(facts, "float32", Workload(10, 5)).weights == facts.checkpoint_bytes

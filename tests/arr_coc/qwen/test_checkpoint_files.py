@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from arr_coc.errors import ModelError, ModelNotFound
 from arr_coc.hub import local_folder
 from arr_coc.qwen import checkpoint
-from arr_coc.qwen.checkpoint import QUANTISED, check_folder
+from arr_coc.qwen.checkpoint import TOKENIZER_BYTES_MAX, check_folder
 from arr_coc.qwen.weight_files import INDEX, WEIGHTS, TensorInfo, check_sizes
 from tests.support.models import tiny_folder
 
@@ -100,8 +102,69 @@ class TestTokenizer:
         (folder / "chat_template.jinja").unlink()
         assert "the tokenizer of tiny has no chat template" in refused(folder)
         settings = json.loads((folder / "tokenizer_config.json").read_text())
-        (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": "{{ 1 }}"}))
+        template = [{"name": "tools", "template": "no"}, {"name": "default", "template": "<|image_pad|>"}]
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": template}))
         check_folder(folder, "tiny")
+
+    def test_a_chat_template_for_text_only(self, folder: Path) -> None:
+        (folder / "chat_template.jinja").write_text("{{ messages }}")
+        assert "the chat template of tiny is for text only: it has no <|image_pad|>" in refused(folder)
+
+    @pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
+    def test_files_without_end_are_not_parsed(self, folder: Path, file: str) -> None:
+        with (folder / file).open("r+b") as sparse:
+            sparse.truncate(TOKENIZER_BYTES_MAX + 1)
+        assert refused(folder).startswith(f"{file} of tiny has 48 MiB, more than the ")
+
+    def test_thoughts_are_announced(self, folder: Path) -> None:
+        assert check_folder(folder, "tiny").notices == ()
+        path = folder / "chat_template.jinja"
+        path.write_text(path.read_text() + "<think>\n")
+        (notice,) = check_folder(folder, "tiny").notices
+        assert notice.startswith("the model thinks before it answers")
+
+
+class TestOtherKinds:
+    """Folders that people take for a model's."""
+
+    def test_an_adapter(self, tmp_path: Path) -> None:
+        (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen3-VL-2B-Instruct"}')
+        (tmp_path / "adapter_model.safetensors").touch()
+        assert "holds an adapter (LoRA) of Qwen/Qwen3-VL-2B-Instruct, not a model; merge it" in refused(tmp_path)
+
+    def test_a_folder_of_the_cache(self, tmp_path: Path, made: Path) -> None:
+        cache = tmp_path / "models--Qwen--Qwen3-VL-2B-Instruct"
+        shutil.copytree(made / "whole", cache / "snapshots" / "abc")
+        assert refused(cache) == (
+            f"{cache} is a folder of the hub's cache; "
+            f"give the name Qwen/Qwen3-VL-2B-Instruct, or {cache / 'snapshots' / 'abc'}"
+        )
+
+    def test_gguf_alone(self, tmp_path: Path) -> None:
+        (tmp_path / "model.gguf").touch()
+        assert "holds a GGUF file, which is not read; take the model's safetensors, or have llama.cpp" in refused(
+            tmp_path
+        )
+
+    def test_the_layout_of_mlx(self, folder: Path) -> None:
+        save_file({"language_model.x": torch.zeros(1)}, folder / WEIGHTS, metadata={"format": "mlx"})
+        assert "model.safetensors of tiny has the layout of MLX; take the model that was not" in refused(folder)
+
+    @pytest.mark.parametrize(
+        ("name", "remedy"),
+        [
+            ("qwen3-vl:8b", "--api http://127.0.0.1:11434/v1 -m qwen3-vl:8b"),
+            ("hf.co/unsloth/Qwen3-VL-2B-Instruct-GGUF:Q4", "give its name, unsloth/Qwen3-VL-2B-Instruct-GGUF"),
+            ("https://huggingface.co/Qwen/Qwen3-VL-2B-Instruct/tree/main", "give its name, Qwen/Qwen3-VL-2B-Instruct"),
+            ("https://models.example/qwen", "or a server's address with --api"),
+            ("/nowhere/qwen.gguf", "have llama.cpp serve it and give that server's address with --api"),
+        ],
+    )
+    def test_names_of_other_programs(self, name: str, remedy: str) -> None:
+        with pytest.raises(ModelNotFound) as caught:
+            local_folder(name)
+        assert remedy in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 class TestWeights:
@@ -213,29 +276,6 @@ class TestConfig:
 
         monkeypatch.setattr(Path, "is_file", deny)
         assert refused(folder).endswith("cannot be read (Permission denied); check its permissions")
-
-
-class TestQuantised:
-    @pytest.mark.parametrize("method", QUANTISED)
-    def test_by_a_method_whose_package_is_absent(
-        self, folder: Path, method: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(checkpoint, "find_spec", lambda module: None)
-        edit(folder, quantization_config={"quant_method": method})
-        assert f"quantised by {method}, for which the package " in refused(folder)
-        assert refused(folder).endswith("or take the model that is not quantised")
-
-    @pytest.mark.parametrize(
-        ("settings", "method"),
-        [({"load_in_4bit": True}, "bitsandbytes"), ({"quant_method": "own"}, "own"), ({}, "an unnamed method")],
-    )
-    def test_is_reported(
-        self, folder: Path, settings: dict[str, Any], method: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(checkpoint, "find_spec", lambda module: object())
-        edit(folder, quantization_config=settings)
-        edit(folder, "text_config", vocab_size=300)  # packed weights have other shapes
-        assert check_folder(folder, "tiny").quantised == method
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\0b"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import json
@@ -249,7 +250,7 @@ def test_a_tokenizer_that_is_none(folder: Path) -> None:
 
 @pytest.mark.parametrize("text", ["{% for %}", "{{ raise_exception('no') }}"])
 def test_a_chat_template_that_cannot_be_used(folder: Path, text: str) -> None:
-    (folder / "chat_template.jinja").write_text(text)
+    (folder / "chat_template.jinja").write_text(text + "<|image_pad|>")
     with pytest.raises(ModelError, match=r"the chat template of tiny cannot be used .*; download the model again"):
         ARRCOCQwen(load_qwen(folder))
 
@@ -283,6 +284,33 @@ def test_weights_that_the_config_does_not_describe(folder: Path) -> None:
     del weights["model.visual.blocks.0.attn.extra"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     load_qwen(folder)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("section", [None, "text_config"])
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation", "experts_implementation"])
+@pytest.mark.parametrize("value", ["owner/kernel", "flash_attention_2", {"": "owner/kernel", "text_config": "o/k"}])
+def test_a_config_fetches_no_code(
+    folder: Path, section: str | None, key: str, value: Any, direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (config[section] if section else config)[key] = value
+    (folder / "config.json").write_text(json.dumps(config))
+    fetched = []
+    for name in ("kernels.get_kernel", "transformers.modeling_utils.lazy_import_flash_attention"):
+        with contextlib.suppress(ImportError, AttributeError):
+            monkeypatch.setattr(name, lambda *names, **_: fetched.append(names))
+    if not direct:
+        monkeypatch.setattr(loading, "load_directly", lambda *_: None)
+    model = load_qwen(folder).model
+    for part in (model.config, model.config.text_config, model.config.vision_config):
+        assert part._attn_implementation == "sdpa"
+    assert not fetched
+
+
+def test_a_config_may_choose_an_implementation_that_is_known(folder: Path) -> None:
+    edit(folder / "config.json", attn_implementation="eager")
+    assert load_qwen(folder).model.config.text_config._attn_implementation == "eager"
 
 
 def test_a_package_that_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

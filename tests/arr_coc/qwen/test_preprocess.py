@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,10 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize as stock_smart_resize
 
 from arr_coc.errors import ModelError, ShapeError
+from arr_coc.model import ARRCOCQwen
 from arr_coc.ops.regions import token_positions
+from arr_coc.qwen.checkpoint import family_of
+from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.preprocess import (
     Preprocessing,
     after_frame,
@@ -25,7 +29,7 @@ from arr_coc.qwen.preprocess import (
 )
 from arr_coc.qwen.resize import resize_image, smart_resize
 from arr_coc.types import TileGrid
-from tests.support.models import FAMILIES, mrope_positions, tiny_model
+from tests.support.models import FAMILIES, mrope_positions, save_processor, tiny_folder, tiny_model
 
 
 def test_a_coarse_token_stands_at_the_middle_of_its_tiles() -> None:
@@ -95,7 +99,7 @@ def test_equals_the_stock_processor(tmp_path: Path, patch_px: int, statistics: d
     image = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
     expected = processor(image, return_tensors="pt")
 
-    preprocessing = Preprocessing.read(tmp_path, patch_px)
+    preprocessing = Preprocessing.read(tmp_path, family_of("qwen3_vl", "tiny"), patch_px)
     fitted = smart_resize(*size, preprocessing.tile_px, preprocessing.min_px, preprocessing.max_px)
     tiles = to_tiles(torch.from_numpy(resize_image(image, *fitted).copy()), preprocessing.tile_px)
     still = to_patches(preprocessing.scale(tiles)).unflatten(-1, (3, 1, -1)).expand(-1, 3, 2, -1).flatten(1)
@@ -116,21 +120,59 @@ def test_sizes_equal_the_stock_ones(height: int, width: int, tile_px: int) -> No
 
 def test_old_names_of_the_limits(tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text('{"min_pixels": 3136, "max_pixels": 12845056}')
-    preprocessing = Preprocessing.read(tmp_path, 14)
+    preprocessing = Preprocessing.read(tmp_path, family_of("qwen2_vl", "tiny"), 14)
     assert (preprocessing.min_px, preprocessing.max_px, preprocessing.tile_px) == (3136, 12845056, 28)
 
 
-def test_a_folder_without_the_file_gets_the_published_values(tmp_path: Path) -> None:
-    preprocessing = Preprocessing.read(tmp_path, 16)
-    assert preprocessing.scale.mean == (0.5, 0.5, 0.5)
-    assert (preprocessing.min_px, preprocessing.max_px) == (65536, 16777216)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_processors_as_transformers_5_saves_them(tmp_path: Path, family: str) -> None:
+    """All processors in one file: the values of the image processor, as the stock one reads them, and not another's."""
+    folder = tiny_folder(tmp_path, family)
+    before = load_qwen(folder).preprocessing
+    save_processor(folder, family)
+    assert not (folder / "preprocessor_config.json").exists()
+    found = load_qwen(folder).preprocessing
+    stock = Qwen2VLImageProcessorPil.from_pretrained(folder)
+    assert found == before
+    assert (found.scale.mean, found.scale.std) == (tuple(stock.image_mean), tuple(stock.image_std))
+    assert (found.min_px, found.max_px) == (stock.size["shortest_edge"], stock.size["longest_edge"])
 
 
-@pytest.mark.parametrize(("text", "match"), [("{", "is not JSON"), ('{"merge_size": 4}', "merge_size is 4")])
+def test_the_newer_file_goes_before_the_older_one(tmp_path: Path) -> None:
+    values = {"image_processor": {"min_pixels": 1}, "processor_class": "Qwen3VLProcessor"}
+    (tmp_path / "preprocessor_config.json").write_text('{"min_pixels": 2}')
+    for section, expected in ((values, 1), ({"processor_class": "Qwen3VLProcessor"}, 2)):
+        (tmp_path / "processor_config.json").write_text(json.dumps(section))
+        assert Preprocessing.read(tmp_path, family_of("qwen3_vl", "tiny"), 16).min_px == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_folder_without_both_files_gets_what_its_family_publishes(
+    tmp_path: Path, family: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tiny_folder(tmp_path, family)
+    (folder / "preprocessor_config.json").unlink()
+    found = ARRCOCQwen.from_pretrained(folder).qwen.preprocessing
+    old = family.startswith("qwen2")
+    assert list(found.scale.mean) == (CLIP if old else HALF)["image_mean"]
+    assert list(found.scale.std) == (CLIP if old else HALF)["image_std"]
+    assert (found.min_px, found.max_px) == ((3136, 12845056) if old else (65536, 16777216))
+    (record,) = caplog.records
+    assert ": no processor_config.json or preprocessor_config.json, so the published" in record.message
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("{", "is not JSON"),
+        ('{"merge_size": 4}', "merge_size is 4"),
+        ('{"do_normalize": false}', "do_normalize is False"),
+    ],
+)
 def test_an_unusable_file_is_named(tmp_path: Path, text: str, match: str) -> None:
     (tmp_path / "preprocessor_config.json").write_text(text)
     with pytest.raises(ModelError, match=match):
-        Preprocessing.read(tmp_path, 16)
+        Preprocessing.read(tmp_path, family_of("qwen3_vl", "tiny"), 16)
 
 
 def test_a_picture_of_odd_size_is_refused() -> None:

@@ -78,6 +78,7 @@ class Peer:
     attention_readable: bool = True
     allocator: bytes = b""
     unseen: tuple[str, ...] = ()
+    notice: str = ""
     received: list[Message] = field(default_factory=list)
     turn: int = 0
     looks: bool = False
@@ -104,6 +105,7 @@ class Peer:
                     unseen_words=self.unseen,
                     allocator=self.allocator,
                     attention_readable=self.attention_readable,
+                    notice=self.notice,
                 )
             )
             self.hold(message.query)
@@ -496,6 +498,16 @@ def test_a_model_of_a_small_world_is_named_once(
     if warned:
         assert notices[0].code == "model-world"
         assert notices[0].message.startswith("this model only knows cats; for real video give --model Qwen/")
+
+
+def test_a_notice_of_the_model_is_passed_on_once(opened: Opener) -> None:
+    run = opened()
+    run.peer.notice = "it thinks aloud"
+    run.greet()
+    run.control.ask("who?")
+    run.go_on()
+    notices = [event for event in run.events if isinstance(event, Notice)]
+    assert [(notice.code, notice.message) for notice in notices] == [("model-files", "m: it thinks aloud")]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,116 @@
+"""Methods by which a checkpoint's weights may be quantised: what each needs, and where it stays packed (no torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from arr_coc.errors import ModelError
+
+Place = Literal["nowhere", "cpu", "everywhere"]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantisationMethod:
+    """`modules` that transformers needs for it. `expanded`: devices on which the weights are expanded to one dtype as
+    they are loaded, because no product takes them as they are. `cuda_only`: a CPU does not take them at all."""
+
+    modules: tuple[str, ...]
+    expanded: Place = "nowhere"
+    cuda_only: bool = False
+
+    def expands_on(self, *, cuda: bool) -> bool:
+        """Return True if its weights are expanded as they are loaded to such a device."""
+        return self.expanded == "everywhere" or (self.expanded == "cpu" and not cuda)
+
+
+METHODS = {
+    "aqlm": QuantisationMethod(("accelerate", "aqlm")),
+    "auto-round": QuantisationMethod(("auto_round",)),
+    "awq": QuantisationMethod(("accelerate", "gptqmodel")),
+    "bitsandbytes": QuantisationMethod(("accelerate", "bitsandbytes")),
+    "compressed-tensors": QuantisationMethod(("compressed_tensors",), expanded="everywhere"),
+    "fbgemm_fp8": QuantisationMethod(("accelerate", "fbgemm_gpu"), cuda_only=True),
+    "fp8": QuantisationMethod(("accelerate",), expanded="cpu"),
+    "gptq": QuantisationMethod(("gptqmodel", "optimum")),
+    "hqq": QuantisationMethod(("hqq",)),
+    "mxfp8": QuantisationMethod(("accelerate",), expanded="cpu"),
+    "quanto": QuantisationMethod(("accelerate", "optimum.quanto")),
+    "quark": QuantisationMethod(("quark",)),
+    "spqr": QuantisationMethod(("accelerate", "spqr_quant"), cuda_only=True),
+    "torchao": QuantisationMethod(("torchao",)),
+    "vptq": QuantisationMethod(("accelerate", "vptq"), cuda_only=True),
+}
+"""By the name in `quantization_config`. Left out: methods that fetch kernels from the hub (eetq, metal), that ask for a
+device map (higgs, fp_quant), that no Qwen-VL model is stored by (gguf, mxfp4, bitnet), and those that transformers
+does not read (modelopt, MLX)."""
+
+_PACKAGES = {"optimum.quanto": "optimum-quanto", "spqr_quant": "spqr_quant[gpu]", "quark": "amd-quark"}
+"""Names of packages that are not their module's."""
+
+MODELOPT_FILE = "hf_quant_config.json"
+"""File in which NVIDIA's Model Optimizer describes its quantisation, in older versions alone."""
+
+_REMEDY = "take the model that is not quantised, or have a server answer for it, such as vLLM (--api)"
+
+
+def quantisation_of(config: Mapping[str, Any], folder: Path | None = None) -> str | None:
+    """Return the method by which the weights of a `config.json` were quantised; None for weights that are not."""
+    settings = config.get("quantization_config")
+    if not isinstance(settings, dict):
+        if folder is not None and (folder / MODELOPT_FILE).is_file():
+            return "modelopt"
+        return "MLX" if isinstance(config.get("quantization"), dict) else None
+    bits = settings.get("load_in_4bit") or settings.get("load_in_8bit")
+    mlx = {"group_size", "bits"} <= settings.keys() and isinstance(config.get("quantization"), dict)
+    return str(settings.get("quant_method") or ("bitsandbytes" if bits else "MLX" if mlx else "an unnamed method"))
+
+
+def check_quantisation(method: str | None, name: str, *, cuda: bool | None = None) -> None:
+    """Raises ModelError if the model `name` cannot be loaded because of its quantisation: an unsupported method, a
+    package that is not installed, or a CPU (`cuda` False; None if the device is not known yet)."""
+    if method is None:
+        return
+    known = METHODS.get(method)
+    if known is None:
+        raise ModelError(f"the weights of {name} are quantised by {method}, which is not supported", _REMEDY)
+    absent = [_PACKAGES.get(module, module.replace("_", "-")) for module in known.modules if not _is_installed(module)]
+    if absent:
+        packages = " and ".join(absent)
+        verb = "is" if len(absent) == 1 else "are"
+        raise ModelError(
+            f"the weights of {name} are quantised by {method}, for which {packages} {verb} not installed",
+            f"pip install {' '.join(absent)}, or take the model that is not quantised",
+        )
+    if known.cuda_only and cuda is False:
+        raise ModelError(f"the weights of {name} are quantised by {method}, which needs a CUDA device", _REMEDY)
+
+
+def expands(method: str | None, *, cuda: bool) -> bool:
+    """Return True if weights of this method are expanded to one dtype as they are loaded to such a device."""
+    return method in METHODS and METHODS[method].expands_on(cuda=cuda)
+
+
+def packed_values(config: Mapping[str, Any], bits: int) -> int:
+    """Return the number of values that an element of so many bits holds in a packed weight of compressed-tensors."""
+    smallest = min(_weight_bits(config.get("quantization_config")), default=bits)
+    return max(1, bits // smallest)
+
+
+def _weight_bits(settings: Any) -> Iterator[int]:
+    groups = settings.get("config_groups") if isinstance(settings, dict) else None
+    for group in groups.values() if isinstance(groups, dict) else ():
+        weights = group.get("weights") if isinstance(group, dict) else None
+        bits = weights.get("num_bits") if isinstance(weights, dict) else None
+        if isinstance(bits, int) and bits > 0:
+            yield bits
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of a submodule whose package is absent
+        return False
