@@ -17,8 +17,8 @@ import numpy as np
 from arr_coc.errors import ArrCocError
 from arr_coc.types import TileGrid
 from stream.answer.request import text_agreement
-from stream.compare.messages import ModelChoice, WorkerOptions, WorkerOrder, read_frame, write_frame
-from stream.compare.models import LoadedModels
+from stream.compare.messages import WorkerOptions, WorkerOrder, read_frame, write_frame
+from stream.compare.models import LoadedModels, QwenLoader
 from stream.control import describe
 from stream.web.compare_job import ColumnSettings, CompareJob
 
@@ -47,7 +47,7 @@ class Comparer:
 
     def __init__(self, models: LoadedModels) -> None:
         self._models = models
-        self._warm: set[tuple[object, ...]] = set()
+        self._warm: set[tuple[str, ...]] = set()
 
     def answer(self, job: CompareJob, tell: Callable[[dict[str, Any]], None], is_over: Callable[[], bool]) -> None:
         """Answer in every column, and say how far the answers agree with the first one's."""
@@ -73,13 +73,11 @@ class Comparer:
         is_over: Callable[[], bool],
     ) -> dict[str, Any]:
         request = job.request
-        if column.model not in self._models.names:
+        if not self._models.is_loaded(column.model):
             tell({"topic": "progress", "column": number, "state": "loading"})
-        before = self._models.names
         model = self._models.get(column.model, TileGrid.of(job.height, job.width).tiles)
-        for name in set(before) - set(self._models.names):
-            self._warm = {kind for kind in self._warm if kind[0] != name}
-        kind = (column.model, column.encode, column.strategy, column.budget, job.height, job.width)
+        self._warm = {kind for kind in self._warm if self._models.is_loaded(kind[0])}
+        kind = (column.model, column.encode, column.strategy, str(column.budget), f"{job.height}×{job.width}")
 
         def answer(max_tokens: int, on_text: Callable[[str], None] | None) -> Generation:
             began_s = time.monotonic()
@@ -186,22 +184,6 @@ def _verdicts(results: list[dict[str, Any] | None]) -> list[dict[str, Any] | Non
     return verdicts
 
 
-def load(options: WorkerOptions) -> Callable[[ModelChoice], ARRCOCQwen]:
-    """Return the function that loads a model as `options` say."""
-
-    def load_one(choice: ModelChoice) -> ARRCOCQwen:
-        from arr_coc.qwen.deferred_imports import deferred_imports
-
-        with deferred_imports():
-            from arr_coc.model import ARRCOCQwen
-
-            return ARRCOCQwen.from_pretrained(
-                choice.model, device=options.device, dtype=options.dtype, allocator=choice.allocator
-            )
-
-    return load_one
-
-
 class Orders:
     """Messages to this process, read in a thread of their own: jobs wait, and a cancellation counts at once.
 
@@ -238,7 +220,7 @@ def main() -> None:
         return
     options = msgspec.msgpack.decode(first, type=WorkerOptions)
     orders = Orders(sys.stdin.buffer)
-    comparer = Comparer(LoadedModels(options.models, load(options), options.dtype))
+    comparer = Comparer(LoadedModels(options, QwenLoader(options.device, options.dtype)))
 
     def tell(message: dict[str, Any]) -> None:
         write_frame(replies, msgspec.msgpack.encode(message))
