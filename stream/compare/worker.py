@@ -16,10 +16,11 @@ import numpy as np
 
 from arr_coc.errors import ArrCocError
 from arr_coc.types import TileGrid
-from stream.answer.request import text_agreement
+from stream.answer.request import text_agreement, words_of
 from stream.compare.messages import WorkerOptions, WorkerOrder, read_frame, write_frame
 from stream.compare.models import LoadedModels, QwenLoader
 from stream.control import describe
+from stream.scenes.stills import KnownAnswer
 from stream.web.compare_job import ColumnSettings, CompareJob
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class Comparer:
         memory = DeviceMemory(model)
         made = answer(request.max_tokens, lambda text: tell({"topic": "text", "column": number, "text": text}))
         result = {**_described(made), "first_call": first_call, "memory": memory.figures(made), **_device_of(model)}
+        result["right"] = None if job.known is None else is_right(made.text, job.known)
         tell({"topic": "column", "column": number, **result})
         return result
 
@@ -162,6 +164,14 @@ def _described(made: Generation) -> dict[str, Any]:
 
 def _device_of(model: ARRCOCQwen) -> dict[str, str]:
     return {"device": str(model.device), "dtype": str(model.dtype).removeprefix("torch.")}
+
+
+def is_right(text: str, known: KnownAnswer) -> bool:
+    """Return True if an answer has every part of the known one, and nothing that it denies."""
+    said = f" {' '.join(words_of(text))} "
+    return all(any(f" {way} " in said for way in part.split("|")) for part in known.parts) and not any(
+        f" {words} " in said for words in known.denied
+    )
 
 
 def _verdicts(results: list[dict[str, Any] | None]) -> list[dict[str, Any] | None]:
