@@ -395,7 +395,10 @@ class OutputConfig(Section):
     """Let viewers of the command `web` open any source by its address: they get at the files and the network of this
     machine."""
     web_compare: tuple[str, ...] = Field(default=(), strict=False, examples=['["Qwen/Qwen3-VL-2B-Instruct"]'])
-    """Models, beside `answer.model`, whose answers viewers of the command `web` can compare: folders or hub names."""
+    """Models, beside `answer.model`, whose answers viewers of the command `web` can compare, each as MODEL[+ALLOCATOR]:
+    a folder or hub name, and the folder of an allocator or `none`. Without MODEL it is `answer.model`."""
+    web_compare_loaded: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    """Most models that stay loaded for comparisons. `auto`: as many as fit into three quarters of the free memory."""
     web_cert: str | None = Field(default=None, min_length=1)
     """Certificate (PEM) for HTTPS."""
     web_key: str | None = Field(default=None, min_length=1)

@@ -320,6 +320,16 @@ def shows_scenes(config: Config) -> bool:
     return config.source.startswith(SCENE_PREFIX)
 
 
+def model_world(name: str | None) -> str | None:
+    """Return the only world that a model on this machine knows; None for a general model, and for one on the hub.
+
+    `name` as `answer.model`. Raises ModelNotFound and ModelError.
+    """
+    folder = bundled_model_path() if name is None else local_folder(name)
+    world = None if folder is None else read_config(folder).get(WORLD_KEY)
+    return None if world is None else str(world)
+
+
 def check_watched(config: Config) -> None:
     """Raises ConfigError where a model on this machine cannot know what is watched for, before anything is opened.
 
@@ -330,10 +340,10 @@ def check_watched(config: Config) -> None:
         return
     name = config.answer.model
     folder = bundled_model_path() if name is None else local_folder(name)
-    world = None if folder is None else read_config(folder).get(WORLD_KEY)
+    world = model_world(name)
     if folder is None or world is None:
         return
     unseen = unseen_words(question, folder_token_ids(folder))
-    doubt = doubt_about(folder.resolve().name, str(world), unseen, knows_source=shows_scenes(config))
+    doubt = doubt_about(folder.resolve().name, world, unseen, knows_source=shows_scenes(config))
     if doubt is not None:
         raise ConfigError(doubt.refusal)

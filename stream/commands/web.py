@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -59,11 +60,21 @@ def web(
         list[str] | None,
         typer.Option(
             "--compare-model",
-            metavar="NAME",
-            help="Another model for the page that compares answers; may be repeated.",
+            metavar="MODEL[+ALLOCATOR]",
+            help="Another model, or allocator (a folder or none), for the page that compares answers; may be repeated.",
             show_default=False,
         ),
         ConfigKey("output.web_compare"),
+    ] = None,
+    compare_loaded: Annotated[
+        str | None,
+        typer.Option(
+            "--compare-loaded",
+            metavar="N",
+            help="Most models that stay loaded for the page that compares answers. [what fits into memory]",
+            show_default=False,
+        ),
+        ConfigKey("output.web_compare_loaded"),
     ] = None,
     *,
     page: WebOptions,
@@ -82,7 +93,8 @@ def web(
         raise ConfigError(f"one [HOST:]PORT, and each source as NAME=SOURCE; got {', '.join(map(repr, places))}")
     top = [ConfigLayer("[HOST:]PORT", {"output.web": place}) for place in places]
     top += [ConfigLayer("NAME=SOURCE", {"output.web_sources": named})] if named else []
-    top += [*layers_from_options(web, any_source=any_source, compare_model=compare_model), *page.layers()]
+    top += layers_from_options(web, any_source=any_source, compare_model=compare_model, compare_loaded=compare_loaded)
+    top += page.layers()
     config = run.configuration(base=[ConfigLayer("web", {"output.web": ADDRESS, **OF_ITS_OWN})], top=top)
     _check(config)
     return _serve(config)
@@ -158,32 +170,49 @@ def _compare_desk(config: Config) -> CompareDesk:
         "transformers": version("transformers"),
         "machine": f"{platform.machine()}, {os.cpu_count()} CPU cores, {platform.system()}",
     }
-    process = CompareProcess(WorkerOptions(choices, config.answer.device, config.answer.dtype))
+    loaded = config.output.web_compare_loaded
+    process = CompareProcess(
+        WorkerOptions(choices, config.answer.device, config.answer.dtype, None if loaded == "auto" else loaded)
+    )
     control = WebAccess.of(config.output).control
-    return CompareDesk(process, [choice.name for choice in choices], facts, control=control)
+    return CompareDesk(process, {choice.name: choice.world for choice in choices}, facts, control=control)
 
 
 def _model_choices(config: Config) -> list[ModelChoice]:
-    """Return the models to compare: the run's own, or the bundled one where a server answers, and the named ones.
+    """Return the models to compare: the run's own, or the bundled one if a server answers, and the named ones.
 
     A folder is shown by its name alone, unless another one has that name. Raises ModelError for an unusable one.
     """
-    from stream.answer.model import model_name
-    from stream.compare.messages import ModelChoice
+    from stream.answer.model import model_name, model_world
+    from stream.compare.messages import NO_ALLOCATOR, ModelChoice
     from stream.config import ApiConfig
 
     own = config.answer
     if own.elsewhere:
         own = own.model_copy(update={"model": None, "allocator": None, "api": ApiConfig()})
-    found: dict[str, ModelChoice] = {}
-    others = [own.model_copy(update={"model": name, "allocator": None}) for name in config.output.web_compare]
-    for answer in (own, *others):
+    named = [_model_and_allocator(text, own.model) for text in config.output.web_compare]
+    choices: dict[str, ModelChoice] = {}
+    for model, allocator in dict.fromkeys([(own.model, own.allocator), *named]):
+        folder = None if allocator == NO_ALLOCATOR else allocator
+        answer = own.model_copy(update={"model": model, "allocator": folder})
         name = model_name(config.model_copy(update={"answer": answer}))
-        known = found.get(name)
-        if known is not None and known.model != answer.model:
-            name = str(answer.model)
-        found[name] = ModelChoice(name, answer.model, answer.allocator)
-    return list(found.values())
+        whole = model or name
+        if allocator is not None:
+            name, whole = f"{name}+{Path(allocator).name}", f"{whole}+{allocator}"
+        if name in choices:
+            name = whole
+        choices[name] = ModelChoice(name, model, allocator, model_world(model))
+    return list(choices.values())
+
+
+def _model_and_allocator(text: str, own: str | None) -> tuple[str | None, str | None]:
+    """Return both parts of MODEL[+ALLOCATOR]; an empty MODEL is `own`. The name of a folder may have a + in it."""
+    if "+" not in text or Path(text).expanduser().is_dir():
+        return text, None
+    model, _, allocator = text.rpartition("+")
+    if not allocator:
+        raise ConfigError(f"--compare-model {text!r} names no allocator after the +; give its folder, or none")
+    return model or own, allocator
 
 
 def _configured(config: Config, chosen: ChosenSource, endpoint: str) -> Config:

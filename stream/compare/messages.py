@@ -10,21 +10,30 @@ from stream.web.compare_job import CompareJob
 
 LENGTH_BYTES = 8
 
+NO_ALLOCATOR = "none"
+"""Allocator of a choice without a trained one."""
+
 
 class ModelChoice(msgspec.Struct, frozen=True):
-    """A model under the name that viewers see. `model` and `allocator` as `load_qwen` takes them."""
+    """A model under the name that viewers see. `model` as `load_qwen` takes it; `allocator` too, or `none`.
+
+    `world`: the only one that the model knows, such as "drawn scenes"; None for a general model.
+    """
 
     name: str
     model: str | None = None
     allocator: str | None = None
+    world: str | None = None
 
 
 class WorkerOptions(msgspec.Struct, frozen=True):
-    """First message to the process: its models, and the device and dtype that they compute with."""
+    """First message to the process: its models, the device and dtype that they compute with, and how many models stay
+    loaded; None for as many as the memory allows."""
 
     models: list[ModelChoice]
     device: str = "auto"
     dtype: str = "auto"
+    loaded: int | None = None
 
 
 class WorkerOrder(msgspec.Struct, frozen=True):

@@ -1,23 +1,26 @@
-"""Models that a comparison asks: loaded when they are needed, two at most, each checked against the memory first."""
+"""Models that a comparison asks: loaded when they are needed, as many as the memory allows, each checked first."""
 
 from __future__ import annotations
 
 import gc
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arr_coc.errors import ModelError
+from arr_coc.errors import ArrCocError, ModelError
 from arr_coc.hub import bundled_model_path, cached_folder, local_folder
-from arr_coc.qwen.checkpoint import free_memory_bytes
 from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
-from stream.compare.messages import ModelChoice
+from stream.compare.messages import NO_ALLOCATOR, ModelChoice, WorkerOptions
 
 if TYPE_CHECKING:
+    import torch
+
     from arr_coc.model import ARRCOCQwen
 
-LOADED_MAX = 2
-"""Models in memory at a time."""
+MEMORY_SHARE = 0.75
+"""Share of the free memory that models may fill when their number is automatic; the run beside them keeps the rest."""
 
 OTHER_TOKENS = 512
 """Tokens of question, template and answer, for the estimate."""
@@ -25,57 +28,154 @@ OTHER_TOKENS = 512
 GB = 1e9
 
 
-class LoadedModels:
-    """The models that were used last. `load` and `free` may be others in tests."""
+class QwenLoader:
+    """Loader of models on one device, and what it knows of their memory. `models` are all that it may load."""
 
-    def __init__(
-        self,
-        choices: list[ModelChoice],
-        load: Callable[[ModelChoice], ARRCOCQwen],
-        dtype: str = "auto",
-        free: Callable[[], int] = free_memory_bytes,
-    ) -> None:
-        self._choices = {choice.name: choice for choice in choices}
-        self._load = load
+    def __init__(self, device: str = "auto", dtype: str = "auto", models: Sequence[str | None] = (None,)) -> None:
+        self._device = device
         self._dtype = dtype
-        self._free = free
-        self._loaded: OrderedDict[str, ARRCOCQwen] = OrderedDict()
+        self._models = models
+
+    def load(self, model: str | None) -> ARRCOCQwen:
+        """Load a model with its own allocator. Raises as `load_qwen`."""
+        from arr_coc.qwen.deferred_imports import deferred_imports
+
+        with deferred_imports(*self._models):
+            from arr_coc.model import ARRCOCQwen
+
+            return ARRCOCQwen.from_pretrained(model, device=self._device, dtype=self._dtype)
+
+    def with_allocator(self, base: ARRCOCQwen, allocator: str) -> ARRCOCQwen:
+        """Return a model with the weights of `base`, which are shared, and another allocator, or `none`.
+
+        Raises as `load_layer`.
+        """
+        from arr_coc.layer import load_layer
+        from arr_coc.model import ARRCOCQwen
+
+        qwen, layer = base.qwen, None
+        if allocator != NO_ALLOCATOR:
+            layer = load_layer(allocator, qwen.model.get_input_embeddings().weight, qwen.model_id)
+        return ARRCOCQwen(replace(qwen, allocator=layer))
+
+    def estimate(self, folder: Path, name: str, tiles: int) -> MemoryEstimate:
+        """Estimate the memory of a model that answers about pictures of so many tiles. Raises as `ModelSpec.read`."""
+        from arr_coc.qwen.cpu_precision import dtype_on_cpu
+
+        cuda = self._resolved_device().type == "cuda"
+        spec = ModelSpec.read(folder, name).loaded(cuda=cuda)
+        dtype = dtype_on_cpu(spec) if self._dtype == "auto" and not cuda else self._dtype
+        return MemoryEstimate.of(spec, dtype, Workload(visual_tokens=tiles, other_tokens=OTHER_TOKENS))
+
+    def free_bytes(self) -> int:
+        """Return the memory that can still be had on the device."""
+        from arr_coc.qwen.window_limits import free_bytes
+
+        return free_bytes(self._resolved_device())
+
+    def _resolved_device(self) -> torch.device:
+        import torch
+
+        automatic = "cuda" if torch.cuda.is_available() else "cpu"
+        return torch.device(automatic if self._device == "auto" else self._device)
+
+
+class LoadedModels:
+    """The models that were used last, each loaded once however many allocators it is compared with."""
+
+    def __init__(self, options: WorkerOptions, loader: QwenLoader) -> None:
+        self._choices = {choice.name: choice for choice in options.models}
+        self._loader = loader
+        self._limit = options.loaded
+        self._folders: dict[str, Path] = {}
+        self._loaded: OrderedDict[Path, dict[str | None, ARRCOCQwen]] = OrderedDict()
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The loaded models, the one unused for longest first."""
-        return tuple(self._loaded)
+    def limit(self) -> int | None:
+        """Number of models that stay loaded; None before the first one if it is automatic."""
+        return self._limit
+
+    def is_loaded(self, name: str) -> bool:
+        """Return True if a choice's model is in memory, with its allocator."""
+        folder = self._folders.get(name)
+        return folder is not None and self._choices[name].allocator in self._loaded.get(folder, ())
 
     def get(self, name: str, tiles: int) -> ARRCOCQwen:
-        """Return a model, loaded where it is not yet, for pictures of so many tiles; others leave to make room.
+        """Return a model, loaded unless it is, for pictures of so many tiles; others leave to make room.
 
-        Raises ModelError where it is not on this machine or does not fit, and as `load_qwen`.
+        Raises ModelError if it is not on this machine or does not fit, and as `load_qwen` and `load_layer`.
         """
-        if name not in self._loaded:
-            choice = self._choices[name]
-            needed = self._needed(choice, tiles)
-            while self._loaded and (len(self._loaded) >= LOADED_MAX or needed > self._free()):
-                self._loaded.popitem(last=False)
-                gc.collect()
-            if needed > (free := self._free()):
+        choice = self._choices[name]
+        if not self.is_loaded(name):
+            folder = _folder_of(choice)
+            if folder is None:
                 raise ModelError(
-                    f"{name} needs about {needed / GB:.1f} GB, and {free / GB:.1f} GB are free",
+                    f"{choice.model} is not on this machine",
+                    f"download it first, with `caption` or `watch` and -m {choice.model}",
+                )
+            self._folders[name] = folder
+        folder = self._folders[name]
+        if not self.is_loaded(name):
+            self._load(choice, folder, tiles)
+        self._loaded.move_to_end(folder)
+        return self._loaded[folder][choice.allocator]
+
+    def _load(self, choice: ModelChoice, folder: Path, tiles: int) -> None:
+        """Load a choice's model, unless another choice has, and give it the allocator."""
+        estimate = self._loader.estimate(folder, choice.name, tiles)
+        if folder not in self._loaded:
+            if self._limit is None:
+                self._limit = self._automatic_limit(tiles)
+            while len(self._loaded) >= self._limit:
+                self._unload_oldest(folder)
+            self._make_room(choice, folder, estimate.total)
+            self._loaded[folder] = {None: self._loader.load(choice.model)}
+        else:
+            self._make_room(choice, folder, estimate.total - estimate.weights)
+        by_allocator = self._loaded[folder]
+        if choice.allocator is not None:
+            by_allocator[choice.allocator] = self._loader.with_allocator(by_allocator[None], choice.allocator)
+
+    def _make_room(self, choice: ModelChoice, folder: Path, needed: int) -> None:
+        """Unload other models until so many bytes are free. Raises ModelError."""
+        while needed > (free := self._loader.free_bytes()):
+            if not self._unload_oldest(folder):
+                raise ModelError(
+                    f"{choice.name} needs about {needed / GB:.1f} GB, and {free / GB:.1f} GB are free",
                     "close other programs, or compare a smaller model",
                 )
-            self._loaded[name] = self._load(choice)
-        self._loaded.move_to_end(name)
-        return self._loaded[name]
 
-    def _needed(self, choice: ModelChoice, tiles: int) -> int:
-        folder = (
-            bundled_model_path() if choice.model is None else local_folder(choice.model) or cached_folder(choice.model)
-        )
-        if folder is None:
-            raise ModelError(
-                f"{choice.name} is not on this machine",
-                f"download it first, with `caption` or `watch` and -m {choice.name}",
-            )
-        spec = ModelSpec.read(folder, choice.name)
-        return MemoryEstimate.of(
-            spec.loaded(cuda=False), self._dtype, Workload(visual_tokens=tiles, other_tokens=OTHER_TOKENS)
-        ).total
+    def _unload_oldest(self, kept: Path) -> bool:
+        """Unload the model unused for longest, but not `kept`; False if there is none."""
+        oldest = next((folder for folder in self._loaded if folder != kept), None)
+        if oldest is None:
+            return False
+        del self._loaded[oldest]
+        gc.collect()
+        return True
+
+    def _automatic_limit(self, tiles: int) -> int:
+        """Return how many of the models fit into the memory that is free now, whichever those are; at least 1."""
+        sizes: dict[Path, int] = {}
+        for choice in self._choices.values():
+            try:
+                folder = _folder_of(choice)
+                if folder is not None:
+                    sizes[folder] = self._loader.estimate(folder, choice.name, tiles).total
+            except ArrCocError:  # reported when it is asked for
+                continue
+        room, fitting = MEMORY_SHARE * self._loader.free_bytes(), 0
+        for size in sorted(sizes.values(), reverse=True):
+            room -= size
+            if room < 0:
+                break
+            fitting += 1
+        return max(1, fitting)
+
+
+def _folder_of(choice: ModelChoice) -> Path | None:
+    """Return a model's folder; None if it is on the hub only. Raises ModelNotFound."""
+    if choice.model is None:
+        return bundled_model_path().resolve()
+    folder = local_folder(choice.model) or cached_folder(choice.model)
+    return None if folder is None else folder.resolve()

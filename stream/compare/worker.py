@@ -16,10 +16,11 @@ import numpy as np
 
 from arr_coc.errors import ArrCocError
 from arr_coc.types import TileGrid
-from stream.answer.request import text_agreement
-from stream.compare.messages import ModelChoice, WorkerOptions, WorkerOrder, read_frame, write_frame
-from stream.compare.models import LoadedModels
+from stream.answer.request import text_agreement, words_of
+from stream.compare.messages import WorkerOptions, WorkerOrder, read_frame, write_frame
+from stream.compare.models import LoadedModels, QwenLoader
 from stream.control import describe
+from stream.scenes.stills import KnownAnswer
 from stream.web.compare_job import ColumnSettings, CompareJob
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Comparer:
 
     def __init__(self, models: LoadedModels) -> None:
         self._models = models
-        self._warm: set[tuple[object, ...]] = set()
+        self._warm: set[tuple[str, ...]] = set()
 
     def answer(self, job: CompareJob, tell: Callable[[dict[str, Any]], None], is_over: Callable[[], bool]) -> None:
         """Answer in every column, and say how far the answers agree with the first one's."""
@@ -73,13 +74,11 @@ class Comparer:
         is_over: Callable[[], bool],
     ) -> dict[str, Any]:
         request = job.request
-        if column.model not in self._models.names:
+        if not self._models.is_loaded(column.model):
             tell({"topic": "progress", "column": number, "state": "loading"})
-        before = self._models.names
         model = self._models.get(column.model, TileGrid.of(job.height, job.width).tiles)
-        for name in set(before) - set(self._models.names):
-            self._warm = {kind for kind in self._warm if kind[0] != name}
-        kind = (column.model, column.encode, column.strategy, column.budget, job.height, job.width)
+        self._warm = {kind for kind in self._warm if self._models.is_loaded(kind[0])}
+        kind = (column.model, column.encode, column.strategy, str(column.budget), f"{job.height}×{job.width}")
 
         def answer(max_tokens: int, on_text: Callable[[str], None] | None) -> Generation:
             began_s = time.monotonic()
@@ -106,6 +105,7 @@ class Comparer:
         memory = DeviceMemory(model)
         made = answer(request.max_tokens, lambda text: tell({"topic": "text", "column": number, "text": text}))
         result = {**_described(made), "first_call": first_call, "memory": memory.figures(made), **_device_of(model)}
+        result["right"] = None if job.known is None else is_right(made.text, job.known)
         tell({"topic": "column", "column": number, **result})
         return result
 
@@ -166,6 +166,14 @@ def _device_of(model: ARRCOCQwen) -> dict[str, str]:
     return {"device": str(model.device), "dtype": str(model.dtype).removeprefix("torch.")}
 
 
+def is_right(text: str, known: KnownAnswer) -> bool:
+    """Return True if an answer has every part of the known one, and nothing that it denies."""
+    said = f" {' '.join(words_of(text))} "
+    return all(any(f" {way} " in said for way in part.split("|")) for part in known.parts) and not any(
+        f" {words} " in said for words in known.denied
+    )
+
+
 def _verdicts(results: list[dict[str, Any] | None]) -> list[dict[str, Any] | None]:
     """Compare each answer with the first column's; None where either is missing, and for the first one itself."""
     base = results[0] if results else None
@@ -184,22 +192,6 @@ def _verdicts(results: list[dict[str, Any] | None]) -> list[dict[str, Any] | Non
             }
         )
     return verdicts
-
-
-def load(options: WorkerOptions) -> Callable[[ModelChoice], ARRCOCQwen]:
-    """Return the function that loads a model as `options` say."""
-
-    def load_one(choice: ModelChoice) -> ARRCOCQwen:
-        from arr_coc.qwen.deferred_imports import deferred_imports
-
-        with deferred_imports(*(known.model for known in options.models)):
-            from arr_coc.model import ARRCOCQwen
-
-            return ARRCOCQwen.from_pretrained(
-                choice.model, device=options.device, dtype=options.dtype, allocator=choice.allocator
-            )
-
-    return load_one
 
 
 class Orders:
@@ -238,7 +230,8 @@ def main() -> None:
         return
     options = msgspec.msgpack.decode(first, type=WorkerOptions)
     orders = Orders(sys.stdin.buffer)
-    comparer = Comparer(LoadedModels(options.models, load(options), options.dtype))
+    models = [choice.model for choice in options.models]
+    comparer = Comparer(LoadedModels(options, QwenLoader(options.device, options.dtype, models)))
 
     def tell(message: dict[str, Any]) -> None:
         write_frame(replies, msgspec.msgpack.encode(message))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from stream.scenes.catalogue import street
-from stream.scenes.drawing import RGB, Image, SceneObject, draw_object, fill, gradient, placed
+from stream.scenes.catalogue import MOSS, SAND, SLATE, street
+from stream.scenes.drawing import COLOURS, RGB, SHAPE_NAMES, Image, SceneObject, draw_object, fill, gradient, placed
 from stream.scenes.textures import grained, opencv_face, set_text, stamp
 
 WIDTH_PX, HEIGHT_PX = 768, 512
@@ -27,16 +27,35 @@ _INK: RGB = (30, 30, 36)
 _PAPER: RGB = (246, 244, 238)
 _BODY_INK: RGB = (120, 120, 126)
 _TITLE = "ANNUAL REPORT"
+_WORD = "PARK"
 _FACE = opencv_face(cv2.FONT_HERSHEY_DUPLEX)
 
 
 @dataclass(frozen=True, slots=True)
+class KnownAnswer:
+    """Answer to a question about a still, and what makes another text right.
+
+    A text is right if it has every one of `parts` and none of `denied`. Each is a run of words, without case and
+    punctuation; a part may have alternatives, separated by `|`.
+    """
+
+    text: str
+    parts: tuple[str, ...]
+    denied: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Still:
-    """A drawn picture, with a question that it answers."""
+    """A drawn picture and a question about it, with its answer if there is exactly one.
+
+    `general`: only a model that knows more than drawn scenes can answer; the bundled one answers all others right.
+    """
 
     name: str
     question: str
     draw: Callable[[], Image]
+    answer: KnownAnswer | None = None
+    general: bool = False
 
 
 def draw_gradient() -> Image:
@@ -53,14 +72,44 @@ def draw_checks() -> Image:
 
 def draw_shapes() -> Image:
     """Three things on a calm ground; uint8 [H, W, 3]."""
-    image = gradient(WIDTH_PX, HEIGHT_PX, (150, 160, 172), (110, 122, 138))
-    things = (
+    return _things(
+        SLATE,
         SceneObject("circle", "red", 190.0, 160.0, 130.0),
         SceneObject("square", "blue", 540.0, 340.0, 120.0),
         SceneObject("star", "yellow", 610.0, 110.0, 100.0),
     )
-    for thing in things:
-        draw_object(image, thing)
+
+
+def draw_row() -> Image:
+    """Three things side by side; uint8 [H, W, 3]."""
+    return _things(
+        SAND,
+        SceneObject("triangle", "yellow", 150.0, 260.0, 130.0),
+        SceneObject("ring", "purple", 390.0, 250.0, 130.0),
+        SceneObject("cross", "white", 630.0, 260.0, 130.0),
+    )
+
+
+def draw_corners() -> Image:
+    """Things in two corners and in the middle; uint8 [H, W, 3]."""
+    return _things(
+        MOSS,
+        SceneObject("star", "green", 130.0, 110.0, 110.0),
+        SceneObject("square", "black", 620.0, 400.0, 110.0),
+        SceneObject("ring", "purple", 384.0, 256.0, 110.0),
+    )
+
+
+def draw_number() -> Image:
+    """A number of two digits; uint8 [H, W, 3]."""
+    return _things(MOSS, SceneObject("number", "red", 384.0, 250.0, 110.0, number=47))
+
+
+def draw_word() -> Image:
+    """A word in small letters; uint8 [H, W, 3]."""
+    image = _things(SLATE)
+    word = set_text(_FACE, _WORD, 30, spacing_px=1)
+    stamp(image, word.mask, (WIDTH_PX - word.size_px[0]) // 2, (HEIGHT_PX - word.size_px[1]) // 2, COLOURS["green"])
     return image
 
 
@@ -120,6 +169,13 @@ def draw_document() -> Image:
     return grained(rng, image, 2.0)
 
 
+def _things(ground: tuple[RGB, RGB], *things: SceneObject) -> Image:
+    image = gradient(WIDTH_PX, HEIGHT_PX, *ground)
+    for thing in things:
+        draw_object(image, thing)
+    return image
+
+
 def _ellipse(image: Image, middle: tuple[int, int], axes: tuple[int, int], rgb: RGB) -> None:
     cv2.ellipse(image, middle, axes, 0, 0, 360, rgb, cv2.FILLED, cv2.LINE_AA)
 
@@ -135,11 +191,35 @@ def _car(image: Image, left: int, rgb: RGB) -> None:
     fill(image, placed("circle", left + 212, top + 14, 14), (250, 236, 170))
 
 
-STILLS: tuple[Still, ...] = (
-    Still("shapes", "What is in the picture?", draw_shapes),
-    Still("gradient", "What is in the picture?", draw_gradient),
-    Still("checks", "What is in the picture?", draw_checks),
-    Still("sleeping cat", "Is the cat asleep?", draw_sleeping_cat),
-    Still("busy street", "What do the signs say?", draw_street),
-    Still("document", "What is the title?", draw_document),
+_SHAPES_ANSWER = KnownAnswer(
+    "a red circle, a blue square and a yellow star",
+    ("red circle", "blue square", "yellow star"),
+    ("moves", *(shape for shape in SHAPE_NAMES if shape not in ("circle", "square", "star"))),
 )
+
+STILLS: tuple[Still, ...] = (
+    Still("shapes", "What is in the picture?", draw_shapes, _SHAPES_ANSWER),
+    Still("colour", "What colour is the cross?", draw_row, KnownAnswer("white", ("white",))),
+    Still("place", "Where is the star?", draw_corners, KnownAnswer("top left", ("top left|upper left",))),
+    Still("neighbour", "What is left of the ring?", draw_row, KnownAnswer("a yellow triangle", ("yellow triangle",))),
+    Still("number", "What number is there?", draw_number, KnownAnswer("47", ("47|forty seven",))),
+    Still("word", "What word is there?", draw_word, KnownAnswer(_WORD, (_WORD.lower(),))),
+    Still(
+        "sleeping cat",
+        "Is the cat asleep or awake?",
+        draw_sleeping_cat,
+        KnownAnswer("asleep", ("asleep|sleeping",), ("not asleep", "not sleeping")),
+        general=True,
+    ),
+    Still(
+        "busy street",
+        "What do the signs say?",
+        draw_street,
+        KnownAnswer("CAFE and BANK", ("cafe", "bank")),
+        general=True,
+    ),
+    Still("document", "What is the title?", draw_document, KnownAnswer(_TITLE, ("annual report",)), general=True),
+    Still("gradient", "What is in the picture?", draw_gradient, general=True),
+    Still("checks", "What is in the picture?", draw_checks, general=True),
+)
+"""The examples that the bundled model answers right come first."""

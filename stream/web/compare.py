@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -17,8 +17,9 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from arr_coc.types import REGION_SHAPES, TILE_PX
+from stream.answer.request import words_of
 from stream.control import describe
-from stream.scenes.stills import STILLS
+from stream.scenes.stills import STILLS, KnownAnswer
 from stream.web.compare_job import (
     BUDGET_MAX,
     COLUMNS_MAX,
@@ -82,18 +83,21 @@ class CompareDesk:
     """Pictures and jobs of all viewers of the compare page. Belongs to the event loop of the thread that serves, but
     for `close`.
 
-    `models`: names among which a viewer may choose, the first one first. `facts`: of program and machine, for the file
+    `models`: names among which a viewer may choose, the first one first, each with the only world that it knows, None
+    for a general model. `facts`: of program and machine, for the file
     that is saved. `control`: viewers may do more than look.
     """
 
     def __init__(
-        self, engine: CompareEngine, models: Sequence[str], facts: dict[str, Any], *, control: bool = True
+        self, engine: CompareEngine, models: Mapping[str, str | None], facts: dict[str, Any], *, control: bool = True
     ) -> None:
         self._engine = engine
         self._models = tuple(models)
+        self._worlds = dict(models)
         self._facts = facts
         self._control = control
         self._pictures = PictureStore()
+        self._drawn: dict[str, Callable[[], Rgb]] = {}
         self._numbers = count(1)
         self._clients: set[CompareClient] = set()
         self._waiting: deque[CompareClient] = deque()
@@ -135,11 +139,13 @@ class CompareDesk:
         still = next((still for still in STILLS if still.name == request.path_params["name"]), None)
         if still is None:
             return _refusal(404, f"there are {', '.join(still.name for still in STILLS)}")
-        return await self._keep(await asyncio.to_thread(still.draw))
+        return await self._keep(await asyncio.to_thread(still.draw), still.draw)
 
-    async def _keep(self, rgb: Rgb) -> Response:
+    async def _keep(self, rgb: Rgb, drawn_by: Callable[[], Rgb] | None = None) -> Response:
         picture = await asyncio.to_thread(keyed, rgb)
         self._pictures.keep(picture)
+        if drawn_by is not None:
+            self._drawn[picture.key] = drawn_by
         height, width = rgb.shape[:2]
         return JSONResponse({"picture": picture.key, "width": width, "height": height})
 
@@ -179,7 +185,16 @@ class CompareDesk:
             models=self._models,
             encodes=ENCODES,
             strategies=STRATEGIES,
-            examples=[{"name": still.name, "question": still.question} for still in STILLS],
+            worlds=self._worlds,
+            examples=[
+                {
+                    "name": still.name,
+                    "question": still.question,
+                    "answer": still.answer and still.answer.text,
+                    "general": still.general,
+                }
+                for still in STILLS
+            ],
             limits={
                 "bytes": UPLOAD_BYTES_MAX,
                 "side_px": SIDE_PX_MAX,
@@ -220,12 +235,17 @@ class CompareDesk:
         if picture is None:
             raise MessageRefused("that picture is not kept any more; give it again")
         self._check_room(client)
-        client.job = make_job(next(self._numbers), picture, request)
+        client.job = make_job(next(self._numbers), picture, request, self._known_answer(request))
         self._waiting.append(client)
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._answer_all())
         else:
             self._tell_places()
+
+    def _known_answer(self, request: ComparisonRequest) -> KnownAnswer | None:
+        """Return the answer to an example's own question about its picture; None for all others."""
+        draw, question = self._drawn.get(request.picture), words_of(request.question)
+        return next((one.answer for one in STILLS if one.draw is draw and words_of(one.question) == question), None)
 
     def _check_room(self, client: CompareClient) -> None:
         if self._closed:

@@ -12,6 +12,7 @@ from arr_coc.errors import BudgetError
 from arr_coc.types import Encode
 from stream.config import AllocateConfig
 from stream.errors import StreamError
+from stream.scenes.stills import KnownAnswer
 from stream.untrusted import QUERY_LIMIT_CHARS
 from stream.web.uploads.store import KeptPicture
 from stream.web.viewer import MessageRefused
@@ -53,13 +54,16 @@ class CompareMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CompareJob(msgspec.Struct, frozen=True):
-    """A comparison as the process that answers gets it: `pixels` are uint8 [height, width, 3]."""
+    """A comparison as the process that answers gets it: `pixels` are uint8 [height, width, 3].
+
+    `known`: the answer, if the question is that of a drawn example."""
 
     number: int
     pixels: bytes
     height: int
     width: int
     request: ComparisonRequest
+    known: KnownAnswer | None = None
 
 
 class CompareFailed(StreamError, RuntimeError):
@@ -96,10 +100,12 @@ def read_compare_message(text: str | bytes, models: Sequence[str]) -> CompareMes
     return message
 
 
-def make_job(number: int, picture: KeptPicture, request: ComparisonRequest) -> CompareJob:
+def make_job(
+    number: int, picture: KeptPicture, request: ComparisonRequest, known: KnownAnswer | None = None
+) -> CompareJob:
     """Return the job of a request about a picture."""
     height, width = picture.rgb.shape[:2]
-    return CompareJob(number, picture.rgb.tobytes(), height, width, request)
+    return CompareJob(number, picture.rgb.tobytes(), height, width, request, known)
 
 
 def _check(request: ComparisonRequest, models: Sequence[str]) -> None:

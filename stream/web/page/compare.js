@@ -1,6 +1,6 @@
 // The compare page: a picture, a question, columns of settings, and their answers side by side.
 
-import { Column, mb, ms, verdictOf } from "./compare_columns.js";
+import { Column, mb, ms } from "./compare_columns.js";
 import { readPicture } from "./link.js";
 import { startTheme, turnTheme } from "./settings.js";
 import { download } from "./stage.js";
@@ -42,12 +42,13 @@ const handlers = {
     if (!first) return;
     readAddress();
     byId("max-tokens").max = message.limits.max_tokens;
-    byId("examples").append(...message.examples.map(({ name, question }) => {
+    for (const { name, question, general } of message.examples) {
       const button = Object.assign(document.createElement("button"), { type: "button", textContent: name });
       button.onclick = () => takeExample(name, question);
-      return button;
-    }));
-    if (given.get("example")) takeExample(given.get("example"));
+      byId(general ? "general-examples" : "examples").append(button);
+    }
+    const example = message.examples.find(({ name }) => name === given.get("example"));
+    if (example) takeExample(example.name, given.get("q") ? null : example.question);
   },
   queued: ({ place }) => tell(place === 1 ? "Next, after the comparison that runs." : `Number ${place} of those that wait.`),
   begun() {
@@ -65,7 +66,7 @@ const handlers = {
   },
   ended(message) {
     stop();
-    message.verdicts?.forEach((verdict, number) => page.columns[number]?.tellVerdict(verdict));
+    message.verdicts?.forEach((verdict, number) => page.columns[number]?.tellVerdict(verdict, page.asked.answer));
     for (const column of page.columns) if (!column.result && !column.error) column.clear();
     tell(message.error ?? (message.cancelled ? "Cancelled." : ""), Boolean(message.error));
     tellTable();
@@ -149,15 +150,28 @@ async function takeFile(file) {
 }
 
 async function takeExample(name, question) {
-  setExample(name);
   if (question) byId("question").value = question;
+  setExample(name);
   await keepPicture(`/compare/example/${encodeURIComponent(name)}`);
   writeAddress();
 }
 
 function setExample(name) {
   page.example = name;
-  for (const button of byId("examples").children) button.setAttribute("aria-pressed", String(button.textContent === name));
+  for (const button of document.querySelectorAll(".examples button")) button.setAttribute("aria-pressed", String(button.textContent === name));
+  tellKnown();
+}
+
+/** The answer to the example's own question; null for any other question or picture. */
+function knownAnswer() {
+  const words = (text) => text.toLowerCase().match(/\w+/g)?.join(" ");
+  const example = page.known?.examples.find(({ name }) => name === page.example);
+  return example && words(example.question) === words(byId("question").value) ? example.answer : null;
+}
+
+function tellKnown() {
+  const answer = knownAnswer();
+  byId("known").textContent = answer ? `Known answer: ${answer}` : "";
 }
 
 /** The newest frame of the run, as a viewer of the live page gets it. */
@@ -223,10 +237,15 @@ function closeCamera() {
 /* Columns and their address */
 
 function addColumn(settings) {
-  const column = new Column(settings, page.known, view, { changed: writeAddress, remove: removeColumn });
+  const column = new Column(settings, page.known, view, { changed: columnChanged, remove: removeColumn });
   page.columns.push(column);
   byId("columns").append(column.root);
   tellColumns();
+}
+
+function columnChanged() {
+  tellWorld();
+  writeAddress();
 }
 
 function removeColumn(column) {
@@ -241,6 +260,17 @@ function tellColumns() {
   const most = page.columns.length >= (page.known?.limits.columns ?? 6);
   byId("add").disabled = most || Boolean(page.running);
   for (const column of page.columns) column.away.hidden = page.columns.length < 2 || Boolean(page.running);
+  tellWorld();
+}
+
+/** What the columns' models know, if that is drawn scenes only. */
+function tellWorld() {
+  const worlds = new Map();
+  for (const { settings: { model } } of page.columns) {
+    const world = page.known.worlds[model];
+    if (world) worlds.set(world, new Set(worlds.get(world)).add(model));
+  }
+  byId("world").textContent = [...worlds].map(([world, models]) => `${[...models].join(", ")}: knows ${world} only; answers about other pictures mean nothing.`).join(" ");
 }
 
 /** Each column in the address: encode, strategy, budget, and the model where there are several. */
@@ -283,7 +313,7 @@ function ask(event) {
   if (page.wanted) return tell("Asking when the picture is there …");
   if (page.running || !page.picture || socket.readyState !== WebSocket.OPEN) return;
   page.running = "asked";
-  page.asked = { bitmap: page.bitmap, question: byId("question").value, width: page.bitmap.width, height: page.bitmap.height };
+  page.asked = { bitmap: page.bitmap, question: byId("question").value, width: page.bitmap.width, height: page.bitmap.height, answer: knownAnswer() };
   const run = {
     picture: page.picture, question: byId("question").value.trim(), max_tokens: Number(byId("max-tokens").value),
     seed: Number(byId("seed").value), warm: byId("warm").checked, columns: page.columns.map((column) => column.settings),
@@ -310,7 +340,7 @@ function tellReady() {
 
 /* All answers */
 
-const HEADS = ["column", "answer", "tokens", "first token", "choose", "encode", "prefill", "decode", "in all", "kept", "compared with the first"];
+const HEADS = ["column", "answer", "tokens", "first token", "choose", "encode", "prefill", "decode", "in all", "kept", "verdict"];
 
 function tellTable() {
   const done = page.columns.filter((column) => column.result || column.error);
@@ -328,7 +358,7 @@ function tellTable() {
     }
     const { result } = column;
     const times = [result.ms.first_token, result.ms.allocate + result.ms.glance, result.ms.encode, result.ms.prefill, result.ms.decode, result.ms.total];
-    const values = [`${result.tokens} of ${result.tiles}`, ...times.map(ms), mb(result.memory.kept_bytes), verdictOf(column.agreement)?.text ?? "–"];
+    const values = [`${result.tokens} of ${result.tiles}`, ...times.map(ms), mb(result.memory.kept_bytes), column.told?.text ?? "–"];
     row.append(cell("td", result.text, { className: "text" }), ...values.map((value) => cell("td", value)));
     return row;
   }));
@@ -337,7 +367,7 @@ function tellTable() {
 function save() {
   const kept = {
     made: new Date().toISOString(), ...page.known.facts,
-    picture: { width: page.asked.width, height: page.asked.height, example: page.example ?? null }, ...page.asked.run,
+    picture: { width: page.asked.width, height: page.asked.height, example: page.example ?? null }, known_answer: page.asked.answer, ...page.asked.run,
     columns: page.columns.filter((column) => column.result || column.error).map((column) => {
       const { topic, column: number, ...result } = column.result ?? { error: column.error };
       return { settings: page.settings[page.columns.indexOf(column)] ?? column.settings, ...result, verdict: column.agreement ?? null };
@@ -374,6 +404,7 @@ byId("ask").onsubmit = ask;
 byId("cancel").onclick = () => socket.send(JSON.stringify({ cancel: true }));
 byId("save").onclick = save;
 byId("theme").onclick = turnTheme;
+byId("question").addEventListener("input", tellKnown);
 for (const id of ["question", "max-tokens", "seed", "warm"]) byId(id).addEventListener("change", writeAddress);
 const drop = byId("drop");
 for (const kind of ["dragenter", "dragover"]) {

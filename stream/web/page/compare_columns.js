@@ -12,12 +12,18 @@ const make = (tag, fields = {}, ...parts) => {
 export const ms = (value) => (value < 10 ? `${value.toFixed(1)} ms` : value < 10000 ? `${Math.round(value)} ms` : `${(value / 1000).toFixed(1)} s`);
 export const mb = (bytes) => (bytes >= 1e9 ? `${(bytes / 1e9).toFixed(2)} GB` : `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`);
 
-/** A verdict in words, and whether the answers agree. */
-export function verdictOf(verdict) {
-  if (!verdict) return null;
-  const words = verdict.same ? "same answer" : `${Math.round(100 * verdict.words)} % equal words`;
-  const speed = verdict.faster >= 1 ? `${verdict.faster.toFixed(1)} × as quick` : `${(1 / verdict.faster).toFixed(1)} × as slow`;
-  return { same: verdict.same, text: `${words} · ${speed} · ${Math.round(100 * verdict.token_share)} % of the tokens` };
+/** A verdict in words, and its kind: the answer is right or wrong if `answer` is known, else neither.
+ *  `verdict` compares it with the first column's; null for that one. */
+export function verdictOf(result, verdict, answer) {
+  const parts = [];
+  if (result.right != null) parts.push(result.right ? "right" : answer ? `wrong, known answer: ${answer}` : "wrong");
+  if (verdict) {
+    parts.push(verdict.same ? "same answer" : `${Math.round(100 * verdict.words)} % equal words`);
+    parts.push(verdict.faster >= 1 ? `${verdict.faster.toFixed(1)} × as quick` : `${(1 / verdict.faster).toFixed(1)} × as slow`);
+    parts.push(`${Math.round(100 * verdict.token_share)} % of the tokens`);
+  }
+  const kind = result.right == null ? "neutral" : result.right ? "right" : "wrong";
+  return parts.length ? { kind, text: parts.join(" · ") } : null;
 }
 
 export class Column {
@@ -92,7 +98,7 @@ export class Column {
 
   /** Forget the answer. */
   clear() {
-    this.result = null;
+    this.result = this.told = null;
     this.error = this.text = "";
     this.canvas.width = this.layers.width = 0;
     this.seen.hidden = this.steps.hidden = this.figures.hidden = this.verdict.hidden = true;
@@ -175,12 +181,12 @@ export class Column {
     this.figures.replaceChildren(...rows.flatMap(([name, value, colour]) => [make("dt", {}, ...(colour ? [make("i", { className: colour })] : []), name), make("dd", { textContent: value })]));
   }
 
-  tellVerdict(verdict) {
-    const told = verdictOf(verdict);
+  tellVerdict(verdict, answer) {
     this.agreement = verdict;
-    this.verdict.hidden = !told;
-    if (!told) return;
-    this.verdict.className = `verdict ${told.same ? "same" : "other"}`;
-    this.verdict.textContent = told.text;
+    this.told = this.result && verdictOf(this.result, verdict, answer);
+    this.verdict.hidden = !this.told;
+    if (!this.told) return;
+    this.verdict.className = `verdict ${this.told.kind}`;
+    this.verdict.textContent = this.told.text;
   }
 }

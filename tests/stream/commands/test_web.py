@@ -15,6 +15,8 @@ import pytest
 from websockets.sync.client import connect
 
 import stream.commands.web as command
+from arr_coc.hub import bundled_model_path
+from arr_coc.model import ARRCOCQwen
 from stream.cli import main
 from stream.config import AnswerConfig, ApiConfig, Config, OutputConfig
 from tests.support.models import tiny_folder
@@ -36,6 +38,9 @@ ROOT = Path(__file__).resolve().parents[3]
         (("0", "-s", "output.why=why.jsonl"), "writes no files"),
         (("0", "-m", "/no/such/folder"), "/no/such/folder"),
         (("0", "--compare-model", "/no/such/folder"), "/no/such/folder"),
+        (("0", "--compare-model", "+/no/such/folder"), "no allocator: there is no folder /no/such/folder"),
+        (("0", "--compare-model", "owner/model+"), "names no allocator after the +"),
+        (("0", "--compare-loaded", "0"), "--compare-loaded"),
     ],
 )
 def test_a_page_that_cannot_be_is_one_line(
@@ -56,6 +61,38 @@ def test_models_to_compare_are_shown_by_short_names_that_differ(tmp_path: Path) 
     api = ApiConfig(url="http://127.0.0.1:9/v1")
     for elsewhere in (AnswerConfig(server="tcp://10.0.0.2:5555"), AnswerConfig(api=api, model="gpt", encode="picture")):
         assert [choice.model for choice in command._model_choices(Config(answer=elsewhere))] == [None]
+
+
+def trained_allocator(folder: Path) -> Path:
+    made = ARRCOCQwen.from_pretrained()
+    made.allocator.save_pretrained(folder)
+    return folder
+
+
+def test_allocators_of_one_model_are_columns_of_their_own(tmp_path: Path) -> None:
+    yard = trained_allocator(tmp_path / "yard")
+    plus = tiny_folder(tmp_path / "a+b")
+    named = ("+none", f"+{yard}", f"{plus}+none", str(plus), f"+{yard}")
+    own = AnswerConfig(allocator=str(yard))
+    choices = command._model_choices(Config(answer=own, output=OutputConfig(web="0", web_compare=named)))
+    assert [(choice.name, choice.model, choice.allocator) for choice in choices] == [
+        ("scenes-tiny+yard", None, str(yard)),
+        ("scenes-tiny+none", None, "none"),
+        ("a+b+none", str(plus), "none"),
+        ("a+b", str(plus), None),
+    ]
+    assert [choice.world for choice in choices] == ["drawn scenes", "drawn scenes", None, None]
+
+
+def test_the_runs_own_model_named_again_keeps_its_allocator(tmp_path: Path) -> None:
+    yard = trained_allocator(tmp_path / "yard")
+    model = str(bundled_model_path())
+    answer = AnswerConfig(model=model, allocator=str(yard))
+    choices = command._model_choices(Config(answer=answer, output=OutputConfig(web="0", web_compare=(model,))))
+    assert [(choice.name, choice.allocator) for choice in choices] == [
+        ("scenes-tiny+yard", str(yard)),
+        ("scenes-tiny", None),
+    ]
 
 
 @contextmanager

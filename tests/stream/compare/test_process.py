@@ -99,7 +99,7 @@ def test_a_warm_up_is_told_and_made_once(engine: CompareProcess) -> None:
 def test_a_column_that_cannot_be_answered_stops_no_other(engine: CompareProcess) -> None:
     told = answered(engine, job(4, ColumnSettings("elsewhere"), ColumnSettings("bundled", budget=20), max_tokens=4))
     first, second = of(told, "column")
-    assert "elsewhere is not on this machine" in first["error"]
+    assert "no/such-model is not on this machine" in first["error"]
     assert second["tokens"] <= 20
     assert of(told, "ended")[0]["verdicts"] == [None, None]
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from arr_coc.model import ARRCOCQwen
-from stream.compare.messages import ModelChoice, read_frame, write_frame
-from stream.compare.models import LoadedModels
+from stream.compare.messages import NO_ALLOCATOR, ModelChoice, WorkerOptions, read_frame, write_frame
+from stream.compare.models import LoadedModels, QwenLoader
 from stream.compare.worker import Comparer
 from stream.web.compare_job import ColumnSettings, CompareJob, ComparisonRequest
 from tests.support.models import tiny_folder, tiny_qwen
@@ -25,8 +25,11 @@ def model() -> ARRCOCQwen:
 
 
 @pytest.fixture
-def comparer(model: ARRCOCQwen, tmp_path: Path) -> Comparer:
-    return Comparer(LoadedModels([ModelChoice("tiny", str(tiny_folder(tmp_path)))], lambda _: model))
+def comparer(model: ARRCOCQwen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Comparer:
+    loader = QwenLoader("cpu")
+    monkeypatch.setattr(loader, "load", lambda _: model)
+    choices = [ModelChoice("tiny", str(tiny_folder(tmp_path))), ModelChoice("bare", str(tmp_path), NO_ALLOCATOR)]
+    return Comparer(LoadedModels(WorkerOptions(choices), loader))
 
 
 def answered(comparer: Comparer, number: int, *columns: ColumnSettings, warm: bool = True) -> list[dict[str, Any]]:
@@ -53,6 +56,14 @@ def test_a_first_call_is_said_to_be_one(comparer: Comparer) -> None:
     one, other = ColumnSettings("tiny", budget=8), ColumnSettings("tiny", budget=9)
     assert first_calls(1, one, one, other, warm=False) == [True, False, True]
     assert first_calls(2, one, ColumnSettings("tiny", "full"), warm=True) == [False, False]
+
+
+def test_columns_of_one_model_load_it_once(comparer: Comparer) -> None:
+    told = answered(comparer, 1, ColumnSettings("tiny"), ColumnSettings("bare"), ColumnSettings("tiny", "full"))
+    states = [(message["column"], message["state"]) for message in told if message["topic"] == "progress"]
+    assert [column for column, state in states if state == "loading"] == [0, 1]
+    assert all("error" not in message for message in told)
+    assert len(comparer._models._loaded) == 1
 
 
 def test_messages_keep_their_bounds_on_a_pipe() -> None:

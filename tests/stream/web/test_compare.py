@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, Route
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+from stream.compare.worker import is_right
 from stream.scenes.stills import HEIGHT_PX, STILLS, WIDTH_PX
 from stream.web import application
 from stream.web.compare import MESSAGES_AT_ONCE, CompareDesk
@@ -75,9 +76,11 @@ class MadeUpAnswers:
                 verdicts.append(None)
                 continue
             text = "a red circle." if number != 2 else "<b>a blue</b> circle."
+            graded = {"right": None if job.known is None else is_right(text, job.known)}
             for piece in ("a red ", "circle."):
                 tell({"topic": "text", "column": number, "text": piece})
-            tell({"topic": "column", "column": number, **made_up(text, 384 >> number, 400.0 / (number + 1))})
+            made = made_up(text, 384 >> number, 400.0 / (number + 1))
+            tell({"topic": "column", "column": number, **made, **graded})
             verdicts.append(
                 None if number == 0 else {"same": number == 1, "words": 0.8, "faster": 2.0, "token_share": 0.5}
             )
@@ -96,7 +99,8 @@ class ComparePage(ServedPage):
     def __init__(self, **options: Any) -> None:
         self.engine = MadeUpAnswers()
         control = options.get("web_control", True)
-        desk = CompareDesk(self.engine, ["one", "two"], {"version": "0.1"}, control=control)
+        models = {"one": "drawn scenes", "two": None}
+        desk = CompareDesk(self.engine, models, {"version": "0.1"}, control=control)
         super().__init__(compare=desk, **options)
 
     def post(self, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, Any]]:
@@ -329,14 +333,19 @@ def test_columns_are_answered_and_compared(page: ComparePage, visit: Visit, tmp_
     on.goto(page.url + "compare?layers=t")
     on.get_by_role("button", name="shapes").click()
     has_picture(visit, WIDTH_PX)
+    assert on.locator("#known").inner_text() == "Known answer: a red circle, a blue square and a yellow star"
     on.get_by_label("Question", exact=True).fill("Where is it?")
+    assert on.locator("#known").inner_text() == ""
     on.get_by_role("button", name="+ Column").click()
     on.get_by_label("Budget").nth(2).fill("27%")
     on.get_by_label("Question", exact=True).press("Enter")
     on.locator("#note", has_text="one column after the other").wait_for()
     page.engine.go.release()
-    on.locator(".verdict.same", has_text="same answer · 2.0 × as quick · 50 % of the tokens").wait_for()
-    assert on.locator(".verdict.other").inner_text().startswith("80 % equal words")
+    on.locator(".verdict.neutral", has_text="same answer · 2.0 × as quick · 50 % of the tokens").wait_for()
+    assert [text.split(" · ")[0] for text in on.locator(".verdict:visible").all_inner_texts()] == [
+        "same answer",
+        "80 % equal words",
+    ]
     assert on.locator(".said").nth(2).inner_text() == "<b>a blue</b> circle."
     assert alpha(visit, 1, 0, 0) > 100
     assert alpha(visit, 1, 5, 5) == 0
@@ -353,6 +362,48 @@ def test_columns_are_answered_and_compared(page: ComparePage, visit: Visit, tmp_
     assert [column["tokens"] for column in saved["columns"]] == [384, 192, 96]
     assert saved["columns"][2]["settings"]["budget"] == "27%"
     assert saved["columns"][1]["verdict"]["same"] is True
+    assert saved["columns"][1]["right"] is None
+
+
+def test_an_answer_is_right_or_wrong_where_it_is_known(page: ComparePage, visit: Visit) -> None:
+    on = visit.page
+    on.goto(page.url + "compare?example=place&c=full,auto,auto&c=sparse,auto,auto")
+    has_picture(visit, WIDTH_PX)
+    assert on.get_by_label("Question", exact=True).input_value() == "Where is the star?"
+    assert on.locator("#known").inner_text() == "Known answer: top left"
+    page.engine.go.release()
+    on.get_by_role("button", name="Compare", exact=True).click()
+    on.locator(".verdict.wrong", has_text="same answer").wait_for()
+    assert on.locator(".verdict").nth(0).inner_text() == "wrong, known answer: top left"
+    assert on.locator(".verdict").nth(1).inner_text().startswith("wrong, known answer: top left · same answer · 2.0 ×")
+    assert "wrong, known answer: top left" in on.locator("#table").inner_text()
+    assert page.engine.jobs[0].known is not None
+
+
+def test_a_known_answer_is_that_of_an_examples_own_question(page: ComparePage) -> None:
+    def known_of(picture: str, question: str) -> str | None:
+        with comparing(page) as viewer:
+            page.engine.go.release()
+            viewer.send(run=request(picture) | {"question": question})
+            viewer.next("ended")
+        known = page.engine.jobs[-1].known
+        return known and known.text
+
+    row, gradient = (str(page.post(f"/compare/example/{name}")[1]["picture"]) for name in ("colour", "gradient"))
+    assert known_of(row, "what colour is the cross") == "white"
+    assert known_of(row, "What is left of the ring?") == "a yellow triangle"
+    assert known_of(row, "What colour is the ring?") is None
+    assert known_of(gradient, "What is in the picture?") is None
+
+
+def test_the_page_says_what_a_columns_model_knows(page: ComparePage, visit: Visit) -> None:
+    on = visit.page
+    on.goto(page.url + "compare?c=full,auto,auto,one")
+    note = on.locator("#world", has_text="one: knows drawn scenes only; answers about other pictures mean nothing.")
+    note.wait_for()
+    on.locator("select").first.select_option("two")
+    note.wait_for(state="detached")
+    assert [*on.locator("#examples button").all_inner_texts()] == [one.name for one in STILLS if not one.general]
 
 
 def test_an_address_shows_the_same_again(page: ComparePage, visit: Visit) -> None:
@@ -430,7 +481,7 @@ def test_a_question_waits_for_the_picture_that_is_being_taken(page: ComparePage,
             assert on.locator("#note").inner_text() == ""
     on.locator("#note", has_text="one column after the other").wait_for()
     page.engine.go.release()
-    on.locator(".verdict.same").wait_for()
+    on.locator(".verdict.neutral:visible").wait_for()
     visit.errors = [error for error in visit.errors if "400 (Bad Request)" not in error]  # of the file that is none
 
 
@@ -443,7 +494,7 @@ def test_a_comparison_is_cancelled_and_another_one_is_asked(page: ComparePage, v
     on.locator("#note", has_text="Cancelled.").wait_for()
     page.engine.go.release()
     on.get_by_role("button", name="Compare", exact=True).click()
-    on.locator(".verdict.same").wait_for()
+    on.locator(".verdict.wrong").nth(1).wait_for()
 
 
 def test_on_a_phone_nothing_is_wider_than_the_screen_and_everything_has_a_name(
@@ -455,7 +506,7 @@ def test_on_a_phone_nothing_is_wider_than_the_screen_and_everything_has_a_name(
     has_picture(visit, WIDTH_PX)
     page.engine.go.release()
     on.get_by_role("button", name="Compare", exact=True).click()
-    on.locator(".verdict.other").wait_for()
+    on.locator(".verdict.wrong").nth(2).wait_for()
     assert on.evaluate("() => document.documentElement.scrollWidth") == 400
     nameless = on.evaluate(
         """() => [...document.querySelectorAll("button, input, select, canvas:not([aria-hidden])")]
