@@ -37,13 +37,13 @@ def is_named(argument: str) -> bool:
     return _NAMED.fullmatch(argument) is not None and not os.path.exists(argument)
 
 
-def read_named(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the sources of NAME=SOURCE by name, and a line on each that cannot be taken, such as a second of one name.
+def read_named(arguments: Sequence[str]) -> dict[str, str]:
+    """Return the sources of NAME=SOURCE by name.
 
-    Raises ConfigError where a source has no name.
+    Raises ConfigError if a source has no name, if a name cannot be used, or if two sources have the same one: a typing
+    error, so that no camera begins.
     """
     sources: dict[str, str] = {}
-    problems: list[str] = []
     for argument in arguments:
         found = _NAMED.fullmatch(argument)
         if found is None or not is_named(argument):
@@ -53,13 +53,12 @@ def read_named(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             )
         name, source = found.groups()
         problem = name_problem(name)
+        if problem is not None:
+            raise ConfigError(problem)
         if name in sources:
-            problem = f"{argument!r}: another camera is called {name!r}; give each a name of its own"
-        if problem is None:
-            sources[name] = source
-        else:
-            problems.append(problem)
-    return sources, problems
+            raise ConfigError(f"{argument!r}: another camera is called {name!r}; give each a name of its own")
+        sources[name] = source
+    return sources
 
 
 def name_problem(name: str) -> str | None:

@@ -47,7 +47,7 @@ class FleetScreen:
         self._cameras = {name: CameraPane(self, name, clock) for name in names}
         self._model = ""
         self._notes: deque[str] = deque(maxlen=NOTES_KEPT)
-        self.questions = FleetQuestions()
+        self.questions = FleetQuestions(names)
 
     def camera(self, name: str) -> CameraPane:
         """Return the part of one camera."""

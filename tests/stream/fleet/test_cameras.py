@@ -22,10 +22,8 @@ def camera(name: str, *paths: str, **output: object) -> NamedCamera:
 
 
 def test_a_name_stands_before_a_source_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read_named(["door=0", "yard=rtsp://u:p=q@h/s?a=b", "köln.2=scene:demo"]) == (
-        {"door": "0", "yard": "rtsp://u:p=q@h/s?a=b", "köln.2": "scene:demo"},
-        [],
-    )
+    sources = {"door": "0", "yard": "rtsp://u:p=q@h/s?a=b", "köln.2": "scene:demo"}
+    assert read_named([f"{name}={source}" for name, source in sources.items()]) == sources
     assert not any(map(is_named, ["0", "scene:demo", "rtsp://h/s?a=b", "clips/a=b.mp4", "=a", "a="]))
     monkeypatch.chdir(tmp_path)
     assert is_named("a=b.mp4")
@@ -33,12 +31,17 @@ def test_a_name_stands_before_a_source_of_any_kind(tmp_path: Path, monkeypatch: 
     assert not is_named("a=b.mp4"), "a file of that name is a file"
 
 
-def test_a_camera_whose_name_cannot_be_taken_is_told_and_the_others_stay() -> None:
-    sources, problems = read_named(["a=1", "b=2", "a=3", "-x=4", f"{'n' * 41}=5"])
-    assert sources == {"a": "1", "b": "2"}
-    assert problems[0] == "'a=3': another camera is called 'a'; give each a name of its own"
-    assert problems[1].startswith("a camera cannot be called '-x'; take letters")
-    assert len(problems) == 3
+@pytest.mark.parametrize(
+    ("second", "problem"),
+    [
+        ("a=3", "^'a=3': another camera is called 'a'; give each a name of its own$"),
+        ("-x=4", "^a camera cannot be called '-x'; take letters"),
+        (f"{'n' * 41}=5", "^a camera cannot be called 'nnn"),
+    ],
+)
+def test_a_name_that_cannot_be_used_or_comes_twice_is_refused(second: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        read_named(["a=1", second])
     assert name_problem("front-door_2.b") is None
 
 

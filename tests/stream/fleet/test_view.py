@@ -119,7 +119,7 @@ def test_lines_are_read_as_questions_until_the_end() -> None:
 
 
 def test_a_line_that_is_no_question_is_refused_once_for_all_cameras() -> None:
-    questions = FleetQuestions()
+    questions = FleetQuestions(["door", "yard"])
     refused: list[str] = []
     questions.put("who?", refused.append)
     asked: list[str] = []
@@ -127,8 +127,26 @@ def test_a_line_that_is_no_question_is_refused_once_for_all_cameras() -> None:
         questions.add(name, PendingQuestions(lambda text, name=name: asked.append(f"{name} {text}")))  # type: ignore[misc]
     questions.put("  ", refused.append)
     questions.put("door:", refused.append)
-    questions.put("gate: is it open?", refused.append)
     questions.remove("yard")
     questions.put("who?", refused.append)
     assert refused == ["not asked: no camera runs", *["not asked: the question is empty"] * 2]
-    assert asked == ["door gate: is it open?", "yard gate: is it open?", "door who?"]
+    assert asked == ["door who?"]
+
+
+def test_a_question_to_a_camera_that_is_not_there_is_refused_with_the_names() -> None:
+    questions = FleetQuestions(["door", "yard", "gate"])
+    refused: list[str] = []
+    asked: list[str] = []
+    for name in ("door", "yard"):
+        questions.add(name, PendingQuestions(lambda text, name=name: asked.append(f"{name} {text}")))  # type: ignore[misc]
+    questions.put("nosuch: is it open?", refused.append)
+    questions.put("gate:is it open?", refused.append)
+    assert refused == [
+        "not asked: no camera is called 'nosuch'; there are door, yard, gate",
+        "not asked: gate does not run; running: door, yard",
+    ]
+    questions.remove("yard")
+    questions.put("is it 10:30 there?", refused.append)
+    questions.put("10:30 on the clock?", refused.append)
+    assert asked == ["door is it 10:30 there?", "door 10:30 on the clock?"]
+    assert len(refused) == 2
