@@ -19,10 +19,12 @@ from stream.commands.options import (
     STDIN,
     STDOUT_FD,
     AskStdin,
+    ConfigKey,
     ForTime,
     Output,
     RunOptions,
     StatsEvery,
+    WebOptions,
     in_foreground,
     layers_from_options,
     limits_of,
@@ -61,6 +63,11 @@ def fleet(
     for_time: ForTime = None,
     stats_every: StatsEvery = STATS_EVERY,
     ask_stdin: AskStdin = False,
+    web: Annotated[
+        str | None,
+        text_option("--web", metavar="[HOST:]PORT", help="Show all cameras in a web page, on this machine. [off]"),
+        ConfigKey("output.web", lambda _, text: text),
+    ] = None,
     ray: Annotated[
         str | None,
         text_option(
@@ -68,6 +75,7 @@ def fleet(
         ),
     ] = None,
     *,
+    page: WebOptions,
     run: RunOptions,
 ) -> int:
     """Watch the cameras of a file at once, with one model.
@@ -77,7 +85,7 @@ def fleet(
     from stream.config_loading import ConfigLayer
     from stream.fleet.file import read_fleet
 
-    top = layers_from_options(fleet, output=output)
+    top = [*layers_from_options(fleet, output=output, web=web), *page.layers()]
     limit_s, every_s = limits_of(for_time, stats_every)
     found = read_fleet(file)
     configs: dict[str, Config] = {}
@@ -90,6 +98,8 @@ def fleet(
             problems[name] = str(error)
     if not configs and len(told := set(problems.values())) == 1:
         raise ConfigError(told.pop())
+    for config in configs.values():
+        page.check(config)
     shown = Shown(every_s, ask_stdin, run.debug)
     cluster = None if ray is None else ClusterPlace(ray, found.ray)
     return watch_together(configs, problems, limit_s=limit_s, shown=shown, cluster=cluster)

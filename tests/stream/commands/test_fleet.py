@@ -132,4 +132,10 @@ def test_a_file_names_cameras_and_options_win_over_it(watched: Watched, capsys: 
         "3 cameras: 2 finished, 1 not begun",
     ]
     assert watched("fleet", "f.toml", "--go-on", status=2) == {}
+    assert watched("fleet", "f.toml", "--web-rate", "5", status=2) == {}
+    assert capsys.readouterr().err.splitlines()[-1] == "error: --web-rate needs --web; give for example --web 8080"
+    seen = watched("fleet", "f.toml", "--web", "8080", "--web-rate", "5", status=1)
+    assert {(config.output.web, config.output.web_rate) for config in seen.values()} == {("8080", 5.0)}
+    assert watched("fleet", "f.toml", "--web", "0.0.0.0:8080", status=2) == {}
+    assert "error: --web 0.0.0.0:8080 can be reached from other machines" in capsys.readouterr().err
     watched("fleet", "gone.toml", status=2)

@@ -56,6 +56,7 @@ def test_either_all_have_names_or_none() -> None:
         (Config(), "it has no source; give for example"),
         (Config(source="-"), "the source '-' is watched alone"),
         (Config(source="browser:"), "the source 'browser:' is watched alone"),
+        (Config(source="0", output=OutputConfig(web_camera="tcp://127.0.0.1:5")), "output.web_camera is for the page"),
         (Config(source="0", pipeline=PipelineConfig(single_process=True)), "--single-process is for one camera"),
     ],
 )
@@ -77,9 +78,12 @@ def test_two_cameras_write_one_file_only_where_its_lines_tell_them_apart(tmp_pat
 def test_two_cameras_serve_no_address_together() -> None:
     place = "tcp://127.0.0.1:5556"
     check_together([camera("a", publish=place), camera("b", publish="tcp://127.0.0.1:5557")])
-    for key in ("publish", "control", "web", "foxglove"):
+    for key in ("publish", "control", "foxglove"):
         with pytest.raises(ConfigError, match=f"the cameras a and b both serve output.{key} at {place}; give each"):
             check_together([camera("a", **{key: place}), camera("b", **{key: place})])
+    check_together([camera("a", web="8080"), camera("b", web="8080")])
+    with pytest.raises(ConfigError, match=r"^--web 0\.0\.0\.0:8080 can be reached from other machines"):
+        check_together([camera("a", web="0.0.0.0:8080"), camera("b", web="0.0.0.0:8080")])
     with pytest.raises(ConfigError, match="both have the MQTT name 'x'; leave output"):
         check_together([camera("a", mqtt_name="x"), camera("b", mqtt_name="x")])
 
