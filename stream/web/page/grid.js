@@ -84,9 +84,11 @@ class Tile {
 
   tellState() {
     const [state, reason] = this.stateNow;
-    this.state.dataset.state = state;
-    const words = reason ? `${STATE_WORDS[state] ?? state}: ${reason}` : (STATE_WORDS[state] ?? state);
-    if (this.words.textContent !== words) this.words.textContent = words;
+    const failed = state === "ended" && isIll(state, reason);
+    this.state.dataset.state = failed ? "failed" : state;
+    const word = failed ? "failed" : (STATE_WORDS[state] ?? state);
+    const words = reason ? `${word}: ${reason}` : word;
+    if (this.words.textContent !== words) this.words.textContent = this.words.title = words;
     this.waiting.textContent = state === "ended" ? "no picture" : "no picture yet";
     const waited = this.drawnMs === null ? 0 : performance.now() - this.drawnMs;
     const stale = waited > STALE_MS;

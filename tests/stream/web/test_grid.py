@@ -195,7 +195,7 @@ def test_the_grid_shows_every_camera_and_each_leads_to_its_page(page: SharedPage
     has(visit.page, ".tile", r"1:02.0\s*half a sentence")
     assert text(visit.page, "#state-words") == "3 cameras"
     page.page.failed("door", "it broke")
-    has(visit.page, ".tile", "ended: it broke")
+    has(visit.page, ".tile", "failed: it broke")
     has(visit.page, "#state-words", "3 cameras, 1 not well")
     visit.page.keyboard.press("t")
     visit.page.locator(".tile").nth(1).click()
