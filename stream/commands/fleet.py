@@ -19,10 +19,12 @@ from stream.commands.options import (
     STDIN,
     STDOUT_FD,
     AskStdin,
+    ConfigKey,
     ForTime,
     Output,
     RunOptions,
     StatsEvery,
+    WebOptions,
     in_foreground,
     layers_from_options,
     limits_of,
@@ -61,6 +63,11 @@ def fleet(
     for_time: ForTime = None,
     stats_every: StatsEvery = STATS_EVERY,
     ask_stdin: AskStdin = False,
+    web: Annotated[
+        str | None,
+        text_option("--web", metavar="[HOST:]PORT", help="Show all cameras in a web page, on this machine. [off]"),
+        ConfigKey("output.web", lambda _, text: text),
+    ] = None,
     ray: Annotated[
         str | None,
         text_option(
@@ -68,6 +75,7 @@ def fleet(
         ),
     ] = None,
     *,
+    page: WebOptions,
     run: RunOptions,
 ) -> int:
     """Watch the cameras of a file at once, with one model.
@@ -77,7 +85,7 @@ def fleet(
     from stream.config_loading import ConfigLayer
     from stream.fleet.file import read_fleet
 
-    top = layers_from_options(fleet, output=output)
+    top = [*layers_from_options(fleet, output=output, web=web), *page.layers()]
     limit_s, every_s = limits_of(for_time, stats_every)
     found = read_fleet(file)
     configs: dict[str, Config] = {}
@@ -90,6 +98,8 @@ def fleet(
             problems[name] = str(error)
     if not configs and len(told := set(problems.values())) == 1:
         raise ConfigError(told.pop())
+    for config in configs.values():
+        page.check(config)
     shown = Shown(every_s, ask_stdin, run.debug)
     cluster = None if ray is None else ClusterPlace(ray, found.ray)
     return watch_together(configs, problems, limit_s=limit_s, shown=shown, cluster=cluster)
@@ -98,13 +108,13 @@ def fleet(
 def watch_named(config: Config, arguments: Sequence[str], *, limit_s: float | None, shown: Shown) -> int:
     """Watch the sources of NAME=SOURCE at once, each with this configuration; return the exit status.
 
-    A camera that cannot be watched is reported, and the others are.
+    A camera that cannot be watched is reported, and the others are. Raises ConfigError for names that cannot be used.
     """
     from stream.fleet.cameras import read_named
 
-    sources, problems = read_named(arguments)
+    sources = read_named(arguments)
     configs = {name: config.model_copy(update={"source": source}) for name, source in sources.items()}
-    return watch_together(configs, {}, limit_s=limit_s, shown=shown, unnamed=problems)
+    return watch_together(configs, {}, limit_s=limit_s, shown=shown)
 
 
 def watch_together(
@@ -113,21 +123,19 @@ def watch_together(
     *,
     limit_s: float | None,
     shown: Shown,
-    unnamed: Sequence[str] = (),
     cluster: ClusterPlace | None = None,
 ) -> int:
     """Watch cameras at once, each with its configuration; return the exit status of all.
 
-    `problems` are those of other cameras, by name, and `unnamed` of cameras whose names cannot be taken. The cameras
-    are on nodes of `cluster`, where that is given. Raises ConfigError where two cameras would write one file, and where
-    the cluster cannot be used.
+    `problems` are those of other cameras, by name. The cameras are on nodes of `cluster`, if that is given. Raises
+    ConfigError if two cameras would write one file, or the cluster cannot be used.
     """
     from stream.fleet.cameras import NamedCamera, check_together
 
     cameras = [NamedCamera(name, _of_camera(config, name)) for name, config in configs.items()]
     check_together(cameras)
     refused = dict(problems)
-    for problem in (*problems.values(), *unnamed):
+    for problem in problems.values():
         report_error(problem)
     ready: list[NamedCamera] = []
     for camera in cameras:
@@ -140,9 +148,8 @@ def watch_together(
         return BAD_INPUT
     outcomes = _watched(ready, refused, limit_s, shown, cluster)
     _report_written(ready)
-    left_out = len(unnamed) + len(refused)
-    report_note(_last_line(outcomes, left_out))
-    return _status(ready, outcomes, refused=left_out > 0)
+    report_note(_last_line(outcomes, len(refused)))
+    return _status(ready, outcomes, refused=bool(refused))
 
 
 def _watched(

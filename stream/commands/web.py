@@ -119,7 +119,6 @@ def _check(config: Config) -> None:
 
 def _serve(config: Config) -> int:
     """Serve the page and run what is chosen, until a signal ends the program."""
-    from stream import logs
     from stream.control import signals_handled
     from stream.runtime.child import start_fork_server
     from stream.runtime.kept_answers import KeptAnswers
@@ -139,8 +138,8 @@ def _serve(config: Config) -> int:
         desk = _compare_desk(config)
         stack.callback(desk.close)
         shown = output.model_copy(update={"web_camera": endpoint})
-        page = stack.enter_context(closing(WebPage(shown, chooser, desk)))
-        logs.say(f"web page at {page.address}", event="web", address=page.address)
+        page = stack.enter_context(closing(WebPage(shown, chooser=chooser, compare=desk)))
+        page.tell_address()
         forks = start_fork_server()
         if forks is not None:
             stack.enter_context(forks)
@@ -255,7 +254,7 @@ def _run(
     problem: str | None = None
     try:
         check_run(config)
-        summary = run_session(config, _display(), make_run=make_run, page=page)
+        summary = run_session(config, _display(), make_run=make_run, page=page.camera)
     except (StreamError, ArrCocError) as error:
         problem = str(error)
         if isinstance(error, (ModelError, StageDied)):

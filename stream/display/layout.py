@@ -38,14 +38,17 @@ def compose(view: ViewSnapshot, message: str, width: int, height: int) -> list[R
     rules = 0 if height < 7 else 1 if height < 13 else 2
     room = height - len(header) - len(bottom) - rules
     figures = figure_lines(view.statistics, width)[: max(0, room - max(3, (height + 1) // 4))]
-    text = _transcript(view, width, room - len(figures))
+    text = transcript_rows(view.entries, view.partial, width, room - len(figures))
     rule: Row = [("class:dim", "─" * width)]
     return [*header, *[rule] * (rules > 1), *text, *[rule] * (rules > 0), *figures, *bottom]
 
 
-def figure_lines(figures: StatisticsSnapshot, width: int) -> list[Row]:
-    """The figures in as many columns as fit; what does not fit into a row is left out from its end."""
-    rows = figure_rows(figures)
+def figure_lines(figures: StatisticsSnapshot, width: int, without: Sequence[str] = ()) -> list[Row]:
+    """The figures in as many columns as fit; what does not fit into a row is left out from its end.
+
+    `without`: names of rows that are left out.
+    """
+    rows = [row for row in figure_rows(figures) if row[0] not in without]
     columns = max(1, min(3, width // COLUMN_CELLS))
     cells = [_figure_cell(label, items, width // columns) for label, items in rows]
     tall = -(-len(cells) // columns)
@@ -173,13 +176,15 @@ def _status(view: ViewSnapshot, message: str) -> Row:
     return [("class:note", f" {SEPARATOR.join(parts)}")] if parts else []
 
 
-def _transcript(view: ViewSnapshot, width: int, height: int) -> list[Row]:
-    """The newest lines that fit; where there are fewer, empty ones below them."""
+def transcript_rows(
+    entries: Sequence[TranscriptEntry], partial: TranscriptEntry | None, width: int, height: int
+) -> list[Row]:
+    """The newest lines that fit; if there are fewer, empty ones below them. `partial` is still being generated."""
     rows: list[Row] = []
-    for entry in reversed([*view.entries, *([] if view.partial is None else [view.partial])]):
+    for entry in reversed([*entries, *([] if partial is None else [partial])]):
         if len(rows) >= height:
             break
-        rows = [*_entry_rows(entry, width, partial=entry is view.partial), *rows]
+        rows = [*_entry_rows(entry, width, partial=entry is partial), *rows]
     rows = rows[-height:] if height > 0 else []
     return [*rows, *[[] for _ in range(height - len(rows))]]
 

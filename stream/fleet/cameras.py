@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from stream.config import STDOUT, Config
 from stream.errors import ConfigError
 from stream.sources.address import BROWSER, STDIN
+from stream.web.access import WebAccess
 
 EXAMPLE = "door=rtsp://192.168.1.20/stream"
 
@@ -37,13 +38,13 @@ def is_named(argument: str) -> bool:
     return _NAMED.fullmatch(argument) is not None and not os.path.exists(argument)
 
 
-def read_named(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the sources of NAME=SOURCE by name, and a line on each that cannot be taken, such as a second of one name.
+def read_named(arguments: Sequence[str]) -> dict[str, str]:
+    """Return the sources of NAME=SOURCE by name.
 
-    Raises ConfigError where a source has no name.
+    Raises ConfigError if a source has no name, if a name cannot be used, or if two sources have the same one: a typing
+    error, so that no camera begins.
     """
     sources: dict[str, str] = {}
-    problems: list[str] = []
     for argument in arguments:
         found = _NAMED.fullmatch(argument)
         if found is None or not is_named(argument):
@@ -53,13 +54,12 @@ def read_named(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             )
         name, source = found.groups()
         problem = name_problem(name)
+        if problem is not None:
+            raise ConfigError(problem)
         if name in sources:
-            problem = f"{argument!r}: another camera is called {name!r}; give each a name of its own"
-        if problem is None:
-            sources[name] = source
-        else:
-            problems.append(problem)
-    return sources, problems
+            raise ConfigError(f"{argument!r}: another camera is called {name!r}; give each a name of its own")
+        sources[name] = source
+    return sources
 
 
 def name_problem(name: str) -> str | None:
@@ -78,15 +78,20 @@ def check_camera(config: Config) -> None:
         raise ConfigError("it has no source; give for example source = 'rtsp://192.168.1.20/stream'")
     if config.source in (STDIN, BROWSER):
         raise ConfigError(f"the source {config.source!r} is watched alone; take it out, and watch it in another run")
+    if config.output.web_camera is not None:
+        raise ConfigError("output.web_camera is for the page of one camera; leave it out")
     if config.pipeline.single_process:
         raise ConfigError("--single-process is for one camera; leave it out")
 
 
 def check_together(cameras: Sequence[NamedCamera]) -> None:
     """Raises ConfigError where two cameras would write one file or serve one address. Several may write the same
-    .jsonl, whose lines name the camera."""
+    .jsonl, whose lines name the camera, and all are in one page, whose settings are checked here, once."""
     _refuse_twice(_files(cameras), "write {place!r}; put {{camera}} into its name, such as '{{camera}}{suffix}'")
-    for key in ("publish", "control", "web", "foxglove"):
+    paged = next((camera.config.output for camera in cameras if camera.config.output.web is not None), None)
+    if paged is not None:
+        WebAccess.of(paged)
+    for key in ("publish", "control", "foxglove"):
         places = ((str(place), camera.name) for camera in cameras if (place := getattr(camera.config.output, key)))
         _refuse_twice(
             places, f"serve output.{key} at {{place}}; give each its own in a file for `fleet`, or leave it out"

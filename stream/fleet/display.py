@@ -73,7 +73,7 @@ class FleetLines(FleetDisplay):
         self._lock = threading.RLock()
         self._told: set[str] = set()
         self._cameras: dict[str, _CameraLines] = {}
-        self.questions = FleetQuestions()
+        self.questions = FleetQuestions(names)
         self._reader = None if typed is None else QuestionReader(typed, self.questions, self.show_note)
         self._figures = None if every_s is None else RepeatedCall(every_s, self._say_figures)
 

@@ -82,8 +82,11 @@ def _camera_layers(origin: str, camera: str, table: object, common: list[ConfigL
     build_config([*common, *layers])
     if not table.get("source"):
         raise ConfigError(f"{origin}: it has no source; give for example source = 'rtsp://192.168.1.20/stream'")
-    if any("output.metrics_port" in layer.values for layer in layers):
-        raise ConfigError(f"{origin}: output.metrics_port is one port for all cameras; put it before their tables")
+    for key in (key for layer in layers for key in layer.values):
+        if key == "output.metrics_port":
+            raise ConfigError(f"{origin}: {key} is one port for all cameras; put it before their tables")
+        if key == "output.web" or key.startswith("output.web_"):
+            raise ConfigError(f"{origin}: {key} is for the one page of all cameras; put it before their tables")
     return layers
 
 

@@ -9,14 +9,25 @@ from rich.cells import cell_len, set_cell_size
 
 from arr_coc.errors import counted
 from stream.clock import duration_text, seconds_text
-from stream.display.layout import SEPARATOR, Row
+from stream.display.layout import SEPARATOR, Row, figure_lines, transcript_rows
 from stream.display.state import TranscriptEntry
 from stream.display.text import wrap
 from stream.monitor.statistics import StatisticsSnapshot
 from stream.untrusted import printable
 
-PANE_ROWS_MAX = 5
-"""A pane has at most so many rows: its head, and the newest answer."""
+IDLE_ROWS_MAX = 3
+"""Rows of a camera that has no run: its name, and what it waits for or why it failed."""
+
+FIGURES_SHARE = 3
+"""One row of so many shows figures, if a pane has that many rows twice."""
+
+IN_HEAD = ("frames", "answers")
+"""Figures that the head of a pane shows already."""
+
+NOTES_SHOWN = 2
+NOTE_ROWS_MAX = 3
+NOTES_HEIGHT = 16
+"""The newest notes have up to so many rows on a terminal of this height or more; on a lower one the newest has one."""
 
 NAME_CELLS = 16
 """Longest part of a name that is shown."""
@@ -26,17 +37,22 @@ NAME_CELLS = 16
 class CameraSnapshot:
     """A camera at one moment.
 
-    `state` says what it waits for or how it ended, "" while it runs; `ill`: that is a failure. `newest` is its last
-    answer, and `partial` the one that is being generated. `question` is the one in force, None where it has no run.
+    `state` says what it waits for or how it ended, "" while it runs; `ill`: that is a failure. `answers` are its last
+    ones, and `partial` is the one that is being generated. `question` is the one in force, None if it has no run.
     """
 
     name: str
     state: str
     ill: bool = False
     figures: StatisticsSnapshot | None = None
-    newest: TranscriptEntry | None = None
+    answers: Sequence[TranscriptEntry] = ()
     partial: TranscriptEntry | None = None
     question: str | None = None
+
+    @property
+    def newest(self) -> TranscriptEntry | None:
+        """The answer that is being generated, or the last one."""
+        return self.partial or (self.answers[-1] if self.answers else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +68,13 @@ class FleetSnapshot:
 def compose_fleet(view: FleetSnapshot, message: str, width: int, height: int) -> list[Row]:
     """Return the whole view but its last line, which is for input: `height` rows. The terminal cuts what is too wide.
 
-    Without a `message` the newest note has its place.
+    Without a `message` the newest notes have its place.
     """
     header = [_header(view, width)] if height >= 3 else []
-    note = message or (view.notes[-1] if view.notes else "")
-    bottom: list[Row] = [[("class:note", f" {printable(note)}")]] if note and height >= 4 else []
+    notes = [message] if message else view.notes[-NOTES_SHOWN if height >= NOTES_HEIGHT else -1 :]
+    lines = [line for note in notes for line in wrap(printable(note), max(1, width - 2))]
+    lines = lines[-NOTE_ROWS_MAX:] if height >= NOTES_HEIGHT else lines[: int(height >= 4)]
+    bottom: list[Row] = [[("class:note", f" {line}")] for line in lines]
     room = max(0, height - len(header) - len(bottom))
     rows = _panes(view.cameras, width, room)
     return [*header, *rows, *[[] for _ in range(room - len(rows))], *bottom]
@@ -72,11 +90,22 @@ def _panes(cameras: Sequence[CameraSnapshot], width: int, room: int) -> list[Row
         more = len(cameras) - len(shown)
         last: Row = [("class:dim", f" {counted(more, 'camera')} more; the terminal is too low for all of them")]
         return [*(_line(camera, name_cells) for camera in shown), last]
-    tall = min(PANE_ROWS_MAX, room // len(cameras))
-    if tall == 1:
+    if room // len(cameras) == 1:
         return [_line(camera, name_cells) for camera in cameras]
     questions = len(_questions(cameras)) > 1
-    return [row for camera in cameras for row in _pane(camera, name_cells, width, tall, question=questions)]
+    heights = zip(cameras, _heights(cameras, room), strict=True)
+    return [row for camera, tall in heights for row in _pane(camera, name_cells, width, tall, question=questions)]
+
+
+def _heights(cameras: Sequence[CameraSnapshot], room: int) -> list[int]:
+    """Return the rows of each camera's pane: those that run share what the others leave."""
+    idle = min(IDLE_ROWS_MAX, room // len(cameras))
+    running = [number for number, camera in enumerate(cameras) if camera.figures is not None]
+    heights = [idle] * len(cameras)
+    spare = room - idle * (len(cameras) - len(running))
+    for at, number in enumerate(running):
+        heights[number] = spare // len(running) + int(at < spare % len(running))
+    return heights
 
 
 def _line(camera: CameraSnapshot, name_cells: int) -> Row:
@@ -84,29 +113,32 @@ def _line(camera: CameraSnapshot, name_cells: int) -> Row:
     head = _name(camera, name_cells)
     if camera.state:
         return [*head, _state(camera)]
-    at, text = _said(camera)
+    newest = camera.newest
+    at, text = ("", "") if newest is None else (newest.at, newest.display_text)
     rate = "" if camera.figures is None else f"{camera.figures.fps:5.1f} fps  "
     return [*head, ("class:dim", rate), ("class:time", f"{at}  " if at else ""), ("", text)]
 
 
 def _pane(camera: CameraSnapshot, name_cells: int, width: int, tall: int, *, question: bool) -> list[Row]:
-    """Return a camera in `tall` rows: its figures and, if asked for, its question; below them the newest answer, or
-    what is wrong."""
+    """Return a camera in `tall` rows: its figures and, if asked for, its question, or what is wrong; below them the
+    newest answers, and further figures if there is room."""
     indent = name_cells + 3
     room = max(1, width - indent - 1)
-    style, text = _state(camera)
     if camera.state:
-        head, *lines = [(style, line) for line in wrap(text, room)[: tall - int(bool(_said(camera)[1]))]]
+        style, text = _state(camera)
+        head, *lines = [(style, line) for line in wrap(text, room)[: max(1, tall - int(camera.newest is not None))]]
     else:
         parts = [] if camera.figures is None else _figures(camera.figures)
-        head = ("class:dim", SEPARATOR.join([*parts, *([camera.question] if question and camera.question else [])]))
-        lines = []
-    at, said = _said(camera)
-    said_style = "class:partial" if camera.partial is not None else ""
-    if said:
-        lines += [(said_style, line) for line in wrap(f"{at}  {said}" if at else said, room)]
-    rows: list[Row] = [[*_name(camera, name_cells), head], *([("", " " * indent), line] for line in lines)]
-    return [*rows[:tall], *[[] for _ in range(tall - len(rows))]]
+        text = SEPARATOR.join([*parts, *([camera.question] if question and camera.question else [])])
+        head, lines = ("class:dim", text), []
+    rule = "" if lines else f" {'─' * max(0, room - cell_len(head[1]))}"
+    first: Row = [*_name(camera, name_cells), head, ("class:dim", rule)]
+    rows: list[Row] = [first, *([("", " " * indent), line] for line in lines)]
+    rest = tall - len(rows)
+    figures: list[Row] = []
+    if camera.figures is not None and rest >= 2 * FIGURES_SHARE:
+        figures = figure_lines(camera.figures, width, IN_HEAD)[: rest // FIGURES_SHARE]
+    return [*rows, *transcript_rows(camera.answers, camera.partial, width, rest - len(figures)), *figures]
 
 
 def _name(camera: CameraSnapshot, cells: int) -> Row:
@@ -115,11 +147,6 @@ def _name(camera: CameraSnapshot, cells: int) -> Row:
 
 def _state(camera: CameraSnapshot) -> tuple[str, str]:
     return "class:alarm" if camera.ill else "class:note", printable(camera.state)
-
-
-def _said(camera: CameraSnapshot) -> tuple[str, str]:
-    entry = camera.partial or camera.newest
-    return ("", "") if entry is None else (entry.at, entry.display_text)
 
 
 def _figures(figures: StatisticsSnapshot) -> list[str]:

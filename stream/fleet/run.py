@@ -34,6 +34,7 @@ from stream.sources.timing import Backoff
 
 if TYPE_CHECKING:
     from stream.fleet.metrics import FleetMetrics
+    from stream.sinks.web import WebPage
 
 POLL_S = 0.05
 """Time between two looks at the answer processes."""
@@ -71,8 +72,8 @@ class Fleet:
     """Several cameras, watched at once.
 
     Each has a frame process of its own, and a thread of this process for its outputs; what fails is its own. `limit_s`
-    ends each camera so many seconds after its first frame. `refused` are cameras that are not begun, and why: the
-    metrics show them. `run` is for the main thread.
+    ends each camera so many seconds after its first frame. `refused` are cameras that are not begun, and why: metrics
+    and page show them. `run` is for the main thread.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Fleet:
     ) -> None:
         self._refused = refused or {}
         self._metrics: FleetMetrics | None = None
+        self._page: WebPage | None = None
         self._cameras = list(cameras)
         self._answers: AnswersOfCameras = CameraAnswers(self._cameras)
         self._display = display
@@ -109,6 +111,7 @@ class Fleet:
         with ExitStack() as stack:
             self._lines = stack.enter_context(closing(CameraLines(self._cameras)))
             self._metrics = self._open_metrics(stack)
+            self._page = self._open_page(stack)
             forks = self._start_forks()
             if forks is not None:
                 stack.enter_context(forks)
@@ -142,6 +145,20 @@ class Fleet:
             )
         )
 
+    def _open_page(self, stack: ExitStack) -> WebPage | None:
+        """Return the page of all cameras; None where no address is named."""
+        output = next((camera.config.output for camera in self._cameras if camera.config.output.web is not None), None)
+        if output is None:
+            return None
+        from stream.sinks.web import WebPage
+
+        names = dict.fromkeys([*(camera.name for camera in self._cameras), *self._refused])
+        page = stack.enter_context(closing(WebPage(output, list(names))))
+        for name, reason in self._refused.items():
+            page.failed(name, reason)
+        page.tell_address()
+        return page
+
     def _supervise(self, threads: dict[str, threading.Thread]) -> None:
         """Keep the answer processes alive until every camera has ended."""
         while running := [name for name, thread in threads.items() if thread.is_alive()]:
@@ -163,6 +180,7 @@ class Fleet:
                 extra=self._sinks(camera),
                 make_run=self._opener(camera, forks),
                 limit_s=self._limit_s,
+                page=None if self._page is None else self._page.cameras[name],
                 signals=False,
             )
             self._outcomes[name] = CameraOutcome(name, summary)
@@ -184,8 +202,9 @@ class Fleet:
             message = describe(error) if known else f"unexpected {describe(error)}; this is a bug: --debug shows where"
             message = scrubbed(message, camera.config.source)
             self._display.show_failure(camera.name, message)
-            if self._metrics is not None:
-                self._metrics.failed(camera.name, message)
+            for watcher in (self._metrics, self._page):
+                if watcher is not None:
+                    watcher.failed(camera.name, message)
 
     def _opener(self, camera: NamedCamera, forks: ForkServer | None) -> Callable[[Config], RunHandle]:
         """Return what opens the run of a camera, again and again where that may come back."""
@@ -224,8 +243,9 @@ class Fleet:
         if self._unreachable.get(camera.name) != reason:
             self._unreachable[camera.name] = reason
             self._display.show_unreachable(camera.name, f"{reason}; trying again")
-            if self._metrics is not None:
-                self._metrics.unreachable(camera.name, reason)
+            for watcher in (self._metrics, self._page):
+                if watcher is not None:
+                    watcher.unreachable(camera.name, reason)
         until_s = time.monotonic() + wait_s
         while time.monotonic() < until_s and not self._controls[camera.name].ending:
             time.sleep(POLL_S)

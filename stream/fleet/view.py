@@ -14,10 +14,11 @@ from stream import logs
 from stream.clock import Clock, MonotonicClock, duration_text
 from stream.display.input import QuestionReader
 from stream.display.layout import Row
-from stream.display.live import FIGURES_S, LineWriter, LiveView, TerminalModes, terminal_columns
+from stream.display.lines import ABOUT_THE_MODEL
+from stream.display.live import FIGURES_S, LAST_ENTRIES, LineWriter, LiveView, TerminalModes, terminal_columns
 from stream.display.state import TranscriptEntry, ViewModel
 from stream.display.text import print_answer, summary_text, wrap
-from stream.events import Answer, AnswerDeltaEvent, Event, Notice, Restarted, Started, Summary, VerdictChanged
+from stream.events import Answer, Event, Notice, Restarted, Started, Summary, VerdictChanged
 from stream.fleet.display import FleetDisplay
 from stream.fleet.layout import CameraSnapshot, FleetSnapshot, compose_fleet
 from stream.fleet.questions import FleetQuestions
@@ -33,9 +34,6 @@ OPENING = "opening"
 
 NOTES_KEPT = 50
 
-LAST_NOTES = 12
-"""So many notes stay on the terminal when the view has gone."""
-
 
 class FleetScreen:
     """State of the view: each camera's thread writes its part, the view's thread reads all of them."""
@@ -47,7 +45,7 @@ class FleetScreen:
         self._cameras = {name: CameraPane(self, name, clock) for name in names}
         self._model = ""
         self._notes: deque[str] = deque(maxlen=NOTES_KEPT)
-        self.questions = FleetQuestions()
+        self.questions = FleetQuestions(names)
 
     def camera(self, name: str) -> CameraPane:
         """Return the part of one camera."""
@@ -64,10 +62,12 @@ class FleetScreen:
         with self._lock:
             return list(self._notes)
 
-    def note(self, line: str) -> None:
-        """Keep a line about any of them; for any thread."""
+    def note(self, line: str, *, once: bool = False) -> None:
+        """Keep a line about any of them, `once` if several would repeat it; for any thread."""
+        text = printable(line)
         with self._lock:
-            self._notes.append(printable(line))
+            if not (once and text in self._notes):
+                self._notes.append(text)
 
     def model_is(self, model: str) -> None:
         """A camera's run has told what answers it."""
@@ -99,8 +99,6 @@ class CameraPane(Display):
         self._model: ViewModel | None = None
         self._figures: StatisticsSnapshot | None = None
         self._figures_s = 0.0
-        self._newest: TranscriptEntry | None = None
-        self._speaks = False
         self._state, self._ill, self._over = OPENING, False, False
         self.summary = ""
 
@@ -113,23 +111,16 @@ class CameraPane(Display):
         assert self._model is not None, "a run is attached before its events come"
         entries = self._model.add(event)
         with self._lock:
-            self._note_event(event, entries)
+            self._note_event(event)
         if isinstance(event, Started):
             self._screen.model_is(event.model)
         elif not isinstance(event, (Answer, VerdictChanged)) and not _is_shared_restart(event):
+            about_model = isinstance(event, Notice) and event.code in ABOUT_THE_MODEL
             for entry in entries:
-                self._screen.note(f"{self.name}: {entry.text}")
+                self._screen.note(entry.text if about_model else f"{self.name}: {entry.text}", once=about_model)
 
-    def _note_event(self, event: Event, entries: Sequence[TranscriptEntry]) -> None:
-        if isinstance(event, AnswerDeltaEvent):
-            self._speaks = True
-        elif isinstance(event, (Answer, VerdictChanged)):
-            self._speaks = False
-            for entry in entries:
-                newest = self._newest
-                same = newest is not None and newest.text == entry.text
-                self._newest = newest.repeated(entry.at) if newest is not None and same else entry
-        elif isinstance(event, Notice) and event.code == "loading":
+    def _note_event(self, event: Event) -> None:
+        if isinstance(event, Notice) and event.code == "loading":
             self._state, self._ill = event.message, False
         elif isinstance(event, Summary):
             self._over = True
@@ -149,7 +140,7 @@ class CameraPane(Display):
     def snapshot(self) -> CameraSnapshot:
         """Return how it stands now; for the view's thread."""
         with self._lock:
-            model, state, ill, over, newest = self._model, self._state, self._ill, self._over, self._newest
+            model, state, ill, over = self._model, self._state, self._ill, self._over
         if model is None:
             return CameraSnapshot(self.name, state, ill)
         now_s = time.monotonic()
@@ -161,20 +152,27 @@ class CameraPane(Display):
             state, ill = f"lost for {duration_text(outage.lasted_s)}: {outage.reason}", True
         elif not over and not view.waiting:
             state = ""
-        partial = view.partial if self._speaks else None
-        return CameraSnapshot(self.name, state, ill, view.statistics, newest, partial, view.query or None)
+        return CameraSnapshot(
+            self.name, state, ill, view.statistics, _answers(view.entries), view.partial, view.query or None
+        )
 
     @property
-    def newest(self) -> TranscriptEntry | None:
-        """Its last answer."""
+    def answers(self) -> list[TranscriptEntry]:
+        """Its last answers."""
         with self._lock:
-            return self._newest
+            model = self._model
+        return [] if model is None else _answers(model.entries)
 
     def show_message(self, message: str) -> None:
         """Told for all cameras."""
 
     def close(self) -> None:
         self._screen.questions.remove(self.name)
+
+
+def _answers(entries: Sequence[TranscriptEntry]) -> list[TranscriptEntry]:
+    """Return entries without messages, which are among the notes of all cameras."""
+    return [entry for entry in entries if not entry.is_message]
 
 
 def _is_shared_restart(event: Event) -> bool:
@@ -228,7 +226,7 @@ class FleetView(FleetDisplay):
             write_now(message)
 
     def close(self) -> None:
-        """Gives the terminal back, with the last answer of each camera and the last notes on it."""
+        """Gives the terminal back, with the last answers of each camera and the last notes on it."""
         view, self._view = self._view, None
         if view is None:
             return
@@ -242,11 +240,13 @@ class FleetView(FleetDisplay):
 
     def _leave_last_lines(self) -> None:
         columns = terminal_columns(self._out)
-        for line in self._screen.notes[-LAST_NOTES:]:
+        for line in self._screen.notes[-LAST_ENTRIES:]:
             logs.show("\n".join(wrap(line, columns)))
         width = max(len(pane.name) for pane in self._screen.panes)
         for pane in self._screen.panes:
-            if (newest := pane.newest) is not None:
-                print_answer(f"{pane.name:<{width}}  {newest.at}", newest.display_text)
+            for entry in pane.answers[-LAST_ENTRIES:]:
+                label = f"{pane.name:<{width}}  {entry.at}"
+                indent = len(label) + 2
+                print_answer(label, f"\n{'':{indent}}".join(wrap(entry.display_text, max(1, columns - indent))))
             if pane.summary:
                 logs.show("\n".join(wrap(f"{pane.name:<{width}}  {pane.summary}", columns)))

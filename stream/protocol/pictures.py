@@ -2,7 +2,7 @@
 
 A picture message, little-endian, for programs in any language (docs/web.md has the table):
 
-    u8 kind ("P") · u8 codec (0: JPEG) · u8 level · u8 0 · u32 frame_index · f64 capture, ms since 1970
+    u8 kind ("P") · u8 codec (0: JPEG) · u8 level · u8 camera · u32 frame_index · f64 capture, ms since 1970
     f64 media time, s
     u16 width, height, rows, cols, tokens, overview · u32 bytes of relevance, regions, picture · these three
 """
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 KIND = ord("P")
 JPEG = 0
 HEADER = struct.Struct("<BBBBIddHHHHHHIII")
+
+CAMERA_AT = 3
+"""Byte of the header with the camera's number; 0 unless a page shows several."""
 
 SPARE_MAX = 16
 """Copies of pictures that are kept for others: of six levels, one that is encoded, and one that waits."""
@@ -182,10 +185,15 @@ def pack_picture(frame: ViewedFrame, level: int, jpeg: bytes, unix_ns: int, firs
     return b"".join((head, shown.relevance, shown.regions, jpeg))
 
 
+def of_camera_number(message: bytes, number: int) -> bytes:
+    """Return the picture message as one of the camera with this number, 0 to 255, among several."""
+    return message if number == 0 else b"".join((message[:CAMERA_AT], bytes((number,)), message[CAMERA_AT + 1 :]))
+
+
 def picture_fields(message: bytes) -> dict[str, Any]:
     """Return what a picture message holds, by name. Raises TransportError where it is none."""
     try:
-        kind, codec, level, _, index, unix_ms, media_s, *rest = HEADER.unpack_from(message)
+        kind, codec, level, camera, index, unix_ms, media_s, *rest = HEADER.unpack_from(message)
     except struct.error as error:
         raise TransportError(f"not a picture: {error}") from error
     width, height, rows, cols, tokens, overview, *lengths = rest
@@ -199,6 +207,7 @@ def picture_fields(message: bytes) -> dict[str, Any]:
     return {
         "codec": codec,
         "level": level,
+        "camera": camera,
         "frame_index": index,
         "capture_unix_ms": unix_ms,
         "media_s": media_s,

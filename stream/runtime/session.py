@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stream.runtime.answer_worker import AnswerWorker
     from stream.runtime.pipeline import Pipeline
     from stream.runtime.supervised import SupervisedRun
-    from stream.sinks.web import WebPage
+    from stream.web.application import PageCamera
 
 
 def open_run(config: Config, shared: AnswerWorker | None = None) -> Pipeline | SupervisedRun:
@@ -70,13 +70,13 @@ def run_session(
     *,
     resume: bool = False,
     limit_s: float | None = None,
-    page: WebPage | None = None,
+    page: PageCamera | None = None,
     signals: bool = True,
 ) -> Summary:
     """Runs a configuration into its outputs, `extra` and the terminal; returns the run's summary.
 
     `resume`: the run continues an earlier one, whose captions are in the outputs. `limit_s` ends it so many seconds
-    after its first frame. `page`: a web page that outlives the run, in place of one of its own. `signals`: they end the
+    after its first frame. `page`: the run's place in a web page that outlives it. `signals`: they end the
     run, which is then for the main thread; otherwise the caller sees to that.
 
     Outputs are claimed before the source is opened, and closed however the

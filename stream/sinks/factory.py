@@ -19,7 +19,7 @@ from stream.sources.address import is_live_address, redacted
 
 if TYPE_CHECKING:
     from stream.sinks.heatmap import FramePictures
-    from stream.sinks.web import WebPage
+    from stream.web.application import PageCamera
 
 
 class MonitorSink(Sink):
@@ -35,9 +35,9 @@ class MonitorSink(Sink):
         pass
 
 
-def open_services(config: Config, page: WebPage | None = None) -> tuple[RunMonitor, list[Sink]]:
-    """The monitor of a run, and the sinks that tell of it; none where the configuration names none. `page`: shows the
-    run in place of a page of its own.
+def open_services(config: Config, page: PageCamera | None = None) -> tuple[RunMonitor, list[Sink]]:
+    """The monitor of a run, and the sinks that tell of it; none where the configuration names none. `page`: shows
+    the run, as a camera of a page that others share.
 
     Raises OutputError or ConfigError, having let go of everything, where one cannot be opened.
     """
@@ -48,7 +48,7 @@ def open_services(config: Config, page: WebPage | None = None) -> tuple[RunMonit
     return monitor, [MonitorSink(monitor), *sinks] if sinks else []
 
 
-def _services(config: Config, page: WebPage | None) -> list[Callable[[Config, RunMonitor], Sink]]:
+def _services(config: Config, page: PageCamera | None) -> list[Callable[[Config, RunMonitor], Sink]]:
     """The sinks that the configuration names; their libraries are only imported where there are any."""
     services: list[Callable[[Config, RunMonitor], Sink]] = []
     if config.output.publish is not None:
@@ -66,7 +66,7 @@ def _services(config: Config, page: WebPage | None) -> list[Callable[[Config, Ru
     if config.output.web is not None:
         from stream.sinks.web import WebSink
 
-        services.append(partial(WebSink, page=page))
+        services.append(partial(WebSink, camera=page))
     if config.output.mqtt is not None:
         from stream.sinks.mqtt import MqttSink
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import html
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
@@ -21,7 +23,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from stream.errors import SourceNotFound, TransportError
 from stream.web.access import WebAccess
 from stream.web.camera import BrowserCamera
-from stream.web.hub import Hub
+from stream.web.hub import Hub, encoded
 from stream.web.microscope import Microscope, microscope_routes
 from stream.web.sources import scene_thumbnail
 from stream.web.uploads.receiver import PictureUploads
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from stream.web.compare import CompareDesk
 
 PAGE = Path(__file__).parent / "page"
+
+VIEWERS_MAX = 64
+"""Viewers of the page at a time, of one camera or of all; one more is told so."""
 
 SEND_LIMIT_S = 10.0
 """A viewer that takes nothing for so long is let go."""
@@ -87,6 +92,14 @@ NO_COMPARE_PAGE = """<!doctype html>
 <code>python run_stream.py web 8080 NAME=SOURCE</code> has the page that compares, and shows the source too.</p>
 <p><a href="/">Back to the run</a></p></main></body></html>
 """
+
+
+@dataclass(frozen=True, slots=True)
+class PageCamera:
+    """A camera of the page: its viewers, and its microscope."""
+
+    hub: Hub
+    microscope: Microscope = field(default_factory=Microscope)
 
 
 class Gate:
@@ -177,22 +190,37 @@ def _token_page(message: str) -> Response:
 
 def make_application(
     access: WebAccess,
-    hub: Hub,
-    camera: BrowserCamera | None = None,
-    microscope: Microscope | None = None,
+    cameras: Mapping[str, PageCamera],
+    browser_camera: BrowserCamera | None = None,
     compare: CompareDesk | None = None,
 ) -> ASGIApp:
-    """Return the application that shows the run to viewers, through a `microscope` too.
+    """Return the application that shows the runs of `cameras`, by name, to viewers; a single run has the name "".
 
-    It takes a viewer's `camera` where that is the source, and has the compare page where there is a desk for it.
+    It takes the frames of a `browser_camera` if that is the source of the only run, and has the compare page if there
+    is a desk for it.
     """
 
     files, uploads = StaticFiles(directory=PAGE), PictureUploads()
+    sockets: set[WebSocket] = set()
+
+    def asked_for(connection: HTTPConnection) -> Mapping[str, PageCamera]:
+        """Return the camera that a request names with `?camera=NAME`, all cameras if it names none."""
+        name = connection.query_params.get("camera")
+        return cameras if name is None else {name: cameras[name]} if name in cameras else {}
+
+    def microscope_of(connection: HTTPConnection) -> Microscope | None:
+        asked = asked_for(connection)
+        return next(iter(asked.values())).microscope if len(asked) == 1 else None
 
     async def page(request: Request) -> Response:
-        return await files.get_response("live.html", request.scope)
+        asked = asked_for(request)
+        if not asked:
+            return PlainTextResponse(f"No camera has that name; there are {', '.join(cameras)}.\n", 404)
+        return await files.get_response("live.html" if len(asked) == 1 else "grid.html", request.scope)
 
     async def microscope_page(request: Request) -> Response:
+        if microscope_of(request) is None:
+            return PlainTextResponse(f"Add ?camera=NAME; there are {', '.join(cameras)}.\n", 404)
         return await files.get_response("microscope.html", request.scope)
 
     async def compare_page(request: Request) -> Response:
@@ -212,16 +240,24 @@ def make_application(
 
     async def live(socket: WebSocket) -> None:
         await socket.accept()
-        if hub.full:
+        asked = asked_for(socket)
+        if not asked:
+            await socket.close(REFUSED, "no camera has that name")
+            return
+        if len(sockets) >= VIEWERS_MAX:
             await socket.close(CROWDED, "too many viewers")
             return
-        viewer = hub.add()
-        sending = asyncio.create_task(_send(socket, viewer))
-        receiving = asyncio.create_task(_receive(socket, viewer, hub))
+        sockets.add(socket)
+        wake = asyncio.Event()
+        viewers = {name: camera.hub.add(wake) for name, camera in asked.items()}
+        sending = asyncio.create_task(_send(socket, list(viewers.values()), wake))
+        receiving = asyncio.create_task(_receive(socket, viewers, asked))
         try:
             await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            hub.remove(viewer)
+            sockets.discard(socket)
+            for name, viewer in viewers.items():
+                asked[name].hub.remove(viewer)
             for task in (sending, receiving):
                 task.cancel()
             await asyncio.gather(sending, receiving, return_exceptions=True)
@@ -230,12 +266,13 @@ def make_application(
 
     async def camera_frames(socket: WebSocket) -> None:
         await socket.accept()
-        if camera is None or not hub.takes_camera:
+        hub = next(iter(cameras.values())).hub
+        if browser_camera is None or not hub.takes_camera:
             await socket.close(REFUSED, "no camera is wanted")
-        elif camera.in_use:
+        elif browser_camera.in_use:
             await socket.close(CAMERA_IN_USE, "another camera is in use")
         else:
-            await _take_frames(socket, camera, hub)
+            await _take_frames(socket, browser_camera, hub)
 
     routes: list[BaseRoute] = [
         Route("/", page),
@@ -245,24 +282,31 @@ def make_application(
         Mount("/page", files),
         Route("/scene/{name}", scene),
         Route("/compare", compare_page),
-        *microscope_routes(microscope or Microscope(), microscope_page, access, uploads),
+        *microscope_routes(microscope_of, microscope_page, access, uploads),
     ]
     if compare is not None:
         routes += compare.routes(uploads)
     return Gate(Starlette(routes=routes), access)
 
 
-async def _send(socket: WebSocket, viewer: Viewer) -> None:
-    """Send what waits for a viewer until it is gone, or takes nothing any more."""
+async def _send(socket: WebSocket, viewers: Sequence[Viewer], wake: asyncio.Event) -> None:
+    """Send what waits for the viewers of one connection, a message of each in turn, until it is closed or takes nothing
+    any more."""
     while True:
-        await viewer.wake.wait()
-        viewer.wake.clear()
-        while (message := viewer.next()) is not None:
-            sent = socket.send_bytes(message) if isinstance(message, bytes) else socket.send_text(message)
-            try:
-                await asyncio.wait_for(sent, SEND_LIMIT_S)
-            except (asyncio.TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
-                return
+        await wake.wait()
+        wake.clear()
+        waiting = True
+        while waiting:
+            waiting = False
+            for viewer in viewers:
+                if (message := viewer.next()) is None:
+                    continue
+                waiting = True
+                sent = socket.send_bytes(message) if isinstance(message, bytes) else socket.send_text(message)
+                try:
+                    await asyncio.wait_for(sent, SEND_LIMIT_S)
+                except (asyncio.TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
+                    return
 
 
 async def _take_frames(socket: WebSocket, camera: BrowserCamera, hub: Hub) -> None:
@@ -284,8 +328,8 @@ async def _take_frames(socket: WebSocket, camera: BrowserCamera, hub: Hub) -> No
         camera.in_use = False
 
 
-async def _receive(socket: WebSocket, viewer: Viewer, hub: Hub) -> None:
-    """Follow a viewer's messages until it leaves or breaks the limits."""
+async def _receive(socket: WebSocket, viewers: Mapping[str, Viewer], cameras: Mapping[str, PageCamera]) -> None:
+    """Follow the messages of a connection, for one camera or for all, until it is closed or breaks the limits."""
     limit = RateLimit(MESSAGES_A_SECOND, 2 * MESSAGES_A_SECOND)
     unreadable = 0
     while True:
@@ -299,10 +343,14 @@ async def _receive(socket: WebSocket, viewer: Viewer, hub: Hub) -> None:
             text = message.get("text") or message.get("bytes") or b""
             if len(text) > TEXT_BYTES_MAX:
                 raise MessageRefused(f"a message has at most {TEXT_BYTES_MAX} bytes")
-            hub.follow(viewer, read_message(text))
+            followed = read_message(text)
+            if followed.camera is not None and followed.camera not in viewers:
+                raise MessageRefused(f"no camera has that name; there are {', '.join(viewers)}")
+            for name in viewers if followed.camera is None else (followed.camera,):
+                cameras[name].hub.follow(viewers[name], followed)
         except MessageRefused as error:
             unreadable += 1
             if unreadable > UNREADABLE_MAX:
                 await socket.close(REFUSED, "messages that cannot be followed")
                 return
-            hub.refuse(viewer, str(error))
+            next(iter(viewers.values())).tell(encoded("refused", {"error": str(error)}))

@@ -1,5 +1,5 @@
-"""The viewers of a run, or of one run after another: gives each the state so far, then what happens, and asks for
-pictures while somebody looks."""
+"""The viewers of a camera's run, or of one run after another: gives each the state so far, then what happens, and asks
+for pictures while somebody looks."""
 
 from __future__ import annotations
 
@@ -15,17 +15,14 @@ import msgspec
 
 from arr_coc.types import REGION_SHAPES, TILE_PX
 from stream.events import AnswerDeltaEvent, Event, Explanation, FrameReady, Notice, Summary, rounded
-from stream.monitor.health import RunMonitor
+from stream.monitor.health import HealthReport, RunMonitor
 from stream.monitor.schema import STATS, STATUS, envelope, event_message
-from stream.protocol.pictures import PictureRequest
+from stream.protocol.pictures import PictureRequest, of_camera_number
 from stream.sources.address import name_of
 from stream.web.viewer import RateLimit, Viewer, ViewerMessage
 
 if TYPE_CHECKING:
     from stream.web.sources import SourceChooser
-
-VIEWERS_MAX = 64
-"""Viewers at a time; one more is told so."""
 
 HISTORY = 200
 """Events that a newcomer is told of."""
@@ -60,14 +57,23 @@ class PictureSource(Protocol):
 @dataclass(frozen=True, slots=True)
 class HubOptions:
     """`rate`: pictures a second; `greatest_px`: their greatest width; `control`: viewers may ask; `until`: the standing
-    question, if there is one; `camera`: the run waits for a viewer's camera; `compare`: there is a page to compare."""
+    question, if there is one; `browser_camera`: the run waits for a viewer's camera; `compare`: there is a page to
+    compare. `cameras` are the names of all cameras of the page, and `name` is the one of this run; "" for a run that
+    is alone and has none."""
 
     rate: float
     greatest_px: int
     control: bool
     until: str | None = None
-    camera: bool = False
+    browser_camera: bool = False
     compare: bool = False
+    name: str = ""
+    cameras: tuple[str, ...] = ("",)
+
+    @property
+    def number(self) -> int:
+        """Place of the camera among those of the page, which its pictures carry."""
+        return self.cameras.index(self.name)
 
 
 class Hub:
@@ -104,14 +110,9 @@ class Hub:
         return len(self._viewers)
 
     @property
-    def full(self) -> bool:
-        """True where no more viewers are taken."""
-        return len(self._viewers) >= VIEWERS_MAX
-
-    @property
     def takes_camera(self) -> bool:
         """True where the run's source is a viewer's camera, and viewers may do more than look."""
-        return self._options.camera and self._options.control
+        return self._options.browser_camera and self._options.control
 
     async def run(self, ending: asyncio.Event) -> None:
         """Tell viewers figures and state once a second until `ending` is set."""
@@ -124,20 +125,36 @@ class Hub:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(ending.wait(), STATS_EVERY_S)
 
-    def begin(self, monitor: RunMonitor, *, until: str | None = None, camera: bool = False) -> None:
+    def begin(self, monitor: RunMonitor, *, until: str | None = None, browser_camera: bool = False) -> None:
         """Show this run from here on, in place of the one before; for any thread.
 
-        `until`: its standing question; `camera`: its source is a viewer's camera.
+        `until`: its standing question; `browser_camera`: its source is a viewer's camera.
         """
         self._monitor = monitor
-        self._options = replace(self._options, until=until, camera=camera)
+        self._options = replace(self._options, until=until, browser_camera=browser_camera)
         self._in_loop(self._begin)
 
     def finish(self) -> None:
-        """The run is over, and there is none until the next `begin`; for any thread."""
+        """The run is over; for any thread. With a chooser there is none until the next `begin`; without one, viewers
+        see how it ended."""
+        if self._chooser is None:
+            self._in_loop(self._forget_pictures)
+            return
         self._monitor = None
-        self._options = replace(self._options, until=None, camera=False)
+        self._options = replace(self._options, until=None, browser_camera=False)
         self._in_loop(self._finish)
+
+    def unreachable(self, reason: str) -> None:
+        """The source of the run cannot be opened yet; for any thread."""
+        if self._monitor is not None:
+            self._monitor.unreachable(reason)
+
+    def fail(self, reason: str) -> None:
+        """The run could not begin, or has ended without a summary; for any thread."""
+        if self._monitor is not None:
+            self._monitor.fail(reason)
+        report = HealthReport("ended", reason, ready=False, frame_age_s=None, frames=0, answers=0)
+        self._in_loop(self._keep, "health", self._encoded("health", asdict(report)))
 
     def attach(self, pictures: PictureSource) -> None:
         """Ask this source for pictures from here on; for any thread."""
@@ -155,25 +172,29 @@ class Hub:
         """Tell viewers of the run's changed status; for any thread."""
         if self._monitor is not None:
             status = self._monitor.status()
-            self._in_loop(self._keep, STATUS, _encoded(STATUS, asdict(replace(status, source=name_of(status.source)))))
+            self._in_loop(
+                self._keep, STATUS, self._encoded(STATUS, asdict(replace(status, source=name_of(status.source))))
+            )
 
     def show(self, pictures: dict[int, bytes]) -> None:
         """Take the pictures of a frame, by their widths; for any thread."""
-        self._in_loop(self._show, pictures)
+        number = self._options.number
+        self._in_loop(self._show, {width: of_camera_number(body, number) for width, body in pictures.items()})
 
-    def add(self) -> Viewer:
-        """Return a new viewer, who is told the state so far first."""
-        viewer = Viewer(self._options.rate, self._options.greatest_px)
+    def add(self, wake: asyncio.Event | None = None) -> Viewer:
+        """Return a new viewer, who is told the state so far first. `wake` is set if a message waits for it."""
+        viewer = Viewer(self._options.rate, self._options.greatest_px, wake)
         viewer.tell(self._hello())
         if self._chooser is not None:
-            viewer.tell(_encoded("sources", self._chooser.described))
+            viewer.tell(self._encoded("sources", self._chooser.described))
         for topic in KEPT:
             if topic in self._kept:
                 viewer.tell(self._kept[topic])
-        viewer.tell(b'{"topic":"history","events":[' + b",".join(self._history) + b"]}")
+        none = self._encoded("history", {"events": []})
+        viewer.tell(none.removesuffix(b"]}") + b",".join(self._history) + b"]}")
         if self._speaking is not None:
             number, text, pts_s = self._speaking
-            viewer.tell(_encoded("text", {"answer": number, "text": text, "pts_s": pts_s}))
+            viewer.tell(self._encoded("text", {"answer": number, "text": text, "pts_s": pts_s}))
         self._viewers.add(viewer)
         self._tell_count()
         self._show_newest(viewer, self._now_s())
@@ -189,18 +210,14 @@ class Hub:
         """Do as a viewer's message says."""
         viewer.choose(message)
         if message.clock is not None:
-            viewer.tell(_encoded("clock", {"clock": message.clock}))
+            viewer.tell(self._encoded("clock", {"clock": message.clock}))
         if message.ask is not None:
             problem = self._ask(message.ask)
             if problem is not None:
-                viewer.tell(_encoded("refused", {"query": message.ask, "error": problem}))
+                viewer.tell(self._encoded("refused", {"query": message.ask, "error": problem}))
         if message.chooses and (problem := self._choose(message)) is not None:
-            viewer.tell(_encoded("refused", {"choice": True, "error": problem}))
+            viewer.tell(self._encoded("refused", {"choice": True, "error": problem}))
         self._request()
-
-    def refuse(self, viewer: Viewer, reason: str) -> None:
-        """Tell a viewer that its message cannot be followed."""
-        viewer.tell(_encoded("refused", {"error": reason}))
 
     def _ask(self, query: str) -> str | None:
         """Return why the question is not asked."""
@@ -229,7 +246,7 @@ class Hub:
 
     def _tell_sources(self) -> None:
         if self._chooser is not None:
-            self._tell(_encoded("sources", self._chooser.described))
+            self._tell(self._encoded("sources", self._chooser.described))
 
     def _begin(self) -> None:
         self._runs += 1
@@ -238,7 +255,7 @@ class Hub:
         self._speaking = None
         self._forget_pictures()
         self._tell(self._hello())
-        self._tell(_encoded("history", {"events": []}))
+        self._tell(self._encoded("history", {"events": []}))
 
     def _finish(self) -> None:
         for topic in (STATUS, "health", STATS):
@@ -268,11 +285,11 @@ class Hub:
 
     def _publish(self, event: Event, topic: str, fields: dict[str, Any]) -> None:
         self._note_speech(event, topic)
-        body = _encoded(topic, fields)
+        body = self._encoded(topic, fields)
         if topic in TOLD and not (isinstance(event, Notice) and event.code == "loading"):
             self._history.append(body)
         if isinstance(event, Summary) and self._monitor is not None:
-            self._keep("health", _encoded("health", asdict(self._monitor.health())))
+            self._keep("health", self._encoded("health", asdict(self._monitor.health())))
         self._keep(topic, body)
 
     def _keep(self, topic: str, body: bytes) -> None:
@@ -333,22 +350,27 @@ class Hub:
         monitor = self._monitor
         if monitor is None:
             return
-        stats = await asyncio.to_thread(monitor.stats)
-        if monitor is self._monitor:
-            self._keep(STATS, _encoded(STATS, asdict(stats)))
-            self._keep("health", _encoded("health", asdict(monitor.health())))
+        health = monitor.health()
+        if health.status != "ended":
+            stats = await asyncio.to_thread(monitor.stats)
+            if monitor is not self._monitor:
+                return
+            self._keep(STATS, self._encoded(STATS, asdict(stats)))
+        self._keep("health", self._encoded("health", asdict(health)))
 
     def _hello(self) -> bytes:
         options = self._options
-        return _encoded(
+        return self._encoded(
             "hello",
             {
                 "control": options.control,
                 "rate": options.rate,
                 "width": options.greatest_px,
                 "until": options.until,
-                "camera": self.takes_camera,
+                "browser_camera": self.takes_camera,
                 "run": self._runs,
+                "number": options.number,
+                "cameras": options.cameras if options.name else (),
                 "compare": options.compare,
                 "tile_px": TILE_PX,
                 "shapes": REGION_SHAPES,
@@ -356,7 +378,12 @@ class Hub:
         )
 
     def _tell_count(self) -> None:
-        self._tell(_encoded("viewers", {"count": len(self._viewers)}))
+        self._tell(self._encoded("viewers", {"count": len(self._viewers)}))
+
+    def _encoded(self, topic: str, fields: dict[str, Any]) -> bytes:
+        """Return a message, with the camera's name if it has one."""
+        named = {"camera": self._options.name} if self._options.name else {}
+        return encoded(topic, {**named, **fields})
 
     def _now_s(self) -> float:
         return 0.0 if self._loop is None else self._loop.time()
@@ -375,5 +402,6 @@ def _message_of(event: Event) -> tuple[str, dict[str, Any]] | None:
     return topic, fields
 
 
-def _encoded(topic: str, fields: dict[str, Any]) -> bytes:
+def encoded(topic: str, fields: dict[str, Any]) -> bytes:
+    """Return a message for viewers."""
     return msgspec.json.encode(rounded(msgspec.to_builtins(envelope(topic, fields, unix_ns=time.time_ns()))))

@@ -46,6 +46,8 @@ Rgb = npt.NDArray[np.uint8]
 
 NO_FRAME = pack_failure("no frame has come; the source may be lost, or the model is still loading")
 
+NO_CAMERA = "no camera has that name; add ?camera=NAME"
+
 MEDIA_TYPE = "application/octet-stream"
 
 
@@ -138,14 +140,20 @@ class Microscope:
 
 
 def microscope_routes(
-    microscope: Microscope,
+    microscope_of: Callable[[Request], Microscope | None],
     page: Callable[[Request], Coroutine[Any, Any, Response]],
     access: WebAccess,
     uploads: PictureUploads,
 ) -> list[BaseRoute]:
-    """Return the routes of the microscope: its `page`, the newest frame's inspection, and that of a picture sent."""
+    """Return the routes of the microscope: its `page`, the newest frame's inspection, and that of a picture sent.
+
+    `microscope_of` returns the one of the camera that a request names, None if there is no such camera.
+    """
 
     async def newest(request: Request) -> Response:
+        microscope = microscope_of(request)
+        if microscope is None:
+            return _problem(404, NO_CAMERA)
         if microscope.is_crowded:
             return _problem(503, "too many look through the microscope; try again in a moment")
         message = await microscope.newest(_levels(request))
@@ -154,6 +162,9 @@ def microscope_routes(
     async def picture(request: Request) -> Response:
         if not access.control:
             return _problem(403, "this page only shows; it takes no pictures")
+        microscope = microscope_of(request)
+        if microscope is None:
+            return _problem(404, NO_CAMERA)
         try:
             async with uploads.picture(request, LONGEST_PX) as sent:
                 message = await microscope.picture(sent, _levels(request))

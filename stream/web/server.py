@@ -9,6 +9,7 @@ import os
 import socket
 import ssl
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -18,10 +19,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from stream.errors import OutputError
 from stream.web.access import WebAccess
-from stream.web.application import TEXT_BYTES_MAX, make_application
+from stream.web.application import TEXT_BYTES_MAX, PageCamera, make_application
 from stream.web.camera import FRAME_BYTES_MAX, BrowserCamera
-from stream.web.hub import Hub
-from stream.web.microscope import Microscope
 
 if TYPE_CHECKING:
     from uvicorn.server import Protocols
@@ -49,7 +48,7 @@ log = logging.getLogger(__name__)
 
 
 class WebServer:
-    """Serves the page from when it is made until it is closed.
+    """Serves the page of `cameras`, by name, from when it is made until it is closed.
 
     Raises OutputError where the address cannot be had or the certificate cannot be used.
     """
@@ -57,18 +56,17 @@ class WebServer:
     def __init__(
         self,
         access: WebAccess,
-        hub: Hub,
-        camera: BrowserCamera | None = None,
-        microscope: Microscope | None = None,
+        cameras: Mapping[str, PageCamera],
+        browser_camera: BrowserCamera | None = None,
         compare: CompareDesk | None = None,
     ) -> None:
-        self.hub = hub
+        self._cameras = cameras
         self._compare = compare
-        self._camera = camera
+        self._browser_camera = browser_camera
         self._listener = _bound(access)
         try:
             config = uvicorn.Config(
-                make_application(access, hub, camera, microscope, compare),
+                make_application(access, cameras, browser_camera, compare),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -79,7 +77,7 @@ class WebServer:
                 ws_per_message_deflate=False,
                 ws_ping_interval=PING_EVERY_S,
                 ws_ping_timeout=PONG_LIMIT_S,
-                ws_max_size=FRAME_BYTES_MAX if camera is not None else TEXT_BYTES_MAX,
+                ws_max_size=FRAME_BYTES_MAX if browser_camera is not None else TEXT_BYTES_MAX,
                 timeout_graceful_shutdown=LEAVE_LIMIT_S,
                 ssl_certfile=access.certificate,
                 ssl_keyfile=access.key,
@@ -113,9 +111,9 @@ class WebServer:
 
     async def _serve(self) -> None:
         ending = asyncio.Event()
-        telling = asyncio.create_task(self.hub.run(ending))
+        telling = asyncio.gather(*(camera.hub.run(ending) for camera in self._cameras.values()))
         closing = asyncio.create_task(self._close_silent(ending))
-        await asyncio.sleep(0)  # the hub knows its loop from here on
+        await asyncio.sleep(0)  # the hubs know their loop from here on
         self._begun.set_result(None)
         try:
             await self._server.serve(sockets=[self._listener])
@@ -125,8 +123,8 @@ class WebServer:
             ending.set()
             await telling
             await closing
-            if self._camera is not None:
-                self._camera.close()
+            if self._browser_camera is not None:
+                self._browser_camera.close()
 
     async def _close_silent(self, ending: asyncio.Event) -> None:
         """Close connections that never ask for anything, and those that do not end, until `ending` is set."""

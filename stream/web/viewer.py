@@ -28,7 +28,8 @@ MESSAGES_A_SECOND = 100
 class ViewerMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Message of a viewer. `ok`: so many pictures more may come; `ask`: a question; `rate` and `width`: of pictures;
     `choose`: the key of an offered source; `open`: another source's address; `stop`: end the run; `clock`: a number
-    that comes back with the program's time."""
+    that comes back with the program's time. `camera`: the one that the message is for, of several; None for all
+    that the viewer sees."""
 
     ok: int | None = None
     clock: int | None = None
@@ -38,6 +39,7 @@ class ViewerMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     choose: str | None = None
     open: str | None = None
     stop: bool = False
+    camera: str | None = None
 
     @property
     def chooses(self) -> bool:
@@ -97,14 +99,15 @@ class Viewer:
     """Messages for one viewer, taken out one at a time: texts first, and a picture where it has a credit.
 
     Belongs to the event loop. A picture is never queued: the newest one is sent when the viewer is ready for it.
-    `greatest_px` limits the width that it may choose.
+    `greatest_px` limits the width that it may choose. `wake` is set if something waits; a connection that shows several
+    cameras has one for all of its viewers.
     """
 
-    def __init__(self, rate: float, greatest_px: int) -> None:
+    def __init__(self, rate: float, greatest_px: int, wake: asyncio.Event | None = None) -> None:
         self.credits = CREDITS
         self.width = self._greatest_px = greatest_px
         self.rate = self._greatest_rate = rate
-        self.wake = asyncio.Event()
+        self.wake = wake or asyncio.Event()
         self.pictures_sent = 0
         self._texts: deque[bytes] = deque()
         self._missed = 0

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -29,7 +29,9 @@ from stream.protocol.pictures import (
     pack_picture,
 )
 from stream.runtime.pictures import encode_inspection
+from stream.sinks.web import WebPage
 from stream.web.access import WebAccess
+from stream.web.application import PageCamera
 from stream.web.camera import BrowserCamera
 from stream.web.compare import CompareDesk
 from stream.web.hub import Hub, HubOptions
@@ -137,7 +139,7 @@ class PagedRun(WatchedRun):
 
     def __init__(self) -> None:
         super().__init__()
-        self.page: ServedPage | None = None
+        self.page: ShownRun | None = None
 
     def ask(self, query: str) -> None:
         super().ask(query)
@@ -145,7 +147,34 @@ class PagedRun(WatchedRun):
         self.page.tell(QueryChanged(query=query))
 
 
-class ServedPage:
+class ShownRun:
+    """A run that is live, in its `place` on a page."""
+
+    def __init__(self, config: Config, place: PageCamera, source: str = "camera") -> None:
+        self.run = PagedRun()
+        self.run.page = self
+        self.monitor = RunMonitor(config)
+        self.monitor.follow(self.run)  # type: ignore[arg-type]
+        self.hub, self.microscope = place.hub, place.microscope
+        self.hub.begin(self.monitor, browser_camera=config.output.web_camera is not None)
+        self.pictures = DrawnPictures(self.hub, self.microscope)
+        self.source = source
+
+    def go_live(self) -> None:
+        """Gives pictures and the first frame."""
+        self.hub.attach(self.pictures)
+        self.microscope.attach(self.pictures)
+        self.tell(Started(source=self.source, model="fake", query="What?", backend="cpu"))
+        self.tell(frame(0, 0.0))
+
+    def tell(self, event: Event) -> None:
+        self.monitor.add(event)
+        self.run.statistics.add(event)
+        self.hub.publish_status()
+        self.hub.publish(event)
+
+
+class ServedPage(ShownRun):
     """The page of a run that is live."""
 
     def __init__(
@@ -157,36 +186,37 @@ class ServedPage:
         **output: Any,
     ) -> None:
         self.config = config = Config(output=OutputConfig(**{"web": "127.0.0.1:0", **output}))
-        self.run = PagedRun()
-        self.run.page = self
-        self.monitor = RunMonitor(config)
-        self.monitor.follow(self.run)  # type: ignore[arg-type]
         self.access = WebAccess.of(config.output)
         camera = None if config.output.web_camera is None else BrowserCamera(config.output.web_camera)
         options = HubOptions(rate, config.output.web_width, self.access.control, compare=compare is not None)
-        self.hub = Hub(options, chooser=chooser)
-        self.hub.begin(self.monitor, camera=camera is not None)
-        self.microscope = Microscope()
-        self.server = WebServer(self.access, self.hub, camera, self.microscope, compare)
+        place = PageCamera(Hub(options, chooser=chooser))
+        super().__init__(config, place)
+        self.server = WebServer(self.access, {"": place}, camera, compare)
         self.port = self.server.port
-        self.pictures = DrawnPictures(self.hub, self.microscope)
-        self.hub.attach(self.pictures)
-        self.microscope.attach(self.pictures)
-        self.tell(Started(source="camera", model="fake", query="What?", backend="cpu"))
-        self.tell(frame(0, 0.0))
+        self.go_live()
 
     @property
     def url(self) -> str:
         return f"{self.access.scheme}://127.0.0.1:{self.port}/"
 
-    def tell(self, event: Event) -> None:
-        self.monitor.add(event)
-        self.run.statistics.add(event)
-        self.hub.publish_status()
-        self.hub.publish(event)
-
     def close(self) -> None:
         self.server.close()
+
+
+class SharedPage:
+    """The page of several runs, each with a name."""
+
+    def __init__(self, names: Sequence[str], **output: Any) -> None:
+        config = Config(output=OutputConfig(**{"web": "127.0.0.1:0", **output}))
+        self.page = WebPage(config.output, names)
+        self.url = self.page.address.partition("?")[0]
+        self.port = int(self.url.strip("/").rpartition(":")[2])
+        self.cameras = {name: ShownRun(config, place, name) for name, place in self.page.cameras.items()}
+        for camera in self.cameras.values():
+            camera.go_live()
+
+    def close(self) -> None:
+        self.page.close()
 
 
 @contextmanager
@@ -230,8 +260,8 @@ class PageClient:
 
 
 @contextmanager
-def viewing(page: ServedPage, **options: Any) -> Iterator[PageClient]:
-    with connect(page.url.replace("http", "ws") + "live", max_size=None, compression=None, **options) as socket:
+def viewing(page: ServedPage | SharedPage, query: str = "", **options: Any) -> Iterator[PageClient]:
+    with connect(page.url.replace("http", "ws") + "live" + query, max_size=None, compression=None, **options) as socket:
         yield PageClient(socket)
 
 

@@ -11,7 +11,7 @@ export function readPicture(buffer) {
   const u16 = (at) => view.getUint16(at, true);
   const u32 = (at) => view.getUint32(at, true);
   const frame = {
-    codec: view.getUint8(1), level: view.getUint8(2), index: u32(4),
+    codec: view.getUint8(1), level: view.getUint8(2), camera: view.getUint8(3), index: u32(4),
     captureMs: view.getFloat64(8, true), mediaS: view.getFloat64(16, true),
     width: u16(24), height: u16(26), rows: u16(28), cols: u16(30), tokens: u16(32), overview: u16(34),
   };
@@ -84,7 +84,8 @@ export class Link {
 
   open() {
     const scheme = location.protocol === "https:" ? "wss:" : "ws:";
-    this.socket = new WebSocket(`${scheme}//${location.host}/live`);
+    const camera = new URLSearchParams(location.search).get("camera");
+    this.socket = new WebSocket(`${scheme}//${location.host}/live${camera === null ? "" : `?camera=${encodeURIComponent(camera)}`}`);
     this.socket.binaryType = "arraybuffer";
     this.socket.onopen = () => {
       this.wait = FIRST_WAIT_MS;

@@ -7,14 +7,10 @@ import { ClockDifference, Link } from "./link.js";
 import { LAYERS, readView, remember, remembered, startKeys, startTheme, turnTheme, writeView } from "./settings.js";
 import { Sources } from "./sources.js";
 import { Stage } from "./stage.js";
+import { STATE_WORDS, stateOfHealth } from "./states.js";
 
 const QUESTIONS_KEPT = 20;
 const MARKED = ["cut", "outage", "restarted", "discontinuity"];
-const STATE_WORDS = {
-  connecting: "connecting", loading: "loading the model", ok: "live", running: "live", outage: "source lost", restarting: "restarting",
-  stalled: "stalled", ended: "ended", reconnecting: "reconnecting", refused: "full",
-  idle: "no source", opening: "opening", ending: "stopping",
-};
 const byId = (id) => document.getElementById(id);
 
 startTheme();
@@ -41,10 +37,11 @@ const handlers = {
     run.until = message.until;
     run.ended = null;
     byId("ask").hidden = !message.control;
-    run.camera = message.camera;
-    byId("camera").hidden = !message.camera;
+    run.camera = message.browser_camera;
+    byId("camera").hidden = !run.camera;
+    tellCameras(message.cameras, message.camera);
     tellMirror();
-    if (!message.camera && camera.on) camera.stop("The camera is off.");
+    if (!run.camera && camera.on) camera.stop("The camera is off.");
     if (!message.control) byId("asked").textContent = "This page only shows the run; it takes no questions.";
     tellWidth();
   },
@@ -112,6 +109,19 @@ const link = new Link({
   },
 });
 
+/** Links to the other cameras of this page, and to the grid of all. */
+function tellCameras(names, own) {
+  run.name = own;
+  if (own) byId("microscope").href = `/microscope?camera=${encodeURIComponent(own)}`;
+  byId("cameras").hidden = names.length < 2;
+  const link = (text, href, here) => {
+    const made = Object.assign(document.createElement("a"), { className: "link", textContent: text, href });
+    if (here) made.setAttribute("aria-current", "page");
+    return made;
+  };
+  byId("cameras").replaceChildren(link("All cameras", "/"), ...names.map((name) => link(name, `/?camera=${encodeURIComponent(name)}`, name === own)));
+}
+
 /** Another run has begun, or the present one is over: nothing of it is to look like the next one's. */
 function startAfresh() {
   Object.assign(run, { health: null, status: null, seconds: null, until: null });
@@ -129,9 +139,7 @@ function stateOf() {
   if (run.linked === "lost") return run.ended ? ["ended", `${run.ended}; the program is gone`] : ["reconnecting", "the program does not answer"];
   if (run.linked === "connected" && sources.state && sources.state !== "running") return [sources.state, sources.name];
   if (run.linked === "connecting" || !run.health) return ["connecting", null];
-  if (run.health.status === "outage" && run.health.frame_age_s) return ["outage", `${run.health.frame_age_s.toFixed(0)} s · ${run.health.reason}`];
-  if (run.health.status === "ok" && !run.health.ready) return ["loading", run.health.reason];
-  return [run.health.status, run.health.reason];
+  return stateOfHealth(run.health);
 }
 
 function tellState() {
@@ -145,7 +153,7 @@ function tellState() {
   stage.quiet = ["ok", "loading", "connecting"].includes(state) ? null : STATE_WORDS[state];
   stage.tellWaiting(STATE_WORDS[state] ?? state, run.camera);
   const status = run.status;
-  document.title = `${STATE_WORDS[state]} · ${run.camera ? "camera" : status?.source || "ARR-COC Stream"}`;
+  document.title = `${STATE_WORDS[state]} · ${run.name || (run.camera ? "camera" : status?.source) || "ARR-COC Stream"}`;
   if (!status) return;
   const size = status.width_px ? `${status.width_px}×${status.height_px}` : null;
   byId("facts").textContent = [run.camera ? "a viewer’s camera" : status.source, size, status.model, status.backend].filter(Boolean).join(" · ");

@@ -15,6 +15,7 @@ const short = (value) => (Math.abs(value) >= 100 ? value.toFixed(0) : Math.abs(v
 startTheme();
 const given = new URLSearchParams(location.search);
 const view = { map: given.get("map") ?? CHOICE, regions: given.get("tiles") !== "0", relative: given.get("scale") === "relative", opacity: Number(given.get("op") ?? 60) };
+if (given.has("camera")) byId("to-live").href = `/?camera=${encodeURIComponent(given.get("camera"))}`;
 const scope = { shown: null, frozen: false, picture: null, pointer: null, pinned: null, rounds: 0, busy: false };
 
 function remembersView() {
@@ -38,7 +39,8 @@ const levels = () => (byId("mips-box").open ? "012345" : "0");
 /** Ask for one inspection; the newest frame's, or that of a picture. */
 async function ask(picture) {
   const address = picture ? "/microscope/picture" : "/microscope/frame";
-  const reply = await fetch(`${address}?levels=${levels()}`, picture ? { method: "POST", body: picture } : {});
+  const camera = given.has("camera") ? `&camera=${encodeURIComponent(given.get("camera"))}` : "";
+  const reply = await fetch(`${address}?levels=${levels()}${camera}`, picture ? { method: "POST", body: picture } : {});
   if (!reply.ok) throw new Error((await reply.json().catch(() => ({}))).error ?? `the program answers ${reply.status}`);
   return Inspection.read(await reply.arrayBuffer());
 }

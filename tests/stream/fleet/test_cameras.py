@@ -22,10 +22,8 @@ def camera(name: str, *paths: str, **output: object) -> NamedCamera:
 
 
 def test_a_name_stands_before_a_source_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read_named(["door=0", "yard=rtsp://u:p=q@h/s?a=b", "köln.2=scene:demo"]) == (
-        {"door": "0", "yard": "rtsp://u:p=q@h/s?a=b", "köln.2": "scene:demo"},
-        [],
-    )
+    sources = {"door": "0", "yard": "rtsp://u:p=q@h/s?a=b", "köln.2": "scene:demo"}
+    assert read_named([f"{name}={source}" for name, source in sources.items()]) == sources
     assert not any(map(is_named, ["0", "scene:demo", "rtsp://h/s?a=b", "clips/a=b.mp4", "=a", "a="]))
     monkeypatch.chdir(tmp_path)
     assert is_named("a=b.mp4")
@@ -33,12 +31,17 @@ def test_a_name_stands_before_a_source_of_any_kind(tmp_path: Path, monkeypatch: 
     assert not is_named("a=b.mp4"), "a file of that name is a file"
 
 
-def test_a_camera_whose_name_cannot_be_taken_is_told_and_the_others_stay() -> None:
-    sources, problems = read_named(["a=1", "b=2", "a=3", "-x=4", f"{'n' * 41}=5"])
-    assert sources == {"a": "1", "b": "2"}
-    assert problems[0] == "'a=3': another camera is called 'a'; give each a name of its own"
-    assert problems[1].startswith("a camera cannot be called '-x'; take letters")
-    assert len(problems) == 3
+@pytest.mark.parametrize(
+    ("second", "problem"),
+    [
+        ("a=3", "^'a=3': another camera is called 'a'; give each a name of its own$"),
+        ("-x=4", "^a camera cannot be called '-x'; take letters"),
+        (f"{'n' * 41}=5", "^a camera cannot be called 'nnn"),
+    ],
+)
+def test_a_name_that_cannot_be_used_or_comes_twice_is_refused(second: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        read_named(["a=1", second])
     assert name_problem("front-door_2.b") is None
 
 
@@ -53,6 +56,7 @@ def test_either_all_have_names_or_none() -> None:
         (Config(), "it has no source; give for example"),
         (Config(source="-"), "the source '-' is watched alone"),
         (Config(source="browser:"), "the source 'browser:' is watched alone"),
+        (Config(source="0", output=OutputConfig(web_camera="tcp://127.0.0.1:5")), "output.web_camera is for the page"),
         (Config(source="0", pipeline=PipelineConfig(single_process=True)), "--single-process is for one camera"),
     ],
 )
@@ -74,9 +78,12 @@ def test_two_cameras_write_one_file_only_where_its_lines_tell_them_apart(tmp_pat
 def test_two_cameras_serve_no_address_together() -> None:
     place = "tcp://127.0.0.1:5556"
     check_together([camera("a", publish=place), camera("b", publish="tcp://127.0.0.1:5557")])
-    for key in ("publish", "control", "web", "foxglove"):
+    for key in ("publish", "control", "foxglove"):
         with pytest.raises(ConfigError, match=f"the cameras a and b both serve output.{key} at {place}; give each"):
             check_together([camera("a", **{key: place}), camera("b", **{key: place})])
+    check_together([camera("a", web="8080"), camera("b", web="8080")])
+    with pytest.raises(ConfigError, match=r"^--web 0\.0\.0\.0:8080 can be reached from other machines"):
+        check_together([camera("a", web="0.0.0.0:8080"), camera("b", web="0.0.0.0:8080")])
     with pytest.raises(ConfigError, match="both have the MQTT name 'x'; leave output"):
         check_together([camera("a", mqtt_name="x"), camera("b", mqtt_name="x")])
 

@@ -61,6 +61,8 @@ def test_a_camera_has_what_holds_for_all_and_keys_of_its_own() -> None:
         ("source = '0'\nconfig = 'webcm'", "no preset 'webcm'; there are"),
         ("source = '0'\nconfig = 3", "config should be a preset or file, or a list of them, got 3"),
         ("source = '0'\noutput.metrics_port = 1", "output.metrics_port is one port for all cameras; put it before"),
+        ("source = '0'\noutput.web = '8081'", "output.web is for the one page of all cameras; put it before their"),
+        ("source = '0'\noutput.web_token = 'secret'", "output.web_token is for the one page of all cameras; put it"),
     ],
 )
 def test_a_mistake_in_one_camera_is_told_with_file_and_camera_and_the_others_stay(table: str, problem: str) -> None:

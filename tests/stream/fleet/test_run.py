@@ -5,24 +5,29 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from websockets.sync.client import connect
 
 from arr_coc.errors import ModelNotFound
 from stream.config import AnswerConfig, CaptureConfig, Config, OutputConfig
-from stream.errors import OpeningCancelled, SourceError, SourceNotFound, StageDied
+from stream.errors import OpeningCancelled, OutputError, SourceError, SourceNotFound, StageDied
 from stream.events import Answer, Event, FrameReady, Restarted
 from stream.fleet import run as fleet_run
 from stream.fleet.cameras import NamedCamera
 from stream.fleet.run import Fleet, may_come_back, niceness
+from stream.protocol.pictures import picture_fields
 from stream.runtime.fork_server import ForkServer
 from stream.runtime.supervised import SupervisedRun
 from stream.sources.timing import Backoff
 from tests.support.children import own_children
 from tests.support.fleets import FleetRecorder
+from tests.support.network import free_port
 from tests.support.runs import config
+from tests.support.web import PageClient
 
 FAKE = "tests.support.answer_models:FakeAnswerModel"
 
@@ -83,6 +88,49 @@ def test_what_happens_to_one_camera_or_to_the_model_ends_no_other(tmp_path: Path
     for name in ("door", "yard"):
         told = [entry["text"] for entry in written if entry["camera"] == name and entry["type"] == "answer"]
         assert told == [answer.text for answer in seen.of(name, Answer)]
+
+
+def on_one_page(given: Config, port: int) -> Config:
+    return given.model_copy(update={"output": OutputConfig(web=f"127.0.0.1:{port}")})
+
+
+def test_all_cameras_are_on_one_page_also_those_that_cannot_be_watched(capsys: pytest.CaptureFixture[str]) -> None:
+    port = free_port()
+    health: dict[str, str] = {}
+    pictures: set[int] = set()
+
+    def on_event(seen: FleetRecorder, name: str, event: Event) -> None:
+        if not seen.once("look", name == "door" and isinstance(event, Answer)):
+            return
+        with connect(f"ws://127.0.0.1:{port}/live", max_size=None, compression=None) as connection:
+            viewer = PageClient(connection)
+            while not (pictures and {"gone", "refused"} <= health.keys()):
+                viewer.take()
+                pictures.update(picture_fields(body)["camera"] for body in viewer.pictures)
+                told = [text for text in viewer.texts if text["topic"] == "health" and text["status"] == "ended"]
+                health.update({text["camera"]: text["reason"] for text in told})
+        for run in seen.runs.values():
+            run.end()
+
+    cameras = [
+        NamedCamera("door", on_one_page(config(), port)),
+        NamedCamera("gone", on_one_page(config("gone.mp4"), port)),
+    ]
+    seen = FleetRecorder(on_event)
+    outcomes = Fleet(cameras, seen, refused={"refused": "its name is wrong"}, model_loader=FAKE).run()
+    assert [type(outcome.error) for outcome in outcomes] == [type(None), SourceNotFound]
+    assert pictures == {0}
+    assert health == {"gone": seen.failures["gone"], "refused": "its name is wrong"}
+    assert f"web page at http://127.0.0.1:{port}/" in capsys.readouterr().err.splitlines()
+
+
+def test_a_page_that_cannot_be_served_is_an_error_before_any_camera_begins() -> None:
+    seen = FleetRecorder()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OutputError, match="the port is in use; name another one"):
+            Fleet([NamedCamera("door", on_one_page(config(), port))], seen, model_loader=FAKE).run()
+    assert seen.events == {}
 
 
 def test_cameras_end_with_a_model_that_cannot_be_kept_alive_or_loaded() -> None:

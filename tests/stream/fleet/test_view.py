@@ -11,6 +11,7 @@ import pytest
 
 from stream.display.input import PendingQuestions
 from stream.events import AnswerDeltaEvent, Notice, QueryChanged, Restarted, Started
+from stream.fleet import view as view_module
 from stream.fleet.display import FleetDisplay, FleetJson, FleetLines
 from stream.fleet.questions import FleetQuestions
 from stream.fleet.view import FleetView
@@ -60,6 +61,27 @@ def test_each_camera_has_its_pane_and_what_is_typed_goes_to_one_or_to_all(pty: P
         pty.shows("finishing")
         shown.cameras["door"].write(summary())
         pty.shows("finished")
+
+
+def test_the_last_answers_of_each_camera_stay_on_the_terminal(pty: Pty, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(view_module, "print_answer", lambda at, text: written.append(f"{at}  {text}"))
+    with closing(FleetView(["door", "yard"], pty.program, None)) as view:
+        shown = Shown(view)
+        for camera in shown.cameras.values():
+            camera.write(Notice(code="model-world", message="knows scenes only"))
+        for second in range(15):
+            shown.cameras["door"].write(answer(float(second), f"answer {second}"))
+        shown.cameras["yard"].write(answer(0.0, "nobody"))
+        shown.cameras["yard"].write(answer(2.0, "word " * 20))
+        pty.shows("note: knows scenes only")
+        assert sum("knows scenes only" in row for row in pty.rows) == 1, "once for all cameras"
+    assert written[:12] == [f"door  0:{second:02}.0  answer {second}" for second in range(3, 15)]
+    assert written[12] == "yard  0:00.0  nobody"
+    first, second = written[13].split("\n")
+    assert first.startswith("yard  0:02.0  word word")
+    assert second.startswith("              word")
+    assert len(written) == 14
 
 
 def test_lines_name_their_camera(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +141,7 @@ def test_lines_are_read_as_questions_until_the_end() -> None:
 
 
 def test_a_line_that_is_no_question_is_refused_once_for_all_cameras() -> None:
-    questions = FleetQuestions()
+    questions = FleetQuestions(["door", "yard"])
     refused: list[str] = []
     questions.put("who?", refused.append)
     asked: list[str] = []
@@ -127,8 +149,26 @@ def test_a_line_that_is_no_question_is_refused_once_for_all_cameras() -> None:
         questions.add(name, PendingQuestions(lambda text, name=name: asked.append(f"{name} {text}")))  # type: ignore[misc]
     questions.put("  ", refused.append)
     questions.put("door:", refused.append)
-    questions.put("gate: is it open?", refused.append)
     questions.remove("yard")
     questions.put("who?", refused.append)
     assert refused == ["not asked: no camera runs", *["not asked: the question is empty"] * 2]
-    assert asked == ["door gate: is it open?", "yard gate: is it open?", "door who?"]
+    assert asked == ["door who?"]
+
+
+def test_a_question_to_a_camera_that_is_not_there_is_refused_with_the_names() -> None:
+    questions = FleetQuestions(["door", "yard", "gate"])
+    refused: list[str] = []
+    asked: list[str] = []
+    for name in ("door", "yard"):
+        questions.add(name, PendingQuestions(lambda text, name=name: asked.append(f"{name} {text}")))  # type: ignore[misc]
+    questions.put("nosuch: is it open?", refused.append)
+    questions.put("gate:is it open?", refused.append)
+    assert refused == [
+        "not asked: no camera is called 'nosuch'; there are door, yard, gate",
+        "not asked: gate does not run; running: door, yard",
+    ]
+    questions.remove("yard")
+    questions.put("is it 10:30 there?", refused.append)
+    questions.put("10:30 on the clock?", refused.append)
+    assert asked == ["door is it 10:30 there?", "door 10:30 on the clock?"]
+    assert len(refused) == 2

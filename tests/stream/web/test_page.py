@@ -275,7 +275,7 @@ def test_four_viewers_see_the_same_run(run: ServedPage, visit: Visit) -> None:
 
 
 def test_a_viewer_too_many_is_told_so(browser: Browser, run: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.web.hub.VIEWERS_MAX", 1)
+    monkeypatch.setattr("stream.web.application.VIEWERS_MAX", 1)
     visit = Visit(browser)
     with viewing(run) as viewer:
         viewer.next("hello")

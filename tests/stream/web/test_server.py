@@ -21,7 +21,7 @@ from stream.errors import OutputError
 from stream.events import AnswerDeltaEvent, Cut, Explanation, Outage
 from stream.protocol.pictures import picture_fields
 from stream.web import application
-from stream.web.hub import VIEWERS_MAX
+from stream.web.application import VIEWERS_MAX
 from stream.web.viewer import MESSAGES_A_SECOND
 from tests.support.events import answer, look, summary
 from tests.support.network import LIMIT_S, until
@@ -299,7 +299,7 @@ def test_a_page_that_only_shows_takes_no_question() -> None:
 
 
 def test_there_is_a_most_of_viewers_and_one_more_is_told(page: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.web.hub.VIEWERS_MAX", 3)
+    monkeypatch.setattr("stream.web.application.VIEWERS_MAX", 3)
     assert VIEWERS_MAX > 3
     with ExitStack() as stack:
         for _ in range(3):

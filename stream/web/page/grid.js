@@ -1,0 +1,235 @@
+// All cameras of a page: a picture, the state and the newest answer of each, over one connection; each leads to its own page.
+
+import { clock } from "./answers.js";
+import { drawOutlines, regionsOf, tilePx } from "./layers.js";
+import { Link } from "./link.js";
+import { readView, startTheme, turnTheme, writeView } from "./settings.js";
+import { isIll, STATE_WORDS, stateOfHealth } from "./states.js";
+
+const PICTURES_A_SECOND = 5;
+const PICTURES_OF_ALL = 60;
+const WIDTHS = [320, 640, 1280];
+const STALE_MS = 1000;
+const byId = (id) => document.getElementById(id);
+const make = (tag, className) => Object.assign(document.createElement(tag), { className });
+
+startTheme();
+const view = readView();
+const page = { linked: "connecting", tiles: new Map() };
+
+/** One camera: what is shown of it, and its part of the page. */
+class Tile {
+  constructor(name) {
+    Object.assign(this, { name, run: null, shown: 0, drawnMs: null, coming: null, health: null, status: null, speaking: null, shapes: [], tile: 32 });
+    this.root = make("a", "tile");
+    this.stage = make("div", "stage");
+    this.picture = Object.assign(make("canvas", "picture"), { width: 0, height: 0 });
+    this.picture.setAttribute("role", "img");
+    this.picture.setAttribute("aria-label", `Picture of ${name}`);
+    this.waiting = Object.assign(make("p", "waiting"), { textContent: "no picture yet" });
+    this.badge = Object.assign(make("p", "badge"), { hidden: true });
+    this.stage.append(this.picture, this.waiting, this.badge);
+    const [bar, title, dot] = [make("div", "bar"), Object.assign(make("h2", ""), { textContent: name }), make("span", "dot")];
+    [this.state, this.words, this.facts] = [make("p", "state"), make("span", ""), make("p", "facts")];
+    this.state.append(dot, this.words);
+    bar.append(title, this.state, this.facts);
+    [this.said, this.own] = [make("p", "said"), Object.assign(make("p", "own"), { hidden: true })];
+    this.root.append(this.stage, bar, this.said, this.own);
+    this.item = make("li", "");
+    this.item.append(this.root);
+    this.tellAddress();
+  }
+
+  /** The layers of this page come along. */
+  tellAddress() {
+    const given = new URLSearchParams(location.search);
+    given.set("camera", this.name);
+    this.root.href = `/?${given}`;
+  }
+
+  hello(message) {
+    if (this.run !== null && this.run !== message.run) {
+      Object.assign(this, { health: null, status: null, speaking: null });
+      this.said.textContent = "";
+    }
+    Object.assign(this, { run: message.run, number: message.number, shapes: message.shapes, tile: message.tile_px });
+  }
+
+  tell(message) {
+    switch (message.topic) {
+      case "status": this.status = message; break;
+      case "health": this.health = message; break;
+      case "stats": this.facts.textContent = message.answers || message.frames ? `${message.fps.toFixed(1)} /s · ${message.tokens} tokens` : ""; break;
+      case "history": this.say(message.events.filter((event) => event.topic === "answer").at(-1)); break;
+      case "answer": this.say(message); break;
+      case "cancelled": this.speaking = null; break;
+      case "text": {
+        const before = this.speaking?.answer === message.answer ? this.speaking.text : "";
+        this.speaking = { ...message, text: before + message.text };
+        this.say(this.speaking);
+      }
+    }
+  }
+
+  say(answer) {
+    if (answer?.topic === "answer") this.speaking = null;
+    if (!answer) return;
+    this.said.replaceChildren(Object.assign(document.createElement("time"), { textContent: clock(answer.pts_s) }), answer.text.trim());
+  }
+
+  get stateNow() {
+    if (page.linked !== "connected") return ["reconnecting", null];
+    return this.health ? stateOfHealth(this.health) : ["connecting", null];
+  }
+
+  tellState() {
+    const [state, reason] = this.stateNow;
+    const failed = state === "ended" && isIll(state, reason);
+    this.state.dataset.state = failed ? "failed" : state;
+    const word = failed ? "failed" : (STATE_WORDS[state] ?? state);
+    const words = reason ? `${word}: ${reason}` : word;
+    if (this.words.textContent !== words) this.words.textContent = this.words.title = words;
+    this.waiting.textContent = state === "ended" ? "no picture" : "no picture yet";
+    const waited = this.drawnMs === null ? 0 : performance.now() - this.drawnMs;
+    const stale = waited > STALE_MS;
+    this.stage.classList.toggle("stale", stale);
+    this.badge.hidden = !stale;
+    if (stale) this.badge.textContent = `no new picture for ${(waited / 1000).toFixed(0)} s`;
+  }
+
+  async take(frame) {
+    const sent = () => link.send({ camera: this.name, ok: 1 });
+    try {
+      frame.bitmap = await createImageBitmap(new Blob([frame.picture], { type: "image/jpeg" }));
+    } catch {
+      sent();
+      return;
+    }
+    if (this.coming) {
+      this.coming.bitmap.close();
+      sent();
+    } else {
+      requestAnimationFrame(() => {
+        this.draw(this.coming);
+        this.coming = null;
+        sent();
+      });
+    }
+    this.coming = frame;
+  }
+
+  draw(frame) {
+    const { picture } = this;
+    if (picture.width !== frame.width || picture.height !== frame.height) [picture.width, picture.height] = [frame.width, frame.height];
+    const context = picture.getContext("2d", { alpha: false });
+    context.drawImage(frame.bitmap, 0, 0);
+    frame.bitmap.close();
+    if (view.layers.has("t")) {
+      context.globalAlpha = view.opacity / 100;
+      const scale = Math.max(1, frame.width / (this.stage.clientWidth || frame.width));
+      drawOutlines(context, regionsOf(frame, this.shapes), tilePx(frame, this.tile, frame.width), view.hidden, scale);
+      context.globalAlpha = 1;
+    }
+    this.drawnMs = performance.now();
+    this.shown++;
+    this.waiting.hidden = true;
+  }
+}
+
+const handlers = {
+  hello(message) {
+    if (message.cameras.join("\n") !== [...page.tiles.keys()].join("\n")) {
+      page.tiles = new Map(message.cameras.map((name) => [name, new Tile(name)]));
+      byId("grid").replaceChildren(...[...page.tiles.values()].map((tile) => tile.item));
+      const columns = Math.ceil(Math.sqrt(page.tiles.size));
+      byId("grid").style.setProperty("--columns", columns);
+      byId("grid").style.setProperty("--rows", Math.ceil(page.tiles.size / columns));
+    }
+    page.tiles.get(message.camera).hello(message);
+    byId("ask").hidden = !message.control;
+    tellWishes();
+  },
+  asked: (message) => tellAsked(message.error ? `${message.camera}: refused: ${message.error}` : "", Boolean(message.error)),
+  refused: (message) => tellAsked(message.camera ? `${message.camera}: ${message.error}` : message.error, true),
+};
+
+const link = new Link({
+  onMessage(message) {
+    handlers[message.topic]?.(message);
+    page.tiles.get(message.camera)?.tell(message);
+    if (["status", "health"].includes(message.topic)) tellState();
+  },
+  onPicture(frame) {
+    [...page.tiles.values()].find((tile) => tile.number === frame.camera)?.take(frame);
+  },
+  onState(state) {
+    page.linked = state;
+    byId("ask-button").disabled = state !== "connected";
+    tellState();
+  },
+});
+
+/** Pictures as wide as they are shown, and less often the more cameras there are. */
+function tellWishes() {
+  const widest = Math.max(...[...page.tiles.values()].map((tile) => tile.stage.clientWidth)) * Math.min(2, devicePixelRatio || 1);
+  link.send({ width: WIDTHS.find((width) => width >= widest) ?? WIDTHS.at(-1), rate: Math.min(PICTURES_A_SECOND, PICTURES_OF_ALL / page.tiles.size) });
+}
+
+function tellState() {
+  const tiles = [...page.tiles.values()];
+  for (const tile of tiles) tile.tellState();
+  const ill = tiles.filter((tile) => isIll(...tile.stateNow)).length;
+  const linked = { connected: null, connecting: "connecting", lost: "reconnecting: the program does not answer", crowded: "full: this page has as many viewers as it can; it tries again" }[page.linked];
+  byId("state").dataset.state = page.linked !== "connected" ? { crowded: "refused", lost: "reconnecting" }[page.linked] ?? "connecting" : ill ? "stalled" : "ok";
+  const words = linked ?? `${tiles.length} cameras${ill ? `, ${ill} not well` : ""}`;
+  if (byId("state-words").textContent !== words) byId("state-words").textContent = words;
+  document.title = `${words} · ARR-COC Stream`;
+  byId("facts").textContent = [...new Set(tiles.map((tile) => tile.status?.model).filter(Boolean))].join(", ");
+  const questions = new Set(tiles.map((tile) => tile.status?.query).filter(Boolean));
+  for (const tile of tiles) {
+    tile.own.hidden = questions.size < 2 || !tile.status?.query;
+    tile.own.textContent = tile.status?.query ?? "";
+  }
+  if (!byId("asked").classList.contains("bad")) byId("asked").textContent = questions.size > 1 ? "The cameras have different questions." : questions.size ? `The question now: ${[...questions][0]}` : "";
+}
+
+function tellAsked(text, bad) {
+  byId("asked").classList.toggle("bad", bad);
+  byId("asked").textContent = text;
+  if (!bad) tellState();
+}
+
+function turnTiles() {
+  view.layers.has("t") ? view.layers.delete("t") : view.layers.add("t");
+  byId("layer-t").setAttribute("aria-pressed", String(view.layers.has("t")));
+  writeView(view);
+  for (const tile of page.tiles.values()) tile.tellAddress();
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.target.tagName === "INPUT" || event.ctrlKey || event.metaKey || event.altKey) return;
+  const action = { t: turnTiles, "/": () => byId("question").focus() }[event.key];
+  if (!action) return;
+  event.preventDefault();
+  action();
+});
+byId("layer-t").onclick = turnTiles;
+byId("layer-t").setAttribute("aria-pressed", String(view.layers.has("t")));
+byId("theme").onclick = turnTheme;
+byId("ask").onsubmit = (event) => {
+  event.preventDefault();
+  const query = byId("question").value.trim();
+  if (!query) return;
+  byId("question").value = "";
+  byId("asked").classList.remove("bad");
+  byId("asked").textContent = `Asking all: ${query}`;
+  link.send({ ask: query });
+};
+let resized = null;
+addEventListener("resize", () => {
+  clearTimeout(resized);
+  resized = setTimeout(tellWishes, 300);
+});
+setInterval(tellState, 500);
+
+globalThis.fleet = { page, link };
