@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Three processes for two cores: some tests wait. Tests of one file stay together.
 WORKERS ?= --numprocesses 3 --dist loadfile
-BENCHMARKS := texture layouts precision hierarchical text_shapes cuts motion void allocate channels encode transport hostile fleet hops pipeline startup live pacing until answer batching whole_model glance feedback web fleet_simulation failover
+BENCHMARKS := texture layouts precision hierarchical text_shapes cuts motion void allocate channels encode transport hostile fleet hops pipeline startup busy live pacing until answer batching whole_model glance feedback web fleet_simulation failover
 SOAKS := soak soak_answers reconnect watch_memory web_memory kills kills_simulated
 
 # Runs each program in turn, goes on where one fails, and ends with the list of those.

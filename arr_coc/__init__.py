@@ -1,11 +1,12 @@
 """ARR-COC: visual tokens of a Qwen-VL model, allocated by relevance to the question.
 
-The public names below are loaded when they are first used, so that importing the package costs nothing and touches
-nothing.
+The public names below are loaded when they are first used, so that importing the package costs nothing. It sets one
+variable of the environment, for this process and those that it starts: how threads of OpenMP wait.
 """
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from arr_coc.qwen.finetune.collator import AnswerCollator
 
 __all__ = ["ARRCOCLayer", "ARRCOCOutput", "ARRCOCQwen", "AnswerCollator", "StreamAllocator", "allocate"]
+
+if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}:
+    # torch's OpenMP reads it once, when torch is imported. Threads that spin while they wait make an answer several
+    # times slower beside another busy process (benchmarks/busy.py).
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 _HOMES = {
     "ARRCOCLayer": "arr_coc.layer",

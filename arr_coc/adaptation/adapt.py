@@ -127,7 +127,8 @@ class Adaptation:
                     saved_s = now_s
                     self._folder.save_pictures(pictures, done, self._asked_s)
         finally:
-            self._folder.save_pictures(pictures, done, self._asked_s)
+            if done:
+                self._folder.save_pictures(pictures, done, self._asked_s)
         self._progress.advance(done)
         self._unread = done - len(pictures)
         return pictures
@@ -150,10 +151,11 @@ class Adaptation:
         return limit is not None and len(pictures) >= LEAST_PICTURES and self._asked_s > 60 * limit * ASKING_SHARE
 
     def _check(self, pictures: Sequence[TaughtPicture], planned: int) -> None:
-        """Raises OptionError where there is too little to learn from, or to measure on."""
+        """Raise OptionError if there is too little to learn from, or to measure on; the next run then begins anew."""
         learned = sum(not picture.held_out for picture in pictures)
         if len(pictures) >= LEAST_PICTURES and 0 < learned < len(pictures):
             return
+        self._folder.remove_saved()
         raise OptionError(
             f"only {counted(len(pictures), 'frame')} of {planned} could be read, and at least {LEAST_PICTURES} are "
             "needed to learn from",

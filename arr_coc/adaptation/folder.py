@@ -34,8 +34,12 @@ class AdaptFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def check(self, *, resume: bool) -> None:
-        """Raises OptionError where the folder cannot be begun, or with `resume` gone on with; changes nothing."""
+    def check(self, made_of: Mapping[str, str], *, resume: bool) -> None:
+        """Raise OptionError if the folder cannot be begun, or with `resume` gone on with; changes nothing.
+
+        `made_of` is as much of what `begin` is given as is known before a model is loaded. A run that saved nothing is
+        begun anew.
+        """
         if self.path.exists() and not self.path.is_dir():
             raise OptionError(f"{self.path} is a file", "name a folder for the allocator")
         held = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
@@ -51,8 +55,13 @@ class AdaptFolder:
             raise OptionError(
                 f"the allocator in {self.path} is finished", "use it with --allocator, or name a new folder"
             )
-        if not resume:
-            raise OptionError(f"{self.path} holds an unfinished run", "add --resume to go on, or name a new folder")
+        if self._has_saved:
+            if not resume:
+                raise OptionError(
+                    f"{self.path} holds an unfinished run",
+                    "add --resume to go on, or remove the folder to begin anew",
+                )
+            self._check_same(about["made_of"], made_of)
 
     def begin(self, made_of: Mapping[str, str]) -> None:
         """Begin, or go on where an earlier run was made of the same; `made_of` names each thing for people.
@@ -60,20 +69,27 @@ class AdaptFolder:
         Raises OptionError where it was made of something else, and OSError where the folder cannot be written.
         """
         about = self._about()
-        if about is None:
+        if about is None or not self._has_saved:
             self.path.mkdir(parents=True, exist_ok=True)
             self._write_about({"finished": False, "made_of": dict(made_of)})
             return
-        before = about["made_of"]
-        other = [name for name in sorted({*before, *made_of}) if before.get(name) != made_of.get(name)]
+        self._check_same(about["made_of"], made_of)
+
+    def _check_same(self, before: Mapping[str, str], made_of: Mapping[str, str]) -> None:
+        other = sorted(name for name, value in made_of.items() if before.get(name) != value)
         if other:
             raise OptionError(
-                f"{self.path} was begun with other {other[0]}", "give what it was begun with, or name a new folder"
+                f"{self.path} was begun with other {other[0]}",
+                "give what it was begun with, or remove the folder to begin anew",
             )
 
     def finish(self, made_of: Mapping[str, str], figures: Mapping[str, Any]) -> None:
         """Keep what was measured, and remove what only an unfinished run needs."""
         self._write_about({"finished": True, "made_of": dict(made_of), **figures})
+        self.remove_saved()
+
+    def remove_saved(self) -> None:
+        """Remove what the next run would go on from: it begins anew."""
         for name in (CHECKPOINT, PICTURES_FILE):
             with suppress(FileNotFoundError):
                 (self.path / name).unlink()
@@ -96,6 +112,11 @@ class AdaptFolder:
             return pictures, int(state["planned"]), float(state["spent_s"])
         except (RuntimeError, ValueError, TypeError, KeyError, EOFError, pickle.UnpicklingError) as error:
             raise ModelError(f"{path} is damaged", "remove it to ask the model again, or name a new folder") from error
+
+    @property
+    def _has_saved(self) -> bool:
+        """True if there is something that the next run goes on from."""
+        return self.has_checkpoint or (self.path / PICTURES_FILE).is_file()
 
     @property
     def has_checkpoint(self) -> bool:

@@ -11,7 +11,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,26 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.errors import BackendMissing, StoreError
+from arr_coc.resources import CHECKOUT
 
-REMEDY = "install a C++ compiler (Debian: apt-get install g++), then: pip install --force-reinstall arr-coc-stream"
+BUILD_ARGUMENTS = ("setup.py", "build_ext")
+"""Arguments of Python that build the kernels of a checkout, in its folder."""
+
+
+def is_checkout(root: Path = CHECKOUT) -> bool:
+    """Return True if the kernels of this program are built from sources beside it, not by pip."""
+    return all((root / name).is_file() for name in ("setup.py", "kernels/tiles.cpp"))
+
+
+def _remedy() -> str:
+    """Return how the kernels are built: in a checkout, or anew with the installed package."""
+    command = "pip install --force-reinstall --no-deps --no-cache-dir arr-coc-stream, or what it was installed from"
+    if is_checkout():
+        command = f"{sys.executable} {' '.join(BUILD_ARGUMENTS)} --inplace (in {CHECKOUT})"
+    return f"install a C++ compiler (Debian: apt-get install g++), then: {command}"
+
+
+REMEDY = _remedy()
 
 SETTING = "ARR_COC_KERNEL"
 
@@ -48,8 +65,8 @@ def load_library(path: Path, kernel: str, prefix: str, version: int) -> ctypes.C
     return library
 
 
-def library_or_none(load: Callable[[], ctypes.CDLL], without: str) -> ctypes.CDLL | None:
-    """Return what `load` gives, None where the reference is used; the log says once what it is like `without`.
+def library_or_none(load: Callable[[], ctypes.CDLL]) -> ctypes.CDLL | None:
+    """Return what `load` gives, None where the reference is used; the log says so once, for all kernels.
 
     Raises BackendMissing where the environment asks for the kernel and it cannot be had, StoreError where it asks for
     something else than the two.
@@ -64,13 +81,17 @@ def library_or_none(load: Callable[[], ctypes.CDLL], without: str) -> ctypes.CDL
     except BackendMissing as error:
         if wanted:
             raise
-        _say_once(without, str(error))
+        _say_once(str(error))
         return None
 
 
-@cache
-def _say_once(without: str, problem: str) -> None:
-    log.warning("%s: %s", without, problem)
+_said: list[str] = []
+
+
+def _say_once(problem: str) -> None:
+    if not _said:
+        _said.append(problem)
+        log.warning("without its compiled kernels, a frame takes up to four times as long: %s", problem)
 
 
 ALIKE_MAX = 16

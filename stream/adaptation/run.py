@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from arr_coc.adaptation.adapt import Adaptation, AdaptOptions, AdaptResult
+from arr_coc.adaptation.adapt import LEAST_PICTURES, Adaptation, AdaptOptions, AdaptResult
 from arr_coc.adaptation.folder import AdaptFolder
 from arr_coc.adaptation.lessons import PlannedLesson
 from arr_coc.adaptation.questions import GENERIC_QUESTIONS, read_question_file
+from arr_coc.errors import OptionError, counted
 from arr_coc.layer import fingerprint
 from arr_coc.qwen.loading import load_qwen
 from stream.adaptation.clips import plan_clips
@@ -36,11 +37,24 @@ class LearningMaterial:
     max_tiles: int
 
     def plan(self, seed: int) -> list[PlannedLesson]:
-        """Plan what is learned, in order. Raises SourceError, ConfigError and OptionError for what cannot be read."""
+        """Plan what is learned, in order.
+
+        Raises SourceError, ConfigError and OptionError for what cannot be read, and OptionError for too few frames.
+        """
         asked = GENERIC_QUESTIONS if self.questions is None else read_question_file(_path(self.questions))
         labels = [] if self.boxes is None else read_labels(_path(self.boxes))
         clips = plan_clips(self.clips, self.frames, asked, self.max_tiles, seed) if self.clips else []
-        return clips + plan_labels(labels, self.max_tiles, seed)
+        planned = clips + plan_labels(labels, self.max_tiles, seed)
+        if len(planned) < LEAST_PICTURES:
+            needed = f"at least {LEAST_PICTURES} are needed to learn from"
+            if self.clips and self.frames < LEAST_PICTURES:
+                raise OptionError(
+                    f"--frames {self.frames} is too few: {needed}", f"give --frames {LEAST_PICTURES} or more"
+                )
+            raise OptionError(
+                f"there are only {counted(len(planned), 'frame')}, and {needed}", "give longer clips, or more of them"
+            )
+        return planned
 
     def made_of(self) -> dict[str, str]:
         """Digests of what another run must be given to go on, named for people."""
@@ -71,17 +85,13 @@ def run_adaptation(
     cannot be written.
     """
     made = AdaptFolder(_path(folder))
-    made.check(resume=resume)
     planned = material.plan(options.seed)
+    known = {**material.made_of(), "--seed": str(options.seed), "--scorer": options.scorer}
+    made.check(known, resume=resume)
     with AdaptBar() as bar, signals_handled(bar.on_signal):
         bar.begin("loading the model", None)
         qwen = load_qwen(teacher.model, device=teacher.device, dtype=teacher.dtype)
-        made_of = {
-            "model weights": fingerprint(qwen.model.get_input_embeddings().weight),
-            **material.made_of(),
-            "--seed": str(options.seed),
-            "--scorer": options.scorer,
-        }
+        made_of = {"model weights": fingerprint(qwen.model.get_input_embeddings().weight), **known}
         try:
             return Adaptation(qwen, made, options, bar).run(planned, made_of)
         except OSError as error:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from stream import logs
 from stream.answer.model import model_name
+from stream.commands.kernel_build import build_kernels
 from stream.commands.outcome import FAILED, INTERRUPTED, exit_status, report_error, report_note
 from stream.config import (
     STDOUT,
@@ -171,7 +172,8 @@ def _name_of(source: str) -> str:
 def check_run(config: Config, *, far: bool = False) -> None:
     """Raises StreamError or ArrCocError where a run of this configuration would fail at once.
 
-    `far`: its source and its model are on other machines.
+    A checkout that lacks its compiled kernels then builds them. `far`: the run's source and its model are on other
+    machines.
     """
     check_outputs(config.output, config.source)
     check_libraries(config.output.paths)
@@ -201,6 +203,8 @@ def check_run(config: Config, *, far: bool = False) -> None:
             check_reachable(address)
     elif not far:
         model_name(config)
+    if not far:
+        build_kernels()
 
 
 def _check_record(folder: str) -> None:

@@ -137,6 +137,7 @@ def test_a_model_whose_attention_cannot_be_read_cannot_teach(tmp_path: Path) -> 
     del unreadable.language_model.layers[1].self_attn.q_proj
     with pytest.raises(ModelError, match="the attention of tiny-qwen3_vl cannot be read, so it cannot teach; take"):
         adapted(unreadable, tmp_path / "made")
+    AdaptFolder(tmp_path / "made").check({"--frames": "another number"}, resume=False)
 
 
 def test_attention_that_is_nowhere_cannot_teach(qwen: QwenVL, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,9 +160,11 @@ def test_models_with_other_tiles_teach_on_the_allocators_tiles(family: str) -> N
 def test_an_interrupted_run_goes_on_where_it_was(qwen: QwenVL, tmp_path: Path, phase: str, at: int) -> None:
     stopped = Watcher(phase, at)
     assert adapted(qwen, tmp_path / "made", stopped) is None
-    with pytest.raises(OptionError, match="holds an unfinished run; add --resume"):
-        AdaptFolder(tmp_path / "made").check(resume=False)
-    AdaptFolder(tmp_path / "made").check(resume=True)
+    with pytest.raises(OptionError, match="holds an unfinished run; add --resume to go on, or remove the"):
+        AdaptFolder(tmp_path / "made").check(MADE_OF, resume=False)
+    AdaptFolder(tmp_path / "made").check(MADE_OF, resume=True)
+    with pytest.raises(OptionError, match="was begun with other clips; give what it was begun with, or remove the"):
+        AdaptFolder(tmp_path / "made").check({"clips": "others"}, resume=True)
 
     read: list[int] = []
 
@@ -212,6 +215,8 @@ def test_clips_with_too_few_frames_are_refused(qwen: QwenVL, tmp_path: Path) -> 
         OptionError, match=r"only 7 frames of 12 could be read, and at least 8 are needed.*; give longer"
     ):
         adapted(qwen, tmp_path / "made", planned=few)
+    AdaptFolder(tmp_path / "made").check({"clips": "longer ones"}, resume=False)
+    assert adapted(qwen, tmp_path / "made") is not None, "what was given before is forgotten"
 
 
 def test_minutes_are_for_asking_and_learning_together(
@@ -239,9 +244,11 @@ def test_minutes_are_for_asking_and_learning_together(
 
 def test_a_run_goes_on_with_what_it_was_begun_with_only(qwen: QwenVL, tmp_path: Path) -> None:
     folder = AdaptFolder(tmp_path / "made")
+    folder.begin({**MADE_OF, "clips": "of a run that saved nothing"})
     folder.begin(MADE_OF)
+    folder.save_pictures([], 1, 0.5)
     folder.begin(MADE_OF)
-    with pytest.raises(OptionError, match="was begun with other clips; give what it was begun with, or name a new"):
+    with pytest.raises(OptionError, match="was begun with other clips; give what it was begun with, or remove the"):
         folder.begin({**MADE_OF, "clips": "others"})
 
 
@@ -262,13 +269,13 @@ def test_folders_that_cannot_be_used_say_so_in_one_line(qwen: QwenVL, tmp_path: 
         ("new", True, "holds nothing to go on with; leave out --resume to begin"),
     ):
         with pytest.raises(OptionError, match=message) as refused:
-            AdaptFolder(tmp_path / name).check(resume=resume)
+            AdaptFolder(tmp_path / name).check(MADE_OF, resume=resume)
         assert "\n" not in str(refused.value)
-    AdaptFolder(tmp_path / "new").check(resume=False)
+    AdaptFolder(tmp_path / "new").check(MADE_OF, resume=False)
     assert not (tmp_path / "new").exists()
     assert adapted(qwen, tmp_path / "done") is not None
     with pytest.raises(OptionError, match="is finished; use it with --allocator, or name a new folder"):
-        AdaptFolder(tmp_path / "done").check(resume=True)
+        AdaptFolder(tmp_path / "done").check(MADE_OF, resume=True)
 
 
 def test_damaged_pictures_are_told(qwen: QwenVL, tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_without_a_kernel_the_reference_is_used_and_that_is_said_once(
 ) -> None:
     monkeypatch.delenv(SETTING, raising=False)
     monkeypatch.setattr(kernel, "kernel_path", lambda: tmp_path / "none.so")
-    kernels._say_once.cache_clear()
+    monkeypatch.setattr(kernels, "_said", [])
     with caplog.at_level(logging.WARNING):
         assert kernel_or_none() is kernel_or_none() is None
     assert caplog.text.count("the compiled kernel of scores was not built") == 1

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def clip(tmp_path: Path) -> Path:
     return make_video(tmp_path / "clip.mp4", moving_square(30), 25)
+
+
+def no_model(*_: Any, **__: Any) -> None:
+    raise AssertionError("a model was loaded")
 
 
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:
@@ -75,18 +80,28 @@ def test_an_allocator_is_made_and_used(
         ("clip.mp4 -o made --scorer magic", "--scorer must be cross or film; got 'magic'"),
         ("clip.mp4 -o made -m ./nosuch", "there is no folder ./nosuch"),
         ("clip.mp4 -o made --resume", "made holds nothing to go on with; leave out --resume"),
-        ("clip.mp4 -o .", "holds something else (clip.mp4, empty.txt); name a new or empty folder"),
+        ("clip.mp4 -o .", "holds something else (clip.mp4, empty.txt, short.mp4); name a new or empty folder"),
         ("clip.mp4 -o empty.txt", "empty.txt is a file; name a folder"),
-        ("clip.mp4 --frames 5 -o made", "only 5 frames of 5 could be read, and at least 8 are needed"),
+        (
+            "clip.mp4 --frames 5 -o made",
+            "--frames 5 is too few: at least 8 are needed to learn from; give --frames 8 or",
+        ),
+        (
+            "short.mp4 -o made",
+            "there are only 5 frames, and at least 8 are needed to learn from; give longer clips, or",
+        ),
     ],
 )
-def test_bad_input_is_told_in_one_line(
+def test_bad_input_is_refused_in_one_line_before_a_model_is_loaded(
     arguments: str, message: str, clip: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(clip.parent)
     Path("empty.txt").write_text("")
+    make_video(clip.with_name("short.mp4"), moving_square(5), 25)
+    monkeypatch.setattr("stream.adaptation.run.load_qwen", no_model)
     assert main(["adapt", *arguments.split()]) == 2
     assert message in one_line(capsys)
+    assert not Path("made").exists()
 
 
 def test_a_bare_number_of_minutes_means_minutes() -> None:

@@ -226,7 +226,7 @@ def test_the_reference_serves_where_the_kernel_was_not_built(
 ) -> None:
     monkeypatch.delenv(SETTING, raising=False)
     monkeypatch.setattr(native, "kernel_path", lambda: tmp_path / "tiles.abi3.so")
-    kernels._say_once.cache_clear()
+    monkeypatch.setattr(kernels, "_said", [])
     fmt = PlaneFormat.of(flat_planes(32, 32))
     assert [type(host_texture(fmt, Thresholds())) for _ in range(2)] == [ReferenceTexture, ReferenceTexture]
     assert caplog.text.count("was not built; install a C++ compiler") == 1
