@@ -171,10 +171,10 @@ class ARRCOCLayer(nn.Module):
             hidden_dim, config = None, hidden_dim
         sizes = {"hidden_dim": hidden_dim, "texture_channels": texture_channels}
         sizes |= {"min_tokens": min_tokens, "max_tokens": max_tokens}
-        given = {name: size for name, size in sizes.items() if size is not None}
-        if config is not None and given:
-            raise OptionError(f"a config has its own sizes, got {', '.join(given)} too", "give one or the other")
-        of = self.config = _checked(config or (_config_of(**given) if given else ARRCOCConfig()))
+        named = {name: size for name, size in sizes.items() if size is not None}
+        if config is not None and named:
+            raise OptionError(f"a config has its own sizes, got {', '.join(named)} too", "give one or the other")
+        of = self.config = _checked(config or (_config_of(**named) if named else ARRCOCConfig()))
         self.realiser = RelevanceRealiser(of.query_dim, of.trained_for, of.scorer, of.channels)
 
     def forward(

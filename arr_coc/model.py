@@ -363,11 +363,11 @@ class ARRCOCQwen(nn.Module):
             inputs = BatchInputs(input_ids, attention_mask, None, pixel_values, image_grid_thw)
         elif not all(given is None for given in (attention_mask, pixel_values, image_grid_thw, mm_token_type_ids)):
             raise OptionError("a processor's inputs need input_ids", "give all that it returns: generate(**inputs)")
-        asked = (image_or_frames is not None or query is not None, messages is not None, inputs is not None)
-        if sum(asked) != 1:
+        ways = (image_or_frames is not None or query is not None, messages is not None, inputs is not None)
+        if sum(ways) != 1:
             raise OptionError(
                 "generate takes one of a picture with a question, messages, and a processor's inputs, got "
-                f"{counted(sum(asked), 'of them', 'of them')}"
+                f"{counted(sum(ways), 'of them', 'of them')}"
             )
         if times_s is not None and not isinstance(query, str):
             raise OptionError("times_s are those of the frames of one question", "ask one question at a time")

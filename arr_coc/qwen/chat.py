@@ -57,9 +57,9 @@ def prompt_of_messages(qwen: QwenVL, messages: Sequence[Message]) -> ChatPrompt:
             f"messages must be a list of at least one message, got {type(messages).__name__}",
             'give such as [{"role": "user", "content": "Say what happens."}]',
         )
-    marked = [_marked(message, texts, pictures) for message in messages]
+    templates = [_marked(message, texts, pictures) for message in messages]
     try:
-        prompt = qwen.tokenizer.apply_chat_template(marked, tokenize=False, add_generation_prompt=True)
+        prompt = qwen.tokenizer.apply_chat_template(templates, tokenize=False, add_generation_prompt=True)
     except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise ModelError(
             f"the chat template of {qwen.model_id} does not take these messages ({error})", "check roles and order"
@@ -69,8 +69,8 @@ def prompt_of_messages(qwen: QwenVL, messages: Sequence[Message]) -> ChatPrompt:
         raise ModelError(
             f"the chat template of {qwen.model_id} does not show every picture", "use an instruct version of the model"
         )
-    asked = [message for message in messages if message["role"] == "user"]
-    return ChatPrompt(pieces, " ".join(_texts_of(asked[-1])) if asked else "")
+    turns = [message for message in messages if message["role"] == "user"]
+    return ChatPrompt(pieces, " ".join(_texts_of(turns[-1])) if turns else "")
 
 
 def prompts_of_inputs(qwen: QwenVL, inputs: BatchInputs) -> list[ChatPrompt]:

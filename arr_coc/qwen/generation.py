@@ -120,33 +120,33 @@ def decoding_of(
     `others`: names and values that no parameter took. Without `do_sample`, a temperature above 0 alone means sampling,
     as given by name. Raises OptionError, naming the option, for what cannot be done.
     """
-    configured: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     if generation_config is not None:
         if not hasattr(generation_config, "to_dict"):
             kind = type(generation_config).__name__
             raise OptionError(f"generation_config must be a GenerationConfig of transformers, got {kind}")
-        configured = {name: value for name, value in generation_config.to_dict().items() if not name.startswith("_")}
+        defaults = {name: value for name, value in generation_config.to_dict().items() if not name.startswith("_")}
     named = {name: value for name, value in given.items() if value is not None}
-    chosen = {**configured, **others, **named}
-    if chosen.get("max_new_tokens") is not None:
-        chosen.pop("max_length", None)
-    for name, value in chosen.items():
+    values = {**defaults, **others, **named}
+    if values.get("max_new_tokens") is not None:
+        values.pop("max_length", None)
+    for name, value in values.items():
         if name not in HONOURED and name != "eos_token_id" and name not in WITHOUT_EFFECT:
             _refuse_effect(name, value)
-    _check_end(chosen.get("eos_token_id"), end_ids)
-    sampled = chosen.get("do_sample")
-    if sampled is None:
-        sampled = named.get("temperature", 0) != 0
-    elif not sampled and named.get("temperature"):
+    _check_end(values.get("eos_token_id"), end_ids)
+    sampling = values.get("do_sample")
+    if sampling is None:
+        sampling = named.get("temperature", 0) != 0
+    elif not sampling and named.get("temperature"):
         raise OptionError(
             f"do_sample=False and temperature={named['temperature']} contradict each other", "leave one of them out"
         )
-    stop_strings = chosen.get("stop_strings") or ()
-    most, top_p, top_k = (chosen.get(name) for name in ("max_new_tokens", "top_p", "top_k"))
-    temperature = chosen.get("temperature")
+    stop_strings = values.get("stop_strings") or ()
+    most, top_p, top_k = (values.get(name) for name in ("max_new_tokens", "top_p", "top_k"))
+    temperature = values.get("temperature")
     return Decoding(
         max_tokens=MAX_TOKENS if most is None else int(most),
-        temperature=float(1 if temperature is None else temperature) if sampled else 0.0,
+        temperature=float(1 if temperature is None else temperature) if sampling else 0.0,
         top_p=1.0 if top_p is None else float(top_p),
         seed=seed,
         top_k=0 if top_k is None else int(top_k),

@@ -63,9 +63,9 @@ class HardwareSample(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Gradients to points and level."""
-        wanted = [index for index in (0, 1) if ctx.needs_input_grad[index]]
+        indices = [index for index in (0, 1) if ctx.needs_input_grad[index]]
         with torch.enable_grad():
             inputs = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
-            found = torch.autograd.grad(ctx.exact(*inputs), [inputs[index] for index in wanted], gradient)
-        gradients = dict(zip(wanted, found, strict=True))
+            results = torch.autograd.grad(ctx.exact(*inputs), [inputs[index] for index in indices], gradient)
+        gradients = dict(zip(indices, results, strict=True))
         return gradients.get(0), gradients.get(1), None, None
