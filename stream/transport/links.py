@@ -431,13 +431,14 @@ class ServerLink:
 
     def send(self, client: Client, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> bool:
         """Send a message; return False if the client is gone. Arrays must not change afterwards."""
+        fields = encode(message)  # first: what cannot be encoded must not leave half a message behind
         try:
             self._socket.send(client, zmq.SNDMORE)
         except zmq.ZMQError as error:
             if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 return False
             raise
-        self._socket.send(encode(message), zmq.SNDMORE if arrays else 0)
+        self._socket.send(fields, zmq.SNDMORE if arrays else 0)
         send_arrays(self._socket, arrays)
         return True
 

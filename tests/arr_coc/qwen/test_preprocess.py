@@ -126,7 +126,7 @@ def test_a_folder_without_the_file_gets_the_published_values(tmp_path: Path) -> 
     assert (preprocessing.min_px, preprocessing.max_px) == (65536, 16777216)
 
 
-@pytest.mark.parametrize(("text", "match"), [("{", "is not JSON"), ('{"merge_size": 4}', "merge_size is 4")])
+@pytest.mark.parametrize(("text", "match"), [("{", "is not usable JSON"), ('{"merge_size": 4}', "merge_size is 4")])
 def test_an_unusable_file_is_named(tmp_path: Path, text: str, match: str) -> None:
     (tmp_path / "preprocessor_config.json").write_text(text)
     with pytest.raises(ModelError, match=match):
