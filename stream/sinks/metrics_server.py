@@ -6,6 +6,7 @@ import errno
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -143,6 +144,14 @@ class HttpServer(ThreadingHTTPServer):
         """As a TCP server does: HTTPServer would look up the host's name, which may wait for a name server."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accepts a connection. Waits if there is no descriptor for it: it would be tried again at once."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(POLL_S)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Starts a thread for a connection; hangs up the oldest where too many are open."""

@@ -9,9 +9,10 @@ import os
 import socket
 import ssl
 import threading
+from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -34,8 +35,14 @@ LEAVE_LIMIT_S = 2
 
 CONNECTIONS_WAITING = 128
 
+CONNECTIONS_MAX = 512
+"""Connections open at a time; one more closes the oldest that asks for nothing. 64 viewers have some six each."""
+
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
 SILENT_LIMIT_S = 10.0
-"""A connection that has asked for nothing for so long is closed: a thousand of them would take all descriptors."""
+"""A connection that asks for nothing for so long, at first or after a request, is closed: a thousand of them would take
+all descriptors."""
 
 SILENT_CHECK_S = 1.0
 
@@ -67,7 +74,8 @@ class WebServer:
                 access_log=False,
                 lifespan="off",
                 server_header=False,
-                http="h11",
+                http=_Connection,
+                backlog=CONNECTIONS_WAITING,
                 proxy_headers=False,
                 ws="websockets-sansio",
                 ws_per_message_deflate=False,
@@ -104,6 +112,7 @@ class WebServer:
                 self._begun.set_exception(OutputError(f"cannot serve the web page: {error}"))
 
     async def _serve(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(_note_error)
         ending = asyncio.Event()
         telling = asyncio.create_task(self.hub.run(ending))
         closing = asyncio.create_task(self._close_silent(ending))
@@ -122,20 +131,45 @@ class WebServer:
 
     async def _close_silent(self, ending: asyncio.Event) -> None:
         """Close connections that never ask for anything, until `ending` is set."""
-        since_s: dict[asyncio.Transport, float] = {}
+        since_s: dict[tuple[asyncio.Transport, object], float] = {}
         while not ending.is_set():
             now_s = asyncio.get_running_loop().time()
-            silent = [one.transport for one in self._server.server_state.connections if _is_silent(one)]
-            since_s = {transport: since_s.get(transport, now_s) for transport in silent}
-            for transport, at_s in since_s.items():
+            silent = [(one.transport, one.cycle) for one in _silent(self._server.server_state.connections)]
+            since_s = {request: since_s.get(request, now_s) for request in silent}
+            for (transport, _), at_s in since_s.items():
                 if now_s - at_s >= SILENT_LIMIT_S:
                     transport.abort()
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(ending.wait(), SILENT_CHECK_S)
 
 
-def _is_silent(connection: object) -> bool:
-    return isinstance(connection, H11Protocol) and connection.cycle is None
+class _Connection(H11Protocol):
+    """Connection that makes room for itself if there are too many."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.made_s = asyncio.get_running_loop().time()
+        if len(self.connections) > CONNECTIONS_MAX:
+            min(_silent(self.connections), key=lambda one: getattr(one, "made_s", 0.0)).transport.abort()
+
+
+def _note_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error of the event loop. Without descriptors it accepts nothing for a second, and tries each time as often
+    as connections may wait: the log counts such messages."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and error.errno in EXHAUSTED:
+        log.warning("the web page accepts no connections for now: %s", error.strerror)
+    else:
+        loop.default_exception_handler(context)
+
+
+def _silent(connections: Iterable[object]) -> list[H11Protocol]:
+    """Return the connections on which no request is under way."""
+    return [
+        one
+        for one in connections
+        if isinstance(one, H11Protocol) and (one.cycle is None or one.cycle.response_complete)
+    ]
 
 
 def _bound(access: WebAccess) -> socket.socket:

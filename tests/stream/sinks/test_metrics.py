@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import threading
@@ -10,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from http.client import RemoteDisconnected
+from socketserver import TCPServer
 
 import pytest
 from msgspec.structs import replace
@@ -49,6 +51,21 @@ def fetched(server: HttpServer, path: str, method: str = "GET") -> tuple[int, by
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read()
+
+
+def test_without_descriptors_the_server_waits(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    def get_request(self: HttpServer) -> tuple[socket.socket, object]:
+        if len(waits) < 3:
+            raise OSError(errno.EMFILE, "too many open files")
+        return accept(self)
+
+    accept = TCPServer.get_request
+    monkeypatch.setattr(TCPServer, "get_request", get_request)
+    monkeypatch.setattr("stream.sinks.metrics_server.time.sleep", waits.append)
+    assert fetched(server, "/well") == (200, b"hello")
+    assert waits == [metrics_server.POLL_S] * 3
 
 
 def test_pages_are_served_with_their_status(server: HttpServer) -> None:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import json
+import logging
+import os
 import re
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from stream import logs
 from stream.errors import OutputError
 from stream.events import AnswerDeltaEvent, Cut, Explanation, Outage
 from stream.protocol.pictures import picture_fields
-from stream.web import application
+from stream.web import application, server
+from stream.web.access import WebAccess
 from stream.web.hub import VIEWERS_MAX
 from stream.web.viewer import MESSAGES_A_SECOND
 from tests.support.events import answer, look, summary
@@ -265,6 +272,76 @@ def test_connections_that_ask_for_nothing_are_closed(monkeypatch: pytest.MonkeyP
                 assert one.recv(1) == b""
         with viewing(page) as viewer:
             viewer.picture()
+
+
+def test_a_connection_that_stops_within_its_second_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stream.web.server.SILENT_LIMIT_S", 0.0)
+    with served() as page, socket.create_connection(("127.0.0.1", page.port), LIMIT_S) as client:
+        request = f"HEAD / HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\n"
+        client.sendall(f"{request}\r\n{request}".encode())
+        received = b""
+        with suppress(ConnectionResetError):
+            while data := client.recv(65536):
+                received += data
+        assert received.count(b"HTTP/1.1 200") == 1
+
+
+def test_too_many_connections_close_the_oldest_silent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stream.web.server.CONNECTIONS_MAX", 8)
+    with served() as page, ExitStack() as stack:
+        viewer = stack.enter_context(viewing(page))
+        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", page.port), LIMIT_S)) for _ in range(20)]
+        for one in silent[:12]:
+            with suppress(ConnectionResetError):
+                assert one.recv(1) == b""
+        viewer.picture()
+        assert get(page)[0] == 200
+
+
+class ExhaustedListener(socket.socket):
+    """Listener of a process without descriptors, until `descriptors` is set."""
+
+    descriptors = threading.Event()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if not self.descriptors.is_set():
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().accept()
+
+
+def test_without_descriptors_the_page_waits_and_logs_it_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bound = server._bound
+
+    def exhausted(access: WebAccess) -> socket.socket:
+        listener = ExhaustedListener(fileno=bound(access).detach())
+        listener.setblocking(False)
+        return listener
+
+    monkeypatch.setattr(server, "_bound", exhausted)
+    monkeypatch.setattr("asyncio.constants.ACCEPT_RETRY_DELAY", 0.01)
+    monkeypatch.setattr(ExhaustedListener, "descriptors", threading.Event())
+    notes = logs.NotesHandler()
+    notes.addFilter(logs.RepeatedRecords())
+    refused: list[logging.LogRecord] = []
+    count = logging.Handler()
+    count.emit = refused.append  # type: ignore[method-assign]
+    logger = logging.getLogger("stream.web.server")
+    for handler in (notes, count):
+        logger.addHandler(handler)
+    try:
+        with served() as page, socket.create_connection(("127.0.0.1", page.port)):
+            until(lambda: len(refused) > 1000)
+            ExhaustedListener.descriptors.set()
+            with viewing(page) as viewer:
+                viewer.picture()
+    finally:
+        for handler in (notes, count):
+            logger.removeHandler(handler)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "note: the web page accepts no connections for now: Too many open files"
+    assert len(lines) < 10
 
 
 def test_the_token_opens_the_page_and_goes_into_a_cookie(monkeypatch: pytest.MonkeyPatch) -> None:
