@@ -6,13 +6,14 @@ import asyncio
 import errno
 import logging
 import os
+import resource
 import socket
 import ssl
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -36,9 +37,13 @@ LEAVE_LIMIT_S = 2
 CONNECTIONS_WAITING = 128
 
 CONNECTIONS_MAX = 512
-"""Connections open at a time; one more closes the oldest that asks for nothing. 64 viewers have some six each."""
+"""Connections open at a time, at most half of the descriptors; for one more, one that asks for nothing is closed. 64
+viewers have some six each."""
 
-EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+ROOM_CHECK_S = 0.1
+
+ACCEPT_RETRY_S = 1.0
+"""Wait before another connection is accepted, after one could not be for lack of descriptors or memory."""
 
 SILENT_LIMIT_S = 10.0
 """A connection that asks for nothing for so long, at first or after a request, is closed: a thousand of them would take
@@ -74,8 +79,7 @@ class WebServer:
                 access_log=False,
                 lifespan="off",
                 server_header=False,
-                http=_Connection,
-                backlog=CONNECTIONS_WAITING,
+                http="h11",
                 proxy_headers=False,
                 ws="websockets-sansio",
                 ws_per_message_deflate=False,
@@ -112,15 +116,16 @@ class WebServer:
                 self._begun.set_exception(OutputError(f"cannot serve the web page: {error}"))
 
     async def _serve(self) -> None:
-        asyncio.get_running_loop().set_exception_handler(_note_error)
         ending = asyncio.Event()
         telling = asyncio.create_task(self.hub.run(ending))
         closing = asyncio.create_task(self._close_silent(ending))
+        accepting = asyncio.create_task(self._accept())
         await asyncio.sleep(0)  # the hub knows its loop from here on
         self._begun.set_result(None)
         try:
-            await self._server.serve(sockets=[self._listener])
+            await self._server.serve(sockets=[])
         finally:
+            accepting.cancel()
             for connection in list(self._server.server_state.connections):
                 connection.transport.abort()  # a browser keeps connections open that it does not use
             ending.set()
@@ -128,6 +133,38 @@ class WebServer:
             await closing
             if self._camera is not None:
                 self._camera.close()
+
+    async def _accept(self) -> None:
+        """Accept connections while there is room for them: uvicorn would take as many as come."""
+        loop = asyncio.get_running_loop()
+        opening: set[asyncio.Task[None]] = set()
+        connections_max = min(CONNECTIONS_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        while True:
+            while len(opening) + len(self._server.server_state.connections) >= connections_max:
+                silent = _silent(self._server.server_state.connections)
+                for one in silent[:1]:
+                    one.transport.abort()
+                await asyncio.sleep(0 if silent else ROOM_CHECK_S)
+            try:
+                accepted, _ = await loop.sock_accept(self._listener)
+            except OSError as error:
+                log.warning("the web page accepts no connections for now: %s", error.strerror)
+                await asyncio.sleep(ACCEPT_RETRY_S)
+                continue
+            task = loop.create_task(self._open(accepted))
+            opening.add(task)
+            task.add_done_callback(opening.discard)
+
+    async def _open(self, accepted: socket.socket) -> None:
+        """Serve an accepted connection, after its TLS handshake if there is one."""
+        config = self._server.config
+        with suppress(OSError):  # it left, or speaks no TLS
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: H11Protocol(config, self._server.server_state, {}),
+                accepted,
+                ssl=config.ssl,
+                ssl_handshake_timeout=None if config.ssl is None else SILENT_LIMIT_S,
+            )
 
     async def _close_silent(self, ending: asyncio.Event) -> None:
         """Close connections that never ask for anything, until `ending` is set."""
@@ -141,26 +178,6 @@ class WebServer:
                     transport.abort()
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(ending.wait(), SILENT_CHECK_S)
-
-
-class _Connection(H11Protocol):
-    """Connection that makes room for itself if there are too many."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.made_s = asyncio.get_running_loop().time()
-        if len(self.connections) > CONNECTIONS_MAX:
-            min(_silent(self.connections), key=lambda one: getattr(one, "made_s", 0.0)).transport.abort()
-
-
-def _note_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an error of the event loop. Without descriptors it accepts nothing for a second, and tries each time as often
-    as connections may wait: the log counts such messages."""
-    error = context.get("exception")
-    if isinstance(error, OSError) and error.errno in EXHAUSTED:
-        log.warning("the web page accepts no connections for now: %s", error.strerror)
-    else:
-        loop.default_exception_handler(context)
 
 
 def _silent(connections: Iterable[object]) -> list[H11Protocol]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import http.client
 import json
-import logging
 import os
 import re
 import socket
@@ -20,7 +19,6 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from stream import logs
 from stream.errors import OutputError
 from stream.events import AnswerDeltaEvent, Cut, Explanation, Outage
 from stream.protocol.pictures import picture_fields
@@ -286,16 +284,20 @@ def test_a_connection_that_stops_within_its_second_request_is_closed(monkeypatch
         assert received.count(b"HTTP/1.1 200") == 1
 
 
-def test_too_many_connections_close_the_oldest_silent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.web.server.CONNECTIONS_MAX", 8)
-    with served() as page, ExitStack() as stack:
-        viewer = stack.enter_context(viewing(page))
-        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", page.port), LIMIT_S)) for _ in range(20)]
-        for one in silent[:12]:
-            with suppress(ConnectionResetError):
-                assert one.recv(1) == b""
-        viewer.picture()
-        assert get(page)[0] == 200
+@pytest.mark.parametrize("tls", [False, True])
+def test_too_many_connections_leave_room_for_viewers(
+    certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tls: bool
+) -> None:
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 8)
+    monkeypatch.setattr(server, "SILENT_LIMIT_S", 1.0)
+    options: dict[str, Any] = {"web_cert": certificate[0], "web_key": certificate[1]} if tls else {}
+    trust: dict[str, Any] = {"ssl": ssl.create_default_context(cafile=certificate[0])} if tls else {}
+    with served(**options) as page, ExitStack() as stack:
+        for _ in range(50):
+            stack.enter_context(socket.create_connection(("127.0.0.1", page.port), LIMIT_S))
+        with viewing(page, open_timeout=LIMIT_S, **trust) as viewer:
+            viewer.picture()
+            assert len(page.server._server.server_state.connections) <= 8
 
 
 class ExhaustedListener(socket.socket):
@@ -309,9 +311,7 @@ class ExhaustedListener(socket.socket):
         return super().accept()
 
 
-def test_without_descriptors_the_page_waits_and_logs_it_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_descriptors_the_page_waits(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     bound = server._bound
 
     def exhausted(access: WebAccess) -> socket.socket:
@@ -320,28 +320,14 @@ def test_without_descriptors_the_page_waits_and_logs_it_once(
         return listener
 
     monkeypatch.setattr(server, "_bound", exhausted)
-    monkeypatch.setattr("asyncio.constants.ACCEPT_RETRY_DELAY", 0.01)
+    monkeypatch.setattr(server, "ACCEPT_RETRY_S", 0.01)
     monkeypatch.setattr(ExhaustedListener, "descriptors", threading.Event())
-    notes = logs.NotesHandler()
-    notes.addFilter(logs.RepeatedRecords())
-    refused: list[logging.LogRecord] = []
-    count = logging.Handler()
-    count.emit = refused.append  # type: ignore[method-assign]
-    logger = logging.getLogger("stream.web.server")
-    for handler in (notes, count):
-        logger.addHandler(handler)
-    try:
-        with served() as page, socket.create_connection(("127.0.0.1", page.port)):
-            until(lambda: len(refused) > 1000)
-            ExhaustedListener.descriptors.set()
-            with viewing(page) as viewer:
-                viewer.picture()
-    finally:
-        for handler in (notes, count):
-            logger.removeHandler(handler)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "note: the web page accepts no connections for now: Too many open files"
-    assert len(lines) < 10
+    with served() as page:
+        until(lambda: len(caplog.messages) > 3)
+        assert set(caplog.messages) == {"the web page accepts no connections for now: Too many open files"}
+        ExhaustedListener.descriptors.set()
+        with viewing(page) as viewer:
+            viewer.picture()
 
 
 def test_the_token_opens_the_page_and_goes_into_a_cookie(monkeypatch: pytest.MonkeyPatch) -> None:
