@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import socket
 import stat
 import struct
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,9 +29,6 @@ HANDSHAKE_LIMIT_MS = 5_000
 
 BACKLOG = 1_024
 """Connections that may wait to be taken: with a short queue the system makes others wait for seconds."""
-
-DESCRIPTORS = 65_536
-"""Files and connections that this process asks to have: where somebody opens a thousand of them, there is room."""
 
 REASONS = {
     errno.EADDRINUSE: "another program uses it; stop that one, or name another port",
@@ -53,8 +48,6 @@ def bind_endpoint(bound: zmq.Socket[bytes], endpoint: str) -> None:
     port = endpoint.rpartition(":")[2]
     if scheme == "tcp" and port.isdigit() and int(port) > PORT_MAX:
         raise OutputError(f"cannot open {endpoint}: ports end at {PORT_MAX}")
-    if scheme == "tcp":
-        _make_room()
     bound.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_LIMIT_MS)
     bound.setsockopt(zmq.BACKLOG, BACKLOG)
     try:
@@ -62,15 +55,6 @@ def bind_endpoint(bound: zmq.Socket[bytes], endpoint: str) -> None:
     except zmq.ZMQError as error:
         reason = REASONS.get(error.errno or 0, str(error.strerror))
         raise OutputError(f"cannot open {endpoint}: {reason}") from error
-
-
-def _make_room() -> None:
-    """Raises this process's own limit of open files, as far as the system lets it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _check_path(endpoint: str, path: str) -> None:
