@@ -396,7 +396,7 @@ class ServerLink:
             curve.apply(self._socket)
         self._named: set[str] = set()
         try:
-            bind_endpoint(self._socket, endpoint)
+            self._path = bind_endpoint(self._socket, endpoint)
         except OutputError as error:
             self._socket.close(linger=0)
             raise TransportError(str(error)) from error
@@ -444,4 +444,6 @@ class ServerLink:
 
     def close(self) -> None:
         """Close the socket; what is still on its way gets LINGER_MS."""
+        if self._path is not None:
+            self._path.remove()
         self._socket.close()

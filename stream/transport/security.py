@@ -12,6 +12,7 @@ import os
 import socket
 import stat
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,10 +41,30 @@ REASONS = {
 }
 
 
-def bind_endpoint(bound: zmq.Socket[bytes], endpoint: str) -> None:
-    """Binds `endpoint`. Raises OutputError where that cannot be, or would take a path from somebody else."""
+@dataclass(frozen=True, slots=True)
+class BoundPath:
+    """File of an ipc socket that was bound here; ZeroMQ leaves it when the socket is closed."""
+
+    path: str
+    device: int
+    inode: int
+
+    def remove(self) -> None:
+        """Remove the file, unless another one has taken its place."""
+        with suppress(OSError):
+            entry = os.lstat(self.path)
+            if (entry.st_dev, entry.st_ino) == (self.device, self.inode):
+                os.unlink(self.path)
+
+
+def bind_endpoint(bound: zmq.Socket[bytes], endpoint: str) -> BoundPath | None:
+    """Bind `endpoint`, and return the file of an ipc socket, to remove once it is closed.
+
+    Raises OutputError if the endpoint cannot be bound, or would take a path from another program.
+    """
     scheme, _, path = endpoint.partition("://")
-    if scheme == "ipc" and not path.startswith("@"):
+    is_file = scheme == "ipc" and not path.startswith("@")
+    if is_file:
         _check_path(endpoint, path)
     port = endpoint.rpartition(":")[2]
     if scheme == "tcp" and port.isdigit() and int(port) > PORT_MAX:
@@ -55,6 +76,14 @@ def bind_endpoint(bound: zmq.Socket[bytes], endpoint: str) -> None:
     except zmq.ZMQError as error:
         reason = REASONS.get(error.errno or 0, str(error.strerror))
         raise OutputError(f"cannot open {endpoint}: {reason}") from error
+    if not is_file:
+        return None
+    path = bound.getsockopt_string(zmq.LAST_ENDPOINT).partition("://")[2]  # ZeroMQ replaces *
+    try:
+        entry = os.lstat(path)
+    except OSError:
+        return None
+    return BoundPath(path, entry.st_dev, entry.st_ino)
 
 
 def _check_path(endpoint: str, path: str) -> None:
