@@ -39,6 +39,7 @@ from arr_coc.allocation.choice_gradient import (
     straight_through,
     token_of_tiles,
 )
+from arr_coc.bounded_json import read_json
 from arr_coc.budget import ADAPTIVE, DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits, check_budget, tokens_for
 from arr_coc.errors import ModelError, NonFiniteError, OptionError, ProfileError, ShapeError
 from arr_coc.hub import ALLOCATOR_FILES, ALLOCATOR_FOLDER, allocator_folder, check_allocator_files, download, upload
@@ -305,10 +306,10 @@ class ARRCOCLayer(nn.Module):
         path = allocator_folder(name) or download(str(name), token, ALLOCATOR_FILES)
         check_allocator_files(path)
         try:
-            settings = json.loads((path / CONFIG_FILE).read_text("utf-8"))
+            settings = read_json(path / CONFIG_FILE)
         except ValueError as error:
             raise ModelError(
-                f"{path / CONFIG_FILE} is not JSON: {error}; write it again with save_pretrained"
+                f"{path / CONFIG_FILE} is not usable JSON: {error}; write it again with save_pretrained"
             ) from error
         if not isinstance(settings, dict) or "model_type" in settings:
             raise ModelError(

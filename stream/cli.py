@@ -24,7 +24,7 @@ from stream.commands.replay import replay
 from stream.commands.serve import ask, keys, serve_answers
 from stream.commands.watch import watch
 from stream.commands.web import web
-from stream.control import leave_gone_terminal
+from stream.control import leave_gone_terminal, raise_descriptor_limit
 from stream.errors import OutputFailed, ReaderGone, StreamError
 
 WELCOME = """\
@@ -99,6 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     logs.set_up(debug=debug, as_json="--log-json" in given)
+    raise_descriptor_limit()
     try:
         return app(args=given, prog_name=_program(), standalone_mode=False) or 0
     except (KeyboardInterrupt, typer.Abort):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import termios
 import threading
@@ -16,7 +17,7 @@ from types import FrameType
 from arr_coc import errors as arr_coc_errors
 from arr_coc.errors import ArrCocError
 from stream import errors as stream_errors
-from stream.errors import StageDied, StreamError
+from stream.errors import ConfigError, StageDied, StreamError
 
 WAIT_MS = 50
 """Longest single wait of a stage before it checks again whether it must stop."""
@@ -133,6 +134,36 @@ def remote_error(name: str, message: str) -> ArrCocError | StreamError | None:
         except TypeError:  # its constructor takes more than a message; such errors are not sent
             return None
     return None
+
+
+DESCRIPTORS = 65_536
+"""Files and connections that a process asks to have: beside a thousand of others' there is room for its own."""
+
+DESCRIPTORS_MIN = 256
+"""Files and connections that a run may need: one camera with a page, metrics and a publisher has some 70. libzmq
+ends the process if it gets none."""
+
+
+def raise_descriptor_limit() -> int:
+    """Raise this process's own limit of open files as far as the system lets it; returns the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= limit:
+        return DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    except (OSError, ValueError):
+        return soft
+    return limit
+
+
+def check_descriptor_limit() -> None:
+    """Raise ConfigError if this process may open too few files for a run, although its limit was raised."""
+    if (limit := raise_descriptor_limit()) < DESCRIPTORS_MIN:
+        raise ConfigError(
+            f"this process may open {limit} files and connections, and a run needs {DESCRIPTORS_MIN}",
+            "raise its hard limit (ulimit -Hn, LimitNOFILE= of systemd, --ulimit nofile= of a container)",
+        )
 
 
 STDOUT, STDERR = 1, 2

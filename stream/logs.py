@@ -15,11 +15,18 @@ from typing import Any
 
 import msgspec
 
+from arr_coc.errors import counted
 from stream.control import leave_gone_terminal
 from stream.errors import OutputFailed, ReaderGone
 from stream.untrusted import printable, printable_json, printable_lines, printable_span, whole
 
 STDERR = 2
+
+REPEAT_S = 10.0
+"""Time in which equal records of the log are one line."""
+
+MESSAGES_KNOWN = 64
+"""Records that are compared with a new one."""
 
 LINE_CHARS_MAX = 4000
 """Longest remark; the rest is left out, because it quotes somebody who has no end."""
@@ -39,13 +46,16 @@ def set_up(*, debug: bool, as_json: bool) -> None:
         _Mode.json_handler = None
     if as_json:
         _Mode.json_handler = JsonHandler()
+        _Mode.json_handler.addFilter(RepeatedRecords())
         root.addHandler(_Mode.json_handler)
     elif debug:
         handler = logging.StreamHandler()
         handler.setFormatter(DebugFormatter("%(relativeCreated)7d ms %(threadName)s %(name)s: %(message)s"))
         logging.basicConfig(handlers=[handler])
     else:
-        logging.basicConfig(handlers=[NotesHandler()])
+        notes = NotesHandler()
+        notes.addFilter(RepeatedRecords())
+        logging.basicConfig(handlers=[notes])
     if debug:
         for name in ("arr_coc", "stream"):
             logging.getLogger(name).setLevel(logging.DEBUG)
@@ -133,6 +143,27 @@ def print_line(line: str) -> None:
         if leave_gone_terminal():
             return
         raise OutputFailed(f"cannot write stdout: {error.strerror}") from error
+
+
+class RepeatedRecords(logging.Filter):
+    """Passes one of equal records in `REPEAT_S` seconds and counts the others; the next one that passes has their
+    number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        passed_s, repeated = self._passed.pop((record.name, message), (float("-inf"), 0))
+        repeats = 0 <= record.created - passed_s < REPEAT_S
+        self._passed[record.name, message] = (passed_s, repeated + 1) if repeats else (record.created, 0)
+        while len(self._passed) > MESSAGES_KNOWN:
+            with suppress(KeyError, StopIteration):  # another thread was quicker
+                del self._passed[next(iter(self._passed))]
+        if repeated and not repeats:
+            record.msg, record.args = f"{message} ({counted(repeated, 'more time')} before)", ()
+        return not repeats
 
 
 class NotesHandler(logging.Handler):

@@ -14,6 +14,7 @@ import torch
 
 from arr_coc.adaptation.lessons import TaughtPicture
 from arr_coc.adaptation.training_run import CHECKPOINT
+from arr_coc.bounded_json import read_json
 from arr_coc.errors import ModelError, OptionError
 from arr_coc.layer import write_whole
 
@@ -126,7 +127,7 @@ class AdaptFolder:
     def _about(self) -> dict[str, Any] | None:
         """Read `adapt.json`; None where there is none, or it is something else."""
         try:
-            about = json.loads((self.path / ABOUT_FILE).read_text("utf-8"))
+            about = read_json(self.path / ABOUT_FILE)
             whole = isinstance(about["finished"], bool) and isinstance(about["made_of"], dict)
         except (OSError, ValueError, KeyError, TypeError):
             return None

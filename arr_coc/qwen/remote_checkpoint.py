@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from arr_coc.bounded_json import FILE_BYTES_MAX, parse_json
 from arr_coc.errors import ModelError
 from arr_coc.hub import asking
 from arr_coc.qwen.checkpoint import Checkpoint, described
@@ -14,6 +16,9 @@ from arr_coc.qwen.weight_files import INDEX, WEIGHTS, TensorInfo
 
 LIMIT_S = 10.0
 """Wait for an answer of the hub; one request that fails is not made again."""
+
+WHOLE_LIMIT_S = 60.0
+"""Time for the whole of a file."""
 
 HEADERS_AT_ONCE = 8
 
@@ -63,12 +68,21 @@ def _object(name: str, file: str) -> dict[str, Any]:
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
-    reply = get_session().get(hf_hub_url(name, file), headers=build_hf_headers(), timeout=LIMIT_S)
-    hf_raise_for_status(reply)
+    headers = build_hf_headers() | {"Accept-Encoding": "identity"}  # a compressed file has no known length
+    until_s = time.monotonic() + WHOLE_LIMIT_S
+    data = b""
+    with get_session().stream("GET", hf_hub_url(name, file), headers=headers, timeout=LIMIT_S) as reply:
+        hf_raise_for_status(reply)
+        for part in reply.iter_raw():
+            data += part
+            if len(data) > FILE_BYTES_MAX or time.monotonic() > until_s:
+                raise ModelError(f"the {file} of {name} on the hub has no end", "take another model")
     try:
-        values = reply.json()
+        values = parse_json(data)
     except ValueError as error:
-        raise ModelError(f"the {file} of {name} on the hub is not JSON", "take another model") from error
+        raise ModelError(
+            f"the {file} of {name} on the hub is not usable JSON ({error})", "take another model"
+        ) from error
     if not isinstance(values, dict):
         raise ModelError(f"the {file} of {name} on the hub holds no JSON object", "take another model")
     return values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from arr_coc.bounded_json import read_json
 from arr_coc.errors import ModelError, ModelNotFound, counted, of_counted
 from arr_coc.hub import GGUF_REMEDY
 
@@ -43,12 +43,13 @@ def refuse_pointer(path: Path) -> None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises ModelError that says what is there instead."""
+    """The JSON object in a file. Raises ModelError that says what is there instead, also of one beyond the limits of
+    `bounded_json`."""
     try:
         refuse_pointer(path)
-        values = json.loads(path.read_text("utf-8"))
+        values = read_json(path)
     except ValueError as error:
-        raise ModelError(f"{path} is not JSON ({error})", "download the model again") from error
+        raise ModelError(f"{path} is not usable JSON ({error})", "download the model again") from error
     except OSError as error:
         raise ModelError(f"{path} cannot be read ({error.strerror})", "check its permissions") from error
     if not isinstance(values, dict):

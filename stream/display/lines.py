@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -36,6 +37,8 @@ from stream.untrusted import printable
 
 JOIN_LIMIT_S = 1.0
 
+log = logging.getLogger(__name__)
+
 ABOUT_THE_MODEL = ("model-files", "model-world", "glances-off")
 """Codes of notices that every run of a model would repeat."""
 
@@ -57,7 +60,10 @@ class RepeatedCall:
 
     def _run(self) -> None:
         while not self._closing.wait(self._every_s):
-            self._call()
+            try:
+                self._call()
+            except OSError:  # such as no descriptor left: the next figures may come
+                log.debug("figures are left out", exc_info=True)
 
 
 class RunLines(Display):

@@ -61,7 +61,7 @@ def resident_bytes(processes: Mapping[str, int]) -> dict[str, int]:
     each."""
     held: dict[str, int] = {}
     for name, pid in processes.items():
-        with suppress(psutil.Error):
+        with suppress(psutil.Error, OSError):  # also for lack of descriptors
             if size := psutil.Process(pid).memory_info().rss:  # 0 of one that has ended and waits for its parent
                 held[name] = size
     return held

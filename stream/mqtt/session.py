@@ -16,6 +16,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from stream.mqtt.broker import PASSWORD, Broker
 from stream.mqtt.topics import MqttMessage
+from stream.untrusted import KIB
 
 CONNECT_LIMIT_S = 5.0
 """Longest wait for the broker's host, for its TLS, and for its word that this client is let in; each."""
@@ -26,6 +27,9 @@ KEEPALIVE_S = 30
 STEP_S = 0.5
 
 WAKE_BYTES = 4096
+
+PACKET_BYTES_MAX = 128 * KIB
+"""Longest packet of a broker: a question has at most 16 kB, and a topic 64 KiB."""
 
 REFUSED = {
     132: ("it does not speak MQTT 3.1.1", "name another broker"),
@@ -49,6 +53,17 @@ class BrokerLost(Exception):
     """The broker cannot be reached, or is gone."""
 
 
+class _BoundedClient(Client):
+    """Client that leaves a broker whose packets break the limits: paho itself has none."""
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        if bufsize > PACKET_BYTES_MAX:
+            raise BrokerLost(f"it sends a message of {bufsize} bytes, and at most {PACKET_BYTES_MAX} are taken")
+        if self._in_messages:  # they are kept until the broker releases them
+            raise BrokerLost("it sends messages of QoS 2, which were not asked for")
+        return super()._sock_recv(bufsize)
+
+
 class BrokerSession:
     """A connection. `command`: a topic, and what takes each message there but those that the broker kept, which are
     nobody's wish any more."""
@@ -63,7 +78,9 @@ class BrokerSession:
         self._broker = broker
         self._command = command
         self._let_in: ReasonCode | None = None
-        self._client = Client(CallbackAPIVersion.VERSION2, client_id=client_id, protocol=MQTTProtocolVersion.MQTTv311)
+        self._client = _BoundedClient(
+            CallbackAPIVersion.VERSION2, client_id=client_id, protocol=MQTTProtocolVersion.MQTTv311
+        )
         self._client.connect_timeout = CONNECT_LIMIT_S
         self._client.username_pw_set(broker.user, broker.password)
         self._client.will_set(last_will.topic, last_will.payload, qos=1, retain=last_will.retain)
@@ -113,9 +130,10 @@ class BrokerSession:
         connection: Any = self._client.socket()
         if connection is None:
             raise BrokerLost(self._cut_off())
-        decrypted = bool(connection.pending()) if self._broker.tls else False
+        decrypted = bool(connection.pending()) if self._broker.tls and not self.busy else False
         poller = select.poll()
-        poller.register(connection, select.POLLIN | (select.POLLOUT if self.busy else 0))
+        # Each message of the broker may be confirmed: a broker that takes no confirmations is not heard either.
+        poller.register(connection, select.POLLOUT if self.busy else select.POLLIN)
         if woken is not None:
             poller.register(woken, select.POLLIN)
         ready = dict(poller.poll(0 if decrypted else round(wait_s * 1000)))

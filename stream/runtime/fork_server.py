@@ -86,8 +86,11 @@ class ForkedProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         """Waits for its end. Raises subprocess.TimeoutExpired."""
-        if self.poll() is None and not select.select([self._status], [], [], timeout)[0]:
-            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        if self.poll() is None:
+            poller = select.poll()  # select() knows no descriptor above 1023
+            poller.register(self._status, select.POLLIN)
+            if not poller.poll(None if timeout is None else timeout * 1000):
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
         status = self.poll()
         assert status is not None, "the pipe was readable"
         return status

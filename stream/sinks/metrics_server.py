@@ -6,6 +6,7 @@ import errno
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from stream.errors import OutputError
+from stream.web.access import names_server
 
 CONNECTIONS_MAX = 8
 """Connections open at a time. The oldest is closed for one more, so that a thousand idle clients take eight threads and
@@ -43,6 +45,11 @@ class Page:
     content_type: str
     body: bytes
 
+
+FOREIGN = Page(421, "text/plain; charset=utf-8", b"these pages are for this machine; output.metrics_host opens them\n")
+"""Reply to a request for another host: a site may have pointed a name of its own at this machine (DNS rebinding)."""
+
+UNKNOWN = Page(404, "text/plain; charset=utf-8", b"here are /metrics, /healthz and /readyz\n")
 
 Pages = Callable[[str], Page | None]
 """The page at a path, or None where there is none."""
@@ -144,6 +151,14 @@ class HttpServer(ThreadingHTTPServer):
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accepts a connection. Waits if there is no descriptor for it: it would be tried again at once."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(POLL_S)
+            raise
+
     def process_request(self, request: Any, client_address: Any) -> None:
         """Starts a thread for a connection; hangs up the oldest where too many are open."""
         self._open = [*(one for one in self._open if one.fileno() >= 0), request]
@@ -176,9 +191,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_page(self, *, with_body: bool) -> None:
         assert isinstance(self.server, HttpServer)
-        page = self.server.pages(self.path.partition("?")[0])
-        if page is None:
-            page = Page(404, "text/plain; charset=utf-8", b"here are /metrics, /healthz and /readyz\n")
+        host = self.headers["Host"]  # None in HTTP/1.0, which no browser speaks
+        if host is not None and not names_server(host, self.server.address[0]):
+            page = FOREIGN
+        else:
+            page = self.server.pages(self.path.partition("?")[0]) or UNKNOWN
         self.send_response(page.status)
         self.send_header("Content-Type", page.content_type)
         self.send_header("Content-Length", str(len(page.body)))

@@ -24,6 +24,7 @@ from stream.errors import ConfigError
 from stream.events import Answer, Event, Outage, Restarted, Summary, VerdictChanged, encode_event
 from stream.sinks.base import Sink
 from stream.sources.address import redacted
+from stream.transport.http_replies import timed_opener
 
 SECRET = "ARR_COC_WEBHOOK_SECRET"
 """Environment variable of the key for signatures."""
@@ -131,7 +132,7 @@ class WebhookSink(Sink):
         self._camera = camera
         self._retry_s = retry_s
         self._reply_limit_s = reply_limit_s
-        self._opener = urllib.request.build_opener(_NoRedirects)
+        self._opener = timed_opener(_NoRedirects)
         self._changed = threading.Condition()
         self._waiting: dict[type[Event], Event] = {}
         self._closing = False

@@ -19,6 +19,8 @@ from urllib.request import parse_http_list, parse_keqv_list
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
+from stream.transport.http_replies import REPLY_BYTES_MAX, TimedConnection, TimedTlsConnection
+
 ENVELOPE = "http://www.w3.org/2003/05/soap-envelope"
 
 _SECURITY = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-secext-1.0.xsd"
@@ -26,7 +28,8 @@ _UTILITY = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-u
 _DIGEST = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-username-token-profile-1.0#PasswordDigest"
 _BASE64 = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-soap-message-security-1.0#Base64Binary"
 
-REPLY_BYTES_MAX = 1 << 20
+SHORTEST_S = 0.1
+"""Time limit of an exchange whose connection took the rest."""
 
 _HASHES = {"MD5": hashlib.md5, "SHA-256": hashlib.sha256}
 
@@ -85,12 +88,13 @@ class SoapClient:
         if authorization is not None:
             headers["Authorization"] = authorization
         connection = (
-            http.client.HTTPConnection(self.host, port, timeout=left_s)
+            TimedConnection(self.host, port, timeout=left_s)
             if self.tls is None
-            else http.client.HTTPSConnection(self.host, port, timeout=left_s, context=self.tls)
+            else TimedTlsConnection(self.host, port, timeout=left_s, context=self.tls)
         )
         try:
             connection.request("POST", path, envelope, headers)
+            connection.sock.settimeout(max(self.deadline_s - time.monotonic(), SHORTEST_S))
             response = connection.getresponse()
             reply = response.read(REPLY_BYTES_MAX + 1)
         except ssl.SSLError:  # some are ValueErrors, too

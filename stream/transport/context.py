@@ -19,6 +19,7 @@ import msgspec
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
+from stream.control import check_descriptor_limit
 from stream.errors import ConfigError
 from stream.transport.links import LINGER_MS, Link, LinkObserver, ServerLink
 from stream.transport.pictures import PictureReceiver, PictureSender
@@ -301,9 +302,13 @@ class EventSender:
 
 
 class Transport:
-    """ZeroMQ context of one process, which makes all of its sockets."""
+    """ZeroMQ context of one process, which makes all of its sockets.
+
+    Raises ConfigError if the process may open too few files: libzmq would end it.
+    """
 
     def __init__(self) -> None:
+        check_descriptor_limit()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._authenticator: ThreadAuthenticator | None = None
 

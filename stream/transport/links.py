@@ -396,7 +396,7 @@ class ServerLink:
             curve.apply(self._socket)
         self._named: set[str] = set()
         try:
-            bind_endpoint(self._socket, endpoint)
+            self._path = bind_endpoint(self._socket, endpoint)
         except OutputError as error:
             self._socket.close(linger=0)
             raise TransportError(str(error)) from error
@@ -431,16 +431,19 @@ class ServerLink:
 
     def send(self, client: Client, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> bool:
         """Send a message; return False if the client is gone. Arrays must not change afterwards."""
+        fields = encode(message)  # first: what cannot be encoded must not leave half a message behind
         try:
             self._socket.send(client, zmq.SNDMORE)
         except zmq.ZMQError as error:
             if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 return False
             raise
-        self._socket.send(encode(message), zmq.SNDMORE if arrays else 0)
+        self._socket.send(fields, zmq.SNDMORE if arrays else 0)
         send_arrays(self._socket, arrays)
         return True
 
     def close(self) -> None:
         """Close the socket; what is still on its way gets LINGER_MS."""
+        if self._path is not None:
+            self._path.remove()
         self._socket.close()

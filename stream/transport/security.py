@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import socket
 import stat
 import struct
@@ -32,9 +31,6 @@ HANDSHAKE_LIMIT_MS = 5_000
 BACKLOG = 1_024
 """Connections that may wait to be taken: with a short queue the system makes others wait for seconds."""
 
-DESCRIPTORS = 65_536
-"""Files and connections that this process asks to have: where somebody opens a thousand of them, there is room."""
-
 REASONS = {
     errno.EADDRINUSE: "another program uses it; stop that one, or name another port",
     errno.EACCES: "this user may not; name a port above 1023, or another path",
@@ -45,16 +41,34 @@ REASONS = {
 }
 
 
-def bind_endpoint(bound: zmq.Socket[bytes], endpoint: str) -> None:
-    """Binds `endpoint`. Raises OutputError where that cannot be, or would take a path from somebody else."""
+@dataclass(frozen=True, slots=True)
+class BoundPath:
+    """File of an ipc socket that was bound here; ZeroMQ leaves it when the socket is closed."""
+
+    path: str
+    device: int
+    inode: int
+
+    def remove(self) -> None:
+        """Remove the file, unless another one has taken its place."""
+        with suppress(OSError):
+            entry = os.lstat(self.path)
+            if (entry.st_dev, entry.st_ino) == (self.device, self.inode):
+                os.unlink(self.path)
+
+
+def bind_endpoint(bound: zmq.Socket[bytes], endpoint: str) -> BoundPath | None:
+    """Bind `endpoint`, and return the file of an ipc socket, to remove once it is closed.
+
+    Raises OutputError if the endpoint cannot be bound, or would take a path from another program.
+    """
     scheme, _, path = endpoint.partition("://")
-    if scheme == "ipc" and not path.startswith("@"):
+    is_file = scheme == "ipc" and not path.startswith("@")
+    if is_file:
         _check_path(endpoint, path)
     port = endpoint.rpartition(":")[2]
     if scheme == "tcp" and port.isdigit() and int(port) > PORT_MAX:
         raise OutputError(f"cannot open {endpoint}: ports end at {PORT_MAX}")
-    if scheme == "tcp":
-        _make_room()
     bound.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_LIMIT_MS)
     bound.setsockopt(zmq.BACKLOG, BACKLOG)
     try:
@@ -62,15 +76,14 @@ def bind_endpoint(bound: zmq.Socket[bytes], endpoint: str) -> None:
     except zmq.ZMQError as error:
         reason = REASONS.get(error.errno or 0, str(error.strerror))
         raise OutputError(f"cannot open {endpoint}: {reason}") from error
-
-
-def _make_room() -> None:
-    """Raises this process's own limit of open files, as far as the system lets it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if not is_file:
+        return None
+    path = bound.getsockopt_string(zmq.LAST_ENDPOINT).partition("://")[2]  # ZeroMQ replaces *
+    try:
+        entry = os.lstat(path)
+    except OSError:
+        return None
+    return BoundPath(path, entry.st_dev, entry.st_ino)
 
 
 def _check_path(endpoint: str, path: str) -> None:

@@ -20,7 +20,7 @@ import zmq
 
 from stream.errors import OutputError, TransportError
 from stream.transport.context import Transport
-from stream.transport.security import ClientCurve, ServerCurve, bind_endpoint
+from stream.transport.security import BoundPath, ClientCurve, ServerCurve, bind_endpoint
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class SocketThread(ABC):
         self._kind = kind
         self._asked_endpoint = endpoint
         self._curve = curve
+        self._path: BoundPath | None = None
         self._bound: Future[str] = Future()
         self._transport = Transport()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -84,6 +85,8 @@ class SocketThread(ABC):
                     self._bound.set_result(self._public.getsockopt_string(zmq.LAST_ENDPOINT))
                     self.serve(self._public)
             finally:
+                if self._path is not None:
+                    self._path.remove()
                 self._public.close(linger=LINGER_MS)
 
     def renewed(self) -> zmq.Socket[bytes]:
@@ -109,7 +112,7 @@ class SocketThread(ABC):
                 public.setsockopt(option, value)
             if self._curve is not None:
                 self._curve.apply(public)
-            bind_endpoint(public, endpoint)
+            self._path = bind_endpoint(public, endpoint)
         except BaseException:
             public.close(linger=0)
             raise

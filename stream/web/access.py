@@ -105,12 +105,7 @@ class WebAccess:
         A page on this machine only has this machine's names, so that another site cannot point a name of its own at it
         (DNS rebinding). Elsewhere the token keeps such a site out: its cookie belongs to another name.
         """
-        if header is None:
-            return False
-        if not is_loopback(self.host):
-            return True
-        name = split_host(header)
-        return name in LOCAL_NAMES or name == self.host
+        return header is not None and names_server(header, self.host)
 
     def allows_origin(self, origin: str | None, host: str | None) -> bool:
         """Return whether a socket may be opened by a page of this origin: the same one, or no page at all."""
@@ -144,6 +139,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+def names_server(header: str, host: str) -> bool:
+    """Return whether a Host header may name a server at `host`: one on this machine only has this machine's names."""
+    name = split_host(header)
+    return not is_loopback(host) or name in LOCAL_NAMES or name == host
 
 
 def split_host(header: str) -> str:

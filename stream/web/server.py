@@ -6,10 +6,11 @@ import asyncio
 import errno
 import logging
 import os
+import resource
 import socket
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -39,8 +40,18 @@ PING_EVERY_S, PONG_LIMIT_S = 5.0, 10.0
 """A viewer that reads nothing answers no ping either, and loses its place after the sum of both. Browsers answer by
 themselves, also for a hidden page."""
 
+CONNECTIONS_MAX = 512
+"""Connections open at a time, at most half of the descriptors; for one more, one that asks for nothing is closed. 64
+viewers have some six each."""
+
+ROOM_CHECK_S = 0.1
+
+ACCEPT_RETRY_S = 1.0
+"""Wait before another connection is accepted, after one could not be for lack of descriptors or memory."""
+
 SILENT_LIMIT_S = 10.0
-"""A connection that has asked for nothing for so long is closed: a thousand of them would take all descriptors."""
+"""A connection that asks for nothing for so long, at first or after a request, is closed: a thousand of them would take
+all descriptors."""
 
 SILENT_CHECK_S = 1.0
 
@@ -113,11 +124,13 @@ class WebServer:
         ending = asyncio.Event()
         telling = asyncio.gather(*(camera.hub.run(ending) for camera in self._cameras.values()))
         closing = asyncio.create_task(self._close_silent(ending))
+        accepting = asyncio.create_task(self._accept())
         await asyncio.sleep(0)  # the hubs know their loop from here on
         self._begun.set_result(None)
         try:
-            await self._server.serve(sockets=[self._listener])
+            await self._server.serve(sockets=[])
         finally:
+            accepting.cancel()
             for connection in list(self._server.server_state.connections):
                 connection.transport.abort()  # a browser keeps connections open that it does not use
             ending.set()
@@ -126,6 +139,38 @@ class WebServer:
             if self._browser_camera is not None:
                 self._browser_camera.close()
 
+    async def _accept(self) -> None:
+        """Accept connections while there is room for them: uvicorn would take as many as come."""
+        loop = asyncio.get_running_loop()
+        opening: set[asyncio.Task[None]] = set()
+        connections_max = min(CONNECTIONS_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        while True:
+            while len(opening) + len(self._server.server_state.connections) >= connections_max:
+                silent = _silent(self._server.server_state.connections)
+                for one in silent[:1]:
+                    one.transport.abort()
+                await asyncio.sleep(0 if silent else ROOM_CHECK_S)
+            try:
+                accepted, _ = await loop.sock_accept(self._listener)
+            except OSError as error:
+                log.warning("the web page accepts no connections for now: %s", error.strerror)
+                await asyncio.sleep(ACCEPT_RETRY_S)
+                continue
+            task = loop.create_task(self._open(accepted))
+            opening.add(task)
+            task.add_done_callback(opening.discard)
+
+    async def _open(self, accepted: socket.socket) -> None:
+        """Serve an accepted connection, after its TLS handshake if there is one."""
+        config = self._server.config
+        with suppress(OSError):  # it left, or speaks no TLS
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: H11Protocol(config, self._server.server_state, {}),
+                accepted,
+                ssl=config.ssl,
+                ssl_handshake_timeout=None if config.ssl is None else SILENT_LIMIT_S,
+            )
+
     async def _close_silent(self, ending: asyncio.Event) -> None:
         """Close connections that never ask for anything, and those that do not end, until `ending` is set."""
         since_s: dict[tuple[asyncio.Transport, object, int], float] = {}
@@ -133,8 +178,7 @@ class WebServer:
             now_s = asyncio.get_running_loop().time()
             silent = [
                 (one.transport, getattr(one, "cycle", None), one.transport.get_write_buffer_size())
-                for one in self._server.server_state.connections
-                if _is_silent(one)
+                for one in _silent(self._server.server_state.connections)
             ]
             since_s = {one: since_s.get(one, now_s) for one in silent}
             for (transport, *_), at_s in since_s.items():
@@ -144,12 +188,15 @@ class WebServer:
                 await asyncio.wait_for(ending.wait(), SILENT_CHECK_S)
 
 
-def _is_silent(connection: Protocols) -> bool:
-    """Return whether a connection awaits a request, sends the rest of one that was refused, or does not close because
-    its peer reads nothing."""
-    if connection.transport.is_closing():
-        return True
-    return isinstance(connection, H11Protocol) and (connection.cycle is None or connection.cycle.response_complete)
+def _silent(connections: Iterable[Protocols]) -> list[Protocols]:
+    """Return the connections that await a request, send the rest of one that was refused, or do not close because their
+    peer reads nothing."""
+    return [
+        one
+        for one in connections
+        if one.transport.is_closing()
+        or (isinstance(one, H11Protocol) and (one.cycle is None or one.cycle.response_complete))
+    ]
 
 
 def _bound(access: WebAccess) -> socket.socket:

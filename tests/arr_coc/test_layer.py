@@ -442,7 +442,7 @@ def test_files_that_do_not_fit_are_an_error_of_one_line(trained: Path, tmp_path:
         load_qwen(folder)
     assert "\n" not in str(broken.value)
     (folder / "arr_coc" / "config.json").write_text("{")
-    with pytest.raises(ModelError, match="is not JSON"):
+    with pytest.raises(ModelError, match="is not usable JSON"):
         load_qwen(folder)
 
 

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from arr_coc.errors import ModelError, ModelNotFound, NonFiniteError
-from stream.control import FOUND, CancelledError, RunControl, describe, failure_of, remote_error
-from stream.errors import SourceError, SourceNotFound, StageDied
+from stream.control import (
+    DESCRIPTORS,
+    FOUND,
+    CancelledError,
+    RunControl,
+    check_descriptor_limit,
+    describe,
+    failure_of,
+    raise_descriptor_limit,
+    remote_error,
+)
+from stream.errors import ConfigError, SourceError, SourceNotFound, StageDied
 
 
 def test_a_control_knows_how_the_run_ends() -> None:
@@ -100,3 +115,50 @@ def test_an_error_tells_problem_and_remedy_apart(kind: type[ModelNotFound | Sour
     assert (str(kind("it is not there")), kind("it is not there").remedy) == ("it is not there", None)
     assert error.user_fixable
     assert not NonFiniteError("NaN").user_fixable
+
+
+UNLIMITED = resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "limit"),
+    [
+        (24, 1000, 1000),
+        (24, 10**9, DESCRIPTORS),
+        (24, UNLIMITED, DESCRIPTORS),
+        (10**6, 10**9, 10**6),
+        (UNLIMITED, UNLIMITED, DESCRIPTORS),
+    ],
+)
+def test_the_limit_of_open_files_is_raised(soft: int, hard: int, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [(soft, hard)]
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, new: limits.append(new))
+    assert raise_descriptor_limit() == limit
+    assert len(limits) == 1 or limits[-1] == (limit, hard)
+    check_descriptor_limit()
+
+
+def test_a_limit_of_open_files_that_is_too_low_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(kind: int, new: tuple[int, int]) -> None:
+        raise ValueError("not allowed to raise maximum limit")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (40, 4096))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    with pytest.raises(
+        ConfigError, match=r"may open 40 files and connections, and a run needs 256; raise its hard limit"
+    ):
+        check_descriptor_limit()
+
+
+def test_a_run_without_descriptors_ends_with_one_line() -> None:
+    command = Path(__file__).parents[2] / "run_stream.py"
+    run = subprocess.run(
+        [sys.executable, command, "caption", "scene:demo"],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)),
+        check=False,
+    )
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr.splitlines()[-1].startswith("error: this process may open 40 files and connections")

@@ -205,3 +205,20 @@ def test_a_full_disk_behind_stdout_is_an_error_and_a_closed_terminal_is_none(
         return
     with pytest.raises(OutputFailed, match="cannot write stdout: No space left on device"):
         logs.print_line("a caption")
+
+
+def test_equal_records_are_counted_and_not_repeated() -> None:
+    repeated = logs.RepeatedRecords()
+
+    def passed(message: str, at_s: float) -> str | None:
+        record = logging.makeLogRecord({"name": "x", "msg": "%s happens", "args": (message,), "created": at_s})
+        return record.getMessage() if repeated.filter(record) else None
+
+    assert passed("it", 100.0) == "it happens"
+    assert [passed("it", 100.0 + 0.001 * at) for at in range(1000)] == [None] * 1000
+    assert passed("another", 101.0) == "another happens"
+    assert passed("it", 110.0) == "it happens (1000 more times before)"
+    assert passed("it", 121.0) == "it happens"
+    assert passed("it", 50.0) == "it happens", "the clock was set back"
+    assert all(passed(str(number), 122.0) for number in range(1000))
+    assert len(repeated._passed) == logs.MESSAGES_KNOWN

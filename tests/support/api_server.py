@@ -34,7 +34,8 @@ def event(text: str | None = None, **fields: Any) -> dict[str, Any]:
 class FakeApiServer(LoopbackServer):
     """Its `behaviour` is called with the handler and the request's body for each chat completion, and replies.
 
-    `bodies` are the requests so far, `headers` those of the last one; `models` is what it lists, as `owner`. As "vllm"
+    `bodies` are the requests so far, `headers` those of the last one; `models` is what it lists, as `owner`, unless
+    `listing` replies in its place. As "vllm"
     it keeps pictures by their `uuid` in `kept`; else it refuses the field. Whoever stalls waits for `released`.
     """
 
@@ -45,6 +46,7 @@ class FakeApiServer(LoopbackServer):
         self.owner = "tests"
         self.kept: dict[str, dict[str, str]] = {}
         self.behaviour: Callable[[ApiHandler, dict[str, Any]], None] = speak
+        self.listing: Callable[[ApiHandler], None] | None = None
         self.released = threading.Event()
         self.asked = threading.Semaphore(0)
         super().__init__(ApiHandler)
@@ -78,6 +80,13 @@ class ApiHandler(QuietHandler, BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         fake = self.server.fake  # type: ignore[attr-defined]
         fake.headers = dict(self.headers)
+        if fake.listing is not None:
+            self.fake = fake
+            try:
+                fake.listing(self)
+            except (BrokenPipeError, ConnectionResetError):
+                self.close_connection = True
+            return
         if self.path != "/v1/models":
             self.reply(404, {"error": {"message": "no such path"}})
             return
@@ -124,10 +133,10 @@ class ApiHandler(QuietHandler, BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def begin(self) -> None:
+    def begin(self, kind: str = "text/event-stream") -> None:
         """Begin a stream, which ends with the connection."""
         self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Content-Type", kind)
         self.send_header("Connection", "close")
         self.end_headers()
         self.close_connection = True
@@ -178,6 +187,27 @@ def speak_for_ever(handler: ApiHandler, body: dict[str, Any]) -> None:
     handler.begin()
     while not handler.fake.released.is_set():
         handler.send(event("and so on " * 50))
+
+
+def drip(handler: ApiHandler) -> None:
+    """Send header after header, each within any time limit between two bytes."""
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\n")
+    while not handler.fake.released.wait(0.02):
+        handler.wfile.write(b"X: y\r\n")
+
+
+def drip_content(handler: ApiHandler) -> None:
+    """Send JSON byte by byte without an end."""
+    handler.begin("application/json")
+    while not handler.fake.released.wait(0.02):
+        handler.wfile.write(b" ")
+
+
+def send_for_ever(handler: ApiHandler) -> None:
+    """Send JSON without an end, as fast as possible."""
+    handler.begin("application/json")
+    while not handler.fake.released.is_set():
+        handler.wfile.write(b" " * 65536)
 
 
 def fail_within(handler: ApiHandler, body: dict[str, Any]) -> None:

@@ -67,3 +67,32 @@ class QuietHandler(BaseHTTPRequestHandler):
         self.end_headers()
         if content and self.command != "HEAD":
             self.wfile.write(content)
+
+
+class DrippingServer(LoopbackServer):
+    """Sends headers (`/head`) or content (`/body`) byte by byte, without an end; at any other path one whole reply."""
+
+    def __init__(self) -> None:
+        self.released = released = threading.Event()
+
+        class Handler(QuietHandler, BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path not in ("/head", "/body"):
+                    self.send_whole(200, b"whole")
+                    return
+                try:
+                    self.wfile.write(b"HTTP/1.1 200 OK\r\n" + (b"" if self.path == "/head" else b"\r\n"))
+                    while not released.wait(POLL_S):
+                        self.wfile.write(b"X: y\r\n")
+                except (BrokenPipeError, ConnectionResetError):
+                    self.close_connection = True
+
+            def do_POST(self) -> None:
+                self.content()
+                self.do_GET()
+
+        super().__init__(Handler)
+
+    def close(self) -> None:
+        self.released.set()
+        super().close()

@@ -6,28 +6,36 @@ object, at last `[DONE]`). All that comes in is held to limits: whoever serves t
 
 from __future__ import annotations
 
-import contextlib
-import json
+import logging
 import queue
 import re
 import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as WaitedTooLong
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2
 
+from arr_coc.bounded_json import parse_json
 from arr_coc.errors import ArrCocError, ModelError
 from stream.answer.api.address import CHAT, ApiAddress
+from stream.control import describe
 from stream.errors import AnswerLost, ConfigError, ConnectionRefused, StreamError
+from stream.transport.http_replies import start_of, until
+from stream.untrusted import whole
 
 WAIT_S = 0.05
 """Longest wait for a piece before it is checked whether it is still wanted."""
 
 LINE_BYTES_MAX = 1 << 20
-"""Longest event, and longest reply that is read as a whole."""
+"""Longest event."""
+
+LIST_BYTES_MAX = 4 << 20
+"""Longest list of models; that of a service with 340 models has 0.8 MB."""
 
 SAID_CHARS_MAX = 300
 """Of what a server says about an error, so much is shown."""
@@ -45,6 +53,11 @@ _ERROR_NUMBER = re.compile(r"^\[Errno -?\d+\] ")
 
 KEY_REFUSED = (401, 403)
 LOST_STATUSES = (408, 409, 425, 429)
+
+LOGPROB_MIN = -10_000.0
+"""What servers send for tokens that cannot come, and more than a float needs for a chance of 0."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +99,9 @@ class ApiConnection:
         self.address = address
         self.limits = limits
         self._losses = 0
-        headers = {} if address.key is None else {"Authorization": f"Bearer {address.key}"}
+        headers = {"Accept-Encoding": "identity"}
+        if address.key is not None:
+            headers["Authorization"] = f"Bearer {address.key}"
         longest_s = max(limits.first_s, limits.next_s)
         timeout = httpx2.Timeout(longest_s, connect=limits.connect_s)
         self._client = httpx2.Client(headers=headers, timeout=timeout, trust_env=not address.local)
@@ -94,28 +109,35 @@ class ApiConnection:
         """Closes the connections, at the latest when nobody holds this any more."""
 
     def models(self) -> list[ServedModel]:
-        """Return the models that the server lists; none where it lists none.
+        """Return the models that the server lists; none if it lists none, or sends a list beyond the limits.
 
-        Raises ConnectionRefused where nobody is there, ConfigError where it is no such server, or refuses the key.
+        Raises ConnectionRefused if no server replies within `limits.first_s`, ConfigError if it is no such server, or
+        refuses the key.
         """
+        listed: Future[list[ServedModel]] = Future()
+        threading.Thread(target=self._list_models, args=(listed,), name="api", daemon=True).start()
         try:
-            response = self._client.get(f"{self.address.base}/models")
+            return listed.result(self.limits.first_s)
+        except WaitedTooLong:
+            raise self._absent(f"no list of its models within {self.limits.first_s:g} s") from None
+
+    def _list_models(self, listed: Future[list[ServedModel]]) -> None:
+        """Ask for the models, in a thread: a server may take its time for each byte."""
+        try:
+            with self._client.stream("GET", f"{self.address.base}/models") as response:
+                text = self._start_of(response, LIST_BYTES_MAX)
+                if response.status_code in KEY_REFUSED or _is_page(response):
+                    raise self._refusal(response, text)
+            listed.set_result(_served_models(text) if response.is_success else [])
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise ConnectionRefused(
-                f"no server at {self.address.base} ({_reason(error)}); start it, or correct the address after --api"
-            ) from None
-        if response.status_code in KEY_REFUSED or _is_page(response):
-            raise self._refusal(response, response.text)
-        with contextlib.suppress(ValueError):
-            listed = response.json() if response.is_success else None
-            if isinstance(listed, dict) and isinstance(listed.get("data"), list):
-                entries = [entry for entry in listed["data"] if isinstance(entry, dict)]
-                return [
-                    ServedModel(entry["id"][:SAID_CHARS_MAX], str(entry.get("owned_by"))[:SAID_CHARS_MAX])
-                    for entry in entries
-                    if isinstance(entry.get("id"), str)
-                ]
-        return []
+            listed.set_exception(self._absent(_reason(error)))
+        except Exception as error:
+            listed.set_exception(error)
+
+    def _absent(self, reason: str) -> ConnectionRefused:
+        return ConnectionRefused(
+            f"no server at {self.address.base} ({reason}); start it, or correct the address after --api"
+        )
 
     def stream(self, body: dict[str, Any], arrived: threading.Event | None = None) -> ChatStream:
         """Send a chat completion; its pieces are taken from what is returned. `arrived` is set with each of them."""
@@ -129,9 +151,9 @@ class ApiConnection:
         try:
             with self._client.stream("POST", f"{self.address.base}{CHAT}", json=body) as response:
                 if not response.is_success or _is_page(response):
-                    raise self._refusal(response, _start_of(response))
+                    raise self._refusal(response, self._start_of(response))
                 if "json" in response.headers.get("content-type", ""):
-                    yield _whole_reply(_start_of(response))
+                    yield _whole_reply(self._start_of(response))
                     return
                 yield from self._pieces(response)
         except httpx2.InvalidURL as error:
@@ -139,17 +161,30 @@ class ApiConnection:
         except httpx2.HTTPError as error:
             raise self.lost(_reason(error)) from None
 
+    def _chunks(self, response: httpx2.Response) -> Iterator[bytes]:
+        """Yield the bytes of a reply as they come, for as long as any reply may take. Raises HTTPError."""
+        if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
+            raise httpx2.DecodingError(f"the reply is compressed ({encoding[:20]}), which was not asked for")
+        try:
+            yield from until(response.iter_raw(), time.monotonic() + self.limits.whole_s)
+        except TimeoutError as error:
+            raise httpx2.ReadTimeout(str(error)) from None
+
+    def _start_of(self, response: httpx2.Response, bytes_max: int = LINE_BYTES_MAX) -> str:
+        return start_of(self._chunks(response), bytes_max).decode("utf-8", "replace")
+
     def _pieces(self, response: httpx2.Response) -> Iterator[ChatPiece]:
-        finished = False
-        for data in _events(response.iter_bytes()):
+        finished, half = False, ""
+        for data in _events(self._chunks(response)):
             if data == "[DONE]":
                 return
             event = _json(data)
             if (error := event.get("error")) is not None:
                 raise self.lost(f"the server reports: {self._said(_message(error) or data)}")
             piece, ended = _piece(event)
+            text, half = _characters(half + piece.text)
             finished = finished or ended
-            yield piece
+            yield replace(piece, text=text)
         if not finished:
             raise self.lost("the reply broke off")
 
@@ -189,7 +224,7 @@ class ApiConnection:
 
     def _said(self, text: str) -> str:
         """Return what a server says in one short line; servers have been seen to repeat the key."""
-        line = " ".join(text.split())
+        line = " ".join(whole(text).split())
         if self.address.key is not None:
             line = line.replace(self.address.key, "…")
         return line if len(line) <= SAID_CHARS_MAX else f"{line[: SAID_CHARS_MAX - 1]}…"
@@ -223,8 +258,8 @@ class ChatStream:
             self.ended = True
             self._connection.succeeded()
             return None
-        self._heard_s = time.monotonic()
-        self._heard_text = self._heard_text or bool(received.text)
+        if received.text:  # an event without text is no progress: a server can send those for ever
+            self._heard_s, self._heard_text = time.monotonic(), True
         self._check_limits()
         return received
 
@@ -246,8 +281,11 @@ class ChatStream:
                 if not self._put(piece):
                     return
             self._put(None)
-        except Exception as error:
+        except (ArrCocError, StreamError) as error:
             self._put(error)
+        except Exception as error:  # whatever a server sends, it costs one answer at most
+            log.debug("a reply cannot be read", exc_info=True)
+            self._put(self._connection.lost(f"its reply cannot be read: {describe(error)}"))
 
     def _put(self, received: ChatPiece | Exception | None) -> bool:
         """Leave what was received; returns whether it is still wanted."""
@@ -275,8 +313,8 @@ def _events(chunks: Iterable[bytes]) -> Iterator[str]:
 
 def _json(text: str) -> dict[str, Any]:
     try:
-        event = json.loads(text)
-    except (ValueError, RecursionError):
+        event = parse_json(text)
+    except ValueError:
         event = None
     if not isinstance(event, dict):
         raise httpx2.RemoteProtocolError("the reply holds something that is no JSON object")
@@ -293,7 +331,7 @@ def _piece(event: dict[str, Any]) -> tuple[ChatPiece, bool]:
     piece = ChatPiece(
         text=text if isinstance(text, str) else "",
         likely=tuple(_likely(_first(_dict(choice.get("logprobs")).get("content")))),
-        model=model[:SAID_CHARS_MAX] if isinstance(model, str) else "",
+        model=whole(model[:SAID_CHARS_MAX]) if isinstance(model, str) else "",
         prompt_tokens=_count(usage.get("prompt_tokens")),
         text_tokens=_count(usage.get("completion_tokens")),
     )
@@ -304,13 +342,35 @@ def _likely(token: dict[str, Any]) -> Iterator[tuple[str, float]]:
     listed = token.get("top_logprobs")
     for entry in listed if isinstance(listed, list) and listed else [token]:
         name, chance = _dict(entry).get("token"), _dict(entry).get("logprob")
-        if isinstance(name, str) and isinstance(chance, int | float) and chance <= 0:
-            yield name, float(chance)
+        if isinstance(name, str) and isinstance(chance, int | float) and chance is not False and chance <= 0:
+            yield name, float(max(chance, LOGPROB_MIN))
 
 
 def _whole_reply(text: str) -> ChatPiece:
     """Return the piece that is all of a reply that was not streamed."""
-    return _piece(_json(text))[0]
+    piece, _ = _piece(_json(text))
+    return replace(piece, text=_characters(piece.text)[0])
+
+
+def _characters(text: str) -> tuple[str, str]:
+    """Return text with its surrogate pairs as characters, and the half of one at its end, whose other half may come
+    with the next piece. Other halves become U+FFFD."""
+    half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+    text = text[: len(text) - len(half)]
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"), half
+
+
+def _served_models(text: str) -> list[ServedModel]:
+    """Return the models of a list; none if it is no such list."""
+    try:
+        listed = _dict(parse_json(text)).get("data")
+    except ValueError:
+        return []
+    return [
+        ServedModel(whole(entry["id"][:SAID_CHARS_MAX]), str(entry.get("owned_by"))[:SAID_CHARS_MAX])
+        for entry in (listed if isinstance(listed, list) else [])
+        if isinstance(entry, dict) and isinstance(entry.get("id"), str)
+    ]
 
 
 def _dict(value: object) -> dict[str, Any]:
@@ -322,26 +382,15 @@ def _first(values: object) -> dict[str, Any]:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and 0 <= value < 1 << 40 else None
-
-
-def _start_of(response: httpx2.Response) -> str:
-    """Return the beginning of a response's text, and read no more of it."""
-    data = b""
-    for chunk in response.iter_bytes():
-        data += chunk
-        if len(data) > LINE_BYTES_MAX:
-            break
-    return data[:LINE_BYTES_MAX].decode("utf-8", "replace")
+    return value if type(value) is int and 0 <= value < 1 << 40 else None
 
 
 def _message_in(text: str) -> str:
     """Return the message in the body of an error; "" where there is none."""
     try:
-        body = json.loads(text)
-    except (ValueError, RecursionError):
+        body = _dict(parse_json(text))
+    except ValueError:
         return ""
-    body = _dict(body)
     return _message(body.get("error")) or _message(body) or _message(body.get("detail"))
 
 

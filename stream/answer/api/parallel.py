@@ -12,6 +12,7 @@ from stream.answer.api.connection import ChatStream
 from stream.answer.api.model import ApiAnswerModel, ApiReply, SeenFrame, Served, connected, yes_no_of
 from stream.answer.batching.scheduler import BatchQuestion
 from stream.config import Config
+from stream.untrusted import HEARD_AT_ONCE
 
 STEP_S = 0.01
 """Longest wait for a piece of any answer, before clients are heard again."""
@@ -92,8 +93,11 @@ class ApiBatchAnswerModel(ApiAnswerModel):
         return OpenRequest(question, shown, body, sent, stream, (began_s, time.monotonic()))
 
     def _take_in(self, request: OpenRequest) -> None:
-        """Add the pieces that are there to the reply, and end it where it has ended."""
-        while (piece := request.stream.take(0)) is not None:
+        """Add the pieces that are there to the reply, not all of a flood at once, and end it if it has ended."""
+        for _ in range(HEARD_AT_ONCE):
+            piece = request.stream.take(0)
+            if piece is None:
+                break
             self._take(request.reply, piece)
             self._check_length(len(request.reply.text), request.body)
             if not request.question.yes_no:

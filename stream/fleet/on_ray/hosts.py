@@ -18,7 +18,6 @@ from http.client import HTTPException
 from importlib.metadata import version
 from pathlib import Path
 from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import msgspec
 import psutil
@@ -38,6 +37,7 @@ from stream.runtime.worker_messages import (
     WorkerFinished,
     pack_report,
 )
+from stream.transport.http_replies import REPLY_BYTES_MAX, timed_opener
 
 DISTRIBUTION = "arr-coc-stream"
 
@@ -213,10 +213,11 @@ class AnswerHost(ClusterHost):
 
     def _page(self, name: str) -> bytes:
         try:
-            with urlopen(f"http://127.0.0.1:{self._metrics_port}/{name}", timeout=SCRAPE_LIMIT_S) as page:
-                return page.read()
+            url = f"http://127.0.0.1:{self._metrics_port}/{name}"
+            with timed_opener().open(url, timeout=SCRAPE_LIMIT_S) as page:
+                return bytes(page.read(REPLY_BYTES_MAX))
         except HTTPError as refused:
-            return refused.read()
+            return refused.read(REPLY_BYTES_MAX)
 
     def _run(self, start: AnswersStart) -> None:
         from stream.fleet.on_ray.cluster import node_address

@@ -237,7 +237,7 @@ class TestIndex:
 
     def test_that_is_no_json(self, sharded: Path) -> None:
         (sharded / INDEX).write_text("{")
-        assert f"{INDEX} is not JSON" in refused(sharded)
+        assert f"{INDEX} is not usable JSON" in refused(sharded)
 
 
 class TestConfig:

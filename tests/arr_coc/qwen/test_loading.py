@@ -181,10 +181,10 @@ def test_a_folder_without_config(tmp_path: Path) -> None:
         load_qwen(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["{", "[]"])
+@pytest.mark.parametrize("text", ["{", "[]", "[" * 10**6, '{"a": ' * 500 + "7" + "}" * 500, " " * (1 << 25)])
 def test_a_damaged_config(folder: Path, text: str) -> None:
     (folder / "config.json").write_text(text)
-    with pytest.raises(ModelError, match=r"config\.json (is not JSON|holds no JSON object)"):
+    with pytest.raises(ModelError, match=r"config\.json (is not usable JSON|holds no JSON object)"):
         load_qwen(folder)
 
 

@@ -164,7 +164,7 @@ def test_a_folder_without_both_files_gets_what_its_family_publishes(
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("{", "is not JSON"),
+        ("{", "is not usable JSON"),
         ('{"merge_size": 4}', "merge_size is 4"),
         ('{"do_normalize": false}', "do_normalize is False"),
     ],

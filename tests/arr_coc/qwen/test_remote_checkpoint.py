@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from arr_coc.bounded_json import FILE_BYTES_MAX
 from arr_coc.errors import HubUnreachable, ModelError, ModelNotFound
 from arr_coc.hub import bundled_model_path, cached_folder
 from arr_coc.qwen.memory_estimate import ModelSpec
@@ -49,7 +50,13 @@ def test_weights_in_several_files_are_counted_together(hub: HubServer, tmp_path:
         ("own/--bad", ModelNotFound, "no public model of this name on the hub"),
         ("own/empty", ModelError, "own/empty on the hub has no config.json with safetensors weights; take another"),
         ("own/bare", ModelError, "own/bare on the hub has no config.json with safetensors weights; take another"),
-        ("own/page", ModelError, "the config.json of own/page on the hub is not JSON; take another model"),
+        ("own/page", ModelError, "the config.json of own/page on the hub is not usable JSON (Expecting value"),
+        (
+            "own/deep",
+            ModelError,
+            "config.json of own/deep on the hub is not usable JSON (nested deeper than 64 levels)",
+        ),
+        ("own/long", ModelError, "the config.json of own/long on the hub has no end; take another model"),
         ("own/list", ModelError, "the config.json of own/list on the hub holds no JSON object"),
         ("own/strange", ModelError, "model.safetensors.index.json of own/strange on the hub lists no usable weight"),
         ("own/unlisted", ModelError, "model.safetensors.index.json of own/unlisted on the hub lists no usable"),
@@ -63,6 +70,8 @@ def test_what_cannot_be_used_is_refused_in_one_line(
         "empty": None,
         "bare": "{}",
         "page": "<html>",
+        "deep": "[" * 10**6,
+        "long": " " * (FILE_BYTES_MAX + 1),
         "list": "[]",
         "other": json.dumps({"model_type": "llama"}),
     }

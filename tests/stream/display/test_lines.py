@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import sys
 import threading
 
 import pytest
 
-from stream.display.lines import LinesDisplay, figures_text
+from stream.display.lines import LinesDisplay, RepeatedCall, figures_text
 from stream.events import Cut, Notice, Outage, QueryChanged, Restarted
 from stream.monitor.statistics import ActiveOutage
 from tests.stream.display.test_layout import FIGURES
@@ -154,3 +155,18 @@ def test_nobody_has_to_read_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
         display.write(QueryChanged(query="Who?"))
         monkeypatch.undo()
         os.dup2(os.open(os.devnull, os.O_WRONLY), writer)
+
+
+def test_figures_that_cannot_be_had_do_not_end_those_that_follow() -> None:
+    calls: list[int] = []
+    again = threading.Event()
+
+    def call() -> None:
+        calls.append(len(calls))
+        if len(calls) < 3:
+            raise OSError(errno.EMFILE, "too many open files")
+        again.set()
+
+    repeated = RepeatedCall(0.001, call)
+    assert again.wait(LIMIT_S)
+    repeated.close()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
+
+import pytest
 
 from stream.monitor.statistics import MemorySampler, resident_bytes
 
@@ -26,3 +29,11 @@ def test_memory_is_looked_at_from_the_first_moment_on() -> None:
     with MemorySampler(dict, period_s=3600) as alone:
         pass
     assert list(alone.samples[0].rss_bytes) == ["sinks"]
+
+
+def test_without_descriptors_no_process_has_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(pid: int) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr("psutil.Process", fail)
+    assert resident_bytes({"frames": os.getpid()}) == {}

@@ -13,7 +13,7 @@ import pytest
 from stream.answer.api.address import ApiAddress
 from stream.config import AnswerConfig, ApiConfig, CaptureConfig, Config, OutputConfig, PipelineConfig
 from stream.errors import ConfigError
-from stream.events import ANSWERS_LOST, Answer, Event, FrameReady, Notice, Started, Summary, VerdictChanged
+from stream.events import ANSWERS_LOST, Answer, Event, FrameReady, Notice, Started, Summary, VerdictChanged, YesNoResult
 from stream.recording.format import Recording
 from stream.recording.identity import answer_provenance, parse_provenance, run_fingerprint
 from stream.runtime.pipeline import Pipeline
@@ -152,3 +152,52 @@ def test_the_model_is_known_by_its_name_and_its_server() -> None:
     assert run_fingerprint(first) != run_fingerprint(other)
     assert parse_provenance(answer_provenance(first)).model == "a"
     assert ApiAddress.of(first).base == "http://h/v1"
+
+
+HOSTILE: tuple[Any, ...] = (
+    True,
+    -1,
+    2**70,
+    -(10**400),
+    1e308,
+    float("nan"),
+    "\ud800",
+    "\x1b[2J",
+    "x" * 70_000,
+    [],
+    {},
+    None,
+)
+
+
+def hostile_events(value: Any) -> list[dict[str, Any]]:
+    """Events of a reply with this value in each of the fields that are read."""
+    likely = [{"content": [{"token": value, "logprob": value, "top_logprobs": value}]}, {"content": value}, value]
+    return [
+        *(fake.event(value, logprobs=logprobs, finish_reason=value) for logprobs in likely),
+        fake.event(value) | {"model": value, "usage": {"prompt_tokens": value, "completion_tokens": value}},
+        {**fake.event(), "choices": [value], "usage": value, "error": None},
+        {"choices": [{"delta": value}]},
+    ]
+
+
+@pytest.mark.parametrize("question", [None, "is there a star?"])
+def test_no_field_of_a_reply_ends_a_run(server: FakeApiServer, question: str | None) -> None:
+    values = itertools.cycle(HOSTILE)
+
+    def behave(handler: ApiHandler, body: dict[str, Any]) -> None:
+        handler.begin()
+        for event in hostile_events(next(values)):
+            handler.send(event)
+        handler.send(fake.event("fine", finish_reason="stop"))
+        handler.send("[DONE]")
+
+    server.behaviour = behave
+    until = AnswerConfig().until.model_copy(update={"question": question, "go_on": True})
+    events = list(Pipeline(config(server, answer={"until": until, "max_tokens": 4000})).run())
+    assert isinstance(events[-1], Summary)
+    assert events[-1].error is None
+    assert "answer.refused" not in events[-1].dropped
+    answered = [event for event in events if isinstance(event, (Answer, YesNoResult))]
+    assert len(answered) + len(losses(events)) >= 8
+    assert question is not None or any("fine" in text for text in texts(events))

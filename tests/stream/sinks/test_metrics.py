@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import threading
@@ -9,7 +10,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from http.client import RemoteDisconnected
+from http.client import HTTPConnection, RemoteDisconnected
+from socketserver import TCPServer
 
 import pytest
 from msgspec.structs import replace
@@ -49,6 +51,52 @@ def fetched(server: HttpServer, path: str, method: str = "GET") -> tuple[int, by
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read()
+
+
+def test_without_descriptors_the_server_waits(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    def get_request(self: HttpServer) -> tuple[socket.socket, object]:
+        if len(waits) < 3:
+            raise OSError(errno.EMFILE, "too many open files")
+        return accept(self)
+
+    accept = TCPServer.get_request
+    monkeypatch.setattr(TCPServer, "get_request", get_request)
+    monkeypatch.setattr("stream.sinks.metrics_server.time.sleep", waits.append)
+    assert fetched(server, "/well") == (200, b"hello")
+    assert waits == [metrics_server.POLL_S] * 3
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("127.0.0.1:9109", 200),
+        ("[::1]:9109", 200),
+        (None, 200),
+        ("evil.example", 421),
+        ("127.0.0.1.evil.example:9109", 421),
+        ("", 421),
+    ],
+)
+def test_a_foreign_host_is_refused(server: HttpServer, host: str | None, status: int) -> None:
+    connection = HTTPConnection(*server.address, timeout=LIMIT_S)
+    connection.putrequest("GET", "/well", skip_host=True)
+    if host is not None:
+        connection.putheader("Host", host)
+    connection.endheaders()
+    with closing(connection), connection.getresponse() as reply:
+        assert reply.status == status
+        assert (reply.read() == b"hello") == (status == 200)
+
+
+def test_a_server_for_other_machines_has_any_name() -> None:
+    with closing(HttpServer("0.0.0.0", 0, pages)) as server:
+        connection = HTTPConnection("127.0.0.1", server.address[1], timeout=LIMIT_S)
+        connection.request("GET", "/well", headers={"Host": "metrics.example"})
+        with closing(connection), connection.getresponse() as reply:
+            assert reply.status == 200
 
 
 def test_pages_are_served_with_their_status(server: HttpServer) -> None:

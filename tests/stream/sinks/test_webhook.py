@@ -20,7 +20,7 @@ from stream.errors import ConfigError
 from stream.sinks.factory import open_services
 from stream.sinks.webhook import SECRET, Webhook, WebhookSink
 from tests.support.events import answer, frame, look, summary, turned
-from tests.support.http_server import LoopbackServer, QuietHandler
+from tests.support.http_server import DrippingServer, LoopbackServer, QuietHandler
 from tests.support.network import LIMIT_S, free_port, until
 
 
@@ -133,6 +133,15 @@ def test_while_a_server_stalls_only_the_newest_of_a_kind_waits(server: Server) -
         server.go.set()
         assert server.next()[1]["text"] == "answer 999"
         assert server.next()[1]["type"] == "turned"
+
+
+def test_a_server_that_answers_byte_by_byte_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
+    with DrippingServer() as server:
+        sink = WebhookSink(f"{server.address}/head", retry_s=0.001, reply_limit_s=0.3)
+        sink.write(answer(1.0, "a cat"))
+        told: list[str] = []
+        until(lambda: told.append(capsys.readouterr().err) or "takes nothing: " in "".join(told))
+        sink.close()
 
 
 def test_a_server_that_stalls_too_long_is_given_up(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

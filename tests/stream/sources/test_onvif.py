@@ -16,6 +16,7 @@ from stream.sources.address import is_live_address, redacted
 from stream.sources.checks import check_address
 from stream.sources.onvif import OnvifAddress, find_stream
 from stream.sources.soap import digest_answer
+from tests.support.http_server import DrippingServer
 from tests.support.network import LIMIT_S, free_port
 from tests.support.onvif import OnvifCamera, envelope_of, fault
 from tests.support.senders import Reading, opened
@@ -178,6 +179,12 @@ def test_a_host_that_does_not_answer_says_so() -> None:
         find_stream("onvif://127.0.0.1:1", CaptureConfig(), 0.0)
     with pytest.raises(SourceError, match="does not speak HTTP there"):
         find_stream("onvif://127.0.0.1:1/ü", CaptureConfig(), LIMIT_S)
+
+
+@pytest.mark.parametrize("path", ["/head", "/body"])
+def test_a_host_that_answers_byte_by_byte_does_not_answer(path: str) -> None:
+    with DrippingServer() as server, pytest.raises(SourceError, match=r"does not answer within 0\.3 s"):
+        find_stream(f"onvif://127.0.0.1:{server.port}{path}", CaptureConfig(), 0.3)
 
 
 def test_an_address_is_read_and_shown() -> None:

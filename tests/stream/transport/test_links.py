@@ -720,3 +720,11 @@ def test_a_waiter_wakes_for_descriptors_too(places: Places) -> None:
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def test_the_file_of_a_server_is_removed(tmp_path: Path) -> None:
+    path, transport = tmp_path / "answers", Transport()
+    with closing(transport.server_link(f"ipc://{path}")):
+        assert path.is_socket()
+    assert not path.exists()
+    transport.close()

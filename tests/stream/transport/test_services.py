@@ -226,6 +226,22 @@ def test_an_ipc_path_is_never_taken_from_somebody_else(tmp_path: Path) -> None:
             assert listener.next() == 1
 
 
+def test_the_file_of_an_ipc_socket_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    for make in (lambda: Publisher(f"ipc://{path}", None), lambda: RequestServer(f"ipc://{path}", None, bytes)):
+        with closing(make()):
+            assert path.is_socket()
+        assert not path.exists()
+
+
+def test_another_file_at_the_path_of_an_ipc_socket_stays(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with closing(Publisher(f"ipc://{path}", None)):
+        path.unlink()
+        path.write_text("precious", encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == "precious"
+
+
 def test_a_socket_that_a_killed_run_left_is_replaced(tmp_path: Path) -> None:
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(tmp_path / "socket"))

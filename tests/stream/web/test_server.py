@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import json
+import os
 import re
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -20,7 +24,8 @@ from websockets.sync.client import connect
 from stream.errors import OutputError
 from stream.events import AnswerDeltaEvent, Cut, Explanation, Outage
 from stream.protocol.pictures import picture_fields
-from stream.web import application
+from stream.web import application, server
+from stream.web.access import WebAccess
 from stream.web.application import VIEWERS_MAX
 from stream.web.viewer import MESSAGES_A_SECOND
 from tests.support.events import answer, look, summary
@@ -321,6 +326,64 @@ def test_connections_that_ask_for_nothing_are_closed(monkeypatch: pytest.MonkeyP
             one.settimeout(LIMIT_S)
             with suppress(ConnectionResetError):
                 assert one.recv(1) == b""
+        with viewing(page) as viewer:
+            viewer.picture()
+
+
+def test_a_connection_that_stops_within_its_second_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stream.web.server.SILENT_LIMIT_S", 0.0)
+    with served() as page, socket.create_connection(("127.0.0.1", page.port), LIMIT_S) as client:
+        request = f"HEAD / HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\n"
+        client.sendall(f"{request}\r\n{request}".encode())
+        received = b""
+        with suppress(ConnectionResetError):
+            while data := client.recv(65536):
+                received += data
+        assert received.count(b"HTTP/1.1 200") == 1
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_too_many_connections_leave_room_for_viewers(
+    certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tls: bool
+) -> None:
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 8)
+    monkeypatch.setattr(server, "SILENT_LIMIT_S", 1.0)
+    options: dict[str, Any] = {"web_cert": certificate[0], "web_key": certificate[1]} if tls else {}
+    trust: dict[str, Any] = {"ssl": ssl.create_default_context(cafile=certificate[0])} if tls else {}
+    with served(**options) as page, ExitStack() as stack:
+        for _ in range(50):
+            stack.enter_context(socket.create_connection(("127.0.0.1", page.port), LIMIT_S))
+        with viewing(page, open_timeout=LIMIT_S, **trust) as viewer:
+            viewer.picture()
+            assert len(page.server._server.server_state.connections) <= 8
+
+
+class ExhaustedListener(socket.socket):
+    """Listener of a process without descriptors, until `descriptors` is set."""
+
+    descriptors = threading.Event()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if not self.descriptors.is_set():
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().accept()
+
+
+def test_without_descriptors_the_page_waits(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    bound = server._bound
+
+    def exhausted(access: WebAccess) -> socket.socket:
+        listener = ExhaustedListener(fileno=bound(access).detach())
+        listener.setblocking(False)
+        return listener
+
+    monkeypatch.setattr(server, "_bound", exhausted)
+    monkeypatch.setattr(server, "ACCEPT_RETRY_S", 0.01)
+    monkeypatch.setattr(ExhaustedListener, "descriptors", threading.Event())
+    with served() as page:
+        until(lambda: len(caplog.messages) > 3)
+        assert set(caplog.messages) == {"the web page accepts no connections for now: Too many open files"}
+        ExhaustedListener.descriptors.set()
         with viewing(page) as viewer:
             viewer.picture()
 

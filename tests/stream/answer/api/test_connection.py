@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -17,6 +19,7 @@ from stream.answer.api.connection import (
     BACK_OFF_MAX_S,
     BACK_OFF_S,
     LINE_BYTES_MAX,
+    LIST_BYTES_MAX,
     ApiConnection,
     ApiLimits,
     ChatPiece,
@@ -26,7 +29,7 @@ from stream.answer.api.connection import (
 )
 from stream.errors import AnswerLost, ConfigError, ConnectionRefused, StreamError
 from tests.support import api_server as fake
-from tests.support.api_server import ApiHandler, FakeApiServer, api_server
+from tests.support.api_server import ApiHandler, FakeApiServer, api_server, event
 
 LONG_S, SHORT_S = 30.0, 0.2
 BODY = {"model": fake.MODEL, "messages": [], "max_tokens": 8}
@@ -162,7 +165,7 @@ def test_the_pause_grows_with_losses_in_a_row_and_begins_anew(server: FakeApiSer
 
 def test_a_cancelled_reply_is_not_received_to_its_end(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "PIECES_WAITING_MAX", 1)
-    gone = fake.threading.Event()
+    gone = threading.Event()
 
     def speak_until_gone(handler: ApiHandler, body: dict[str, Any]) -> None:
         try:
@@ -200,6 +203,119 @@ def test_a_server_that_lists_nothing_is_no_error(server: FakeApiServer) -> None:
         assert connection.models() == []
 
 
+def test_a_list_of_models_without_an_end_is_not_read(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = 0
+
+    def send(handler: ApiHandler) -> None:
+        nonlocal sent
+        handler.begin("application/json")
+        while not server.released.is_set():
+            handler.wfile.write(b" " * 65536)
+            sent += 65536
+
+    server.listing = send
+    with connected(server) as connection:
+        assert connection.models() == []
+    assert sent < 10 * LIST_BYTES_MAX
+
+
+@pytest.mark.parametrize("listing", [fake.drip, fake.drip_content])
+def test_a_list_of_models_that_comes_byte_by_byte_is_given_up(server: FakeApiServer, listing: Any) -> None:
+    server.listing = listing
+    with (
+        connected(server, first_s=SHORT_S) as connection,
+        pytest.raises(ConnectionRefused, match=r"no list of its models within 0.2 s"),
+    ):
+        connection.models()
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"data": ' + "[" * 100 + "]" * 100 + "}", '{"data": 7}', "{", "\xff"])
+def test_a_list_that_is_none_names_no_model(server: FakeApiServer, text: str) -> None:
+    server.listing = lambda handler: handler.reply(200, text)
+    with connected(server) as connection:
+        assert connection.models() == []
+
+
+def test_names_of_models_are_text_that_can_be_sent_on(server: FakeApiServer) -> None:
+    server.models = ["a\ud800b"]
+    with connected(server) as connection:
+        assert connection.models() == [ServedModel("a\ufffdb", "tests")]
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd", "br"])
+def test_a_compressed_reply_is_not_expanded(server: FakeApiServer, encoding: str) -> None:
+    bomb = gzip.compress(b" " * 100_000_000)
+    assert len(bomb) < 200_000
+
+    def send(handler: ApiHandler, *_: Any) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Type", "application/json")
+        handler.send_header("Content-Encoding", encoding)
+        handler.send_header("Content-Length", str(len(bomb)))
+        handler.end_headers()
+        handler.wfile.write(bomb)
+
+    server.listing = server.behaviour = send
+    with connected(server) as connection:
+        with pytest.raises(
+            ConnectionRefused, match=rf"the reply is compressed \({encoding}\), which was not asked for"
+        ):
+            connection.models()
+        with pytest.raises(AnswerLost, match="is compressed"):
+            pieces(connection)
+    assert server.headers["Accept-Encoding"] == "identity"
+
+
+@pytest.mark.parametrize("reply", [fake.drip, fake.drip_content])
+def test_an_answer_that_comes_byte_by_byte_is_lost_and_its_connection_ends(server: FakeApiServer, reply: Any) -> None:
+    gone = threading.Event()
+
+    def behave(handler: ApiHandler, body: dict[str, Any]) -> None:
+        try:
+            reply(handler)
+        finally:
+            gone.set()
+
+    error = failure(server, behave, first_s=SHORT_S, whole_s=SHORT_S)
+    assert "0.2 s" in str(error)
+    assert reply is fake.drip or gone.wait(LONG_S)
+
+
+@pytest.mark.parametrize("fields", [{}, event(), {"usage": {"prompt_tokens": 3}}, event(""), {"model": "x"}])
+def test_only_text_is_progress(server: FakeApiServer, fields: dict[str, Any]) -> None:
+    def send_for_ever(handler: ApiHandler, body: dict[str, Any]) -> None:
+        handler.begin()
+        handler.send(event("a "))
+        while not server.released.is_set():
+            handler.send(fields)
+
+    assert "no more text within 0.2 s" in str(failure(server, send_for_ever, next_s=SHORT_S))
+
+
+def test_halves_of_a_character_in_two_events_are_joined(server: FakeApiServer) -> None:
+    def speak(handler: ApiHandler, body: dict[str, Any]) -> None:
+        handler.begin()
+        for text in ("a \ud83d", "\ude00 b", "\ud800c", "\udc00", "d\ud83d"):
+            handler.send(event(text))
+        handler.send(event(finish_reason="stop"))
+
+    server.behaviour = speak
+    with connected(server) as connection:
+        assert "".join(piece.text for piece in pieces(connection)) == "a \U0001f600 b\ufffdc\ufffdd"
+
+
+def test_what_a_server_says_can_be_sent_on(server: FakeApiServer) -> None:
+    assert str(failure(server, fake.refuse(400, "no \ud800"))).encode()
+    assert str(failure(server, fake.refuse(503, "no \udfff"))).encode()
+
+
+def test_a_reply_that_cannot_be_read_is_one_lost_answer(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "_piece", lambda event: 1 // 0)
+    error = failure(server, fake.speak)
+    assert isinstance(error, AnswerLost)
+    assert "its reply cannot be read: ZeroDivisionError" in str(error)
+
+
 def test_an_event_that_is_longer_than_any_answer_is_not_kept() -> None:
     with pytest.raises(httpx2.RemoteProtocolError, match="longer than any answer"):
         list(_events([b"data: ", b"x" * LINE_BYTES_MAX, b"x"]))
@@ -221,7 +337,18 @@ def test_events_are_found_wherever_the_chunks_are_cut() -> None:
         {"choices": [{"delta": None}]},
         {"choices": [{"delta": {"content": 3}, "logprobs": {"content": [{"top_logprobs": [{"token": 1}, 2]}]}}]},
         {"choices": "x", "usage": {"prompt_tokens": -1, "completion_tokens": "many"}, "model": 4},
+        {"usage": {"prompt_tokens": True, "completion_tokens": False}},
+        {"usage": {"prompt_tokens": 1e9, "completion_tokens": float("nan")}},
+        {"usage": {"prompt_tokens": 2**70, "completion_tokens": []}},
+        {"choices": [{"logprobs": {"content": [{"token": "yes", "logprob": False}]}}]},
+        {"choices": [{"logprobs": {"content": [{"token": "yes", "logprob": float("nan")}]}}]},
     ],
 )
 def test_fields_that_are_not_as_expected_count_as_absent(event: dict[str, Any]) -> None:
     assert _piece(event) == (ChatPiece(), False)
+
+
+@pytest.mark.parametrize("chance", [-(10**400), float("-inf"), -1e308])
+def test_no_chance_is_too_small(chance: float) -> None:
+    piece, _ = _piece({"choices": [{"logprobs": {"content": [{"token": "yes", "logprob": chance}]}}]})
+    assert piece.likely == (("yes", -10_000.0),)

@@ -1,0 +1,90 @@
+"""Replies of HTTP servers, read within limits of bytes and time: a server may send without end, or a byte a second."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+import time
+import urllib.request
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from stream.untrusted import MIB
+
+REPLY_BYTES_MAX = 1 * MIB
+"""Longest reply that is read as a whole."""
+
+
+def until(chunks: Iterable[bytes], deadline_s: float) -> Iterator[bytes]:
+    """Yield the chunks of a reply as they come. Raises TimeoutError after `deadline_s` of `time.monotonic`."""
+    for chunk in chunks:
+        if time.monotonic() > deadline_s:
+            raise TimeoutError("no end of the reply in time")
+        yield chunk
+
+
+def start_of(chunks: Iterable[bytes], bytes_max: int = REPLY_BYTES_MAX) -> bytes:
+    """Return the first `bytes_max` bytes of a reply, and read no more of it."""
+    data = bytearray()
+    for chunk in chunks:
+        data += chunk
+        if len(data) >= bytes_max:
+            break
+    return bytes(data[:bytes_max])
+
+
+class TimedResponse(http.client.HTTPResponse):
+    """Reply whose reads together have the time limit that its socket has for each: TimeoutError after that."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.fp = io.BufferedReader(_TimedReader(sock, self.fp.detach()))
+
+
+class _TimedReader(io.RawIOBase):
+    def __init__(self, sock: socket.socket, reader: io.RawIOBase) -> None:
+        self._socket = sock
+        self._reader = reader
+        limit_s = sock.gettimeout()
+        self._deadline_s = None if limit_s is None else time.monotonic() + limit_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if self._deadline_s is not None:
+            left_s = self._deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("no end of the reply in time")
+            self._socket.settimeout(left_s)
+        return self._reader.readinto(buffer)
+
+    def close(self) -> None:
+        self._reader.close()
+        super().close()
+
+
+class TimedConnection(http.client.HTTPConnection):
+    """Connection whose `timeout` also limits each reply as a whole."""
+
+    response_class = TimedResponse
+
+
+class TimedTlsConnection(http.client.HTTPSConnection):
+    """`TimedConnection` over TLS."""
+
+    response_class = TimedResponse
+
+
+class _TimedHandler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(TimedConnection, request)
+
+    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(TimedTlsConnection, request)
+
+
+def timed_opener(*handlers: type[urllib.request.BaseHandler]) -> urllib.request.OpenerDirector:
+    """Return an opener as of `build_opener`, whose `timeout` also limits each reply as a whole."""
+    return urllib.request.build_opener(_TimedHandler, *handlers)

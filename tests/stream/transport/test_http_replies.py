@@ -1,0 +1,47 @@
+"""Replies of servers that never end, or end too late."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from stream.transport.http_replies import REPLY_BYTES_MAX, TimedConnection, start_of, timed_opener, until
+from tests.support.http_server import DrippingServer
+
+SHORT_S, LONG_S = 0.3, 30.0
+
+
+@pytest.fixture
+def server() -> Iterator[DrippingServer]:
+    with DrippingServer() as made:
+        yield made
+
+
+@pytest.mark.parametrize("path", ["/head", "/body"])
+def test_a_reply_that_comes_byte_by_byte_is_given_up(server: DrippingServer, path: str) -> None:
+    with pytest.raises(TimeoutError):
+        timed_opener().open(f"{server.address}{path}", timeout=SHORT_S).read()
+    connection = TimedConnection("127.0.0.1", server.port, timeout=SHORT_S)
+    connection.request("GET", path)
+    with pytest.raises(TimeoutError):
+        connection.getresponse().read()
+    connection.close()
+
+
+def test_a_whole_reply_is_read(server: DrippingServer) -> None:
+    with timed_opener().open(f"{server.address}/whole", timeout=LONG_S) as reply:
+        assert reply.read(2) == b"wh"
+        assert reply.read() == b"ole"
+
+
+def test_of_an_endless_reply_the_start_is_read() -> None:
+    assert start_of(itertools.repeat(b"x" * 1000)) == b"x" * REPLY_BYTES_MAX
+    assert start_of([b"a", b"b"], 10) == b"ab"
+
+
+def test_chunks_end_with_the_deadline() -> None:
+    assert list(until([b"a", b"b"], float("inf"))) == [b"a", b"b"]
+    with pytest.raises(TimeoutError):
+        list(until(itertools.repeat(b"a"), float("-inf")))
