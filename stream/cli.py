@@ -19,6 +19,7 @@ from stream.commands.bench import bench
 from stream.commands.caption import caption, demo
 from stream.commands.doctor import devices, doctor
 from stream.commands.fleet import fleet
+from stream.commands.help import GroupedCommand
 from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE, report_error
 from stream.commands.replay import replay
 from stream.commands.serve import ask, keys, serve_answers
@@ -60,12 +61,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-app.command()(caption)
-app.command()(watch)
-app.command()(fleet)
-app.command()(web)
-app.command()(demo)
-app.command()(bench)
+app.command(cls=GroupedCommand)(caption)
+app.command(cls=GroupedCommand)(watch)
+app.command(cls=GroupedCommand)(fleet)
+app.command(cls=GroupedCommand)(web)
+app.command(cls=GroupedCommand)(demo)
+app.command(cls=GroupedCommand)(bench)
 app.command()(adapt)
 app.command()(ask)
 app.command()(replay)
