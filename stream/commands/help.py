@@ -94,7 +94,7 @@ class GroupedCommand(TyperCommand):
                 continue
             option, text = record
             if param.param_type_name == "argument":
-                sections["Arguments"].append((param.metavar, text))
+                sections["Arguments"].append((str(param.metavar), text))
                 continue
             section = "Most used options" if param.name in most_used else getattr(param, "rich_help_panel", None)
             sections[section or BEHAVIOUR].append((option, text))

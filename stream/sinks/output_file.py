@@ -227,7 +227,7 @@ def _refusal(path: str, error: OSError) -> str:
         return f"cannot write {path!r}: there is no folder {str(parent)!r}; make it first"
     if os.path.isdir(path):
         return f"cannot write {path!r}: it is a folder; name a file in it"
-    return f"cannot write {path!r}: {error.strerror}"
+    return f"cannot write {path!r}: {error.strerror}; name another output"
 
 
 def check_outputs(config: OutputConfig, source: str) -> None:

@@ -225,7 +225,7 @@ def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
         (["watch", "x.mp4", "--stats-every", "often"], "--stats-every needs a length of time above 0"),
         (["watch", "-", "--ask-stdin"], "the source reads it"),
         (["caption", "x.mp4", "--budget", "0"], "--budget: allocate.budget should be greater than or equal to 1"),
-        (["caption", "x.mp4", "--budget", "many"], "or be text such as 27%, got 'many'"),
+        (["caption", "x.mp4", "--budget", "many"], "or be text such as 27%, at most 100%, got 'many'"),
         (["caption", "x.mp4", "--strategy", "best"], "should be 'auto', 'topk', 'mixed', "),
         (
             ["caption", "x.mp4", "--encode", "none"],
