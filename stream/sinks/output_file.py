@@ -6,6 +6,7 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -36,6 +37,10 @@ OVERLAY_SUFFIXES = (".txt",)
 
 VIDEO_PLAYLIST, CAPTIONS_PLAYLIST = "video.m3u8", "captions.m3u8"
 """Playlists beside a master playlist of HLS."""
+LISTED = re.compile(r"segment-\d{5,}\.(m4s|vtt)|header-\d{5,}\.mp4")
+"""Names of files that playlists list."""
+HLS_MARK = ".arr-coc-hls"
+"""Mark of a folder that a stream was written to, so that the next one may overwrite it."""
 
 STDIN_FD = 0
 
@@ -195,6 +200,8 @@ def check_writable(path: str) -> None:
         raise OutputError(f"cannot write {path!r}: {str(parent)!r} is no folder; name another")
     if os.path.isdir(path) or not parent.exists():
         raise OutputError(_refusal(path, OSError()))
+    if is_hls(path):
+        _check_stream_folder(path)
     if not os.access(path if os.path.lexists(path) else parent, os.W_OK):
         raise OutputError(_refusal(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES))))
 
@@ -219,6 +226,17 @@ def _check_hls(paths: Sequence[str]) -> None:
             raise OutputError(f"output {path!r} has the name of a playlist beside it; name it master.m3u8")
     if len(streams) > 1:
         raise OutputError(f"outputs {streams[0]!r} and {streams[1]!r} are two streams; a run writes one .m3u8")
+
+
+def _check_stream_folder(path: str) -> None:
+    """Raises OutputError if a stream would overwrite files that no stream has written."""
+    try:
+        names = sorted(os.listdir(os.path.dirname(path) or "."))
+    except OSError:  # the folder is yet to be made
+        return
+    taken = [name for name in names if name in (VIDEO_PLAYLIST, CAPTIONS_PLAYLIST) or LISTED.fullmatch(name)]
+    if taken and HLS_MARK not in names:
+        raise OutputError(f"the folder of {path!r} holds {taken[0]!r}, which no run has written; name a new folder")
 
 
 def _refusal(path: str, error: OSError) -> str:
