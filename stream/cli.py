@@ -26,7 +26,7 @@ from stream.commands.serve import ask, keys, serve_answers
 from stream.commands.watch import watch
 from stream.commands.web import web
 from stream.control import leave_gone_terminal
-from stream.errors import OutputFailed, ReaderGone, StreamError
+from stream.errors import ConfigError, OutputFailed, ReaderGone, StreamError
 
 WELCOME = """\
 ARR-COC Stream {version}: a video goes in, text comes out, while it runs.
@@ -101,6 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in given
     logs.set_up(debug=debug, as_json="--log-json" in given)
     try:
+        _check_working_folder()
         return app(args=given, prog_name=_program(), standalone_mode=False) or 0
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
@@ -113,6 +114,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _explain(error)
     finally:
         leave_gone_terminal()  # what is left in a buffer would fail as Python ends
+
+
+def _check_working_folder() -> None:
+    """Raises ConfigError if the working folder was removed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError("the working folder was removed; change to a folder that exists") from None
 
 
 def _open_standard_streams() -> None:

@@ -60,5 +60,9 @@ def leave_out_working_folder() -> None:
     """
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     wanted = {ROOT, *site.getsitepackages(), *(entry for entry in entries if os.path.isabs(entry))}
-    unwanted = {"", *(os.path.abspath(entry) for entry in entries if not os.path.isabs(entry))} - wanted
+    unwanted = {""}
+    try:
+        unwanted |= {os.path.abspath(entry) for entry in entries if not os.path.isabs(entry)} - wanted
+    except FileNotFoundError:  # the working folder was removed
+        unwanted |= {entry for entry in entries if not os.path.isabs(entry)}
     sys.path[:] = [path for path in sys.path if path not in unwanted]

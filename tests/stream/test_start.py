@@ -243,3 +243,15 @@ def test_a_signal_before_the_first_frame_leaves_no_file(number: signal.Signals, 
         assert process.stderr is not None
         assert process.stderr.read() == b""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_working_folder_that_was_removed_is_one_line(tmp_path: Path) -> None:
+    folder, script = tmp_path / "gone", Path(ROOT, "run_stream.py")
+    folder.mkdir()
+    code = (
+        "import os, runpy, sys; os.rmdir(os.getcwd()); del sys.argv[0]; runpy.run_path(sys.argv[0], None, '__main__')"
+    )
+    command = [sys.executable, "-c", code, str(script), "caption", "scene:demo"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
+    message = "error: the working folder was removed; change to a folder that exists\n"
+    assert (done.returncode, done.stderr) == (2, message)
