@@ -81,9 +81,9 @@ RunOne = Callable[["Config", "AnswerWorker | None"], "Summary"]
 
 
 def report_written(paths: Sequence[str]) -> None:
-    """Report the files that were written."""
+    """Report the files that were written; of outputs that nothing came for there are none."""
     for path in paths:
-        if path == STDOUT:
+        if path == STDOUT or not os.path.lexists(path):
             continue
         logs.say(f"wrote {path}", event="wrote", path=path)
 

@@ -69,6 +69,7 @@ class OutputFile:
             raise OutputError(_refusal(path, error)) from error
         about = os.fstat(self._fd)
         self.regular = stat.S_ISREG(about.st_mode)
+        self._named = self.regular and about.st_nlink > 0  # /dev/fd/3 may have no name from the beginning
         if self.regular:
             self._claim()
         self._old_bytes = about.st_size
@@ -115,12 +116,21 @@ class OutputFile:
             _replace_from(fd, same, bytes(again[same:]))
 
     def close(self) -> None:
+        """Close it; may be called twice. Raises OutputFailed if what was written has been removed meanwhile."""
         if self._fd is None:
             return
-        if self._made and not self._begun:
-            self._remove(self._fd)
-        os.close(self._fd)
-        self._fd = None
+        fd, self._fd = self._fd, None
+        try:
+            if self._made and not self._begun:
+                self._remove(fd)
+            elif self._begun:
+                self._check_named(fd)
+        finally:
+            os.close(fd)
+
+    def _check_named(self, fd: int) -> None:
+        if self._named and os.fstat(fd).st_nlink == 0:
+            raise OutputFailed(f"{self.path!r} is lost: the file or its folder was removed during the run")
 
     def _remove(self, fd: int) -> None:
         """Removes the file that was made, unless somebody has written it, or laid another one in its place."""
@@ -152,6 +162,7 @@ class OutputFile:
     def _writing(self) -> Iterator[int]:
         if self._fd is None:
             raise OutputError(f"{self.path!r} is closed already")
+        self._check_named(self._fd)
         try:
             if not self._begun and self.regular:
                 os.ftruncate(self._fd, 0)

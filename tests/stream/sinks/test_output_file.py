@@ -45,6 +45,29 @@ def test_what_somebody_else_wrote_there_meanwhile_is_not_removed(tmp_path: Path,
     assert path.read_text() == "mine"
 
 
+def test_a_file_that_is_removed_meanwhile_is_a_failure(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    file = OutputFile(str(path))
+    file.append("first\n")
+    path.unlink()
+    lost = r"a\.jsonl' is lost: the file or its folder was removed during the run"
+    with pytest.raises(OutputFailed, match=lost):
+        file.append("second\n")
+    with pytest.raises(OutputFailed, match=lost):
+        file.close()
+    file.close()
+
+
+def test_a_file_that_is_moved_meanwhile_takes_all(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    file = OutputFile(str(path))
+    file.append("first\n")
+    moved = path.rename(tmp_path / "b.jsonl")
+    file.append("second\n")
+    file.close()
+    assert moved.read_text() == "first\nsecond\n"
+
+
 def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     first = OutputFile(str(path))
