@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from contextlib import closing
 
 from arr_coc.types import NS_PER_MS, NS_PER_S, FramePlanes
-from stream.clock import Clock
+from stream.clock import Clock, clock_text
 from stream.control import WAIT_MS, RunControl
 from stream.media import PollableSource, Source, SourceFrame, SourceOutage, VideoSegments, merge_metadata
 from stream.protocol.buffers import Mailbox, SlotTable
 from stream.protocol.messages import Credit, End, FrameCaptured, SourceLost
+from stream.sources.timing import PAUSE_MAX_NS
 from stream.stages.base import CAPTURE_TEXTURE
 from stream.transport import Link, LinkPoller, Transport
+
+log = logging.getLogger(__name__)
 
 
 class CaptureStage:
@@ -136,6 +140,10 @@ class CaptureStage:
         if self._start_ns is None:
             self._start_ns = now_ns - frame.media_ns
         due_ns = self._start_ns + frame.media_ns
+        if due_ns - now_ns > PAUSE_MAX_NS:
+            at = clock_text(frame.media_ns / NS_PER_S)
+            log.warning("the next frame is at %s, more than a minute later; the pause is left out", at)
+            self._start_ns, due_ns = now_ns - frame.media_ns, now_ns
         while now_ns < due_ns and not self._control.ending:
             wait_ms, rest_ns = divmod(due_ns - now_ns, NS_PER_MS)
             self._process_credits(link, min(WAIT_MS, wait_ms))
