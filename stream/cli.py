@@ -19,13 +19,14 @@ from stream.commands.bench import bench
 from stream.commands.caption import caption, demo
 from stream.commands.doctor import devices, doctor
 from stream.commands.fleet import fleet
+from stream.commands.help import GroupedCommand
 from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE, report_error
 from stream.commands.replay import replay
 from stream.commands.serve import ask, keys, serve_answers
 from stream.commands.watch import watch
 from stream.commands.web import web
 from stream.control import leave_gone_terminal, raise_descriptor_limit
-from stream.errors import OutputFailed, ReaderGone, StreamError
+from stream.errors import ConfigError, OutputFailed, ReaderGone, StreamError
 
 WELCOME = """\
 ARR-COC Stream {version}: a video goes in, text comes out, while it runs.
@@ -60,12 +61,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-app.command()(caption)
-app.command()(watch)
-app.command()(fleet)
-app.command()(web)
-app.command()(demo)
-app.command()(bench)
+app.command(cls=GroupedCommand)(caption)
+app.command(cls=GroupedCommand)(watch)
+app.command(cls=GroupedCommand)(fleet)
+app.command(cls=GroupedCommand)(web)
+app.command(cls=GroupedCommand)(demo)
+app.command(cls=GroupedCommand)(bench)
 app.command()(adapt)
 app.command()(ask)
 app.command()(replay)
@@ -101,6 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs.set_up(debug=debug, as_json="--log-json" in given)
     raise_descriptor_limit()
     try:
+        _check_working_folder()
         return app(args=given, prog_name=_program(), standalone_mode=False) or 0
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
@@ -113,6 +115,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _explain(error)
     finally:
         leave_gone_terminal()  # what is left in a buffer would fail as Python ends
+
+
+def _check_working_folder() -> None:
+    """Raises ConfigError if the working folder was removed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError("the working folder was removed; change to a folder that exists") from None
 
 
 def _open_standard_streams() -> None:

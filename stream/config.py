@@ -362,6 +362,9 @@ class OutputConfig(Section):
     """Maps that the heat map shows below the frame, each in a picture of its own: `information`, `perspective` and
     `participation` (the scores, with their weights), `now` (this frame's relevance), `relevance` (blended over time),
     `entropy`, `motion`."""
+    heatmap_truth: bool = False
+    """Outline the things of a drawn scene (`scene:NAME`) in the heat map, marked as ground truth: what is really there,
+    and not what the model has found."""
     why: str | None = None
     """Reasons for each token of each frame that was answered about (.jsonl)."""
     record: str | None = Field(default=None, min_length=1)

@@ -263,7 +263,7 @@ def _unknown(key: str, fields: Mapping[str, FieldInfo]) -> str:
         return f"{key} is a section, not a value; its keys are {', '.join(inside)}"
     nearest = difflib.get_close_matches(key, fields, n=1, cutoff=0.75)
     if not nearest:
-        names = {known.rpartition(".")[2]: known for known in fields}
+        names = {**{known.rpartition(".")[2]: known for known in fields}, "question": "answer.query"}
         match = difflib.get_close_matches(key.rpartition(".")[2], names, n=1, cutoff=0.7)
         nearest = [names[match[0]]] if match else []
     hint = f"did you mean {nearest[0]}?" if nearest else f"its sections are {', '.join(_sections(fields))}"
@@ -292,5 +292,6 @@ def _invalid(error: ValidationError, fields: Mapping[str, FieldInfo], origins: M
 def _accepted(item: ErrorDetails, field: FieldInfo) -> str:
     """Return pydantic's message without "Input should", with an example in place of a pattern."""
     if item["type"] in ("string_pattern_mismatch", "string_type") and field.examples:
-        return f"be text such as {field.examples[0]}"
+        most = ", at most 100%" if field.examples[0].endswith("%") else ""
+        return f"be text such as {field.examples[0]}{most}"
     return item["msg"].partition(" should ")[2]

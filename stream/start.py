@@ -5,13 +5,19 @@ Only code of this program and of its libraries runs, never code in the folder th
 as Python puts it there for `-m` and `-c`, nor as an empty or relative entry of PYTHONPATH stands for it.
 
 This module imports only what Python has imported at its start, because it runs before the working folder is left out.
+
+Signals end the command with status 130 and without a traceback, however early or late they come.
 """
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]  # built into Python; signal.py is a file
 import os
 import site
 import sys
+
+INTERRUPTED = 130
+"""Exit status after a signal: 128 + SIGINT, as shells count."""
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """The folder of this program's packages."""
@@ -19,15 +25,32 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 def main() -> int:
     """Runs the command and returns its exit status."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        print("error: the working folder was removed; change to another one", file=sys.stderr)
-        return 2
+    exit_on_interrupt()
     leave_out_working_folder()
     from stream.cli import main as run
 
-    return run()
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup, or a shell's background
+                signal.signal(number, _interrupt)
+        return run()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        exit_on_interrupt()
+
+
+def exit_on_interrupt() -> None:
+    """Let Ctrl-C end the process at once: as long as imports run, or Python ends, there is nothing to tidy up."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Raise KeyboardInterrupt, so that what is open is closed. Of a lost terminal's several SIGHUP the first counts."""
+    if number == signal.SIGHUP:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def leave_out_working_folder() -> None:
@@ -37,5 +60,9 @@ def leave_out_working_folder() -> None:
     """
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     wanted = {ROOT, *site.getsitepackages(), *(entry for entry in entries if os.path.isabs(entry))}
-    unwanted = {"", *(os.path.abspath(entry) for entry in entries if not os.path.isabs(entry))} - wanted
+    unwanted = {""}
+    try:
+        unwanted |= {os.path.abspath(entry) for entry in entries if not os.path.isabs(entry)} - wanted
+    except FileNotFoundError:  # the working folder was removed
+        unwanted |= {entry for entry in entries if not os.path.isabs(entry)}
     sys.path[:] = [path for path in sys.path if path not in unwanted]

@@ -56,7 +56,7 @@ class ClusterPlace:
     settings: RaySettings
 
 
-@partial(takes_run_options, hidden=("realtime",))
+@partial(takes_run_options, implied=("realtime",))
 def fleet(
     file: Annotated[str, typer.Argument(metavar="FILE", help="TOML file with a table [cameras.NAME] for each camera.")],
     output: Output = None,

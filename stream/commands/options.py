@@ -13,8 +13,10 @@ from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from arr_coc.resources import presets
+from stream.commands.help import group_of
 from stream.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -568,21 +570,22 @@ _GROUPS = (RunOptions, WebOptions)
 
 
 def takes_run_options(
-    command: Callable[..., int], without: Collection[str] = (), hidden: Collection[str] = ()
+    command: Callable[..., int], without: Collection[str] = (), implied: Collection[str] = ()
 ) -> Callable[..., int]:
-    """Give a command, whose parameters are a RunOptions and maybe a WebOptions, the options themselves in their place.
+    """Give a command, whose parameters are a RunOptions and maybe a WebOptions, the options themselves in their place,
+    and each option its group in the help.
 
-    `without`: fields whose options mean nothing to this command, which does not get them. `hidden`: fields whose
-    options change nothing for it; it takes them, and its help leaves them out.
+    `without`: fields whose options mean nothing to this command, which does not get them. `implied`: fields that are
+    set in any case, as their help adds.
     """
     hints = get_type_hints(command, include_extras=True)
     groups = {name: hint for name, hint in hints.items() if hint in _GROUPS}
     shown: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
         if name in groups:
-            shown += _parameters(groups[name], without, hidden)
+            shown += _parameters(groups[name], without, implied)
         else:
-            shown.append(parameter.replace(annotation=hints[name]))
+            shown.append(parameter.replace(annotation=_grouped(name, hints[name])))
 
     @wraps(command)
     def with_options(**given: Any) -> int:
@@ -596,7 +599,7 @@ def takes_run_options(
     return with_options
 
 
-def _parameters(group: type, without: Collection[str], hidden: Collection[str]) -> list[inspect.Parameter]:
+def _parameters(group: type, without: Collection[str], implied: Collection[str]) -> list[inspect.Parameter]:
     """Return a parameter for each option of a group."""
     options = get_type_hints(group, include_extras=True)
     return [
@@ -604,16 +607,20 @@ def _parameters(group: type, without: Collection[str], hidden: Collection[str]) 
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=_hidden(options[field.name]) if field.name in hidden else options[field.name],
+            annotation=_grouped(field.name, options[field.name], implied=field.name in implied),
         )
         for field in fields(group)
         if field.name not in without
     ]
 
 
-def _hidden(annotation: Any) -> Any:
-    """Return the annotation of an option that is taken, and not shown."""
-    kind, shown, *_ = get_args(annotation)
-    option = copy.copy(shown)
-    option.hidden = True
-    return Annotated[kind, option]
+def _grouped(name: str, annotation: Any, *, implied: bool = False) -> Any:
+    """Return the annotation of a parameter; that of an option with its group in the help."""
+    kind, *details = get_args(annotation)
+    if not isinstance(details[0], OptionInfo):
+        return annotation
+    option = copy.copy(details[0])
+    key = next((detail.name for detail in details if isinstance(detail, ConfigKey)), name)
+    option.rich_help_panel = group_of(key)
+    option.help = f"{option.help} [always]" if implied else option.help
+    return Annotated[(kind, option, *details[1:])]

@@ -106,5 +106,7 @@ def _total(summary: ReplaySummary) -> str:
         parts.append(f"{summary.differing} differ, the first at {clock_text(summary.first_s)}")
     parts.append(f"of {counted(summary.frames, 'frame')}")
     if summary.recorded is not None:
-        parts += [f"{count} dropped at {queue}" for queue, count in summary.recorded.dropped.items()]
+        from stream.display.text import dropped_text
+
+        parts += [dropped_text(summary.recorded.dropped)] if summary.recorded.dropped else []
     return ", ".join(parts)

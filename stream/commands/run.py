@@ -55,7 +55,15 @@ from stream.sources.address import (
     redacted,
     scheme_of,
 )
-from stream.sources.checks import Screen, check_address, check_file, is_pattern, pictures_of, refuse_time_range
+from stream.sources.checks import (
+    Screen,
+    check_address,
+    check_file,
+    is_pattern,
+    pictures_of,
+    refuse_stream,
+    refuse_time_range,
+)
 from stream.sources.lerobot import EpisodeAddress
 from stream.web.access import WebAccess
 
@@ -74,10 +82,11 @@ RunOne = Callable[["Config", "AnswerWorker | None"], "Summary"]
 
 
 def report_written(paths: Sequence[str]) -> None:
-    """Report the files that were written: one that never got content was removed again."""
+    """Report the files that were written; of outputs that nothing came for there are none."""
     for path in paths:
-        if path != STDOUT and os.path.lexists(path):
-            logs.say(f"wrote {path}", event="wrote", path=path)
+        if path == STDOUT or not os.path.lexists(path):
+            continue
+        logs.say(f"wrote {path}", event="wrote", path=path)
 
 
 def also_written(output: OutputConfig) -> list[str]:
@@ -219,6 +228,8 @@ def check_source(address: str, capture: CaptureConfig, network: NetworkConfig) -
     device = camera_of(address)
     if is_live_address(address) and scheme_of(address) not in ("http", "https"):  # HLS may have an end
         refuse_time_range(capture, redacted(address))
+    if address.startswith((SCENE_PREFIX, ZMQ_PREFIX)):
+        refuse_stream(capture, redacted(address))
     if address == STDIN or address.startswith(SCENE_PREFIX):
         return
     if address.startswith(LEROBOT_PREFIX):
@@ -240,6 +251,7 @@ def check_source(address: str, capture: CaptureConfig, network: NetworkConfig) -
 
 def _check_path(path: str, capture: CaptureConfig) -> None:
     if os.path.isdir(path) or is_pattern(path):
+        refuse_stream(capture, path)
         pictures_of(path)
     else:
         check_file(Path(path), capture.max_pixels)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from stream.sinks.base import Display
 
 
-@partial(takes_run_options, hidden=("realtime",))
+@partial(takes_run_options, implied=("realtime",))
 def watch(
     source: Annotated[
         list[str] | None,

@@ -27,6 +27,12 @@ WAITING_MAX = 100
 JOIN_LIMIT_S = 1.0
 
 
+HELP = "Enter asks, from the next answer on · arrow up: earlier questions · Ctrl-C ends"
+"""Reply to a line of HELP_WORDS; fits into a line of the live view."""
+
+HELP_WORDS = ("/help", "/?", "help", "?")
+
+
 def refusal_reason(text: str) -> str | None:
     """The reason why `text` is no question to ask, None where it is one."""
     if not text.strip():
@@ -54,8 +60,11 @@ class PendingQuestions:
             return self._waiting[-1] if self._waiting else ""
 
     def put(self, line: str, refuse: Callable[[str], None]) -> None:
-        """Asks what was typed; `refuse` gets a line where it is no question."""
+        """Ask what was typed; `refuse` gets a line if it is no question, and the help if that is wanted."""
         question = printable(line)
+        if question.strip().lower() in HELP_WORDS:
+            refuse(HELP)
+            return
         reason = refusal_reason(question)
         if reason is not None:
             refuse(f"not asked: {reason}")

@@ -12,7 +12,8 @@ from arr_coc.errors import counted
 from arr_coc.types import NS_PER_S
 from stream.clock import duration_text, seconds_text
 from stream.display.state import TranscriptEntry, ViewSnapshot
-from stream.display.text import cut_path, wrap
+from stream.display.text import cut_path, dropped_text, wrap
+from stream.monitor.metrics import Percentiles
 from stream.monitor.statistics import StatisticsSnapshot
 from stream.untrusted import printable
 
@@ -58,18 +59,17 @@ def figure_lines(figures: StatisticsSnapshot, width: int, without: Sequence[str]
 
 def figure_rows(figures: StatisticsSnapshot) -> list[tuple[str, list[str]]]:
     """Each row's name and its figures, the most telling first."""
-    latency = figures.latency_ms
     target = [] if figures.target_ms is None else [("target", _target(figures))]
     checks = [] if figures.checks_words is None else [("shadow", _checks(figures.checks_words, figures))]
     return [
         ("frames", _frames(figures)),
-        ("latency", [] if latency is None else _milliseconds(p50=latency.p50, p95=latency.p95, max=latency.max)),
+        ("delay", _delay(figures.latency_ms)),
         ("answers", _answers(figures)),
         *target,
         *checks,
-        ("jitter", _jitter(figures)),
+        ("late", _late(figures)),
         ("tokens", _tokens(figures)),
-        ("dropped", _dropped(figures)),
+        ("dropped", [dropped_text(figures.dropped).removesuffix(" dropped")]),
         ("memory", _memory(figures)),
         ("so far", _so_far(figures)),
     ]
@@ -99,12 +99,16 @@ def _checks(words: float, figures: StatisticsSnapshot) -> list[str]:
     return [same, f"{100 * words:.0f} % of words"]
 
 
-def _jitter(figures: StatisticsSnapshot) -> list[str]:
-    jitter = figures.jitter
-    if jitter is None:
+def _delay(latency: Percentiles | None) -> list[str]:
+    return (
+        [] if latency is None else [f"{latency.p50:.1f} ms", f"p95 {latency.p95:.1f} ms", f"max {latency.max:.1f} ms"]
+    )
+
+
+def _late(figures: StatisticsSnapshot) -> list[str]:
+    if figures.jitter is None:
         return []
-    late = f"late {jitter.deadline_misses_percent:.1f} % ({figures.deadline_misses} in all)"
-    return [f"interval_std {jitter.interval_std_ms:.2f} ms", late, f"interarrival {jitter.interarrival_ms:.2f} ms"]
+    return [f"{figures.jitter.deadline_misses_percent:.1f} % of frames", f"{figures.deadline_misses} in all"]
 
 
 def _tokens(figures: StatisticsSnapshot) -> list[str]:
@@ -112,12 +116,6 @@ def _tokens(figures: StatisticsSnapshot) -> list[str]:
         return []
     used = f"{figures.tokens} of {figures.tiles} ({100 * figures.tokens / figures.tiles:.0f} %)"
     return [used] + ([] if figures.dirty_share is None else [f"{100 * figures.dirty_share:.1f} % of tiles changed"])
-
-
-def _dropped(figures: StatisticsSnapshot) -> list[str]:
-    if not figures.dropped:
-        return ["nothing"]
-    return [str(sum(figures.dropped.values())), *(f"{queue} {count}" for queue, count in figures.dropped.items())]
 
 
 def _memory(figures: StatisticsSnapshot) -> list[str]:
@@ -136,10 +134,6 @@ def _so_far(figures: StatisticsSnapshot) -> list[str]:
 
 def megabytes(size: int) -> str:
     return f"{size / 1e6:.0f} MB"
-
-
-def _milliseconds(**values: float) -> list[str]:
-    return [f"{name} {value:.1f} ms" for name, value in values.items()]
 
 
 def _header(view: ViewSnapshot, width: int) -> list[Row]:

@@ -12,9 +12,9 @@ from arr_coc.errors import of_counted
 from stream import logs
 from stream.clock import Clock, MonotonicClock, clock_text, duration_text
 from stream.display.input import QuestionReader
-from stream.display.layout import SEPARATOR, megabytes
+from stream.display.layout import SEPARATOR
 from stream.display.state import TranscriptEntry, ViewModel
-from stream.display.text import print_answer, summary_text, verdict_text
+from stream.display.text import dropped_text, print_answer, summary_text, verdict_text
 from stream.errors import OutputFailed, ReaderGone
 from stream.events import (
     OF_FRAMES,
@@ -222,12 +222,12 @@ class AnswerPrinter:
 
 def figures_text(figures: StatisticsSnapshot, at: str) -> str:
     """The figures in one line, which begins with the newest frame's time."""
-    parts = [f"{at}  {figures.fps:.1f} fps"]
+    parts = [f"{at}  {figures.fps:.1f} frames per second"]
     if figures.outage is not None:
         parts.append(f"source lost for {duration_text(figures.outage.lasted_s)}")
     if figures.latency_ms is not None:
         one = figures.latency_ms
-        parts.append(f"frame p50 {one.p50:.1f} p95 {one.p95:.1f} max {one.max:.1f} ms")
+        parts.append(f"delay {one.p50:.0f} ms, p95 {one.p95:.0f} ms")
     if figures.ttft_ms is not None and figures.total_ms is not None:
         parts.append(f"answer {figures.ttft_ms:.0f} to {figures.total_ms:.0f} ms")
     if figures.target_ms is not None:
@@ -235,16 +235,9 @@ def figures_text(figures: StatisticsSnapshot, at: str) -> str:
         parts.append(f"first token{p95} for {figures.target_ms:.0f} ms, budget {figures.budget}")
     if figures.checks_words is not None:
         parts.append(f"shadow {figures.checks_same} of {figures.checks} the same")
-    if figures.jitter is not None:
-        jitter = figures.jitter
-        parts.append(f"interval_std {jitter.interval_std_ms:.2f} interarrival {jitter.interarrival_ms:.2f} ms")
-        parts.append(f"late {jitter.deadline_misses_percent:.1f} %")
     if figures.tiles:
         parts.append(of_counted(figures.tokens, figures.tiles, "token"))
-    if figures.dirty_share is not None:
-        parts.append(f"{100 * figures.dirty_share:.1f} % changed")
-    parts += [f"dropped {queue} {count}" for queue, count in figures.dropped.items()]
-    parts.append(megabytes(sum(figures.memory_bytes.values())))
+    parts.append(dropped_text(figures.dropped))
     return SEPARATOR.join(parts)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
@@ -144,6 +145,22 @@ class EventText:
         return f"source back after {duration_text(event.lasted_s)}{tries}"
 
 
+DROPPED = {"capture": "frame", "texture": "frame", "answer": "answer", "answer.refused": "message", "glance": "glance"}
+"""Queues, and causes that differ from their queue → what is dropped there."""
+
+NO_DROP = "texture.fallbacks"
+"""Counted with the drops, and none: the CPU store has taken over."""
+
+
+def dropped_text(dropped: Mapping[str, int]) -> str:
+    """Drops by queue and cause, in words: `3 frames, 2 answers dropped`."""
+    counts: Counter[str] = Counter()
+    for queue, count in dropped.items():
+        if queue != NO_DROP:
+            counts[DROPPED.get(queue) or DROPPED.get(queue.partition(".")[0], queue)] += count
+    return f"{', '.join(counted(count, kind) for kind, count in counts.items()) or 'nothing'} dropped"
+
+
 def print_answer(at: str, text: str) -> None:
     """An answer as a plain line, with errors as `print_line` raises them."""
     print_line(f"{at}  {text}")
@@ -161,7 +178,7 @@ def summary_text(summary: Summary) -> str:
     ]
     if summary.skipped:
         parts.append(f"{summary.skipped} skipped")
-    parts += [f"{count} dropped at {queue}" for queue, count in summary.dropped.items()]
+    parts += [dropped_text(summary.dropped)] if summary.dropped else []
     if summary.timing and summary.timing["fps"]:
         parts.append(f"{counted(round(summary.timing['fps']), 'frame')} a second")
     parts.append(f"{summary.backend} texture")

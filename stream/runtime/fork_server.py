@@ -241,6 +241,8 @@ def _run_and_exit(run: Callable[[], object]) -> NoReturn:
         status = run()
     except SystemExit as end:
         status = end.code
+    except KeyboardInterrupt:  # before the process has left its parent's session
+        status = 130
     except BaseException:
         traceback.print_exc()
     finally:
@@ -276,6 +278,9 @@ class _Server:
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGHUP):  # the command's handlers, if this process was split off
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 

@@ -48,8 +48,10 @@ GAP_PX = 4
 """Between the pictures of two maps."""
 GROUND = 0.3
 """Of a map's picture: how much of the frame shows where the map is 0."""
-TRUTH = (72, 230, 120)
-"""RGB of the boxes of what is really there."""
+TRUTH, TRUTH_TEXT = (72, 230, 120), "#48e678"
+"""Colour of the boxes of what is really there."""
+TRUTH_LEGEND = "ground truth"
+"""In the corner of a picture with such boxes, so that they are not taken for what the model has found."""
 
 LONGEST_NOTE = "00000 of 00000 tokens · 00:00:00.0"
 
@@ -109,20 +111,24 @@ def draw_allocation(overlay: AllocationOverlay) -> Picture:
 
 
 def draw_boxes(picture: Picture, boxes: Sequence[LabelledBox]) -> Picture:
-    """The picture with the outline and the name of each box: uint8 RGB [H, W, 3]."""
+    """The picture with the outline and the name of each box, and TRUTH_LEGEND: uint8 RGB [H, W, 3]."""
     image = Image.fromarray(picture)
     pen, letters = ImageDraw.Draw(image), _renderer(_heights(image.width)[0])
+    edge_px, step_px = letters.height_px // 4, _step(letters.height_px)
+
+    def write(x: float, y: float, text: str) -> None:
+        pen.rectangle((x, y, x + letters.width_px(text) + 2 * edge_px, y + step_px - 1), fill=DARK)
+        letters.draw(pen, x + edge_px, _baseline(letters, y), text, TRUTH_TEXT)
+
     for box in boxes:
         left, right = sorted((box.left * image.width, box.right * image.width))
         top, bottom = sorted((box.top * image.height, box.bottom * image.height))
         pen.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=DARK)
         pen.rectangle((left, top, right, bottom), outline=TRUTH)
-        width = letters.width_px(box.label) + letters.height_px // 2
-        x = min(max(0.0, left), image.width - width)
-        above = top - _step(letters.height_px)
-        y = above if above >= 0 else min(bottom, image.height - _step(letters.height_px))
-        pen.rectangle((x, y, x + width, y + _step(letters.height_px) - 1), fill=DARK)
-        letters.draw(pen, x + letters.height_px // 4, _baseline(letters, y), box.label, "#48e678")
+        x = min(max(0.0, left), image.width - letters.width_px(box.label) - 2 * edge_px)
+        above = top - step_px
+        write(x, above if above >= 0 else min(bottom, image.height - step_px), box.label)
+    write(0, 0, TRUTH_LEGEND)
     return np.asarray(image)
 
 

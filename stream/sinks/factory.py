@@ -108,7 +108,8 @@ def open_sinks(
         if config.heatmap is not None:
             from stream.sinks.heatmap import HeatmapSink
 
-            sinks.append(_opened(opened, HeatmapSink(config.heatmap, find_run, config.heatmap_layers, source)))
+            scene = source if config.heatmap_truth else ""
+            sinks.append(_opened(opened, HeatmapSink(config.heatmap, find_run, config.heatmap_layers, scene)))
         if config.why is not None:
             sinks.append(_opened(opened, ExplanationSink(config.why)))
         if config.overlay is not None:

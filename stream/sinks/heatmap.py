@@ -73,7 +73,7 @@ class FramePictures(Protocol):
 
 class HeatmapSink(Sink):
     """Draws frames with their allocation, the `layers` of `output.heatmap_layers` and the newest answer under it, and
-    the boxes of the things in a drawn scene.
+    the boxes of what is really there in `scene`, the address of a drawn scene.
 
     Each frame is held until the next one, so that an answer about a frame stands under that very frame, and a frame
     that was allocated anew after a glance is drawn as it was answered about. `find_run` gives the run once there are
@@ -81,9 +81,9 @@ class HeatmapSink(Sink):
     """
 
     def __init__(
-        self, path: str, find_run: Callable[[], FramePictures], layers: tuple[str, ...] = (), source: str = ""
+        self, path: str, find_run: Callable[[], FramePictures], layers: tuple[str, ...] = (), scene: str = ""
     ) -> None:
-        self._film = _Film(path, source)
+        self._film = _Film(path, scene)
         self._find_run = find_run
         self._layers = layers
         self._live: _LiveFrames | None = None
@@ -122,9 +122,9 @@ class HeatmapSink(Sink):
 class _Film:
     """What is drawn, one frame after another, and the file that it goes to; used by one thread but for `caption`."""
 
-    def __init__(self, path: str, source: str) -> None:
+    def __init__(self, path: str, scene: str) -> None:
         self._claim = OutputFile(path)
-        self._scene = _scene_of(source)
+        self._scene = _scene_of(scene)
         self._held: tuple[FrameReady, AllocationOverlay] | None = None
         self._video: _Video | _Still | None = None
         self._last_pts = -1
@@ -150,7 +150,6 @@ class _Film:
             if self._video is not None:
                 self._video.close()
                 self._video = None
-                self._claim.check_kept()
             self._claim.close()
 
     def _draw_held(self) -> None:

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -36,6 +37,10 @@ OVERLAY_SUFFIXES = (".txt",)
 
 VIDEO_PLAYLIST, CAPTIONS_PLAYLIST = "video.m3u8", "captions.m3u8"
 """Playlists beside a master playlist of HLS."""
+LISTED = re.compile(r"segment-\d{5,}\.(m4s|vtt)|header-\d{5,}\.mp4")
+"""Names of files that playlists list."""
+HLS_MARK = ".arr-coc-hls"
+"""Mark of a folder that a stream was written to, so that the next one may overwrite it."""
 
 STDIN_FD = 0
 
@@ -47,7 +52,7 @@ class OutputFile:
 
     What the path held before stays until the first write, so a run that fails to start destroys nothing; a file
     that was made and never written is removed. Raises OutputError where the path cannot be written, or another run
-    writes it, and OutputFailed if it cannot be written any more, or was removed.
+    writes it, and OutputFailed where it cannot be written any more.
 
     `resume`: the file was written by a run that is now continued from its beginning. It stays as it is until more
     has been written again than it holds, or `catch_up` says that there is no more: nothing in it is lost however this
@@ -64,6 +69,7 @@ class OutputFile:
             raise OutputError(_refusal(path, error)) from error
         about = os.fstat(self._fd)
         self.regular = stat.S_ISREG(about.st_mode)
+        self._named = self.regular and about.st_nlink > 0  # /dev/fd/3 may have no name from the beginning
         if self.regular:
             self._claim()
         self._old_bytes = about.st_size
@@ -75,11 +81,6 @@ class OutputFile:
     def keep(self) -> None:
         """The file stays although nothing was written here: another writer has taken it over."""
         self._begun = True
-
-    def check_kept(self) -> None:
-        """Raises OutputFailed if the file was removed, so that nothing written to it can be read."""
-        if self._fd is not None and self.regular and os.fstat(self._fd).st_nlink == 0:
-            raise OutputFailed(f"{self.path!r} was removed while the run wrote it")
 
     def append(self, text: str) -> None:
         """Writes at the end."""
@@ -115,12 +116,21 @@ class OutputFile:
             _replace_from(fd, same, bytes(again[same:]))
 
     def close(self) -> None:
+        """Close it; may be called twice. Raises OutputFailed if what was written has been removed meanwhile."""
         if self._fd is None:
             return
-        if self._made and not self._begun:
-            self._remove(self._fd)
-        os.close(self._fd)
-        self._fd = None
+        fd, self._fd = self._fd, None
+        try:
+            if self._made and not self._begun:
+                self._remove(fd)
+            elif self._begun:
+                self._check_named(fd)
+        finally:
+            os.close(fd)
+
+    def _check_named(self, fd: int) -> None:
+        if self._named and os.fstat(fd).st_nlink == 0:
+            raise OutputFailed(f"{self.path!r} is lost: the file or its folder was removed during the run")
 
     def _remove(self, fd: int) -> None:
         """Removes the file that was made, unless somebody has written it, or laid another one in its place."""
@@ -152,6 +162,7 @@ class OutputFile:
     def _writing(self) -> Iterator[int]:
         if self._fd is None:
             raise OutputError(f"{self.path!r} is closed already")
+        self._check_named(self._fd)
         try:
             if not self._begun and self.regular:
                 os.ftruncate(self._fd, 0)
@@ -159,7 +170,6 @@ class OutputFile:
             yield self._fd
         except OSError as error:
             raise OutputFailed(f"cannot write {self.path!r}: {error.strerror}") from error
-        self.check_kept()
 
 
 def _opened(path: str) -> tuple[int, bool]:
@@ -201,6 +211,8 @@ def check_writable(path: str) -> None:
         raise OutputError(f"cannot write {path!r}: {str(parent)!r} is no folder; name another")
     if os.path.isdir(path) or not parent.exists():
         raise OutputError(_refusal(path, OSError()))
+    if is_hls(path):
+        _check_stream_folder(path)
     if not os.access(path if os.path.lexists(path) else parent, os.W_OK):
         raise OutputError(_refusal(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES))))
 
@@ -227,13 +239,24 @@ def _check_hls(paths: Sequence[str]) -> None:
         raise OutputError(f"outputs {streams[0]!r} and {streams[1]!r} are two streams; a run writes one .m3u8")
 
 
+def _check_stream_folder(path: str) -> None:
+    """Raises OutputError if a stream would overwrite files that no stream has written."""
+    try:
+        names = sorted(os.listdir(os.path.dirname(path) or "."))
+    except OSError:  # the folder is yet to be made
+        return
+    taken = [name for name in names if name in (VIDEO_PLAYLIST, CAPTIONS_PLAYLIST) or LISTED.fullmatch(name)]
+    if taken and HLS_MARK not in names:
+        raise OutputError(f"the folder of {path!r} holds {taken[0]!r}, which no run has written; name a new folder")
+
+
 def _refusal(path: str, error: OSError) -> str:
     parent = Path(path).parent
     if not parent.exists():
         return f"cannot write {path!r}: there is no folder {str(parent)!r}; make it first"
     if os.path.isdir(path):
         return f"cannot write {path!r}: it is a folder; name a file in it"
-    return f"cannot write {path!r}: {error.strerror}"
+    return f"cannot write {path!r}: {error.strerror}; name another output"
 
 
 def check_outputs(config: OutputConfig, source: str) -> None:

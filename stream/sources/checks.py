@@ -297,6 +297,14 @@ def refuse_time_range(config: CaptureConfig, name: str) -> None:
             raise ConfigError(f"capture.{key} = {value:g} is for files, and {name} is live; {instead}")
 
 
+def refuse_stream(config: CaptureConfig, name: str) -> None:
+    """Refuse a number of a video stream for a source that has one stream. Raises SourceError."""
+    if config.stream:
+        raise SourceError(
+            f"{name} has no video stream {config.stream}, only stream 0; leave --stream (capture.stream) out"
+        )
+
+
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
 """File endings of pictures in a folder."""
 

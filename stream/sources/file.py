@@ -304,12 +304,15 @@ class StdinSource(ContainerSource):
             container = av.open(
                 self._reader, options=file_options(config), metadata_errors="replace", hwaccel=hardware.accelerator
             )
+            if container.format.name in TEXT_DEMUXERS:
+                container.close()
+                raise _unreadable(self._reader, "it looks like text")
+            super().__init__(container, NAME, config, clock, hardware, segments=segments)
         except av.FFmpegError as error:
             raise _unreadable(self._reader, error.strerror or str(error)) from error
-        if container.format.name in TEXT_DEMUXERS:
-            container.close()
-            raise _unreadable(self._reader, "it looks like text")
-        super().__init__(container, NAME, config, clock, hardware, segments=segments)
+        finally:
+            if self._reader.interrupted:
+                raise KeyboardInterrupt
 
     def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame]:
         """As for a file; where `should_stop` says so, a wait for the writer counts as the end."""
@@ -330,10 +333,19 @@ class PipeReader:
         self._poll.register(descriptor, select.POLLIN)
         self.should_stop: Callable[[], bool] = never_stop
         self.stopped = False
+        self.interrupted = False
         self.bytes_read = 0
 
     def read(self, size: int) -> bytes:
-        """Up to `size` bytes as soon as there are some; none at the end."""
+        """Up to `size` bytes as soon as there are some; none at the end, and none after an interrupt, which PyAV would
+        print and then ignore."""
+        try:
+            return self._wait_and_read(size)
+        except KeyboardInterrupt:
+            self.stopped = self.interrupted = True
+            return b""
+
+    def _wait_and_read(self, size: int) -> bytes:
         since, reported = time.monotonic(), False
         while not self.stopped:
             if self._poll.poll(WAIT_MS):

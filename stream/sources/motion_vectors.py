@@ -34,8 +34,11 @@ def vectors_of(frame: av.VideoFrame) -> MotionVectors | None:
     `frame.side_data` would keep its container in the frame, and that keeps the frame: such a frame lives until the
     garbage collector finds it, and the decoder takes fresh memory for each one meanwhile.
     """
-    found = SideDataContainer(frame).get(Type.MOTION_VECTORS)  # type: ignore[call-arg]
-    return found if isinstance(found, MotionVectors) else None
+    try:
+        vectors = SideDataContainer(frame).get(Type.MOTION_VECTORS)  # type: ignore[call-arg]
+    except ValueError:  # a type of side data that PyAV's enumeration lacks, such as EXIF: PyAV then lists none at all
+        return None
+    return vectors if isinstance(vectors, MotionVectors) else None
 
 
 @dataclass(frozen=True, slots=True)

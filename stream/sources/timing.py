@@ -12,6 +12,9 @@ DEFAULT_RATE = Fraction(25)
 MAX_RATE = Fraction(1000)
 """A rate above this is a tick rate that a container passes off as a frame rate."""
 
+PAUSE_MAX_NS = 60 * NS_PER_S
+"""Longest pause between two frames that a paced source keeps; a longer one is a damaged timestamp, and is left out."""
+
 MAX_MEDIA_S = Fraction(100 * 365 * 24 * 3600)
 """A time beyond a hundred years from the origin is damage, not time."""
 
@@ -155,7 +158,7 @@ class Backoff:
 class Pacer:
     """Pacer of a source that comes in bursts (HLS: a segment at a time), by its media time.
 
-    The first frame is due at once; a late one moves all that follow.
+    The first frame is due at once; a late one moves all that follow, and so does one after more than PAUSE_MAX_NS.
     """
 
     def __init__(self) -> None:
@@ -163,6 +166,6 @@ class Pacer:
 
     def due_ns(self, media_ns: int, now_ns: int) -> int:
         """The time at which a frame with this media time is to be handed on; `now_ns` where it is late."""
-        if self._start_ns is None or self._start_ns + media_ns < now_ns:
+        if self._start_ns is None or not 0 <= self._start_ns + media_ns - now_ns <= PAUSE_MAX_NS:
             self._start_ns = now_ns - media_ns
         return self._start_ns + media_ns

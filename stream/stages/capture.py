@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from contextlib import closing
 
 from arr_coc.types import NS_PER_MS, NS_PER_S, FramePlanes
-from stream.clock import Clock, duration_text
+from stream.clock import Clock, clock_text
 from stream.control import WAIT_MS, RunControl
-from stream.media import PollableSource, SkippedItem, Source, SourceFrame, SourceOutage, VideoSegments, merge_metadata
+from stream.media import PollableSource, Source, SourceFrame, SourceOutage, VideoSegments, merge_metadata
 from stream.protocol.buffers import Mailbox, SlotTable
 from stream.protocol.messages import Credit, End, FrameCaptured, SourceLost
+from stream.sources.timing import PAUSE_MAX_NS
 from stream.stages.base import CAPTURE_TEXTURE
 from stream.transport import Link, LinkPoller, Transport
 
-LONGEST_WAIT_NS = 60 * NS_PER_S
-"""Longest time between two frames of a file at its own pace; a screen recording may rest for most of a minute."""
+log = logging.getLogger(__name__)
 
 
 class CaptureStage:
@@ -27,7 +28,7 @@ class CaptureStage:
 
     With `drop_frames`, a frame that the texture stage has no time for is replaced by the next one; else capture waits.
     With `realtime`, frames are released at the pace of their media time, as a camera would; a pause of more than a
-    minute is skipped and reported. `segments` records the video of the source for an output, and its segments travel
+    minute is left out and reported. `segments` records the video of the source for an output, and its segments travel
     with the frames.
     """
 
@@ -140,9 +141,9 @@ class CaptureStage:
         if self._start_ns is None:
             self._start_ns = now_ns - frame.media_ns
         due_ns = self._start_ns + frame.media_ns
-        if due_ns - now_ns > LONGEST_WAIT_NS:  # a damaged timestamp would stop the run without a word
-            pause = SkippedItem(f"a pause of {duration_text((due_ns - now_ns) / NS_PER_S)}", "longer than a minute")
-            frame = dataclasses.replace(frame, skipped=(*frame.skipped, pause))
+        if due_ns - now_ns > PAUSE_MAX_NS:
+            at = clock_text(frame.media_ns / NS_PER_S)
+            log.warning("the next frame is at %s, more than a minute later; the pause is left out", at)
             self._start_ns, due_ns = now_ns - frame.media_ns, now_ns
         while now_ns < due_ns and not self._control.ending:
             wait_ms, rest_ns = divmod(due_ns - now_ns, NS_PER_MS)

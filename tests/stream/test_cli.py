@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import webvtt
 
 from arr_coc.errors import BackendMissing
 from stream.cli import app, main
+from stream.commands.help import EXAMPLES, GROUPS, MOST_USED
 from stream.config import DEFAULT_QUERY
 from stream.config_loading import known_keys
 from tests.support.models import tiny_folder
@@ -108,12 +110,82 @@ def test_the_list_of_commands_is_cut_off_nowhere(
     assert "..." not in printed
 
 
-def test_help_leaves_out_what_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """A file is played at its own pace by `watch` in any case; the option is still taken."""
-    assert main(["watch", "--help"]) == 0
-    assert "--realtime" not in capsys.readouterr().out
-    assert main(["caption", "--help"]) == 0
-    assert "--realtime" in capsys.readouterr().out
+def sections_of(command: str, capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
+    """The lines of a command's help by the title above them."""
+    assert main([command, "--help"]) == 0
+    sections: dict[str, list[str]] = {"": []}
+    for line in capsys.readouterr().out.splitlines():
+        if line.endswith(":") and not line.startswith(" "):
+            sections[line[:-1]] = []
+        else:
+            list(sections.values())[-1].append(line)
+    return sections
+
+
+@pytest.mark.parametrize("command", MOST_USED)
+def test_help_begins_with_the_ten_most_used_options_and_ends_with_two_examples(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sections = sections_of(command, capsys)
+    titles = list(sections)[1:]
+    assert titles[:2] == ["Arguments", "Most used options"]
+    assert titles[2:-1] == [group for group in GROUPS if group in titles]
+    assert titles[-1] == "Examples"
+    params = {param.name: param for param in COMMANDS[command].params}
+    ten = [params[name] for name in MOST_USED[command].split()]
+    printed = [line.split()[0].rstrip(",") for line in sections["Most used options"] if line.startswith("  -")]
+    assert (len(ten), printed) == (10, [(param.opts[1:] or param.opts)[0] for param in ten])
+
+
+@pytest.mark.parametrize("command", MOST_USED)
+def test_help_lists_every_option_once(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line for section in sections_of(command, capsys).values() for line in section]
+    printed = [word.rstrip(",") for line in lines if line.startswith("  -") for word in line[:24].split()]
+    for option in COMMANDS[command].params:
+        if option.param_type_name == "option":
+            assert printed.count(option.opts[0]) == 1, option.name
+
+
+@pytest.mark.parametrize(
+    ("option", "group"),
+    [
+        ("--stream", "Source"),
+        ("--realtime", "Source"),
+        ("--window", "Question"),
+        ("--strategy", "Tokens"),
+        ("--heatmap", "Outputs"),
+        ("--web-rate", "Page"),
+        ("--webhook", "Servers"),
+        ("--server", "Servers"),
+        ("--debug", "Behaviour"),
+    ],
+)
+def test_an_option_stands_in_the_group_of_its_key(option: str, group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert any(line.startswith(f"  {option} ") for line in sections_of("watch", capsys)[group])
+
+
+def test_groups_name_keys_that_exist() -> None:
+    keys, names = set(known_keys()), {option.name for _, option in OPTIONS}
+    for named in (key for group in GROUPS.values() for key in group):
+        assert any(key.startswith(named) for key in keys) if named[-1] in "._" else named in keys | names, named
+
+
+@pytest.mark.parametrize("command", EXAMPLES)
+def test_examples_are_commands(command: str) -> None:
+    assert len(EXAMPLES[command]) == 2
+    for arguments in EXAMPLES[command]:
+        assert len(f"  python run_stream.py {command} {arguments}") <= 80
+        assert COMMANDS[command].make_context(command, shlex.split(arguments)).params
+
+
+def test_help_lists_realtime_wherever_it_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+    """`watch` and `fleet` play a file at its own pace in any case."""
+    accepting = {name for name, option in OPTIONS if "--realtime" in option.opts}
+    assert accepting == {"caption", "watch", "fleet", "bench"}
+    for command in accepting:
+        source = " ".join(" ".join(sections_of(command, capsys)["Source"]).split())
+        assert "--realtime Play a file at its own pace" in source
+        assert ("[always]" in source) == (command in ("watch", "fleet"))
     assert "no SOURCE to watch" in error_of(capsys, "watch", "--realtime")[1]
 
 
@@ -153,7 +225,7 @@ def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
         (["watch", "x.mp4", "--stats-every", "often"], "--stats-every needs a length of time above 0"),
         (["watch", "-", "--ask-stdin"], "the source reads it"),
         (["caption", "x.mp4", "--budget", "0"], "--budget: allocate.budget should be greater than or equal to 1"),
-        (["caption", "x.mp4", "--budget", "many"], "or be text such as 27%, got 'many'"),
+        (["caption", "x.mp4", "--budget", "many"], "or be text such as 27%, at most 100%, got 'many'"),
         (["caption", "x.mp4", "--strategy", "best"], "should be 'auto', 'topk', 'mixed', "),
         (
             ["caption", "x.mp4", "--encode", "none"],

@@ -30,6 +30,7 @@ from stream.untrusted import QUERY_LIMIT_CHARS
 ROOT = Path(__file__).resolve().parents[2]
 
 AUTO = "be 'auto' or 'adaptive'"
+SHARE = "be text such as 27%, at most 100%"
 
 
 def test_without_layers_every_default_stands() -> None:
@@ -99,32 +100,32 @@ def test_an_unknown_key_names_the_place_and_the_nearest_right_one(key: str, mess
         (
             "allocate.budget",
             0,
-            f"allocate.budget should be greater than or equal to 1, or {AUTO}, or be text such as 27%, got 0",
+            f"allocate.budget should be greater than or equal to 1, or {AUTO}, or {SHARE}, got 0",
         ),
         (
             "allocate.budget",
             "0%",
-            f"allocate.budget should be a valid integer, or {AUTO}, or be text such as 27%, got '0%'",
+            f"allocate.budget should be a valid integer, or {AUTO}, or {SHARE}, got '0%'",
         ),
         (
             "allocate.budget",
             "101%",
-            f"allocate.budget should be a valid integer, or {AUTO}, or be text such as 27%, got '101%'",
+            f"allocate.budget should be a valid integer, or {AUTO}, or {SHARE}, got '101%'",
         ),
         (
             "allocate.budget",
             "many",
-            f"allocate.budget should be a valid integer, or {AUTO}, or be text such as 27%, got 'many'",
+            f"allocate.budget should be a valid integer, or {AUTO}, or {SHARE}, got 'many'",
         ),
         (
             "allocate.budget",
             1.5,
-            f"allocate.budget should be a valid integer, or {AUTO}, or be text such as 27%, got 1.5",
+            f"allocate.budget should be a valid integer, or {AUTO}, or {SHARE}, got 1.5",
         ),
         (
             "allocate.budget",
             True,
-            f"allocate.budget should be a valid integer, or {AUTO}, or be text such as 27%, got True",
+            f"allocate.budget should be a valid integer, or {AUTO}, or {SHARE}, got True",
         ),
         ("allocate.explore", 2, "allocate.explore should be less than or equal to 1, got 2"),
         ("answer.every_s", 0, "answer.every_s should be greater than 0, or be none, got 0"),

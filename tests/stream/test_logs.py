@@ -92,14 +92,12 @@ def test_captions_that_go_to_a_file_are_not_printed(capfd: pytest.CaptureFixture
 
 
 @pytest.mark.usefixtures("machine")
-def test_what_the_command_says_is_an_object_too(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("a.vtt").touch()
+def test_what_the_command_says_is_an_object_too(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    written = tmp_path / "a.vtt"
+    written.touch()
     report_error("cannot\nread")
     report_note("note: starting afresh")
-    report_written(["a.vtt"])
+    report_written([str(written), "nothing-came.m3u8"])
     printed = lines(capfd)
     assert [(one["level"], one["event"]) for one in printed] == [
         ("error", "error"),
@@ -109,21 +107,19 @@ def test_what_the_command_says_is_an_object_too(
     assert (printed[0]["message"], printed[1]["message"], printed[2]["path"]) == (
         "cannot read",
         "starting afresh",
-        "a.vtt",
+        str(written),
     )
 
 
-def test_people_are_informed_in_plain_lines(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("a.vtt").touch()
+def test_people_are_informed_in_plain_lines(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    written = tmp_path / "a.vtt"
+    written.touch()
     logs.set_up(debug=False, as_json=False)
     report_error("cannot\nread")
     report_note("note: starting afresh")
-    report_written(["a.vtt", "never-written.jsonl"])
+    report_written([str(written), "nothing-came.m3u8"])
     logs.NotesHandler().emit(logging.makeLogRecord({"msg": "careful"}))
-    assert capfd.readouterr().err == "error: cannot read\nnote: starting afresh\nwrote a.vtt\nnote: careful\n"
+    assert capfd.readouterr().err == f"error: cannot read\nnote: starting afresh\nwrote {written}\nnote: careful\n"
     display = open_display(captions=False)
     assert isinstance(display, ProgressDisplay)
     display.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,7 @@ import pytest
 
 from stream.runtime.child import ROOT, python_command, python_environment
 from stream.start import leave_out_working_folder
+from tests.support.network import until
 
 PRODUCT = ("arr_coc", "stream", "training", "evaluation", "benchmarks", "scripts")
 SOURCES = sorted(path for folder in PRODUCT for path in Path(ROOT, folder).rglob("*.py"))
@@ -191,11 +193,65 @@ def test_the_script_finds_its_program_however_python_is_started(option: str | No
     assert done.stdout.startswith("arr-coc-stream "), done.stderr
 
 
-def test_a_removed_working_folder_is_one_line(tmp_path: Path) -> None:
-    folder = tmp_path / "removed"
+INTERRUPT_AT = """
+import atexit, os, runpy, signal, sys
+
+class Interrupt:
+    def __init__(self, count):
+        self.left = count
+
+    def find_spec(self, name, path=None, target=None):
+        self.left -= name == "stream" or "stream" in sys.modules  # not those of runpy
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+if sys.argv[1] == "exit":
+    atexit.register(os.kill, os.getpid(), signal.SIGINT)
+else:
+    sys.meta_path.insert(0, Interrupt(int(sys.argv[1])))
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Sends SIGINT at the search for the given one of the modules that the command imports, or as Python ends."""
+
+
+@pytest.mark.parametrize("at", ["1", "2", "3", "4", "10", "40", "120", "exit"])
+def test_ctrl_c_at_any_moment_ends_without_a_word(at: str) -> None:
+    command = [sys.executable, "-c", INTERRUPT_AT, at, str(Path(ROOT, "run_stream.py")), "keys", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_an_ignored_ctrl_c_stays_ignored() -> None:
+    """A shell ignores it for the commands in its background."""
+    code = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN){INTERRUPT_AT}"
+    command = [sys.executable, "-c", code, "3", str(Path(ROOT, "run_stream.py")), "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("arr-coc-stream ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_before_the_first_frame_leaves_no_file(number: signal.Signals, tmp_path: Path) -> None:
+    captions = tmp_path / "captions.vtt"
+    command = [sys.executable, str(Path(ROOT, "run_stream.py")), "caption", "-", "-o", str(captions)]
+    command += ["--heatmap", str(tmp_path / "map.mp4"), "--record", str(tmp_path / "recording")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        until(lambda: captions.exists() or process.poll() is not None)
+        process.send_signal(number)
+        assert process.wait(LIMIT_S) == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_working_folder_that_was_removed_is_one_line(tmp_path: Path) -> None:
+    folder, script = tmp_path / "gone", Path(ROOT, "run_stream.py")
     folder.mkdir()
-    script = f"import os, runpy, sys; os.rmdir({str(folder)!r}); sys.argv = ['x', 'doctor']"
-    script += f"; runpy.run_path({str(Path(ROOT, 'run_stream.py'))!r}, run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: the working folder was removed; change to another one\n"
+    code = (
+        "import os, runpy, sys; os.rmdir(os.getcwd()); del sys.argv[0]; runpy.run_path(sys.argv[0], None, '__main__')"
+    )
+    command = [sys.executable, "-c", code, str(script), "caption", "scene:demo"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
+    message = "error: the working folder was removed; change to a folder that exists\n"
+    assert (done.returncode, done.stderr) == (2, message)

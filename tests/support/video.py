@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -10,6 +11,8 @@ import av
 import numpy as np
 import numpy.typing as npt
 from av.stream import Disposition
+from PIL import ExifTags
+from PIL import Image as PictureFile
 
 from arr_coc.ops.store.base import MemoryTexels, TextureView
 from arr_coc.ops.store.raster import rgb_matrix
@@ -65,6 +68,29 @@ def make_video(
         for index, packet in enumerate(packets):
             if packet_pts:
                 packet.pts, packet.dts = packet_pts[index], index - len(packets)
+            container.mux(packet)
+    return path
+
+
+def make_photo(path: Path, image: Image, orientation: int = 1) -> Path:
+    """A picture with EXIF, as a phone writes it; the suffix of `path` chooses the format."""
+    exif = PictureFile.Exif()
+    exif[ExifTags.Base.Make], exif[ExifTags.Base.Orientation] = "Phone", orientation
+    PictureFile.fromarray(image).save(path, exif=exif)
+    return path
+
+
+def make_mjpeg_avi(path: Path, pictures: Sequence[bytes]) -> Path:
+    """JPEG files as the frames of an AVI file, ten a second, as many cameras record."""
+    with av.open(str(path), "w", format="avi") as container:
+        stream = container.add_stream("mjpeg", rate=10)
+        with av.open(io.BytesIO(pictures[0])) as first:
+            (size,) = first.streams.video
+            stream.width, stream.height, stream.pix_fmt = size.width, size.height, "yuvj420p"
+        for index, picture in enumerate(pictures):
+            packet = av.Packet(picture)
+            packet.stream, packet.pts, packet.dts = stream, index, index
+            packet.time_base, packet.is_keyframe = Fraction(1, 10), True
             container.mux(packet)
     return path
 

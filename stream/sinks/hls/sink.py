@@ -26,11 +26,8 @@ from stream.sinks.hls.playlists import (
     media_playlist,
 )
 from stream.sinks.output_file import CAPTIONS_PLAYLIST as CAPTIONS
+from stream.sinks.output_file import HLS_MARK, LISTED, check_writable
 from stream.sinks.output_file import VIDEO_PLAYLIST as VIDEO
-from stream.sinks.output_file import check_writable
-
-LISTED = re.compile(r"segment-\d{5,}\.(m4s|vtt)|header-\d{5,}\.mp4")
-"""Names of files that playlists list: those of an earlier run are removed."""
 
 UNLISTED = re.compile(r"\.segment-\d+-\d+\.(m4s|mp4)|\.[\w.-]+\.\d+\.new")
 """Names of files that are not listed yet, or were left by a run that was killed."""
@@ -72,6 +69,7 @@ class HlsSink(Sink):
             raise OutputError(f"cannot write {path!r}: {error.strerror}") from error
         self._lock(folder, path)
         self._claim: int | None = folder
+        self._marked = self._mark(path)
         self._remove_all(UNLISTED)
         self._captions = SegmentedCaptions()
         self._waiting: deque[SegmentWritten] = deque()
@@ -112,6 +110,8 @@ class HlsSink(Sink):
             log.debug("%s", error)
         finally:
             self._remove_all(UNLISTED)
+            if self._marked and not self._number:
+                self._remove(HLS_MARK)
             if self._made:
                 with suppress(OSError):
                     self._folder.rmdir()  # nothing came
@@ -239,6 +239,19 @@ class HlsSink(Sink):
             for name in os.listdir(self._folder):
                 if pattern.fullmatch(name):
                     self._remove(name)
+
+    def _mark(self, path: str) -> bool:
+        """Mark the folder as one of a stream; return whether it was not marked before."""
+        mark, folder = self._folder / HLS_MARK, self._claim
+        if mark.exists():
+            return False
+        try:
+            mark.touch()
+        except OSError as error:
+            assert folder is not None
+            os.close(folder)
+            raise OutputError(f"cannot write {path!r}: {error.strerror}") from error
+        return True
 
     def _lock(self, folder: int, path: str) -> None:
         """Keep other runs from the folder; where the file system has no locks, they are not kept from it."""

@@ -37,6 +37,7 @@ WRONG = {
     "caption clip.mp4 -m ./nosuch": "there is no folder ./nosuch",
     "caption clip.mp4 --until x? --target-ms 5": "is about answers",
     "caption clip.mp4 --stream -1": "capture.stream should be",
+    "caption scene:demo --stream 7": "scene:demo has no video stream 7, only stream 0; leave --stream",
     "watch nosuch.mp4": "nosuch.mp4 does not exist",
     "watch rtsp://": "names no host",
     "watch /dev/video99": "/dev/video99 is not there",

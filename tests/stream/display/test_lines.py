@@ -10,6 +10,7 @@ import threading
 
 import pytest
 
+from stream.display.input import HELP
 from stream.display.lines import LinesDisplay, RepeatedCall, figures_text
 from stream.events import Cut, Notice, Outage, QueryChanged, Restarted
 from stream.monitor.statistics import ActiveOutage
@@ -62,19 +63,18 @@ def test_figures_come_from_time_to_time_also_where_no_event_does(capfd: pytest.C
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) >= 2
     assert all(
-        line.startswith("0:01.5 / 0:02.0  ") and " fps" in line and "dropped capture.replaced 2" in line
+        line.startswith("0:01.5 / 0:02.0  ") and " frames per second" in line and "2 frames dropped" in line
         for line in lines
     )
 
 
 def test_the_line_of_figures() -> None:
     assert figures_text(FIGURES, "1:12.0 / 1:30.4") == (
-        "1:12.0 / 1:30.4  25.0 fps · frame p50 4.1 p95 7.9 max 12.3 ms · answer 310 to 621 ms"
-        " · interval_std 0.91 interarrival 0.42 ms · late 0.0 % · 64 of 240 tokens · 12.3 % changed"
-        " · dropped capture.replaced 3 · dropped answer.busy 2 · 612 MB"
+        "1:12.0 / 1:30.4  25.0 frames per second · delay 4 ms, p95 8 ms · answer 310 to 621 ms"
+        " · 64 of 240 tokens · 3 frames, 2 answers dropped"
     )
     lost = dataclasses.replace(FIGURES, outage=ActiveOutage("no route", 12.0))
-    assert "25.0 fps · source lost for 0:12 · " in figures_text(lost, "1:12.0")
+    assert "25.0 frames per second · source lost for 0:12 · " in figures_text(lost, "1:12.0")
 
 
 def test_questions_can_be_piped_in(capfd: pytest.CaptureFixture[str]) -> None:
@@ -84,11 +84,11 @@ def test_questions_can_be_piped_in(capfd: pytest.CaptureFixture[str]) -> None:
     display = LinesDisplay(None, reader)
     display.attach(run, None)
     display.write(frame(0, 0.0))
-    os.write(writer, b"\nWho?\n")
+    os.write(writer, b"\n/help\nWho?\n")
     assert asked.wait(LIMIT_S)
     display.close()
     assert run.asked == ["Who?"]
-    assert capfd.readouterr().err == "not asked: the question is empty\n"
+    assert capfd.readouterr().err == f"not asked: the question is empty\n{HELP}\n"
     os.close(reader)
     os.close(writer)
 

@@ -59,7 +59,7 @@ def test_text_is_shown_as_it_is_generated(terminal: Terminal) -> None:
 def test_it_goes_on_while_no_event_comes(terminal: Terminal) -> None:
     terminal.begin()
     terminal.run.dropped["capture.replaced"] = 7
-    terminal.pty.shows("capture.replaced 7")
+    terminal.pty.shows("7 frames")
     terminal.pty.resize(40, 8)
     terminal.pty.shows("› type a question and press Enter · Ctr")
 

@@ -121,7 +121,7 @@ def test_the_summary_names_losses_and_how_it_ended() -> None:
     text = summary_text(summary(frames=1, skipped=2, dropped={"answer.busy": 3}, ended="interrupted"))
     assert text == (
         "interrupted · 1 frame (0:01.0) · 2 answers · 1 cut · 64 of 240 tokens a frame, 3.1× less work"
-        " · 2 skipped · 3 dropped at answer.busy · 2 frames a second · cpu texture"
+        " · 2 skipped · 3 answers dropped · 2 frames a second · cpu texture"
     )
 
 

@@ -57,6 +57,7 @@ def test_a_camera_has_what_holds_for_all_and_keys_of_its_own() -> None:
         ("source = '0'\nanswer.querry = 'x'", "unknown key answer.querry; did you mean answer.query?"),
         ("source = '0'\nanswer.every_s = 'x'", "answer.every_s should be a valid number, or be none, got 'x'"),
         ("surce = '0'", "unknown key surce; did you mean source?"),
+        ("source = '0'\nqestion = 'x'", "unknown key qestion; did you mean answer.query?"),
         ("answer.seed = 1", "it has no source; give for example source = 'rtsp"),
         ("source = '0'\nconfig = 'webcm'", "no preset 'webcm'; there are"),
         ("source = '0'\nconfig = 3", "config should be a preset or file, or a list of them, got 3"),

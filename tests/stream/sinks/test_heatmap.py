@@ -10,6 +10,7 @@ import av
 import numpy as np
 import pytest
 
+from stream.config import OutputConfig
 from stream.errors import OutputError
 from stream.events import FrameMap
 from stream.media import AllocationOverlay, MapLayer
@@ -18,6 +19,7 @@ from stream.protocol.pictures import PictureEndpoints, ViewedFrame
 from stream.runtime.pictures import PictureThread
 from stream.scenes import load_scene
 from stream.sinks.drawing import LEAST_WIDTH_PX, draw, draw_allocation, drawn_size, strip_height
+from stream.sinks.factory import open_sinks
 from stream.sinks.heatmap import CLOCK_HZ, HeatmapSink
 from stream.transport import Transport
 from tests.support.events import answer, frame, glance
@@ -286,7 +288,7 @@ def test_more_layers_than_fit_beside_each_other_go_into_another_row() -> None:
 def test_the_things_of_a_drawn_scene_are_outlined_where_they_are(tmp_path: Path) -> None:
     scene, path = load_scene("static"), tmp_path / "seen.png"
     slots = Slots()
-    sink = HeatmapSink(str(path), lambda: slots, source="scene:static")
+    sink = HeatmapSink(str(path), lambda: slots, scene="scene:static")
     image = scene.render(0)
     rows, cols = -(-image.shape[0] // 32), -(-image.shape[1] // 32)
     empty = AllocationOverlay(np.zeros_like(image), np.zeros((0, 3), np.int32), np.zeros((rows, cols), np.float32))
@@ -303,6 +305,21 @@ def test_the_things_of_a_drawn_scene_are_outlined_where_they_are(tmp_path: Path)
     for row, col in ((bottom, (left + right) // 2), ((top + bottom) // 2, left), ((top + bottom) // 2, right)):
         assert green[row - 2 : row + 3, col - 2 : col + 3].any()
     assert not green[(top + bottom) // 2, (left + right) // 2]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_what_is_really_there_is_drawn_only_on_request_and_named_so(asked: bool, tmp_path: Path) -> None:
+    path, slots = tmp_path / "seen.png", Slots()
+    image = np.zeros((384, 640, 3), np.uint8)
+    empty = AllocationOverlay(image, np.zeros((0, 3), np.int32), np.zeros((12, 20), np.float32))
+    output = OutputConfig(heatmap=str(path), heatmap_truth=asked)
+    (sink,) = open_sinks(output, "scene:static", lambda: slots)
+    sink.write(frame(0, 0.0, slot=slots.put(empty)))
+    sink.close()
+    with av.open(str(path)) as container:
+        shown = next(container.decode(video=0)).to_ndarray(format="rgb24")[:384].astype(int)
+    green = (shown[..., 1] - shown[..., 0]) > 60
+    assert green.any() == green[:20, :100].any() == asked, "boxes, and their legend in the corner"
 
 
 def test_a_live_frame_is_drawn_from_the_picture_that_comes_on_request(

@@ -69,6 +69,10 @@ class TestContract:
         with opened(address, size="96x64", max_frames=1) as source:
             assert next(source.frames()).planes.planes[0].shape[:2] == (64, 96)
 
+    def test_a_stream_that_it_does_not_have_is_refused(self, address: str) -> None:
+        with pytest.raises(SourceError, match="has no video stream 7"):
+            opened(address, stream=7)
+
     def test_a_work_size_beyond_measure_is_an_error(self, address: str) -> None:
         with pytest.raises(ConfigError, match=r"capture\.size"):
             opened(address, size="99999x10")

@@ -19,7 +19,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, features
 
 from arr_coc.types import NS_PER_S
 from stream.commands.run import check_source
@@ -33,7 +33,15 @@ from stream.sources.factory import open_source
 from stream.sources.file import FileSource, PipeReader, StdinSource
 from stream.sources.fit import resize_rgb
 from tests.support.clock import FakeClock
-from tests.support.video import make_audio, make_song_with_cover, make_video, moving_square, overwrite_packet
+from tests.support.video import (
+    make_audio,
+    make_mjpeg_avi,
+    make_photo,
+    make_song_with_cover,
+    make_video,
+    moving_square,
+    overwrite_packet,
+)
 
 MS = NS_PER_S // 1000
 
@@ -279,6 +287,22 @@ def test_a_rotated_video_is_described_and_shown_upright(tmp_path: Path) -> None:
 def test_a_still_picture_is_a_video_of_one_frame(tmp_path: Path, name: str, codec: str, pixel_format: str) -> None:
     frames = read(make_video(tmp_path / name, moving_square(1), codec=codec, pixel_format=pixel_format))
     assert [frame.media_ns for frame in frames] == [0]
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "webp", "png", "tif", "avif"])
+def test_a_photo_with_exif_is_shown_upright(suffix: str, tmp_path: Path) -> None:
+    """FFmpeg attaches EXIF as side data of a type that PyAV's enumeration lacks."""
+    if suffix == "avif" and not features.check("avif"):
+        pytest.skip("this Pillow cannot write AVIF")
+    photo = make_photo(tmp_path / f"photo.{suffix}", next(moving_square(1)), orientation=6)
+    (frame,) = read(photo)
+    assert (frame.planes.width_px, frame.planes.height_px, frame.planes.coded_motion) == (48, 64, None)
+
+
+def test_motion_jpeg_with_exif_is_read(tmp_path: Path) -> None:
+    photo = make_photo(tmp_path / "photo.jpg", next(moving_square(1))).read_bytes()
+    frames = read(make_mjpeg_avi(tmp_path / "camera.avi", [photo] * 5))
+    assert [frame.media_ns // MS for frame in frames] == [0, 100, 200, 300, 400]
 
 
 def test_of_several_streams_the_first_default_one_is_read(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tests.support.senders import (
     outages_of,
     udp_sender,
 )
-from tests.support.video import Image, make_video, moving_square, overwrite_packet
+from tests.support.video import Image, make_photo, make_video, moving_square, overwrite_packet
 
 MS = 1_000_000
 COUNT = 20
@@ -157,6 +157,12 @@ class TestMjpeg:
             info = source.describe()
             assert (info.live, info.duration_ns, info.codec, info.width_px) == (True, None, "mjpeg", 64)
             assert Reading(source).frames(4)[0].frame_index == 0
+
+    def test_its_pictures_may_have_exif(self, web: Server, tmp_path: Path) -> None:
+        photo = make_photo(tmp_path / "photo.jpg", next(moving_square(1))).read_bytes()
+        web.live["camera"] = mjpeg([photo])
+        with opened(f"{web.url}/camera") as source:
+            assert [frame.planes.width_px for frame in Reading(source).frames(3)] == [64] * 3
 
     @pytest.mark.parametrize(
         ("then", "reason"), [("close", "the connection broke"), ("silent", "no picture for"), ("garbage", "no picture")]

@@ -88,6 +88,11 @@ def test_a_late_frame_moves_all_that_follow() -> None:
     assert [pace.due_ns(0, 100), pace.due_ns(40, 200), pace.due_ns(80, 201)] == [100, 200, 240]
 
 
+def test_a_far_timestamp_holds_nothing_up() -> None:
+    pace, hour_ns = Pacer(), 3600 * NS_PER_S
+    assert [pace.due_ns(0, 100), pace.due_ns(hour_ns, 200), pace.due_ns(hour_ns + 40, 210)] == [100, 200, 240]
+
+
 TIMELINE_MS = NS_PER_S // 1000
 
 

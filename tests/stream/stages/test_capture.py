@@ -188,18 +188,15 @@ def test_a_realtime_file_is_released_at_the_pace_of_its_media_time(runner: Stage
     assert [(at - released_ns[0]) // MS for at in released_ns] == [0, 10, 20, 30]
 
 
-def test_a_far_timestamp_of_a_realtime_file_is_not_waited_for(runner: StageRunner) -> None:
-    media_ns = [0, 10 * MS, 3_600_000 * MS, 3_600_010 * MS]
-    fixture = Fixture(
-        runner,
-        ListedSource([frame(index, media_ns=at) for index, at in enumerate(media_ns)]),
-        realtime=True,
-        clock=SteppingClock(),
-    )
+def test_a_pause_of_hours_is_left_out_and_reported(runner: StageRunner, caplog: pytest.LogCaptureFixture) -> None:
+    hour_ns = 3_600_000 * MS
+    source = ListedSource([frame(0, media_ns=0), *(frame(1 + n, media_ns=hour_ns + n * 10 * MS) for n in range(3))])
+    fixture = Fixture(runner, source, realtime=True, clock=SteppingClock())
     fixture.link.send(Credit(count=4))
-    frames = [expect(fixture.link, FrameCaptured) for _ in media_ns]
-    assert [(f.capture_ns - frames[0].capture_ns) // MS for f in frames] == [0, 10, 11, 21]
-    assert [[item.what for item in f.skipped] for f in frames] == [[], [], ["a pause of 59:59"], []]
+    released = [expect(fixture.link, FrameCaptured) for _ in range(4)]
+    assert [one.media_ns - hour_ns for one in released[1:]] == [0, 10 * MS, 20 * MS]
+    assert [(one.capture_ns - released[1].capture_ns) // MS for one in released[1:]] == [0, 10, 20]
+    assert caplog.messages == ["the next frame is at 1:00:00.0, more than a minute later; the pause is left out"]
 
 
 def test_what_was_lost_after_the_last_frame_comes_with_the_end(runner: StageRunner) -> None:

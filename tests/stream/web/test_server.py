@@ -217,7 +217,7 @@ def test_viewers_that_never_read_lose_their_places(monkeypatch: pytest.MonkeyPat
     most = []
     with served() as page, ExitStack() as stack:
         add = page.hub.add
-        monkeypatch.setattr(page.hub, "add", lambda: (most.append(1), add())[1])
+        monkeypatch.setattr(page.hub, "add", lambda *wake: (most.append(1), add(*wake))[1])
         for _ in range(VIEWERS_MAX):
             open_deaf(page, stack)
         until(lambda: len(most) == VIEWERS_MAX)

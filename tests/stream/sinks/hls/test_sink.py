@@ -19,7 +19,7 @@ from stream.runtime.pipeline import Pipeline
 from stream.runtime.session import run_session
 from stream.sinks.hls import sink as module
 from stream.sinks.hls.sink import HlsSink
-from stream.sinks.output_file import check_distinct, check_outputs
+from stream.sinks.output_file import HLS_MARK, check_distinct, check_outputs
 from tests.support.events import answer, frame, segment, summary
 from tests.support.video import make_video, moving_square
 
@@ -50,7 +50,7 @@ class Stream:
         return [line for line in self.read(name).splitlines() if not line.startswith("#")]
 
     def names(self) -> set[str]:
-        return {path.name for path in self.folder.iterdir()}
+        return {path.name for path in self.folder.iterdir()} - {HLS_MARK}
 
 
 def test_a_segment_is_held_until_its_captions_are_known(tmp_path: Path) -> None:
@@ -159,6 +159,14 @@ def test_what_an_earlier_run_left_goes_with_the_first_segment_and_nothing_else(t
             "segment-00000.vtt",
         }
         assert (tmp_path / "index.html").exists()
+
+
+@pytest.mark.parametrize("name", ["segment-00000.m4s", "header-00000.mp4", "captions.m3u8", "video.m3u8"])
+def test_files_of_another_program_are_not_overwritten(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("mine", encoding="utf-8")
+    with pytest.raises(OutputError, match=rf"holds '{name}', which no run has written"):
+        Stream(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_a_folder_is_made_and_removed_where_nothing_came(tmp_path: Path) -> None:
