@@ -144,6 +144,7 @@ def test_sources_are_run_one_after_another_and_a_bad_one_ends_nothing(tmp_path: 
         assert state(viewer, "running")["now"]["name"] == "demo"
         viewer.pictures.clear()
         viewer.send(ok=1)
+        viewer.picture()  # before the first one, the run may not take questions yet
         viewer.send(ask="where?")
         assert viewer.next("asked")["query"] == "where?"
         viewer.send(stop=True)
