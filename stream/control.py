@@ -189,6 +189,16 @@ def signals_handled(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Delay SIGINT, SIGTERM and SIGHUP of this thread until the end of the block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ending_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _ending_signals() -> list[signal.Signals]:
     ends = [signal.SIGINT, signal.SIGTERM]
     return ends if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [*ends, signal.SIGHUP]

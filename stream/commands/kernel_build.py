@@ -69,7 +69,7 @@ def _build(root: Path) -> str | None:
     with tempfile.TemporaryDirectory(dir=root / BUILD_FOLDER) as folder:
         library = Path(folder, "lib")
         places = ("--build-lib", str(library), "--build-temp", str(Path(folder, "temp")))
-        command = [sys.executable, *BUILD_ARGUMENTS, *places, "--parallel", str(len(KERNELS))]
+        command = [sys.executable, "-I", *BUILD_ARGUMENTS, *places, "--parallel", str(len(KERNELS))]
         try:
             run = subprocess.run(
                 command, cwd=root, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=False

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
 
 from stream.config import CaptureConfig, Config
-from stream.control import ELAPSED, signals_handled
+from stream.control import ELAPSED, signals_handled, signals_held
 from stream.events import Event, FrameReady, Summary
 from stream.monitor.health import RunHandle, RunMonitor
 from stream.monitor.service_manager import ServiceManager, ServiceState
@@ -84,9 +84,10 @@ def run_session(
     """
     with ExitStack() as stack:
         stack.callback(terminal.close)
-        opened = open_sinks(config.output, config.source, lambda: run, resume=resume)
-        for sink in opened:
-            stack.callback(sink.close)
+        with signals_held():  # a signal between the making of a file and its registration would leave it behind
+            opened = open_sinks(config.output, config.source, lambda: run, resume=resume)
+            for sink in opened:
+                stack.callback(sink.close)
         if config.output.record is not None:
             stack.enter_context(claimed_folder(config.output.record))
         monitor, services = open_services(config, page)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,8 @@ from stream.control import (
     failure_of,
     raise_descriptor_limit,
     remote_error,
+    signals_handled,
+    signals_held,
 )
 from stream.errors import ConfigError, SourceError, SourceNotFound, StageDied
 
@@ -162,3 +166,13 @@ def test_a_run_without_descriptors_ends_with_one_line() -> None:
     )
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr.splitlines()[-1].startswith("error: this process may open 40 files and connections")
+
+
+def test_a_held_signal_comes_at_the_end_of_the_block() -> None:
+    steps: list[str] = []
+    with signals_handled(lambda number: steps.append(number.name)):
+        with signals_held():
+            os.kill(os.getpid(), signal.SIGTERM)
+            steps.append("held")
+        steps.append("released")
+    assert steps == ["held", "SIGTERM", "released"]
