@@ -77,6 +77,7 @@ def load_qwen(
         if model is None:
             model = _load_model(folder, model_id, _dtype(dtype), target, device_map, expanded=expanded)
         tokenizer = _load_tokenizer(folder, model_id, model.config)
+    _check_finite(model, model_id)
     use_onednn(model)
     preprocessing = Preprocessing.read(folder, facts.family, int(model.config.vision_config.patch_size))
     embeddings = model.get_input_embeddings().weight
@@ -211,6 +212,18 @@ def _check_loaded(info: Mapping[str, Any], name: str) -> None:
             f"{name} has {counted(len(unused), 'weight')} that its config.json does not describe, such as {unused[0]}",
             "take both from the same model",
         )
+
+
+def _check_finite(model: Any, name: str) -> None:
+    """Raises ModelError if weights hold NaN or infinity, by one sum of each tensor.
+
+    Not read: FP8, which has no sums and is expanded on a CPU, packed integers, and weights that a device map left out.
+    """
+    for key, weight in model.named_parameters():
+        if weight.is_meta or not weight.is_floating_point() or weight.element_size() < 2:
+            continue
+        if not weight.sum(dtype=torch.float32).isfinite() and not weight.isfinite().all():
+            raise ModelError(f"the weights of {name} hold NaN or infinity, such as {key}", "download the model again")
 
 
 def _load_tokenizer(folder: Path, name: str, config: Any) -> Any:

@@ -177,6 +177,23 @@ def test_weights_that_lack_some(folder: Path) -> None:
         load_qwen(folder)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_weights_that_are_no_numbers(folder: Path, value: float) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["model.language_model.embed_tokens.weight"][7, 3] = value
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"hold NaN or infinity, such as model\.language_model\.embed_tokens"):
+        load_qwen(folder)
+
+
+def test_large_weights_are_numbers(folder: Path) -> None:
+    """Their sum is infinite."""
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"][:] = 3e38
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    load_qwen(folder, dtype="float32")
+
+
 def test_another_models_tokenizer(folder: Path) -> None:
     edit(folder / "config.json", vision_start_token_id=6)
     with pytest.raises(
