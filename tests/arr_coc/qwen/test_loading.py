@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,24 @@ def test_a_chat_template_that_cannot_be_used(folder: Path, text: str) -> None:
     (folder / "chat_template.jinja").write_text(text + "<|image_pad|>")
     with pytest.raises(ModelError, match=r"the chat template of tiny cannot be used .*; download the model again"):
         ARRCOCQwen(load_qwen(folder))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "200000 steps"),
+        (
+            "{% set n = namespace(x='x' * 1000) %}{% for a in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+            "1024 MiB",
+        ),
+    ],
+)
+def test_a_chat_template_without_end(folder: Path, text: str, said: str) -> None:
+    (folder / "chat_template.jinja").write_text(text + "<|image_pad|>")
+    trace = sys.gettrace()
+    with pytest.raises(ModelError, match=rf"the chat template of tiny cannot be used \(it takes more than {said}"):
+        ARRCOCQwen(load_qwen(folder))
+    assert sys.gettrace() is trace
 
 
 @pytest.mark.parametrize(
