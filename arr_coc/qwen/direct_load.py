@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from arr_coc.qwen.convert_dtype import MappedWeights
 from arr_coc.qwen.weight_files import weight_files
 
 TIED = "lm_head.weight"
@@ -51,7 +52,11 @@ def load_directly(folder: Path, name: str, dtype: torch.dtype) -> Any | None:
     weights = {key: value for path in weight_files(folder, name) for key, value in load_file(path).items()}
     if not _fit(model, weights):
         return None
-    model.load_state_dict({key: value.to(dtype) for key, value in weights.items()}, strict=False, assign=True)
+    mapped = MappedWeights()
+    for key, stored in weights.items():
+        if stored.dtype != dtype:
+            weights[key] = mapped.convert(stored, dtype)
+    model.load_state_dict(weights, strict=False, assign=True)
     model.tie_weights()
     if TIED not in weights and model.lm_head.weight is not model.get_input_embeddings().weight:
         return None

@@ -17,6 +17,7 @@ from arr_coc.errors import ModelError, counted
 from arr_coc.hub import bundled_model_path, download, local_folder
 from arr_coc.layer import load_bundled_layer, load_layer
 from arr_coc.qwen.checkpoint import family_of, read_config
+from arr_coc.qwen.convert_dtype import convert_weights
 from arr_coc.qwen.cpu_linear import use_onednn
 from arr_coc.qwen.cpu_precision import LARGE_PARAMETERS, dtype_on_cpu
 from arr_coc.qwen.direct_load import load_directly, read_transformers_config
@@ -75,7 +76,6 @@ def load_qwen(
     facts = ModelSpec.read(folder, model_id)
     on_cuda = target.type == "cuda" or device_map is not None
     check_quantisation(facts.quantised, model_id, cuda=on_cuda)
-    expanded = expands(facts.quantised, cuda=on_cuda)
     if dtype == "auto" and target.type == "cpu" and device_map is None:
         dtype = dtype_on_cpu(facts.loaded(cuda=False))
     with quiet():
@@ -83,8 +83,9 @@ def load_qwen(
         if facts.parameters < LARGE_PARAMETERS and device_map is None:
             model = _load_small_model(folder, model_id, _dtype(dtype), target)
         if model is None:
-            model = _load_model(folder, model_id, _dtype(dtype), target, device_map, expanded=expanded)
+            model = _load_model(folder, model_id, facts, _dtype(dtype), target, device_map)
         tokenizer = _load_tokenizer(folder, model_id, model.config)
+    _check_finite(model, model_id)
     use_onednn(model)
     preprocessing = Preprocessing.read(folder, facts.family, int(model.config.vision_config.patch_size))
     embeddings = model.get_input_embeddings().weight
@@ -163,16 +164,18 @@ def _load_small_model(folder: Path, name: str, dtype: torch.dtype | str, device:
 def _load_model(
     folder: Path,
     name: str,
+    facts: ModelSpec,
     dtype: torch.dtype | str,
     device: torch.device,
     device_map: str | dict[str, Any] | None,
-    *,
-    expanded: bool,
 ) -> Any:
     from transformers.models.auto.modeling_auto import AutoModelForImageTextToText
 
     if device_map is not None and importlib.util.find_spec("accelerate") is None:
         raise ModelError("a device map needs accelerate: pip install accelerate")
+    expanded = expands(facts.quantised, cuda=device.type == "cuda" or device_map is not None)
+    converted = isinstance(dtype, torch.dtype) and facts.stored_dtype in DTYPES
+    loaded_dtype = DTYPES[str(facts.stored_dtype)] if converted else dtype
     try:
         config = read_transformers_config(folder)
         if expanded:
@@ -180,7 +183,7 @@ def _load_model(
         model, info = AutoModelForImageTextToText.from_pretrained(
             folder,
             config=config,
-            dtype=dtype,
+            dtype=loaded_dtype,
             device_map=device_map,
             local_files_only=True,
             ignore_mismatched_sizes=True,  # it is `_check_loaded` that refuses them, in words
@@ -188,10 +191,10 @@ def _load_model(
             trust_remote_code=False,  # a model is data: code in its folder never runs, and nobody is asked about it
             use_safetensors=True,  # pickles can run code
         )
+        if isinstance(dtype, torch.dtype) and (expanded or loaded_dtype != dtype):
+            convert_weights(model, dtype)
         if device_map is None:
             model = model.to(device)
-        if expanded and isinstance(dtype, torch.dtype):  # weights that were not quantised have it already
-            model = model.to(dtype)
     except torch.OutOfMemoryError as error:
         raise ModelError(
             f"{name} does not fit into the memory of {device}", "give a device map or a smaller model"
@@ -236,6 +239,18 @@ def _check_loaded(info: Mapping[str, Any], name: str) -> None:
             f"{name} has {counted(len(unused), 'weight')} that its config.json does not describe, such as {unused[0]}",
             "take both from the same model",
         )
+
+
+def _check_finite(model: Any, name: str) -> None:
+    """Raises ModelError if weights hold NaN or infinity, by one sum of each tensor.
+
+    Not read: FP8, which has no sums and is expanded on a CPU, packed integers, and weights that a device map left out.
+    """
+    for key, weight in model.named_parameters():
+        if weight.is_meta or not weight.is_floating_point() or weight.element_size() < 2:
+            continue
+        if not weight.sum(dtype=torch.float32).isfinite() and not weight.isfinite().all():
+            raise ModelError(f"the weights of {name} hold NaN or infinity, such as {key}", "download the model again")
 
 
 def _load_tokenizer(folder: Path, name: str, config: Any) -> Any:

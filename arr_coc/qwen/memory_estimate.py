@@ -15,6 +15,9 @@ from arr_coc.qwen.weight_files import INDEX, read_object
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
+_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+"""Names of dtypes, by safetensors' names."""
+
 _CHECKPOINT_DTYPES = {
     "F64": 8,
     "I64": 8,
@@ -55,6 +58,7 @@ class ModelSpec:
     `outputs`: rows that the vision encoder gives for a token, its embedding and each deepstack level. `parameters` and
     bytes are those of all experts; `intermediate` are a token's values inside a layer's MLP, and `experts_per_token`
     says through how many it goes, 0 in a dense model. `notices` as in `Checkpoint`.
+    `stored_dtype`: of all weights, None if they differ or are quantised.
     """
 
     family: ModelFamily
@@ -75,6 +79,7 @@ class ModelSpec:
     experts_per_token: int = 0
     quantised: str | None = None
     notices: tuple[str, ...] = ()
+    stored_dtype: str | None = None
 
     @classmethod
     def read(cls, folder: Path, name: str) -> ModelSpec:
@@ -86,7 +91,18 @@ class ModelSpec:
         """Return the specification of a checkpoint. Raises ModelError where its configuration lacks a number."""
         parameters, stored = _counted(checkpoint)
         spec = cls._of(checkpoint.config, parameters, stored, checkpoint.quantised, name)
-        return replace(spec, notices=checkpoint.notices)
+        dtypes = {tensor.dtype for tensor in checkpoint.tensors.values()}
+        stored_dtype = _NAMES.get(dtypes.pop()) if len(dtypes) == 1 else None
+        return replace(spec, notices=checkpoint.notices, stored_dtype=stored_dtype)
+
+    def loading_bytes(self, weights: int) -> int:
+        """Return the most host memory while loading to so many bytes of weights.
+
+        Weights of one dtype are converted one by one, and the stored ones leave (`convert_dtype.py`). Otherwise, and
+        where transformers joins weights of experts, both forms are there at the end.
+        """
+        one_by_one = self.stored_dtype is not None and not self.experts_per_token
+        return max(weights, self.checkpoint_bytes) if one_by_one else weights + self.checkpoint_bytes
 
     def loaded(self, *, cuda: bool) -> ModelSpec:
         """Return the specification as loaded to a CUDA device or a CPU: quantised weights that are expanded there count

@@ -6,9 +6,12 @@ the frames of a video, each with its time as text ("<3.2 seconds>"; Qwen3-VL tec
 
 from __future__ import annotations
 
+import resource
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Any, TypeAlias
 
 import torch
@@ -43,6 +46,16 @@ PromptCache: TypeAlias = PrefixCache[Ids | CausalPiece | CachedFrame]
 """Cache of prompts: it knows the pieces of what it holds."""
 
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+
+TEMPLATE_FILENAME = "<template>"
+"""File name of code that jinja compiles from text."""
+
+TEMPLATE_STEPS_MAX = 200_000
+"""Qwen's templates take some hundred for a question about an image."""
+
+TEMPLATE_MEMORY_BYTES = 1 << 30
+"""Growth of the process meanwhile, to which other threads add."""
+
 _QUERY = "\u2042query\u2042"
 
 
@@ -69,7 +82,8 @@ def prompt_ids(qwen: QwenVL, system: str | None) -> PromptIds:
     if not qwen.tokenizer.chat_template:
         raise ModelError(f"the tokenizer of {qwen.model_id} has no chat template", "download the model again")
     try:
-        text = qwen.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        with _bounded_rendering():
+            text = qwen.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise ModelError(
             f"the chat template of {qwen.model_id} cannot be used ({error})", "download the model again"
@@ -80,6 +94,39 @@ def prompt_ids(qwen: QwenVL, system: str | None) -> PromptIds:
         raise ModelError(f"the chat template of {qwen.model_id} shows no image", "use an instruct version of the model")
     ids = (qwen.token_ids(piece) for piece in (head, "<|vision_start|>", "<|vision_end|>", before_query, after_query))
     return PromptIds(*(tuple(piece) for piece in ids))
+
+
+@contextmanager
+def _bounded_rendering() -> Iterator[None]:
+    """Limit the steps of chat templates that this thread renders, and the memory that it takes meanwhile.
+
+    A template comes with a model, and nested loops in it need not end. A step is a line of its compiled form. Raises
+    TemplateError.
+    """
+    peak_bytes = _peak_bytes()
+    steps = 0
+
+    def count(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal steps
+        if frame.f_code.co_filename != TEMPLATE_FILENAME:
+            return None
+        steps += 1
+        if steps > TEMPLATE_STEPS_MAX:
+            raise TemplateError(f"it takes more than {TEMPLATE_STEPS_MAX} steps")
+        if _peak_bytes() - peak_bytes > TEMPLATE_MEMORY_BYTES:
+            raise TemplateError(f"it takes more than {TEMPLATE_MEMORY_BYTES >> 20} MiB")
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def time_text(media_ns: int) -> str:

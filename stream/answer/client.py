@@ -132,7 +132,8 @@ class AnswerClient:
     request or glance is dropped, or, with `resend_after_loss`, stays open, requests a turn as soon as the phase is
     READY, and is sent with the next TurnGrant; after RequestLost it is so too, a few times. KeepAlive ends silence.
     ErrorReply raises, or reconnects. A refused
-    message is dropped, counted in `refused_messages`, and reported once.
+    message is dropped, counted in `refused_messages`, and reported once. If the reply to the first query is refused,
+    the server has failed.
     """
 
     def __init__(self, query: str, options: ClientOptions, clock: Clock) -> None:
@@ -481,7 +482,9 @@ class AnswerClient:
             received = self.link.receive(timeout_ms)
         except TransportError as error:
             notice = self._refuse(error)
-            if answer_due:
+            if not self.ready:
+                self._fail(f"its first messages cannot be used: {error}")
+            elif answer_due:
                 self._on_unusable_reply(error)
             return True, notice
         turn_due = self.phase is ClientPhase.TURN_REQUESTED
@@ -618,9 +621,12 @@ class AnswerClient:
             self._next_query = None
         if message.error is not None:
             return QueryChanged(query=message.query, error=message.error)
-        if self.hello is None:
-            raise TransportError("the answer server accepted a question before it named its model")
-        self._embedding = embedding_of(message, received.parts)
+        try:
+            if self.hello is None:
+                raise TransportError("the answer server accepted a question before it named its model")
+            self._embedding = embedding_of(message, received.parts)
+        except TransportError as error:
+            return self._on_unusable_acceptance(message.query, error)
         self._query = message.query
         if not self.ready:
             self.phase, self._was_ready = ClientPhase.READY, True
@@ -629,6 +635,16 @@ class AnswerClient:
             if self._next_query is not None:
                 self.set_query(self._next_query)
         return QueryChanged(query=message.query) if changed else None
+
+    def _on_unusable_acceptance(self, query: str, error: TransportError) -> Event | None:
+        """Refuse the awaited reply to a query, which comes once: a first query fails with it, a changed one is off."""
+        notice = self._refuse(error)
+        if not self.ready:
+            self._fail(f"its reply to the question cannot be used: {error}")
+            return notice
+        if notice is not None:
+            self._pending_events.append(notice)
+        return QueryChanged(query=query, error=f"the answer server's reply to it cannot be used: {error}")
 
     def _on_error(self, message: ErrorReply) -> None:
         """Raises the server's error, unless another server may do better."""

@@ -142,9 +142,11 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
     from arr_coc.qwen.cpu_precision import dtype_on_cpu  # torch takes seconds to import
 
     on_cpu = not _on_cuda(config.answer.device)
+    stored = facts
     facts = facts.loaded(cuda=not on_cpu)
     dtype = dtype_on_cpu(facts) if config.answer.dtype == "auto" and on_cpu else config.answer.dtype
     parts = MemoryEstimate.of(facts, dtype, load_of(config, streams))
+    loading = stored.loading_bytes(parts.weights)
     named = {
         "weights": parts.weights,
         "keys and values": parts.cache,
@@ -153,16 +155,16 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
     }
     listed = ", ".join(f"{name} {size_text(count)}" for name, count in named.items() if count)
     if on_cpu:
-        needed = processes + parts.total
-        said = f"about {size_text(needed)} needed ({listed}, processes {size_text(processes)})"
+        needed = processes + max(parts.total, loading)
+        listed = f"{listed}, processes {size_text(processes)}; loading {size_text(loading)}"
+        said = f"about {size_text(needed)} needed ({listed})"
         return _fits(f"{said}, {size_text(free_bytes)} free", needed, free_bytes)
     free_there = _free_on_cuda(config.answer.device)
     needed = parts.total + texture_bytes(config) + OVERHEAD_BYTES
     texture = f", texture {size_text(texture_bytes(config))}" if texture_bytes(config) else ""
     other = f"CUDA and a screen {size_text(OVERHEAD_BYTES)}"
-    said = (
-        f"about {size_text(needed)} needed on the GPU ({listed}{texture}, {other}), {size_text(free_there)} free there"
-    )
+    listed = f"{listed}{texture}, {other}; loading {size_text(loading)} on the host"
+    said = f"about {size_text(needed)} needed on the GPU ({listed}), {size_text(free_there)} free there"
     return _fits(f"{said}: it {'fits' if needed <= free_there else 'does not fit'}", needed, free_there)
 
 

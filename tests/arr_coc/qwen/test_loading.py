@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import inspect
 import json
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,23 @@ def test_weights_that_lack_some(folder: Path) -> None:
         load_qwen(folder)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_weights_that_are_no_numbers(folder: Path, value: float) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["model.language_model.embed_tokens.weight"][7, 3] = value
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"hold NaN or infinity, such as model\.language_model\.embed_tokens"):
+        load_qwen(folder)
+
+
+def test_large_weights_are_numbers(folder: Path) -> None:
+    """Their sum is infinite."""
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"][:] = 3e38
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    load_qwen(folder, dtype="float32")
+
+
 def test_another_models_tokenizer(folder: Path) -> None:
     edit(folder / "config.json", vision_start_token_id=6)
     with pytest.raises(
@@ -253,6 +271,24 @@ def test_a_chat_template_that_cannot_be_used(folder: Path, text: str) -> None:
     (folder / "chat_template.jinja").write_text(text + "<|image_pad|>")
     with pytest.raises(ModelError, match=r"the chat template of tiny cannot be used .*; download the model again"):
         ARRCOCQwen(load_qwen(folder))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "200000 steps"),
+        (
+            "{% set n = namespace(x='x' * 1000) %}{% for a in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+            "1024 MiB",
+        ),
+    ],
+)
+def test_a_chat_template_without_end(folder: Path, text: str, said: str) -> None:
+    (folder / "chat_template.jinja").write_text(text + "<|image_pad|>")
+    trace = sys.gettrace()
+    with pytest.raises(ModelError, match=rf"the chat template of tiny cannot be used \(it takes more than {said}"):
+        ARRCOCQwen(load_qwen(folder))
+    assert sys.gettrace() is trace
 
 
 @pytest.mark.parametrize(

@@ -926,10 +926,38 @@ def test_without_a_journal_nothing_is_recalled(opened: Opener) -> None:
     assert not opened().client.recall(STAMP)
 
 
-def test_a_question_before_a_greeting_is_refused(opened: Opener) -> None:
+def test_a_reply_to_the_question_before_a_greeting_is_a_failure(opened: Opener) -> None:
     server = opened(greeted=False)
-    assert misdeeds(server.asking()) == 1
-    assert not server.client.ready
+    with pytest.raises(StageDied, match="accepted a question before it named its model"):
+        server.asking()
+
+
+def test_a_refused_reply_to_the_first_question_is_not_awaited(opened: Opener) -> None:
+    server = opened(greeted=False)
+    server.hear(ServerHello(model_id="m", knows_levels=False, known_world=None))
+    with pytest.raises(StageDied, match=r"its reply to the question cannot be used: .*number") as caught:
+        server.asking(value=np.nan)
+    assert "\n" not in str(caught.value)
+
+
+def test_first_messages_that_cannot_be_read_are_a_failure(opened: Opener) -> None:
+    server = opened(greeted=False)
+    with pytest.raises(StageDied, match="its first messages cannot be used: "):
+        server.hear(ServerHello(model_id="m" * 2000, knows_levels=False, known_world=None))
+
+
+def test_a_refused_reply_to_another_question_leaves_the_one_in_force(opened: Opener) -> None:
+    server = opened()
+    server.client.set_query("who?")
+    events = server.asking("who?", np.nan)
+    assert misdeeds(events) == 1
+    (change,) = [event for event in events if isinstance(event, QueryChanged)]
+    assert change.query == "who?"
+    assert change.error is not None
+    assert "cannot be used" in change.error
+    assert server.client.ready
+    server.client.set_query("when?")
+    assert [event.error for event in server.asking("when?") if isinstance(event, QueryChanged)] == [None]
 
 
 def test_it_waits_no_longer_than_it_is_asked_to(opened: Opener) -> None:

@@ -340,7 +340,9 @@ class TestFitness:
         check = model_fit.memory(config(), lambda: GB)
         assert check.state == "broken"
         assert check.found.startswith("about 1.1 GB needed on the GPU (weights 10 MB, ")
-        assert check.found.endswith("texture 11 MB, CUDA and a screen 1.1 GB), 10 MB free there: it does not fit")
+        assert check.found.endswith(
+            "texture 11 MB, CUDA and a screen 1.1 GB; loading 10 MB on the host), 10 MB free there: it does not fit"
+        )
         on_cpu = model_fit.memory(config(texture={"backend": "cpu"}), lambda: GB)
         assert "texture" not in on_cpu.found
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * GB, 8 * GB))
