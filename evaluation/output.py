@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ MARKERS = "osD^v<>PX"
 
 SHARES = (5, 10, 27, 50, 100)
 """Where the axis of tokens has its numbers."""
+
+PALETTES = ("tab10", "tab20")
+"""Lists of colours, of which the first with enough for all curves is taken; more curves share out a scale."""
 
 AXES = (
     ("visual tokens, % of all", lambda cell: 100 * cell["token_share"]),
@@ -37,23 +40,42 @@ def plot(cells: Sequence[Cell], title: str, path: Path) -> None:
     figure = Figure(figsize=(12, 1 + 3.8 * len(suites)), layout="constrained")
     figure.suptitle(title)
     rows = figure.subplots(len(suites), len(AXES), squeeze=False)
+    styles = _styles(dict.fromkeys((cell["strategy"], cell["encode"]) for cell in cells))
     for axes, suite in zip(rows, suites, strict=True):
-        _draw(axes, [cell for cell in cells if cell["suite"] == suite], suite)
-    figure.legend(*rows[0][0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+        _draw(axes, [cell for cell in cells if cell["suite"] == suite], suite, styles)
+    labelled = {
+        label: handle for axes in rows[:, 0] for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(labelled.values(), labelled.keys(), loc="outside right center", frameon=False)
     try:
         figure.savefig(path, dpi=80, format="png")
     except OSError as error:
         raise ResultsError(f"cannot write {path}: {error.strerror}; choose another --png") from error
 
 
-def _draw(row: Sequence[Any], cells: Sequence[Cell], suite: str) -> None:
+def _styles(names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the colour and marker of each curve, the same in every suite; no colour twice."""
+    from matplotlib import colormaps
+
+    listed = list(names)
+    palette = next((colormaps[name] for name in PALETTES if len(listed) <= colormaps[name].N), None)
+    return {
+        name: {
+            "color": colormaps["turbo"](number / len(listed)) if palette is None else palette(number),
+            "marker": "*" if name[0] == FULL else MARKERS[number % len(MARKERS)],
+        }
+        for number, name in enumerate(listed)
+    }
+
+
+def _draw(row: Sequence[Any], cells: Sequence[Cell], suite: str, styles: Mapping[tuple[str, str], Any]) -> None:
     from matplotlib.ticker import LogLocator
 
-    names = list(dict.fromkeys((cell["strategy"], cell["encode"]) for cell in cells))
+    names = dict.fromkeys((cell["strategy"], cell["encode"]) for cell in cells)
     for axes, (label, place) in zip(row, AXES, strict=True):
-        for number, name in enumerate(names):
+        for name in names:
             points = sorted((cell for cell in cells if (cell["strategy"], cell["encode"]) == name), key=place)
-            _draw_curve(axes, points, place, name, MARKERS[number % len(MARKERS)])
+            _draw_curve(axes, points, place, name, styles[name])
         axes.set(xlabel=label, ylabel="right, %", xscale="log", ylim=(0, 102))
         axes.set_title(suite)
         axes.grid(alpha=0.3)
@@ -63,7 +85,7 @@ def _draw(row: Sequence[Any], cells: Sequence[Cell], suite: str) -> None:
     row[0].set_xticks(SHARES, minor=False)
 
 
-def _draw_curve(axes: Any, points: Sequence[Cell], place: Any, name: tuple[str, str], marker: str) -> None:
+def _draw_curve(axes: Any, points: Sequence[Cell], place: Any, name: tuple[str, str], style: Mapping[str, Any]) -> None:
     strategy, encode = name
     right = [100 * cell["accuracy"] for cell in points]
     reach = [
@@ -75,7 +97,7 @@ def _draw_curve(axes: Any, points: Sequence[Cell], place: Any, name: tuple[str, 
         right,
         yerr=reach,
         label=f"{strategy} ({encode})",
-        marker="*" if strategy == FULL else marker,
+        **style,
         linewidth=2.5 if strategy == OURS else 1.2,
         markersize=12 if strategy == FULL else 5,
         zorder=3 if strategy == OURS else 2,

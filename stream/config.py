@@ -377,7 +377,7 @@ class OutputConfig(Section):
     """Port of Prometheus metrics (/metrics) and health (/healthz), over HTTP."""
     metrics_host: str = "127.0.0.1"
     """Address that the metrics are served on; 0.0.0.0 for every network of this machine."""
-    web: str | None = Field(default=None, min_length=1, examples=['"127.0.0.1:8080"'])
+    web: str | None = Field(default=None, min_length=1, examples=['"127.0.0.1:8090"'])
     """"[HOST:]PORT" of a page that shows the run, on this machine unless HOST says otherwise; no page when absent."""
     web_rate: float = Field(default=15.0, gt=0, le=60)
     """Pictures a second that a viewer of the page gets at most."""

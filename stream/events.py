@@ -181,7 +181,8 @@ class Answer(Event, frozen=True, tag="answer"):
     to encode, prefill and decode it from the tokens that were shown, `full_flops` from all tokens of its frames; 0
     where the model does not tell. `glances`: how many overviews the model looked at before it, since the last answer,
     and `glance_tokens` their visual tokens; `flops` counts them in. `target_ms`: the latency that is held, if one is,
-    and `budget` the tokens that frames get for it from here on.
+    and `budget` the tokens that frames get for it from here on. `before_cut`: a cut or a discontinuity came while it
+    was generated, so it is about the shot before.
     """
 
     answer: int
@@ -203,6 +204,7 @@ class Answer(Event, frozen=True, tag="answer"):
     glance_tokens: int = 0
     target_ms: float | None = None
     budget: int | None = None
+    before_cut: bool = False
     timing: AnswerTiming | None = None
 
 

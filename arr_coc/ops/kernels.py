@@ -20,9 +20,6 @@ import numpy.typing as npt
 from arr_coc.errors import BackendMissing, StoreError
 from arr_coc.resources import CHECKOUT
 
-BUILD_ARGUMENTS = ("setup.py", "build_ext")
-"""Arguments of Python that build the kernels of a checkout, in its folder."""
-
 
 def is_checkout(root: Path = CHECKOUT) -> bool:
     """Return True if the kernels of this program are built from sources beside it, not by pip."""
@@ -33,7 +30,7 @@ def _remedy() -> str:
     """Return how the kernels are built: in a checkout, or anew with the installed package."""
     command = "pip install --force-reinstall --no-deps --no-cache-dir arr-coc-stream, or what it was installed from"
     if is_checkout():
-        command = f"{sys.executable} {' '.join(BUILD_ARGUMENTS)} --inplace (in {CHECKOUT})"
+        command = f"{Path(sys.prefix, 'bin', 'python')} setup.py build_ext --inplace (in {CHECKOUT})"
     return f"install a C++ compiler (Debian: apt-get install g++), then: {command}"
 
 

@@ -286,8 +286,10 @@ class AnswerClient:
             self._pool.close()
 
     def on_cut(self) -> None:
-        """Note that a new shot has begun: frames that the server keeps are of no more use."""
+        """Note that a new shot has begun: frames that the server keeps are of no more use, and an answer in flight is
+        about the shot before."""
         self._keeps_window = False
+        self.requests.on_cut()
 
     def receive_events(self, timeout_ms: int) -> Iterator[Event]:
         """Yield the events of the messages that are there; waits at most `timeout_ms` for the first one.

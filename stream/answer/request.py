@@ -91,7 +91,7 @@ class AnswerRequest:
     Without `wants_answer` it ends with the result of the standing query; `yes_no_reported`: that was emitted. `shadow`:
     the whole frame, where the answer is verified with it; `verifies`: the answer that this request verifies. `text`:
     the answer so far, in `deltas` pieces. `losses`: how often the server lost it. `sent_ns`: when it was last sent, and
-    `turn_ns` how long its turn was waited for.
+    `turn_ns` how long its turn was waited for. `before_cut`: a new shot has begun since.
     """
 
     number: int
@@ -108,6 +108,7 @@ class AnswerRequest:
     text: str = ""
     deltas: int = 0
     losses: int = 0
+    before_cut: bool = False
 
     @property
     def stamp(self) -> FrameStamp:
@@ -199,6 +200,7 @@ class AnswerRequest:
             full_flops=reply.full_flops,
             glances=glanced.glances,
             glance_tokens=glanced.tokens,
+            before_cut=self.before_cut,
             timing=AnswerTiming(
                 encode_ms=reply.encode_ms,
                 prefill_ms=reply.prefill_ms,
@@ -297,6 +299,11 @@ class RequestTracker:
         self.lost_answers += request.verifies is None
         self.request = None
         return False
+
+    def on_cut(self) -> None:
+        """Note that a new shot has begun: the open request is about the one before."""
+        if self.request is not None:
+            self.request.before_cut = True
 
     def cancel(self, new: FrameStamp, by: str) -> AnswerCancelled | None:
         """Drop the answer that is being generated because of a cut before the frame `new`; None where there is none.

@@ -10,15 +10,15 @@ import fcntl
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from arr_coc.ops.kernels import BUILD_ARGUMENTS, SETTING, is_checkout
+from arr_coc.ops.kernels import SETTING, is_checkout
 from arr_coc.resources import CHECKOUT
 from stream.commands.outcome import report_note
+from stream.runtime.child import python_command, python_environment
 
 KERNELS = ("ops/store/tiles", "relevance/scores", "video/motion_kernel")
 """Kernels below the folder of `arr_coc`, without their suffix, as setup.py names them."""
@@ -69,10 +69,15 @@ def _build(root: Path) -> str | None:
     with tempfile.TemporaryDirectory(dir=root / BUILD_FOLDER) as folder:
         library = Path(folder, "lib")
         places = ("--build-lib", str(library), "--build-temp", str(Path(folder, "temp")))
-        command = [sys.executable, "-I", *BUILD_ARGUMENTS, *places, "--parallel", str(len(KERNELS))]
         try:
             run = subprocess.run(
-                command, cwd=root, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=False
+                python_command("setup", "build_ext", *places, "--parallel", str(len(KERNELS))),
+                cwd=root,
+                env=python_environment(),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=LIMIT_S,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             return f"it took longer than {LIMIT_S:.0f} s"

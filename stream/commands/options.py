@@ -563,7 +563,7 @@ class WebOptions:
         """Raise ConfigError for an option about the page where there is none."""
         given = next((name for name, value in vars(self).items() if value is not None), None)
         if given is not None and config.output.web is None:
-            raise ConfigError(f"--{given.replace('_', '-')} needs --web; give for example --web 8080")
+            raise ConfigError(f"--{given.replace('_', '-')} needs --web; give for example --web 8090")
 
 
 _GROUPS = (RunOptions, WebOptions)

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from stream.web.compare import CompareDesk
     from stream.web.sources import ChosenSource, SourceChooser
 
-ADDRESS = "8080"
+ADDRESS = "8090"
+"""Not 8080, which is llama.cpp's own."""
 
 OF_ITS_OWN = {"capture.realtime": True, "pipeline.restart": True}
 """Files play at their own pace, and every run has processes of its own: one that fails does not take the page along."""
@@ -47,7 +48,7 @@ def web(
         list[str] | None,
         typer.Argument(
             metavar="[[HOST:]PORT] [NAME=SOURCE]...",
-            help="Where the page is, and sources that it offers under their names. [8080]",
+            help="Where the page is, and sources that it offers under their names. [8090]",
             show_default=False,
         ),
     ] = None,

@@ -124,7 +124,7 @@ class WebAccess:
         return given is not None and hmac.compare_digest(given.encode(), self.token.encode())
 
 
-def parse_address(text: str, option: str = "--web", example: str = "8080 or 0.0.0.0:8080") -> tuple[str, int]:
+def parse_address(text: str, option: str = "--web", example: str = "8090 or 0.0.0.0:8090") -> tuple[str, int]:
     """Return host and port of "[HOST:]PORT". Raises ConfigError, which names the option and gives an example."""
     host, colon, port = text.rpartition(":")
     host = host.strip("[]") if colon else LOOPBACK

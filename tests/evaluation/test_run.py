@@ -17,7 +17,7 @@ from arr_coc.qwen.loading import load_qwen
 from evaluation import run
 from evaluation.errors import ResultsError, SuiteError
 from evaluation.journal import model_hash
-from evaluation.output import check_plotting, plot
+from evaluation.output import _styles, check_plotting, plot
 from evaluation.report import cells
 from evaluation.run import Outputs, evaluate
 from evaluation.runner import ModelUnderTest, plan
@@ -233,6 +233,12 @@ def test_figures_that_cannot_be_written_are_reported(asking: ModelUnderTest, tmp
         evaluate(asking, [suite(1)], plan("grid", "50%", None, 1), Outputs(tmp_path / "out.json", None, False))
     with pytest.raises(ResultsError, match="choose another --png"):
         plot(cells([row()]), "title", tmp_path / "none" / "out.png")
+
+
+@pytest.mark.parametrize("count", [3, 10, 14, 20, 33])
+def test_every_curve_of_a_picture_has_a_colour_of_its_own(count: int) -> None:
+    styles = _styles([(f"strategy {number}", "sparse") for number in range(count)])
+    assert len({tuple(style["color"]) for style in styles.values()}) == count
 
 
 def test_a_picture_needs_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:

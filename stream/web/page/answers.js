@@ -21,6 +21,8 @@ const milliseconds = (value) => (value === undefined || value === null ? null : 
 
 const TRIGGERS = { start: "first frame", asked: "new question", cut: "after a cut", discontinuity: "new picture", change: "something changed", every: null, end: "last frame" };
 
+const BEFORE_CUT = "before the cut";
+
 /** One line of words for an event; null for one that is not told. */
 export function wordsOf(event) {
   const at = clock(event.pts_s);
@@ -92,12 +94,17 @@ export class Answers {
     speech.timer = null;
     const spent = (performance.now() - speech.begun) / 1000;
     const rate = speech.pieces > 2 && spent > 0.1 ? ` · ${((speech.pieces - 1) / spent).toFixed(0)} tokens/s` : "";
-    byId("speaking-meta").textContent = `${clock(speech.at)} · speaking${rate}`;
+    const cut = speech.beforeCut ? ` · ${BEFORE_CUT}` : "";
+    byId("speaking-meta").textContent = `${clock(speech.at)} · speaking${cut}${rate}`;
     byId("speaking-text").textContent = speech.text.trimStart();
   }
 
   add(event, aloud = true) {
     if (event.topic === "answer" || event.topic === "cancelled") this.speak(null);
+    if (this.speaking && (event.topic === "cut" || event.topic === "discontinuity")) {
+      this.speaking.beforeCut = true;
+      this.tellSpeech();
+    }
     const line = event.topic === "answer" ? this.answerLine(event) : this.eventLine(event);
     if (!line) return;
     this.events.push(event);
@@ -120,6 +127,7 @@ export class Answers {
       milliseconds(timing.total_ms) && `${milliseconds(timing.total_ms)} in all`,
       event.glances ? `${event.glances} glance${event.glances > 1 ? "s" : ""}` : null,
       event.trigger in TRIGGERS ? TRIGGERS[event.trigger] : event.trigger,
+      event.before_cut ? BEFORE_CUT : null,
     ].filter(Boolean);
     const time = Object.assign(document.createElement("time"), { textContent: clock(event.pts_s) });
     line.append(time, event.text, Object.assign(document.createElement("span"), { className: "meta", textContent: facts.join(" · ") }));

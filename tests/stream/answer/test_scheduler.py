@@ -348,6 +348,8 @@ def test_a_cut_cancels_what_is_being_spoken_only_where_that_is_asked_for(opened:
     run.peer.answer(1)
     run.go_on(1)
     assert run.triggers() == (["cut"] if cancel else ["start", "cut"])
+    answers = [event for event in run.events if isinstance(event, Answer)]
+    assert [event.before_cut for event in answers] == ([False] if cancel else [True, False])
 
 
 def test_a_cut_while_nothing_is_spoken_cancels_nothing(opened: Opener) -> None:

@@ -16,6 +16,7 @@ from arr_coc.resources import CHECKOUT
 from arr_coc.video import compiled_motion
 from stream.commands import kernel_build
 from stream.commands.kernel_build import BUILD_FOLDER, FAILURE, KERNELS, LOCK, build_kernels
+from stream.runtime import child
 
 SETUP = """
 import sys
@@ -37,6 +38,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout whose setup.py writes kernels without compiling anything."""
     monkeypatch.delenv(SETTING, raising=False)
     monkeypatch.setattr(kernel_build.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(child, "ROOT", str(tmp_path / "checkout"))
     root = tmp_path / "checkout"
     for kernel in KERNELS:
         (root / "arr_coc" / kernel).parent.mkdir(parents=True, exist_ok=True)
