@@ -37,7 +37,7 @@ from stream.runtime.worker_messages import (
     WorkerFinished,
     pack_report,
 )
-from stream.transport import EventSender, SocketDirectory, Transport
+from stream.transport import EventSender, SocketDirectory, Transport, remove_after_parent
 
 DROPS_EVERY_S = 0.5
 """Time between two reports of drops."""
@@ -89,7 +89,7 @@ class ParentCommands:
         for line in sys.stdin.buffer:
             with self._lock:
                 self._obey(msgspec.json.decode(line, type=WorkerCommand))
-        self._directory.remove()
+        remove_after_parent(self._directory)
         os._exit(1)
 
     def _obey(self, command: WorkerCommand) -> None:

@@ -19,7 +19,7 @@ import msgspec
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from stream.errors import TransportError
+from stream.errors import NoSocketFolder
 from stream.transport.links import LINGER_MS, Link, LinkObserver, ServerLink
 from stream.transport.pictures import PictureReceiver, PictureSender
 from stream.transport.security import ClientCurve, ServerCurve
@@ -227,18 +227,32 @@ class SocketDirectory(msgspec.Struct, frozen=True):
 def private_directory() -> Iterator[SocketDirectory]:
     """A directory that only this user can enter (0700), for ipc sockets; gone at the end.
 
-    What runs have left that were killed is swept up first. Raises TransportError where the system's temporary directory
-    has too long a name for a Unix socket.
+    What runs have left that were killed is swept up first. Raises NoSocketFolder if the system's temporary directory
+    cannot be written, or has too long a name for a Unix socket.
     """
-    sweep(_remove_recorded)
-    directory = SocketDirectory.make()
+    sweep_directories()
+    try:
+        directory = SocketDirectory.make()
+    except OSError as error:
+        raise NoSocketFolder(f"no folder for sockets can be made: {error.strerror}", "set TMPDIR to another") from error
     with keep_record(msgspec.json.encode(directory)):
         try:
             if len(os.fsencode(ipc_endpoint(directory, LONGEST_NAME))) - len("ipc://") > IPC_PATH_MAX_BYTES:
-                raise TransportError(f"{directory.path} is too long for a Unix socket", "set TMPDIR to a shorter path")
+                raise NoSocketFolder(f"{directory.path} is too long for a Unix socket", "set TMPDIR to a shorter path")
             yield directory
         finally:
             directory.remove()
+
+
+def remove_after_parent(directory: SocketDirectory) -> None:
+    """Remove the directory of a run whose main process has ended, and its record, from a child of that process."""
+    directory.remove()
+    sweep_directories()
+
+
+def sweep_directories() -> None:
+    """Remove the directories of runs that were killed, and their records."""
+    sweep(_remove_recorded)
 
 
 def _remove_recorded(record: bytes) -> None:

@@ -10,9 +10,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from stream.transport.context import SocketDirectory, private_directory, state_folders
+from stream.errors import NoSocketFolder
+from stream.transport.context import SocketDirectory, private_directory, remove_after_parent, state_folders
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -50,6 +52,29 @@ def killed_run(temporary: Path) -> Path:
 def leave_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(path))
+
+
+def test_a_child_of_a_killed_run_removes_its_directory_and_its_record(temporary: Path) -> None:
+    left = killed_run(temporary)
+    (record,) = (temporary.parent / "arr-coc-stream").glob("*.run")
+    directory = msgspec.json.decode(record.read_bytes(), type=SocketDirectory)
+    assert os.fspath(directory) == str(left)
+    remove_after_parent(directory)
+    assert not left.exists()
+    assert not record.exists()
+
+
+@pytest.mark.parametrize(("name", "problem"), [("a" * 100, "is too long for a Unix socket"), ("none", "can be made")])
+def test_a_temporary_folder_that_takes_no_sockets_can_be_put_right(
+    name: str, problem: str, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = temporary / name
+    if name != "none":
+        folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    with pytest.raises(NoSocketFolder, match=f"{problem}.*; set TMPDIR to") as raised, private_directory():
+        pass
+    assert raised.value.user_fixable
 
 
 def next_run() -> None:
