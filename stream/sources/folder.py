@@ -28,7 +28,7 @@ from stream.sources.timing import DEFAULT_RATE
 
 WHITE = (255, 255, 255, 255)
 
-_DAMAGED = (
+DAMAGED = (
     OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, TypeError, AttributeError, OverflowError,
     RuntimeError, MemoryError, struct.error, zlib.error, Image.DecompressionBombError,
 )  # fmt: skip
@@ -53,12 +53,17 @@ def read_picture(path: Path, max_pixels: int) -> npt.NDArray[np.uint8]:
                         f"it has {image.width}x{image.height} pixels, more than capture.max_pixels = {max_pixels}"
                     )
                 image.load()
-                return np.asarray(_over_white(ImageOps.exif_transpose(_eight_bits(image))), np.uint8)
+                return np.asarray(over_white(ImageOps.exif_transpose(_eight_bits(image))), np.uint8)
     except UnidentifiedImageError as error:
         raise PictureError("it is not a picture of a known kind") from error
-    except _DAMAGED as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise PictureError(" ".join(reason.split()) or type(error).__name__) from error
+    except DAMAGED as error:
+        raise PictureError(reason_of_damage(error)) from error
+
+
+def reason_of_damage(error: BaseException) -> str:
+    """Return one of the errors in DAMAGED in a few words."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(reason.split()) or type(error).__name__
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
@@ -72,7 +77,8 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     return scaled
 
 
-def _over_white(image: Image.Image) -> Image.Image:
+def over_white(image: Image.Image) -> Image.Image:
+    """Return the picture as RGB, over white if it is transparent."""
     if "A" not in image.mode and "a" not in image.mode and "transparency" not in image.info:
         return image.convert("RGB")
     coloured = image.convert("RGBA")
