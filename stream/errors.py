@@ -95,6 +95,12 @@ class ConnectionRefused(TransportError, ConnectionRefusedError):
     user_fixable = True
 
 
+class NoSocketFolder(TransportError):
+    """The system's temporary directory takes no sockets; TMPDIR names another."""
+
+    user_fixable = True
+
+
 class AnswerLost(StreamError, RuntimeError):
     """One answer that a model could not give, such as for a network that failed; the next one may come.
 

@@ -17,7 +17,7 @@ from typing import Literal
 from arr_coc.errors import counted
 from stream.answer.api.address import LIBRARIES as LIBRARIES_OF_API
 from stream.answer.api.address import missing_libraries as missing_libraries_of_api
-from stream.errors import ConfigError, SourceError
+from stream.errors import SourceError, TransportError
 from stream.mqtt.broker import INSTALL, LIBRARY, has_library
 from stream.runtime.child import python_command, python_environment
 from stream.sinks.otlp.endpoint import INSTALL as INSTALL_OTLP
@@ -243,7 +243,7 @@ def sockets() -> DiagnosticCheck:
             where = os.path.dirname(folder)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-    except ConfigError as error:
+    except TransportError as error:
         return DiagnosticCheck("sockets", "broken", error.problem, error.remedy)
     except OSError as error:
         return DiagnosticCheck(

@@ -30,8 +30,7 @@ from stream.runtime.child import ChildProcess, Heartbeat, ProcessSupervisor, Res
 from stream.runtime.fork_server import ForkServer
 from stream.runtime.worker_messages import AnswerWorkerConfig
 from stream.sources.address import is_live_address
-from stream.transport import SocketDirectory, Transport, ipc_endpoint, private_directory
-from stream.transport.context import remove_for_parent
+from stream.transport import SocketDirectory, Transport, ipc_endpoint, private_directory, remove_after_parent
 from stream.transport.pool import ServerAddress, needs_pool
 from stream.transport.security import client_curve, server_curve
 
@@ -243,7 +242,7 @@ def _load_for_several(worker: AnswerWorkerConfig, config: Config) -> AnswerModel
 def _follow_parent(directory: SocketDirectory) -> None:
     """Ends this process when stdin ends: the parent is gone or has stopped it, and may not be able to tidy up."""
     sys.stdin.buffer.read()
-    remove_for_parent(directory)
+    remove_after_parent(directory)
     os._exit(1)
 
 

@@ -32,6 +32,8 @@ from typing import IO, NoReturn
 
 import msgspec
 
+from stream.transport import sweep_directories
+
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """Device files of CUDA, ROCm, and CUDA in WSL. What such a driver sets up in a process does not survive a fork."""
 
@@ -297,6 +299,7 @@ class _Server:
                 data, descriptors, _, _ = socket.recv_fds(self._connection, 65536, MOST_DESCRIPTORS)
                 if not data:
                     self._reap()
+                    sweep_directories()  # the client may have been killed before it had any other child
                     return 0
                 pid = self._fork(msgspec.json.decode(data, type=ForkRequest), descriptors)
                 self._connection.sendall(_STATUS.pack(pid))

@@ -37,8 +37,7 @@ from stream.runtime.worker_messages import (
     WorkerFinished,
     pack_report,
 )
-from stream.transport import EventSender, SocketDirectory, Transport
-from stream.transport.context import remove_for_parent
+from stream.transport import EventSender, SocketDirectory, Transport, remove_after_parent
 
 DROPS_EVERY_S = 0.5
 """Time between two reports of drops."""
@@ -90,7 +89,7 @@ class ParentCommands:
         for line in sys.stdin.buffer:
             with self._lock:
                 self._obey(msgspec.json.decode(line, type=WorkerCommand))
-        remove_for_parent(self._directory)
+        remove_after_parent(self._directory)
         os._exit(1)
 
     def _obey(self, command: WorkerCommand) -> None:

@@ -1,126 +1,127 @@
-"""Animated WebP, which FFmpeg does not decode: read by Pillow."""
+"""Source of an animated WebP, which FFmpeg cannot decode: Pillow does."""
 
 from __future__ import annotations
 
 import os
+import struct
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from fractions import Fraction
+from contextlib import ExitStack
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
-from arr_coc.types import NS_PER_MS, FramePlanes
+from arr_coc.types import NS_PER_MS, NS_PER_S, FramePlanes
 from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.media import SkippedItem, Source, SourceFrame, SourceInfo, never_stop
-from stream.sources.checks import TimeRange, check_file
-from stream.sources.fit import FrameFitter, FrameFormat
-from stream.sources.folder import DAMAGED, over_white
+from stream.sources.checks import TimeRange, check_file, refuse_stream
+from stream.sources.fit import FrameFitter
+from stream.sources.folder import DAMAGED, over_white, reason_of_damage
 
-_HEAD_BYTES = 21
-_ANIMATED = 0x02
-"""Flag of the VP8X chunk (WebP container specification, "Extended File Format")."""
+SHORT_MS, INSTEAD_MS = 10, 100
+"""Durations up to the first are shown for the second, as browsers do."""
+
+FRAMES_MAX = 1_000_000
+"""More frames than that are damage."""
 
 
-def is_animated_webp(path: Path) -> bool:
-    """Return True for a regular file whose WebP header announces an animation."""
-    if not os.path.isfile(path):
-        return False
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-    return len(head) == _HEAD_BYTES and head[:4] == b"RIFF" and head[8:16] == b"WEBPVP8X" and bool(head[20] & _ANIMATED)
+def frame_durations_ms(path: Path) -> list[int]:
+    """Return how long each frame of an animated WebP is shown; nothing for any other file."""
+    durations: list[int] = []
+    if not os.path.isfile(path):  # a pipe can be read once only
+        return durations
+    try:
+        with path.open("rb") as file:
+            riff, _, form = struct.unpack("<4sI4s", file.read(12))
+            if (riff, form) != (b"RIFF", b"WEBP"):
+                return []
+            while len(head := file.read(8)) == 8 and len(durations) < FRAMES_MAX:
+                kind, size = struct.unpack("<4sI", head)
+                read = file.read(16) if kind == b"ANMF" else b""
+                if len(read) == 16:
+                    shown_ms = int.from_bytes(read[12:15], "little")
+                    durations.append(shown_ms if shown_ms > SHORT_MS else INSTEAD_MS)
+                file.seek(size + size % 2 - len(read), 1)
+    except (OSError, struct.error):
+        return []
+    return durations
 
 
 class AnimationSource(Source):
-    """Frames of an animated WebP, each shown for the time that the file gives it; over white if it is transparent."""
+    """The frames of an animation, each at its time, over white."""
 
-    def __init__(self, path: Path, config: CaptureConfig, clock: Clock) -> None:
-        """Open the file. Raises SourceError, or ConfigError for a `capture.size` that is too large."""
+    def __init__(self, path: Path, durations_ms: list[int], config: CaptureConfig, clock: Clock) -> None:
+        """Raises SourceNotFound, SourceError, or ConfigError for a `capture.size` beyond measure."""
         check_file(path, config.max_pixels)
-        self._fit = FrameFitter.of(config)
-        self._part = TimeRange.of(config)
-        self._max_frames = config.max_frames
+        refuse_stream(config, str(path))
+        self._path = path
         self._clock = clock
-        self._name = str(path)
+        self._fit = FrameFitter.of(config)
+        self._bounds_ns = [0, *accumulate(shown_ms * NS_PER_MS for shown_ms in durations_ms)]
         self._trailing: tuple[SkippedItem, ...] = ()
-        try:
-            self._image = Image.open(path, formats=["WEBP"])
-        except DAMAGED as error:
-            raise SourceError(f"{path} cannot be read ({error}); check the file, or convert it") from error
-        width, height = self._image.size
-        if width * height > config.max_pixels:
-            self.close()
-            raise SourceError(
-                f"{path} has {width}x{height} pixels, more than capture.max_pixels = {config.max_pixels}; raise it"
-            )
-        self._frame_count: int = getattr(self._image, "n_frames", 1)
-        try:
-            self._image.load()
-        except DAMAGED as error:
-            self.close()
-            raise SourceError(f"no frame of {path} can be decoded ({error}); check the file, or convert it") from error
-        self._first_ms = self._shown_ms()
+        part, starts_ns = TimeRange.of(config), self._bounds_ns[:-1]
+        begin = bisect_left(starts_ns, part.start_ns)
+        end = len(starts_ns) if part.end_ns is None else bisect_left(starts_ns, part.end_ns)
+        if begin >= end:
+            raise part.empty(str(path), self._bounds_ns[-1])
+        self._places = range(begin, end)[: config.max_frames]
+        with ExitStack() as stack:
+            try:
+                self._image = stack.enter_context(Image.open(stack.enter_context(path.open("rb"))))
+                too_large = self._image.width * self._image.height > config.max_pixels
+                if not too_large:
+                    self._image.seek(begin)
+                    self._image.load()
+            except DAMAGED as error:
+                raise SourceError(f"{path} cannot be decoded ({reason_of_damage(error)}); check the file") from error
+            if too_large:
+                size = f"{self._image.width}x{self._image.height}"
+                raise SourceError(f"{path} has {size} pixels, more than capture.max_pixels = {config.max_pixels}")
+            self._open = stack.pop_all()
 
     def describe(self) -> SourceInfo:
-        """The size, and the rate of the first frame; later ones may be shown for another time."""
+        """The size, length and mean rate of the animation."""
+        length_ns, frames = self._bounds_ns[-1], len(self._bounds_ns) - 1
         return SourceInfo(
-            name=self._name,
+            name=str(self._path),
             width_px=self._image.width,
             height_px=self._image.height,
-            fps=float(Fraction(1000, self._first_ms)),
-            duration_ns=None,
-            frames=self._frame_count,
+            fps=frames * NS_PER_S / length_ns,
+            duration_ns=length_ns,
+            frames=frames,
             live=False,
             codec="webp",
             pixel_format="rgb24",
         )
 
     def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame]:
-        """The frames within the part that is read; to be called once. Raises SourceOver if there is none."""
-        count, previous = 0, None
-        for media_ns, duration_ns, rgb in self._decoded(should_stop):
-            drawn = FramePlanes("rgb", (rgb,))
-            planes = self._fit.apply(drawn, partial(drawn.planes.__getitem__, 0))
-            frame_format = FrameFormat.of((drawn.height_px, drawn.width_px), planes)
-            change = frame_format.change_since(previous)
-            yield SourceFrame(count, media_ns, self._clock.now_ns(), planes, change, duration_ns=duration_ns)
-            count, previous = count + 1, frame_format
-            if count == self._max_frames:
+        """The frames up to the first one that is damaged; to be called once."""
+        for number, place in enumerate(self._places):
+            if should_stop():
                 return
-        if not count and not should_stop():
-            raise self._part.empty(self._name)
-
-    def _decoded(self, should_stop: Callable[[], bool]) -> Iterator[tuple[int, int, npt.NDArray[np.uint8]]]:
-        """Media time, time shown and pixels of each frame in the part that is read; the rest of a damaged file is
-        `trailing`."""
-        media_ns = 0
-        for number in range(self._frame_count):
-            if should_stop() or self._part.ended_by(media_ns):
-                return
+            media_ns = self._bounds_ns[place]
             try:
-                self._image.seek(number)
-                rgb = np.asarray(over_white(self._image), np.uint8)
+                self._image.seek(place)
+                drawn = FramePlanes("rgb", (np.asarray(over_white(self._image), np.uint8),))
             except DAMAGED as error:
-                what = f"frames {number + 1}-{self._frame_count}"
-                self._trailing = (SkippedItem(what, str(error), media_ns, self._frame_count - number),)
+                rest = self._places[number:]
+                what = f"frames {place + 1}-{rest[-1] + 1}"
+                self._trailing = (SkippedItem(what, reason_of_damage(error), media_ns, len(rest)),)
                 return
-            duration_ns = self._shown_ms() * NS_PER_MS
-            if media_ns >= self._part.start_ns:
-                yield media_ns, duration_ns, rgb
-            media_ns += duration_ns
-
-    def _shown_ms(self) -> int:
-        """How long the frame is shown; browsers show one without a time for 100 ms."""
-        return int(self._image.info.get("duration", 0)) or 100
+            capture_ns = self._clock.now_ns()
+            planes = self._fit.apply(drawn, partial(drawn.planes.__getitem__, 0))
+            duration_ns = self._bounds_ns[place + 1] - media_ns
+            discontinuity = None if number else "start"
+            yield SourceFrame(number, media_ns, capture_ns, planes, discontinuity, duration_ns=duration_ns)
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
-        """The frames from the first damaged one on."""
+        """The frames from a damaged one on."""
         return self._trailing
 
     def close(self) -> None:
-        """Close the file."""
-        self._image.close()
+        self._open.close()

@@ -22,7 +22,7 @@ from stream.sources.address import (
     redacted,
     scheme_of,
 )
-from stream.sources.animation import AnimationSource, is_animated_webp
+from stream.sources.animation import AnimationSource, frame_durations_ms
 from stream.sources.checks import check_address, is_pattern
 from stream.sources.connection import is_endless, network_target, opened_within
 from stream.sources.devices import camera_target, screen_target
@@ -108,6 +108,6 @@ def open_source(
     path = os.path.expanduser(address)
     if os.path.isdir(path) or is_pattern(path):
         return FolderSource(path, config, clock)
-    if is_animated_webp(Path(path)):
-        return AnimationSource(Path(path), config, clock)
+    if durations_ms := frame_durations_ms(Path(path)):
+        return AnimationSource(Path(path), durations_ms, config, clock)
     return FileSource(Path(path), config, clock, segments)

@@ -57,8 +57,13 @@ def read_picture(path: Path, max_pixels: int) -> npt.NDArray[np.uint8]:
     except UnidentifiedImageError as error:
         raise PictureError("it is not a picture of a known kind") from error
     except DAMAGED as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise PictureError(" ".join(reason.split()) or type(error).__name__) from error
+        raise PictureError(reason_of_damage(error)) from error
+
+
+def reason_of_damage(error: BaseException) -> str:
+    """Return one of the errors in DAMAGED in a few words."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(reason.split()) or type(error).__name__
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
@@ -73,7 +78,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def over_white(image: Image.Image) -> Image.Image:
-    """The picture in RGB, over white if it is transparent."""
+    """Return the picture as RGB, over white if it is transparent."""
     if "A" not in image.mode and "a" not in image.mode and "transparency" not in image.info:
         return image.convert("RGB")
     coloured = image.convert("RGBA")

@@ -13,6 +13,8 @@ from stream.transport.context import (
     Transport,
     ipc_endpoint,
     private_directory,
+    remove_after_parent,
+    sweep_directories,
 )
 from stream.transport.links import Client, Envelope, Link, LinkObserver, LinkPoller, ServerLink
 from stream.transport.pictures import PictureReceiver, PictureSender
@@ -32,4 +34,6 @@ __all__ = [
     "Transport",
     "ipc_endpoint",
     "private_directory",
+    "remove_after_parent",
+    "sweep_directories",
 ]

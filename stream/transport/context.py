@@ -20,7 +20,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from stream.control import check_descriptor_limit
-from stream.errors import ConfigError
+from stream.errors import NoSocketFolder
 from stream.transport.links import LINGER_MS, Link, LinkObserver, ServerLink
 from stream.transport.pictures import PictureReceiver, PictureSender
 from stream.transport.security import ClientCurve, ServerCurve
@@ -228,23 +228,31 @@ class SocketDirectory(msgspec.Struct, frozen=True):
 def private_directory() -> Iterator[SocketDirectory]:
     """A directory that only this user can enter (0700), for ipc sockets; gone at the end.
 
-    What runs have left that were killed is swept up first. Raises ConfigError if the name of the system's temporary
-    directory is too long for a Unix socket.
+    What runs have left that were killed is swept up first. Raises NoSocketFolder if the system's temporary directory
+    cannot be written, or has too long a name for a Unix socket.
     """
-    sweep(_remove_recorded)
-    directory = SocketDirectory.make()
+    sweep_directories()
+    try:
+        directory = SocketDirectory.make()
+    except OSError as error:
+        raise NoSocketFolder(f"no folder for sockets can be made: {error.strerror}", "set TMPDIR to another") from error
     with keep_record(msgspec.json.encode(directory)):
         try:
             if len(os.fsencode(ipc_endpoint(directory, LONGEST_NAME))) - len("ipc://") > IPC_PATH_MAX_BYTES:
-                raise ConfigError(f"{directory.path} is too long for a Unix socket", "set TMPDIR to a shorter path")
+                raise NoSocketFolder(f"{directory.path} is too long for a Unix socket", "set TMPDIR to a shorter path")
             yield directory
         finally:
             directory.remove()
 
 
-def remove_for_parent(directory: SocketDirectory) -> None:
-    """Removes a run's directory for a parent that may have been killed, and then its record too."""
+def remove_after_parent(directory: SocketDirectory) -> None:
+    """Remove the directory of a run whose main process has ended, and its record, from a child of that process."""
     directory.remove()
+    sweep_directories()
+
+
+def sweep_directories() -> None:
+    """Remove the directories of runs that were killed, and their records."""
     sweep(_remove_recorded)
 
 

@@ -15,7 +15,7 @@ from arr_coc.errors import HubUnreachable
 from stream import doctor as examination
 from stream.config import Config
 from stream.doctor import DiagnosticCheck, all_needed_work, examine, model_fit, system
-from stream.errors import ConfigError
+from stream.errors import TransportError
 from stream.sources import cameras
 from stream.sources import decoder as abilities
 from stream.sources.cameras import Camera
@@ -178,7 +178,7 @@ class TestSoftware:
 
             return open_none
 
-        monkeypatch.setattr("stream.transport.private_directory", refuse(ConfigError("too long", "set TMPDIR")))
+        monkeypatch.setattr("stream.transport.private_directory", refuse(TransportError("too long", "set TMPDIR")))
         assert (system.sockets().state, system.sockets().remedy) == ("broken", "set TMPDIR")
         monkeypatch.setattr("stream.transport.private_directory", refuse(OSError(28, "No space left on device")))
         assert system.sockets().found == "cannot be made: No space left on device"

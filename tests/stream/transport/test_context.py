@@ -10,29 +10,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from stream.errors import ConfigError
-from stream.transport.context import SocketDirectory, private_directory, state_folders
+from stream.errors import NoSocketFolder
+from stream.transport.context import SocketDirectory, private_directory, remove_after_parent, state_folders
 
 ROOT = Path(__file__).resolve().parents[3]
-
-CHILD = """
-import os, sys, msgspec
-from stream.transport.context import SocketDirectory, remove_for_parent
-sys.stdin.read()
-remove_for_parent(msgspec.json.decode(os.environ["DIRECTORY"], type=SocketDirectory))
-"""
-
-KILLED_PARENT = f"""
-import os, signal, subprocess, sys, tempfile, msgspec
-tempfile.tempdir = sys.argv[1]
-from stream.transport.context import private_directory
-held = private_directory()
-os.environ["DIRECTORY"] = msgspec.json.encode(held.__enter__()).decode()
-child = subprocess.Popen([sys.executable, "-c", {CHILD!r}], stdin=subprocess.PIPE)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 KILLED = """
 import os, signal, socket, sys, tempfile
@@ -70,6 +54,29 @@ def leave_socket(path: Path) -> None:
         bound.bind(str(path))
 
 
+def test_a_child_of_a_killed_run_removes_its_directory_and_its_record(temporary: Path) -> None:
+    left = killed_run(temporary)
+    (record,) = (temporary.parent / "arr-coc-stream").glob("*.run")
+    directory = msgspec.json.decode(record.read_bytes(), type=SocketDirectory)
+    assert os.fspath(directory) == str(left)
+    remove_after_parent(directory)
+    assert not left.exists()
+    assert not record.exists()
+
+
+@pytest.mark.parametrize(("name", "problem"), [("a" * 100, "is too long for a Unix socket"), ("none", "can be made")])
+def test_a_temporary_folder_that_takes_no_sockets_can_be_put_right(
+    name: str, problem: str, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = temporary / name
+    if name != "none":
+        folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    with pytest.raises(NoSocketFolder, match=f"{problem}.*; set TMPDIR to") as raised, private_directory():
+        pass
+    assert raised.value.user_fixable
+
+
 def next_run() -> None:
     with private_directory():
         pass
@@ -82,22 +89,6 @@ def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
         regular = path.is_file() and not path.is_symlink()
         found[str(path.relative_to(folder))] = (path.lstat().st_mode, path.read_bytes() if regular else b"")
     return found
-
-
-def test_a_child_removes_the_directory_and_the_record_of_a_killed_run(temporary: Path) -> None:
-    command = [sys.executable, "-c", KILLED_PARENT, str(temporary)]
-    subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60)  # until the child has closed stdout
-    assert list(temporary.iterdir()) == []
-    assert list(Path(state_folders()[0]).iterdir()) == []
-
-
-def test_a_temporary_folder_with_too_long_a_name_is_bad_input(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = temporary / ("a" * 100)
-    folder.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    with pytest.raises(ConfigError, match="is too long for a Unix socket; set TMPDIR to a shorter path"):
-        next_run()
-    assert list(folder.iterdir()) == []
 
 
 def test_the_directory_is_private_and_gone_at_the_end(temporary: Path) -> None:

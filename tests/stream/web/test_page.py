@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
+from msgspec import structs
 from playwright.sync_api import Browser, Page
 
 from stream.events import AnswerDeltaEvent, Cut, Explanation, Outage, Restarted
@@ -141,7 +141,7 @@ def test_text_appears_while_it_is_spoken_and_then_with_its_figures(run: ServedPa
     has(visit.page, "#speaking-meta", r"1:01\.5 · speaking$")
     run.tell(Cut(frame_index=8, pts_s=61.8, score=0.9))
     has(visit.page, "#speaking-meta", "speaking · before the cut")
-    run.tell(replace(answer(61.5, "a blue square"), before_cut=True))
+    run.tell(structs.replace(answer(61.5, "a blue square"), before_cut=True))
     has(visit.page, "#lines li:first-child", "a blue square.*in all.*before the cut")
     run.tell(answer(62.0, "<img src=x onerror=alert(1)>"))
     has(visit.page, "#lines li:first-child", re.escape("<img src=x onerror=alert(1)>"))
