@@ -1,7 +1,8 @@
 """Pictures of the pages for the documents, taken from running ones: `python -m scripts.screenshots [--source …]`.
 
-Needs Chromium (Debian: chromium-headless-shell). The source, or else the drawn street again and again, is played at its
-own pace with the bundled model. `--only live`, `sources` or `compare` takes the pictures of one page.
+Needs Chromium (Debian: chromium-headless-shell). The source, or else the drawn demo again and again, is played at its
+own pace with the bundled model, which describes it right. `--only live`, `sources` or `compare` takes the pictures of one
+page.
 """
 
 from __future__ import annotations
@@ -98,10 +99,10 @@ def _point(page: Page, at: float) -> None:
 
 
 def take_live(browser: Browser, folder: Path, source: str | None) -> None:
-    """Take the live page of `source`, or of the drawn street."""
+    """Take the live page of `source`, or of the drawn demo."""
     if source is None:
-        source = "street.mp4"
-        make_clip(folder / source, LIMIT_MS / 1000, "street")
+        source = "demo.mp4"
+        make_clip(folder / source, LIMIT_MS / 1000, "demo")
     shown = ("--web", "0", "--web-rate", "10", "--every", "2", "--stats-every", "none", "--why", "reasons.jsonl")
     with served_page(folder, "watch", source, "--restart", *shown) as address:
         for number, shot in enumerate(SHOTS):
@@ -110,10 +111,10 @@ def take_live(browser: Browser, folder: Path, source: str | None) -> None:
 
 
 def take_microscope(browser: Browser, folder: Path, source: str | None) -> None:
-    """Take the texture microscope over `source`, or over the drawn street, with a tile that stays."""
+    """Take the texture microscope over `source`, or over the drawn demo, with a tile that stays."""
     if source is None:
-        source = "street.mp4"
-        make_clip(folder / source, LIMIT_MS / 1000, "street")
+        source = "demo.mp4"
+        make_clip(folder / source, LIMIT_MS / 1000, "demo")
     with served_page(folder, "watch", source, "--restart", "--web", "0", "--stats-every", "none") as address:
         page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
         page.set_default_timeout(LIMIT_MS)
@@ -140,7 +141,7 @@ def take_sources(browser: Browser, folder: Path) -> None:
 def take_compare(browser: Browser, folder: Path) -> None:
     """Take the page that compares answers."""
     with served_page(folder, "web", "0") as address:
-        page = browser.new_page(viewport={"width": 1280, "height": 1010}, color_scheme="light")
+        page = browser.new_page(viewport={"width": 1280, "height": 1250}, color_scheme="light")
         page.set_default_timeout(LIMIT_MS)
         page.goto(f"{address}compare?example=shapes&c=full,auto,auto&c=sparse,auto,auto&c=sparse,auto,32")
         page.wait_for_function("() => window.compare.picture")

@@ -9,9 +9,11 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from arr_coc.errors import ArrCocError
 from arr_coc.types import NS_PER_S
+from stream.answer.model import model_world
 from stream.clock import Clock, MonotonicClock
-from stream.config import Config
+from stream.config import AnswerConfig, Config
 from stream.control import INTERRUPTED
 from stream.events import (
     ANSWERS_LOST,
@@ -92,6 +94,14 @@ class HealthReport:
         return self.status in {"ok", "loading"}
 
 
+def _known_world(answer: AnswerConfig) -> str | None:
+    """Return the only world that the model of a run knows; None for a general model, and for one on another host."""
+    try:
+        return None if answer.elsewhere else model_world(answer.model)
+    except ArrCocError:  # a folder of the host that answers
+        return None
+
+
 class RunMonitor:
     """State of a run, as its events tell it; its figures are those of `RunHandle.statistics`."""
 
@@ -106,6 +116,8 @@ class RunMonitor:
         self._silence_limit_s = config.pipeline.timeout_s
         self._run: RunHandle | None = None
         self._started = Started(source="", model="", query=config.answer.asked, backend="")
+        self._answer = config.answer
+        self._known_world: str | None = None
         self._query = config.answer.asked
         self._grid: tuple[int, int] | None = None
         self._frame_ns: int | None = None
@@ -164,6 +176,7 @@ class RunMonitor:
                 work_height_px=None if work is None else work[0],
                 rows=rows,
                 cols=cols,
+                known_world=self._known_world,
             )
 
     def stats(self) -> StatsMessage:
@@ -227,6 +240,7 @@ class RunMonitor:
             self._restarting.pop(ANSWERS, None)
         elif isinstance(event, Started):
             self._started, self._query = event, event.query
+            self._known_world = _known_world(self._answer)
         elif isinstance(event, QueryChanged) and event.error is None:
             self._query = event.query
         elif isinstance(event, Outage):

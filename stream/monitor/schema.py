@@ -41,7 +41,10 @@ TOPICS = (*(kind.__struct_config__.tag for kind in get_args(AnyEvent) if kind no
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusMessage:
-    """`status`: what runs, and in what state; published where it changes."""
+    """`status`: what runs, and in what state; published where it changes.
+
+    `known_world`: the only world that the model knows; None for a general model, and for one on another host.
+    """
 
     state: str
     reason: str | None
@@ -58,6 +61,7 @@ class StatusMessage:
     rows: int | None
     cols: int | None
     tile_px: int = TILE_PX
+    known_world: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

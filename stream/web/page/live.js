@@ -51,6 +51,7 @@ const handlers = {
   },
   status(message) {
     run.status = message;
+    byId("question").setAttribute("list", message.known_world ? "scene-presets" : "presets");
     tellState();
     if (!questions.pending && byId("ask").hidden === false) tellAsked(`The question now: ${message.query}`);
   },

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stream.config import CaptureConfig, Config
+from stream.config import AnswerConfig, CaptureConfig, Config
 from stream.events import ANSWERS_LOST, AnswerDeltaEvent, Notice, Outage, QueryChanged, Restarted, Started, store_lost
 from stream.monitor.health import RunMonitor
 from tests.support.clock import FakeClock
@@ -67,6 +67,24 @@ def test_the_question_is_that_which_was_taken(clock: FakeClock) -> None:
     monitor.add(QueryChanged(query="Where?"))
     monitor.add(QueryChanged(query="x" * 9999, error="longer than the context"))
     assert (monitor.status().query, monitor.status().source, monitor.status().model) == ("Where?", "a.mp4", "m")
+
+
+@pytest.mark.parametrize(
+    ("answer", "world"),
+    [
+        (AnswerConfig(), "drawn scenes"),
+        (AnswerConfig(model="Qwen/Qwen3-VL-2B-Instruct"), None),
+        (AnswerConfig(model="/on/another/host"), None),
+        (AnswerConfig(server="tcp://10.0.0.2:5555"), None),
+    ],
+)
+def test_the_status_names_the_only_world_that_a_model_knows(
+    clock: FakeClock, answer: AnswerConfig, world: str | None
+) -> None:
+    monitor = RunMonitor(Config(source="a.mp4", answer=answer), clock)
+    assert monitor.status().known_world is None
+    monitor.add(Started(source="a.mp4", model="m", query="What?", backend="cpu"))
+    assert monitor.status().known_world == world
 
 
 def test_a_process_that_was_started_again_is_well_when_its_work_comes(clock: FakeClock) -> None:

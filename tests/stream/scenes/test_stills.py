@@ -1,4 +1,4 @@
-"""Drawn examples of the compare page, and which texts are right about them."""
+"""Drawn examples of the compare page, which texts are right about them, and the scene that is shown first."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from arr_coc.model import ARRCOCQwen
 from stream.compare.worker import is_right
+from stream.scenes.catalogue import load_scene
 from stream.scenes.stills import STILLS, KnownAnswer, Still
 
 
@@ -20,6 +21,15 @@ def test_the_bundled_model_answers_the_first_examples_right(bundled: ARRCOCQwen,
     assert still.answer is not None
     text = bundled.generate(still.draw(), still.question, 48, encode=encode).text  # type: ignore[arg-type]
     assert is_right(text, still.answer), text
+
+
+@pytest.mark.parametrize("budget", ["auto", 64])
+def test_the_bundled_model_describes_the_demo_right(bundled: ARRCOCQwen, budget: int | str) -> None:
+    scene = load_scene("demo")
+    for start in (0, *scene.cuts):
+        for frame in range(start, min([scene.frames, *(cut for cut in scene.cuts if cut > start)]), scene.fps):
+            text = bundled.generate(scene.render(frame), "Say what happens.", 48, budget).text
+            assert text == scene.facts(frame).caption, frame
 
 
 def test_examples_for_larger_models_come_last() -> None:
