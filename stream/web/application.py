@@ -89,7 +89,7 @@ NO_COMPARE_PAGE = """<!doctype html>
 <link rel="icon" href="/page/icon.svg"><link rel="stylesheet" href="/page/style.css"></head>
 <body class="gate"><main><h1>Compare answers</h1>
 <p>The page of <code>watch</code> shows one run and compares nothing. The command
-<code>python run_stream.py web 8080 NAME=SOURCE</code> has the page that compares, and shows the source too.</p>
+<code>python run_stream.py web 8090 NAME=SOURCE</code> has the page that compares, and shows the source too.</p>
 <p><a href="/">Back to the run</a></p></main></body></html>
 """
 
