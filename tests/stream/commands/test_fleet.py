@@ -133,7 +133,7 @@ def test_a_file_names_cameras_and_options_win_over_it(watched: Watched, capsys: 
     ]
     assert watched("fleet", "f.toml", "--go-on", status=2) == {}
     assert watched("fleet", "f.toml", "--web-rate", "5", status=2) == {}
-    assert capsys.readouterr().err.splitlines()[-1] == "error: --web-rate needs --web; give for example --web 8080"
+    assert capsys.readouterr().err.splitlines()[-1] == "error: --web-rate needs --web; give for example --web 8090"
     seen = watched("fleet", "f.toml", "--web", "8080", "--web-rate", "5", status=1)
     assert {(config.output.web, config.output.web_rate) for config in seen.values()} == {("8080", 5.0)}
     assert watched("fleet", "f.toml", "--web", "0.0.0.0:8080", status=2) == {}

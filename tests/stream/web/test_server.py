@@ -93,7 +93,7 @@ def test_nothing_else_is_served(page: ServedPage, path: str) -> None:
 def test_without_a_page_to_compare_it_says_how_to_get_it(page: ServedPage) -> None:
     status, _, body = get(page, "/compare")
     assert status == 404
-    assert b"run_stream.py web 8080" in body
+    assert b"run_stream.py web 8090" in body
 
 
 def test_a_file_s_path_stays_on_its_machine(page: ServedPage) -> None:
