@@ -1,8 +1,8 @@
 """Pictures of the pages for the documents, taken from running ones: `python -m scripts.screenshots [--source …]`.
 
 Needs Chromium (Debian: chromium-headless-shell). The source, or else the drawn demo again and again, is played at its
-own pace with the bundled model, which describes it right. `--only live`, `sources` or `compare` takes the pictures of one
-page.
+own pace with the bundled model, which describes it right. `--only live`, `sources` or `compare` takes the pictures of
+one page.
 """
 
 from __future__ import annotations
