@@ -169,7 +169,7 @@ def test_a_question_is_asked_and_recalled(run: ServedPage, visit: Visit) -> None
 def test_usual_questions_are_offered(run: ServedPage, visit: Visit) -> None:
     visit.page.goto(run.url)
     offered = visit.page.evaluate("() => [...document.getElementById('question').list.options].map((one) => one.value)")
-    assert "What changes?" in offered
+    assert "Say what happens." in offered
     assert len(offered) >= 4
 
 
