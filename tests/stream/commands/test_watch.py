@@ -35,7 +35,7 @@ def test_a_file_is_watched_at_its_own_pace(tmp_path: Path, model: str, capsys: p
     assert run(clip, model, "--stats-every", "200ms", "-o", str(tmp_path / "a.jsonl")) == 0
     out, err = capsys.readouterr()
     assert out.startswith("0:00.0  ")
-    assert " fps · " in err
+    assert " frames per second · " in err
     assert f"wrote {tmp_path / 'a.jsonl'}" in err
     reported = json.loads((tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     assert reported["ended"] == "finished"
@@ -45,7 +45,7 @@ def test_a_file_is_watched_at_its_own_pace(tmp_path: Path, model: str, capsys: p
 def test_a_time_limit_ends_it_with_status_0(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     clip = make_video(tmp_path / "clip.mp4", moving_square(300), fps=10)
     assert run(clip, model, "--for", "300ms", "--stats-every", "none", "-o", str(tmp_path / "a.jsonl")) == 0
-    assert " fps · " not in capsys.readouterr().err
+    assert " frames per second · " not in capsys.readouterr().err
     reported = json.loads((tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     assert reported["ended"] == "elapsed"
     assert reported["frames"] < 50
