@@ -41,7 +41,7 @@ from arr_coc.allocation.choice_gradient import (
 )
 from arr_coc.bounded_json import read_json
 from arr_coc.budget import ADAPTIVE, DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits, check_budget, tokens_for
-from arr_coc.errors import ModelError, NonFiniteError, OptionError, ProfileError, ShapeError
+from arr_coc.errors import ModelError, NonFiniteError, OptionError, ProfileError, ShapeError, counted
 from arr_coc.hub import ALLOCATOR_FILES, ALLOCATOR_FOLDER, allocator_folder, check_allocator_files, download, upload
 from arr_coc.ops.pictures import check_images, check_tensor
 from arr_coc.ops.regions import region_mean, region_scales, token_positions
@@ -403,7 +403,7 @@ def _grid_of(tiles: int, image: torch.Tensor) -> tuple[int, int]:
     if side * side == tiles and side:
         return side, side
     raise ShapeError(
-        f"vision_embeds has {tiles} tokens a picture, which is no grid of the aspect of an image of "
+        f"vision_embeds has {counted(tiles, 'token')} a picture, which is no grid of the aspect of an image of "
         f"{image.shape[3]}x{image.shape[2]} pixels (its own is {rows} * {cols}), and no square",
         "give grid=(rows, columns)",
     )
@@ -425,7 +425,7 @@ def _check_inputs(
     rows, cols = _grid_of(vision_embeds.shape[1], image) if grid is None else grid
     if rows < 1 or rows * cols != vision_embeds.shape[1]:
         raise ShapeError(
-            f"a grid of {rows} * {cols} does not have the {vision_embeds.shape[1]} tokens of vision_embeds"
+            f"a grid of {rows} * {cols} does not have the {counted(vision_embeds.shape[1], 'token')} of vision_embeds"
         )
     if query_embeds is not None and (query_embeds.ndim != 3 or query_embeds.shape[0] != image.shape[0]):
         raise ShapeError(f"query_embeds must be [{len(image)}, Lq, Dq], got {list(query_embeds.shape)}")

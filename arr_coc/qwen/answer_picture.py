@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
+from arr_coc.errors import counted
 from arr_coc.ops.regions import shape_map, tile_boxes
 from arr_coc.types import REGION_SHAPES
 
@@ -60,7 +61,7 @@ def answer_picture(picture: Rgb, heatmap: Map, regions: npt.NDArray[np.integer],
         first_x, end_x = (round(col * width_px / shape[1]) for col in (left, right))
         corners = (first_x, first_y, max(end_x - 1, first_x), max(end_y - 1, first_y))
         pen.rectangle(corners, outline=OUTLINES[level])
-    seen = f"{len(regions)} visual tokens of {shape[0] * shape[1]} tiles"
+    seen = f"{counted(len(regions), 'visual token')} of {counted(shape[0] * shape[1], 'tile')}"
     return np.concatenate([np.asarray(sheet), _strip(width_px, text, seen)])
 
 

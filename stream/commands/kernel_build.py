@@ -18,7 +18,6 @@ from pathlib import Path
 from arr_coc.ops.kernels import SETTING, is_checkout
 from arr_coc.resources import CHECKOUT
 from stream.commands.outcome import report_note
-from stream.runtime.child import python_command, python_environment
 
 KERNELS = ("ops/store/tiles", "relevance/scores", "video/motion_kernel")
 """Kernels below the folder of `arr_coc`, without their suffix, as setup.py names them."""
@@ -66,6 +65,8 @@ def _build_once(root: Path, made_from: str) -> str | None:
 
 def _build(root: Path) -> str | None:
     """Build into a folder of its own, and move what was made into place; returns what failed."""
+    from stream.runtime.child import python_command, python_environment  # sockets, which a check does not need
+
     with tempfile.TemporaryDirectory(dir=root / BUILD_FOLDER) as folder:
         library = Path(folder, "lib")
         places = ("--build-lib", str(library), "--build-temp", str(Path(folder, "temp")))

@@ -113,10 +113,9 @@ class RunMonitor:
         self._fit = FrameFitter.of(config.capture)
         self._paced = config.capture.realtime
         self._stall_limit_s = max(STALL_MIN_S, config.capture.stall_s)
-        self._silence_limit_s = config.pipeline.timeout_s
+        self._config = config
         self._run: RunHandle | None = None
         self._started = Started(source="", model="", query=config.answer.asked, backend="")
-        self._answer = config.answer
         self._known_world: str | None = None
         self._query = config.answer.asked
         self._grid: tuple[int, int] | None = None
@@ -229,7 +228,7 @@ class RunMonitor:
         """A source with a pace owes frames; one that waits for answers may take as long as they may."""
         since_ns = self._frame_ns if self._paced else self._progress_ns
         age_s = (now_ns - (since_ns or now_ns)) / NS_PER_S
-        late = age_s > (self._stall_limit_s if self._paced else self._silence_limit_s)
+        late = age_s > (self._stall_limit_s if self._paced else self._config.pipeline.timeout_s)
         return ("stalled", f"no frame for {age_s:.1f} s") if late else ("ok", None)
 
     def _add(self, event: Event, now_ns: int) -> None:
@@ -240,7 +239,7 @@ class RunMonitor:
             self._restarting.pop(ANSWERS, None)
         elif isinstance(event, Started):
             self._started, self._query = event, event.query
-            self._known_world = _known_world(self._answer)
+            self._known_world = _known_world(self._config.answer)
         elif isinstance(event, QueryChanged) and event.error is None:
             self._query = event.query
         elif isinstance(event, Outage):

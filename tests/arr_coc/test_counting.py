@@ -31,6 +31,9 @@ NEVER_ONE = {
     "len(data)",
     "TEXT_TOKENS_MAX",
     "BUDGET_MAX",
+    "bufsize",
+    "figures.fps",
+    "limit",
     "reply.prompt_tokens",
 }
 """Tokens of a whole prompt, limits, and sizes of files and messages."""

@@ -50,11 +50,7 @@ def test_children_are_started_in_one_place() -> None:
     }
     checkout_only = ("benchmarks/", "scripts/")
     isolated = {"stream/web/uploads/receiver.py"}
-    assert {name for name in naming if not name.startswith(checkout_only)} == {
-        "stream/runtime/child.py",
-        "arr_coc/ops/kernels.py",  # in the text of a remedy
-        *isolated,
-    }
+    assert {name for name in naming if not name.startswith(checkout_only)} == {"stream/runtime/child.py", *isolated}
     assert all('"-I"' in Path(ROOT, name).read_text("utf-8") for name in isolated)
     starting = {path.name for path in SOURCES for name, _ in calls(path) if name.startswith(("os.exec", "os.spawn"))}
     assert starting == set()

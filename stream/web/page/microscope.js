@@ -6,6 +6,7 @@ import { remember, remembered, startKeys, startTheme, turnTheme } from "./settin
 import { download } from "./stage.js";
 
 const RETRY_MS = 1000;
+const REFUSAL_MS = 5000; // live frames go on meanwhile
 const GROUPS = { texture: "Texture", scores: "Scores", relevance: "Relevance", memory: "What answers taught", change: "Change and motion" };
 const CHOICE = "relevance, blended";
 const byId = (id) => document.getElementById(id);
@@ -16,7 +17,7 @@ startTheme();
 const given = new URLSearchParams(location.search);
 const view = { map: given.get("map") ?? CHOICE, regions: given.get("tiles") !== "0", relative: given.get("scale") === "relative", opacity: Number(given.get("op") ?? 60) };
 if (given.has("camera")) byId("to-live").href = `/?camera=${encodeURIComponent(given.get("camera"))}`;
-const scope = { shown: null, frozen: false, picture: null, pointer: null, pinned: null, rounds: 0, busy: false };
+const scope = { shown: null, frozen: false, picture: null, pointer: null, pinned: null, rounds: 0, busy: false, refusalEnds: 0 };
 
 function remembersView() {
   const now = new URLSearchParams(location.search);
@@ -68,6 +69,7 @@ async function watch() {
 async function look(picture) {
   if (scope.busy) return;
   scope.busy = true;
+  scope.refusalEnds = 0;
   tell("loading", `looking at ${picture.name || "the picture"} …`);
   try {
     const seen = await ask(picture);
@@ -78,6 +80,7 @@ async function look(picture) {
   } catch (error) {
     byId("verdict").textContent = error.message;
     byId("verdict").classList.add("bad");
+    scope.refusalEnds = performance.now() + REFUSAL_MS;
     tell("refused", "not a picture that can be looked at");
   }
   scope.busy = false;
@@ -103,7 +106,7 @@ async function show(seen) {
   seen.all = regionsOf(seen, seen.head.shapes);
   scope.rounds++;
   byId("waiting").hidden = true;
-  byId("verdict").classList.remove("bad");
+  if (performance.now() >= scope.refusalEnds) byId("verdict").classList.remove("bad"); // long enough to be read
   if (!seen.maps.has(view.map)) view.map = CHOICE;
   tellShown();
   layMaps();

@@ -69,7 +69,7 @@ def test_a_screen_of_24_rows_is_filled_with_answers_and_figures() -> None:
     assert sum(row == "" for row in rows) == 2, "all are filled but those of the camera that does not run"
     for head in (1, 10):
         assert rows[head + 1 : head + 7] == [f"   0:{second}.0  answer {second}" for second in range(24, 30)]
-        assert rows[head + 7].startswith(" latency ")
+        assert rows[head + 7].startswith(" delay ")
     assert [number for number, row in enumerate(rows) if "──" in row] == [1, 10, 19]
     assert [number for number, row in enumerate(composed(*running, gone, gone, height=23)) if "──" in row] == [
         1,
