@@ -29,7 +29,7 @@ def examine(config: Config, streams: int = 1, begin: Callable[[str], None] | Non
         ("libraries", system.libraries),
         ("torch", partial(system.library, "torch", "torch")),
         ("transformers", partial(system.library, "transformers", "transformers", imported=False)),
-        ("opencv", partial(system.library, "cv2", "opencv-python-headless", part="opencv")),
+        ("opencv", system.opencv),
         ("ffmpeg", system.ffmpeg),
         ("decoders", system.decoders),
         ("hardware", system.hardware_decoding),

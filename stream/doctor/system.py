@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec
 from typing import Literal
 
@@ -80,6 +80,23 @@ def library(module: str, distribution: str, *, part: str | None = None, imported
     except (ImportError, OSError) as error:
         return DiagnosticCheck(part, "broken", f"cannot be imported: {error}", f"{remedy} --force-reinstall")
     return DiagnosticCheck(part, "works", said)
+
+
+def opencv() -> DiagnosticCheck:
+    """Check OpenCV, and that only one package has installed it: they overwrite each other's files."""
+    check = library("cv2", "opencv-python-headless", part="opencv")
+    packages = sorted(
+        package for package in set(packages_distributions().get("cv2", ())) if package.startswith("opencv")
+    )
+    if len(packages) < 2:
+        return check
+    others = [package for package in packages if package != "opencv-python-headless"]
+    return DiagnosticCheck(
+        "opencv",
+        check.state,
+        f"{check.found}; {' and '.join(packages)} overwrite each other",
+        f"pip uninstall -y {' '.join(others)}; pip install --force-reinstall --no-deps opencv-python-headless",
+    )
 
 
 def libraries() -> DiagnosticCheck:

@@ -62,6 +62,18 @@ class TestSoftware:
         assert system.python().state == "works"
         assert system.python((3, 9, 1)).remedy == "install Python 3.10 or newer"
 
+    def test_two_packages_of_opencv_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert "overwrite" not in system.opencv().found
+        both = {"cv2": ["opencv-python-headless", "opencv-python", "opencv-python"]}
+        monkeypatch.setattr(system, "packages_distributions", lambda: both)
+        check = system.opencv()
+        assert check.state == "works"
+        assert check.found.endswith("; opencv-python and opencv-python-headless overwrite each other")
+        assert check.remedy is not None
+        assert check.remedy.startswith(
+            "pip uninstall -y opencv-python; pip install --force-reinstall --no-deps opencv-"
+        )
+
     def test_a_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert system.library("numpy", "numpy").state == "works"
         absent = system.library("no_such_module", "no-such-thing")
