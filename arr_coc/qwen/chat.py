@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
-from jinja2 import TemplateError
 
 from arr_coc.errors import ModelError, OptionError
 from arr_coc.ops.pictures import Rgb, to_rgb
@@ -21,7 +20,7 @@ from arr_coc.qwen.finetune.forward import BatchInputs
 from arr_coc.qwen.finetune.pictures import ModelPicture, unpack
 from arr_coc.qwen.finetune.sequences import check_places, picture_places
 from arr_coc.qwen.frame_window import Ids
-from arr_coc.qwen.prompt import IMAGE
+from arr_coc.qwen.prompt import IMAGE, TEMPLATE_ERRORS, render_chat
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import widened
 
@@ -59,8 +58,8 @@ def prompt_of_messages(qwen: QwenVL, messages: Sequence[Message]) -> ChatPrompt:
         )
     templates = [_marked(message, texts, pictures) for message in messages]
     try:
-        prompt = qwen.tokenizer.apply_chat_template(templates, tokenize=False, add_generation_prompt=True)
-    except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        prompt = render_chat(qwen, templates)
+    except TEMPLATE_ERRORS as error:
         raise ModelError(
             f"the chat template of {qwen.model_id} does not take these messages ({error})", "check roles and order"
         ) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
@@ -47,6 +47,9 @@ PromptCache: TypeAlias = PrefixCache[Ids | CausalPiece | CachedFrame]
 
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 
+TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, KeyError, AttributeError)
+"""Errors of chat templates that do not take their messages."""
+
 TEMPLATE_FILENAME = "<template>"
 """File name of code that jinja compiles from text."""
 
@@ -82,9 +85,8 @@ def prompt_ids(qwen: QwenVL, system: str | None) -> PromptIds:
     if not qwen.tokenizer.chat_template:
         raise ModelError(f"the tokenizer of {qwen.model_id} has no chat template", "download the model again")
     try:
-        with _bounded_rendering():
-            text = qwen.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        text = render_chat(qwen, messages)
+    except TEMPLATE_ERRORS as error:
         raise ModelError(
             f"the chat template of {qwen.model_id} cannot be used ({error})", "download the model again"
         ) from error
@@ -94,6 +96,16 @@ def prompt_ids(qwen: QwenVL, system: str | None) -> PromptIds:
         raise ModelError(f"the chat template of {qwen.model_id} shows no image", "use an instruct version of the model")
     ids = (qwen.token_ids(piece) for piece in (head, "<|vision_start|>", "<|vision_end|>", before_query, after_query))
     return PromptIds(*(tuple(piece) for piece in ids))
+
+
+def render_chat(qwen: QwenVL, messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return messages in the model's chat template, up to where the answer begins.
+
+    Raises TEMPLATE_ERRORS if the template does not take them, or breaks a limit of steps or memory.
+    """
+    with _bounded_rendering():
+        text: str = qwen.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    return text
 
 
 @contextmanager

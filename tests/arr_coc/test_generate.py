@@ -268,3 +268,11 @@ def test_a_template_that_does_not_show_each_picture(shown: str) -> None:
     content = [{"type": "image", "image": picture(1)}, {"type": "text", "text": QUERY}]
     with pytest.raises(ModelError, match="the chat template of tiny-qwen3_vl"):
         model.generate(messages=[{"role": "user", "content": content}])
+
+
+def test_the_template_of_a_chat_ends_within_its_steps() -> None:
+    model = ARRCOCQwen(tiny_qwen())
+    loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    model.qwen.tokenizer.chat_template = loops + model.qwen.tokenizer.chat_template
+    with pytest.raises(ModelError, match="it takes more than 200000 steps"):
+        model.generate(messages=[{"role": "user", "content": QUERY}])
