@@ -30,8 +30,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 class CompiledMaps:
     """Maps of one stream by the compiled kernel, in arrays of a pool; used by one thread.
 
-    Methods give what the NumPy code of `arr_coc.allocation.warping` and `arr_coc.allocation.temporal` gives, but for
-    rounding (below 1e-6). Maps are float32 [gh, gw] and C-contiguous; `origin` [2, gh, gw] is that of a `Warp`. The
+    Methods give what `arr_coc.allocation.warping` and `arr_coc.allocation.temporal` give without them, but for rounding
+    (below 1e-6). Maps are float32 [gh, gw], contiguous, in host memory; `origin` [2, gh, gw] is that of a `Warp`. The
     kernel keeps the interpreter's lock, because a call takes less time than another thread's turn.
     """
 
@@ -45,13 +45,13 @@ class CompiledMaps:
         self._largest = ctypes.c_float()
         self._largest_at = ctypes.byref(self._largest)
 
-    def nearest(self, origin: Map, values: npt.NDArray[Any], entering: float) -> npt.NDArray[Any]:
+    def nearest(self, origin: Map, values: torch.Tensor, entering: float) -> torch.Tensor:
         """See `Warp.nearest`; of values of 1, 4 or 8 bytes."""
         rows, cols = origin.shape[1:]
-        maps, taken = np.ascontiguousarray(values), np.empty(values.shape, values.dtype)
-        at, other = self.arrays.address, np.array(entering, values.dtype)
-        count, size = maps.size // (rows * cols), maps.itemsize
-        self._library.maps_nearest(rows, cols, at(origin), at(maps), count, size, at(other), at(taken))
+        maps, taken, other = values.contiguous(), torch.empty_like(values), torch.tensor(entering, dtype=values.dtype)
+        count, size = maps.numel() // (rows * cols), maps.element_size()
+        at = self.arrays.address(origin), maps.data_ptr(), count, size, other.data_ptr(), taken.data_ptr()
+        self._library.maps_nearest(rows, cols, *at)
         return taken
 
     def then(self, older: tuple[Map, Map], newer: tuple[Map, Map], apart_tiles: float, near_tiles: float) -> Map:
@@ -79,11 +79,11 @@ class CompiledMaps:
     def blend(
         self,
         origin: Map | None,
-        past: tuple[Map, Map, Map],
+        past: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         current: torch.Tensor,
-        looks: Map,
+        looks: torch.Tensor,
         limits: tuple[float, float, float],
-    ) -> tuple[Map, Map | None, float]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
         """A frame's map blended with the `past`: what was blended, what was held, how tiles looked [C, gh, gw].
 
         The last map of `looks`, entropy, does not count.
@@ -92,47 +92,56 @@ class CompiledMaps:
         held one, or None where it stays as it is, and how far blended is from `current` at most.
         """
         rows, cols = current.shape
-        count, at = len(looks) - 1, self.arrays.address
-        blended, held = self.arrays.take((rows, cols)), self.arrays.take((rows, cols))
-        scratch = self.arrays.take((count + 1, rows, cols))
-        left = self._library.maps_blend(
-            *(rows, cols, None if origin is None else at(origin), *map(at, past), current.data_ptr(), at(looks), count),
-            *(*limits, at(scratch), at(blended), at(held), self._largest_at),
+        count, take = len(looks) - 1, self._take
+        blended, held, scratch = take(rows, cols), take(rows, cols), take(count + 1, rows, cols)
+        places = (*past, current, looks)
+        moved = self._library.maps_blend(
+            *(rows, cols, self._at(origin), *(one.data_ptr() for one in places), count, *limits),
+            *(scratch.data_ptr(), blended.data_ptr(), held.data_ptr(), self._largest_at),
         )
-        return blended, held if left or origin is not None else None, self._largest.value
+        return blended, held if moved or origin is not None else None, self._largest.value
 
     def recall(
         self,
         origin: Map | None,
-        learned: tuple[npt.NDArray[Any], ...],
-        looks: Map,
+        learned: tuple[torch.Tensor, ...],
+        looks: torch.Tensor,
         now_ns: int,
         limits: tuple[float, float],
-    ) -> Map:
+    ) -> torch.Tensor:
         """Attention, similarity and trust [3, gh, gw] at a time; see `FeedbackPrior.evaluate`.
 
         `learned`: what is known [2, gh, gw], when it was learned (float64), how sure, and how tiles looked [C, gh, gw].
         `limits`: by how much a tile's looks renew it, and the time in seconds in which trust fades.
         """
         count, rows, cols = looks.shape
-        prior, scratch = self.arrays.take((3, rows, cols)), self.arrays.take((count + 1, rows, cols))
-        at = self.arrays.address
+        prior, scratch = self._take(3, rows, cols), self._take(count + 1, rows, cols)
+        places = (*learned, looks)
         self._library.maps_recall(
-            *(rows, cols, None if origin is None else at(origin), *map(at, learned), at(looks), count, now_ns),
-            *(*limits, at(scratch), at(prior)),
+            *(rows, cols, self._at(origin), *(one.data_ptr() for one in places), count, now_ns, *limits),
+            *(scratch.data_ptr(), prior.data_ptr()),
         )
         return prior
 
-    def drift(self, values: Map, kept: Map, band: float) -> Map | None:
+    def drift(self, values: torch.Tensor, kept: torch.Tensor, band: float) -> torch.Tensor | None:
         """`kept`, with the `values` that are farther from it than `band`, or unlike any; None where there are none."""
         rows, cols = values.shape
-        moved, at = self.arrays.take(values.shape), self.arrays.address
-        return moved if self._library.maps_drift(rows, cols, at(values), at(kept), band, at(moved)) else None
+        moved = self._take(rows, cols)
+        places = values.data_ptr(), kept.data_ptr(), band, moved.data_ptr()
+        return moved if self._library.maps_drift(rows, cols, *places) else None
 
-    def changed_share(self, marked: npt.NDArray[np.int64], versions: npt.NDArray[np.int64], relevance: Map) -> float:
+    def changed_share(
+        self, marked: npt.NDArray[np.int64], versions: npt.NDArray[np.int64], relevance: torch.Tensor
+    ) -> float:
         """Share of relevance on tiles whose version is another than the `marked` one; see `ChangeMeter.measure`."""
         at = self.arrays.address
-        return float(self._library.maps_changed(*relevance.shape, at(marked), at(versions), at(relevance)))
+        return float(self._library.maps_changed(*relevance.shape, at(marked), at(versions), relevance.data_ptr()))
+
+    def _take(self, *shape: int) -> torch.Tensor:
+        return torch.from_numpy(self.arrays.take(shape))
+
+    def _at(self, origin: Map | None) -> int | None:
+        return None if origin is None else self.arrays.address(origin)
 
 
 def maps_or_none(arrays: ArrayPool | None = None) -> CompiledMaps | None:

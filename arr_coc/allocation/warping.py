@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from arr_coc.allocation.compiled_maps import CompiledMaps
 from arr_coc.types import TILE_PX, TileMotion
@@ -32,6 +31,9 @@ APART_TILES = 0.2
 
 NEAR_TILES = 0.02
 """How much of a difference in motion a tile's distance outweighs."""
+
+PLACE_STEPS = 32
+"""Places between tiles are rounded to so many steps, as the compiled kernel does."""
 
 KNOWN = 0.5
 """Least weight of known neighbours for a value between tiles to be known."""
@@ -76,6 +78,7 @@ class Warp:
     origin: Map
     newest: Map
     maps: CompiledMaps | None = None
+    _placed: _Places | None = field(default=None, init=False, repr=False)
 
     @classmethod
     def of(cls, motion: TileMotion, maps: CompiledMaps | None = None) -> Warp:
@@ -147,75 +150,65 @@ class Warp:
         row, col = self.origin
         return (row >= -0.5) & (row <= rows - 0.5) & (col >= -0.5) & (col <= cols - 0.5)
 
-    def sample(self, values: npt.NDArray[Any], entering: float) -> Map:
+    def sample(self, values: torch.Tensor, entering: float) -> torch.Tensor:
         """A map [gh, gw] or [C, gh, gw] of the earlier frame, as it lies now: float32, read between tiles.
 
         Tiles that came into view hold `entering`, and so do those that lie mostly between unknown ones (NaN).
         """
-        moved = values.astype(np.float32)
-        maps, box = moved.reshape(-1, *values.shape[-2:]), self.box
-        if not np.isnan(entering):
-            maps[np.isnan(maps)] = entering
-        if box is not None:
-            maps[:, box.rows, box.cols] = self._sampled(values.reshape(maps.shape), box, entering)
-        return moved
+        at = self._places_on(values.device)
+        maps = values.reshape(-1, *values.shape[-2:]).float()
+        unknown = maps.isnan()
+        known = at.read((~unknown).float())
+        read = at.read(maps.masked_fill(unknown, 0)) / known.clamp(min=1e-6)
+        return torch.where(at.inside & (known >= KNOWN), read, entering).reshape(values.shape)
 
-    def _sampled(self, values: npt.NDArray[Any], box: Box, entering: float) -> Map:
-        """The same of maps [C, gh, gw] in a box."""
-        origin, source = self.origin[:, box.rows, box.cols], self._source
-        maps = values[:, source.rows, source.cols].astype(np.float32)
-        row, col = origin[0] - np.float32(source.rows.start), origin[1] - np.float32(source.cols.start)
-        inside, unknown = self.inside[box.rows, box.cols], np.isnan(maps)
-        if not unknown.any():
-            return np.where(inside, _read(maps, row, col), np.float32(entering))
-        if (unknown == unknown[0]).all():
-            unknown = unknown[:1]  # mostly the same tiles of all maps came into view
-        weights = (~unknown).astype(np.float32)
-        read = _read(np.concatenate([weights, np.where(unknown, np.float32(0), maps)]), row, col)
-        known, moved = read[: len(weights)], read[len(weights) :]
-        there = inside & (known >= KNOWN)
-        return np.where(there, moved / np.maximum(known, np.float32(1e-6)), np.float32(entering))
-
-    def nearest(self, values: npt.NDArray[Any], entering: float) -> npt.NDArray[Any]:
+    def nearest(self, values: torch.Tensor, entering: float) -> torch.Tensor:
         """The same for values that do not mix: those of the nearest tile, in their own dtype."""
-        if self.maps is not None:
+        if self.maps is not None and values.is_cpu:
             return self.maps.nearest(self.origin, values, entering)
-        box = self.box
-        if box is None:
-            return values
-        moved = values.copy()
-        taken = values[(..., *self._nearest)]
-        inside = self.inside[box.rows, box.cols]
-        moved[..., box.rows, box.cols] = np.where(inside, taken, np.asarray(entering, values.dtype))
-        return moved
+        at = self._places_on(values.device)
+        taken = values.flatten(-2)[..., at.nearest].reshape(values.shape)
+        return torch.where(at.inside, taken, torch.full((), entering, dtype=values.dtype, device=values.device))
 
-    @cached_property
-    def _source(self) -> Box:
-        """The box in which the tiles of `box` were, as far as that is on the grid, with their neighbours."""
-        assert self.box is not None
-        origin = self.origin[:, self.box.rows, self.box.cols]
-        spans = []
-        for places, count in zip(origin, self.origin.shape[1:], strict=True):
-            first, last = math.floor(float(places.min())) - 1, math.ceil(float(places.max())) + 2
-            first = min(max(first, 0), count - 1)
-            spans.append(slice(first, max(min(last, count), first + 1)))
-        return Box(*spans)
-
-    @cached_property
-    def _nearest(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-        """For each tile of `box` the tile nearest to where it was: row and column, int [h, w] each."""
-        assert self.box is not None
-        rows, cols = self.origin.shape[1:]
-        row, col = np.rint(self.origin[:, self.box.rows, self.box.cols]).astype(np.intp)
-        return np.clip(row, 0, rows - 1), np.clip(col, 0, cols - 1)
+    def _places_on(self, device: torch.device) -> _Places:
+        if self._placed is None or self._placed.inside.device != device:
+            object.__setattr__(self, "_placed", _Places.of(self, device))
+        assert self._placed is not None
+        return self._placed
 
 
-def _read(maps: Map, row: Map, col: Map) -> Map:
-    """Bilinear values of maps [C, gh, gw] at places [h, w]; beyond the edge, those of the edge. All are read at
-    once."""
-    together = np.ascontiguousarray(maps.transpose(1, 2, 0))
-    read = cv2.remap(together, col, row, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-    return np.ascontiguousarray(read.reshape(*row.shape, len(maps)).transpose(2, 0, 1))
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the tiles of a warp were, on a device: the four tiles `around` each place int64 [4, n] and their `shares`
+    float32 [4, n], the `nearest` one int64 [n], and whether it was `inside` the grid bool [gh, gw]."""
+
+    around: torch.Tensor
+    shares: torch.Tensor
+    nearest: torch.Tensor
+    inside: torch.Tensor
+
+    @classmethod
+    def of(cls, warp: Warp, device: torch.device) -> _Places:
+        rows, cols = warp.origin.shape[1:]
+        last = np.array([rows - 1, cols - 1])[:, None, None]
+        between = np.rint(warp.origin * PLACE_STEPS) / np.float32(PLACE_STEPS)
+        first = np.floor(between)
+        down, across = between - first
+        (top, left), (under, right) = (np.clip(place, 0, last).astype(np.int64) for place in (first, first + 1))
+        near = np.clip(np.rint(warp.origin), 0, last).astype(np.int64)
+        corners = [row * cols + col for row, col in ((top, left), (top, right), (under, left), (under, right), near)]
+        shares = [(1 - down) * (1 - across), (1 - down) * across, down * (1 - across), down * across]
+        places = torch.from_numpy(np.stack(corners)).to(device).flatten(1)
+        weights = torch.from_numpy(np.stack([*shares, warp.inside]).astype(np.float32)).to(device)
+        return cls(places[:4], weights[:4].flatten(1), places[4], weights[4] > 0)
+
+    def read(self, maps: torch.Tensor) -> torch.Tensor:
+        """Values of maps [C, gh, gw] between tiles; beyond the edge, those of the edge."""
+        flat = maps.flatten(1)
+        read = flat[:, self.around[0]] * self.shares[0]
+        for corner in range(1, 4):
+            read = read + flat[:, self.around[corner]] * self.shares[corner]
+        return read.reshape(maps.shape)
 
 
 def _read_exactly(values: Map, origin: Map) -> Map:
@@ -288,7 +281,7 @@ class WholeTileSteps:
                 self._left.fill(0)
             taken = warp.maps.whole_steps(warp.origin, self._left, CARRY_AT_TILES, CARRY_WITH_TILES)
             return None if taken is None else Warp(places - taken, taken, warp.maps)
-        left = np.zeros_like(places) if self._left is None else warp.nearest(self._left, 0.0)
+        left = np.zeros_like(places) if self._left is None else warp.nearest(torch.from_numpy(self._left), 0.0).numpy()
         moved = places - warp.origin + left
         due = _due(np.abs(moved).max(axis=0))
         whole = np.where(due, np.trunc(moved + np.copysign(1 - CARRY_WITH_TILES, moved)), np.float32(0))
