@@ -20,8 +20,8 @@ from arr_coc.ops.store.native import kernel_in_use
 from arr_coc.types import FramePlanes
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.client_table import ServerOptions
+from stream.answer.connection import AnswerEndpoint
 from stream.answer.model import CONFIGURED, load_answer_model
-from stream.answer.scheduler import AnswerEndpoint
 from stream.answer.server import AnswerServer
 from stream.clock import Clock
 from stream.config import Config, OutputConfig, is_hls

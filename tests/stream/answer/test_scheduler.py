@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
-from stream.answer.glance import GlanceOutcome
-from stream.answer.request import ClientOptions
-from stream.answer.scheduler import AnswerEndpoint, AnswerObserver, AnswerScheduler, SchedulePolicy
+from stream.answer.connection import AnswerEndpoint
+from stream.answer.request import ClientOptions, GlanceOutcome
+from stream.answer.scheduler import AnswerObserver, AnswerScheduler, SchedulePolicy
 from stream.answer.triggers import AnswerTriggerOptions, StandingQueryOptions, VerdictThresholds, YesNoTriggerOptions
 from stream.control import CancelledError, RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
@@ -248,7 +248,7 @@ class ScheduledRun:
 
     def close(self) -> None:
         if self.begun:
-            self.scheduler.client.close()
+            self.scheduler.close()
         self.peer.port.close()
 
 
@@ -410,7 +410,7 @@ def test_after_ctrl_c_an_answer_stage_that_is_away_is_not_waited_for(opened: Ope
     run = opened(reconnect=True).greet()
     run.show(0)
     run.peer.greets = False
-    run.scheduler.client.reconnect("gone")
+    run.scheduler.connection.give_up("gone")
     run.show(1)
 
     def end() -> None:
@@ -437,10 +437,10 @@ def test_another_server_is_asked_at_once_only_where_something_was_lost(
     run = opened(lockstep=False, reconnect=True).greet()
     run.show(0)
     run.go_on(6)
-    client = run.scheduler.client
-    client.reconnect("gone") if lost else client._move("it is draining")
+    connection = run.scheduler.connection
+    connection.give_up("gone") if lost else connection._reopen_link("move")
     run.show(1)
-    while not client.ready:
+    while not run.scheduler.client.ready:
         run.go_on()
     run.go_on(6)
     assert run.triggers() == triggers
@@ -600,7 +600,7 @@ def test_a_look_that_was_lost_is_made_up_for(opened: Opener) -> None:
     run.show(0)
     run.go_on()
     assert spoken(run) == [(0, False)]
-    run.scheduler.client.reconnect("gone")
+    run.scheduler.connection.give_up("gone")
     run.peer.answers = True
     run.go_on(3)
     run.show(1)
@@ -666,7 +666,7 @@ def test_a_run_that_is_cancelled_waits_for_nothing(opened: Opener) -> None:
     run.peer.react = cancel  # type: ignore[method-assign]
     with pytest.raises(CancelledError):
         run.show(0)
-    run.scheduler.client.cancel()
+    run.scheduler.cancel()
     run.peer.step()
     assert [type(message) for message in run.peer.received[-2:]] == [Cancel, Disconnect]
 
@@ -678,7 +678,7 @@ def elsewhere(transport: Transport, endpoint: str) -> Iterator[AnswerScheduler]:
     address, options = AnswerEndpoint(endpoint, supervised=False), ClientOptions(supervised=False)
     scheduler = AnswerScheduler(policy, address, options, Mock(spec=AnswerObserver), RunControl(), FakeClock())
     scheduler.connect(transport)
-    with closing(scheduler.client):
+    with closing(scheduler):
         yield scheduler
 
 

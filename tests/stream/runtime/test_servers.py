@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import OptionError
-from stream.answer.client import ANSWER_SERVER
+from stream.answer.connection import ANSWER_SERVER
 from stream.answer.model import Packet
 from stream.config import AnswerConfig, CaptureConfig, Config, NetworkConfig
 from stream.errors import ConfigError, ConnectionRefused
