@@ -75,9 +75,9 @@ class ClientPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The server has done what was asked, or (`answered` false) shown that it works: it looked, or lost one request."""
+    """The server works: it has `answered`, or else looked at an overview, or reported that it lost one request."""
 
-    answered: bool = True
+    answered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +90,6 @@ class Failure:
 
 Action: TypeAlias = Outcome | Served | Failure | KeepAlive
 """What a message leads to: outcomes for the run; the rest is for the connection, such as the server's load."""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """Turn of the server, and how long it was waited for."""
-
-    number: int = 0
-    waited_ns: int = 0
 
 
 class AnswerClient:
@@ -151,7 +143,7 @@ class AnswerClient:
             self.moved = after == "move"
         self._server = server
         self.phase, self.hello = ClientPhase.CONNECTING, None
-        self._turn, self._turn_requested_ns = Turn(), 0
+        self._turn = self._turn_ns = self._turn_requested_ns = 0
         self._query_replies_due = 1
         pixels_at: PixelPlace | None = None
         if self._options.pixels is not None:
@@ -255,6 +247,7 @@ class AnswerClient:
 
     def receive(self, received: Envelope | TransportError, now_ns: int) -> list[Action]:
         """Take a message, or why one cannot be read; return the actions, in order."""
+        request = self.requests.request
         if isinstance(received, TransportError):
             self._refuse(received, spoils_answer=self.ready and self.busy)
             if not self.ready:
@@ -264,6 +257,8 @@ class AnswerClient:
                 self._dispatch(received, now_ns)
             except TransportError as error:
                 self._refuse(error)
+        if self.phase is ClientPhase.IN_FLIGHT and self.requests.request is not request:
+            self.phase = ClientPhase.READY  # it has ended, and perhaps another one is open: to verify its answer
         if self.busy:
             self.request_turn(now_ns)
         actions, self._actions = self._actions, []
@@ -276,14 +271,12 @@ class AnswerClient:
                 self._on_turn(message, now_ns)
             case TurnExpired() as message:
                 # One of an earlier turn was of a request that is not open any more.
-                if self.phase in (ClientPhase.GLANCING, ClientPhase.IN_FLIGHT) and message.turn == self._turn.number:
+                if self.phase in (ClientPhase.GLANCING, ClientPhase.IN_FLIGHT) and message.turn == self._turn:
                     self._drop_request()
             case AnswerDelta() as message:
                 self._actions += self.requests.on_delta(message, now_ns)
             case YesNoReply() as message:
-                request = self.requests.request
-                outcomes = self.requests.on_yes_no(message, received, now_ns)
-                self._on_success(request, outcomes, message.notice)
+                self._take(self.requests.on_yes_no(message, received, now_ns), message.notice)
             case AnswerReply() as message:
                 self._on_answer(message, received, now_ns)
             case GlanceReply() as message:
@@ -309,9 +302,9 @@ class AnswerClient:
     def _on_turn(self, message: TurnGrant, now_ns: int) -> None:
         if self.phase in (ClientPhase.CONNECTING, ClientPhase.GLANCING, ClientPhase.IN_FLIGHT):
             raise TransportError("it grants a turn that was not requested")
-        requested = self.phase is ClientPhase.TURN_REQUESTED
-        waited_ns = now_ns - self._turn_requested_ns if requested else self._turn.waited_ns
-        self.phase, self._turn = ClientPhase.TURN_GRANTED, Turn(message.turn, waited_ns)
+        if self.phase is ClientPhase.TURN_REQUESTED:
+            self._turn_ns = now_ns - self._turn_requested_ns
+        self.phase, self._turn = ClientPhase.TURN_GRANTED, message.turn
         self._send_open(now_ns)
 
     def _on_answer(self, message: AnswerReply, received: Envelope, now_ns: int) -> None:
@@ -319,10 +312,8 @@ class AnswerClient:
             error = TransportError("it answers a question that was not asked")
             self._refuse(error, spoils_answer=self.requests.is_open(message.answer))
             return
-        request = self.requests.request
-        outcomes = self.requests.on_answer(message, received, now_ns)
+        self._take(self.requests.on_answer(message, received, now_ns), message.notice)
         self.keeps_window = message.frames > 1
-        self._on_success(request, outcomes, message.notice)
 
     def _on_glance(self, message: GlanceReply, received: Envelope, now_ns: int) -> None:
         """Take the reply to an overview; the turn goes on."""
@@ -333,9 +324,8 @@ class AnswerClient:
             error = TransportError("it looked for a question that was not asked")
             self._refuse(error, spoils_answer=glance is not None and glance.number == message.glance)
             return
-        outcomes = self.requests.on_glance(message, received, now_ns)
+        self._take(self.requests.on_glance(message, received, now_ns), answered=False)
         self.phase = ClientPhase.TURN_GRANTED
-        self._take(Served(answered=False), outcomes)
 
     def _on_request_lost(self, message: RequestLost) -> None:
         """Report an answer that the server could not give; the server is there, and the next one may come."""
@@ -344,27 +334,21 @@ class AnswerClient:
             return
         self._release_turn()
         next_step = "asking again" if again else "going on with the newest frame"
-        notice = Notice(code=ANSWERS_LOST, message=f"an answer was lost: {message.reason}; {next_step}")
-        self._take(Served(answered=False), [notice])
+        event = Notice(code=ANSWERS_LOST, message=f"an answer was lost: {message.reason}; {next_step}")
+        self._take([event], answered=False)
 
-    def _on_success(
-        self, answered: AnswerRequest | None, outcomes: list[Outcome | TransportError], notice: str
-    ) -> None:
-        """The server has done what it was asked for, and perhaps all that it was asked for with this request; `notice`
-        is what the model reports."""
-        if self.phase is ClientPhase.IN_FLIGHT and self.requests.request is not answered:
-            self.phase = ClientPhase.READY
-        self._take(Served(), [*outcomes, Notice(code=MODEL_NOTICE, message=notice)] if notice else outcomes)
-
-    def _take(self, served: Served, outcomes: Sequence[Outcome | TransportError]) -> None:
-        """Take the outcomes of a reply. Feedback that cannot be used counts as a message that may not be sent."""
+    def _take(self, outcomes: Sequence[Outcome | TransportError], notice: str = "", *, answered: bool = True) -> None:
+        """Take the outcomes of a reply, and what the model reports about itself: the server works. Feedback that cannot
+        be used counts as a message that may not be sent."""
         self._refused_in_row = self._unreadable_in_row = 0
-        self._actions.append(served)
+        self._actions.append(Served(answered))
         for outcome in outcomes:
             if isinstance(outcome, TransportError):
                 self._refuse(outcome)
             else:
                 self._actions.append(outcome)
+        if notice:
+            self._actions.append(Notice(code=MODEL_NOTICE, message=notice))
 
     def _on_query_accepted(self, message: QueryAccepted, received: Envelope) -> None:
         """Take the query that is in force now: the first one, or one that was set meanwhile."""
@@ -404,24 +388,24 @@ class AnswerClient:
 
     def _send_open(self, now_ns: int) -> None:
         """Send the open glance or request for the turn that was granted; a whole frame may be in the snapshot."""
-        glance, request, turn = self.requests.glance, self.requests.request, self._turn
+        glance, request = self.requests.glance, self.requests.request
         if glance is not None:
             self.phase = ClientPhase.GLANCING
             place = self._place_of(glance.packet)
-            self._send(*glance_message(glance.number, turn.number, glance.packet, pixels_at=place))
+            self._send(*glance_message(glance.number, self._turn, glance.packet, pixels_at=place))
             return
         if request is None:
             return
         request.restart()
-        request.sent_ns, request.turn_ns = now_ns, turn.waited_ns
+        request.sent_ns, request.turn_ns = now_ns, self._turn_ns
         self.phase = ClientPhase.IN_FLIGHT
         number, packet, wants_answer = request.number, request.packet, request.wants_answer
         if isinstance(packet, TokenPacket):
             place = self._place_of(packet)
-            self._send(*token_message(number, turn.number, packet, wants_answer=wants_answer, pixels_at=place))
+            self._send(*token_message(number, self._turn, packet, wants_answer=wants_answer, pixels_at=place))
         else:
             in_snapshot = self._options.snapshot is not None
-            self._send(*frame_message(number, turn.number, packet, in_snapshot=in_snapshot, wants_answer=wants_answer))
+            self._send(*frame_message(number, self._turn, packet, in_snapshot=in_snapshot, wants_answer=wants_answer))
 
     def _place_of(self, packet: TokenPacket) -> PixelPlace | None:
         """Lay pixels that are on a device where the server finds them; None if it wants them in the message."""
