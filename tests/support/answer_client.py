@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
 from stream.answer.client import Action, AnswerClient, Failure, Served
+from stream.answer.connection import AnswerEndpoint
 from stream.answer.request import ClientOptions, GlanceOutcome
-from stream.errors import TransportError
+from stream.clock import Clock
+from stream.errors import ConnectionRefused, TransportError
 from stream.events import PEER_MISBEHAVES, Answer, Notice
 from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
@@ -28,7 +32,8 @@ from stream.protocol.messages import (
     encode,
 )
 from stream.recording.journal import JournalEntry, JournalGlance
-from stream.transport import Envelope
+from stream.transport import Envelope, Link, Transport
+from stream.transport.pool import ServerPool
 from tests.support.clock import FakeClock
 from tests.support.events import answer as made_answer
 from tests.support.events import make_answer_reply, make_frame_packet, make_token_packet
@@ -47,6 +52,54 @@ A = TypeVar("A", bound=Action)
 def received(message: Message, arrays: Sequence[np.ndarray] = ()) -> Envelope:
     """What arrives of a message. Raises TransportError if it cannot be read."""
     return Envelope(decode(encode(message)), tuple(np.ascontiguousarray(array).data for array in arrays))
+
+
+class FakeLink:
+    """A link in memory, whose peer may be gone, turn it away, or take no messages."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.inbox: deque[Envelope | TransportError] = deque()
+        self.sent: deque[tuple[Message, Sequence[np.ndarray]]] = deque()
+        self.timeouts_ms: list[int] = []
+        self.gone = self.refused = self.full = self.closed = False
+        self.connected = True
+
+    @property
+    def lost(self) -> bool:
+        if self.refused:
+            raise ConnectionRefused("turned away")
+        return self.gone
+
+    def offer(self, message: Message, arrays: Sequence[np.ndarray] = ()) -> bool:
+        if not self.full:
+            self.sent.append((message, arrays))
+        return not self.full
+
+    def receive(self, timeout_ms: int = 0) -> Envelope | None:
+        self.timeouts_ms.append(timeout_ms)
+        message = self.inbox.popleft() if self.inbox else None
+        if isinstance(message, TransportError):
+            raise message
+        return message
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass(frozen=True, slots=True)
+class FakeEndpoint(AnswerEndpoint):
+    """Endpoint with a link in memory for each connection."""
+
+    pool: object = None
+    links: list[FakeLink] = field(default_factory=list)
+
+    def open_pool(self, transport: Transport, clock: Clock) -> ServerPool | None:
+        return cast(ServerPool | None, self.pool)
+
+    def connect(self, transport: Transport, pool: ServerPool | None = None) -> Link:
+        self.links.append(FakeLink(f"tcp://server-{len(self.links) + 1}"))
+        return cast(Link, self.links[-1])
 
 
 class ClientFixture:
@@ -82,6 +135,12 @@ class ClientFixture:
         self.actions = self.exchange(*((m, arrays if i == last else ()) for i, m in enumerate(messages)))
         others = (Served, Failure, KeepAlive, QueryEmbedding, Feedback, GlanceOutcome)
         return [action for action in self.actions if not isinstance(action, others)]
+
+    def events(self, kind: type[A], *messages: Message) -> list[A]:
+        """The events of these messages, which must be of this kind."""
+        events = self.hear(*messages)
+        assert all(isinstance(event, kind) for event in events), f"{events} came"
+        return cast(list[A], events)
 
     def of(self, kind: type[A]) -> list[A]:
         """The actions of this kind among those of the last messages."""

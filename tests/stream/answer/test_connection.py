@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -19,12 +17,10 @@ from stream.answer.connection import (
     FAILURE_PAUSE_NS,
     FAILURES_MAX,
     REFUSED_PAUSE_NS,
-    AnswerEndpoint,
     ServerConnection,
     SilenceTimer,
 )
 from stream.answer.request import ClientOptions
-from stream.clock import Clock
 from stream.errors import ConnectionRefused, StageDied, TransportError
 from stream.events import ANSWERS_LOST, Answer, Notice
 from stream.protocol.messages import (
@@ -41,47 +37,23 @@ from stream.protocol.messages import (
     TurnExpired,
     TurnRequest,
 )
-from stream.transport import Envelope, Link, Transport
-from stream.transport.pool import ServerPool
+from stream.transport import Transport
 from stream.untrusted import HEARD_AT_ONCE
-from tests.support.answer_client import GRID, HELLO, MS, STAMP, ClientFixture, answered, received
+from tests.support.answer_client import (
+    GRID,
+    HELLO,
+    MS,
+    STAMP,
+    ClientFixture,
+    FakeEndpoint,
+    FakeLink,
+    answered,
+    received,
+)
 from tests.support.clock import FakeClock
 from tests.support.events import make_glance_reply, make_overview
 
 BENT = ErrorReply(error="ArithmeticError", message="bent", details="")
-
-
-class FakeLink:
-    """A link in memory, whose peer may be gone, turn it away, or take no messages."""
-
-    def __init__(self, endpoint: str) -> None:
-        self.endpoint = endpoint
-        self.inbox: deque[Envelope | TransportError] = deque()
-        self.sent: deque[tuple[Message, Sequence[np.ndarray]]] = deque()
-        self.timeouts_ms: list[int] = []
-        self.gone = self.refused = self.full = self.closed = False
-        self.connected = True
-
-    @property
-    def lost(self) -> bool:
-        if self.refused:
-            raise ConnectionRefused("turned away")
-        return self.gone
-
-    def offer(self, message: Message, arrays: Sequence[np.ndarray] = ()) -> bool:
-        if not self.full:
-            self.sent.append((message, arrays))
-        return not self.full
-
-    def receive(self, timeout_ms: int = 0) -> Envelope | None:
-        self.timeouts_ms.append(timeout_ms)
-        message = self.inbox.popleft() if self.inbox else None
-        if isinstance(message, TransportError):
-            raise message
-        return message
-
-    def close(self) -> None:
-        self.closed = True
 
 
 class ScriptedPool:
@@ -133,21 +105,6 @@ class ScriptedPool:
 
     def close(self) -> None:
         self.closed = True
-
-
-@dataclass(frozen=True, slots=True)
-class FakeEndpoint(AnswerEndpoint):
-    """Endpoint with a link in memory for each connection."""
-
-    pool: ScriptedPool | None = None
-    links: list[FakeLink] = field(default_factory=list)
-
-    def open_pool(self, transport: Transport, clock: Clock) -> ServerPool | None:
-        return cast(ServerPool | None, self.pool)
-
-    def connect(self, transport: Transport, pool: ServerPool | None = None) -> Link:
-        self.links.append(FakeLink(f"tcp://server-{len(self.links) + 1}"))
-        return cast(Link, self.links[-1])
 
 
 class ConnectedFixture(ClientFixture):
