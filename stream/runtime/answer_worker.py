@@ -14,7 +14,6 @@ import msgspec
 
 from arr_coc.errors import OptionError, counted
 from stream.answer.client_table import ServerOptions
-from stream.answer.connection import AnswerEndpoint
 from stream.answer.model import CONFIGURED, AnswerModel, load_answer_model
 from stream.answer.server import AnswerServer
 from stream.answer.server_statistics import LOADING, ServerStatistics
