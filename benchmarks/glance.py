@@ -135,7 +135,7 @@ def measured(endpoint: str, frames: int) -> dict[str, Any]:
 
 def measured_at(side_px: int, endpoint: str, frames: int) -> dict[str, Any]:
     """Return the figures of all ways at one server, by turns."""
-    transport, options, clock = Transport(), ClientOptions(supervised=False), MonotonicClock()
+    transport, options, clock = Transport(), ClientOptions(), MonotonicClock()
     client, address = AnswerClient(QUERY, options), AnswerEndpoint(endpoint, supervised=False)
     with closing(transport), closing(ServerConnection(client, address, options, transport, clock)) as connection:
         outcomes: list[Outcome] = []

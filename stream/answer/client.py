@@ -74,7 +74,7 @@ class ClientPhase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class Progress:
     """The server works: it has `answered`, or else looked at an overview, or reported that it lost one request."""
 
     answered: bool
@@ -88,7 +88,7 @@ class Failure:
     error: ArrCocError | StreamError | None = None
 
 
-Action: TypeAlias = Outcome | Served | Failure | KeepAlive
+Action: TypeAlias = Outcome | Progress | Failure | KeepAlive
 """What a message leads to: outcomes for the run; the rest is for the connection, such as the server's load."""
 
 
@@ -341,7 +341,7 @@ class AnswerClient:
         """Take the outcomes of a reply, and what the model reports about itself: the server works. Feedback that cannot
         be used counts as a message that may not be sent."""
         self._refused_in_row = self._unreadable_in_row = 0
-        self._actions.append(Served(answered))
+        self._actions.append(Progress(answered))
         for outcome in outcomes:
             if isinstance(outcome, TransportError):
                 self._refuse(outcome)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from arr_coc.types import NS_PER_S
-from stream.answer.client import AnswerClient, ClientPhase, Failure, Served
+from stream.answer.client import AnswerClient, ClientPhase, Failure, Progress
 from stream.answer.request import ClientOptions, Outcome
 from stream.clock import Clock
 from stream.errors import ConnectionRefused, StageDied, TransportError
@@ -207,7 +207,7 @@ class ServerConnection:
         if self._pool is not None:
             self._pool.note_lost(self.link.endpoint)
         self._was_lost = True
-        if not self._options.supervised and not self._loss_reported:
+        if not self._endpoint.supervised and not self._loss_reported:
             self._loss_reported = True
             next_step = "reconnecting to the answer server" if self._pool is None else "looking for another server"
             self._notices.append(Notice(code=ANSWERS_LOST, message=f"no answers: {reason}; {next_step}"))
@@ -224,8 +224,8 @@ class ServerConnection:
             if isinstance(action, Failure):
                 self._on_failure(action)
                 break  # the rest was about a server that has been left
-            if isinstance(action, Served):
-                self._on_served(action)
+            if isinstance(action, Progress):
+                self._on_progress(action)
             elif isinstance(action, KeepAlive):
                 self._load = action
             else:
@@ -246,9 +246,9 @@ class ServerConnection:
             self._notices.append(Notice(code=ANSWER_SERVER, message=message))
         self._reported_server, self._move_reason = label, ""
 
-    def _on_served(self, served: Served) -> None:
+    def _on_progress(self, progress: Progress) -> None:
         self._failures = 0
-        if served.answered:
+        if progress.answered:
             self._loss_reported = False
             if self._pool is not None:
                 self._pool.note_answered(self.link.endpoint)
@@ -323,9 +323,9 @@ class ServerConnection:
                 self._on_lost(f"{self._pool.label(self.link.endpoint)} gives no sign of life")
 
     def _on_lost(self, reason: str) -> None:
-        if self._options.reconnect and self._client.busy and not self._options.supervised:
+        if self._options.reconnect and self._client.busy and not self._endpoint.supervised:
             self._fail(reason)
         elif self._options.reconnect:
             self.give_up(reason)
-        elif not self._options.supervised:
+        elif not self._endpoint.supervised:
             raise StageDied("answer", "the connection to it was lost; is `serve-answers` still running there?")

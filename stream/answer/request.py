@@ -45,12 +45,11 @@ REPEATS_MAX = 2
 class ClientOptions:
     """Options of a client of the answer server.
 
-    `encode` is what the packets are for, `standing_query` what is evaluated with every packet. `reconnect`: where the
-    server is lost, another one is looked for; else the run ends. `resend_after_loss`: it is sent the request that the
-    lost one left open; else that answer is dropped, as it would be late. `supervised`: somebody else notices the
-    server's death. `persistent`: failures one after the other do not end the run; it waits between them. `snapshot`:
-    memory shared with the server, for whole frames; `pixels`: device memory shared with it, for the pixels of tokens;
-    `journal`: answers of the run that this one continues.
+    `encode` is what the packets are for, `standing_query` what is evaluated with every packet. `reconnect`: after a
+    loss another server is looked for; else the run ends. `resend_after_loss`: it is sent the request that the lost one
+    left open; else that answer is dropped, as it would be late. `persistent`: failures in a row do not end the run,
+    which pauses between them. `snapshot`: memory shared with the server, for whole frames; `pixels`: device memory
+    shared with it, for the pixels of tokens; `journal`: answers of the run that this one continues.
     """
 
     encode: str = "sparse"
@@ -58,7 +57,6 @@ class ClientOptions:
     reconnect: bool = False
     resend_after_loss: bool = False
     persistent: bool = False
-    supervised: bool = True
     snapshot: SharedFrameWriter | None = None
     pixels: PixelSender | None = None
     journal: Journal | None = None

@@ -266,7 +266,7 @@ class AnswerScheduler:
         """Give up an answer server that is silent for too long. Raises StageDied if it has no successor, and in
         lockstep if no supervisor provides one."""
         limit_s, connection = self._policy.silence_limit_s, self.connection
-        if self._policy.lockstep and not self._options.supervised and connection.absence.elapsed_s > limit_s:
+        if self._policy.lockstep and not self._endpoint.supervised and connection.absence.elapsed_s > limit_s:
             address = self._endpoint.endpoint
             raise StageDied("answer", f"gone for {limit_s:g} s; restart `serve-answers` at {address}")
         if connection.silence.elapsed_s <= limit_s:

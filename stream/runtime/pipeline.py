@@ -333,9 +333,7 @@ class Pipeline(BaseRun):
             transport=transport,
             endpoint=endpoint,
             schedule=plan.schedule,
-            client=replace(
-                plan.client, supervised=endpoint.supervised, snapshot=endpoint.snapshot, pixels=endpoint.pixels
-            ),
+            client=replace(plan.client, snapshot=endpoint.snapshot, pixels=endpoint.pixels),
             overlays=self._overlays if self._draws_all else None,
             lease=self._updater.lease,
             make_allocator=plan.make_allocator,

@@ -476,9 +476,7 @@ class CameraStage:
             source_is_drawn=True,
             silence_limit_s=600.0,
         )
-        options = ClientOptions(
-            reconnect=True, resend_after_loss=camera.lockstep, persistent=not camera.lockstep, supervised=False
-        )
+        options = ClientOptions(reconnect=True, resend_after_loss=camera.lockstep, persistent=not camera.lockstep)
         self._scheduler = AnswerScheduler(policy, self._endpoint, options, self, RunControl(), fleet.time)
         self._stamp: FrameStamp | None = None
 

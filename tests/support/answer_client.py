@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
-from stream.answer.client import Action, AnswerClient, Failure, Served
+from stream.answer.client import Action, AnswerClient, Failure, Progress
 from stream.answer.connection import AnswerEndpoint
 from stream.answer.request import ClientOptions, GlanceOutcome
 from stream.clock import Clock
@@ -133,7 +133,7 @@ class ClientFixture:
         """The events of these messages; `arrays` come with the last one. All actions are in `actions`."""
         last = len(messages) - 1
         self.actions = self.exchange(*((m, arrays if i == last else ()) for i, m in enumerate(messages)))
-        others = (Served, Failure, KeepAlive, QueryEmbedding, Feedback, GlanceOutcome)
+        others = (Progress, Failure, KeepAlive, QueryEmbedding, Feedback, GlanceOutcome)
         return [action for action in self.actions if not isinstance(action, others)]
 
     def events(self, kind: type[A], *messages: Message) -> list[A]:

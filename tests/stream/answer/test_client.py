@@ -14,7 +14,7 @@ import torch
 
 from arr_coc.errors import DeviceLost
 from arr_coc.types import Feedback, FrameStamp, QueryEmbedding
-from stream.answer.client import MODEL_NOTICE, PIXELS_COPIED, UNREADABLE_MAX, Failure, Served
+from stream.answer.client import MODEL_NOTICE, PIXELS_COPIED, UNREADABLE_MAX, Failure, Progress
 from stream.answer.request import REPEATS_MAX, ClientOptions
 from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, Answer, AnswerDeltaEvent, Notice, QueryChanged, YesNoResult
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
@@ -212,7 +212,7 @@ def test_an_answer_without_text_has_its_first_token_at_its_end(opened: Opener) -
 def test_feedback_follows_its_answer(opened: Opener) -> None:
     server = opened()
     server.hear(answered(server.ask(), feedback_stamp=STAMP, arrays=specs_of(*FEEDBACK_ARRAYS)), arrays=FEEDBACK_ARRAYS)
-    assert [type(action) for action in server.actions] == [Served, Answer, Feedback]
+    assert [type(action) for action in server.actions] == [Progress, Answer, Feedback]
 
 
 def test_without_a_snapshot_a_frame_is_sent_as_a_copy(opened: Opener) -> None:

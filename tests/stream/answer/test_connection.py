@@ -110,8 +110,8 @@ class ScriptedPool:
 class ConnectedFixture(ClientFixture):
     """A client with a connection, and the test in its server's place."""
 
-    def __init__(self, clock: FakeClock, options: ClientOptions, pool: ScriptedPool | None = None) -> None:
-        self._endpoint, self._options = FakeEndpoint("tcp://servers", pool=pool), options
+    def __init__(self, clock: FakeClock, endpoint: FakeEndpoint, options: ClientOptions) -> None:
+        self._endpoint, self._options = endpoint, options
         super().__init__(clock, options)
 
     def start(self) -> None:
@@ -151,8 +151,11 @@ def clock() -> FakeClock:
 def opened(clock: FakeClock) -> Opener:
     """Opens one client with the given options, which the server has admitted."""
 
-    def opening(*, greeted: bool = True, pool: ScriptedPool | None = None, **options: Any) -> ConnectedFixture:
-        server = ConnectedFixture(clock, ClientOptions(**options), pool)
+    def opening(
+        *, greeted: bool = True, pool: ScriptedPool | None = None, supervised: bool = True, **options: Any
+    ) -> ConnectedFixture:
+        endpoint = FakeEndpoint("tcp://servers", supervised=supervised, pool=pool)
+        server = ConnectedFixture(clock, endpoint, ClientOptions(**options))
         if greeted:
             server.greet()
         return server

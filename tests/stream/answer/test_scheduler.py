@@ -656,9 +656,7 @@ def test_a_server_elsewhere_that_cannot_be_reached_ends_the_run_and_one_that_loa
     endpoint = FakeEndpoint("tcp://server", supervised=False)
     policy = SchedulePolicy(AnswerTriggerOptions(), "what?", True, False, 60.0, connect_limit_s=0.1)
     control = Stepping()
-    scheduler = AnswerScheduler(
-        policy, endpoint, ClientOptions(supervised=False), Mock(spec=AnswerObserver), control, FakeClock()
-    )
+    scheduler = AnswerScheduler(policy, endpoint, ClientOptions(), Mock(spec=AnswerObserver), control, FakeClock())
     scheduler.connect(cast(Transport, None))
     endpoint.links[0].connected = reached
     message = (
