@@ -9,9 +9,8 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.allocation.attending import Tensions
-from arr_coc.allocation.frame import FrameAllocation
+from arr_coc.allocation.frame import FrameAllocation, SelectionInputs, SelectorOptions, TokenPlan
 from arr_coc.allocation.inspection import SCORES
-from arr_coc.allocation.selection import SelectionInputs, SelectorOptions, TokenPlan
 from arr_coc.errors import BudgetError, counted
 from arr_coc.ops.regions import level_count, overview_regions, region_mean
 from arr_coc.ops.store.base import TextureView

@@ -120,7 +120,7 @@ class CoverTree:
         return finer
 
     def are_leaves(self, split: torch.Tensor) -> torch.Tensor:
-        """Whether each region is of the cover, in token order (`by_place`): bool [N]."""
+        """Return, for each region in token order (`by_place`), whether it is of the cover: bool [N]."""
         whole = torch.cat([split, split.new_zeros(len(self.regions) - self.inner)])
         return ((whole[self._parents] | self._is_root) & ~whole)[self.by_place]
 

@@ -6,8 +6,14 @@ import numpy as np
 import torch
 
 from arr_coc.allocation.attending import RegionChoice, Tensions
-from arr_coc.allocation.frame import FrameAllocation
-from arr_coc.allocation.selection import RegionSelector, Selection, SelectionInputs, SelectorOptions, TokenPlan
+from arr_coc.allocation.frame import (
+    FrameAllocation,
+    RegionSelector,
+    Selection,
+    SelectionInputs,
+    SelectorOptions,
+    TokenPlan,
+)
 from arr_coc.budget import Budget
 from arr_coc.types import FrameStamp
 

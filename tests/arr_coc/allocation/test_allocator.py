@@ -11,9 +11,8 @@ import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.attending import VOID_STRUCTURE, Tensions, map_structure
-from arr_coc.allocation.changes import ChangeMeter
-from arr_coc.allocation.frame import FrameAllocation
-from arr_coc.allocation.selection import VOID_HYSTERESIS, RegionSelector, SelectorOptions
+from arr_coc.allocation.frame import VOID_HYSTERESIS, FrameAllocation, RegionSelector, SelectorOptions
+from arr_coc.allocation.temporal import ChangeMeter
 from arr_coc.budget import Budget, TokenLimits, adaptive_budget
 from arr_coc.errors import BudgetError, NonFiniteError, StrategyError
 from arr_coc.relevance.balancing import RelevanceRealiser

@@ -12,10 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_coc.allocation.changes import ChangeMeter
-from arr_coc.allocation.compiled_maps import CompiledMaps
-from arr_coc.allocation.temporal import ExplorationTracker, FeedbackPrior, TemporalBlend
-from arr_coc.allocation.warping import MotionHistory, Warp, WholeTileSteps
+from arr_coc.allocation.temporal import ChangeMeter, ExplorationTracker, FeedbackPrior, TemporalBlend
+from arr_coc.allocation.warping import CompiledMaps, MotionHistory, Warp, WholeTileSteps
 from arr_coc.ops.kernels import ArrayPool
 from arr_coc.relevance.kernel import kernel_path, load_kernel
 from arr_coc.types import Feedback, FrameStamp, TileMotion, TileVersions

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arr_coc.allocation.allocator import AllocatorOptions, FrameAllocation, StreamAllocator
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.glance import LEAST_REGIONS, LEAST_S, UNKNOWN_SHARE, GlanceOptions, GlancePolicy
 from arr_coc.allocation.packets import frame_packet_from, overview_packet, packet_from
 from arr_coc.errors import BudgetError, OptionError

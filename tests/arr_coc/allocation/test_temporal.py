@@ -38,7 +38,7 @@ def test_blending_does_not_depend_on_the_frame_rate() -> None:
         blend.step(flat(0.0), SAME, 0)
         for step in range(1, steps + 1):
             held = blend.step(flat(1.0), SAME, 160 * MS * step // steps)
-        ends.append(held[0, 0])
+        ends.append(float(held[0, 0]))
     assert ends == pytest.approx([ends[0]] * 3, abs=DEAD_BAND)
 
 

@@ -15,8 +15,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.attending import AllocationHistory, AllocationRequest, Tensions, allocate_frame
+from arr_coc.allocation.frame import RegionSelector, SelectorOptions
 from arr_coc.allocation.packets import explain, packet_from
-from arr_coc.allocation.selection import RegionSelector, SelectorOptions
 from arr_coc.allocation.text_lines import LineTree, line_pairs, line_strength, line_tiles, line_tree
 from arr_coc.ops.backends import open_store
 from arr_coc.ops.covers import QuadTree, top_level

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from arr_coc.allocation import selection
+from arr_coc.allocation import frame as selection
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
-from arr_coc.allocation.selection import Selection, SelectionInputs
+from arr_coc.allocation.frame import Selection, SelectionInputs
 from arr_coc.errors import StoreError
 from arr_coc.ops.cuda.view import CudaView
 from arr_coc.types import NS_PER_MS, NS_PER_S, FramePlanes, FrameStamp, QueryEmbedding, TileMotion
