@@ -87,7 +87,7 @@ def test_imports_go_the_allowed_way(path: Path) -> None:
 
 LAYERS = {
     "stream": [
-        {"clock", "errors", "untrusted"},
+        {"clock", "errors", "options", "untrusted"},
         {"config"},
         {"control"},
         {"logs"},
