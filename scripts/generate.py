@@ -35,14 +35,29 @@ def _configuration(_: str) -> str:
 
 def _cli(current: str) -> str:
     from scripts.cli_reference import cli_page
+    from scripts.type_tables import with_outputs
 
-    return cli_page(current)
+    return with_outputs(cli_page(current))
+
+
+def _sources(current: str) -> str:
+    from scripts.type_tables import sources_page
+
+    return sources_page(current)
+
+
+def _modules(current: str) -> str:
+    from scripts.module_reference import modules_page
+
+    return modules_page(current)
 
 
 GENERATED: dict[str, Callable[[str], str]] = {
     "stream/options/table.py": _option_table,
     "docs/configuration.md": _configuration,
     "docs/cli.md": _cli,
+    "docs/sources.md": _sources,
+    "docs/modules.md": _modules,
 }
 """File → function that makes its text from the present one."""
 

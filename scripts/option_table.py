@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from stream.config_loading import known_keys
 from stream.options.option import Option
-from stream.sinks.output_file import CAPTION_SUFFIXES
+from stream.sinks.types import CAPTION_SUFFIXES
 
 HEAD = '''\
 # ruff: noqa: E501

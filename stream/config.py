@@ -465,9 +465,8 @@ class OutputConfig(Section):
             "-o, --output FILE", "Also write {suffixes}, - for JSON lines on stdout; repeatable.", only="watch fleet"
         ),
     ] = Field(default=(), strict=False)
-    """Caption files and recordings; the suffix chooses the format: .vtt (WebVTT), .srt (SubRip), .jsonl, or for robots'
-    tools .mcap, .rosbag (docs/ros2.md) and .rrd (docs/rerun.md). `-` is docs/cli.md#json-lines on standard output.
-    `.m3u8` is the video with its captions as a stream for players (HLS), in a folder of its own (docs/streaming.md)."""
+    """Caption files and recordings; the suffix chooses the format (docs/cli.md#caption). `-` is JSON lines on standard
+    output (docs/cli.md#json-lines)."""
     timing: Annotated[
         bool,
         Option(
@@ -659,21 +658,6 @@ class OutputConfig(Section):
     """Rerun viewer that shows the run: "HOST:PORT", or `spawn` to open one here (docs/rerun.md)."""
     otlp_text: bool = False
     """Send questions and answers in the traces, too."""
-
-    @property
-    def wants_pictures(self) -> bool:
-        """True if an output takes the picture of each frame that is answered about, with its map."""
-        return (self.mqtt is not None and self.mqtt_picture) or self.for_robots or self.for_rerun
-
-    @property
-    def for_robots(self) -> bool:
-        """True if there is an output for robots' tools: a .mcap, a .rosbag, or Foxglove."""
-        return self.foxglove is not None or any(path.lower().endswith((MCAP_SUFFIX, BAG_SUFFIX)) for path in self.paths)
-
-    @property
-    def for_rerun(self) -> bool:
-        """True if there is an output for Rerun: a .rrd, or a viewer."""
-        return self.rerun is not None or any(path.lower().endswith(RERUN_SUFFIX) for path in self.paths)
 
 
 class PipelineConfig(Section):

@@ -87,7 +87,8 @@ def test_imports_go_the_allowed_way(path: Path) -> None:
 
 LAYERS = {
     "stream": [
-        {"clock", "errors", "options", "untrusted"},
+        {"clock", "errors", "untrusted"},
+        {"options"},
         {"config"},
         {"control"},
         {"logs"},

@@ -98,9 +98,9 @@ def _check(clips: Sequence[str], model: str | None, question: str | None) -> Non
     anything is loaded."""
     from arr_coc.adaptation.questions import read_question_file
     from stream.answer.model import model_name
-    from stream.commands.run import check_source
     from stream.config import CaptureConfig, Config, NetworkConfig
     from stream.sources.address import STDIN, is_live_address, redacted
+    from stream.sources.factory import check_source
 
     for clip in clips:
         if clip == STDIN or is_live_address(clip):

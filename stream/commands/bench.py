@@ -84,7 +84,8 @@ def bench(
     With --against or --against-set: compare two configurations, run by run.
     """
     from stream.commands.run import also_written, check_run, report_written
-    from stream.sinks.output_file import OutputFile, check_distinct, output_files
+    from stream.sinks.checks import output_files
+    from stream.sinks.output_file import OutputFile, check_distinct
 
     configs = _configurations(options, source, against or (), against_set or ())
     count = (RUNS_TO_COMPARE if len(configs) > 1 else 1) if runs is None else parse_count("--runs", runs)
