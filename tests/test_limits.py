@@ -17,7 +17,6 @@ LARGE_CLASSES: set[str] = {
     "AnswerClient",
     "AnswerServer",
     "Hub",
-    "RunStatistics",
     "ServerStatistics",
     "StreamAllocator",
 }
