@@ -35,17 +35,23 @@ class MonitorSink(Sink):
         pass
 
 
-def open_services(config: Config, page: PageCamera | None = None) -> tuple[RunMonitor, list[Sink]]:
-    """The monitor of a run, and the sinks that tell of it; none where the configuration names none. `page`: shows
-    the run, as a camera of a page that others share.
+def open_services(
+    config: Config, page: PageCamera | None = None, monitor: RunMonitor | None = None
+) -> tuple[RunMonitor, list[Sink]]:
+    """The monitor of a run, and the sinks that report it; no sinks if the configuration names none.
+
+    Args:
+        config: Configuration of the run.
+        page: Place of the run in a page of several cameras.
+        monitor: Monitor that others ask as well; it is fed in any case.
 
     Raises OutputError or ConfigError, having let go of everything, where one cannot be opened.
     """
-    monitor = RunMonitor(config)
+    shared, monitor = monitor is not None, monitor or RunMonitor(config)
     with ExitStack() as opened:
         sinks = [_opened(opened, make(config, monitor)) for make in _services(config, page)]
         opened.pop_all()
-    return monitor, [MonitorSink(monitor), *sinks] if sinks else []
+    return monitor, [MonitorSink(monitor), *sinks] if sinks or shared else []
 
 
 def _services(config: Config, page: PageCamera | None) -> list[Callable[[Config, RunMonitor], Sink]]:
@@ -60,9 +66,9 @@ def _services(config: Config, page: PageCamera | None) -> list[Callable[[Config,
 
         services.append(ControlSink)
     if config.output.metrics_port is not None:
-        from stream.sinks.metrics import MetricsSink
+        from stream.sinks.metrics import open_metrics
 
-        services.append(MetricsSink)
+        services.append(open_metrics)
     if config.output.web is not None:
         from stream.sinks.web import WebSink
 
