@@ -123,7 +123,8 @@ LAYERS = {
         {"hub", "ops.store", "relevance"},
         {"allocation", "ops.gl"},
         {"layer", "ops.cuda"},
-        {"ops.backends", "qwen"},
+        {"layer_weights", "ops.backends"},
+        {"qwen"},
         {"ops.texturevlm", "video"},
         {"adaptation", "model"},
     ],
@@ -133,7 +134,7 @@ LAYERS = {
 FRONTS = {"arr_coc", "arr_coc.ops", "arr_coc.texturevlm", "stream"}
 """Packages that name what others hold."""
 
-FLAT_MAX = {"arr_coc": 9, "stream": 12}
+FLAT_MAX = {"arr_coc": 10, "stream": 12}
 
 
 def place(module: str) -> tuple[str, int, str] | None:
