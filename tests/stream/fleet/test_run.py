@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.sync.client import connect
@@ -96,7 +97,7 @@ def on_one_page(given: Config, port: int, metrics_port: int | None = None) -> Co
 
 def test_all_cameras_are_on_one_page_also_those_that_cannot_be_watched(capsys: pytest.CaptureFixture[str]) -> None:
     port, metrics_port = free_port(), free_port()
-    metrics: list[str] = []
+    reports: dict[str, dict[str, Any]] = {}
     health: dict[str, str] = {}
     pictures: set[int] = set()
 
@@ -110,7 +111,7 @@ def test_all_cameras_are_on_one_page_also_those_that_cannot_be_watched(capsys: p
                 pictures.update(picture_fields(body)["camera"] for body in viewer.pictures)
                 told = [text for text in viewer.texts if text["topic"] == "health" and text["status"] == "ended"]
                 health.update({text["camera"]: text["reason"] for text in told})
-        metrics.extend(fetched(("127.0.0.1", metrics_port), "/metrics")[1].splitlines())
+        reports.update(json.loads(fetched(("127.0.0.1", metrics_port), "/healthz")[1])["cameras"])
         for run in seen.runs.values():
             run.end()
 
@@ -123,10 +124,10 @@ def test_all_cameras_are_on_one_page_also_those_that_cannot_be_watched(capsys: p
     assert [type(outcome.error) for outcome in outcomes] == [type(None), SourceNotFound]
     assert pictures == {0}
     assert health == {"gone": seen.failures["gone"], "refused": "its name is wrong"}
-    healthy = {line for line in metrics if line.startswith("arr_coc_healthy{")}
-    assert healthy == {
-        f'arr_coc_healthy{{camera="{name}"}} {n}.0' for name, n in (("door", 1), ("gone", 0), ("refused", 0))
-    }
+    door = reports.pop("door")
+    assert door["frames"] > 0
+    assert door["frame_age_s"] is not None, "its monitor takes the events"
+    assert {name: report["reason"] for name, report in reports.items()} == health
     assert f"web page at http://127.0.0.1:{port}/" in capsys.readouterr().err.splitlines()
 
 
