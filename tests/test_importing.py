@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 LIGHT = {
-    "stream.cli": {"torch", "transformers", "av", "cv2", "zmq", "rich", "numpy", "pydantic"},
+    "stream.cli": {"torch", "transformers", "av", "cv2", "zmq", "rich", "numpy", "pydantic", "prometheus_client"},
     "stream.protocol.messages": {"torch", "cv2", "zmq"},
     "stream.runtime.worker_messages": {"torch", "av", "cv2"},
     "stream.runtime.session": {"torch", "transformers", "av"},
@@ -22,11 +22,14 @@ LIGHT = {
     "stream.compare.process": {"torch", "transformers", "av"},
     "stream.web.access": {"starlette", "uvicorn", "zmq", "torch"},
     "stream.mqtt.broker": {"paho", "zmq", "torch"},
-    "stream.sinks.factory": {"starlette", "uvicorn", "paho", "foxglove", "rosbags", "rerun", "opentelemetry"},
+    "stream.sinks.factory": {
+        *("starlette", "uvicorn", "paho", "foxglove", "rosbags", "rerun", "opentelemetry", "prometheus_client"),
+    },
     "stream.sinks.robotics.address": {"foxglove", "rosbags", "cv2", "zmq", "torch"},
     "stream.sinks.types": {"foxglove", "rosbags", "rerun", "opentelemetry", "starlette", "av", "cv2", "zmq", "torch"},
     "stream.sources.types": {"pyarrow", "av", "cv2", "zmq", "torch"},
-    "stream.fleet.on_ray.fleet": {"ray", "torch", "transformers", "av"},
+    "stream.runtime.answer_worker": {"prometheus_client"},
+    "stream.fleet.on_ray.fleet": {"ray", "torch", "transformers", "av", "prometheus_client"},
     "arr_coc.qwen.checkpoint": {"torch", "transformers"},
     "arr_coc.qwen.resize": {"torch", "transformers"},
     "arr_coc.hub": {"torch", "transformers"},

@@ -16,7 +16,6 @@ LARGE_CLASSES: set[str] = {
     "AllocateStage",
     "AnswerServer",
     "Hub",
-    "RunStatistics",
     "ServerStatistics",
     "StreamAllocator",
 }

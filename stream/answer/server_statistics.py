@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import threading
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -27,31 +26,6 @@ STEP_NS = 1 * NS_PER_S
 
 WAITS_KEPT = 4096
 """Waits of the last minute: 68 turns a second."""
-
-BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds of the buckets of waits and of turns."""
-
-
-class DurationHistogram:
-    """Histogram of durations, as Prometheus counts them: how many were at most as long as each bound."""
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(BUCKETS_S) + 1)
-        self.sum_s = 0.0
-
-    def add(self, duration_s: float) -> None:
-        """Count a duration."""
-        self._counts[bisect_left(BUCKETS_S, duration_s)] += 1
-        self.sum_s += duration_s
-
-    def cumulative(self) -> list[tuple[str, int]]:
-        """Return each bound in seconds as a text, the last one "+Inf", and the number of durations up to it."""
-        bounds = [f"{bound:g}" for bound in BUCKETS_S]
-        totals, total = [], 0
-        for count in self._counts:
-            total += count
-            totals.append(total)
-        return list(zip([*bounds, "+Inf"], totals, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +49,7 @@ class ServerFigures:
     `serving`: turns that are being served, of `slots` at once; `waiting`: clients that wait for a turn.
     `wait_p95_s`: of the turns of the last minute, with what those have waited that still wait; 0 without any.
     `busy_share` and `text_tokens_per_s`: of the last minute. `silent_s`: time since the server's thread last looked for
-    messages. `waits`, `turns`: histograms as `DurationHistogram.cumulative` gives them, and sums in seconds.
+    messages.
     """
 
     clients: int
@@ -88,12 +62,13 @@ class ServerFigures:
     silent_s: float
     uptime_s: float
     totals: ServerTotals
-    waits: tuple[list[tuple[str, int]], float]
-    turns: tuple[list[tuple[str, int]], float]
 
 
 class ServerStatistics:
-    """Statistics of one answer server, which serves at most `slots` turns at once; `state` is LOADING or SERVING."""
+    """Statistics of one answer server, which serves at most `slots` turns at once; `state` is LOADING or SERVING.
+
+    `on_wait` and `on_turn` take the seconds of each wait that ended with a turn and of each turn.
+    """
 
     def __init__(self, clock: Clock | None = None, slots: int = 1) -> None:
         self._clock = clock or MonotonicClock()
@@ -102,7 +77,8 @@ class ServerStatistics:
         self._clients = self._serving = 0
         self._waiting: dict[bytes, int] = {}
         self._recent_waits: deque[tuple[int, int]] = deque(maxlen=WAITS_KEPT)
-        self._waits, self._turns = DurationHistogram(), DurationHistogram()
+        self.on_wait: Callable[[float], None] = lambda seconds: None
+        self.on_turn: Callable[[float], None] = lambda seconds: None
         self._answers = self._checks = self._glances = self._failed = 0
         self._text_tokens = self._visual_tokens = 0
         self._start_ns = self._seen_ns = self._counted_ns = self._clock.now_ns()
@@ -142,7 +118,7 @@ class ServerStatistics:
             if since_ns is not None:
                 now_ns = self._clock.now_ns()
                 self._recent_waits.append((now_ns, now_ns - since_ns))
-                self._waits.add((now_ns - since_ns) / NS_PER_S)
+                self.on_wait((now_ns - since_ns) / NS_PER_S)
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -161,7 +137,7 @@ class ServerStatistics:
             with self._lock:
                 self._count_time()
                 self._serving -= 1
-                self._turns.add((self._counted_ns - start_ns) / NS_PER_S)
+                self.on_turn((self._counted_ns - start_ns) / NS_PER_S)
 
     def answered(self, text_tokens: int, visual_tokens: int) -> None:
         """Count a whole answer, and its tokens."""
@@ -199,8 +175,6 @@ class ServerStatistics:
                 silent_s=(now_ns - self._seen_ns) / NS_PER_S,
                 uptime_s=(now_ns - self._start_ns) / NS_PER_S,
                 totals=totals,
-                waits=(self._waits.cumulative(), self._waits.sum_s),
-                turns=(self._turns.cumulative(), self._turns.sum_s),
             )
 
     def _count_time(self) -> int:

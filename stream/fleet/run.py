@@ -24,7 +24,7 @@ from stream.fleet.answers import answered_together
 from stream.fleet.cameras import NamedCamera
 from stream.fleet.display import FleetDisplay
 from stream.fleet.outputs import CameraLines, without_shared
-from stream.monitor.health import RunHandle
+from stream.monitor.health import RunHandle, RunMonitor
 from stream.runtime.answer_service import AnswerService
 from stream.runtime.child import start_fork_server
 from stream.runtime.fork_server import ForkServer
@@ -35,7 +35,7 @@ from stream.sources.address import is_live_address, scrubbed
 from stream.sources.timing import Backoff
 
 if TYPE_CHECKING:
-    from stream.fleet.metrics import FleetMetrics
+    from stream.sinks.metrics import RunMetrics
     from stream.sinks.web import WebPage
 
 POLL_S = 0.05
@@ -88,7 +88,7 @@ class Fleet:
         model_loader: str = CONFIGURED,
     ) -> None:
         self._refused = refused or {}
-        self._metrics: FleetMetrics | None = None
+        self._metrics: RunMetrics | None = None
         self._page: WebPage | None = None
         self._cameras = list(cameras)
         self._forks: ForkServer | None = None
@@ -143,17 +143,16 @@ class Fleet:
             self._restarts.append(stack.enter_context(service.hold()))
             self._answers |= {camera.name: service for camera in users}
 
-    def _open_metrics(self, stack: ExitStack) -> FleetMetrics | None:
+    def _open_metrics(self, stack: ExitStack) -> RunMetrics | None:
         """Return what serves the metrics of all cameras; None where no port is named."""
         output = next((camera.config.output for camera in self._cameras if camera.config.output.metrics_port), None)
         if output is None or output.metrics_port is None:
             return None
-        from stream.fleet.metrics import FleetMetrics
+        from stream.sinks.metrics import RunMetrics
 
+        monitors = {camera.name: RunMonitor(camera.config) for camera in self._cameras}
         return stack.enter_context(
-            closing(
-                FleetMetrics(output.metrics_host, output.metrics_port, self._cameras, self._refused, self.processes)
-            )
+            closing(RunMetrics(output.metrics_host, output.metrics_port, monitors, self._refused, self.processes))
         )
 
     def _open_page(self, stack: ExitStack) -> WebPage | None:
@@ -193,6 +192,7 @@ class Fleet:
                     make_run=self._opener(camera),
                     limit_s=self._limit_s,
                     page=None if self._page is None else self._page.cameras[name],
+                    monitor=None if self._metrics is None else self._metrics.monitors[name],
                     signals=False,
                 )
             self._outcomes[name] = CameraOutcome(name, summary)
@@ -214,9 +214,10 @@ class Fleet:
             message = describe(error) if known else f"unexpected {describe(error)}; this is a bug: --debug shows where"
             message = scrubbed(message, camera.config.source)
             self._display.show_failure(camera.name, message)
-            for watcher in (self._metrics, self._page):
-                if watcher is not None:
-                    watcher.failed(camera.name, message)
+            if self._metrics is not None:
+                self._metrics.monitors[camera.name].fail(message)
+            if self._page is not None:
+                self._page.failed(camera.name, message)
 
     def _opener(self, camera: NamedCamera) -> Callable[[Config], RunHandle]:
         """Return what opens the run of a camera, again and again where that may come back."""
@@ -225,15 +226,11 @@ class Fleet:
             waits = Backoff()
             while True:
                 try:
-                    run = self._open(camera, config)
-                    break
+                    return self._open(camera, config)
                 except SourceError as error:
                     if not may_come_back(error, config):
                         raise
                     self._wait_for(camera, error, waits.next_s())
-            if self._metrics is not None:
-                self._metrics.follow(camera.name, run)
-            return run
 
         return opened
 
@@ -255,16 +252,17 @@ class Fleet:
         if self._unreachable.get(camera.name) != reason:
             self._unreachable[camera.name] = reason
             self._display.show_unreachable(camera.name, f"{reason}; trying again")
-            for watcher in (self._metrics, self._page):
-                if watcher is not None:
-                    watcher.unreachable(camera.name, reason)
+            if self._metrics is not None:
+                self._metrics.monitors[camera.name].unreachable(reason)
+            if self._page is not None:
+                self._page.unreachable(camera.name, reason)
         until_s = time.monotonic() + wait_s
         while time.monotonic() < until_s and not self._controls[camera.name].ending:
             time.sleep(POLL_S)
 
     def _sinks(self, camera: NamedCamera) -> list[Sink]:
         sinks = self._lines.sinks(camera)
-        return sinks if self._metrics is None else [*sinks, self._metrics.sink(camera.name)]
+        return sinks if self._metrics is None else [*sinks, self._metrics.sinks[camera.name]]
 
     def _on_signal(self, number: signal.Signals) -> None:
         """End all cameras well; the second signal cancels them, a third kills."""

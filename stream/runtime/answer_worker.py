@@ -121,7 +121,7 @@ def serve_answers(
     )
     with ExitStack() as stack:
         if config.output.metrics_port is not None:
-            from stream.runtime.server_metrics import ServerMetrics
+            from stream.sinks.metrics import ServerMetrics
 
             stack.enter_context(closing(ServerMetrics(config, statistics, stopping)))
         manager = ServiceManager.of_environment(lambda: _service_state(config, statistics, stopping))

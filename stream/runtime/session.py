@@ -71,13 +71,14 @@ def run_session(
     resume: bool = False,
     limit_s: float | None = None,
     page: PageCamera | None = None,
+    monitor: RunMonitor | None = None,
     signals: bool = True,
 ) -> Summary:
     """Runs a configuration into its outputs, `extra` and the terminal; returns the run's summary.
 
     `resume`: the run continues an earlier one, whose captions are in the outputs. `limit_s` ends it so many seconds
-    after its first frame. `page`: the run's place in a web page that outlives it. `signals`: they end the
-    run, which is then for the main thread; otherwise the caller sees to that.
+    after its first frame. `page`: the run's place in a web page that outlives it. `monitor`: the run's, if others ask
+    it as well. `signals`: they end the run, which is then for the main thread; otherwise the caller sees to that.
 
     Outputs are claimed before the source is opened, and closed however the
     run ends. Raises StreamError or ArrCocError.
@@ -90,7 +91,7 @@ def run_session(
                 stack.callback(sink.close)
         if config.output.record is not None:
             stack.enter_context(claimed_folder(config.output.record))
-        monitor, services = open_services(config, page)
+        monitor, services = open_services(config, page, monitor)
         sinks = [*opened, *services, *extra]
         for sink in (*services, *extra):
             stack.callback(sink.close)

@@ -31,17 +31,24 @@ class MonitorSink(Sink):
         pass
 
 
-def open_services(config: Config, page: PageCamera | None = None) -> tuple[RunMonitor, list[Sink]]:
-    """The monitor of a run, and the sinks that tell of it; none where the configuration names none. `page`: shows
-    the run, as a camera of a page that others share.
+def open_services(
+    config: Config, page: PageCamera | None = None, monitor: RunMonitor | None = None
+) -> tuple[RunMonitor, list[Sink]]:
+    """The monitor of a run, and the sinks that report it; no sinks if the configuration names none.
+
+    Args:
+        config: Configuration of the run.
+        page: Place of the run in a page of several cameras.
+        monitor: Monitor that others ask as well; it is fed in any case.
 
     Raises OutputError or ConfigError, having let go of everything, where one cannot be opened.
     """
-    at = ServiceOpening(config, RunMonitor(config), page)
+    shared, monitor = monitor is not None, monitor or RunMonitor(config)
+    at = ServiceOpening(config, monitor, page)
     with ExitStack() as opened:
         sinks = [_opened(opened, service.open(at)) for service in SERVICES if service.applies(config.output)]
         opened.pop_all()
-    return at.monitor, [MonitorSink(at.monitor), *sinks] if sinks else []
+    return monitor, [MonitorSink(monitor), *sinks] if sinks or shared else []
 
 
 def open_sinks(

@@ -159,9 +159,9 @@ def _control(at: ServiceOpening) -> Sink:
 
 
 def _metrics(at: ServiceOpening) -> Sink:
-    from stream.sinks.metrics import MetricsSink
+    from stream.sinks.metrics import open_metrics
 
-    return MetricsSink(at.config, at.monitor)
+    return open_metrics(at.config, at.monitor)
 
 
 def _web(at: ServiceOpening) -> Sink:
