@@ -82,8 +82,9 @@ def test_the_metrics_are_those_of_the_server(served: Fixture) -> None:
     statistics.turn_requested(b"b")
     served.clock.advance(2 * NS_PER_S)
     statistics.turn_granted(b"a")
-    with statistics.serving():
-        served.clock.advance(2 * NS_PER_S)
+    began_ns = statistics.turn_began()
+    served.clock.advance(2 * NS_PER_S)
+    statistics.turn_ended(began_ns)
     statistics.answered(20, 64)
     values = {name.removeprefix("arr_coc_server_"): value for name, value in served.values().items()}
     expected = {
