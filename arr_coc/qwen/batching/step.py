@@ -102,17 +102,18 @@ class _LoneAttention:
     """Attention of one token to what its slot holds: nothing is padded or masked."""
 
     def __init__(self, block: SlotBlock, row: DecodeRow) -> None:
-        self._block = block
-        self._row = row
+        self._rooms = [layer.views[row.slot] for layer in block.layers]
+        self._held = row.held
+        self._probe = row.probe
 
     def __call__(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Arguments and result as `arr_coc.qwen.decode.Attend`."""
-        block, slot, held = self._block.layers[layer], self._row.slot, self._row.held
-        block.keys[slot, :, held] = key[0]
-        block.values[slot, :, held] = value[0]
-        keys, values = block.keys[slot : slot + 1, :, : held + 1], block.values[slot : slot + 1, :, : held + 1]
-        if self._row.probe is not None:
-            self._row.probe.see(layer, query[0], keys[0])
+        room, held = self._rooms[layer], self._held
+        room.room_keys.select(2, held).copy_(key)
+        room.room_values.select(2, held).copy_(value)
+        keys, values = room.room_keys.narrow(2, 0, held + 1), room.room_values.narrow(2, 0, held + 1)
+        if self._probe is not None:
+            self._probe.see(layer, query[0], keys[0])
         # Those that share keys as rows: nothing is repeated.
         return F.scaled_dot_product_attention(query.view(1, key.shape[1], -1, query.shape[-1]), keys, values)
 
