@@ -5,12 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Three processes for two cores: some tests wait. Tests of one file stay together.
 WORKERS ?= --numprocesses 3 --dist loadfile
-BENCHMARKS := texture layouts precision hierarchical text_shapes cuts motion void allocate channels encode transport hostile fleet hops pipeline startup busy live pacing until answer batching whole_model glance feedback web fleet_simulation failover
-SOAKS := soak soak_answers reconnect watch_memory web_memory kills kills_simulated
+BENCHMARKS := texture layouts precision hierarchical text_shapes cuts motion void allocate channels encode transport fleet hops pipeline startup busy live pacing until answer batching whole_model glance feedback web failover
+SOAKS := $(addprefix benchmarks.,soak soak_answers reconnect watch_memory web_memory) $(addprefix tests.soak.,chaos chaos_simulated hostile_client fleet_simulation)
 
-# Runs each program in turn, goes on where one fails, and ends with the list of those.
+# Run each program in turn. If one fails, go on, and end with the list of those that failed.
 run_each = failed=; \
-	for name in $(1); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name || failed="$$failed $$name"; done; \
+	for name in $(1); do echo "== $$name"; $(BIN)/python -m $$name || failed="$$failed $$name"; done; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 .PHONY: help demo test test-loaded test-slow check docs screenshots format bench soak clean
@@ -60,7 +60,7 @@ format: $(READY)
 bench: $(READY)
 	-$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt scenedetect imagezmq vidgear
 	-$(BIN)/python -m pip install --quiet --constraint constraints.txt colorlog requests simplejpeg tqdm
-	@$(call run_each,$(BENCHMARKS))
+	@$(call run_each,$(addprefix benchmarks.,$(BENCHMARKS)))
 
 soak: $(READY)
 	@$(call run_each,$(SOAKS))

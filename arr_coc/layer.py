@@ -1,10 +1,8 @@
-"""`ARRCOCLayer`, and the weights of an allocator: saved, loaded, and as bytes that travel."""
+"""`ARRCOCLayer`: relevance and choice of tokens as a layer of torch, with its configuration, saved and loaded."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import logging
 import math
 import os
 from dataclasses import asdict, dataclass, fields, replace
@@ -16,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, load_file, save
+from safetensors.torch import load_file, save
 from torch import nn
 from torch.nn import functional as F
 
@@ -42,7 +40,7 @@ from arr_coc.allocation.choice_gradient import (
 from arr_coc.bounded_json import read_json
 from arr_coc.budget import ADAPTIVE, DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits, check_budget, tokens_for
 from arr_coc.errors import ModelError, NonFiniteError, OptionError, ProfileError, ShapeError, counted
-from arr_coc.hub import ALLOCATOR_FILES, ALLOCATOR_FOLDER, allocator_folder, check_allocator_files, download, upload
+from arr_coc.hub import ALLOCATOR_FILES, allocator_folder, check_allocator_files, download, upload
 from arr_coc.ops.pictures import check_images, check_tensor
 from arr_coc.ops.regions import region_mean, region_scales, token_positions
 from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
@@ -51,8 +49,6 @@ from arr_coc.relevance.history import with_embeddings
 from arr_coc.relevance.knowing import DEFAULT_SCORER, QueryScorer
 from arr_coc.relevance.profiles import CORE, FULL
 from arr_coc.types import TILE_PX, Allocation
-
-log = logging.getLogger(__name__)
 
 CONFIG_FILE, WEIGHTS_FILE = ALLOCATOR_FILES
 
@@ -463,23 +459,6 @@ def _gathered(vision_embeds: torch.Tensor, choice: LayerChoice) -> torch.Tensor:
     return total / tiles[..., None] * (1 + choice.presence[..., None].to(total))
 
 
-_BEGIN_BIAS = (-3.0, -3.0, 3.0)
-"""What is asked for leads from the start; else information and perspective learn first, and silence it."""
-
-
-def new_layer(embeddings: torch.Tensor, **options: Any) -> ARRCOCLayer:
-    """An untrained layer for the questions of a model, which has these input embeddings [vocabulary, D].
-
-    `options`: the other fields of `ARRCOCConfig`. Its weights are random, by torch's own generator. Raises as
-    `ARRCOCLayer`.
-    """
-    config = ARRCOCConfig(query_dim=embeddings.shape[1], trained_for=fingerprint(embeddings), **options)
-    layer = ARRCOCLayer(config)
-    with torch.no_grad():
-        layer.realiser.balancer.out.bias.copy_(torch.tensor(_BEGIN_BIAS))
-    return layer
-
-
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file whole or not at all: what was there before stays until all of it is on the disk. Raises OSError."""
     new = path.with_name(f"{path.name}.new")
@@ -492,103 +471,3 @@ def write_whole(path: Path, data: bytes) -> None:
     except OSError:
         new.unlink(missing_ok=True)
         raise
-
-
-_QUERY_WEIGHT = "balancer.query.weight"
-
-
-def fingerprint(embeddings: torch.Tensor) -> str:
-    """Names a model's weights by its input embeddings [vocabulary, D], which every training moves.
-
-    They are compared as bfloat16, so that a checkpoint loaded in float32 has the same name.
-    """
-    rows = embeddings.detach().to("cpu", torch.bfloat16).contiguous()
-    return f"sha256:{hashlib.sha256(rows.view(torch.int16).numpy().tobytes()).hexdigest()[:16]}"
-
-
-def load_bundled_layer(folder: Path, embeddings: torch.Tensor, model_id: str) -> ARRCOCLayer | None:
-    """The trained allocator in a model's folder; None where there is none, or it was trained for other weights.
-
-    `embeddings` are the model's, [vocabulary, D]; questions that `model_id` embeds are given to what is returned.
-    Raises ModelError where the files do not fit the code.
-    """
-    own = folder / ALLOCATOR_FOLDER
-    if not (own / CONFIG_FILE).is_file():
-        return None
-    layer = ARRCOCLayer.from_pretrained(own)
-    if layer.config.trained_for != fingerprint(embeddings):
-        log.warning(
-            "the allocator's weights in %s are not for these weights of %s and are left out; make others with `adapt`",
-            own,
-            model_id,
-        )
-        return None
-    return _ready(layer, model_id)
-
-
-def load_layer(name: str | Path, embeddings: torch.Tensor, model_id: str) -> ARRCOCLayer:
-    """The allocator in a folder, or of a name on the hub, for the model of these `embeddings` [vocabulary, D].
-
-    Raises as `ARRCOCLayer.from_pretrained`, and ModelError where it was made for other weights.
-    """
-    layer = ARRCOCLayer.from_pretrained(name)
-    if layer.config.trained_for != fingerprint(embeddings):
-        raise ModelError(
-            f"the allocator in {name} was made for another model than {model_id}, or for other weights of it",
-            "make one for this model with `adapt`, or leave it out",
-        )
-    return _ready(layer, model_id)
-
-
-def _ready(layer: ARRCOCLayer, model_id: str) -> ARRCOCLayer:
-    layer.realiser.trained_for = model_id
-    return layer.eval().requires_grad_(False)
-
-
-def serialize_realiser(realiser: RelevanceRealiser | None) -> bytes:
-    """Weights as bytes, safetensors' format, with what they are of as its metadata; nothing for None.
-
-    Equal weights give equal bytes, in any process.
-    """
-    if realiser is None:
-        return b""
-    weights = {name: rows.contiguous() for name, rows in realiser.state_dict().items()}
-    return _sorted_metadata(save(weights, {"scorer": realiser.scorer, "channels": realiser.channels}))
-
-
-def deserialize_realiser(data: bytes, model_id: str) -> RelevanceRealiser | None:
-    """Load the bytes of `serialize_realiser`, for questions that `model_id` embeds. Raises ModelError where it does
-    not fit."""
-    if not data:
-        return None
-    try:
-        weights, made = load(data), _metadata(data)
-        realiser = RelevanceRealiser(weights[_QUERY_WEIGHT].shape[1], model_id, made["scorer"], made["channels"])
-        realiser.load_state_dict(weights)
-    except (SafetensorError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
-        raise ModelError(
-            f"the allocator's weights that came with {model_id} cannot be used; install the same version at both ends"
-        ) from error
-    return realiser.eval().requires_grad_(False)
-
-
-def _metadata(data: bytes) -> dict[str, str]:
-    """Read the metadata of bytes that safetensors has read already."""
-    found: dict[str, str] = _header(data)["__metadata__"]
-    return found
-
-
-def _sorted_metadata(data: bytes) -> bytes:
-    """Return bytes of safetensors, which writes metadata in any order, with their keys sorted."""
-    header = _header(data)
-    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    text = json.dumps(header, separators=(",", ":")).encode()
-    length = int.from_bytes(data[:8], "little")
-    return data[:8] + text.ljust(length) + data[8 + length :]
-
-
-def _header(data: bytes) -> dict[str, Any]:
-    """Read the header of bytes of safetensors: it is JSON, padded with spaces, and its length comes first."""
-    length = int.from_bytes(data[:8], "little")
-    found: dict[str, Any] = json.loads(data[8 : 8 + length])
-    return found

@@ -34,7 +34,7 @@ from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TokenPacket
 from arr_coc.video.picture_allocator import PictureAllocator
 from benchmarks.support.answer_ways import QUERY, TEXT_TOKENS, pictures, speak_on
-from benchmarks.support.askers import LIMIT_S, Asked, AskingProcess
+from benchmarks.support.client_processes import LIMIT_S, ClientOptions, ClientProcess
 from benchmarks.support.harness import write_report
 from stream.answer.admission import ServerOptions
 from stream.answer.model import AnswerModel
@@ -109,14 +109,14 @@ def serve(
     model: AnswerModel,
     packets: Sequence[Sequence[TokenPacket]],
     answers: int,
-    clients: AskingProcess,
+    clients: ClientProcess,
     *,
     check: bool,
     on_cuda: bool = False,
 ) -> Served:
     """Let one client for each list of packets ask `answers` times."""
     with private_directory() as folder, ServerThread(lambda: model, ipc_endpoint(folder), on_cuda=on_cuda) as server:
-        clients.connect(Asked(server.endpoint, packets, QUERY, CHECK if check else None))
+        clients.connect(ClientOptions(server.endpoint, packets, QUERY, CHECK if check else None))
         start_s = server.time_s
         texts = clients.ask(answers)
         took_s = server.time_s - start_s
@@ -149,7 +149,7 @@ def lone_texts(
 
 
 def measure(
-    qwen: QwenVL, clients: AskingProcess, tokens: int, text_tokens: int, answers: int, rounds: int
+    qwen: QwenVL, clients: ClientProcess, tokens: int, text_tokens: int, answers: int, rounds: int
 ) -> dict[str, Any]:
     """Answers and checks a second by slots, and of a client alone."""
     packets, options = packets_of(qwen, tokens, answers), AnswerOptions("sparse", Decoding(text_tokens))
@@ -230,7 +230,7 @@ def main() -> None:
         "machine": machine() | {"device": arguments.device, "threads": 1},
         "clients": CLIENTS,
     }
-    with AskingProcess() as clients:
+    with ClientProcess() as clients:
         for tokens, text_tokens in CASES:
             found = measure(qwen, clients, tokens, text_tokens, arguments.answers, arguments.rounds)
             report[f"tokens_{tokens}_text_{text_tokens}"] = found

@@ -36,7 +36,7 @@ import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.hub import bundled_model_path
-from arr_coc.layer import deserialize_realiser
+from arr_coc.layer_weights import deserialize_realiser
 from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp
 from arr_coc.video.picture_allocator import FrameAllocator
 from arr_coc.video.texture_updater import TextureOptions

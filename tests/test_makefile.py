@@ -12,27 +12,32 @@ import pytest
 import yaml
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-BY_THEMSELVES = {"gpu"}
+BY_THEMSELVES = {"benchmarks.gpu"}
 
 
 def listed(name: str) -> list[str]:
     """The programs of a variable of the Makefile."""
     makefile = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
-    found = re.search(rf"^{name} := (.+)$", makefile, re.MULTILINE)
-    assert found is not None
-    return found[1].split()
+    value = re.search(rf"^{name} := (.+)$", makefile, re.MULTILINE)
+    assert value is not None
+    groups = re.findall(r"\$\(addprefix ([\w.]+),([\w ]+)\)", value[1]) or [("benchmarks.", value[1])]
+    return [prefix + program for prefix, programs in groups for program in programs.split()]
 
 
 def programs() -> set[str]:
-    files = (CHECKOUT / "benchmarks").glob("*.py")
-    return {path.stem for path in files if '__name__ == "__main__"' in path.read_text(encoding="utf-8")}
+    return {
+        f"{folder}.{path.stem}"
+        for folder in ("benchmarks", "tests.soak")
+        for path in (CHECKOUT / folder.replace(".", "/")).glob("*.py")
+        if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+    }
 
 
 def test_every_benchmark_has_a_target_and_is_documented() -> None:
     assert {*listed("BENCHMARKS"), *listed("SOAKS"), *BY_THEMSELVES} == programs()
-    listed_there = (CHECKOUT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    documentation = (CHECKOUT / "benchmarks" / "README.md").read_text(encoding="utf-8")
     for program in programs():
-        assert f"\n| `{program}` | " in listed_there
+        assert f"\n| `{program.rpartition('.')[2]}` | " in documentation
 
 
 @pytest.mark.parametrize("document", ["README.md", "benchmarks/README.md"])
@@ -41,13 +46,14 @@ def test_every_row_of_figures_names_its_program(document: str) -> None:
     _, _, rows = text.partition("\n| measurement | program | ")
     named = [row.split("|")[2].strip().strip("`") for row in rows.partition("\n\n")[0].splitlines()[2:]]
     assert len(named) >= 10
-    assert set(named) <= programs()
+    assert set(named) <= {program.rpartition(".")[2] for program in programs()}
 
 
-@pytest.mark.parametrize(("target", "failing"), [("bench", ["cuts", "live"]), ("soak", ["soak"]), ("bench", [])])
-def test_where_one_fails_the_others_run_and_the_command_says_which(
-    tmp_path: Path, target: str, failing: list[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("target", "failing"),
+    [("bench", ["benchmarks.cuts", "benchmarks.live"]), ("soak", ["tests.soak.chaos"]), ("bench", [])],
+)
+def test_a_failing_program_stops_no_other_and_is_named(tmp_path: Path, target: str, failing: list[str]) -> None:
     make = shutil.which("make")
     if make is None:
         pytest.skip("make is not installed")
@@ -55,7 +61,7 @@ def test_where_one_fails_the_others_run_and_the_command_says_which(
     python.parent.mkdir(parents=True)
     python.write_text(
         f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n'
-        + "".join(f'[ "$2" = benchmarks.{name} ] && exit 1\n' for name in failing)
+        + "".join(f'[ "$2" = {name} ] && exit 1\n' for name in failing)
         + "exit 0\n",
         encoding="utf-8",
     )
@@ -72,7 +78,7 @@ def test_where_one_fails_the_others_run_and_the_command_says_which(
         check=False,
     )
     calls = (tmp_path / "calls").read_text(encoding="utf-8").splitlines()
-    ran = [call.removeprefix("-m benchmarks.") for call in calls if call.startswith("-m benchmarks.")]
+    ran = [call.removeprefix("-m ") for call in calls if call.startswith(("-m benchmarks.", "-m tests.soak."))]
     assert ran == listed("BENCHMARKS" if target == "bench" else "SOAKS")
     assert (done.returncode != 0) == bool(failing)
     assert (f"failed: {' '.join(failing)}\n" in done.stderr) == bool(failing)

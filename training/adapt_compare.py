@@ -26,7 +26,8 @@ from arr_coc.adaptation.found import measure
 from arr_coc.adaptation.losses import box_loss, looked_at
 from arr_coc.adaptation.trainer import MapObjective, Trainer, new_layer
 from arr_coc.adaptation.training_run import CHECKPOINT, Length
-from arr_coc.layer import ARRCOCLayer, fingerprint
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.layer_weights import fingerprint
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.relevance.balancing import RelevanceRealiser

@@ -21,7 +21,7 @@ import typer
 
 from arr_coc.adaptation.losses import LEAST_SHARE, LOOKED_AT
 from arr_coc.adaptation.teacher import AttentionTeacher
-from arr_coc.layer import fingerprint
+from arr_coc.layer_weights import fingerprint
 from arr_coc.qwen.attention import attention_weights, probed_layers
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.prompt import prompt_ids

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from arr_coc.errors import ModelError, counted
 from arr_coc.hub import bundled_model_path, download, local_folder
-from arr_coc.layer import load_bundled_layer, load_layer
+from arr_coc.layer_weights import load_bundled_layer, load_layer
 from arr_coc.qwen.checkpoint import family_of, read_config
 from arr_coc.qwen.convert_dtype import convert_weights
 from arr_coc.qwen.cpu_linear import use_onednn

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from arr_coc.layer import ARRCOCLayer, new_layer
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.layer_weights import new_layer
 from arr_coc.qwen.checkpoint import ModelFamily, unseen_words
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.yes_no import CONFIG_KEY, Calibration

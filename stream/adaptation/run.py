@@ -13,7 +13,7 @@ from arr_coc.adaptation.folder import AdaptFolder
 from arr_coc.adaptation.lessons import PlannedLesson
 from arr_coc.adaptation.questions import GENERIC_QUESTIONS, read_question_file
 from arr_coc.errors import OptionError, counted
-from arr_coc.layer import fingerprint
+from arr_coc.layer_weights import fingerprint
 from arr_coc.qwen.loading import load_qwen
 from stream.adaptation.clips import plan_clips
 from stream.adaptation.labels import plan_labels, read_labels

@@ -81,7 +81,7 @@ class AnswerModel(Protocol):
 
     `knows_levels`: it was trained with coarse tokens; `knows_wide`: with wide and tall ones. `known_world`: what it
     only knows, where it is not general.
-    `allocator`: weights of an allocator trained for it, as `arr_coc.layer` packs them; empty where there are none.
+    `allocator`: weights of an allocator trained for it, as `arr_coc.layer_weights` packs them; empty if there are none.
     `can_glance`: it can look at an overview; `attention_readable`: it could, were its frames encoded that way.
     `takes_device_pixels`: pixels on a CUDA device are of use to it. `notice`: what the user should know of it; empty
     for nothing.

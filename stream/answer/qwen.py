@@ -59,7 +59,7 @@ class QwenAnswerModel:
     """
 
     def __init__(self, session: AnswerSession, window: WindowOptions | None = None) -> None:
-        from arr_coc.layer import serialize_realiser
+        from arr_coc.layer_weights import serialize_realiser
 
         self._session = session
         self._options = window

@@ -33,7 +33,7 @@ from stream.errors import ConfigError
 if TYPE_CHECKING:
     from stream.config import Config
     from stream.events import Summary
-    from stream.runtime.answer_worker import AnswerWorker
+    from stream.runtime.answer_service import AnswerService
     from stream.sinks.base import Display
 
 
@@ -87,7 +87,7 @@ def watch(
 
         return watch_named(config, source or (), limit_s=limit_s, shown=Shown(every_s, ask_stdin, run.debug))
 
-    def watched(config: Config, shared: AnswerWorker | None = None) -> Summary:
+    def watched(config: Config, shared: AnswerService | None = None) -> Summary:
         check_run(config)
         if STDOUT in config.output.paths:
             display = _quiet_display(captions=False, piped=ask_stdin)

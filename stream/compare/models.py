@@ -50,7 +50,7 @@ class QwenLoader:
 
         Raises as `load_layer`.
         """
-        from arr_coc.layer import load_layer
+        from arr_coc.layer_weights import load_layer
         from arr_coc.model import ARRCOCQwen
 
         qwen, layer = base.qwen, None

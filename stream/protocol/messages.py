@@ -204,8 +204,8 @@ class Connect(Message, frozen=True, tag="connect"):
 class ServerHello(Message, frozen=True, tag="server_hello"):
     """Answer server to client: the model is ready.
 
-    `allocator` holds the weights that its allocator was trained to, as `arr_coc.layer` packs them; empty where there
-    are none. `can_glance`: it can look at an overview, which its settings may not want; `attention_readable`: the model
+    `allocator`: weights of its trained allocator, as `arr_coc.layer_weights` packs them; empty if there are none.
+    `can_glance`: it can look at an overview, which its settings may not want; `attention_readable`: the model
     could. `provenance`: model and settings that answers depend on, as `stream.recording.identity` writes them.
     `unseen_words`: words of the standing query that a model of a small world has never seen, the first of them.
     `takes_device_pixels`: pixels may stay where the client said; `pixels_refused`: why they may not, where the model's

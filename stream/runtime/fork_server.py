@@ -37,7 +37,7 @@ from stream.transport import sweep_directories
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """Device files of CUDA, ROCm, and CUDA in WSL. What such a driver sets up in a process does not survive a fork."""
 
-SHARED_IMPORTS = ("torch", "stream.runtime.answer_worker", "arr_coc.layer")
+SHARED_IMPORTS = ("torch", "stream.runtime.answer_worker", "arr_coc.layer_weights")
 """Imported before the first fork, because every process of a run needs them."""
 
 SERVER_DESCRIPTOR = 900

@@ -10,7 +10,7 @@ from arr_coc.allocation.glance import KEEP_OVERVIEW, GlanceOptions
 from arr_coc.allocation.on_device.allocator import DeviceAllocator, suits_device
 from arr_coc.budget import AUTO
 from arr_coc.errors import ModelError
-from arr_coc.layer import deserialize_realiser
+from arr_coc.layer_weights import deserialize_realiser
 from arr_coc.ops.store.difference import Thresholds
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import NEEDS_TOKENS_ONLY, NS_PER_S, SHOWS_ALL_TILES

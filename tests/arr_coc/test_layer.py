@@ -26,7 +26,8 @@ from arr_coc.errors import (
     ShapeError,
     StrategyError,
 )
-from arr_coc.layer import ARRCOCConfig, ARRCOCLayer, ARRCOCOutput, deserialize_realiser, fingerprint, serialize_realiser
+from arr_coc.layer import ARRCOCConfig, ARRCOCLayer, ARRCOCOutput
+from arr_coc.layer_weights import deserialize_realiser, fingerprint, serialize_realiser
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL

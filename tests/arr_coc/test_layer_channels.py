@@ -13,7 +13,8 @@ import torch
 from arr_coc.allocation.allocator import StreamAllocator
 from arr_coc.allocation.packets import packet_from
 from arr_coc.errors import ModelError, OptionError, ProfileError
-from arr_coc.layer import ARRCOCConfig, ARRCOCLayer, deserialize_realiser, fingerprint, serialize_realiser
+from arr_coc.layer import ARRCOCConfig, ARRCOCLayer
+from arr_coc.layer_weights import deserialize_realiser, fingerprint, serialize_realiser
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.session import AnswerSession

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from arr_coc import ARRCOCLayer, ARRCOCQwen
 from arr_coc.errors import ModelError
-from arr_coc.layer import fingerprint
+from arr_coc.layer_weights import fingerprint
 from arr_coc.qwen.finetune.collator import AnswerCollator
 from tests.arr_coc.qwen.finetune.test_forward import examples
 from tests.support.models import tiny_folder, tiny_qwen

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from benchmarks.hops import compared, hops_us, slow_consumer
-from benchmarks.hostile import SteadyAnswerModel
 from benchmarks.live import measure_memory, measure_release, targets, worst_frames
 from benchmarks.support.hop_channels import END, OwnThreads, number_of, numbered
 from benchmarks.transport import median_of
 from stream.answer.model import AnswerModel
 from stream.bench.report import RunRecord, report
 from stream.monitor.statistics import MemorySample
+from tests.soak.hostile_client import SteadyAnswerModel
 from tests.stream.bench.test_report import recorded
 from tests.support.events import frame
 

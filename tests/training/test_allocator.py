@@ -18,7 +18,8 @@ from arr_coc.adaptation.losses import LEAST_SHARE, box_loss, realised_loss
 from arr_coc.adaptation.trainer import new_layer
 from arr_coc.adaptation.training_run import CHECKPOINT
 from arr_coc.errors import ModelError, ModelNotFound, OptionError
-from arr_coc.layer import ARRCOCLayer, load_bundled_layer
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.layer_weights import load_bundled_layer
 from arr_coc.qwen.attention import probed_layers
 from arr_coc.qwen.decode import PrefixCache, PromptPart, decode_one_token, prefill
 from arr_coc.qwen.encoding import encode_packet

@@ -10,7 +10,8 @@ from typing import Any
 
 from arr_coc.errors import ModelError
 from arr_coc.hub import ALLOCATOR_FOLDER
-from arr_coc.layer import ARRCOCLayer, fingerprint
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.layer_weights import fingerprint
 from arr_coc.qwen.checkpoint import PROCESSOR_FILE
 from arr_coc.qwen.loading import quiet
 from arr_coc.qwen.qwenvl import QwenVL

@@ -22,7 +22,8 @@ from arr_coc.adaptation.losses import looked_at
 from arr_coc.adaptation.teacher import AttentionTeacher
 from arr_coc.adaptation.trainer import new_layer
 from arr_coc.errors import ModelError, OptionError
-from arr_coc.layer import ARRCOCLayer, fingerprint, load_layer
+from arr_coc.layer import ARRCOCLayer
+from arr_coc.layer_weights import fingerprint, load_layer
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.attention import AttentionProbe
 from arr_coc.qwen.loading import load_qwen

@@ -1,6 +1,6 @@
 """Waiting time of an honest client for its answers while another client with a valid key is hostile.
 
-    python -m benchmarks.hostile [--answers N] [--out FILE]
+    python -m tests.soak.hostile_client [--answers N] [--out FILE]
 
 The answer stage runs in a process of its own, with a model that takes 20 ms for an answer, so that what others cost is
 seen. The hostile client runs in a third process. A latency is from asking for a turn to the whole answer. Target: the
@@ -49,7 +49,7 @@ from stream.stages.base import StageThread
 from stream.transport import Link, Transport
 from stream.transport.security import client_curve, make_keys, server_curve
 
-RESULTS = Path(__file__).parent / "results" / "hostile.json"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "hostile_client.json"
 ANSWER_S = 0.02
 CROWD = 1_000
 LIMIT_S = 120.0
@@ -239,7 +239,7 @@ def main() -> None:
     for figures in beside.values():
         figures["ratio"] = round(figures["p50"] / alone["p50"], 2)
     report = {
-        "benchmark": "hostile",
+        "benchmark": "hostile_client",
         "unit": "milliseconds from asking for a turn to the whole answer, which takes 20 ms to be spoken",
         "machine": machine(),
         "answers": arguments.answers,

@@ -35,7 +35,7 @@ Texts = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ClientOptions:
     """A server's address, and what each client asks it: `query` about its packets one after the other, or `check`, a
     standing query, alone."""
 
@@ -83,7 +83,7 @@ class Asker:
             self.link.send(TurnRequest())
 
 
-class AskingProcess:
+class ClientProcess:
     """Process of the clients; one server after another is asked by it."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class AskingProcess:
         self._process.start()
         theirs.close()
 
-    def __enter__(self) -> AskingProcess:
+    def __enter__(self) -> ClientProcess:
         return self
 
     def __exit__(
@@ -102,7 +102,7 @@ class AskingProcess:
         self._pipe.close()
         self._process.join(LIMIT_S)
 
-    def connect(self, asked: Asked) -> None:
+    def connect(self, asked: ClientOptions) -> None:
         """Let each client connect to the server; those of the last one leave it."""
         self._pipe.send(asked)
         self._reply()
@@ -127,11 +127,11 @@ def _serve(pipe: Connection) -> None:
         askers: list[Asker] = []
         while True:
             try:
-                wanted: Asked | int = pipe.recv()
+                wanted: ClientOptions | int = pipe.recv()
             except EOFError:
                 return
             try:
-                if isinstance(wanted, Asked):
+                if isinstance(wanted, ClientOptions):
                     stack.close()
                     askers = _connected(wanted, stack)
                     pipe.send(())
@@ -141,7 +141,7 @@ def _serve(pipe: Connection) -> None:
                 pipe.send(error)
 
 
-def _connected(asked: Asked, stack: ExitStack) -> list[Asker]:
+def _connected(asked: ClientOptions, stack: ExitStack) -> list[Asker]:
     transport = Transport()
     stack.callback(transport.close)
     askers = []

@@ -1,6 +1,6 @@
 """Half an hour in which the processes of a fleet are killed and stopped at random: what is left, lost or doubled.
 
-    python -m benchmarks.kills [--minutes 30] [--seed 1] [--every 8] [--folder FOLDER] [--out FILE]
+    python -m tests.soak.chaos [--minutes 30] [--seed 1] [--every 8] [--folder FOLDER] [--out FILE]
 
 `fleet` watches four cameras with the bundled model, an answer every 2 s: two ask two answer servers (`serve-answers`),
 two the answer process of the command. Each camera plays a clip at its own pace and has a WebVTT and an MCAP file; all
@@ -46,7 +46,7 @@ from benchmarks.support.answer_servers import COMMAND, AnswerServerProcess, free
 from benchmarks.support.harness import write_report
 from stream.bench.report import machine
 
-RESULTS = Path(__file__).parent / "results" / "kills.json"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "chaos.json"
 QUESTIONS = {
     "asks1": "Say what happens.",
     "asks2": "What do you see?",
@@ -482,7 +482,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="keep all files there, which is made anew")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    folder = options.folder or Path(tempfile.mkdtemp(prefix="kills-"))
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="chaos-"))
     folder.mkdir(parents=True, exist_ok=options.folder is None)
     load = machine()["load_1min"]
     found = long_run(folder, 60 * options.minutes, options.every, options.seed)
@@ -492,7 +492,7 @@ def main() -> int:
         whole += killed_whole(folder / f"whole{number}", random.Random(options.seed + number))
     found["faults"] += whole
     print(json.dumps(found, indent=2))
-    about = {"benchmark": "kills", "seed": options.seed, "every_s": options.every, "load_1min_before": load}
+    about = {"benchmark": "chaos", "seed": options.seed, "every_s": options.every, "load_1min_before": load}
     write_report(options.out, {**about, **found, "machine": machine()})
     if options.folder is None:
         shutil.rmtree(folder)

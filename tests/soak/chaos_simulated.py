@@ -1,9 +1,9 @@
 """Ten hours in virtual time in which answer servers and frame processes die at random: who is served, what grows.
 
-    python -m benchmarks.kills_simulated [--hours 10] [--cameras 6] [--servers 3] [--every 12] [--seed 1] [--out FILE]
+    python -m tests.soak.chaos_simulated [--hours 10] [--cameras 6] [--servers 3] [--every 12] [--seed 1] [--out FILE]
 
 The program's own answer server, server pool, client, scheduler of answers and supervisor run over simulated links
-(`benchmarks/support/mortal_fleet.py`); nothing else is simulated of them. Every 12 s on average a server or a frame
+(`tests/soak/chaos_fleet.py`); nothing else is simulated of them. Every 12 s on average a server or a frame
 process is killed, stopped for up to 20 s, or asked to end. A server is started again after up to 10 s, and loads its
 model for 3 to 10 s. One camera reads a film in lockstep, where no answer may be missing; its frame process is left
 alone. One answer in a hundred begins with a silence of 12 s, for which no server is to be left.
@@ -27,10 +27,10 @@ from typing import Any
 import psutil
 
 from benchmarks.support.harness import write_report
-from benchmarks.support.mortal_fleet import MortalFleet
 from stream.bench.report import machine
+from tests.soak.chaos_fleet import ChaosFleet
 
-RESULTS = Path(__file__).parent / "results" / "kills_simulated.json"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "chaos_simulated.json"
 HOUR_S = 3600.0
 OBJECTS_GROW_MAX = 0.03
 """Share of the objects after the first hour: what is under way differs from moment to moment."""
@@ -39,7 +39,7 @@ OBJECTS_GROW_MAX = 0.03
 def measure(hours: float, cameras: int, servers: int, every_s: float, seed: int) -> dict[str, Any]:
     """Return what has become of a fleet after so long."""
     begin_s, others = time.monotonic(), threading.active_count()
-    fleet = MortalFleet(cameras, servers, every_s=every_s, seed=seed)
+    fleet = ChaosFleet(cameras, servers, every_s=every_s, seed=seed)
     looks: list[dict[str, Any]] = []
     for number in range(round(hours)):
         fleet.run(HOUR_S)
@@ -97,7 +97,7 @@ def main() -> int:
     print(json.dumps(found, indent=2))
     write_report(
         options.out,
-        {"benchmark": "kills_simulated", "seed": options.seed, **about, **found, "machine": machine()},
+        {"benchmark": "chaos_simulated", "seed": options.seed, **about, **found, "machine": machine()},
     )
     return 1 if found["faults"] else 0
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import fleet_simulation
-from benchmarks.support.fleet_model import FAILOVER_S, Costs, Fleet, Outage
+from tests.soak import fleet_simulation
+from tests.soak.fleet_model import FAILOVER_S, Costs, Fleet, Outage
 
 COSTS = Costs({1: 60, 8: 300}, {1: 9, 8: 18}, tokens=12, slots=8)
 

@@ -10,38 +10,38 @@ from typing import Any
 
 import pytest
 
-from benchmarks.kills import QUESTIONS, check_outputs
-from benchmarks.support.mortal_fleet import MortalFleet
+from tests.soak.chaos import QUESTIONS, check_outputs
+from tests.soak.chaos_fleet import ChaosFleet
 
 SELDOM_S = 1e9
 
 
 @pytest.fixture
-def quiet() -> Iterator[MortalFleet]:
+def quiet() -> Iterator[ChaosFleet]:
     """A fleet to which nothing happens by itself, with a server for each half of its cameras."""
-    with closing(MortalFleet(4, 2, every_s=SELDOM_S, seed=1)) as fleet:
+    with closing(ChaosFleet(4, 2, every_s=SELDOM_S, seed=1)) as fleet:
         fleet.run(40)
         assert clients(fleet) == [2, 2]
         yield fleet
 
 
-def clients(fleet: MortalFleet) -> list[int]:
+def clients(fleet: ChaosFleet) -> list[int]:
     return [server.clients for server in fleet.servers]
 
 
-def answers(fleet: MortalFleet) -> list[int]:
+def answers(fleet: ChaosFleet) -> list[int]:
     return [camera.answers for camera in fleet.cameras]
 
 
 def test_whoever_dies_all_are_served_again_and_hear_nothing_of_each_other() -> None:
-    with closing(MortalFleet(4, 2, every_s=6.0, seed=5)) as fleet:
+    with closing(ChaosFleet(4, 2, every_s=6.0, seed=5)) as fleet:
         fleet.run(120)
         assert sum(fleet.deeds.values()) > 10
         assert min(answers(fleet)) > 10
         assert fleet.faults() == []
 
 
-def test_a_server_that_stands_still_is_left_within_seconds_and_taken_back(quiet: MortalFleet) -> None:
+def test_a_server_that_stands_still_is_left_within_seconds_and_taken_back(quiet: ChaosFleet) -> None:
     stopped, other = quiet.servers
     before = answers(quiet)
     stopped.process.stop()
@@ -55,7 +55,7 @@ def test_a_server_that_stands_still_is_left_within_seconds_and_taken_back(quiet:
     assert quiet.faults() == []
 
 
-def test_a_server_that_stands_still_alone_is_waited_for(quiet: MortalFleet) -> None:
+def test_a_server_that_stands_still_alone_is_waited_for(quiet: ChaosFleet) -> None:
     for server in quiet.servers:
         server.process.stop()
     quiet.run(30)

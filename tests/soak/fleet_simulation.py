@@ -1,6 +1,6 @@
 """Many cameras and several answer servers, simulated: where they are full, and what the death of one does.
 
-    python -m benchmarks.fleet_simulation [--figures FILE] [--every SECONDS] [--seconds N] [--out FILE]
+    python -m tests.soak.fleet_simulation [--figures FILE] [--every SECONDS] [--seconds N] [--out FILE]
 
 What encoding and prefilling so many newcomers takes, and one more token for so many answers, is measured here with the
 bundled model on one thread, 63 visual and 12 text tokens, in processor time. So is what a server adds to a step beside
@@ -38,14 +38,14 @@ from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import TokenPacket
 from benchmarks.batching import model_with, packets_of, serve
 from benchmarks.support.answer_ways import QUERY, TEXT_TOKENS, speak_on
-from benchmarks.support.askers import AskingProcess
-from benchmarks.support.fleet_model import Costs, Fleet, Outage
+from benchmarks.support.client_processes import ClientProcess
 from benchmarks.support.harness import write_report
 from stream.answer.model import ClientQuestion
 from stream.answer.qwen import QwenAnswerModel
 from stream.bench.report import machine
+from tests.soak.fleet_model import Costs, Fleet, Outage
 
-FOLDER = Path(__file__).parent / "results"
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "results"
 RESULTS = FOLDER / "fleet_simulation.json"
 COUNTS = (1, 2, 4, 8)
 VISUAL_TOKENS = 63
@@ -91,7 +91,7 @@ def measured(rounds: int = 12) -> dict[str, Any]:
     servers = {slots: model_with(qwen, slots, options) for slots in (1, COUNTS[-1])}
     asked: dict[tuple[int, int], list[float]] = {(1, 1): [], (COUNTS[-1], 1): [], (COUNTS[-1], ASKING): []}
     tokens = 0
-    with AskingProcess() as clients:
+    with ClientProcess() as clients:
         for number in range(rounds + 1):
             for count in COUNTS:
                 ends = together(model, [own[0] for own in packets[:count]])

@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
-from benchmarks.support.virtual_time import VirtualProcess, VirtualTime
 from stream.answer.admission import ServerOptions
 from stream.answer.glance import GlanceOutcome
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet
@@ -37,6 +36,7 @@ from stream.protocol.messages import Message, ServerHello, decode, encode
 from stream.runtime.child import ChildProcess, ProcessSupervisor, RestartPolicy
 from stream.transport import Client, Envelope, Link, ServerLink, Transport, links
 from stream.transport.pool import Choice, ServerAddress, ServerPool
+from tests.soak.virtual_time import VirtualProcess, VirtualTime
 
 FRAME_NS, PROBES_NS = NS_PER_S // 4, NS_PER_S // 4
 EVERY_NS, FILM_EVERY_NS = 4 * NS_PER_S, NS_PER_S // 2
@@ -279,7 +279,7 @@ def _ns(seconds: float) -> int:
 class MortalServer:
     """`serve-answers`, which is started again a while after it has died; with slots where it is `batched`."""
 
-    def __init__(self, fleet: MortalFleet, endpoint: str, *, batched: bool) -> None:
+    def __init__(self, fleet: ChaosFleet, endpoint: str, *, batched: bool) -> None:
         self.endpoint = endpoint
         self._slots = 3 if batched else 1
         self.starts = 0
@@ -356,7 +356,7 @@ class MortalCamera:
     With `lockstep` it reads a film frame by frame, and no answer may be missing.
     """
 
-    def __init__(self, fleet: MortalFleet, number: int, *, lockstep: bool) -> None:
+    def __init__(self, fleet: ChaosFleet, number: int, *, lockstep: bool) -> None:
         self.number = number
         self.lockstep = lockstep
         self.query = f"camera {number}?"
@@ -434,7 +434,7 @@ class MortalCamera:
 class CameraStage:
     """Stage of one frame process that shows frames to the scheduler of answers, and its observer."""
 
-    def __init__(self, camera: MortalCamera, fleet: MortalFleet, process: VirtualProcess) -> None:
+    def __init__(self, camera: MortalCamera, fleet: ChaosFleet, process: VirtualProcess) -> None:
         self._camera = camera
         self._fleet = fleet
         choice: Choice = "order" if camera.number % 3 == 0 else "spread"
@@ -512,7 +512,7 @@ class CameraStage:
         """Nothing is watched for."""
 
 
-class MortalFleet:
+class ChaosFleet:
     """Cameras, the last of which reads a film in lockstep, and servers; something happens to them again and again."""
 
     def __init__(self, cameras: int, servers: int, *, every_s: float, seed: int) -> None:

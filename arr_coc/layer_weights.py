@@ -1,0 +1,128 @@
+"""Weights of an allocator: for a model's embeddings, in its folder, and as bytes for another process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from arr_coc.errors import ModelError
+from arr_coc.hub import ALLOCATOR_FOLDER
+from arr_coc.layer import CONFIG_FILE, ARRCOCConfig, ARRCOCLayer
+from arr_coc.relevance.balancing import RelevanceRealiser
+
+log = logging.getLogger(__name__)
+
+_BEGIN_BIAS = (-3.0, -3.0, 3.0)
+"""What is asked for leads from the start; else information and perspective learn first, and silence it."""
+
+
+def new_layer(embeddings: torch.Tensor, **options: Any) -> ARRCOCLayer:
+    """An untrained layer for the questions of a model, which has these input embeddings [vocabulary, D].
+
+    `options`: the other fields of `ARRCOCConfig`. Its weights are random, by torch's own generator. Raises as
+    `ARRCOCLayer`.
+    """
+    config = ARRCOCConfig(query_dim=embeddings.shape[1], trained_for=fingerprint(embeddings), **options)
+    layer = ARRCOCLayer(config)
+    with torch.no_grad():
+        layer.realiser.balancer.out.bias.copy_(torch.tensor(_BEGIN_BIAS))
+    return layer
+
+
+def fingerprint(embeddings: torch.Tensor) -> str:
+    """Names a model's weights by its input embeddings [vocabulary, D], which every training moves.
+
+    They are compared as bfloat16, so that a checkpoint loaded in float32 has the same name.
+    """
+    rows = embeddings.detach().to("cpu", torch.bfloat16).contiguous()
+    return f"sha256:{hashlib.sha256(rows.view(torch.int16).numpy().tobytes()).hexdigest()[:16]}"
+
+
+def load_bundled_layer(folder: Path, embeddings: torch.Tensor, model_id: str) -> ARRCOCLayer | None:
+    """The trained allocator in a model's folder; None where there is none, or it was trained for other weights.
+
+    `embeddings` are the model's, [vocabulary, D]; questions that `model_id` embeds are given to what is returned.
+    Raises ModelError where the files do not fit the code.
+    """
+    own = folder / ALLOCATOR_FOLDER
+    if not (own / CONFIG_FILE).is_file():
+        return None
+    layer = ARRCOCLayer.from_pretrained(own)
+    if layer.config.trained_for != fingerprint(embeddings):
+        log.warning(
+            "the allocator's weights in %s are not for these weights of %s and are left out; make others with `adapt`",
+            own,
+            model_id,
+        )
+        return None
+    return _ready(layer, model_id)
+
+
+def load_layer(name: str | Path, embeddings: torch.Tensor, model_id: str) -> ARRCOCLayer:
+    """The allocator in a folder, or of a name on the hub, for the model of these `embeddings` [vocabulary, D].
+
+    Raises as `ARRCOCLayer.from_pretrained`, and ModelError where it was made for other weights.
+    """
+    layer = ARRCOCLayer.from_pretrained(name)
+    if layer.config.trained_for != fingerprint(embeddings):
+        raise ModelError(
+            f"the allocator in {name} was made for another model than {model_id}, or for other weights of it",
+            "make one for this model with `adapt`, or leave it out",
+        )
+    return _ready(layer, model_id)
+
+
+def _ready(layer: ARRCOCLayer, model_id: str) -> ARRCOCLayer:
+    layer.realiser.trained_for = model_id
+    return layer.eval().requires_grad_(False)
+
+
+def serialize_realiser(realiser: RelevanceRealiser | None) -> bytes:
+    """Weights as bytes, safetensors' format, with what they are of as its metadata; nothing for None.
+
+    Equal weights give equal bytes, in any process.
+    """
+    if realiser is None:
+        return b""
+    weights = {name: rows.contiguous() for name, rows in realiser.state_dict().items()}
+    return _sorted_metadata(save(weights, {"scorer": realiser.scorer, "channels": realiser.channels}))
+
+
+def deserialize_realiser(data: bytes, model_id: str) -> RelevanceRealiser | None:
+    """Load the bytes of `serialize_realiser`, for questions that `model_id` embeds. Raises ModelError where it does
+    not fit."""
+    if not data:
+        return None
+    try:
+        weights, made = load(data), _header(data)["__metadata__"]
+        query_dim = weights["balancer.query.weight"].shape[1]
+        realiser = RelevanceRealiser(query_dim, model_id, made["scorer"], made["channels"])
+        realiser.load_state_dict(weights)
+    except (SafetensorError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        raise ModelError(
+            f"the allocator's weights that came with {model_id} cannot be used; install the same version at both ends"
+        ) from error
+    return realiser.eval().requires_grad_(False)
+
+
+def _sorted_metadata(data: bytes) -> bytes:
+    """Return bytes of safetensors, which writes metadata in any order, with their keys sorted."""
+    header = _header(data)
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    length = int.from_bytes(data[:8], "little")
+    return data[:8] + text.ljust(length) + data[8 + length :]
+
+
+def _header(data: bytes) -> dict[str, Any]:
+    """Read the header of bytes of safetensors: it is JSON, padded with spaces, and its length comes first."""
+    length = int.from_bytes(data[:8], "little")
+    header: dict[str, Any] = json.loads(data[8 : 8 + length])
+    return header
