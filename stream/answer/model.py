@@ -17,7 +17,7 @@ from stream.recording.identity import SCENE_PREFIX
 
 Packet: TypeAlias = TokenPacket | FramePacket
 
-CONFIGURED = "stream.answer.model:load_configured_model"
+CONFIGURED = "stream.answer.loading:load_configured_model"
 """The function that loads the model of a run, unless another one is named."""
 
 
@@ -184,18 +184,6 @@ def load_answer_model(name: str, config: Config) -> AnswerModel:
         raise ConfigError(f"cannot load the answer model {name!r}: {error}") from error
     model: AnswerModel = load(config)
     return model
-
-
-def load_configured_model(config: Config) -> AnswerModel:
-    """Load the model that a server with an API answers for, if `answer.api.url` names one, else `load_qwen_model`'s."""
-    # Imported here: a process without torch must not import the one, nor httpx2 come with the other.
-    if config.answer.api.url is not None:
-        from stream.answer.api.model import load_api_model
-
-        return load_api_model(config)
-    from stream.answer.qwen import load_qwen_model
-
-    return load_qwen_model(config)
 
 
 WORLD_KEY = "arr_coc_world"

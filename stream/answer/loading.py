@@ -1,0 +1,18 @@
+"""Loading of the model that a configuration names: one of this machine, or one that a server answers for."""
+
+from __future__ import annotations
+
+from stream.answer.model import AnswerModel
+from stream.config import Config
+
+
+def load_configured_model(config: Config) -> AnswerModel:
+    """Load the model that a server with an API answers for, if `answer.api.url` names one, else `load_qwen_model`'s."""
+    # Imported here: a process with a model behind an API has no torch, and others have no httpx2.
+    if config.answer.api.url is not None:
+        from stream.answer.api.model import load_api_model
+
+        return load_api_model(config)
+    from stream.answer.qwen import load_qwen_model
+
+    return load_qwen_model(config)
