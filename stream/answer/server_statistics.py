@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock, MonotonicClock
@@ -28,7 +27,7 @@ WAITS_KEPT = 4096
 """Waits of the last minute: 68 turns a second."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ServerTotals:
     """Counts since the start. `answers` are whole ones; `checks`: evaluations of standing queries; `failed`: turns that
     came to nothing; tokens are those of answers; `busy_ns`: time in which at least one turn was served."""
@@ -79,10 +78,8 @@ class ServerStatistics:
         self._recent_waits: deque[tuple[int, int]] = deque(maxlen=WAITS_KEPT)
         self.on_wait: Callable[[float], None] = lambda seconds: None
         self.on_turn: Callable[[float], None] = lambda seconds: None
-        self._answers = self._checks = self._glances = self._failed = 0
-        self._text_tokens = self._visual_tokens = 0
+        self._totals = ServerTotals()
         self._start_ns = self._seen_ns = self._counted_ns = self._clock.now_ns()
-        self._busy_ns = 0
         self._history: deque[tuple[int, ServerTotals]] = deque([(self._start_ns, ServerTotals())])
         self.state = LOADING
 
@@ -120,49 +117,45 @@ class ServerStatistics:
                 self._recent_waits.append((now_ns, now_ns - since_ns))
                 self.on_wait((now_ns - since_ns) / NS_PER_S)
 
-    @contextmanager
-    def serving(self) -> Iterator[None]:
-        """Count the time inside as work: a turn is served. It fails where an exception leaves the block."""
+    def turn_began(self) -> int:
+        """Count the time until `turn_ended` as work: a turn is served. Returns this moment."""
         with self._lock:
-            self._count_time()
+            now_ns = self._count_time()
             self._serving += 1
-            start_ns = self._counted_ns
-        try:
-            yield
-        except BaseException:
-            with self._lock:
-                self._failed += 1
-            raise
-        finally:
-            with self._lock:
-                self._count_time()
-                self._serving -= 1
-                self.on_turn((self._counted_ns - start_ns) / NS_PER_S)
+            return now_ns
+
+    def turn_ended(self, began_ns: int, *, failed: bool = False) -> None:
+        """Note that a turn which began at `began_ns` is served no more."""
+        with self._lock:
+            now_ns = self._count_time()
+            self._serving -= 1
+            self._totals.failed += failed
+            self.on_turn((now_ns - began_ns) / NS_PER_S)
 
     def answered(self, text_tokens: int, visual_tokens: int) -> None:
         """Count a whole answer, and its tokens."""
         with self._lock:
-            self._answers += 1
-            self._text_tokens += text_tokens
-            self._visual_tokens += visual_tokens
+            self._totals.answers += 1
+            self._totals.text_tokens += text_tokens
+            self._totals.visual_tokens += visual_tokens
 
     def checked(self, visual_tokens: int) -> None:
         """Count an evaluation of a standing query."""
         with self._lock:
-            self._checks += 1
-            self._visual_tokens += visual_tokens
+            self._totals.checks += 1
+            self._totals.visual_tokens += visual_tokens
 
     def glanced(self, visual_tokens: int) -> None:
         """Count a glance."""
         with self._lock:
-            self._glances += 1
-            self._visual_tokens += visual_tokens
+            self._totals.glances += 1
+            self._totals.visual_tokens += visual_tokens
 
     def figures(self) -> ServerFigures:
         """Return the figures of this moment."""
         with self._lock:
             now_ns = self._count_time()
-            totals, then_ns, then = self._totals(), *self._history[0]
+            totals, (then_ns, then) = replace(self._totals), self._history[0]
             passed_ns = max(1, now_ns - then_ns)
             return ServerFigures(
                 clients=self._clients,
@@ -181,24 +174,13 @@ class ServerStatistics:
         """Bring the busy time up to this moment, which is returned, and keep the totals from time to time."""
         now_ns = self._clock.now_ns()
         if self._serving:
-            self._busy_ns += now_ns - self._counted_ns
+            self._totals.busy_ns += now_ns - self._counted_ns
         self._counted_ns = now_ns
         if now_ns - self._history[-1][0] >= STEP_NS:
-            self._history.append((now_ns, self._totals()))
+            self._history.append((now_ns, replace(self._totals)))
         while len(self._history) > 1 and now_ns - self._history[1][0] >= RECENT_NS:
             self._history.popleft()
         return now_ns
-
-    def _totals(self) -> ServerTotals:
-        return ServerTotals(
-            answers=self._answers,
-            checks=self._checks,
-            glances=self._glances,
-            failed=self._failed,
-            text_tokens=self._text_tokens,
-            visual_tokens=self._visual_tokens,
-            busy_ns=self._busy_ns,
-        )
 
     def _wait_p95_s(self, now_ns: int) -> float:
         """Return the nearest-rank 95th percentile of the recent waits, and of those that go on."""

@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, contextmanager
 import msgspec
 
 from arr_coc.errors import OptionError, counted
-from stream.answer.client_table import ServerOptions
+from stream.answer.admission import ServerOptions
 from stream.answer.model import CONFIGURED, AnswerModel, load_answer_model
 from stream.answer.server import AnswerServer
 from stream.answer.server_statistics import LOADING, ServerStatistics

@@ -20,7 +20,7 @@ from arr_coc.ops.store.base import Backend
 from arr_coc.ops.store.native import kernel_in_use
 from arr_coc.types import FramePlanes
 from arr_coc.video.texture_updater import TextureUpdater
-from stream.answer.client_table import ServerOptions
+from stream.answer.admission import ServerOptions
 from stream.answer.connection import AnswerEndpoint
 from stream.answer.model import CONFIGURED, load_answer_model
 from stream.answer.server import AnswerServer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from arr_coc.types import FrameStamp, TileGrid
 from arr_coc.video.texture_updater import TextureUpdater
-from stream.answer.client_table import ServerOptions
+from stream.answer.admission import ServerOptions
 from stream.answer.model import Packet
 from stream.answer.server import AnswerServer
 from stream.config import AnswerConfig, Config, PipelineConfig
@@ -54,16 +54,15 @@ class StaleAnswerModel(FakeAnswerModel):
 
     begun = threading.Event()
 
-    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+    def answer(self, packet: Packet, query: str) -> Iterator[str]:
         if packet.stamp.frame_index >= CUT_FRAME:
-            yield from super().answer(packet, query, should_stop)
+            yield from super().answer(packet, query)
             return
         yield "stale"
         self.begun.set()
         for _ in range(round(LIMIT_S / WAIT_S)):
-            if should_stop():
-                return
             threading.Event().wait(WAIT_S)
+            yield ""
 
 
 @pytest.fixture

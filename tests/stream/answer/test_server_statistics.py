@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from arr_coc.types import NS_PER_S
-from stream.answer.client_table import ClientTable
 from stream.answer.server_statistics import LOADING, RECENT_NS, SERVING, ServerStatistics
+from stream.answer.turns import ClientTable
 from tests.support.clock import FakeClock
 
 A, B, C = b"a", b"b", b"c"
@@ -68,11 +68,13 @@ def test_p95_counts_waits_that_go_on_and_forgets_old_ones(statistics: ServerStat
 def test_work_counts_once_however_many_turns_are_served(statistics: ServerStatistics, clock: FakeClock) -> None:
     turns_s: list[float] = []
     statistics.on_turn = turns_s.append
-    with statistics.serving():
-        clock.advance(1 * NS_PER_S)
-        with statistics.serving():
-            assert statistics.figures().serving == 2
-            clock.advance(1 * NS_PER_S)
+    first_ns = statistics.turn_began()
+    clock.advance(1 * NS_PER_S)
+    second_ns = statistics.turn_began()
+    assert statistics.figures().serving == 2
+    clock.advance(1 * NS_PER_S)
+    statistics.turn_ended(second_ns)
+    statistics.turn_ended(first_ns)
     clock.advance(6 * NS_PER_S)
     figures = statistics.figures()
     assert figures.busy_share == pytest.approx(2 / 8)
@@ -81,14 +83,13 @@ def test_work_counts_once_however_many_turns_are_served(statistics: ServerStatis
 
 
 def test_work_that_goes_on_is_work(statistics: ServerStatistics, clock: FakeClock) -> None:
-    with statistics.serving():
-        clock.advance(3 * NS_PER_S)
-        assert statistics.figures().busy_share == 1.0
+    statistics.turn_began()
+    clock.advance(3 * NS_PER_S)
+    assert statistics.figures().busy_share == 1.0
 
 
 def test_a_turn_that_fails_is_counted(statistics: ServerStatistics) -> None:
-    with pytest.raises(ArithmeticError), statistics.serving():
-        raise ArithmeticError
+    statistics.turn_ended(statistics.turn_began(), failed=True)
     figures = statistics.figures()
     assert (figures.totals.failed, figures.serving) == (1, 0)
 
@@ -98,8 +99,9 @@ def test_rates_are_those_of_the_last_minute(statistics: ServerStatistics, clock:
         clock.advance(NS_PER_S)
         statistics.seen()
     for _ in range(30):
-        with statistics.serving():
-            clock.advance(NS_PER_S)
+        began_ns = statistics.turn_began()
+        clock.advance(NS_PER_S)
+        statistics.turn_ended(began_ns)
         statistics.answered(12, 64)
         statistics.seen()
     figures = statistics.figures()

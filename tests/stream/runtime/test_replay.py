@@ -58,9 +58,9 @@ class Forgetful(FakeAnswerModel):
     def drop_client(self, client: bytes) -> None:
         self.seen.pop(client, None)
 
-    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+    def answer(self, packet: Packet, query: str) -> Iterator[str]:
         self.seen[self._client] += 1
-        list(super().answer(packet, query, should_stop))
+        list(super().answer(packet, query))
         yield f"{query} {self.seen[self._client]}"
 
 
@@ -204,8 +204,8 @@ def test_checks_of_answers_are_repeated_and_marked(video: str, tmp_path: Path) -
 
 def test_an_answer_that_is_another_one_is_shown_beside_the_recorded(video: str, tmp_path: Path) -> None:
     class Changed(FakeAnswerModel):
-        def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
-            yield from super().answer(packet, query, should_stop)
+        def answer(self, packet: Packet, query: str) -> Iterator[str]:
+            yield from super().answer(packet, query)
             if packet.stamp.frame_index >= 20:
                 yield "!"
 
@@ -226,8 +226,8 @@ def test_an_answer_that_is_another_one_is_shown_beside_the_recorded(video: str, 
 
 def test_text_of_another_number_of_tokens_is_not_the_same(video: str, tmp_path: Path) -> None:
     class Wordy(FakeAnswerModel):
-        def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
-            yield from super().answer(packet, query, should_stop)
+        def answer(self, packet: Packet, query: str) -> Iterator[str]:
+            yield from super().answer(packet, query)
             assert self._spoken is not None
             self._spoken = replace(self._spoken, text_tokens=5)
 

@@ -296,8 +296,9 @@ def test_the_metrics_are_those_of_the_server(answers: AnswerServerFixture) -> No
     statistics.turn_requested(b"b")
     answers.clock.advance(2 * NS_PER_S)
     statistics.turn_granted(b"a")
-    with statistics.serving():
-        answers.clock.advance(2 * NS_PER_S)
+    began_ns = statistics.turn_began()
+    answers.clock.advance(2 * NS_PER_S)
+    statistics.turn_ended(began_ns)
     statistics.answered(20, 64)
     samples = {name.removeprefix("server_"): value for name, value in scraped(answers.metrics).items()}
     expected = {

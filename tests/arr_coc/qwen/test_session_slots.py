@@ -1,4 +1,4 @@
-"""Several answers at once: each is that of a lone session, and none knows of another."""
+"""Sessions of several slots: each answer is that of a session of one slot, and none depends on another."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.errors import ContextLengthError, NonFiniteError, OptionError
+from arr_coc.qwen import session as session_module
 from arr_coc.qwen.batching import step as step_module
-from arr_coc.qwen.batching.captured import BatchDecoder
-from arr_coc.qwen.batching.session import BatchSession, SlotAnswer, SlotQuestion
+from arr_coc.qwen.batching.captured import Decoder
 from arr_coc.qwen.encoding import IncrementalEncoder
 from arr_coc.qwen.frame_window import FrameWindow
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding, WindowOptions
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.session import AnswerResult, AnswerSession
+from arr_coc.qwen.session import AnswerSession, SlotAnswer, SlotQuestion
+from arr_coc.qwen.slot import AnswerResult
 from arr_coc.types import FrameStamp, TokenPacket
 from arr_coc.video.picture_allocator import PictureAllocator
 from tests.arr_coc.qwen.test_session import OTHER_QUERY, QUERY, packet, whole
@@ -45,10 +46,10 @@ def alone(qwen: QwenVL, given: AnswerOptions, shown: Any, query: str, **more: An
     return session.last
 
 
-def spoken(batch: BatchSession, answers: Sequence[SlotAnswer]) -> list[AnswerResult]:
+def spoken(batch: AnswerSession, answers: Sequence[SlotAnswer]) -> list[AnswerResult]:
     """The results, once all have ended; their pieces are their texts."""
     pieces = [answer.piece for answer in answers]
-    while batch.speaking:
+    while batch.open_answers:
         for answer in batch.step():
             pieces[answers.index(answer)] += answer.piece
     results = []
@@ -79,7 +80,7 @@ def check_equal(found: AnswerResult, expected: AnswerResult) -> None:
 def test_answers_together_are_those_alone(family: str, padded_max: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_module, "PADDED_MAX", padded_max)
     qwen, given = tiny_qwen(family), options()
-    batch = BatchSession(qwen, given, slots=5)
+    batch = AnswerSession(qwen, given, slots=5)
     questions = [SlotQuestion(slot, *one) for slot, one in zip((4, 0, 2), asked(3), strict=True)]
     for found, one in zip(spoken(batch, batch.ask(questions)), asked(3), strict=True):
         check_equal(found, alone(qwen, given, *one))
@@ -87,7 +88,7 @@ def test_answers_together_are_those_alone(family: str, padded_max: float, monkey
 
 def test_who_comes_later_joins_and_who_ends_leaves() -> None:
     qwen = tiny_qwen()
-    batch = BatchSession(qwen, options(12), slots=3)
+    batch = AnswerSession(qwen, options(12), slots=3)
     expected = [alone(qwen, options(12), *one) for one in asked(4)]
     first = batch.ask([SlotQuestion(1, *asked(4)[0])])
     for _ in range(4):
@@ -95,18 +96,18 @@ def test_who_comes_later_joins_and_who_ends_leaves() -> None:
     others = batch.ask([SlotQuestion(slot, *asked(4)[number]) for slot, number in ((0, 1), (2, 2))])
     while not first[0].ended:
         batch.step()
-    assert batch.speaking == 2
+    assert batch.open_answers == 2
     last = batch.ask([SlotQuestion(1, *asked(4)[3])])
-    while batch.speaking:
+    while batch.open_answers:
         batch.step()
     for answer, one in zip([*first, *others, *last], expected, strict=True):
         assert answer.result is not None
         check_equal(answer.result, one)
 
 
-def test_an_answer_beside_no_other_is_a_lone_sessions_number_for_number() -> None:
+def test_an_answer_beside_no_other_is_that_of_one_slot_number_for_number() -> None:
     qwen, given = tiny_qwen(), options()
-    batch = BatchSession(qwen, given, slots=4)
+    batch = AnswerSession(qwen, given, slots=4)
     (found,) = spoken(batch, batch.ask([SlotQuestion(3, *asked(2)[1])]))
     expected = alone(qwen, given, *asked(2)[1])
     assert found.text == expected.text
@@ -117,7 +118,7 @@ def test_an_answer_beside_no_other_is_a_lone_sessions_number_for_number() -> Non
 
 def test_each_draws_by_its_own_seed() -> None:
     qwen, given = tiny_qwen(), AnswerOptions(decoding=Decoding(8, temperature=1.2, seed=3))
-    batch = BatchSession(qwen, given, slots=3)
+    batch = AnswerSession(qwen, given, slots=3)
     found = spoken(batch, batch.ask([SlotQuestion(slot, *one) for slot, one in enumerate(asked(3))]))
     assert [one.text for one in found] == [alone(qwen, given, *one).text for one in asked(3)]
 
@@ -126,7 +127,7 @@ def test_rooms_that_grow_lose_nothing() -> None:
     """One answer outgrows the room of all in the middle of the others."""
     qwen, given = tiny_qwen(), options(300)
     vars(qwen)["eos_ids"] = frozenset()
-    batch = BatchSession(qwen, given, slots=2)
+    batch = AnswerSession(qwen, given, slots=2)
     answers = batch.ask([SlotQuestion(slot, *one) for slot, one in enumerate(asked(2))])
     assert batch.block.room == 256
     found = spoken(batch, answers)
@@ -136,11 +137,11 @@ def test_rooms_that_grow_lose_nothing() -> None:
 
 def test_the_same_frame_costs_another_question_its_own_tokens_only() -> None:
     qwen = tiny_qwen()
-    batch = BatchSession(qwen, options(), slots=2)
+    batch = AnswerSession(qwen, options(), slots=2)
     spoken(batch, batch.ask([SlotQuestion(slot, packet(slot), QUERY) for slot in range(2)]))
     again = spoken(batch, batch.ask([SlotQuestion(slot, packet(slot), OTHER_QUERY) for slot in range(2)]))
     for slot, found in enumerate(again):
-        assert found.prefilled_tokens < 6 + len(batch.session(slot).prompts.question(OTHER_QUERY))
+        assert found.prefilled_tokens < 6 + len(batch.slots[slot].prompts.question(OTHER_QUERY))
         check_equal(found, alone(qwen, options(), packet(slot), OTHER_QUERY))
     batch.forget(0)
     fresh = spoken(batch, batch.ask([SlotQuestion(0, packet(0), OTHER_QUERY)]))
@@ -150,8 +151,6 @@ def test_the_same_frame_costs_another_question_its_own_tokens_only() -> None:
 def test_what_a_slot_knows_is_not_encoded_again_and_the_rest_is_encoded_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from arr_coc.qwen.batching import session as session_module
-
     passes: list[list[int]] = []
     stock = session_module.encode_packed
 
@@ -161,7 +160,7 @@ def test_what_a_slot_knows_is_not_encoded_again_and_the_rest_is_encoded_together
 
     monkeypatch.setattr(session_module, "encode_packed", counted)
     qwen = tiny_qwen()
-    batch = BatchSession(qwen, options(), slots=4)
+    batch = AnswerSession(qwen, options(), slots=4)
     for seeds in ((0, 1, 2, 3), (0, 5, 2, 7), (0, 5, 2, 8)):
         found = spoken(batch, batch.ask([SlotQuestion(slot, packet(seed), QUERY) for slot, seed in enumerate(seeds)]))
         for seed, one in zip(seeds, found, strict=True):
@@ -177,7 +176,7 @@ def test_what_a_slot_knows_is_not_encoded_again_and_the_rest_is_encoded_together
 
 def test_windows_and_incremental_vision_are_each_clients_own() -> None:
     qwen, given = tiny_qwen(), options(encode="incremental")
-    batch = BatchSession(qwen, given, slots=2)
+    batch = AnswerSession(qwen, given, slots=2)
     windows = [FrameWindow(WindowOptions(frames=2)) for _ in range(2)]
     visions = [IncrementalEncoder(given.incremental) for _ in range(2)]
     lone = [(AnswerSession(qwen, given), FrameWindow(WindowOptions(frames=2))) for _ in range(2)]
@@ -198,9 +197,8 @@ def test_windows_and_incremental_vision_are_each_clients_own() -> None:
 
 def test_yes_and_no_are_scored_together_beside_answers() -> None:
     qwen, given = tiny_qwen(), options()
-    batch = BatchSession(qwen, given, slots=3)
-    for session in [batch.session(slot) for slot in range(3)]:
-        vars(session)["yes_no"] = tokens_of_two(qwen)
+    batch = AnswerSession(qwen, given, slots=3)
+    vars(batch)["yes_no"] = tokens_of_two(qwen)
     lone = AnswerSession(qwen, given)
     vars(lone)["yes_no"] = tokens_of_two(qwen)
     expected = [lone.score_yes_no(*one) for one in asked(2)]
@@ -224,7 +222,7 @@ def tokens_of_two(qwen: QwenVL) -> Any:
 
 def test_one_that_cannot_be_asked_fails_alone() -> None:
     qwen = tiny_qwen()
-    batch = BatchSession(qwen, options(), slots=3)
+    batch = AnswerSession(qwen, options(), slots=3)
     long = "a" * (qwen.max_context_tokens + 1)
     answers = batch.ask(
         [SlotQuestion(0, packet(0), QUERY), SlotQuestion(1, packet(1), long), SlotQuestion(2, [], QUERY)]
@@ -236,14 +234,14 @@ def test_one_that_cannot_be_asked_fails_alone() -> None:
 
 def test_numbers_that_are_not_finite_end_their_own_answer_and_leave_nothing_behind() -> None:
     qwen = tiny_qwen()
-    batch = BatchSession(qwen, options(), slots=2)
+    batch = AnswerSession(qwen, options(), slots=2)
     answers = batch.ask([SlotQuestion(slot, packet(slot), QUERY) for slot in range(2)])
     with torch.inference_mode():
         for layer in batch.block.layers:
             layer.values[1] = torch.nan
     batch.step()
     assert isinstance(answers[1].error, NonFiniteError)
-    while batch.speaking:
+    while batch.open_answers:
         batch.step()
     assert answers[0].result is not None
     check_equal(answers[0].result, alone(qwen, options(), packet(0), QUERY))
@@ -252,21 +250,19 @@ def test_numbers_that_are_not_finite_end_their_own_answer_and_leave_nothing_behi
     check_equal(again[0], alone(qwen, options(), packet(1), QUERY))
 
 
-@pytest.mark.parametrize("where", ["prefill_packed", "reserve", "__call__"])
+@pytest.mark.parametrize("where", ["prefill_packed", "__call__"])
 def test_a_pass_that_fails_fails_its_answers_and_the_next_one_works(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from arr_coc.qwen.batching import session as session_module
-
     qwen = tiny_qwen()
-    batch = BatchSession(qwen, options(), slots=2)
+    batch = AnswerSession(qwen, options(), slots=2)
     questions = [SlotQuestion(slot, packet(slot), QUERY) for slot in range(2)]
 
     def fail(*_: object) -> None:
         raise RuntimeError("out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(session_module if where == "prefill_packed" else BatchDecoder, where, fail)
+        patch.setattr(session_module if where == "prefill_packed" else Decoder, where, fail)
         answers = batch.ask(questions)
         batch.step()
         assert [str(answer.error) for answer in answers] == ["out of memory"] * 2
@@ -276,18 +272,18 @@ def test_a_pass_that_fails_fails_its_answers_and_the_next_one_works(
 
 def test_a_stopped_answer_leaves_the_others() -> None:
     qwen = tiny_qwen()
-    batch = BatchSession(qwen, options(), slots=2)
+    batch = AnswerSession(qwen, options(), slots=2)
     answers = batch.ask([SlotQuestion(slot, packet(slot), QUERY) for slot in range(2)])
     batch.stop(0)
     batch.stop(0)
-    assert (answers[0].ended, answers[0].result, batch.speaking) == (True, None, 1)
+    assert (answers[0].ended, answers[0].result, batch.open_answers) == (True, None, 1)
     check_equal(spoken(batch, answers[1:])[0], alone(qwen, options(), packet(1), QUERY))
     assert batch.step() == []
 
 
 def test_whole_frames_share_a_batch() -> None:
     qwen, given = tiny_qwen(), options(encode="prune")
-    batch = BatchSession(qwen, given, slots=2)
+    batch = AnswerSession(qwen, given, slots=2)
     found = spoken(batch, batch.ask([SlotQuestion(slot, whole(slot), QUERY) for slot in range(2)]))
     for seed, one in enumerate(found):
         check_equal(one, alone(qwen, given, whole(seed), QUERY))
@@ -297,9 +293,9 @@ def test_a_model_spread_over_devices_cannot() -> None:
     hooked = tiny_qwen()
     hooked.language_model.layers[1]._hf_hook = object()  # as accelerate has
     with pytest.raises(OptionError, match=r"one client at a time; leave answer\.slots at 1"):
-        BatchSession(hooked)
+        AnswerSession(hooked, slots=2)
     with pytest.raises(OptionError, match="slots must be at least 1, got 0"):
-        BatchSession(tiny_qwen(), slots=0)
+        AnswerSession(tiny_qwen(), slots=0)
 
 
 SECRET_QUERY = "What do you see?"
@@ -326,7 +322,7 @@ def test_the_bundled_model_tells_each_client_of_its_own_picture() -> None:
     """Every text is that of a lone run, and all differ."""
     qwen, given = load_qwen(None, device="cpu", dtype="float32"), options(24)
     packets = secret_packets(qwen)
-    batch = BatchSession(qwen, given, slots=8)
+    batch = AnswerSession(qwen, given, slots=8)
     expected = [alone(qwen, given, shown, SECRET_QUERY) for shown in packets]
     for turn in range(2):
         # The second time every client is in a slot where another one spoke.

@@ -1,4 +1,4 @@
-"""A server whose model has slots: turns, interleaved answers, and what one client may not do to another."""
+"""A server whose model has several slots: turns, interleaved answers, and what one client may not do to another."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from stream.answer import server as server_module
-from stream.answer.batching.scheduler import BatchQuestion
-from stream.answer.model import AnswerStats
+from stream.answer import turns as turns_module
+from stream.answer.model import AnswerStats, ClientQuestion
 from stream.answer.server_statistics import ServerStatistics
 from stream.config import Config
 from stream.errors import AnswerLost
@@ -59,7 +59,7 @@ class SlotAnswerModel(GlancingAnswerModel):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self._slots: dict[bytes, list[BatchQuestion]] = {}
+        self._slots: dict[bytes, list[ClientQuestion]] = {}
 
     def hold(self, client: bytes) -> None:
         assert len(self._slots) < self.slots
@@ -69,7 +69,7 @@ class SlotAnswerModel(GlancingAnswerModel):
     def release(self, client: bytes) -> None:
         del self._slots[client]
 
-    def ask(self, questions: Sequence[BatchQuestion]) -> None:
+    def ask(self, questions: Sequence[ClientQuestion]) -> None:
         self.begun.append(len(questions))
         for question in questions:
             if question.packet.stamp.frame_index == UNANSWERABLE:
@@ -82,7 +82,7 @@ class SlotAnswerModel(GlancingAnswerModel):
                 self._slots[question.client] = [question]
                 question.piece = str(question.packet.stamp.frame_index)
 
-    def step(self) -> Sequence[BatchQuestion]:
+    def step(self) -> Sequence[ClientQuestion]:
         if not self.permits.acquire(timeout=0.005):
             return []
         speaking = [question for (question,) in filter(None, self._slots.values())]
@@ -95,11 +95,11 @@ class SlotAnswerModel(GlancingAnswerModel):
                 self._slots[question.client] = []
         return speaking
 
-    def finish(self, question: BatchQuestion) -> None:
+    def finish(self, question: ClientQuestion) -> None:
         raise NotImplementedError
 
 
-def stats_of(question: BatchQuestion, text_tokens: int = 0) -> AnswerStats:
+def stats_of(question: ClientQuestion, text_tokens: int = 0) -> AnswerStats:
     return AnswerStats(len(question.packet.regions), text_tokens, 1.0, 2.0, 3.0, None)  # type: ignore[union-attr]
 
 
@@ -107,7 +107,7 @@ def stats_of(question: BatchQuestion, text_tokens: int = 0) -> AnswerStats:
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(server_module, "TURN_LIMIT_NS", LIMIT_MS * 1_000_000)
     SlotAnswerModel.permits = threading.Semaphore(0)
-    monkeypatch.setattr(server_module, "GATHER_NS", 0)
+    monkeypatch.setattr(turns_module, "GATHER_NS", 0)
     SlotAnswerModel.together.clear()
     SlotAnswerModel.begun.clear()
     yield
@@ -156,7 +156,7 @@ def test_as_many_turns_as_slots_and_each_hears_its_own_answer_only(runner: Stage
 
 
 def test_packets_of_turns_granted_together_begin_together(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "GATHER_NS", LIMIT_MS * 1_000_000)
+    monkeypatch.setattr(turns_module, "GATHER_NS", LIMIT_MS * 1_000_000)
     serve(runner, SlotAnswerModel, shared=True)
     one, two = clients(runner, "red", "green")
     turns = []
@@ -339,14 +339,12 @@ def test_a_server_that_drains_ends_the_answers_under_way(runner: StageRunner) ->
 
 
 def test_pieces_without_end_are_cut(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stream.answer.batching import scheduler
-
     class Endless(SlotAnswerModel):
-        def finish(self, question: BatchQuestion) -> None:
+        def finish(self, question: ClientQuestion) -> None:
             question.ended, question.piece = True, ""
             self._slots[question.client] = []
 
-    monkeypatch.setattr(scheduler, "ANSWER_CHARS_MAX", 4)
+    monkeypatch.setattr(turns_module, "ANSWER_CHARS_MAX", 4)
     serve(runner, Endless, shared=True)
     (client,) = clients(runner, "red")
     begin(client, 0, 1)

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from arr_coc.errors import ModelError
-from stream.answer.api.parallel import ApiBatchAnswerModel
-from stream.answer.batching.scheduler import BatchQuestion
-from stream.answer.model import CONFIGURED, load_answer_model
-from stream.config import WindowConfig
+from stream.answer.api.model import ApiAnswerModel
+from stream.answer.model import CONFIGURED, ClientQuestion, load_answer_model
 from stream.errors import AnswerLost
-from tests.stream.answer.api.test_model import config, packet, sent
+from tests.stream.answer.api.test_model import config, packet
 from tests.support import api_server as fake
 from tests.support.api_server import ApiHandler, FakeApiServer, api_server
 from tests.support.network import LIMIT_S, until
@@ -26,18 +24,18 @@ def server() -> Iterator[FakeApiServer]:
         yield made
 
 
-def loaded(server: FakeApiServer, slots: int = 2, **answer: Any) -> ApiBatchAnswerModel:
+def loaded(server: FakeApiServer, slots: int = 2, **answer: Any) -> ApiAnswerModel:
     model = load_answer_model(CONFIGURED, config(server, slots=slots, **answer))
-    assert isinstance(model, ApiBatchAnswerModel)
+    assert isinstance(model, ApiAnswerModel)
     assert model.slots == slots
     return model
 
 
-def question(client: bytes, query: str = "what?", *, index: int = 0, yes_no: bool = False) -> BatchQuestion:
-    return BatchQuestion(client, packet(index), query, yes_no=yes_no)
+def question(client: bytes, query: str = "what?", *, index: int = 0, yes_no: bool = False) -> ClientQuestion:
+    return ClientQuestion(client, packet(index), query, yes_no=yes_no)
 
 
-def asked(model: ApiBatchAnswerModel, *questions: BatchQuestion) -> dict[bytes, str]:
+def asked(model: ApiAnswerModel, *questions: ClientQuestion) -> dict[bytes, str]:
     """The texts of questions that are asked together, by client."""
     for one in questions:
         model.hold(one.client)
@@ -85,10 +83,6 @@ def test_requests_of_several_clients_are_open_at_once_and_each_gets_its_own_text
         assert (one.stats.tokens_used, one.stats.text_tokens) == (60, 2)
 
 
-def test_one_slot_is_the_model_that_asks_one_after_the_other(server: FakeApiServer) -> None:
-    assert not hasattr(load_answer_model(CONFIGURED, config(server, slots=1)), "slots")
-
-
 def test_scores_and_answers_go_together(server: FakeApiServer) -> None:
     server.behaviour = together(2)
     look, tell = question(b"one", "is it red?", yes_no=True), question(b"two")
@@ -98,23 +92,6 @@ def test_scores_and_answers_go_together(server: FakeApiServer) -> None:
     assert look.score == pytest.approx((0.948, 0.955), abs=0.001)
     assert tell.score is None
     assert {body["max_tokens"] for body in server.bodies} == {3, 64}
-
-
-def test_a_server_that_refuses_probabilities_is_asked_without(server: FakeApiServer) -> None:
-    def refuse_likely(handler: ApiHandler, body: dict[str, Any]) -> None:
-        if body.get("logprobs"):
-            handler.reply(400, {"error": {"message": "logprobs are not supported"}})
-        else:
-            fake.speak(handler, body)
-
-    server.behaviour = refuse_likely
-    model = loaded(server)
-    for number in range(2):
-        look = question(b"one", "is it red?", yes_no=True)
-        asked(model, look)
-        assert look.score == (0.5, 0.0), "the server's words are neither yes nor no"
-        model.release(b"one")
-        assert len(server.bodies) == 2 + number, "it is asked for them once"
 
 
 @pytest.mark.parametrize(
@@ -156,37 +133,6 @@ def test_an_answer_can_be_ended_as_it_stands(server: FakeApiServer) -> None:
     assert long.ended
     assert long.stats is not None
     assert model.step() == []
-
-
-def test_an_answer_without_end_is_lost(server: FakeApiServer) -> None:
-    server.behaviour = fake.speak_for_ever
-    endless = question(b"one")
-    asked(loaded(server), endless)
-    assert isinstance(endless.error, AnswerLost)
-    assert "an answer without an end: more than 2048 characters for 64 tokens" in str(endless.error)
-
-
-def test_windows_are_each_clients_own(server: FakeApiServer) -> None:
-    model = loaded(server, window=WindowConfig(frames=3))
-    for index in range(3):
-        asked(model, question(b"one", index=index))
-    asked(model, question(b"two", index=9))
-    assert [len(server.pictures(number)) for number in range(4)] == [1, 2, 3, 1]
-    model.drop_client(b"one")
-    asked(model, question(b"one", index=4))
-    assert len(server.pictures()) == 1
-
-
-def test_pictures_that_vllm_has_forgotten_are_sent_again(server: FakeApiServer) -> None:
-    server.owner = "vllm"
-    model = loaded(server, window=WindowConfig(frames=2))
-    for index in range(2):
-        asked(model, question(b"one", index=index))
-    server.kept.clear()
-    last = question(b"one", index=2)
-    assert asked(model, last)[b"one"] == "a red circle"
-    assert last.error is None
-    assert [sent(server, request) for request in range(4)] == [[True], [False, False], [False, False], [True, True]]
 
 
 def test_a_packet_that_cannot_be_shown_is_the_error_of_its_client(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from arr_coc.qwen.batching.session import BatchSession
 from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import TokenPacket
 from stream.answer import server as server_module
-from stream.answer.batching.model import QwenBatchAnswerModel
+from stream.answer.qwen import QwenAnswerModel
 from stream.answer.server_statistics import ServerStatistics
 from stream.protocol.messages import AnswerDelta, AnswerReply, Disconnect, KeepAlive, TurnGrant, TurnRequest
-from tests.arr_coc.qwen.batching.test_session import SECRET_QUERY, alone, options, secret_packets
+from tests.arr_coc.qwen.test_session_slots import SECRET_QUERY, alone, options, secret_packets
 from tests.stream.answer.test_server import Client, runner, serve
 from tests.support.network import LIMIT_MS
 from tests.support.runs import StageRunner
@@ -52,7 +52,7 @@ def test_each_hears_what_it_would_alone_whoever_had_its_slot_before(
     packets = secret_packets(qwen)
     expected = [alone(qwen, given, shown, SECRET_QUERY).text for shown in packets]
     assert len(set(expected)) == len(packets)
-    model = QwenBatchAnswerModel(BatchSession(qwen, given, slots=len(packets)))
+    model = QwenAnswerModel(AnswerSession(qwen, given, slots=len(packets)))
     serve(runner, lambda config: model, shared=True, statistics=statistics)
     clients = [Client(runner, query=SECRET_QUERY).greeted() for _ in packets]
     assert texts(clients, packets) == expected

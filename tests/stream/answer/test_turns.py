@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stream.answer.client_table import ClientTable
+from stream.answer.turns import ClientTable
 from stream.untrusted import CLIENTS_MAX
 
 A, B, C = b"a", b"b", b"c"
