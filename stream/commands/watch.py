@@ -61,6 +61,8 @@ def watch(
     At a terminal: text, figures, and questions typed while it runs. A file plays at its own pace, so frames that come
     too late are dropped, and counted.
     """
+    from dataclasses import replace
+
     from stream.commands.run import also_written, check_run, configs_of, report_written, run_each
     from stream.config import STDOUT
     from stream.config_loading import ConfigLayer
@@ -79,7 +81,7 @@ def watch(
     if ask_stdin and config.source == "-":
         raise ConfigError("--ask-stdin needs standard input for questions, but the source reads it")
 
-    watched = WatchOptions(every_s, ask_stdin, keyboard=together or config.source != "-", live=not run.debug)
+    watched = WatchOptions(every_s, ask_stdin, live=not run.debug)
     if together:
         from stream.commands.fleet import watch_named
 
@@ -87,7 +89,8 @@ def watch(
 
     def watch_one(config: Config, shared: AnswerWorker | None = None) -> Summary:
         check_run(config)
-        display = open_display(captions=STDOUT not in config.output.paths, watched=watched)
+        options = replace(watched, keyboard=config.source != "-")
+        display = open_display(captions=STDOUT not in config.output.paths, watched=options)
         try:
             from stream.runtime.session import open_run, run_session
 

@@ -146,12 +146,20 @@ class Questions:
         self._lock = threading.Lock()
         self._cameras: dict[str, PendingQuestions] = {}
 
-    def add(self, camera: str, pending: PendingQuestions) -> None:
-        """Let a camera be asked from here on."""
+    def add(self, camera: str, ask: Callable[[str], None]) -> PendingQuestions:
+        """Let a camera be asked from here on, with `ask`; returns its questions."""
+        pending = PendingQuestions(ask)
         with self._lock:
             self._cameras[camera] = pending
             if self._typed is not None and self._reader is None:
                 self._reader = QuestionReader(self._typed, partial(self.put, reply=self._reply))
+        return pending
+
+    def settle(self, camera: str, event: QueryChanged) -> list[str]:
+        """Take note that a camera has this question now, as `PendingQuestions.settle`."""
+        with self._lock:
+            pending = self._cameras.get(camera)
+        return [] if pending is None else pending.settle(event)
 
     def remove(self, camera: str) -> None:
         """Forget a camera that has ended."""

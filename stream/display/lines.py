@@ -11,7 +11,7 @@ from functools import partial
 from arr_coc.errors import of_counted
 from stream import logs
 from stream.clock import Clock, MonotonicClock, clock_text, duration_text
-from stream.display.input import PendingQuestions, Questions
+from stream.display.input import Questions
 from stream.display.layout import SEPARATOR
 from stream.display.state import CameraState, DisplayClock, TranscriptEntry
 from stream.display.text import ABOUT_THE_MODEL, dropped_text, label_text, print_answer, verdict_text
@@ -94,13 +94,12 @@ class LinesDisplay(Display):
 
     def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
         state = CameraState(self._clock, camera, cuts=True)
-        state.attach(run, partial(self._ask, state, run))
+        state.attach(run, self._questions.add(camera, partial(self._ask, state, run)))
         with self._lock:
             self._cameras[camera] = state
             self._answers[camera] = AnswerPrinter(label_text(camera, self._width))
             if self._figures is None and self._every_s is not None:
                 self._figures = RepeatedCall(self._every_s, self._say_figures)
-        self._questions.add(camera, state.questions)
 
     def write(self, event: Event, camera: str = "") -> None:
         entries = self._cameras[camera].add(event)
@@ -255,14 +254,12 @@ class JsonDisplay(Display):
         self._captions = captions
         self._lock = threading.Lock()
         self._clocks: dict[str, DisplayClock] = {}
-        self._pending: dict[str, PendingQuestions] = {}
         self._questions = Questions(names, typed)
 
     def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
         # Several cameras have begun at different times: only the time of day compares them.
         self._clocks[camera] = DisplayClock(live=bool(camera) and run.source_info.live)
-        self._pending[camera] = PendingQuestions(run.ask)
-        self._questions.add(camera, self._pending[camera])
+        self._questions.add(camera, run.ask)
 
     def write(self, event: Event, camera: str = "") -> None:
         if isinstance(event, FrameReady) and camera:
@@ -272,8 +269,8 @@ class JsonDisplay(Display):
         name = {"camera": camera} if camera else {}
         if isinstance(event, Summary):
             self.end(camera)
-        elif isinstance(event, QueryChanged) and camera in self._pending:
-            for line in self._pending[camera].settle(event):
+        elif isinstance(event, QueryChanged):
+            for line in self._questions.settle(camera, event):
                 logs.say(line, **name, message=line)
         fields = event_fields(event)
         write_line(json_line(log_level(event), {"event": fields.pop("type"), **name, **fields}))

@@ -50,9 +50,16 @@ from stream.untrusted import printable, printable_span
 
 ERASE = "\r\x1b[K"
 
-HINT = "type a question and press Enter · Ctrl-C ends"
-HINT_SEVERAL = "question to all, or NAME: question, and Enter · Ctrl-C ends"
-HINT_NO_KEYS = "Ctrl-C ends"
+HINT = ("type a question and press Enter · Ctrl-C ends", "a question, Enter · Ctrl-C ends", "Ctrl-C ends")
+HINT_SEVERAL = (
+    "question to all, or NAME: question, and Enter · Ctrl-C ends",
+    "[NAME:] question, Enter · Ctrl-C ends",
+    "Ctrl-C ends",
+)
+HINT_NO_KEYS = ("Ctrl-C ends",)
+"""Forms of the hint in the empty input line, of which the first that fits is shown."""
+
+PROMPT = " › "
 
 DRAW_S = 0.125
 """Between two looks at the run: at most eight drawings a second."""
@@ -144,7 +151,7 @@ class LiveView:
 
     `rows` returns all but the input line for a message, which is shown in place of what a run is waiting for, a width
     and a height. `put` gets what was typed, and a function that shows a reply. `keys` is the descriptor that questions
-    are typed on, None if they cannot be; then `hint` is not shown. A terminal that takes no output delays this thread
+    are typed on, None if they cannot be; then `hints` are not shown. A terminal that takes no output delays this thread
     and no other.
     """
 
@@ -155,11 +162,11 @@ class LiveView:
         modes: TerminalModes,
         rows: Callable[[str, int, int], list[Row]],
         put: Callable[[str, Callable[[str], None]], None],
-        hint: str,
+        hints: Sequence[str],
     ) -> None:
         self._rows = rows
         self._put = put
-        self._hint = hint
+        self._hints = HINT_NO_KEYS if keys is None else hints
         self._modes = modes
         self._message, self._message_until_s = "", 0.0
         self._urgent = ""
@@ -198,9 +205,9 @@ class LiveView:
         bindings = KeyBindings()
         bindings.add("c-z")(self._suspend)
         line = Buffer(multiline=False, history=InMemoryHistory(), accept_handler=self._accept)
-        hint = AfterInput(HINT_NO_KEYS if keys is None else self._hint, style="class:dim")
+        hint = AfterInput(self._hint, style="class:dim")
         typed = BufferControl(line, [ConditionalProcessor(hint, Condition(lambda: not line.text))])
-        prompt = Window(FormattedTextControl([("class:time", " › ")]), width=3)
+        prompt = Window(FormattedTextControl([("class:time", PROMPT)]), width=len(PROMPT))
         rows = Window(FormattedTextControl(self._draw))
         return Application(
             layout=Layout(HSplit([rows, VSplit([prompt, Window(typed)], height=1)]), focused_element=typed),
@@ -259,6 +266,10 @@ class LiveView:
         size = self._app.output.get_size()
         return self._rows(message, size.columns, size.rows - 1)
 
+    def _hint(self) -> str:
+        room = self._app.output.get_size().columns - len(PROMPT) - 1  # the cursor is before it
+        return next((hint for hint in self._hints if len(hint) <= room), self._hints[-1])
+
     def _accept(self, line: Buffer) -> bool:
         self.show("")
         self._put(line.text, self.show)
@@ -306,10 +317,9 @@ class LiveDisplay(Display):
             self._open()
 
     def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
-        self._cameras[camera].attach(run)
+        self._cameras[camera].attach(run, self._questions.add(camera, run.ask))
         if self._alone is not None:
             self._open()
-        self._questions.add(camera, self._cameras[camera].questions)
 
     def write(self, event: Event, camera: str = "") -> None:
         entries = self._cameras[camera].add(event)
@@ -323,7 +333,7 @@ class LiveDisplay(Display):
                 return  # the fleet reports it, once for all cameras
             shared = isinstance(event, Notice) and event.code in ABOUT_THE_MODEL
             for entry in entries:
-                self._note(entry.text if shared else f"{camera}: {entry.text}", once=shared)
+                self.show_note(entry.text if shared else f"{camera}: {entry.text}", once=shared)
 
     def end(self, camera: str) -> None:
         self._questions.remove(camera)
@@ -336,8 +346,15 @@ class LiveDisplay(Display):
         else:
             write_now(message)
 
-    def show_note(self, text: str) -> None:
-        self._note(text)
+    def show_note(self, text: str, *, once: bool = False) -> None:
+        """Show a remark, among the answers of a camera that is alone; `once`: several cameras would repeat it."""
+        if self._alone is not None:
+            self._alone.add_message(text)
+            return
+        text = printable(text)
+        with self._lock:
+            if not (once and text in self._notes):
+                self._notes.append(text)
 
     def show_failure(self, camera: str, message: str) -> None:
         self._cameras[camera].fail(message, over=True)
@@ -361,8 +378,8 @@ class LiveDisplay(Display):
 
     def _open(self) -> None:
         self._end_waiting()
-        hint = HINT if self._alone is not None else HINT_SEVERAL
-        self._view = LiveView(self._out, self._keys, self._modes, self._rows, self._questions.put, hint)
+        hints = HINT if self._alone is not None else HINT_SEVERAL
+        self._view = LiveView(self._out, self._keys, self._modes, self._rows, self._questions.put, hints)
         self._stderr = sys.stderr
         if self._stderr.isatty():
             sys.stderr = LineWriter(self.show_note)
@@ -375,16 +392,6 @@ class LiveDisplay(Display):
         cameras = [state.snapshot() for state in self._cameras.values()]
         uptime_s = (self._clock.now_ns() - self._begin_ns) / NS_PER_S
         return compose_several(cameras, notes, uptime_s, message, width, height)
-
-    def _note(self, line: str, *, once: bool = False) -> None:
-        """Keep a line about a run that is alone, or about any camera; `once`: several cameras would repeat it."""
-        if self._alone is not None:
-            self._alone.add_message(line)
-            return
-        text = printable(line)
-        with self._lock:
-            if not (once and text in self._notes):
-                self._notes.append(text)
 
     def _leave_last_lines(self) -> None:
         columns = terminal_columns(self._out)

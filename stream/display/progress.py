@@ -18,7 +18,7 @@ from rich.text import Text
 from stream import logs
 from stream.clock import clock_text
 from stream.control import leave_gone_terminal
-from stream.display.input import PendingQuestions, Questions
+from stream.display.input import Questions
 from stream.display.text import EventText, discards_partial_answer, print_answer, summary_text, verdict_text
 from stream.errors import OutputFailed, ReaderGone
 from stream.events import (
@@ -48,7 +48,6 @@ class ProgressDisplay(Display):
 
     def __init__(self, *, captions: bool, typed: int | None = None) -> None:
         self._captions = captions
-        self._pending: PendingQuestions | None = None
         self._questions = Questions(ALONE, typed)
         self._err = BestEffortConsole(stderr=True)
         self._live: Live | None = None
@@ -71,8 +70,7 @@ class ProgressDisplay(Display):
 
     def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
         self._progress.update(self._task, total=frames)
-        self._pending = PendingQuestions(run.ask)
-        self._questions.add(camera, self._pending)
+        self._questions.add(camera, run.ask)
 
     def show_message(self, message: str) -> None:
         """Shows a message at once. Safe in a signal handler: takes no lock, uses no buffer."""
@@ -96,7 +94,7 @@ class ProgressDisplay(Display):
             if text := summary_text(event):
                 self._err.print(Text(text), soft_wrap=not self._err.is_terminal)
         else:
-            self._print_event(event)
+            self._print_event(event, camera)
 
     def close(self) -> None:
         self._questions.close()
@@ -135,13 +133,13 @@ class ProgressDisplay(Display):
             line = f"{clock_text(event.pts_s)}  {verdict_text(event)}"
             self._err.print(Text(line), soft_wrap=not self._err.is_terminal)
 
-    def _print_event(self, event: Event) -> None:
+    def _print_event(self, event: Event, camera: str) -> None:
         if isinstance(event, Notice) and event.code == "loading":
             self._progress.update(self._task, description=printable(event.message))
         elif discards_partial_answer(event):
             self._partial = ""
-        elif isinstance(event, QueryChanged) and self._pending is not None:
-            for passed in self._pending.settle(event):
+        elif isinstance(event, QueryChanged):
+            for passed in self._questions.settle(camera, event):
                 logs.say(passed)
         line = self._event_text.line(event)
         if line is not None:

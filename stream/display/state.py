@@ -195,7 +195,7 @@ class CameraSnapshot:
 class CameraState:
     """State of a camera in a display. `add` is for one thread, `snapshot` for another.
 
-    `cuts`: whether scene cuts stand in the transcript. `questions` takes what a person asks the run.
+    `cuts`: whether scene cuts stand in the transcript.
     """
 
     def __init__(self, clock: Clock, name: str = "", *, cuts: bool = False) -> None:
@@ -213,18 +213,18 @@ class CameraState:
         self._memory_bytes: dict[str, int] = {}
         self._memory_ns: int | None = None
 
-    def attach(self, run: RunHandle, ask: Callable[[str], None] | None = None) -> None:
-        """Take the camera's run, which is about to begin; questions go to `ask`, or to the run itself."""
+    def attach(self, run: RunHandle, questions: PendingQuestions) -> None:
+        """Take the camera's run, which is about to begin, and the questions that are put to it."""
         with self._lock:
             self._run = run
             self._transcript = Transcript(DisplayClock(run.source_info.live), cuts=self._cuts)
             self._waiting, self._ill = STARTING, False
-            self.questions = PendingQuestions(ask or run.ask)
+            self._questions = questions
 
     def add(self, event: Event) -> list[TranscriptEntry]:
         """Take an event; returns what it adds to the transcript."""
         assert self._run is not None, "a run is attached before its events come"
-        passed = self.questions.settle(event) if isinstance(event, QueryChanged) else []
+        passed = self._questions.settle(event) if isinstance(event, QueryChanged) else []
         with self._lock:
             added = [self._transcript.add_message(line) for line in passed]
             if isinstance(event, FrameReady):
@@ -302,7 +302,7 @@ class CameraState:
                 info=run.source_info,
                 model=self._model,
                 query=self._query,
-                pending=self.questions.newest,
+                pending=self._questions.newest,
                 figures=self._figures,
                 entries=entries,
                 partial=self._transcript.partial,

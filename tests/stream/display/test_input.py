@@ -129,7 +129,7 @@ def test_a_line_that_is_no_question_is_refused_once_for_all_cameras() -> None:
     questions.put("who?", refused.append)
     asked: list[str] = []
     for name in ("door", "yard"):
-        questions.add(name, PendingQuestions(lambda text, name=name: asked.append(f"{name} {text}")))  # type: ignore[misc]
+        questions.add(name, lambda text, name=name: asked.append(f"{name} {text}"))  # type: ignore[misc]
     questions.put("  ", refused.append)
     questions.put("door:", refused.append)
     questions.remove("yard")
@@ -143,7 +143,7 @@ def test_a_question_to_a_camera_that_is_not_there_is_refused_with_the_names() ->
     refused: list[str] = []
     asked: list[str] = []
     for name in ("door", "yard"):
-        questions.add(name, PendingQuestions(lambda text, name=name: asked.append(f"{name} {text}")))  # type: ignore[misc]
+        questions.add(name, lambda text, name=name: asked.append(f"{name} {text}"))  # type: ignore[misc]
     questions.put("nosuch: is it open?", refused.append)
     questions.put("gate:is it open?", refused.append)
     assert refused == [
@@ -160,7 +160,7 @@ def test_a_question_to_a_camera_that_is_not_there_is_refused_with_the_names() ->
 def test_to_a_camera_without_a_name_any_line_is_a_question() -> None:
     questions = Questions(ALONE)
     asked: list[str] = []
-    questions.add("", PendingQuestions(asked.append))
+    questions.add("", asked.append)
     questions.put("door: who?", print)
     assert asked == ["door: who?"]
 

@@ -62,7 +62,7 @@ def test_it_goes_on_while_no_event_comes(terminal: Terminal) -> None:
     terminal.run.dropped["capture.replaced"] = 7
     terminal.pty.shows("7 frames")
     terminal.pty.resize(40, 8)
-    terminal.pty.shows("› type a question and press Enter · Ctr")
+    terminal.pty.shows("› a question, Enter · Ctrl-C ends")
 
 
 def test_a_typed_question_is_asked(terminal: Terminal) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from stream.display.input import PendingQuestions
 from stream.display.state import (
     ENTRIES_KEPT,
     FIGURES_NS,
@@ -27,7 +28,7 @@ S = 1_000_000_000
 
 def state_of(run: ScriptedRun, clock: FakeClock | None = None, name: str = "") -> CameraState:
     state = CameraState(clock or FakeClock(), name)
-    state.attach(run)
+    state.attach(run, PendingQuestions(run.ask))
     return state
 
 
@@ -54,7 +55,7 @@ def test_what_is_wrong_with_a_camera_is_its_state_until_its_run_begins() -> None
     assert state.snapshot() == CameraSnapshot("door", "opening")
     state.fail("no route", over=False)
     assert state.snapshot() == CameraSnapshot("door", "no route", ill=True)
-    state.attach(run)
+    state.attach(run, PendingQuestions(run.ask))
     assert (state.snapshot().state, state.snapshot().ill) == ("starting", False)
     state.add(frame(0, 0.0))
     run.statistics.add(Outage(frame_index=0, pts_s=0.0, reason="no route"))
