@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stream.events import Summary
     from stream.monitor.health import RunHandle
     from stream.recording.journal import Journal
-    from stream.runtime.answer_worker import AnswerWorker
+    from stream.runtime.answer_service import AnswerService
 
 CONTINUE = "not finished: the same command with --resume continues from here"
 
@@ -70,13 +70,13 @@ def caption(
     return exit_status(_captioned(config, resume=resume), watching=config.answer.until.question is not None)
 
 
-def _captioned(config: Config, shared: AnswerWorker | None = None, *, resume: bool) -> Summary:
+def _captioned(config: Config, shared: AnswerService | None = None, *, resume: bool) -> Summary:
     from stream.commands.run import also_written, check_run, report_written
 
     check_run(config)
     journal = _journal(config, resume=resume)
     if shared is None:
-        from stream.runtime.answer_worker import early_answers
+        from stream.runtime.answer_service import early_answers
 
         with early_answers(config) as answers:
             summary = _run(config, journal, answers, resume=resume)
@@ -102,7 +102,7 @@ def _journal(config: Config, *, resume: bool) -> Journal | None:
     return journal
 
 
-def _run(config: Config, journal: Journal | None, shared: AnswerWorker | None, *, resume: bool) -> Summary:
+def _run(config: Config, journal: Journal | None, shared: AnswerService | None, *, resume: bool) -> Summary:
     """Run with the journal, which is removed once the run has finished."""
     from stream.display import open_display
     from stream.runtime.pipeline import Pipeline
@@ -190,7 +190,7 @@ def demo(
     summary_file = OutputFile(summary_path)
     try:
         from stream.events import encode_event
-        from stream.runtime.answer_worker import early_answers
+        from stream.runtime.answer_service import early_answers
         from stream.runtime.session import open_run, run_session
 
         with early_answers(config) as answers:

@@ -69,7 +69,7 @@ from stream.web.access import WebAccess
 
 if TYPE_CHECKING:
     from stream.events import Summary
-    from stream.runtime.answer_worker import AnswerWorker
+    from stream.runtime.answer_service import AnswerService
 
 
 NAME = "{name}"
@@ -78,7 +78,7 @@ NAME = "{name}"
 CAPTIONS = ".vtt"
 """Suffix of the output where `-o` names a folder."""
 
-RunOne = Callable[["Config", "AnswerWorker | None"], "Summary"]
+RunOne = Callable[["Config", "AnswerService | None"], "Summary"]
 
 
 def report_written(paths: Sequence[str]) -> None:
@@ -117,7 +117,7 @@ def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
     A source that fails is told, and the others go on; so they do after one that an earlier run has finished. Ctrl-C
     ends all.
     """
-    from stream.runtime.answer_worker import early_answers
+    from stream.runtime.answer_service import early_answers
 
     statuses = []
     with early_answers(configs[0]) as shared:

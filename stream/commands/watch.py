@@ -30,7 +30,7 @@ from stream.errors import ConfigError
 if TYPE_CHECKING:
     from stream.config import Config
     from stream.events import Summary
-    from stream.runtime.answer_worker import AnswerWorker
+    from stream.runtime.answer_service import AnswerService
 
 
 @partial(takes_run_options, implied=("realtime",))
@@ -87,7 +87,7 @@ def watch(
 
         return watch_named(config, source or (), limit_s=limit_s, watched=watched)
 
-    def watch_one(config: Config, shared: AnswerWorker | None = None) -> Summary:
+    def watch_one(config: Config, shared: AnswerService | None = None) -> Summary:
         check_run(config)
         options = replace(watched, keyboard=config.source != "-")
         display = open_display(captions=STDOUT not in config.output.paths, watched=options)

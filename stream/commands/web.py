@@ -22,8 +22,8 @@ from stream.errors import ConfigError
 if TYPE_CHECKING:
     from stream.compare.messages import ModelChoice
     from stream.config import Config
+    from stream.runtime.answer_service import AnswerService
     from stream.runtime.fork_server import ForkServer
-    from stream.runtime.kept_answers import KeptAnswers
     from stream.sinks.web import WebPage
     from stream.web.compare import CompareDesk
     from stream.web.sources import ChosenSource, SourceChooser
@@ -120,8 +120,8 @@ def _check(config: Config) -> None:
 def _serve(config: Config) -> int:
     """Serve the page and run what is chosen, until a signal ends the program."""
     from stream.control import signals_handled
+    from stream.runtime.answer_service import AnswerService
     from stream.runtime.child import start_fork_server
-    from stream.runtime.kept_answers import KeptAnswers
     from stream.sinks.web import WebPage
     from stream.transport import ipc_endpoint, private_directory
     from stream.web.access import WebAccess
@@ -143,10 +143,11 @@ def _serve(config: Config) -> int:
         forks = start_fork_server()
         if forks is not None:
             stack.enter_context(forks)
-        answers = stack.enter_context(closing(KeptAnswers(config, forks=forks)))
+        answers = None if config.answer.elsewhere else AnswerService(config, runs=1, forks=forks)
+        kept = stack.enter_context(ExitStack())
         chooser.find_cameras()
         while (chosen := chooser.take()) is not None:
-            _run(_configured(config, chosen, endpoint), chosen, chooser, page, answers, forks)
+            _run(_configured(config, chosen, endpoint), chosen, chooser, page, answers, kept, forks)
     return INTERRUPTED
 
 
@@ -230,10 +231,14 @@ def _run(
     chosen: ChosenSource,
     chooser: SourceChooser,
     page: WebPage,
-    answers: KeptAnswers,
+    answers: AnswerService | None,
+    kept: ExitStack,
     forks: ForkServer | None,
 ) -> None:
-    """Run the chosen source to its end; what goes wrong is told in the page and on stderr."""
+    """Run the chosen source to its end; errors are shown in the page and on stderr.
+
+    `kept` holds the answer process from the first run on, so that the model stays loaded.
+    """
     from arr_coc.errors import ArrCocError, ModelError
     from stream.commands.run import check_run
     from stream.control import describe
@@ -246,7 +251,9 @@ def _run(
     from stream.sources.address import scrubbed
 
     def make_run(config: Config) -> RunHandle:
-        made = SupervisedRun(config, control=chosen.control, forks=forks, shared=answers.of(chosen.control))
+        if answers is not None and answers.pid is None:
+            kept.enter_context(answers.hold())
+        made = SupervisedRun(config, control=chosen.control, forks=forks, shared=answers)
         chooser.running()
         return made
 
@@ -261,7 +268,7 @@ def _run(
     except (StreamError, ArrCocError) as error:
         problem = str(error)
         if isinstance(error, (ModelError, StageDied)):
-            answers.forget()
+            kept.close()  # the next run begins with a new answer process
     except Exception as error:  # the page goes on, whatever one source does to its run
         problem = f"unexpected {describe(error)}; this is a bug: `watch --debug` shows where"
     interrupted = summary is not None and summary.ended in ("interrupted", "cancelled")

@@ -8,8 +8,9 @@ import os
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,10 +20,11 @@ from stream.config import Config
 from stream.control import RunControl, describe, signals_handled
 from stream.errors import OpeningCancelled, ReaderGone, SourceError, SourceOver, StreamError
 from stream.events import Restarted, Summary
-from stream.fleet.answers import AnswersOfCameras, CameraAnswers
+from stream.fleet.answers import answered_together
 from stream.fleet.cameras import NamedCamera
 from stream.fleet.outputs import CameraLines, without_shared
 from stream.monitor.health import RunHandle
+from stream.runtime.answer_service import AnswerService
 from stream.runtime.child import start_fork_server
 from stream.runtime.fork_server import ForkServer
 from stream.runtime.session import FINISHING, STOPPING, run_session
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from stream.sinks.web import WebPage
 
 POLL_S = 0.05
-"""Time between two looks at the answer processes."""
+"""Time between two checks for cameras that have ended, and for restarts of answer processes."""
 
 
 log = logging.getLogger(__name__)
@@ -88,7 +90,9 @@ class Fleet:
         self._metrics: FleetMetrics | None = None
         self._page: WebPage | None = None
         self._cameras = list(cameras)
-        self._answers: AnswersOfCameras = CameraAnswers(self._cameras)
+        self._forks: ForkServer | None = None
+        self._answers: dict[str, AnswerService] = {}
+        self._restarts: list[deque[Restarted]] = []
         self._display = display
         self._limit_s = limit_s
         self._model_loader = model_loader
@@ -100,7 +104,9 @@ class Fleet:
 
     def processes(self) -> dict[str, int]:
         """Return the processes that are no camera's own, by what they do, and their ids; for any thread."""
-        return {"main": os.getpid(), **self._answers.processes()}
+        services = dict.fromkeys(self._answers.values())
+        pids = {f"answers-{n}" if n > 1 else "answers": service.pid for n, service in enumerate(services, 1)}
+        return {"main": os.getpid(), **{name: pid for name, pid in pids.items() if pid is not None}}
 
     def run(self) -> list[CameraOutcome]:
         """Run until every camera has ended; return what became of each, in their order.
@@ -111,13 +117,10 @@ class Fleet:
             self._lines = stack.enter_context(closing(CameraLines(self._cameras)))
             self._metrics = self._open_metrics(stack)
             self._page = self._open_page(stack)
-            forks = self._start_forks()
-            if forks is not None:
-                stack.enter_context(forks)
-            stack.enter_context(self._answers.running(self._model_loader, forks))
+            self._start_answers(stack)
             stack.enter_context(signals_handled(self._on_signal))
             threads = {
-                camera.name: threading.Thread(target=self._watch, args=(camera, forks), name=camera.name, daemon=True)
+                camera.name: threading.Thread(target=self._watch, args=(camera,), name=camera.name, daemon=True)
                 for camera in self._cameras
             }
             for thread in threads.values():
@@ -127,9 +130,17 @@ class Fleet:
             raise self._reader_gone
         return [self._outcomes[camera.name] for camera in self._cameras]
 
-    def _start_forks(self) -> ForkServer | None:
-        """Return what forks the processes of this machine; None where there are none, or they cannot be forked."""
-        return start_fork_server()
+    def _start_answers(self, stack: ExitStack) -> None:
+        """Start the fork server and the answer processes of this machine, until `stack` is closed."""
+        self._forks = start_fork_server()
+        if self._forks is not None:
+            stack.enter_context(self._forks)
+        for users in answered_together(self._cameras).values():
+            service = AnswerService(
+                users[0].config, runs=len(users), model_loader=self._model_loader, forks=self._forks
+            )
+            self._restarts.append(stack.enter_context(service.hold()))
+            self._answers |= {camera.name: service for camera in users}
 
     def _open_metrics(self, stack: ExitStack) -> FleetMetrics | None:
         """Return what serves the metrics of all cameras; None where no port is named."""
@@ -159,29 +170,30 @@ class Fleet:
         return page
 
     def _supervise(self, threads: dict[str, threading.Thread]) -> None:
-        """Keep the answer processes alive until every camera has ended."""
+        """Show the restarts of answer processes until every camera has ended."""
         while running := [name for name, thread in threads.items() if thread.is_alive()]:
-            for users, change in self._answers.poll(running):
-                if isinstance(change, Restarted):
-                    self._display.show_note(f"restarting {change.process}: {change.cause}")
-                else:
-                    for name in users:
-                        self._controls[name].fail(change)
+            for restarts in self._restarts:
+                while restarts:
+                    restarted = restarts.popleft()
+                    self._display.show_note(f"restarting {restarted.process}: {restarted.cause}")
             threads[running[0]].join(POLL_S)
 
-    def _watch(self, camera: NamedCamera, forks: ForkServer | None) -> None:
+    def _watch(self, camera: NamedCamera) -> None:
         """Run one camera to its end; for a thread of its own."""
         name, control = camera.name, self._controls[camera.name]
+        answers = self._answers.get(name)
         try:
-            summary = run_session(
-                without_shared(camera.config),
-                self._display.camera(name),
-                extra=self._sinks(camera),
-                make_run=self._opener(camera, forks),
-                limit_s=self._limit_s,
-                page=None if self._page is None else self._page.cameras[name],
-                signals=False,
-            )
+            # Held also while the source is not there: a crash loop of the model ends the wait for it.
+            with nullcontext() if answers is None else answers.hold(control):
+                summary = run_session(
+                    without_shared(camera.config),
+                    self._display.camera(name),
+                    extra=self._sinks(camera),
+                    make_run=self._opener(camera),
+                    limit_s=self._limit_s,
+                    page=None if self._page is None else self._page.cameras[name],
+                    signals=False,
+                )
             self._outcomes[name] = CameraOutcome(name, summary)
         except ReaderGone as error:
             self._reader_gone = error
@@ -205,14 +217,14 @@ class Fleet:
                 if watcher is not None:
                     watcher.failed(camera.name, message)
 
-    def _opener(self, camera: NamedCamera, forks: ForkServer | None) -> Callable[[Config], RunHandle]:
+    def _opener(self, camera: NamedCamera) -> Callable[[Config], RunHandle]:
         """Return what opens the run of a camera, again and again where that may come back."""
 
         def opened(config: Config) -> RunHandle:
             waits = Backoff()
             while True:
                 try:
-                    run = self._open(camera, config, forks)
+                    run = self._open(camera, config)
                     break
                 except SourceError as error:
                     if not may_come_back(error, config):
@@ -224,14 +236,14 @@ class Fleet:
 
         return opened
 
-    def _open(self, camera: NamedCamera, config: Config, forks: ForkServer | None) -> RunHandle:
+    def _open(self, camera: NamedCamera, config: Config) -> RunHandle:
         """Return the open run of a camera."""
         return SupervisedRun(
             config,
             model_loader=self._model_loader,
             control=self._controls[camera.name],
-            forks=forks,
-            shared=self._answers.of(camera),
+            forks=self._forks,
+            shared=self._answers.get(camera.name),
             alone=False,
             nice=niceness(len(self._cameras)),
         )

@@ -12,10 +12,9 @@ from stream.clock import Clock
 from stream.config import CaptureConfig, Config
 from stream.events import STORE_LOST, Event, EventRebaser, Notice, QueryChanged, YesNoResult
 from stream.protocol.pictures import PictureEndpoints
-from stream.runtime.answer_worker import AnswerWorker
+from stream.runtime.answer_service import AnswerService
 from stream.runtime.child import ChildProcess
 from stream.runtime.fork_server import ForkServer
-from stream.runtime.shared_answers import SharedAnswers
 from stream.runtime.worker_messages import FrameWorkerConfig, SourceOpened, WorkerCommand
 from stream.transport import SocketDirectory
 
@@ -109,7 +108,7 @@ class FrameWorkers:
     def __init__(
         self,
         continuity: RunContinuity,
-        answers: AnswerWorker | SharedAnswers | None,
+        answers: AnswerService | None,
         model_loader: str,
         reports_to: str,
         directory: SocketDirectory,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -26,7 +27,6 @@ from stream.answer.server import AnswerServer
 from stream.clock import Clock
 from stream.config import Config, OutputConfig, is_hls
 from stream.control import RunControl
-from stream.errors import StageDied
 from stream.events import Event, FrameReady, Glance, Notice, Restarted, Summary, pack_event, store_lost, unpack_event
 from stream.media import AllocationOverlay
 from stream.protocol.buffers import SlotTable
@@ -35,8 +35,7 @@ from stream.protocol.pictures import PictureEndpoints, PictureExchange
 from stream.recording.identity import answer_provenance
 from stream.recording.journal import Journal
 from stream.recording.recorder import LinkRecorder, Recorder
-from stream.runtime.answer_worker import ANSWERS, AnswerWorker, remote_endpoint
-from stream.runtime.child import ProcessSupervisor
+from stream.runtime.answer_service import ANSWERS, AnswerService, remote_endpoint
 from stream.runtime.pacing import short_pauses
 from stream.runtime.pictures import PictureThread
 from stream.runtime.plan import RunPlan, texture_interop
@@ -65,13 +64,12 @@ log = logging.getLogger(__name__)
 
 
 class StageGroup:
-    """Threads and child processes of one run."""
+    """Threads of one run."""
 
     def __init__(self, control: RunControl) -> None:
         self._control = control
         self._stages: list[Stage] = []
         self._threads: dict[str, StageThread] = {}
-        self._supervisors: dict[str, ProcessSupervisor] = {}
 
     def start(self, *stages: Stage) -> None:
         """Runs each stage in a thread of its own."""
@@ -80,34 +78,14 @@ class StageGroup:
             self._threads[stage.name] = StageThread(stage, self._control)
             self._threads[stage.name].start()
 
-    def add_process(self, name: str, supervisor: ProcessSupervisor) -> None:
-        """Polls the supervisor of a child process from here on; whoever made that stops it."""
-        self._supervisors[name] = supervisor
-
     def is_alive(self, stage: str) -> bool:
         """Returns whether the stage's thread is still running."""
         return self._threads[stage].is_alive()
 
     @property
-    def processes(self) -> dict[str, int]:
-        """The child processes by name, and their ids."""
-        supervisors = self._supervisors.copy()  # any thread asks, and the main one adds to them
-        return {name: supervisor.child.pid for name, supervisor in supervisors.items()}
-
-    @property
     def drops(self) -> dict[str, int]:
         """Number of dropped items by queue and cause."""
         return {queue: count for stage in self._stages for queue, count in stage.drops.items()}
-
-    def poll(self) -> list[Restarted]:
-        """Polls the supervisors; returns the restarts. A process that may not be started again fails the run."""
-        if self._control.cancelled:
-            return []
-        try:
-            return [event for supervisor in self._supervisors.values() if (event := supervisor.poll()) is not None]
-        except StageDied as error:
-            self._control.fail(error)
-            return []
 
     def stop(self) -> bool:
         """Cancels the run and waits for the stages; returns whether all of them ended within JOIN_LIMIT_S.
@@ -140,7 +118,7 @@ class Pipeline(BaseRun):
         *,
         model_loader: str = CONFIGURED,
         endpoint: AnswerEndpoint | None = None,
-        shared: AnswerWorker | None = None,
+        shared: AnswerService | None = None,
         journal: Journal | None = None,
         initial_verdict: bool | None = None,
         pictures_to: PictureEndpoints | None = None,
@@ -148,7 +126,8 @@ class Pipeline(BaseRun):
     ) -> None:
         super().__init__(config, clock, model_loader)
         self._endpoint = remote_endpoint(config) if endpoint is None and config.answer.server else endpoint
-        self._shared = shared
+        self._answers = shared
+        self._answer_restarts: deque[Restarted] = deque()
         self._first_frame = first_frame
         self._store_lost: Notice | None = None
         self._pictures_to = pictures_to
@@ -192,7 +171,8 @@ class Pipeline(BaseRun):
 
     def processes(self) -> dict[str, int]:
         """The processes of the run by what they do ("frames", "answers"), and their ids."""
-        return {"frames": os.getpid(), **self._group.processes}
+        answers = None if self._answers is None else self._answers.pid
+        return {"frames": os.getpid()} if answers is None else {"frames": os.getpid(), ANSWERS: answers}
 
     def drops(self) -> dict[str, int]:
         """Number of dropped items so far, by queue and cause; for any thread."""
@@ -280,7 +260,8 @@ class Pipeline(BaseRun):
     def _received(self, events: EventReceiver) -> Iterator[bytes]:
         """Yields events until the allocate stage has ended and nothing of it is left."""
         while True:
-            yield from map(pack_event, self._group.poll())
+            while self._answer_restarts:
+                yield pack_event(self._answer_restarts.popleft())
             if self._recorder is not None and (notice := self._recorder.take_notice()) is not None:
                 yield pack_event(notice)
             alive = self._group.is_alive("allocate")
@@ -294,7 +275,7 @@ class Pipeline(BaseRun):
         """Starts the answer server, as a process or a thread, before the other stages: loading takes longest."""
         if self._endpoint is not None:
             return self._endpoint
-        if self._config.pipeline.single_process and self._shared is None:
+        if self._config.pipeline.single_process and self._answers is None:
             place = ServerOptions(ALLOCATE_ANSWER, provenance=lambda: answer_provenance(self._config))
             pixels = LocalPixels()
             server = AnswerServer(
@@ -306,18 +287,15 @@ class Pipeline(BaseRun):
             )
             self._group.start(server)
             return AnswerEndpoint(ALLOCATE_ANSWER, pixels=pixels)
-        worker = self._shared
-        if worker is None:
-            worker = AnswerWorker(
-                self._config,
-                self._clock,
-                restart=self._plan.restart,
-                lockstep=self._plan.schedule.lockstep,
-                model_loader=self._model_loader,
-            )
-            stack.callback(worker.close)
-        self._group.add_process(ANSWERS, worker.start())
-        return worker.endpoint
+        self._answers = self._answers or AnswerService(
+            self._config,
+            self._clock,
+            restart=self._plan.restart,
+            lockstep=self._plan.schedule.lockstep,
+            model_loader=self._model_loader,
+        )
+        self._answer_restarts = stack.enter_context(self._answers.hold(self._control))
+        return self._answers.endpoint
 
     @property
     def _draws_all(self) -> bool:

@@ -20,13 +20,13 @@ from stream.sources import SourceInfo
 from stream.sources.address import is_live_address, is_read_once
 
 if TYPE_CHECKING:
-    from stream.runtime.answer_worker import AnswerWorker
+    from stream.runtime.answer_service import AnswerService
     from stream.runtime.pipeline import Pipeline
     from stream.runtime.supervised import SupervisedRun
     from stream.web.application import PageCamera
 
 
-def open_run(config: Config, shared: AnswerWorker | None = None) -> Pipeline | SupervisedRun:
+def open_run(config: Config, shared: AnswerService | None = None) -> Pipeline | SupervisedRun:
     """Opens the run of a configuration; `shared` answers, unless all stages are supervised.
 
     Raises StreamError or ArrCocError where it cannot begin.

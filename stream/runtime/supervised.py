@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -20,12 +21,11 @@ from stream.control import RunControl, is_user_fixable
 from stream.errors import TransportError
 from stream.events import Event, FrameReady, Restarted
 from stream.media import AllocationOverlay
-from stream.runtime.answer_worker import ANSWERS, AnswerWorker
+from stream.runtime.answer_service import ANSWERS, AnswerService
 from stream.runtime.child import ProcessSupervisor, RestartPolicy, start_fork_server
 from stream.runtime.fork_server import ForkServer
 from stream.runtime.frame_processes import FrameWorkers
 from stream.runtime.run import picture_endpoints
-from stream.runtime.shared_answers import SharedAnswers
 from stream.runtime.worker_messages import AnswerTimeout, Report, WorkerCommand, unpack_report
 from stream.runtime.worker_run import FRAMES, WorkerRun
 from stream.transport import Transport, ipc_endpoint, private_directory
@@ -44,7 +44,7 @@ class SupervisedRun(WorkerRun):
 
     Making one starts the frame process, which opens the source; it raises OpeningCancelled where `control` ends the run
     before that. `forks` starts the processes, and stays the caller's; without it the run has a fork server of its own.
-    `shared` answers for other runs too, and is started, polled and closed by its owner. `alone` is false for one of
+    `shared` answers for other runs too. `alone` is false for one of
     several runs of this process: it keeps no spare process, and names only the processes that are its own. It may be in
     any thread, which makes it and reads its events. `nice` is the niceness of its frame process.
     """
@@ -57,16 +57,14 @@ class SupervisedRun(WorkerRun):
         model_loader: str = CONFIGURED,
         control: RunControl | None = None,
         forks: ForkServer | None = None,
-        shared: SharedAnswers | None = None,
+        shared: AnswerService | None = None,
         alone: bool = True,
         nice: int = 0,
     ) -> None:
         self._alone = alone
-        self._shared = shared
-        self._shared_restarts = 0 if shared is None else len(shared.restarts_since(0))
         pipeline = config.pipeline.model_copy(update={"restart": True, "single_process": False})
         super().__init__(config.model_copy(update={"pipeline": pipeline}), clock, model_loader, control)
-        self._supervisors: dict[str, ProcessSupervisor] = {}
+        self._answer_restarts: deque[Restarted] = deque()
         with ExitStack() as stack:
             directory = stack.enter_context(private_directory())
             endpoint = ipc_endpoint(directory, "reports")
@@ -77,11 +75,14 @@ class SupervisedRun(WorkerRun):
             stack.callback(self._reports.close)
             if forks is None and (forks := start_fork_server()) is not None:
                 stack.enter_context(forks)
-            self._answers = None if shared is not None else self._answer_worker(stack, forks)
-            answers = shared or self._answers
+            self._answers = shared
+            if shared is None and self._config.answer.server is None:
+                self._answers = AnswerService(self._config, self._clock, model_loader=model_loader, forks=forks)
+            if self._answers is not None:  # before the frame process: loading a model takes longest
+                self._answer_restarts = stack.enter_context(self._answers.hold(self._control))
             self._workers = FrameWorkers(
                 self._continuity,
-                answers,
+                self._answers,
                 model_loader,
                 endpoint,
                 directory,
@@ -91,18 +92,18 @@ class SupervisedRun(WorkerRun):
                 nice=nice,
             )
             stack.callback(self._stop_children)
-            if self._answers is not None:  # before the frame process: loading a model takes longest
-                self._answers.start()
             policy = RestartPolicy.of(self._config.pipeline, restart=True)
-            self._supervisors[FRAMES] = ProcessSupervisor(FRAMES, self._workers.start, policy, self._clock)
+            self._supervisor = ProcessSupervisor(FRAMES, self._workers.start, policy, self._clock)
             limit_s = self._config.capture.open_timeout_s + OPEN_MARGIN_S
             self._open(limit_s, f"the source could not be opened within {limit_s:.0f} s; check that it is there")
             self._stack = stack.pop_all()
 
     def processes(self) -> dict[str, int]:
         """The processes of the run by what they do, and their ids: its own, beside other runs."""
-        supervisors = self._supervisors.copy()  # any thread asks, and the main one adds to them
-        own = {name: supervisor.child.pid for name, supervisor in supervisors.items()}
+        own = {FRAMES: self._supervisor.child.pid}
+        answers = None if self._answers is None or self._answers.concurrent else self._answers.pid
+        if answers is not None:
+            own[ANSWERS] = answers
         return {"main": os.getpid(), **own} if self._alone else own
 
     def take_overlay(self, slot: int) -> AllocationOverlay:
@@ -118,51 +119,36 @@ class SupervisedRun(WorkerRun):
         with self._stack:
             yield self._events()
 
-    def _events(self) -> Iterator[Event]:
-        if self._answers is not None:
-            self._supervisors[ANSWERS] = self._answers.start()
-        yield from super()._events()
-
     def _send(self, command: WorkerCommand) -> None:
-        self._supervisors[FRAMES].child.send_line(msgspec.json.encode(command))
+        self._supervisor.child.send_line(msgspec.json.encode(command))
 
     def _receive(self) -> Sequence[Report]:
         data = self._reports.receive(POLL_MS)
         return () if data is None else (unpack_report(data),)
 
     def _receive_opening(self) -> Sequence[Report]:
-        exit_error = self._supervisors[FRAMES].child.exit_error()  # before its last report is waited for
+        exit_error = self._supervisor.child.exit_error()  # before its last report is waited for
         reports = self._receive()
         if not reports and exit_error is not None:
             raise exit_error
         return reports
 
     def _restarts(self, sent: WorkerCommand) -> Iterable[Event]:
-        """Return the restarts of the answer process; of none once the run is cancelled."""
-        if sent.cancel:
-            return ()
-        if ANSWERS in self._supervisors:
-            return self._restarted(ANSWERS)
-        if self._shared is None:
-            return ()
-        restarts = self._shared.restarts_since(self._shared_restarts)
-        self._shared_restarts += len(restarts)
-        return restarts
+        """Yield the restarts of the answer process."""
+        while self._answer_restarts:
+            yield self._answer_restarts.popleft()
 
     def _restarted_worker(self) -> Iterable[Event]:
-        return self._restarted(FRAMES)
-
-    def _restarted(self, process: str) -> list[Restarted]:
-        """Polls one supervisor; returns the restart, if any. Raises StageDied in a crash loop.
+        """Return the restart of the frame process, if any. Raises StageDied in a crash loop.
 
         The frame process is polled only when no report waits: the reports of a dead one have its own numbers.
         """
-        restarted = self._supervisors[process].poll()
+        restarted = self._supervisor.poll()
         return [] if restarted is None else [restarted]
 
     def _is_gone(self) -> bool:
         """Return whether the frame process has ended, which stays so once the run ends; kills a silent one."""
-        supervisor = self._supervisors[FRAMES]
+        supervisor = self._supervisor
         supervisor.kill_if_hung()
         return supervisor.child.exit_error() is not None
 
@@ -172,29 +158,19 @@ class SupervisedRun(WorkerRun):
         return super()._as_whole(event)
 
     def _note(self, report: Report) -> None:
-        if isinstance(report, AnswerTimeout) and self._shared is not None:
-            self._shared.report_hung()
-        elif isinstance(report, AnswerTimeout) and self._answers is not None:
-            self._answers.kill_hung()
+        if isinstance(report, AnswerTimeout) and self._answers is not None:
+            self._answers.report_hung()
         else:
             super()._note(report)
 
     def _fail(self, error: Exception, message: str) -> None:
         """Raises an error that the user can put right; another one leads to a restart."""
         if self._may_come_back(error):
-            self._supervisors[FRAMES].reset_crash_count()
+            self._supervisor.reset_crash_count()
         elif is_user_fixable(error):
             raise error
         log.debug("the frame process failed: %s", message)
 
-    def _answer_worker(self, stack: ExitStack, forks: ForkServer | None) -> AnswerWorker | None:
-        if self._config.answer.server is not None:
-            return None
-        answers = AnswerWorker(self._config, self._clock, restart=True, model_loader=self._model_loader, forks=forks)
-        stack.callback(answers.close)
-        return answers
-
     def _stop_children(self) -> None:
-        for supervisor in self._supervisors.values():
-            supervisor.child.stop()
+        self._supervisor.child.stop()
         self._workers.stop_spare()

@@ -35,17 +35,17 @@ class FrameWorkerConfig(msgspec.Struct, frozen=True):
 
 
 class AnswerWorkerConfig(msgspec.Struct, frozen=True):
-    """Configuration of an answer process, its first line on stdin. `snapshot` and `heartbeat` are descriptors;
-    `several`: number of runs that it answers for at once, 0 for one after another."""
+    """Configuration of an answer process, its first line on stdin. `snapshot` (None without shared memory) and
+    `heartbeat` are descriptors; `runs`: number of runs that it answers at once, 0 for one after another."""
 
     endpoint: str
     directory: SocketDirectory
-    snapshot: int
+    snapshot: int | None
     heartbeat: int
     threads: int
     model_loader: str
     config: str
-    several: int = 0
+    runs: int = 0
 
 
 class WorkerCommand(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 
 from stream.answer.model import CONFIGURED
 from stream.config import Config
@@ -10,11 +11,10 @@ from stream.fleet.cameras import NamedCamera
 from stream.fleet.on_ray.cluster import RayCluster
 from stream.fleet.on_ray.hosts import CameraHost
 from stream.fleet.on_ray.run import RemoteRun
-from stream.fleet.on_ray.servers import ClusterAnswers
+from stream.fleet.on_ray.servers import ClusterServers
 from stream.fleet.on_ray.settings import RaySettings
 from stream.fleet.run import Fleet
 from stream.monitor.health import RunHandle
-from stream.runtime.fork_server import ForkServer
 from stream.sinks.base import Display
 
 
@@ -38,16 +38,22 @@ class ClusterFleet(Fleet):
         super().__init__(cameras, display, limit_s=limit_s, refused=refused, model_loader=model_loader)
         self._cluster = cluster
         self._settings = settings
-        self._servers = ClusterAnswers(cameras, cluster, settings, display.show_note)
+        self._servers = ClusterServers(
+            cameras,
+            cluster,
+            settings,
+            display.show_note,
+            lambda camera, error: self._controls[camera].fail(error),
+            model_loader,
+        )
         needs = {f"camera {camera.name}": settings.of_camera(camera.name) for camera in cameras}
         if len(self._servers):
             needs |= {f"answers {n}": settings.answers for n in range(1, settings.servers * len(self._servers) + 1)}
         cluster.check(needs)
-        self._answers = self._servers
 
-    def _start_forks(self) -> None:
-        """No process of this machine is forked."""
+    def _start_answers(self, stack: ExitStack) -> None:
+        stack.enter_context(self._servers.running())
 
-    def _open(self, camera: NamedCamera, config: Config, forks: ForkServer | None) -> RunHandle:
+    def _open(self, camera: NamedCamera, config: Config) -> RunHandle:
         host = self._cluster.start(CameraHost, f"camera {camera.name}", self._settings.of_camera(camera.name))
         return RemoteRun(config, host, lambda: self._servers.start_of(camera), self._controls[camera.name])

@@ -6,7 +6,7 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,6 @@ from stream.answer.model import CONFIGURED
 from stream.config import Config
 from stream.control import is_user_fixable, remote_error
 from stream.errors import StageDied
-from stream.events import Restarted
 from stream.fleet.answers import answered_together
 from stream.fleet.cameras import NamedCamera
 from stream.fleet.on_ray.cluster import ClusterActor, HostUnavailable, RayCluster
@@ -25,7 +24,6 @@ from stream.fleet.on_ray.hosts import AnswerHost
 from stream.fleet.on_ray.messages import AnswersStart, CameraStart, KeyFiles, ServerState
 from stream.fleet.on_ray.scaling import ScalingPolicy
 from stream.fleet.on_ray.settings import RaySettings
-from stream.runtime.fork_server import ForkServer
 from stream.transport.security import make_keys
 
 POLL_S = 1.0
@@ -62,15 +60,15 @@ class ServerGroup:
     users: list[str]
     targets: list[str | None] = field(default_factory=list)
     failures: int = 0
-    failure: Exception | None = None
     full: bool = False
     given_up: bool = False
 
 
-class ClusterAnswers:
+class ClusterServers:
     """Answer servers of all cameras of a fleet, for holders of keys that are made for it.
 
-    `tell` takes a line for the user. A thread looks after the servers while `running`; the other methods are for any.
+    `tell` takes a line for the user; `fail` takes a camera that cannot be served, and why. A thread looks after the
+    servers while `running`; the other methods are for any.
     """
 
     def __init__(
@@ -79,11 +77,14 @@ class ClusterAnswers:
         cluster: RayCluster,
         settings: RaySettings,
         tell: Callable[[str], None],
+        fail: Callable[[str, Exception], None],
+        model_loader: str = CONFIGURED,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._tell = tell
-        self._model_loader = CONFIGURED
+        self._fail = fail
+        self._model_loader = model_loader
         self._groups: list[ServerGroup] = []
         for users in answered_together(cameras).values():
             policy = ScalingPolicy(settings.servers, settings.most_servers, settings.wait_s)
@@ -97,9 +98,6 @@ class ClusterAnswers:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def of(self, camera: NamedCamera) -> None:
-        """None: no answer process of this machine answers for a camera."""
-
     def start_of(self, camera: NamedCamera) -> CameraStart:
         """Return what a camera needs on its host, at this moment; its configuration is still to be put in."""
         group = self._group_of.get(camera.name)
@@ -108,9 +106,8 @@ class ClusterAnswers:
         return CameraStart(config="", keys=self._keys["client"], servers=len(group.places), targets=list(group.targets))
 
     @contextmanager
-    def running(self, model_loader: str = CONFIGURED, forks: ForkServer | None = None) -> Iterator[None]:
-        """Run the servers inside the block; nothing is forked here."""
-        self._model_loader = model_loader
+    def running(self) -> Iterator[None]:
+        """Run the servers inside the block."""
         self._keys = fleet_keys()
         for group in self._groups:
             for _place in range(self._settings.servers):
@@ -124,17 +121,6 @@ class ClusterAnswers:
             thread.join(CALL_LIMIT_S)
             for group in self._groups:
                 self._kill_all(group)
-
-    def poll(self, needed: Iterable[str]) -> Iterator[tuple[list[str], Restarted | Exception]]:
-        """Yield, once for each model that cannot be served, the names of its cameras and the error."""
-        for group in self._groups:
-            failure, group.failure = group.failure, None
-            if failure is not None:
-                yield group.users, failure
-
-    def processes(self) -> dict[str, int]:
-        """None: they are on other machines."""
-        return {}
 
     def states(self) -> list[ServerState]:
         """Return what is known of each server."""
@@ -207,8 +193,9 @@ class ClusterAnswers:
         error = remote_error(state.error, state.message)
         group.failures += 1
         if is_user_fixable(error) or group.failures > LOST_LIMIT:
-            group.failure = error or StageDied("answer", state.message)
             group.given_up = True
+            for camera in group.users:
+                self._fail(camera, error or StageDied("answer", state.message))
             self._kill_all(group)
         else:
             self._tell(f"{server.actor.name}: {state.message}; Ray starts it again")

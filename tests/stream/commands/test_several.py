@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from stream.cli import main
@@ -12,7 +15,7 @@ from stream.commands.run import configs_of, run_each
 from stream.config import AnswerConfig, Config, OutputConfig, PipelineConfig
 from stream.errors import ConfigError, NothingToContinue, OutputError, ReaderGone, ResumeError, SourceError
 from stream.events import Answer, Summary
-from stream.runtime.answer_worker import AnswerWorker
+from stream.runtime.answer_service import AnswerService
 from stream.runtime.pipeline import Pipeline
 from tests.support.events import summary
 from tests.support.models import tiny_folder
@@ -47,22 +50,20 @@ def test_each_source_has_outputs_of_its_own_and_one_that_fails_stops_none(
 
 def test_one_process_answers_for_all_and_another_after_it_died(clips: list[str]) -> None:
     config = Config(answer=AnswerConfig(every_s=1.0))
-    shared, pids = AnswerWorker(config, restart=False, model_loader="tests.support.answer_models:FakeAnswerModel"), []
+    shared = AnswerService(config, restart=False, model_loader="tests.support.answer_models:FakeAnswerModel")
+    pids: list[int] = []
 
     def run(clip: str) -> list[Answer]:
         pipeline = Pipeline(config.model_copy(update={"source": clip}), shared=shared)
         events = list(pipeline.run())
-        pids.append(shared.start().child.pid)
+        pids.append(shared.pid or 0)
         return [event for event in events if isinstance(event, Answer)]
 
-    try:
+    with shared.hold():
         answers = [run(clip) for clip in clips]
-        child = shared.start().child
-        child.kill()
-        until(child.exit_error)
+        os.kill(pids[0], signal.SIGKILL)
+        until(lambda: not psutil.pid_exists(pids[0]) or psutil.Process(pids[0]).status() == psutil.STATUS_ZOMBIE)
         answers.append(run(clips[0]))
-    finally:
-        shared.close()
     assert [len(given) for given in answers] == [2, 2, 2]
     assert pids[0] == pids[1]
     assert pids[2] != pids[0]

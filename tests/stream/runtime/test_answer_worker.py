@@ -22,17 +22,15 @@ from stream.config import AnswerConfig, ApiConfig, CaptureConfig, Config, Networ
 from stream.control import RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import ANSWERS_LOST, Answer, AnswerDeltaEvent, Event, Notice, Restarted, Summary
-from stream.protocol.buffers import SharedFrameWriter
 from stream.protocol.messages import Connect, QueryAccepted, ServerHello
 from stream.recording.format import Recording
 from stream.runtime import answer_worker
-from stream.runtime.answer_worker import answer_threads, serve_answers, start_answer_process
-from stream.runtime.child import ChildProcess
-from stream.runtime.fork_server import ForkServer
+from stream.runtime.answer_service import AnswerService, answer_threads
+from stream.runtime.answer_worker import serve_answers
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.replay import Replay, ReplayedAnswer, answered_by, replay_config
 from stream.runtime.worker_messages import AnswerWorkerConfig
-from stream.transport import Link, SocketDirectory, Transport, ipc_endpoint, private_directory
+from stream.transport import Link, SocketDirectory, Transport
 from stream.transport.security import make_keys
 from tests.support import answer_models
 from tests.support.answer_models import FakeAnswerModel
@@ -46,17 +44,14 @@ NAMED = str(bundled_model_path())
 
 class Fixture:
     def __init__(self, stack: ExitStack, model: str = "FakeAnswerModel") -> None:
-        self.directory = stack.enter_context(private_directory())
-        endpoint = ipc_endpoint(self.directory)
         transport = Transport()
         stack.callback(transport.close)
-        self.link: Link = stack.enter_context(closing(transport.link(endpoint, watched=True)))
-        snapshot = stack.enter_context(closing(SharedFrameWriter()))
-        name = f"tests.support.answer_models:{model}"
-        self.child: ChildProcess = start_answer_process(
-            Config(), name, endpoint, self.directory, snapshot.descriptor, 1
-        )
-        stack.callback(self.child.stop)
+        service = AnswerService(Config(), restart=False, model_loader=f"tests.support.answer_models:{model}")
+        stack.enter_context(service.hold())
+        self.directory = Path(service.address.removeprefix("ipc://")).parent
+        self.link: Link = stack.enter_context(closing(transport.link(service.address, watched=True)))
+        assert service._supervisor is not None
+        self.child = service._supervisor.child
         self.seen = psutil.Process(self.child.pid)
 
     def gone(self) -> bool:
@@ -81,7 +76,7 @@ def test_it_greets_and_beats_until_its_parent_is_gone_and_then_tidies_up(stack: 
     assert stdin is not None
     stdin.close()
     fixture.seen.wait(LIMIT_S)
-    assert not Path(fixture.directory).exists()
+    assert not fixture.directory.exists()
 
 
 def test_a_model_that_cannot_be_loaded_ends_it_with_the_error_on_its_last_line(
@@ -131,11 +126,11 @@ def test_a_large_model_has_all_cores_while_frames_wait_for_it(
     class Started(Exception):
         """Says with how many threads a process would start."""
 
-    def start(*arguments: object, several: bool, forks: ForkServer | None) -> None:
-        raise Started(arguments[-1])
+    def start(*arguments: Any, forks: object) -> None:
+        raise Started(arguments[-1]["OMP_NUM_THREADS"])
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
-    monkeypatch.setattr("stream.runtime.answer_worker.start_answer_process", start)
+    monkeypatch.setattr("stream.runtime.answer_service.ChildProcess", start)
     config = Config(
         source="scene:demo",
         capture=CaptureConfig(realtime=realtime),
@@ -510,15 +505,13 @@ def test_several_cameras_share_a_server_with_an_api(endpoint: str) -> None:
     assert texts == {"a red circle"}
 
 
-@pytest.mark.parametrize(
-    ("several", "given", "tried"), [(0, 1, [1]), (1, 1, [1]), (5, 1, [5]), (99, 1, [8]), (5, 3, [3])]
-)
+@pytest.mark.parametrize(("runs", "given", "tried"), [(0, 1, [1]), (1, 1, [1]), (5, 1, [5]), (99, 1, [8]), (5, 3, [3])])
 def test_several_runs_have_slots_unless_their_number_is_said(
-    monkeypatch: pytest.MonkeyPatch, several: int, given: int, tried: list[int]
+    monkeypatch: pytest.MonkeyPatch, runs: int, given: int, tried: list[int]
 ) -> None:
     loaded: list[int] = []
     monkeypatch.setattr(answer_worker, "load_answer_model", lambda _, config: loaded.append(config.answer.slots))
-    answer_worker._load_for_several(worker_config(several), Config(answer=AnswerConfig(slots=given)))
+    answer_worker._load_for_several(worker_config(runs), Config(answer=AnswerConfig(slots=given)))
     assert loaded == tried
 
 
@@ -535,5 +528,5 @@ def test_a_model_that_takes_no_slots_answers_several_runs_one_after_the_other(mo
     assert loaded == [1]
 
 
-def worker_config(several: int) -> AnswerWorkerConfig:
-    return AnswerWorkerConfig("ipc://x", SocketDirectory("", "", 0, 0), 0, 0, 1, "m:f", "{}", several)
+def worker_config(runs: int) -> AnswerWorkerConfig:
+    return AnswerWorkerConfig("ipc://x", SocketDirectory("", "", 0, 0), 0, 0, 1, "m:f", "{}", runs)

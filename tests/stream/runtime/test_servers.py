@@ -18,7 +18,7 @@ from stream.answer.model import Packet
 from stream.config import AnswerConfig, CaptureConfig, Config, NetworkConfig
 from stream.errors import ConfigError, ConnectionRefused
 from stream.events import ANSWERS_LOST, Answer, Event, Notice, Summary
-from stream.runtime.answer_worker import remote_endpoint
+from stream.runtime.answer_service import remote_endpoint
 from stream.runtime.pipeline import Pipeline
 from stream.transport import links
 from stream.transport.security import make_keys

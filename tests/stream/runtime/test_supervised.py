@@ -45,7 +45,6 @@ from stream.runtime.child import start_fork_server
 from stream.runtime.pipeline import Pipeline
 from stream.runtime.supervised import SupervisedRun
 from stream.runtime.worker_messages import WorkerFailed, pack_report
-from stream.runtime.worker_run import FRAMES
 from tests.support.children import own_children
 from tests.support.network import LIMIT_S, until
 from tests.support.runs import ENDLESS, Seen, config, open_supervised, watch
@@ -207,30 +206,16 @@ def test_the_last_words_of_a_process_are_received_before_its_death_counts() -> N
     run = SupervisedRun.__new__(SupervisedRun)
     words = LastWords()
     run._control, run._unread = RunControl(), deque()
-    run._reports, run._supervisors = words, {FRAMES: words}  # type: ignore[assignment,dict-item]
+    run._reports, run._supervisor = words, words  # type: ignore[assignment]
     with pytest.raises(SourceNotFound, match="no such file"):
         run._wait_for_source(LIMIT_S, "the source could not be opened")
-
-
-def test_its_processes_may_be_asked_for_while_another_one_is_added() -> None:
-    run = SupervisedRun.__new__(SupervisedRun)
-
-    class Adding:
-        @property
-        def child(self) -> LastWords:
-            run._supervisors["answers"] = self  # type: ignore[assignment]
-            return LastWords()
-
-    run._supervisors = {FRAMES: Adding()}  # type: ignore[dict-item]
-    run._alone = True
-    assert set(run.processes()) == {"main", "frames"}
 
 
 @pytest.mark.slow
 def test_a_run_that_is_made_and_never_begun_can_be_closed() -> None:
     run = open_supervised()
     assert run.source_info.name == ENDLESS
-    assert set(run.processes()) == {"main", "frames"}
+    assert set(run.processes()) == {"main", "frames", "answers"}
     run.close()
     run.close()
 
