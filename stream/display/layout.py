@@ -172,7 +172,7 @@ def _status(view: CameraSnapshot, message: str) -> Row:
 
 
 def state_text(view: CameraSnapshot, indent: str = "") -> tuple[str, str]:
-    """What a camera waits for or how it ended, after the name of its style."""
+    """Return the state of a camera, after the name of its style."""
     return "class:alarm" if view.ill else "class:note", f"{indent}{printable(view.state)}"
 
 

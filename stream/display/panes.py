@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len, set_cell_size
 
 from arr_coc.errors import counted
-from stream.clock import duration_text, seconds_text
+from stream.clock import seconds_text
 from stream.display.layout import SEPARATOR, Row, figure_lines, state_text, transcript_rows
 from stream.display.state import CameraSnapshot
 from stream.display.text import wrap
@@ -118,8 +118,6 @@ def _figures(figures: StatisticsSnapshot) -> list[str]:
     parts = [f"{figures.fps:.1f} fps", counted(figures.answers, "answer")]
     if figures.ttft_ms is not None:
         parts.append(f"first token {figures.ttft_ms:.0f} ms")
-    if figures.outage is not None:
-        parts.append(f"lost for {duration_text(figures.outage.lasted_s)}")
     dropped = sum(figures.dropped.values())
     return [*parts, f"{dropped} dropped"] if dropped else parts
 
