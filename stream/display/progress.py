@@ -15,8 +15,10 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from stream import logs
 from stream.clock import clock_text
 from stream.control import leave_gone_terminal
+from stream.display.input import Questions
 from stream.display.text import EventText, discards_partial_answer, print_answer, summary_text, verdict_text
 from stream.errors import OutputFailed, ReaderGone
 from stream.events import (
@@ -25,12 +27,13 @@ from stream.events import (
     Event,
     FrameReady,
     Notice,
+    QueryChanged,
     Summary,
     VerdictChanged,
 )
 from stream.logs import write_now
 from stream.monitor.health import RunHandle
-from stream.sinks.base import Display
+from stream.sinks.base import ALONE, Display
 from stream.untrusted import printable, printable_lines
 
 PARTIAL_LINES = 2
@@ -38,10 +41,14 @@ PARTIAL_LINES = 2
 
 
 class ProgressDisplay(Display):
-    """Shows a run to a person. `captions` says whether finished captions are printed to stdout."""
+    """Shows a run to a person. `captions` says whether finished captions are printed to stdout.
 
-    def __init__(self, *, captions: bool) -> None:
+    `typed` is a descriptor that lines to ask are read from.
+    """
+
+    def __init__(self, *, captions: bool, typed: int | None = None) -> None:
         self._captions = captions
+        self._questions = Questions(ALONE, typed)
         self._err = BestEffortConsole(stderr=True)
         self._live: Live | None = None
         self._progress = Progress(
@@ -61,8 +68,9 @@ class ProgressDisplay(Display):
             self._live = Live(console=self._err, get_renderable=self._render, refresh_per_second=8, transient=True)
             self._live.start()
 
-    def attach(self, run: RunHandle, frames: int | None) -> None:
+    def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
         self._progress.update(self._task, total=frames)
+        self._questions.add(camera, run.ask)
 
     def show_message(self, message: str) -> None:
         """Shows a message at once. Safe in a signal handler: takes no lock, uses no buffer."""
@@ -71,7 +79,7 @@ class ProgressDisplay(Display):
         else:
             write_now(message)
 
-    def write(self, event: Event) -> None:
+    def write(self, event: Event, camera: str = "") -> None:
         if isinstance(event, FrameReady):
             self._advance(event)
         elif isinstance(event, AnswerDeltaEvent):
@@ -86,9 +94,10 @@ class ProgressDisplay(Display):
             if text := summary_text(event):
                 self._err.print(Text(text), soft_wrap=not self._err.is_terminal)
         else:
-            self._print_event(event)
+            self._print_event(event, camera)
 
     def close(self) -> None:
+        self._questions.close()
         live, self._live = self._live, None
         if live is not None:
             with suppress(OSError):  # nobody has to read it
@@ -124,11 +133,14 @@ class ProgressDisplay(Display):
             line = f"{clock_text(event.pts_s)}  {verdict_text(event)}"
             self._err.print(Text(line), soft_wrap=not self._err.is_terminal)
 
-    def _print_event(self, event: Event) -> None:
+    def _print_event(self, event: Event, camera: str) -> None:
         if isinstance(event, Notice) and event.code == "loading":
             self._progress.update(self._task, description=printable(event.message))
         elif discards_partial_answer(event):
             self._partial = ""
+        elif isinstance(event, QueryChanged):
+            for passed in self._questions.settle(camera, event):
+                logs.say(passed)
         line = self._event_text.line(event)
         if line is not None:
             self._err.print(Text(line, style="yellow"), soft_wrap=not self._err.is_terminal)
