@@ -1,6 +1,6 @@
 """Throughput of H.264 frames from capture to a ready allocation, beside decoding alone.
 
-    python -m benchmarks.pipeline [--model FOLDER] [--clips hd box] [--frames 900] [--runs 3] [--height 1080] [--out FILE]
+    python -m benchmarks.pipeline [--model FOLDER] [--clips hd box] [--frames 900] [--runs 3] [--height 1080]
 
 Clips are H.264 of 1920×1080 pixels, or enlarged to 3840×2160, made anew in a temporary folder: the drawn scene `hd`
 (mostly static, as a fixed camera sees), and `box`, its first picture with one box that moves (0.7 % of the tiles
