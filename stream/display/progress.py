@@ -61,6 +61,7 @@ class ProgressDisplay(Display):
             expand=True,
         )
         self._task = self._progress.add_task("starting", total=None, counts="")
+        self._frame: FrameReady | None = None
         self._partial = ""
         self._message = ""
         self._event_text = EventText()
@@ -81,7 +82,7 @@ class ProgressDisplay(Display):
 
     def write(self, event: Event, camera: str = "") -> None:
         if isinstance(event, FrameReady):
-            self._advance(event)
+            self._frame = event
         elif isinstance(event, AnswerDeltaEvent):
             self._partial += event.text
         elif isinstance(event, Answer):
@@ -102,12 +103,6 @@ class ProgressDisplay(Display):
         if live is not None:
             with suppress(OSError):  # nobody has to read it
                 live.stop()
-
-    def _advance(self, event: FrameReady) -> None:
-        speed = self._progress.tasks[0].speed
-        pace = f" · {speed:.0f}/s" if speed else ""
-        counts = f"frame {event.frame_index + 1}{pace}"
-        self._progress.update(self._task, description="", completed=event.frame_index + 1, counts=counts)
 
     def _print_answer(self, pts_s: float, text: str) -> None:
         if not self._captions or not text:
@@ -146,6 +141,10 @@ class ProgressDisplay(Display):
             self._err.print(Text(line, style="yellow"), soft_wrap=not self._err.is_terminal)
 
     def _render(self) -> RenderableType:
+        if self._frame is not None:  # here, not for every frame: rich's speed takes longer than a frame's event
+            done, speed = self._frame.frame_index + 1, self._progress.tasks[0].speed
+            counts = f"frame {done} · {speed:.0f}/s" if speed else f"frame {done}"
+            self._progress.update(self._task, description="", completed=done, counts=counts)
         parts: list[RenderableType] = []
         if self._partial:
             room = PARTIAL_LINES * max(20, self._err.width - 4)
