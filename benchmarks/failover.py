@@ -29,7 +29,7 @@ from typing import Any
 from benchmarks.support.answer_servers import AnswerServerProcess, free_port, make_clip
 from benchmarks.support.harness import write_report
 from benchmarks.support.watched_fleet import WatchedFleet
-from stream.answer.client import ANSWER_SERVER
+from stream.answer.connection import ANSWER_SERVER
 from stream.bench.report import machine
 from stream.config import AnswerConfig, CaptureConfig, Config
 from stream.events import ANSWERS_LOST, AnswerDeltaEvent, Event, Notice

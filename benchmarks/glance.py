@@ -39,13 +39,12 @@ from arr_coc.video.picture_allocator import AllocatedFrame, FrameAllocator
 from benchmarks.support.answer_ways import pictures
 from benchmarks.support.harness import percentiles, write_report
 from stream.answer.client import AnswerClient
-from stream.answer.request import ClientOptions
-from stream.answer.scheduler import AnswerEndpoint
+from stream.answer.connection import AnswerEndpoint, ServerConnection
+from stream.answer.request import ClientOptions, GlanceOutcome, Outcome
 from stream.bench.report import machine
 from stream.clock import MonotonicClock
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config
-from stream.control import RunControl
-from stream.events import Answer, AnswerDeltaEvent, Event
+from stream.events import Answer, AnswerDeltaEvent
 from stream.runtime.answer_worker import serve_answers
 from stream.runtime.frame_stages import run_in_threads
 from stream.transport import Transport, ipc_endpoint, private_directory
@@ -66,8 +65,10 @@ class Asked:
     """One way to ask a server about frames, with an allocator of its own. Each frame begins an epoch: nothing is known
     of it."""
 
-    def __init__(self, way: str, budget: int, client: AnswerClient, embedding: QueryEmbedding) -> None:
-        self._way, self._budget, self._client = way, budget, client
+    def __init__(
+        self, way: str, budget: int, client: AnswerClient, connection: ServerConnection, embedding: QueryEmbedding
+    ) -> None:
+        self._way, self._budget, self._client, self._connection = way, budget, client, connection
         glance = None if way == "plain" else GlanceOptions()
         self._frames = FrameAllocator(AllocatorOptions(budget=budget, levels=True, glance=glance))
         self._frames.allocator.set_query(embedding)
@@ -77,14 +78,14 @@ class Asked:
         allocated = self._frames.allocate(planes, stamp, "resolution")
         packet, glance = allocated.packet, None
         start_s = time.perf_counter()
-        self._client.request_turn()
-        self._events_until(lambda: self._client.may_send)
+        self._client.request_turn(time.monotonic_ns())
+        self._outcomes_until(lambda: self._client.may_send)
         if self._way == "glance":
             packet, glance = self._glance(allocated)
-        self._client.send_request(packet, "every")
-        first = self._events_until(lambda: any(isinstance(event, AnswerDeltaEvent) for event in self._heard))
+        self._client.send_request(packet, "every", time.monotonic_ns())
+        first = self._outcomes_until(lambda: any(isinstance(event, AnswerDeltaEvent) for event in self._heard))
         first_ms = (time.perf_counter() - start_s) * 1e3
-        events = first + self._events_until(lambda: not self._client.busy)
+        events = first + self._outcomes_until(lambda: not self._client.busy)
         (answer,) = (event for event in events if isinstance(event, Answer))
         assert self._budget - 2 <= answer.tokens_used <= self._budget, "a cover may leave two tokens"
         assert answer.timing is not None
@@ -101,10 +102,9 @@ class Asked:
         with self._frames.texture.lease() as view:
             overview = overview_packet(view, allocated.allocation.glance_tokens)
         allocator.on_glance()
-        self._client.send_glance(overview)
-        self._events_until(lambda: not self._client.busy)
-        outcome = self._client.requests.glances.take_outcome()
-        assert outcome is not None
+        self._client.send_glance(overview, time.monotonic_ns())
+        outcomes = self._outcomes_until(lambda: not self._client.busy)
+        (outcome,) = (outcome for outcome in outcomes if isinstance(outcome, GlanceOutcome))
         timing = outcome.event.timing
         assert timing is not None
         start_s = time.perf_counter()
@@ -119,11 +119,11 @@ class Asked:
             "reallocate_ms": (time.perf_counter() - start_s) * 1e3,
         }
 
-    def _events_until(self, done: Callable[[], bool]) -> list[Event]:
-        self._heard: list[Event] = []
+    def _outcomes_until(self, done: Callable[[], bool]) -> list[Outcome]:
+        self._heard: list[Outcome] = []
         until_s = time.monotonic() + LIMIT_S
         while not done():
-            self._heard += self._client.receive_events(1)
+            self._heard += self._connection.exchange(1)
             assert time.monotonic() < until_s, "the server is silent"
         return self._heard
 
@@ -135,14 +135,14 @@ def measured(endpoint: str, frames: int) -> dict[str, Any]:
 
 def measured_at(side_px: int, endpoint: str, frames: int) -> dict[str, Any]:
     """Return the figures of all ways at one server, by turns."""
-    transport = Transport()
-    with closing(transport), closing(AnswerClient(QUERY, ClientOptions(supervised=False), MonotonicClock())) as client:
-        client.open(lambda: AnswerEndpoint(endpoint, supervised=False).connect(transport, RunControl()))
+    transport, options, clock = Transport(), ClientOptions(), MonotonicClock()
+    client, address = AnswerClient(QUERY, options), AnswerEndpoint(endpoint, supervised=False)
+    with closing(transport), closing(ServerConnection(client, address, options, transport, clock)) as connection:
+        outcomes: list[Outcome] = []
         while not client.ready:
-            list(client.receive_events(50))
-        embedding = client.take_embedding()
-        assert embedding is not None
-        ways = {way: Asked(way, BUDGETS[side_px], client, embedding) for way in WAYS}
+            outcomes += connection.exchange(50)
+        (embedding,) = (outcome for outcome in outcomes if isinstance(outcome, QueryEmbedding))
+        ways = {way: Asked(way, BUDGETS[side_px], client, connection, embedding) for way in WAYS}
         took: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
         smaller = max(BUDGETS) // side_px
         for number, picture in enumerate(pictures(frames + WARM_UP)):

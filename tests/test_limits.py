@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[1]
 METHODS, ATTRIBUTES = 30, 20
 LARGE_CLASSES: set[str] = {
     "AllocateStage",
-    "AnswerClient",
     "AnswerServer",
     "Hub",
     "RunStatistics",

@@ -1,4 +1,8 @@
-"""Request to the answer server: the one that is in flight, and the events that its replies become."""
+"""Requests to the answer server: the answer and the glance in flight, and the outcomes that their replies become.
+
+Before an answer of which nothing is known yet, the model reads a coarse overview of the frame with the question. Its
+attention there is the feedback that the frame's tokens are then chosen by: a glance.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,9 @@ import dataclasses
 import re
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from typing import TypeAlias
 
-from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FramePacket, FrameStamp, TokenPacket
-from stream.answer.glance import GlanceCosts, GlanceOutcome, GlanceTracker
-from stream.clock import Clock
+from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.errors import TransportError
 from stream.events import (
     Answer,
@@ -17,6 +20,8 @@ from stream.events import (
     AnswerDeltaEvent,
     AnswerTiming,
     Event,
+    Glance,
+    GlanceTiming,
     ShadowCheck,
     YesNoResult,
     YesNoTiming,
@@ -40,12 +45,11 @@ REPEATS_MAX = 2
 class ClientOptions:
     """Options of a client of the answer server.
 
-    `encode` is what the packets are for, `standing_query` what is evaluated with every packet. `reconnect`: where the
-    server is lost, another one is looked for; else the run ends. `resend_after_loss`: it is sent the request that the
-    lost one left open; else that answer is dropped, as it would be late. `supervised`: somebody else notices the
-    server's death. `persistent`: failures one after the other do not end the run; it waits between them. `snapshot`:
-    memory shared with the server, for whole frames; `pixels`: device memory shared with it, for the pixels of tokens;
-    `journal`: answers of the run that this one continues.
+    `encode` is what the packets are for, `standing_query` what is evaluated with every packet. `reconnect`: after a
+    loss another server is looked for; else the run ends. `resend_after_loss`: it is sent the request that the lost one
+    left open; else that answer is dropped, as it would be late. `persistent`: failures in a row do not end the run,
+    which pauses between them. `snapshot`: memory shared with the server, for whole frames; `pixels`: device memory
+    shared with it, for the pixels of tokens; `journal`: answers of the run that this one continues.
     """
 
     encode: str = "sparse"
@@ -53,10 +57,53 @@ class ClientOptions:
     reconnect: bool = False
     resend_after_loss: bool = False
     persistent: bool = False
-    supervised: bool = True
     snapshot: SharedFrameWriter | None = None
     pixels: PixelSender | None = None
     journal: Journal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GlanceRequest:
+    """An overview of a frame that was sent, or is to be sent again, at `sent_ns`."""
+
+    number: int
+    packet: TokenPacket
+    sent_ns: int
+
+    def to_event(self, reply: GlanceReply, total_ms: float) -> Glance:
+        """Return the glance as an event."""
+        stamp = self.packet.stamp
+        return Glance(
+            frame_index=stamp.frame_index,
+            pts_s=stamp.media_ns / NS_PER_S,
+            query=reply.query,
+            tokens_used=reply.tokens_used,
+            tokens_total=self.packet.grid.tiles,
+            timing=GlanceTiming(encode_ms=reply.encode_ms, prefill_ms=reply.prefill_ms, total_ms=total_ms),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GlanceOutcome:
+    """A glance that has ended. `feedback` is None if it was unusable."""
+
+    event: Glance
+    stamp: FrameStamp
+    feedback: Feedback | None
+
+
+@dataclass(frozen=True, slots=True)
+class GlanceCosts:
+    """Costs of the glances before one answer."""
+
+    glances: int = 0
+    tokens: int = 0
+    ms: float = 0.0
+    flops: int = 0
+
+
+Outcome: TypeAlias = Event | QueryEmbedding | Feedback | GlanceOutcome
+"""What comes of the server's messages for the run: events, a query that is in force, feedback, and glances."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,60 +262,54 @@ class AnswerRequest:
 
 
 class RequestTracker:
-    """The open request, at most one: its replies become events, feedback, and entries of the journal.
+    """The open request and the open glance, at most one of each: replies become outcomes, and entries of the journal.
 
-    `request` is the open one, `next_number` that of the next answer. `lost_answers` counts answers that were lost with
-    a server, `cancelled_answers` those that a cut made stale. `glances` are those that prepare the next answer.
+    `request` and `glance` are the open ones, `next_number` that of the next answer. `lost_answers` and `lost_glances`
+    count those that were lost with a server, or came too late for their turn; `cancelled_answers` those that a cut made
+    stale. Feedback that cannot be used stands in the outcomes as its error: it makes the answer no worse.
     """
 
-    def __init__(self, options: ClientOptions, clock: Clock) -> None:
+    def __init__(self, options: ClientOptions) -> None:
         self._options = options
-        self._clock = clock
-        self._feedback: Feedback | None = None
-        self._feedback_error: TransportError | None = None
         self._cancelled_number: int | None = None
-        self.glances = GlanceTracker(clock, resends=options.resend_after_loss)
+        self._next_glance = 0
+        self._glance_costs = GlanceCosts()
+        self._last_glance: GlanceOutcome | None = None
         self.request: AnswerRequest | None = None
+        self.glance: GlanceRequest | None = None
         self.next_number = 0
-        self.lost_answers = 0
+        self.lost_answers = self.lost_glances = 0
         self.cancelled_answers = 0
 
     @property
     def is_any_open(self) -> bool:
         """True while an answer or a glance is awaited."""
-        return self.request is not None or self.glances.request is not None
+        return self.request is not None or self.glance is not None
 
-    def take_feedback(self) -> Feedback | None:
-        """Return the newest feedback since the last call."""
-        feedback, self._feedback = self._feedback, None
-        return feedback
-
-    def take_feedback_error(self) -> TransportError | None:
-        """Return why feedback could not be used, where that was so since the last call."""
-        error, self._feedback_error = self._feedback_error, None
-        return error
-
-    def from_journal(self, stamp: FrameStamp) -> list[Event]:
-        """Return the events of the answer about this frame where the journal holds it, else none."""
+    def recall(self, stamp: FrameStamp) -> list[Outcome]:
+        """Return the outcomes of the answer about this frame if the journal holds it, else none."""
         journal = self._options.journal
         entry = None if journal is None else journal.lookup(self.next_number, stamp.frame_index)
         if entry is None:
             return []
         self.next_number += 1
-        if entry.feedback is not None:
-            self._feedback = dataclasses.replace(entry.feedback, stamp=stamp)
         answer = entry.answer
-        return [AnswerDeltaEvent(answer=answer.answer, text=answer.text, pts_s=answer.pts_s), answer]
+        outcomes: list[Outcome] = [
+            AnswerDeltaEvent(answer=answer.answer, text=answer.text, pts_s=answer.pts_s),
+            answer,
+        ]
+        return outcomes if entry.feedback is None else [*outcomes, dataclasses.replace(entry.feedback, stamp=stamp)]
 
-    def glance_from_journal(self, stamp: FrameStamp) -> bool:
-        """Return whether the journal holds the answer about this frame; the glance before it has then ended."""
+    def recall_glance(self, stamp: FrameStamp) -> list[Outcome] | None:
+        """Return the outcome of the glance before the answer about this frame, if there was one; None if the journal
+        does not hold that answer. The answer reports what its glances cost."""
         journal = self._options.journal
         entry = None if journal is None else journal.lookup(self.next_number, stamp.frame_index)
-        if entry is not None and entry.glance is not None:
-            feedback = entry.glance.feedback
-            feedback = None if feedback is None else dataclasses.replace(feedback, stamp=stamp)
-            self.glances.recall(GlanceOutcome(entry.glance.event, stamp, feedback))
-        return entry is not None
+        if entry is None or entry.glance is None:
+            return None if entry is None else []
+        feedback = entry.glance.feedback
+        feedback = None if feedback is None else dataclasses.replace(feedback, stamp=stamp)
+        return [GlanceOutcome(entry.glance.event, stamp, feedback)]
 
     def open(self, request: AnswerRequest) -> None:
         """Take a new request. The image of a whole frame may change once this has returned."""
@@ -278,17 +319,26 @@ class RequestTracker:
         self.request = request
         self.next_number += request.wants_answer
 
+    def open_glance(self, packet: TokenPacket, now_ns: int) -> None:
+        """Take the overview of a new glance."""
+        self.glance = GlanceRequest(self._next_glance, packet, now_ns)
+        self._next_glance += 1
+
     def drop(self) -> None:
-        """Drop the open request, as its answer would be late, or glance, unless it is to be sent again."""
-        self.glances.drop()
-        if not self._options.resend_after_loss and self.request is not None:
+        """Drop the open request, as its answer would be late, and the open glance, unless they are to be sent again."""
+        if self._options.resend_after_loss:
+            return
+        if self.glance is not None:
+            self.lost_glances += 1
+            self.glance = None
+        if self.request is not None:
             self.lost_answers += self.request.verifies is None
             self.request = None
 
     def on_lost(self, number: int) -> bool | None:
-        """The server could give no answer: the request stays open where it is sent again, else it is dropped.
+        """The server could give no answer: the request stays open if it is sent again, else it is dropped.
 
-        Returns whether it stays open; None where it was cancelled.
+        Returns whether it stays open; None if it was cancelled.
         """
         request = self._request_of(number)
         if request is None:
@@ -300,13 +350,8 @@ class RequestTracker:
         self.request = None
         return False
 
-    def on_cut(self) -> None:
-        """Note that a new shot has begun: the open request is about the one before."""
-        if self.request is not None:
-            self.request.before_cut = True
-
     def cancel(self, new: FrameStamp, by: str) -> AnswerCancelled | None:
-        """Drop the answer that is being generated because of a cut before the frame `new`; None where there is none.
+        """Drop the answer that is being generated because of a cut before the frame `new`; None if there is none.
 
         Later replies of it are ignored. A verification of another answer, and a standing query alone, go on.
         """
@@ -317,83 +362,96 @@ class RequestTracker:
         self.cancelled_answers += 1
         return request.to_cancelled_event(new, by)
 
-    def on_delta(self, delta: AnswerDelta) -> AnswerDeltaEvent | None:
-        """Take a piece of the answer; None for one that only verifies another, or was cancelled."""
+    def on_delta(self, delta: AnswerDelta, now_ns: int) -> list[Outcome]:
+        """Take a piece of the answer; no outcome for one that only verifies another, or was cancelled."""
         request = self._request_of(delta.answer)
         if request is None:
-            return None
+            return []
         request.deltas += 1
         if request.deltas > PIECES_MAX or len(request.text) + len(delta.text) > ANSWER_CHARS_MAX:
             raise TransportError(f"an answer has more than {PIECES_MAX} pieces or {ANSWER_CHARS_MAX} characters")
         if request.verifies is not None:
-            return None
+            return []
         request.text += delta.text
-        request.first_text_ns = request.first_text_ns or self._clock.now_ns()
-        return AnswerDeltaEvent(answer=delta.answer, text=delta.text, pts_s=request.stamp.media_ns / NS_PER_S)
+        request.first_text_ns = request.first_text_ns or now_ns
+        return [AnswerDeltaEvent(answer=delta.answer, text=delta.text, pts_s=request.stamp.media_ns / NS_PER_S)]
 
-    def on_yes_no(self, reply: YesNoReply, received: Envelope) -> YesNoResult | None:
+    def on_yes_no(self, reply: YesNoReply, received: Envelope, now_ns: int) -> list[Outcome | TransportError]:
         """Take the result of the standing query, emitted once: a request that is sent again is evaluated again."""
         request = self._request_of(reply.answer)
         if request is None:
-            return None
+            return []
         if self._options.standing_query is None:
             raise TransportError("the answer server sent a yes/no result, and there is no standing query")
-        self._feedback = self._feedback_from(request, reply, received) or self._feedback
-        reported, request.yes_no_reported = request.yes_no_reported, True
+        feedback = _feedback_or_error(reply, received, request.packet)
         if not request.wants_answer:
             self.request = None
-        if reported:
-            return None
-        return request.to_yes_no_event(reply, self._options.standing_query, self._clock.now_ns())
+        reported, request.yes_no_reported = request.yes_no_reported, True
+        event = None if reported else request.to_yes_no_event(reply, self._options.standing_query, now_ns)
+        return [outcome for outcome in (event, feedback) if outcome is not None]
 
-    def on_answer(self, reply: AnswerReply, received: Envelope) -> Answer | ShadowCheck | None:
-        """Take the whole answer. Where it is to be verified, a request with the same frame, whole, is open then."""
+    def on_answer(self, reply: AnswerReply, received: Envelope, now_ns: int) -> list[Outcome | TransportError]:
+        """Take the whole answer. If it is to be verified, a request with the same frame, whole, is open then."""
         request = self._request_of(reply.answer)
         if request is None:
-            return None
-        feedback = self._feedback_from(request, reply, received)
+            return []
+        feedback = _feedback_or_error(reply, received, request.packet)
         self.request = None
         if request.verifies is not None:
-            return request.to_shadow_event(reply)
-        glance = self.glances.last
-        answer = request.to_answer_event(reply, self._clock.now_ns(), self.glances.on_answer())
-        self._feedback = feedback or self._feedback
+            check = request.to_shadow_event(reply)
+            error = feedback if isinstance(feedback, TransportError) else None
+            return [outcome for outcome in (check, error) if outcome is not None]
+        glance, costs = self._last_glance, self._glance_costs
+        self._last_glance, self._glance_costs = None, GlanceCosts()
+        answer = request.to_answer_event(reply, now_ns, costs)
         if request.shadow is not None:
             self._write_snapshot(request.shadow)
             self.request = AnswerRequest(answer.answer, request.shadow, answer.trigger, verifies=answer)
         if self._options.journal is not None:
+            usable = feedback if isinstance(feedback, Feedback) else None
             kept = None if glance is None else JournalGlance(glance.event, glance.feedback)
-            self._options.journal.append(answer, feedback, kept)
-        return answer
+            self._options.journal.append(answer, usable, kept)
+        return [answer] if feedback is None else [answer, feedback]
 
-    def on_glance(self, reply: GlanceReply, received: Envelope) -> None:
-        """Take where the model looked. Raises TransportError where that was not asked for."""
-        self._feedback_error = self.glances.on_reply(reply, received) or self._feedback_error
+    def on_glance(self, reply: GlanceReply, received: Envelope, now_ns: int) -> list[Outcome | TransportError]:
+        """Take the reply to the open glance. Raises TransportError if it is no reply to that."""
+        glance = self.glance
+        if glance is None or glance.number != reply.glance:
+            raise TransportError(f"the answer server refers to glance {reply.glance}, which was not asked for")
+        self.glance = None
+        feedback = _feedback_or_error(reply, received, glance.packet)
+        usable = feedback if isinstance(feedback, Feedback) else None
+        ms, costs = (now_ns - glance.sent_ns) / NS_PER_MS, self._glance_costs
+        self._glance_costs = GlanceCosts(
+            costs.glances + 1, costs.tokens + reply.tokens_used, costs.ms + ms, costs.flops + reply.flops
+        )
+        self._last_glance = GlanceOutcome(glance.to_event(reply, ms), glance.packet.stamp, usable)
+        return [self._last_glance, feedback] if isinstance(feedback, TransportError) else [self._last_glance]
 
     def is_open(self, number: int) -> bool:
         """Return whether the answer of this number is awaited."""
         return self.request is not None and self.request.number == number
 
-    def _feedback_from(
-        self, request: AnswerRequest, reply: AnswerReply | YesNoReply, received: Envelope
-    ) -> Feedback | None:
-        """Return a reply's feedback; None where it is unusable, which makes the answer no worse."""
-        try:
-            return feedback_on(reply, received.parts, request.stamp, request.packet.grid)
-        except TransportError as error:
-            self._feedback_error = error
-            return None
-
     def _write_snapshot(self, packet: FramePacket) -> bool:
-        """Write the image of a whole frame to the snapshot, where there is one."""
+        """Write the image of a whole frame to the snapshot, if there is one."""
         if self._options.snapshot is not None:
             self._options.snapshot.write(packet.image)
         return self._options.snapshot is not None
 
     def _request_of(self, number: int) -> AnswerRequest | None:
-        """Return the open request of this number; None where it was cancelled. Raises TransportError otherwise."""
-        if self.request is not None and self.request.number == number:
+        """Return the open request of this number; None if it was cancelled. Raises TransportError otherwise."""
+        if self.is_open(number):
             return self.request
         if number == self._cancelled_number:
             return None
         raise TransportError(f"the answer server refers to answer {number}, which was not asked for")
+
+
+def _feedback_or_error(
+    reply: AnswerReply | YesNoReply | GlanceReply, received: Envelope, packet: TokenPacket | FramePacket
+) -> Feedback | TransportError | None:
+    """Return a reply's feedback, None if it has none, or why it cannot be used."""
+    try:
+        return feedback_on(reply, received.parts, packet.stamp, packet.grid)
+    except TransportError as error:
+        return error

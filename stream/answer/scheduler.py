@@ -8,20 +8,16 @@ from typing import Protocol
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.answer.client import AnswerClient
-from stream.answer.glance import GlanceOutcome
+from stream.answer.connection import AnswerEndpoint, ServerConnection
 from stream.answer.model import doubt_about
-from stream.answer.request import ClientOptions
+from stream.answer.request import ClientOptions, GlanceOutcome, Outcome
 from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, StandingQuery, StandingQueryOptions
 from stream.clock import Clock
 from stream.control import FOUND, WAIT_MS, RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.events import Event, Notice, QueryChanged, YesNoResult
-from stream.protocol.buffers import SharedFrameWriter
-from stream.protocol.device_pixels import PixelSender
 from stream.protocol.messages import ServerHello
-from stream.transport import Link, LinkObserver, Transport
-from stream.transport.pool import Choice, ServerAddress, ServerPool
-from stream.transport.security import ClientCurve
+from stream.transport import Link, Transport
 from stream.untrusted import GLANCES_A_TURN_MAX
 
 MS_PER_S = 1000
@@ -35,9 +31,6 @@ NO_GLANCE = (
     "no glances: the attention of {model} cannot be read, so what is shown does not depend on the question; "
     "name another model with -m, or give --no-glance"
 )
-
-NOWHERE = "inproc://no-answer-server"
-"""Endpoint of a link while no server's name is resolved: nobody is there."""
 
 CANCEL_OFF = "cancel-off"
 """Code of the notice that no answer can be cancelled by a cut in this run."""
@@ -72,43 +65,6 @@ class SchedulePolicy:
         """True if how much has changed makes an answer or a check due."""
         standing = self.standing_query
         return self.triggers.on_change is not None or (standing is not None and standing.triggers.on_change is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerEndpoint:
-    """Address of the answer server, and what this end shares with it.
-
-    `snapshot` is the memory shared with it, where it is a process of this machine; `pixels` device memory.
-    `supervised`: somebody notices its death. `on_timeout` is called where it is silent for too long and its successor
-    is looked for. `observer` learns all that is sent on either side. `servers`: several servers, or one by its name; by
-    `choice` one of them is connected to, and `endpoint` is what people are told.
-    """
-
-    endpoint: str
-    curve: ClientCurve | None = None
-    snapshot: SharedFrameWriter | None = None
-    pixels: PixelSender | None = None
-    supervised: bool = True
-    on_timeout: Callable[[], None] = lambda: None
-    observer: LinkObserver | None = None
-    servers: tuple[ServerAddress, ...] = ()
-    choice: Choice = "spread"
-
-    def open_pool(self, transport: Transport, clock: Clock) -> ServerPool | None:
-        """Return a pool of several servers, which has been started; None for one at an address that stays."""
-        if not self.servers:
-            return None
-        pool = ServerPool(self.servers, transport, clock, self.choice)
-        pool.start()
-        return pool
-
-    def connect(self, transport: Transport, control: RunControl, pool: ServerPool | None = None) -> Link:
-        """Return a new link; for the thread that calls this."""
-        endpoint, curve, watched = self.endpoint, self.curve, not self.endpoint.startswith("inproc://")
-        if pool is not None:
-            member = pool.choose()
-            endpoint, curve = (NOWHERE, None) if member is None else (member.endpoint, member.server.curve)
-        return transport.link(endpoint, check=control.check, curve=curve, watched=watched, observer=self.observer)
 
 
 class AnswerObserver(Protocol):
@@ -167,7 +123,7 @@ def cancel_off() -> Notice:
 class AnswerScheduler:
     """Scheduler of one run's answers; belongs to the allocate stage's thread.
 
-    `client` is the connection to the answer server; `client.link` is another one once that was lost.
+    `client` holds the state of the answer protocol, `connection` the link to the server from `connect` on.
     """
 
     def __init__(
@@ -192,7 +148,7 @@ class AnswerScheduler:
         self._model_known = self._finishing = False
         self._query = policy.query
         self._clock = clock
-        self.client = AnswerClient(policy.query, options, clock)
+        self.client = AnswerClient(policy.query, options)
 
     @property
     def drops(self) -> dict[str, int]:
@@ -207,15 +163,28 @@ class AnswerScheduler:
         }
         seldom = {
             "answer.refused": client.refused_messages,
-            "glance.lost": client.requests.glances.lost,
+            "glance.lost": client.requests.lost_glances,
             "glance.stale": self._stale_glances,
         }
         return dropped | {queue: count for queue, count in seldom.items() if count}
 
     def connect(self, transport: Transport) -> None:
         """Begin to connect to the answer server."""
-        pool = self._endpoint.open_pool(transport, self._clock)
-        self.client.open(lambda: self._endpoint.connect(transport, self._control, pool), pool)
+        self.connection = ServerConnection(self.client, self._endpoint, self._options, transport, self._clock)
+
+    @property
+    def link(self) -> Link:
+        """Link to the answer server; another one once that was lost."""
+        return self.connection.link
+
+    def cancel(self) -> None:
+        """Announce that no answer is wanted any more. A peer that is gone need not receive it."""
+        self.client.leave(cancel=True)
+        self.connection.flush()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
 
     def wait_until_ready(self) -> None:
         """Wait until the answer server has its model, or the run ends: then nothing is in flight yet.
@@ -226,8 +195,8 @@ class AnswerScheduler:
         while not self.client.ready and not self._control.ending:
             self.process_replies(WAIT_MS)
             waited_ms += WAIT_MS
-            if limit_s is not None and waited_ms > limit_s * MS_PER_S and not self.client.reached:
-                problems = f" ({self.client.problems})" if self.client.problems else ""
+            if limit_s is not None and waited_ms > limit_s * MS_PER_S and not self.connection.reached:
+                problems = f" ({self.connection.problems})" if self.connection.problems else ""
                 raise ConnectionRefused(
                     f"no answer server at {self._endpoint.endpoint} within {limit_s:g} s{problems}; start one there "
                     "with `serve-answers`, and check address, firewall and keys"
@@ -261,7 +230,10 @@ class AnswerScheduler:
     def ask_if_due(self) -> None:
         """Send the newest frame's packet where an answer is due and a turn granted, or request a turn."""
         if self._due and not self.client.busy and self._has_turn():
-            self._ask()
+            if self._may_glance():
+                self._send_glance()
+            else:
+                self._send_packet()
 
     def finish(self, *, last_answer: bool) -> None:
         """Give the last answer, where the run ends with one, and wait for what has been asked."""
@@ -272,7 +244,8 @@ class AnswerScheduler:
                 self._standing.triggers.finish()
             self._ask_and_wait()
         self._wait_for(lambda: not self.client.busy)
-        self.client.disconnect()
+        self.client.leave()
+        self.connection.flush()
 
     def process_replies(self, timeout_ms: int) -> None:
         """Pass on the events and feedback of the answer server. Raises CancelledError once the run is cancelled."""
@@ -283,45 +256,41 @@ class AnswerScheduler:
             client.set_query(query)
         elif query is not None:
             self._observer.on_event(QueryChanged(query=query, error=WATCHES_ONLY))
-        for event in client.receive_events(timeout_ms):
-            self._emit(event)
+        for outcome in self.connection.exchange(timeout_ms):
+            self._take(outcome)
         if self._standing is not None and client.requests.lost_answers > self._lost_answers:
             self._standing.triggers.retry()
         self._lost_answers = client.requests.lost_answers
-        embedding = client.take_embedding()
-        if embedding is not None:
-            self._on_query(embedding)
-        feedback = client.requests.take_feedback()
-        if feedback is not None:
-            self._observer.on_feedback(feedback)
-        glance = client.requests.glances.take_outcome()
-        if glance is not None:
-            self._on_glance(glance)
 
     def check_timeout(self) -> None:
-        """Give up an answer server that is silent for too long. Raises StageDied where it has no successor, and in
-        lockstep where nobody sees to it that there is one."""
-        limit_s = self._policy.silence_limit_s
-        client = self.client
-        if self._policy.lockstep and not self._options.supervised and client.absence.elapsed_s > limit_s:
+        """Give up an answer server that is silent for too long. Raises StageDied if it has no successor, and in
+        lockstep if no supervisor provides one."""
+        limit_s, connection = self._policy.silence_limit_s, self.connection
+        if self._policy.lockstep and not self._endpoint.supervised and connection.absence.elapsed_s > limit_s:
             address = self._endpoint.endpoint
             raise StageDied("answer", f"gone for {limit_s:g} s; restart `serve-answers` at {address}")
-        if client.silence.elapsed_s <= limit_s:
+        if connection.silence.elapsed_s <= limit_s:
             return
         if not self._options.reconnect:
             raise StageDied("answer", f"silent for {limit_s:g} s; raise pipeline.timeout_s for slow models")
         self._endpoint.on_timeout()
-        client.reconnect(f"silent for {limit_s:g} s")
+        connection.give_up(f"silent for {limit_s:g} s")
 
-    def _emit(self, event: Event) -> None:
-        """Pass an event on, and what follows from it where it is a result of the standing query."""
-        if self._standing is None or not isinstance(event, YesNoResult):
-            self._observer.on_event(event)
-            return
-        for made in self._standing.update(event):
-            self._observer.on_event(made)
-            if self._standing.is_finished(made):
-                self._control.end(FOUND)
+    def _take(self, outcome: Outcome) -> None:
+        """Pass on what came of the server's messages, and what follows from it."""
+        if isinstance(outcome, QueryEmbedding):
+            self._on_query(outcome)
+        elif isinstance(outcome, Feedback):
+            self._observer.on_feedback(outcome)
+        elif isinstance(outcome, GlanceOutcome):
+            self._on_glance(outcome)
+        elif self._standing is not None and isinstance(outcome, YesNoResult):
+            for event in self._standing.update(outcome):
+                self._observer.on_event(event)
+                if self._standing.is_finished(event):
+                    self._control.end(FOUND)
+        else:
+            self._observer.on_event(outcome)
 
     @property
     def _due(self) -> bool:
@@ -367,6 +336,7 @@ class AnswerScheduler:
         event = self.client.cancel_answer(new, by)
         if event is None:
             return
+        self.connection.flush()
         self._observer.on_event(event)
         if self._standing is not None:
             self._standing.triggers.retry()
@@ -383,7 +353,8 @@ class AnswerScheduler:
         self._standing.warning = None if doubt is None else doubt.warning
 
     def _has_turn(self) -> bool:
-        self.client.request_turn()
+        self.client.request_turn(self._clock.now_ns())
+        self.connection.flush()
         return self.client.may_send
 
     def _ask_and_wait(self) -> None:
@@ -391,9 +362,11 @@ class AnswerScheduler:
         if not self._due:
             return
         self._glance_and_wait()
-        if self.client.recall(self._stamp):
+        if recalled := self.client.requests.recall(self._stamp):
             self._triggers.fire()
             self._observer.on_asked()
+            for outcome in recalled:
+                self._take(outcome)
         else:
             self._wait_for(self._has_turn)
             if self.client.may_send:
@@ -404,21 +377,16 @@ class AnswerScheduler:
         """Have the model look where that is due, or take from the journal where it looked, and wait for that."""
         self._wait_for(lambda: not self.client.busy)
         while self._may_glance():
-            if self.client.recall_glance(self._stamp):
+            recalled = self.client.requests.recall_glance(self._stamp)
+            if recalled is not None:
                 self._observer.make_glance_packet()
-                self.process_replies(0)
+                for outcome in recalled:
+                    self._take(outcome)
                 return
             self._wait_for(self._has_turn)
             if not self.client.may_send or not self._send_glance():
                 return
             self._wait_for(lambda: not self.client.busy)
-
-    def _ask(self) -> None:
-        """Send what is due next for the turn that was granted: a glance, or the packet."""
-        if self._may_glance():
-            self._send_glance()
-        else:
-            self._send_packet()
 
     def _may_glance(self) -> bool:
         """Return whether a glance is due; not so where one after the other comes to nothing."""
@@ -430,7 +398,8 @@ class AnswerScheduler:
         if packet is None:
             return False
         self._glances += 1
-        self.client.send_glance(packet)
+        self.client.send_glance(packet, self._clock.now_ns())
+        self.connection.flush()
         return True
 
     def _send_packet(self) -> None:
@@ -446,8 +415,14 @@ class AnswerScheduler:
             self._observer.on_yes_no()
         shadow = self._observer.make_full_packet() if wants_answer and self._shadow_due() else None
         self.client.send_request(
-            packet, trigger, wants_answer=wants_answer, yes_no_trigger=yes_no_trigger, shadow=shadow
+            packet,
+            trigger,
+            self._clock.now_ns(),
+            wants_answer=wants_answer,
+            yes_no_trigger=yes_no_trigger,
+            shadow=shadow,
         )
+        self.connection.flush()  # before the observer's work, which may take milliseconds
         if wants_answer or not self._answers_queries:
             self._observer.on_asked()
 

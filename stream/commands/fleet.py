@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,16 +18,12 @@ from stream.commands.options import (
     STDIN,
     STDOUT_FD,
     AskStdin,
-    ConfigKey,
     ForTime,
-    Output,
-    RunOptions,
+    GivenOptions,
     StatsEvery,
-    WebOptions,
     in_foreground,
-    layers_from_options,
     limits_of,
-    takes_run_options,
+    takes_options,
     text_option,
 )
 from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, exit_status, report_error, report_note
@@ -56,18 +51,12 @@ class ClusterPlace:
     settings: RaySettings
 
 
-@partial(takes_run_options, implied=("realtime",))
+@takes_options
 def fleet(
     file: Annotated[str, typer.Argument(metavar="FILE", help="TOML file with a table [cameras.NAME] for each camera.")],
-    output: Output = None,
     for_time: ForTime = None,
     stats_every: StatsEvery = STATS_EVERY,
     ask_stdin: AskStdin = False,
-    web: Annotated[
-        str | None,
-        text_option("--web", metavar="[HOST:]PORT", help="Show all cameras in a web page, on this machine. [off]"),
-        ConfigKey("output.web", lambda _, text: text),
-    ] = None,
     ray: Annotated[
         str | None,
         text_option(
@@ -75,8 +64,7 @@ def fleet(
         ),
     ] = None,
     *,
-    page: WebOptions,
-    run: RunOptions,
+    options: GivenOptions,
 ) -> int:
     """Watch the cameras of a file at once, with one model.
 
@@ -85,7 +73,6 @@ def fleet(
     from stream.config_loading import ConfigLayer
     from stream.fleet.file import read_fleet
 
-    top = [*layers_from_options(fleet, output=output, web=web), *page.layers()]
     limit_s, every_s = limits_of(for_time, stats_every)
     found = read_fleet(file)
     configs: dict[str, Config] = {}
@@ -93,14 +80,12 @@ def fleet(
     for name, layers in found.cameras.items():
         base = [ConfigLayer("fleet", AT_ITS_OWN_PACE), *found.common, *layers]
         try:
-            configs[name] = run.configuration(base=base, top=top)
+            configs[name] = options.configuration(base=base)
         except ConfigError as error:
             problems[name] = str(error)
     if not configs and len(told := set(problems.values())) == 1:
         raise ConfigError(told.pop())
-    for config in configs.values():
-        page.check(config)
-    shown = Shown(every_s, ask_stdin, run.debug)
+    shown = Shown(every_s, ask_stdin, options["debug"])
     cluster = None if ray is None else ClusterPlace(ray, found.ray)
     return watch_together(configs, problems, limit_s=limit_s, shown=shown, cluster=cluster)
 

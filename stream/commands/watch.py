@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,17 +14,12 @@ from stream.commands.options import (
     STDIN,
     STDOUT_FD,
     AskStdin,
-    ConfigKey,
     ForTime,
-    Output,
-    RunOptions,
+    GivenOptions,
     StatsEvery,
-    WebOptions,
     in_foreground,
-    layers_from_options,
     limits_of,
-    takes_run_options,
-    text_option,
+    takes_options,
 )
 from stream.commands.outcome import exit_status
 from stream.errors import ConfigError
@@ -37,7 +31,7 @@ if TYPE_CHECKING:
     from stream.sinks.base import Display
 
 
-@partial(takes_run_options, implied=("realtime",))
+@takes_options
 def watch(
     source: Annotated[
         list[str] | None,
@@ -47,18 +41,11 @@ def watch(
             show_default=False,
         ),
     ] = None,
-    output: Output = None,
     for_time: ForTime = None,
     stats_every: StatsEvery = STATS_EVERY,
     ask_stdin: AskStdin = False,
-    web: Annotated[
-        str | None,
-        text_option("--web", metavar="[HOST:]PORT", help="Show the run in a web page, on this machine. [off]"),
-        ConfigKey("output.web", lambda _, text: text),
-    ] = None,
     *,
-    page: WebOptions,
-    run: RunOptions,
+    options: GivenOptions,
 ) -> int:
     """Watch a camera, an address or a file, and ask about it.
 
@@ -73,26 +60,24 @@ def watch(
 
     together = any(map(is_named, source or ()))
     top = [ConfigLayer("SOURCE", {"source": source[0]})] if source else []
-    top += [*layers_from_options(watch, output=output, web=web), *page.layers()]
     limit_s, every_s = limits_of(for_time, stats_every)
-    config = run.configuration(base=[ConfigLayer("watch", AT_ITS_OWN_PACE)], top=top)
+    config = options.configuration(base=[ConfigLayer("watch", AT_ITS_OWN_PACE)], top=top)
     if not config.source:
         raise ConfigError("no SOURCE to watch; give a camera such as 0, an address, a file, or scene:demo")
-    page.check(config)
     if ask_stdin and config.source == "-":
         raise ConfigError("--ask-stdin needs standard input for questions, but the source reads it")
 
     if together:
         from stream.commands.fleet import Shown, watch_named
 
-        return watch_named(config, source or (), limit_s=limit_s, shown=Shown(every_s, ask_stdin, run.debug))
+        return watch_named(config, source or (), limit_s=limit_s, shown=Shown(every_s, ask_stdin, options["debug"]))
 
     def watched(config: Config, shared: AnswerService | None = None) -> Summary:
         check_run(config)
         if STDOUT in config.output.paths:
             display = _quiet_display(captions=False, piped=ask_stdin)
         else:
-            display = _display(every_s, typed=config.source != "-", piped=ask_stdin, debug=run.debug)
+            display = _display(every_s, typed=config.source != "-", piped=ask_stdin, debug=options["debug"])
         try:
             from stream.runtime.session import open_run, run_session
 

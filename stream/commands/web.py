@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream.commands.options import (
-    ConfigKey,
-    RunOptions,
-    WebOptions,
-    layers_from_options,
-    takes_run_options,
-)
+from stream.commands.options import GivenOptions, takes_options
 from stream.commands.outcome import INTERRUPTED, report_error, report_note
 from stream.errors import ConfigError
 
@@ -35,14 +28,8 @@ ADDRESS = "8090"
 OF_ITS_OWN = {"capture.realtime": True, "pipeline.restart": True}
 """Files play at their own pace, and every run has processes of its own: one that fails does not take the page along."""
 
-ONE_RUN_ONLY = (
-    *("max_frames", "start", "duration", "stream", "heatmap", "why", "overlay", "record"),
-    *("realtime", "single_process", "restart"),
-)
-"""Options that are about one source, or that `OF_ITS_OWN` settles."""
 
-
-@partial(takes_run_options, without=ONE_RUN_ONLY)
+@takes_options
 def web(
     address: Annotated[
         list[str] | None,
@@ -52,34 +39,8 @@ def web(
             show_default=False,
         ),
     ] = None,
-    any_source: Annotated[
-        bool,
-        typer.Option("--any-source", help="Let viewers open any address or file that this program can read."),
-        ConfigKey("output.web_any_source"),
-    ] = False,
-    compare_model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--compare-model",
-            metavar="MODEL[+ALLOCATOR]",
-            help="Another model, or allocator (a folder or none), for the page that compares answers; may be repeated.",
-            show_default=False,
-        ),
-        ConfigKey("output.web_compare"),
-    ] = None,
-    compare_loaded: Annotated[
-        str | None,
-        typer.Option(
-            "--compare-loaded",
-            metavar="N",
-            help="Most models that stay loaded for the page that compares answers. [what fits into memory]",
-            show_default=False,
-        ),
-        ConfigKey("output.web_compare_loaded"),
-    ] = None,
     *,
-    page: WebOptions,
-    run: RunOptions,
+    options: GivenOptions,
 ) -> int:
     """Serve a web page in which the source is chosen.
 
@@ -94,9 +55,7 @@ def web(
         raise ConfigError(f"one [HOST:]PORT, and each source as NAME=SOURCE; got {', '.join(map(repr, places))}")
     top = [ConfigLayer("[HOST:]PORT", {"output.web": place}) for place in places]
     top += [ConfigLayer("NAME=SOURCE", {"output.web_sources": named})] if named else []
-    top += layers_from_options(web, any_source=any_source, compare_model=compare_model, compare_loaded=compare_loaded)
-    top += page.layers()
-    config = run.configuration(base=[ConfigLayer("web", {"output.web": ADDRESS, **OF_ITS_OWN})], top=top)
+    config = options.configuration(base=[ConfigLayer("web", {"output.web": ADDRESS, **OF_ITS_OWN})], top=top)
     _check(config)
     return _serve(config)
 

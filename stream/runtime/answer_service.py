@@ -11,8 +11,8 @@ from contextlib import ExitStack, closing, contextmanager
 import msgspec
 
 from arr_coc.types import NS_PER_S
+from stream.answer.connection import AnswerEndpoint
 from stream.answer.model import CONFIGURED
-from stream.answer.scheduler import AnswerEndpoint
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config, server_addresses
 from stream.control import RunControl

@@ -21,8 +21,8 @@ from arr_coc.ops.store.native import kernel_in_use
 from arr_coc.types import FramePlanes
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.client_table import ServerOptions
+from stream.answer.connection import AnswerEndpoint
 from stream.answer.model import CONFIGURED, load_answer_model
-from stream.answer.scheduler import AnswerEndpoint
 from stream.answer.server import AnswerServer
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config, OutputConfig, is_hls
@@ -334,9 +334,7 @@ class FrameStages:
             transport=transport,
             endpoint=endpoint,
             schedule=plan.schedule,
-            client=replace(
-                plan.client, supervised=endpoint.supervised, snapshot=endpoint.snapshot, pixels=endpoint.pixels
-            ),
+            client=replace(plan.client, snapshot=endpoint.snapshot, pixels=endpoint.pixels),
             overlays=self._overlays,
             lease=self._updater.lease,
             make_allocator=plan.make_allocator,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from stream.answer.scheduler import AnswerEndpoint
+from stream.answer.connection import AnswerEndpoint
 from stream.clock import MonotonicClock
 from stream.config import Config
 from stream.control import describe

@@ -41,10 +41,10 @@ from arr_coc.types import (
     TileMotion,
     TokenPacket,
 )
-from stream.answer.glance import GlanceOutcome
+from stream.answer.connection import AnswerEndpoint
 from stream.answer.latency import LatencyController
-from stream.answer.request import ClientOptions
-from stream.answer.scheduler import AnswerEndpoint, AnswerScheduler, SchedulePolicy
+from stream.answer.request import ClientOptions, GlanceOutcome
+from stream.answer.scheduler import AnswerScheduler, SchedulePolicy
 from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl, describe
 from stream.events import (
@@ -175,12 +175,12 @@ class AllocateStage:
             self._texture = stack.enter_context(closing(transport.link(TEXTURE_ALLOCATE, check=self._control.check)))
             self._events = stack.enter_context(closing(transport.event_sender(EVENTS)))
             self._scheduler.connect(transport)
-            client = stack.enter_context(closing(self._scheduler.client))
+            stack.enter_context(closing(self._scheduler))
             try:
                 self._scheduler.wait_until_ready()
                 self._finish(self._process_frames())
             except Exception:
-                client.cancel()
+                self._scheduler.cancel()
                 raise
 
     def on_model(self, hello: ServerHello, embedding: QueryEmbedding) -> None:
@@ -289,24 +289,24 @@ class AllocateStage:
 
     def _process_frames(self) -> End:
         """Process frames and replies until the last frame; returns what came after it."""
-        client = self._scheduler.client
+        scheduler = self._scheduler
         self._texture.offer(Credit())
-        link, either, replies_due_ns = client.link, LinkPoller(self._texture, client.link), 0
+        link, either, replies_due_ns = scheduler.link, LinkPoller(self._texture, scheduler.link), 0
         while True:
-            if link is not client.link:
-                link, either = client.link, LinkPoller(self._texture, client.link)
+            if link is not scheduler.link:
+                link, either = scheduler.link, LinkPoller(self._texture, scheduler.link)
             either.wait(WAIT_MS)
             is_frame, now_ns = either.has_message(self._texture), self._clock.now_ns()
             if not is_frame or either.has_message(link) or now_ns >= replies_due_ns:
-                self._scheduler.process_replies(0)
-                self._scheduler.check_timeout()
-                self._scheduler.ask_if_due()
+                scheduler.process_replies(0)
+                scheduler.check_timeout()
+                scheduler.ask_if_due()
                 replies_due_ns = now_ns + REPLIES_EVERY_NS
             received = self._texture.receive() if is_frame else None
             if received is None:
                 continue
             if isinstance(received.message, End):
-                self._scheduler.process_replies(0)  # a question that came since
+                scheduler.process_replies(0)  # a question that came since
                 return received.message
             if isinstance(received.message, SourceLost):
                 self._emit(_outage_of(received.message))

@@ -22,10 +22,10 @@ import numpy.typing as npt
 from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
 from stream.answer.batching.scheduler import BatchQuestion
 from stream.answer.client_table import ServerOptions
-from stream.answer.glance import GlanceOutcome
+from stream.answer.connection import AnswerEndpoint
 from stream.answer.model import AnswerStats, GlanceStats, Packet
-from stream.answer.request import ClientOptions
-from stream.answer.scheduler import AnswerEndpoint, AnswerScheduler, SchedulePolicy
+from stream.answer.request import ClientOptions, GlanceOutcome
+from stream.answer.scheduler import AnswerScheduler, SchedulePolicy
 from stream.answer.server import AnswerServer
 from stream.answer.server_statistics import SERVING, ServerStatistics
 from stream.answer.triggers import AnswerTriggerOptions
@@ -476,9 +476,7 @@ class CameraStage:
             source_is_drawn=True,
             silence_limit_s=600.0,
         )
-        options = ClientOptions(
-            reconnect=True, resend_after_loss=camera.lockstep, persistent=not camera.lockstep, supervised=False
-        )
+        options = ClientOptions(reconnect=True, resend_after_loss=camera.lockstep, persistent=not camera.lockstep)
         self._scheduler = AnswerScheduler(policy, self._endpoint, options, self, RunControl(), fleet.time)
         self._stamp: FrameStamp | None = None
 
@@ -486,7 +484,7 @@ class CameraStage:
         """Show frame after frame. Ends where the run would end with an error."""
         scheduler, time = self._scheduler, self._fleet.time
         scheduler.connect(self._transport)
-        with closing(scheduler.client):
+        with closing(scheduler):
             scheduler.wait_until_ready()
             for index in itertools.count():
                 due_ns = time.now_ns() + FRAME_NS

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from stream.answer.client import ClientPhase
-from stream.answer.glance import GlanceOutcome
+from stream.answer.request import GlanceOutcome
 from stream.events import Answer, YesNoResult
 from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
@@ -20,46 +22,44 @@ from stream.protocol.messages import (
 )
 from stream.recording.journal import JournalEntry, JournalGlance
 from stream.untrusted import GLANCES_A_TURN_MAX
-from tests.stream.answer.test_client import (
-    FEEDBACK,
-    GRID,
-    MS,
-    STAMP,
-    FakeJournal,
-    Opener,
-    ServerFixture,
-    answer,
-    answered,
-    clock,
-    misdeeds,
-    opened,
-    tokens,
-)
+from tests.stream.answer.test_client import clock, opened
 from tests.stream.answer.test_scheduler import Opener as RunOpener
 from tests.stream.answer.test_scheduler import S, ScheduledRun, watched
 from tests.stream.answer.test_scheduler import opened as scheduled
+from tests.support.answer_client import (
+    FEEDBACK,
+    FEEDBACK_ARRAYS,
+    GRID,
+    MS,
+    STAMP,
+    ClientFixture,
+    FakeJournal,
+    Opener,
+    answer,
+    answered,
+    misdeeds,
+    tokens,
+)
 from tests.support.clock import FakeClock
 from tests.support.events import glance, make_glance_reply, make_overview
 
 __all__ = ["clock", "opened", "scheduled"]
 
-ARRAYS = [FEEDBACK.regions, FEEDBACK.attention, FEEDBACK.similarity]
 OVERVIEW = make_overview(STAMP, GRID)
 GLANCE = glance(2.5, frame_index=5, query="what?")
 
 
-def look(server: ServerFixture, turn: int = 1) -> int:
+def look(server: ClientFixture, turn: int = 1) -> int:
     """Sends an overview; the number of the glance."""
     server.grant(turn)
-    server.client.send_glance(OVERVIEW)
+    server.client.send_glance(OVERVIEW, server.clock.now_ns())
     message = server.expect(GlancePacketMessage)
     assert message.turn == turn
     return message.glance
 
 
-def taken(server: ServerFixture) -> GlanceOutcome:
-    outcome = server.client.requests.glances.take_outcome()
-    assert outcome is not None
+def taken(server: ClientFixture) -> GlanceOutcome:
+    (outcome,) = server.of(GlanceOutcome)
     return outcome
 
 
@@ -69,7 +69,10 @@ def test_a_glance_keeps_the_turn_for_the_packet(opened: Opener, clock: FakeClock
     assert server.client.phase is ClientPhase.GLANCING
     assert server.client.busy
     clock.advance(7 * MS)
-    server.hear(make_glance_reply(number, "what?", feedback_stamp=STAMP, arrays=specs_of(*ARRAYS)), arrays=ARRAYS)
+    server.hear(
+        make_glance_reply(number, "what?", feedback_stamp=STAMP, arrays=specs_of(*FEEDBACK_ARRAYS)),
+        arrays=FEEDBACK_ARRAYS,
+    )
     assert server.client.may_send
     assert not server.client.busy
     outcome = taken(server)
@@ -79,8 +82,7 @@ def test_a_glance_keeps_the_turn_for_the_packet(opened: Opener, clock: FakeClock
     assert outcome.event.timing.total_ms == 7
     assert outcome.feedback is not None
     np.testing.assert_array_equal(outcome.feedback.attention, FEEDBACK.attention)
-    assert server.client.requests.glances.take_outcome() is None
-    server.client.send_request(tokens(), "start")
+    server.send(tokens())
     message = server.expect(TokenPacketMessage)
     assert (message.turn, message.answer) == (1, 0)
 
@@ -90,7 +92,7 @@ def test_an_answer_tells_what_the_glances_before_it_cost(opened: Opener, clock: 
     number = look(server)
     clock.advance(4 * MS)
     server.hear(make_glance_reply(number, "what?"))
-    server.client.send_request(tokens(), "start")
+    server.send(tokens())
     server.expect(TokenPacketMessage)
     (event,) = server.hear(answered(0, flops=100))
     assert isinstance(event, Answer)
@@ -106,7 +108,7 @@ def test_an_answer_tells_what_the_glances_before_it_cost(opened: Opener, clock: 
 def test_feedback_that_is_unusable_ends_the_glance_all_the_same(opened: Opener) -> None:
     server = opened()
     number = look(server)
-    elsewhere = [np.array([[0, 9, 9]], np.int32), *ARRAYS[1:]]
+    elsewhere = [np.array([[0, 9, 9]], np.int32), *FEEDBACK_ARRAYS[1:]]
     reply = make_glance_reply(number, "what?", feedback_stamp=STAMP, arrays=specs_of(*elsewhere))
     assert misdeeds(server.hear(reply, arrays=elsewhere)) == 1
     assert taken(server).feedback is None
@@ -118,19 +120,17 @@ def test_a_glance_that_a_server_took_along_is_sent_again_or_counted(opened: Open
     server = opened(reconnect=True, resend_after_loss=resends)
     number = look(server)
     server.lose()
-    assert server.client.requests.glances.lost == (not resends)
+    assert server.client.requests.lost_glances == (not resends)
     server.greet()
     server.hear()
     if resends:
-        server.expect(TurnRequest)
-        server.hear(TurnGrant(turn=4))
-        again = server.expect(GlancePacketMessage)
+        again = server.grant_again(4, GlancePacketMessage)
         assert (again.glance, again.turn) == (number, 4)
         server.hear(make_glance_reply(number, "what?"))
         assert server.client.may_send
     else:
         assert not server.client.busy
-        assert server.peer.receive() is None
+        server.expect_nothing()
         assert look(server, 2) == number + 1
 
 
@@ -139,12 +139,10 @@ def test_a_turn_that_expired_takes_its_glance_along(opened: Opener, resends: boo
     server = opened(resend_after_loss=resends)
     look(server)
     server.hear(TurnExpired(turn=1))
-    assert server.client.requests.glances.lost == (not resends)
+    assert server.client.requests.lost_glances == (not resends)
     assert server.client.busy == resends
     if resends:
-        server.expect(TurnRequest)
-        server.hear(TurnGrant(turn=2))
-        assert server.expect(GlancePacketMessage).turn == 2
+        assert server.grant_again(2, GlancePacketMessage).turn == 2
 
 
 def test_what_belongs_to_no_glance_is_refused(opened: Opener) -> None:
@@ -166,16 +164,19 @@ def test_a_look_for_what_was_not_asked_is_dropped_and_counted(opened: Opener) ->
     server.hear(make_glance_reply(number, "something else?"))
     assert server.client.refused_messages == 1
     assert server.client.phase is ClientPhase.READY
-    assert server.client.requests.glances.lost == 1
+    assert server.client.requests.lost_glances == 1
 
 
 def test_the_journal_keeps_a_glance_with_its_answer(opened: Opener) -> None:
     journal = FakeJournal()
     server = opened(journal=journal)
     number = look(server)
-    server.hear(make_glance_reply(number, "what?", feedback_stamp=STAMP, arrays=specs_of(*ARRAYS)), arrays=ARRAYS)
+    server.hear(
+        make_glance_reply(number, "what?", feedback_stamp=STAMP, arrays=specs_of(*FEEDBACK_ARRAYS)),
+        arrays=FEEDBACK_ARRAYS,
+    )
     outcome = taken(server)
-    server.client.send_request(tokens(), "start")
+    server.send(tokens())
     server.expect(TokenPacketMessage)
     server.hear(answered(0))
     server.ask(2)
@@ -189,19 +190,19 @@ def test_the_journal_keeps_a_glance_with_its_answer(opened: Opener) -> None:
 def test_a_glance_of_an_earlier_run_is_not_taken_again(opened: Opener) -> None:
     kept = JournalGlance(GLANCE, FEEDBACK)
     server = opened(journal=FakeJournal(JournalEntry(answer(0), None, kept), JournalEntry(answer(1), None)))
-    assert server.client.recall_glance(STAMP)
-    outcome = taken(server)
+    requests, stamp = server.client.requests, replace(STAMP, epoch=99)
+    recalled = requests.recall_glance(stamp)
+    assert recalled is not None
+    (outcome,) = recalled
+    assert isinstance(outcome, GlanceOutcome)
     assert outcome.event == kept.event
     assert outcome.feedback is not None
-    assert outcome.feedback.stamp == STAMP
-    assert server.client.recall(STAMP)
-    server.hear()
-    assert server.client.recall_glance(STAMP)
-    assert server.client.requests.glances.take_outcome() is None
-    assert server.client.recall(STAMP)
-    server.hear()
-    assert not server.client.recall_glance(STAMP)
-    assert server.peer.receive() is None
+    assert outcome.feedback.stamp == stamp
+    assert requests.recall(stamp)
+    assert requests.recall_glance(stamp) == []
+    assert requests.recall(stamp)
+    assert requests.recall_glance(stamp) is None
+    server.expect_nothing()
 
 
 def test_in_lockstep_a_glance_comes_before_the_answer_and_about_the_same_frame(scheduled: RunOpener) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
-from stream.answer.glance import GlanceOutcome
-from stream.answer.request import ClientOptions
-from stream.answer.scheduler import AnswerEndpoint, AnswerObserver, AnswerScheduler, SchedulePolicy
+from stream.answer.request import ClientOptions, GlanceOutcome
+from stream.answer.scheduler import AnswerObserver, AnswerScheduler, SchedulePolicy
 from stream.answer.triggers import AnswerTriggerOptions, StandingQueryOptions, VerdictThresholds, YesNoTriggerOptions
 from stream.control import CancelledError, RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
@@ -33,8 +31,8 @@ from stream.protocol.messages import (
     TurnGrant,
     TurnRequest,
 )
-from stream.stages.base import ALLOCATE_ANSWER
-from stream.transport import ServerLink, Transport, ipc_endpoint, private_directory
+from stream.transport import Transport
+from tests.support.answer_client import FakeEndpoint, received
 from tests.support.clock import FakeClock
 from tests.support.events import (
     make_answer_reply,
@@ -68,7 +66,7 @@ class Stepping(RunControl):
 class Peer:
     """An answer stage that answers at once, or as far as it is told to."""
 
-    port: ServerLink
+    endpoint: FakeEndpoint
     answers: bool = True
     glances: bool = True
     grants: bool = True
@@ -82,18 +80,17 @@ class Peer:
     received: list[Message] = field(default_factory=list)
     turn: int = 0
     looks: bool = False
-    client: bytes = b""
     query: str = ""
 
     def step(self) -> None:
-        while (received := self.port.receive()) is not None:
-            self.client, message = received[0], received[1].message
-            self.received.append(message)
-            self.react(message)
+        for link in self.endpoint.links:
+            while link.sent:
+                message = received(*link.sent.popleft()).message
+                self.received.append(message)
+                self.react(message)
 
     def send(self, message: Message, arrays: Sequence[np.ndarray] = ()) -> None:
-        """Tells it to whoever has spoken last."""
-        self.port.send(self.client, message, arrays)
+        self.endpoint.links[-1].inbox.append(received(message, arrays))
 
     def react(self, message: Message) -> None:
         if isinstance(message, Connect) and self.greets:
@@ -140,7 +137,7 @@ class Peer:
 class ScheduledRun:
     """A scheduler, and the test as the stage that it serves."""
 
-    def __init__(self, transport: Transport, *, reconnect: bool = False, journal: Any = None, **policy: object) -> None:
+    def __init__(self, *, reconnect: bool = False, journal: Any = None, **policy: object) -> None:
         self.clock = FakeClock()
         self.control = Stepping()
         self.met: list[tuple[ServerHello, QueryEmbedding]] = []
@@ -148,12 +145,12 @@ class ScheduledRun:
         self.events: list[Event] = []
         self.asked = self.looked = 0
         self.hung = 0
-        self.begun = False
         self.there = True
         self.glance_due = False
         self.glances: list[GlanceOutcome] = []
         self._newest, self._epoch = 0, 0
-        self.peer = Peer(transport.server_link(ALLOCATE_ANSWER), looks="standing_query" in policy)
+        endpoint = FakeEndpoint("tcp://server", on_timeout=self._hang)
+        self.peer = Peer(endpoint, looks="standing_query" in policy)
         self.control.step = self._step
         values = {
             "triggers": AnswerTriggerOptions(every_ns=2 * S),
@@ -165,7 +162,7 @@ class ScheduledRun:
         }
         self.scheduler = AnswerScheduler(
             SchedulePolicy(**values),  # type: ignore[arg-type]
-            AnswerEndpoint(ALLOCATE_ANSWER, on_timeout=self._hang),
+            endpoint,
             ClientOptions(
                 reconnect=reconnect,
                 resend_after_loss=bool(values["lockstep"]),
@@ -176,11 +173,9 @@ class ScheduledRun:
             self.control,
             self.clock,
         )
-        self._transport = transport
 
     def begin(self) -> ScheduledRun:
-        self.scheduler.connect(self._transport)
-        self.begun = True
+        self.scheduler.connect(cast(Transport, None))
         return self
 
     def greet(self) -> ScheduledRun:
@@ -246,28 +241,13 @@ class ScheduledRun:
     def _hang(self) -> None:
         self.hung += 1
 
-    def close(self) -> None:
-        if self.begun:
-            self.scheduler.client.close()
-        self.peer.port.close()
-
 
 Opener = Callable[..., ScheduledRun]
 
 
 @pytest.fixture
-def opened() -> Iterator[Opener]:
-    transport = Transport()
-    made: list[ScheduledRun] = []
-
-    def opening(**policy: object) -> ScheduledRun:
-        made.append(ScheduledRun(transport, **policy))  # type: ignore[arg-type]
-        return made[-1]
-
-    yield opening
-    for run in made:
-        run.close()
-    transport.close()
+def opened() -> Opener:
+    return ScheduledRun
 
 
 def test_it_meets_the_model_and_its_embedding_before_anything_else(opened: Opener) -> None:
@@ -410,7 +390,7 @@ def test_after_ctrl_c_an_answer_stage_that_is_away_is_not_waited_for(opened: Ope
     run = opened(reconnect=True).greet()
     run.show(0)
     run.peer.greets = False
-    run.scheduler.client.reconnect("gone")
+    run.scheduler.connection.give_up("gone")
     run.show(1)
 
     def end() -> None:
@@ -437,10 +417,10 @@ def test_another_server_is_asked_at_once_only_where_something_was_lost(
     run = opened(lockstep=False, reconnect=True).greet()
     run.show(0)
     run.go_on(6)
-    client = run.scheduler.client
-    client.reconnect("gone") if lost else client._move("it is draining")
+    connection = run.scheduler.connection
+    connection.give_up("gone") if lost else connection._reopen_link("move")
     run.show(1)
-    while not client.ready:
+    while not run.scheduler.client.ready:
         run.go_on()
     run.go_on(6)
     assert run.triggers() == triggers
@@ -600,7 +580,7 @@ def test_a_look_that_was_lost_is_made_up_for(opened: Opener) -> None:
     run.show(0)
     run.go_on()
     assert spoken(run) == [(0, False)]
-    run.scheduler.client.reconnect("gone")
+    run.scheduler.connection.give_up("gone")
     run.peer.answers = True
     run.go_on(3)
     run.show(1)
@@ -666,50 +646,22 @@ def test_a_run_that_is_cancelled_waits_for_nothing(opened: Opener) -> None:
     run.peer.react = cancel  # type: ignore[method-assign]
     with pytest.raises(CancelledError):
         run.show(0)
-    run.scheduler.client.cancel()
+    run.scheduler.cancel()
     run.peer.step()
     assert [type(message) for message in run.peer.received[-2:]] == [Cancel, Disconnect]
 
 
-@contextmanager
-def elsewhere(transport: Transport, endpoint: str) -> Iterator[AnswerScheduler]:
-    """A scheduler whose server would be at `endpoint`, run by somebody else."""
+@pytest.mark.parametrize("reached", [False, True])
+def test_a_server_elsewhere_that_cannot_be_reached_ends_the_run_and_one_that_loads_does_not(reached: bool) -> None:
+    endpoint = FakeEndpoint("tcp://server", supervised=False)
     policy = SchedulePolicy(AnswerTriggerOptions(), "what?", True, False, 60.0, connect_limit_s=0.1)
-    address, options = AnswerEndpoint(endpoint, supervised=False), ClientOptions(supervised=False)
-    scheduler = AnswerScheduler(policy, address, options, Mock(spec=AnswerObserver), RunControl(), FakeClock())
-    scheduler.connect(transport)
-    with closing(scheduler.client):
-        yield scheduler
-
-
-def test_an_answer_stage_elsewhere_that_cannot_be_reached_ends_the_run() -> None:
-    with private_directory() as directory:
-        endpoint = ipc_endpoint(directory)
-        with closing(Transport()) as transport, elsewhere(transport, endpoint) as scheduler:
-            message = rf"no answer server at {endpoint} within 0.1 s; start one there with `serve-answers`, and check"
-            with pytest.raises(ConnectionRefused, match=message):
-                scheduler.wait_until_ready()
-
-
-def test_an_answer_stage_that_was_reached_may_load_its_model_for_longer() -> None:
-    with private_directory() as directory:
-        endpoint = ipc_endpoint(directory)
-        with (
-            closing(Transport()) as transport,
-            closing(transport.server_link(endpoint)) as port,
-            elsewhere(transport, endpoint) as scheduler,
-        ):
-            waits = iter(range(5))
-            process_replies = scheduler.process_replies
-
-            def process_for_a_while(timeout_ms: int) -> None:
-                process_replies(timeout_ms)
-                if next(waits, None) is None:
-                    raise InterruptedError
-
-            scheduler.process_replies = process_for_a_while  # type: ignore[method-assign]
-            with pytest.raises(InterruptedError):
-                scheduler.wait_until_ready()
-            received = port.receive()
-            assert received is not None
-            assert isinstance(received[1].message, Connect)
+    control = Stepping()
+    scheduler = AnswerScheduler(policy, endpoint, ClientOptions(), Mock(spec=AnswerObserver), control, FakeClock())
+    scheduler.connect(cast(Transport, None))
+    endpoint.links[0].connected = reached
+    message = (
+        "waits for ever" if reached else r"tcp://server within 0.1 s; start one there with `serve-answers`, and check"
+    )
+    with pytest.raises(AssertionError if reached else ConnectionRefused, match=message):
+        scheduler.wait_until_ready()
+    assert [type(message) for message, _ in endpoint.links[0].sent] == [Connect]

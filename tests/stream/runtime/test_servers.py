@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import OptionError
-from stream.answer.client import ANSWER_SERVER
+from stream.answer.connection import ANSWER_SERVER
 from stream.answer.model import Packet
 from stream.config import AnswerConfig, CaptureConfig, Config, NetworkConfig
 from stream.errors import ConfigError, ConnectionRefused
@@ -166,7 +166,7 @@ def test_a_server_that_stands_still_is_left_and_taken_back(
 ) -> None:
     monkeypatch.setattr(links, "HEARTBEAT_EVERY_MS", 200)
     monkeypatch.setattr(links, "HEARTBEAT_LIMIT_MS", 800)
-    monkeypatch.setattr("stream.answer.client.LIFELESS_S", 0.2)
+    monkeypatch.setattr("stream.answer.connection.LIFELESS_S", 0.2)
     with ExitStack() as stack:
         servers = [stack.enter_context(serving_at(endpoint)) for endpoint in endpoints[:2]]
         relays = [stack.enter_context(Relay(endpoint)) for endpoint in endpoints[:2]]

@@ -28,22 +28,22 @@ from stream.protocol.messages import (
     TurnRequest,
 )
 from stream.recording.journal import journal_for
-from tests.stream.answer.test_client import Opener, ServerFixture, answered, clock, opened, tokens, whole_frame
+from tests.stream.answer.test_client import clock, opened
 from tests.stream.display.test_layout import FIGURES
 from tests.stream.runtime.test_pipeline import configured, run, without_timing
+from tests.support.answer_client import ClientFixture, Opener, answered, tokens, whole_frame
 from tests.support.clock import FakeClock
 from tests.support.events import answer
-from tests.support.runs import expect_whole
 from tests.support.video import make_video, moving_square
 
 __all__ = ["clock", "opened"]
 
 
-def asked_with_shadow(server: ServerFixture) -> FramePacket:
+def asked_with_shadow(server: ClientFixture) -> FramePacket:
     """An answer is asked for, and given, that is to be checked."""
     shadow = whole_frame()
     server.grant()
-    server.client.send_request(tokens(), "every", shadow=shadow)
+    server.send(tokens(), "every", shadow=shadow)
     server.expect(TokenPacketMessage)
     return shadow
 
@@ -57,7 +57,7 @@ def test_the_check_follows_its_answer_in_a_turn_of_its_own(opened: Opener) -> No
     assert server.client.busy
     assert not server.client.may_send
     server.hear(TurnGrant(turn=2))
-    message, received = expect_whole(server.peer, FramePacketMessage)
+    message, received = server.expect_whole(FramePacketMessage)
     assert (message.answer, message.turn) == (0, 2)
     np.testing.assert_array_equal(frame_packet(message, received.parts).image, shadow.image)
     assert server.hear(AnswerDelta(answer=0, text="all of")) == []
@@ -86,7 +86,7 @@ def test_the_frame_lies_in_the_snapshot_where_there_is_one(opened: Opener) -> No
         server.hear(answered(0))
         server.expect(TurnRequest)
         server.hear(TurnGrant(turn=2))
-        assert expect_whole(server.peer, FramePacketMessage)[0].in_snapshot
+        assert server.expect_whole(FramePacketMessage)[0].in_snapshot
         np.testing.assert_array_equal(SharedFrameReader(writer.descriptor).read(64, 64), shadow.image)
     finally:
         writer.close()

@@ -21,9 +21,10 @@ from arr_coc.ops.cuda.view import CudaView
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import NS_PER_MS, NS_PER_S, FramePlanes, FrameStamp, QueryEmbedding, TileMotion
 from arr_coc.video.texture_updater import TextureUpdater
+from stream.answer.connection import AnswerEndpoint
 from stream.answer.latency import LatencyController
 from stream.answer.request import ClientOptions
-from stream.answer.scheduler import AnswerEndpoint, SchedulePolicy
+from stream.answer.scheduler import SchedulePolicy
 from stream.answer.triggers import AnswerTriggerOptions
 from stream.errors import StageDied
 from stream.events import (

@@ -17,9 +17,10 @@ from stream.events import Outage
 from stream.recording.journal import journal_for
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.session import run_session
+from stream.sinks.checks import check_outputs
 from stream.sinks.hls import sink as module
 from stream.sinks.hls.sink import HlsSink
-from stream.sinks.output_file import HLS_MARK, check_distinct, check_outputs
+from stream.sinks.output_file import HLS_MARK, check_distinct
 from tests.support.events import answer, frame, segment, summary
 from tests.support.video import make_video, moving_square
 

@@ -1,0 +1,331 @@
+"""Connection of a client to its answer server: link, pool, loss and reconnection, failover, and the failure budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from arr_coc.types import NS_PER_S
+from stream.answer.client import AnswerClient, ClientPhase, Failure, Progress
+from stream.answer.request import ClientOptions, Outcome
+from stream.clock import Clock
+from stream.errors import ConnectionRefused, StageDied, TransportError
+from stream.events import ANSWERS_LOST, Notice
+from stream.protocol.buffers import SharedFrameWriter
+from stream.protocol.device_pixels import PixelSender
+from stream.protocol.messages import KeepAlive
+from stream.transport import Envelope, Link, LinkObserver, Transport
+from stream.transport.pool import Choice, ServerAddress, ServerPool
+from stream.transport.security import ClientCurve
+from stream.untrusted import HEARD_AT_ONCE, REASON_CHARS_MAX, cut_to
+
+FAILURES_MAX = 5
+"""Answers that may fail one after the other before the run fails."""
+
+FAILURE_PAUSE_NS, FAILURE_PAUSE_MAX_NS = NS_PER_S // 4, 2 * NS_PER_S
+"""Time without a request after a second failure in a row, doubled with each further one, and the longest."""
+
+REFUSED_PAUSE_NS = NS_PER_S // 2
+"""Pause before the next connection to a lost server, if something else refuses connections at its address."""
+
+ANSWER_SERVER = "answer-server"
+"""Code of the notice that names the server that answers, of several, or one that refuses to."""
+
+LIFELESS_S = 1.0
+"""Fail over after this much silence if the server's heartbeat has stopped and another server is ready."""
+
+STEP_NS_MAX = 1 * NS_PER_S
+"""Cap on the time added per update, so that a suspended process is not counted as waiting."""
+
+NO_SERVER = "inproc://no-answer-server"
+"""Endpoint of a link while no server's name is resolved: nothing listens there."""
+
+
+class SilenceTimer:
+    """Timer of a peer's silence, counted from update to update. Belongs to the thread that waits."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._updated_ns = clock.now_ns()
+        self._silent_ns = 0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of silence while something was awaited; 0 if nothing is."""
+        return self._silent_ns / NS_PER_S
+
+    def update(self, *, waiting: bool, received: bool = False) -> None:
+        """Note whether anything is awaited, and whether anything has come since the last update."""
+        now_ns = self._clock.now_ns()
+        if received or not waiting:
+            self._silent_ns = 0
+        else:
+            self._silent_ns += min(now_ns - self._updated_ns, STEP_NS_MAX)
+        self._updated_ns = now_ns
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerEndpoint:
+    """Address of the answer server, and what this end shares with it.
+
+    `snapshot` is the memory shared with a server process of this machine; `pixels` device memory. `supervised`: a
+    supervisor notices its death. `on_timeout` is called if it is silent for too long, before a successor is looked for.
+    `observer` learns all that is sent on either side. `servers`: several servers, or one by its name; by `choice` one
+    of them is connected to, and `endpoint` is their name in messages.
+    """
+
+    endpoint: str
+    curve: ClientCurve | None = None
+    snapshot: SharedFrameWriter | None = None
+    pixels: PixelSender | None = None
+    supervised: bool = True
+    on_timeout: Callable[[], None] = lambda: None
+    observer: LinkObserver | None = None
+    servers: tuple[ServerAddress, ...] = ()
+    choice: Choice = "spread"
+
+    def open_pool(self, transport: Transport, clock: Clock) -> ServerPool | None:
+        """Return a pool of several servers, which has been started; None for one at an address that stays."""
+        if not self.servers:
+            return None
+        pool = ServerPool(self.servers, transport, clock, self.choice)
+        pool.start()
+        return pool
+
+    def connect(self, transport: Transport, pool: ServerPool | None = None) -> Link:
+        """Return a new link; for the thread that calls this."""
+        endpoint, curve, watched = self.endpoint, self.curve, not self.endpoint.startswith("inproc://")
+        if pool is not None:
+            member = pool.choose()
+            endpoint, curve = (NO_SERVER, None) if member is None else (member.endpoint, member.server.curve)
+        return transport.link(endpoint, curve=curve, watched=watched, observer=self.observer)
+
+
+class ServerConnection:
+    """Connection of a client to one answer server at a time; belongs to one thread.
+
+    `exchange` takes in the messages that are there and yields their outcomes; `flush` sends what the client has to
+    send. A message that finds no room stays in the client's outbox. A lost server is looked for again, or another one
+    of the pool; between two answers a better one may be changed to.
+    """
+
+    def __init__(
+        self,
+        client: AnswerClient,
+        endpoint: AnswerEndpoint,
+        options: ClientOptions,
+        transport: Transport,
+        clock: Clock,
+    ) -> None:
+        self._client = client
+        self._endpoint = endpoint
+        self._options = options
+        self._transport = transport
+        self._clock = clock
+        self._notices: list[Notice] = []
+        self._failures = 0
+        self._loss_reported = self._was_lost = self._was_ready = False
+        self._flush_after_ns = 0
+        self._reported_server, self._move_reason = "", ""
+        self._pool = endpoint.open_pool(transport, clock)
+        self.absence = SilenceTimer(clock)
+        """Time without a server that is ready, since one was lost."""
+        self._open_link()
+
+    def _open_link(self, after: Literal["loss", "move"] | None = None) -> None:
+        self.link = self._endpoint.connect(self._transport, self._pool)
+        self._client.connect(self.link.endpoint, after)
+        self.silence = SilenceTimer(self._clock)
+        """Time without a message while a turn or an answer is awaited."""
+        self._lifeless = SilenceTimer(self._clock)
+        self._load = KeepAlive()
+
+    def _reopen_link(self, after: Literal["loss", "move"] | None = None) -> None:
+        self.link.close()
+        self._open_link(after)
+
+    @property
+    def reached(self) -> bool:
+        """True if a server was reached that may be ready some time."""
+        return self.link.connected if self._pool is None else self._pool.hopeful
+
+    @property
+    def problems(self) -> str:
+        """Reasons that no server can be used, as far as they are known; for people."""
+        return "" if self._pool is None else self._pool.problems
+
+    def close(self) -> None:
+        """Close the link, and the pool."""
+        self.link.close()
+        if self._pool is not None:
+            self._pool.close()
+
+    def flush(self) -> None:
+        """Send what the client has to send, as far as there is room."""
+        if self._clock.now_ns() < self._flush_after_ns:
+            return
+        outbox = self._client.outbox
+        while outbox and self.link.offer(*outbox[0]):
+            outbox.popleft()
+
+    def exchange(self, timeout_ms: int) -> Iterator[Outcome]:
+        """Send what waits, and yield the outcomes of the messages that are there; wait at most `timeout_ms` for the
+        first one.
+
+        Leaves some for the next call if a peer sends without end.
+
+        Raises StageDied, or the error that the user can fix, if the server reports a failure or is gone for good;
+        ConnectionRefused if it does not accept this end's key.
+        """
+        yield from self._take_notices()
+        self.absence.update(waiting=self._was_lost and not self._client.ready)
+        self.flush()
+        heard = False
+        for number in range(HEARD_AT_ONCE):
+            received: Envelope | TransportError | None
+            try:
+                received = self.link.receive(0 if number else timeout_ms)
+            except TransportError as error:
+                received = error
+            if received is None:
+                break
+            heard = heard or isinstance(received, Envelope)
+            yield from self._take(received)
+        self.silence.update(waiting=self._client.awaits_server, received=heard)
+        if self._pool is not None:
+            self._follow_pool(self._pool)  # first: a server that drains may be gone by now, and nothing is lost
+        self._check_link(heard=heard)
+        self.flush()
+        yield from self._take_notices()
+
+    def give_up(self, reason: str) -> None:
+        """Leave this server, and look for another one.
+
+        `reason` is reported if no supervisor reports a death, once until there is an answer again.
+        """
+        if self._pool is not None:
+            self._pool.note_lost(self.link.endpoint)
+        self._was_lost = True
+        if not self._endpoint.supervised and not self._loss_reported:
+            self._loss_reported = True
+            next_step = "reconnecting to the answer server" if self._pool is None else "looking for another server"
+            self._notices.append(Notice(code=ANSWERS_LOST, message=f"no answers: {reason}; {next_step}"))
+        self._reopen_link("loss")
+
+    def _take(self, received: Envelope | TransportError) -> Iterator[Outcome]:
+        """Give a message to the client; yield its outcomes, and do what concerns the connection."""
+        was_ready = self._client.ready
+        actions = self._client.receive(received, self._clock.now_ns())
+        if self._client.ready and not was_ready:
+            self._on_ready()
+            yield from self._take_notices()
+        for action in actions:
+            if isinstance(action, Failure):
+                self._on_failure(action)
+                break  # the rest was about a server that has been left
+            if isinstance(action, Progress):
+                self._on_progress(action)
+            elif isinstance(action, KeepAlive):
+                self._load = action
+            else:
+                yield action
+
+    def _take_notices(self) -> list[Notice]:
+        notices, self._notices = self._notices, []
+        return notices
+
+    def _on_ready(self) -> None:
+        """Report which server of a pool answers from now on, if it is another one than before."""
+        self._was_ready = True
+        if self._pool is None:
+            return
+        label, reason = self._pool.label(self.link.endpoint), self._move_reason
+        if label != self._reported_server:
+            message = f"answers come from {label}" + (f" now ({reason})" if reason else "")
+            self._notices.append(Notice(code=ANSWER_SERVER, message=message))
+        self._reported_server, self._move_reason = label, ""
+
+    def _on_progress(self, progress: Progress) -> None:
+        self._failures = 0
+        if progress.answered:
+            self._loss_reported = False
+            if self._pool is not None:
+                self._pool.note_answered(self.link.endpoint)
+
+    def _on_failure(self, failure: Failure) -> None:
+        """Raises the server's error, unless another server may do better."""
+        if self._pool is not None and failure.error is not None and not self._client.ready:
+            self._pool.note_failed(self.link.endpoint, failure.error)
+            self._reopen_link()
+        elif failure.error is not None and failure.error.user_fixable:
+            raise failure.error
+        else:
+            self._fail(failure.reason)
+
+    def _fail(self, reason: str) -> None:
+        """Raises StageDied if this exceeds the failure budget, or no other server is looked for."""
+        self._failures += 1
+        if not self._options.reconnect or (self._failures > FAILURES_MAX and not self._options.persistent):
+            raise StageDied("answer", reason)
+        if self._pool is not None:
+            self._pool.note_failed(self.link.endpoint)
+        if self._options.persistent and self._failures > 1:
+            self._pause(min(FAILURE_PAUSE_MAX_NS, FAILURE_PAUSE_NS << min(self._failures - 2, 10)))
+        self.give_up(reason)
+
+    def _pause(self, pause_ns: int) -> None:
+        """Ask nothing of a server for this long."""
+        self._flush_after_ns = self._clock.now_ns() + pause_ns
+
+    def _follow_pool(self, pool: ServerPool) -> None:
+        """Leave a server that is not ready for one that is, and between two answers one for a better one. Raises the
+        error of the first server if all refuse this run, and none ever took it."""
+        refusal = None if self._was_ready else pool.refusal_of_all()
+        if refusal is not None:
+            raise refusal
+        for message in pool.take_refusals():
+            self._notices.append(Notice(code=ANSWER_SERVER, message=cut_to(message, REASON_CHARS_MAX)))
+        endpoint, phase = self.link.endpoint, self._client.phase
+        if phase is ClientPhase.CONNECTING:
+            if pool.has_fitter(endpoint):
+                self._reopen_link()
+        elif phase in (ClientPhase.READY, ClientPhase.TURN_REQUESTED):
+            # Nothing is lost by a move: an open request has not been sent yet, or is sent again.
+            reason = pool.reason_to_move(endpoint, self._load, keeps_window=self._client.keeps_window)
+            if reason is not None:
+                self._move_reason = f"{pool.label(endpoint)}: {reason}"
+                self._client.leave()
+                self.flush()
+                self._reopen_link("move")
+
+    def _check_link(self, *, heard: bool) -> None:
+        """Leave a server that is gone or seems to hang. Raises ConnectionRefused if it refuses this end's key, unless
+        another one may take it, or a loss came before: then what listens there may not be the server."""
+        try:
+            lost = self.link.lost
+        except ConnectionRefused as error:
+            if self._pool is not None:
+                self._pool.note_failed(self.link.endpoint, error)
+            elif self._was_lost and self._options.reconnect:
+                self._pause(REFUSED_PAUSE_NS)
+            else:
+                raise
+            self._reopen_link()
+            return
+        if lost:
+            self._on_lost("the connection was lost")
+        elif self._pool is not None:
+            # A server that works on an answer may be silent for long, but its process still replies to heartbeats.
+            hangs = self._client.ready and self._options.reconnect and self._pool.is_lifeless(self.link.endpoint)
+            self._lifeless.update(waiting=hangs, received=heard)
+            if self._lifeless.elapsed_s >= LIFELESS_S:
+                self._on_lost(f"{self._pool.label(self.link.endpoint)} gives no sign of life")
+
+    def _on_lost(self, reason: str) -> None:
+        if self._options.reconnect and self._client.busy and not self._endpoint.supervised:
+            self._fail(reason)
+        elif self._options.reconnect:
+            self.give_up(reason)
+        elif not self._endpoint.supervised:
+            raise StageDied("answer", "the connection to it was lost; is `serve-answers` still running there?")

@@ -1,0 +1,243 @@
+"""A client of the answer protocol, and the test in its server's place."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+import msgspec
+import numpy as np
+
+from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
+from stream.answer.client import Action, AnswerClient, Failure, Progress
+from stream.answer.connection import AnswerEndpoint
+from stream.answer.request import ClientOptions, GlanceOutcome
+from stream.clock import Clock
+from stream.errors import ConnectionRefused, TransportError
+from stream.events import PEER_MISBEHAVES, Answer, Notice
+from stream.protocol.codec import specs_of
+from stream.protocol.messages import (
+    AnswerReply,
+    Connect,
+    KeepAlive,
+    Message,
+    QueryAccepted,
+    ServerHello,
+    TokenPacketMessage,
+    TurnGrant,
+    TurnRequest,
+    decode,
+    encode,
+)
+from stream.recording.journal import JournalEntry, JournalGlance
+from stream.transport import Envelope, Link, Transport
+from stream.transport.pool import ServerPool
+from tests.support.clock import FakeClock
+from tests.support.events import answer as made_answer
+from tests.support.events import make_answer_reply, make_frame_packet, make_token_packet
+
+MS = 1_000_000
+GRID = TileGrid.of(64, 64)
+STAMP = FrameStamp(frame_index=5, media_ns=2_500 * MS, capture_ns=100 * MS, epoch=3)
+FEEDBACK = Feedback(STAMP, np.zeros((1, 3), np.int32), np.ones(1, np.float32), np.zeros(1, np.float32))
+FEEDBACK_ARRAYS = [FEEDBACK.regions, FEEDBACK.attention, FEEDBACK.similarity]
+HELLO = ServerHello(model_id="m", knows_levels=False, known_world=None)
+
+M = TypeVar("M", bound=Message)
+A = TypeVar("A", bound=Action)
+
+
+def received(message: Message, arrays: Sequence[np.ndarray] = ()) -> Envelope:
+    """What arrives of a message. Raises TransportError if it cannot be read."""
+    return Envelope(decode(encode(message)), tuple(np.ascontiguousarray(array).data for array in arrays))
+
+
+class FakeLink:
+    """A link in memory, whose peer may be gone, turn it away, or take no messages."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.inbox: deque[Envelope | TransportError] = deque()
+        self.sent: deque[tuple[Message, Sequence[np.ndarray]]] = deque()
+        self.timeouts_ms: list[int] = []
+        self.gone = self.refused = self.full = self.closed = False
+        self.connected = True
+
+    @property
+    def lost(self) -> bool:
+        if self.refused:
+            raise ConnectionRefused("turned away")
+        return self.gone
+
+    def offer(self, message: Message, arrays: Sequence[np.ndarray] = ()) -> bool:
+        if not self.full:
+            self.sent.append((message, arrays))
+        return not self.full
+
+    def receive(self, timeout_ms: int = 0) -> Envelope | None:
+        self.timeouts_ms.append(timeout_ms)
+        message = self.inbox.popleft() if self.inbox else None
+        if isinstance(message, TransportError):
+            raise message
+        return message
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass(frozen=True, slots=True)
+class FakeEndpoint(AnswerEndpoint):
+    """Endpoint with a link in memory for each connection."""
+
+    pool: object = None
+    links: list[FakeLink] = field(default_factory=list)
+
+    def open_pool(self, transport: Transport, clock: Clock) -> ServerPool | None:
+        return cast(ServerPool | None, self.pool)
+
+    def connect(self, transport: Transport, pool: ServerPool | None = None) -> Link:
+        self.links.append(FakeLink(f"tcp://server-{len(self.links) + 1}"))
+        return cast(Link, self.links[-1])
+
+
+class ClientFixture:
+    """A client without a connection: the test takes messages out of its outbox, and passes replies in."""
+
+    def __init__(self, clock: FakeClock, options: ClientOptions) -> None:
+        self.clock = clock
+        self.client = AnswerClient("what?", options)
+        self.actions: list[Action] = []
+        self.start()
+
+    def start(self) -> None:
+        self.client.connect("the server")
+
+    def exchange(self, *messages: tuple[Message, Sequence[np.ndarray]]) -> list[Action]:
+        """The actions of these messages of the server."""
+        actions: list[Action] = []
+        for message in messages:
+            try:
+                envelope: Envelope | TransportError = received(*message)
+            except TransportError as error:
+                envelope = error
+            actions += self.client.receive(envelope, self.clock.now_ns())
+        return actions
+
+    def take_sent(self) -> tuple[Message, Sequence[np.ndarray]] | None:
+        """The next message of the client; None if there is none."""
+        return self.client.outbox.popleft() if self.client.outbox else None
+
+    def hear(self, *messages: Message, arrays: Sequence[np.ndarray] = ()) -> list[object]:
+        """The events of these messages; `arrays` come with the last one. All actions are in `actions`."""
+        last = len(messages) - 1
+        self.actions = self.exchange(*((m, arrays if i == last else ()) for i, m in enumerate(messages)))
+        others = (Progress, Failure, KeepAlive, QueryEmbedding, Feedback, GlanceOutcome)
+        return [action for action in self.actions if not isinstance(action, others)]
+
+    def events(self, kind: type[A], *messages: Message) -> list[A]:
+        """The events of these messages, which must be of this kind."""
+        events = self.hear(*messages)
+        assert all(isinstance(event, kind) for event in events), f"{events} came"
+        return cast(list[A], events)
+
+    def of(self, kind: type[A]) -> list[A]:
+        """The actions of this kind among those of the last messages."""
+        return [action for action in self.actions if isinstance(action, kind)]
+
+    def asking(self, query: str = "what?", value: float = 0.0) -> list[object]:
+        embedding = np.full((1, 8), value, np.float32)
+        return self.hear(QueryAccepted(query=query, model_id="m", arrays=specs_of(embedding)), arrays=[embedding])
+
+    def greet(self, query: str = "what?", hello: ServerHello = HELLO) -> list[object]:
+        """Admits it, and returns the events."""
+        self.hear()
+        assert self.expect(Connect).query == query
+        return self.hear(hello) + self.asking(query)
+
+    def request_turn(self) -> None:
+        self.client.request_turn(self.clock.now_ns())
+
+    def send(self, packet: TokenPacket | FramePacket, trigger: str = "start", **options: Any) -> None:
+        self.client.send_request(packet, trigger, self.clock.now_ns(), **options)
+
+    def grant(self, turn: int = 1) -> None:
+        self.request_turn()
+        self.expect(TurnRequest)
+        self.hear(TurnGrant(turn=turn))
+
+    def grant_again(self, turn: int, kind: type[M]) -> M:
+        """Grants the turn that an open request or glance asks for; the message in which it is sent again."""
+        self.expect(TurnRequest)
+        self.hear(TurnGrant(turn=turn))
+        return self.expect(kind)
+
+    def ask(self, turn: int = 1, trigger: str = "start") -> int:
+        """Sends a packet; the number of its answer."""
+        self.grant(turn)
+        self.send(tokens(), trigger)
+        message = self.expect(TokenPacketMessage)
+        assert message.turn == turn
+        return message.answer
+
+    def lose(self) -> list[object]:
+        """The server is gone, and another one is there."""
+        self.client.connect("another server", "loss")
+        return []
+
+    def expect(self, kind: type[M]) -> M:
+        return self.expect_whole(kind)[0]
+
+    def expect_whole(self, kind: type[M]) -> tuple[M, Envelope]:
+        """The client's next message, which must be of this kind, and its parts."""
+        sent = self.take_sent()
+        assert sent is not None, f"no {kind.__name__} was sent"
+        envelope = received(*sent)
+        assert isinstance(envelope.message, kind), f"{envelope.message} was sent"
+        return envelope.message, envelope
+
+    def expect_nothing(self) -> None:
+        assert self.take_sent() is None
+
+
+Opener = Callable[..., ClientFixture]
+
+
+class FakeJournal:
+    """Holds the answers of an earlier run by number, and what is kept."""
+
+    def __init__(self, *recalled: JournalEntry) -> None:
+        self._recalled = {one.answer.answer: one for one in recalled}
+        self.appended: list[tuple[Answer, Feedback | None]] = []
+        self.glances: list[JournalGlance | None] = []
+
+    def lookup(self, number: int, frame_index: int) -> JournalEntry | None:
+        entry = self._recalled.get(number)
+        assert entry is None or entry.answer.frame_index == frame_index
+        return entry
+
+    def append(self, answer: Answer, feedback: Feedback | None, glance: JournalGlance | None) -> None:
+        self.appended.append((answer, feedback))
+        self.glances.append(glance)
+
+
+def misdeeds(events: list[object]) -> int:
+    """How often it is reported that the peer sends invalid messages."""
+    return sum(isinstance(event, Notice) and event.code == PEER_MISBEHAVES for event in events)
+
+
+def tokens() -> TokenPacket:
+    return make_token_packet(STAMP, GRID, tokens=2)
+
+
+def whole_frame() -> FramePacket:
+    return make_frame_packet(STAMP, GRID, 7)
+
+
+def answered(number: int, query: str = "what?", **fields: Any) -> AnswerReply:
+    return make_answer_reply(number, query, "all of it", **fields)
+
+
+def answer(number: int, frame_index: int = 5) -> Answer:
+    return msgspec.structs.replace(made_answer(2.5, "of old", frame_index=frame_index), answer=number)
