@@ -36,7 +36,7 @@ from benchmarks.support.harness import write_report
 from stream.bench.report import RunRecord, config_json, machine, report
 from stream.clock import MonotonicClock
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from stream.scenes import load_scene
 from stream.sources.factory import open_source
 
@@ -99,7 +99,7 @@ def run(clip: Path, model: str | None, every_s: float) -> dict[str, Any]:
         answer=AnswerConfig(model=model, every_s=every_s, on_cut="finish" if every_s == ALWAYS_DUE_S else False),
         pipeline=PipelineConfig(answers="newest"),
     )
-    pipeline = Pipeline(config)
+    pipeline = run_in_threads(config)
     record = RunRecord(statistics=pipeline.statistics)
     for event in pipeline.run():
         record.write(event)

@@ -205,14 +205,14 @@ def _run(
     from stream.errors import StageDied, StreamError
     from stream.events import Summary
     from stream.monitor.health import RunHandle
+    from stream.runtime.frame_process import run_in_child
     from stream.runtime.session import run_session
-    from stream.runtime.supervised import SupervisedRun
     from stream.sources.address import scrubbed
 
     def make_run(config: Config) -> RunHandle:
         if answers is not None and answers.pid is None:
             kept.enter_context(answers.hold())
-        made = SupervisedRun(config, control=chosen.control, forks=forks, shared=answers)
+        made = run_in_child(config, control=chosen.control, forks=forks, answers=answers)
         chooser.running()
         return made
 

@@ -27,8 +27,8 @@ from stream.monitor.health import RunHandle, RunMonitor
 from stream.runtime.answer_service import AnswerService
 from stream.runtime.child import start_fork_server
 from stream.runtime.fork_server import ForkServer
+from stream.runtime.frame_process import run_in_child
 from stream.runtime.session import FINISHING, STOPPING, run_session
-from stream.runtime.supervised import SupervisedRun
 from stream.sinks.base import Display, Sink
 from stream.sources.address import is_live_address, scrubbed
 from stream.sources.timing import Backoff
@@ -235,12 +235,12 @@ class Fleet:
 
     def _open(self, camera: NamedCamera, config: Config) -> RunHandle:
         """Return the open run of a camera."""
-        return SupervisedRun(
+        return run_in_child(
             config,
             model_loader=self._model_loader,
             control=self._controls[camera.name],
             forks=self._forks,
-            shared=self._answers.get(camera.name),
+            answers=self._answers.get(camera.name),
             alone=False,
             nice=niceness(len(self._cameras)),
         )

@@ -10,7 +10,7 @@ from stream.config import Config
 from stream.fleet.cameras import NamedCamera
 from stream.fleet.on_ray.cluster import RayCluster
 from stream.fleet.on_ray.hosts import CameraHost
-from stream.fleet.on_ray.run import RemoteRun
+from stream.fleet.on_ray.run import run_in_actor
 from stream.fleet.on_ray.servers import ClusterServers
 from stream.fleet.on_ray.settings import RaySettings
 from stream.fleet.run import Fleet
@@ -56,4 +56,4 @@ class ClusterFleet(Fleet):
 
     def _open(self, camera: NamedCamera, config: Config) -> RunHandle:
         host = self._cluster.start(CameraHost, f"camera {camera.name}", self._settings.of_camera(camera.name))
-        return RemoteRun(config, host, lambda: self._servers.start_of(camera), self._controls[camera.name])
+        return run_in_actor(config, host, lambda: self._servers.start_of(camera), self._controls[camera.name])
