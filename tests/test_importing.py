@@ -15,7 +15,7 @@ LIGHT = {
     "stream.protocol.messages": {"torch", "cv2", "zmq"},
     "stream.runtime.worker_messages": {"torch", "av", "cv2"},
     "stream.runtime.session": {"torch", "transformers", "av"},
-    "stream.runtime.supervised": {"torch", "transformers", "av"},
+    "stream.runtime.frame_process": {"torch", "transformers", "av"},
     "stream.monitor.health": {"torch", "transformers", "av", "zmq"},
     "stream.display.live": {"torch", "transformers", "av"},
     "stream.doctor": {"torch", "transformers", "av"},

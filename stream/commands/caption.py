@@ -85,15 +85,15 @@ def _journal(config: Config, *, resume: bool) -> Journal | None:
 def _run(config: Config, journal: Journal | None, shared: AnswerService | None, *, resume: bool) -> Summary:
     """Run with the journal, which is removed once the run has finished."""
     from stream.display import open_display
-    from stream.runtime.pipeline import Pipeline
+    from stream.runtime.frame_stages import run_in_threads
     from stream.runtime.session import open_run, run_session
 
     def make_run(config: Config) -> RunHandle:
         if journal is None:
             return open_run(config, shared)
-        pipeline = Pipeline(config, journal=journal, shared=shared)
+        run = run_in_threads(config, journal=journal, answers=shared)
         journal.open()
-        return pipeline
+        return run
 
     terminal = open_display(captions=not config.output.paths)
     finished = False

@@ -244,20 +244,6 @@ AT_ITS_OWN_PACE = {"capture.realtime": True}
 """A file is played as a camera would give it."""
 
 
-STDIN = 0
-STDOUT_FD = 1
-
-
-def in_foreground(descriptor: int) -> bool:
-    """Return whether this is a terminal of this program, and not of a shell that put it in the background."""
-    import os
-
-    try:
-        return os.isatty(descriptor) and os.tcgetpgrp(descriptor) == os.getpgrp()
-    except OSError:
-        return False
-
-
 def limits_of(for_time: str | None, stats_every: str) -> tuple[float | None, float | None]:
     """Return the seconds of `--for`, and those of `--stats-every`; None for none. Raises ConfigError."""
     limit_s = None if for_time is None else parse_duration("--for", for_time)

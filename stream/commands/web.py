@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from stream.protocol.comparison import ModelChoice
     from stream.runtime.answer_service import AnswerService
     from stream.runtime.fork_server import ForkServer
-    from stream.sinks.base import Display
     from stream.sinks.web import WebPage
     from stream.web.compare import CompareDesk
     from stream.web.sources import ChosenSource, SourceChooser
@@ -202,26 +201,29 @@ def _run(
     from arr_coc.errors import ArrCocError, ModelError
     from stream.commands.run import check_run
     from stream.control import describe
+    from stream.display import WatchOptions, open_display
     from stream.errors import StageDied, StreamError
     from stream.events import Summary
     from stream.monitor.health import RunHandle
+    from stream.runtime.frame_process import run_in_child
     from stream.runtime.session import run_session
-    from stream.runtime.supervised import SupervisedRun
     from stream.sources.address import scrubbed
 
     def make_run(config: Config) -> RunHandle:
         if answers is not None and answers.pid is None:
             kept.enter_context(answers.hold())
-        made = SupervisedRun(config, control=chosen.control, forks=forks, shared=answers)
+        made = run_in_child(config, control=chosen.control, forks=forks, answers=answers)
         chooser.running()
         return made
 
+    # Nobody need look at the terminal of this program: no live view, no figures, no questions.
+    display = open_display(captions=True, watched=WatchOptions(None, keyboard=False, live=False))
     report_note(f"watching {chosen.source.name}")
     summary: Summary | None = None
     problem: str | None = None
     try:
         check_run(config)
-        summary = run_session(config, _display(), make_run=make_run, page=page.camera)
+        summary = run_session(config, display, make_run=make_run, page=page.camera)
     except (StreamError, ArrCocError) as error:
         problem = str(error)
         if isinstance(error, (ModelError, StageDied)):
@@ -234,16 +236,3 @@ def _run(
     if interrupted and not chooser.left:
         chooser.quit()
     chooser.ended(None if summary is None else summary.ended, problem)
-
-
-def _display() -> Display:
-    """Return a display for a program that nobody need look at: answers as lines on stdout, the rest on stderr."""
-    from stream import logs
-
-    if logs.as_json():
-        from stream.display.lines import JsonDisplay
-
-        return JsonDisplay(captions=True)
-    from stream.display.lines import LinesDisplay
-
-    return LinesDisplay(None)

@@ -22,15 +22,14 @@ from stream.errors import OpeningCancelled, ReaderGone, SourceError, SourceOver,
 from stream.events import Restarted, Summary
 from stream.fleet.answers import answered_together
 from stream.fleet.cameras import NamedCamera
-from stream.fleet.display import FleetDisplay
 from stream.fleet.outputs import CameraLines, without_shared
 from stream.monitor.health import RunHandle, RunMonitor
 from stream.runtime.answer_service import AnswerService
 from stream.runtime.child import start_fork_server
 from stream.runtime.fork_server import ForkServer
+from stream.runtime.frame_process import run_in_child
 from stream.runtime.session import FINISHING, STOPPING, run_session
-from stream.runtime.supervised import SupervisedRun
-from stream.sinks.base import Sink
+from stream.sinks.base import Display, Sink
 from stream.sources.address import is_live_address, scrubbed
 from stream.sources.timing import Backoff
 
@@ -81,7 +80,7 @@ class Fleet:
     def __init__(
         self,
         cameras: Sequence[NamedCamera],
-        display: FleetDisplay,
+        display: Display,
         *,
         limit_s: float | None = None,
         refused: Mapping[str, str] | None = None,
@@ -236,12 +235,12 @@ class Fleet:
 
     def _open(self, camera: NamedCamera, config: Config) -> RunHandle:
         """Return the open run of a camera."""
-        return SupervisedRun(
+        return run_in_child(
             config,
             model_loader=self._model_loader,
             control=self._controls[camera.name],
             forks=self._forks,
-            shared=self._answers.get(camera.name),
+            answers=self._answers.get(camera.name),
             alone=False,
             nice=niceness(len(self._cameras)),
         )

@@ -15,7 +15,7 @@ from arr_coc.types import NS_PER_S, Feedback, TokenPacket
 from stream.answer.model import CONFIGURED, AnswerModel, ClientQuestion, Packet, ask_alone, load_answer_model
 from stream.config import Config
 from stream.errors import RecordingError
-from stream.events import Answer, Event, EventRebaser, FrameReady, Glance, Summary, YesNoResult
+from stream.events import Answer, Event, FrameReady, Glance, Summary, YesNoResult
 from stream.protocol.codec import feedback_of, frame_packet, token_packet
 from stream.protocol.messages import (
     AnswerReply,
@@ -38,6 +38,7 @@ from stream.recording.format import (
     decompress_arrays,
 )
 from stream.recording.identity import UNKNOWN, AnswerProvenance, config_of, parse_provenance, weights_of
+from stream.runtime.run import EventRebaser
 
 CLIENT = b"replay"
 """Only client of the model."""

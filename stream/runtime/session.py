@@ -21,23 +21,22 @@ from stream.sources.address import is_live_address, is_read_once
 
 if TYPE_CHECKING:
     from stream.runtime.answer_service import AnswerService
-    from stream.runtime.pipeline import Pipeline
-    from stream.runtime.supervised import SupervisedRun
+    from stream.runtime.run import Run
     from stream.web.application import PageCamera
 
 
-def open_run(config: Config, shared: AnswerService | None = None) -> Pipeline | SupervisedRun:
-    """Opens the run of a configuration; `shared` answers, unless all stages are supervised.
+def open_run(config: Config, answers: AnswerService | None = None) -> Run:
+    """Opens the run of a configuration; `answers` answers, unless all stages are supervised.
 
-    Raises StreamError or ArrCocError where it cannot begin.
+    Raises StreamError or ArrCocError if it cannot begin.
     """
     if is_supervised(config):
-        from stream.runtime.supervised import SupervisedRun
+        from stream.runtime.frame_process import run_in_child
 
-        return SupervisedRun(config)
-    from stream.runtime.pipeline import Pipeline
+        return run_in_child(config)
+    from stream.runtime.frame_stages import run_in_threads
 
-    return Pipeline(config, shared=shared)
+    return run_in_threads(config, answers=answers)
 
 
 def is_supervised(config: Config) -> bool:

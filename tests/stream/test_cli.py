@@ -256,7 +256,7 @@ def test_a_texture_store_that_cannot_run_here_is_reported_with_the_remedy(
     def missing(backend: str) -> str:
         raise BackendMissing(f"no {backend} here; install it")
 
-    monkeypatch.setattr("stream.runtime.pipeline.probe_backend", missing)
+    monkeypatch.setattr("stream.runtime.frame_stages.probe_backend", missing)
     for command in ("caption", "watch", "bench"):
         assert error_of(capsys, command, clip, "--backend", "gl", "--no-restart") == (
             2,

@@ -33,7 +33,7 @@ from stream.protocol.messages import (
     TurnGrant,
     TurnRequest,
 )
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.plan import RunPlan
 from stream.sources import SourceInfo
 from stream.transport.links import Envelope
@@ -89,7 +89,7 @@ def run(source: str, **answer: Any) -> list[Any]:
         answer=AnswerConfig(every_s=None, **answer),
         pipeline=PipelineConfig(single_process=True, answers="newest"),
     )
-    return list(Pipeline(config, model_loader=f"{__name__}:StaleAnswerModel").run())
+    return list(run_in_threads(config, model_loader=f"{__name__}:StaleAnswerModel").run())
 
 
 def of(events: Sequence[Any], kind: type) -> list[Any]:
@@ -133,7 +133,7 @@ def test_what_the_key_may_be_is_said() -> None:
 def test_in_lockstep_it_is_said_that_nothing_can_be_cancelled(on_cut: Any, count: int, tmp_path: Path) -> None:
     path = make_video(tmp_path / "a.mkv", list(moving_square(3, 64, 64)), FPS, codec="ffv1", pixel_format="yuv444p")
     config = Config(source=str(path), answer=AnswerConfig(on_cut=on_cut), pipeline=PipelineConfig(single_process=True))
-    events = list(Pipeline(config, model_loader="tests.support.answer_models:FakeAnswerModel").run())
+    events = list(run_in_threads(config, model_loader="tests.support.answer_models:FakeAnswerModel").run())
     messages = [event.message for event in of(events, Notice) if event.code == "cancel-off"]
     assert len(messages) == count
     assert all("answer.on_cut = cancel has no effect" in message for message in messages)

@@ -21,7 +21,7 @@ from stream.fleet import run as fleet_run
 from stream.fleet.cameras import NamedCamera
 from stream.fleet.run import Fleet, may_come_back, niceness
 from stream.protocol.pictures import picture_fields
-from stream.runtime.supervised import SupervisedRun
+from stream.runtime.run import Run
 from stream.sources.timing import Backoff
 from tests.support.children import own_children
 from tests.support.fleets import FleetRecorder
@@ -162,7 +162,7 @@ def test_a_camera_that_is_not_there_yet_is_waited_for(monkeypatch: pytest.Monkey
     tries: list[str] = []
 
     class Late(Fleet):
-        def _open(self, camera: NamedCamera, config: Config) -> SupervisedRun:
+        def _open(self, camera: NamedCamera, config: Config) -> Run:
             tries.append(camera.name)
             if len(tries) < 4:
                 raise SourceError("refuses the connection; check host and port")

@@ -276,6 +276,8 @@ def test_silence_beyond_the_limit_is_a_death() -> None:
     kept.children[0].silent_s = 5.0
     assert kept.supervisor.poll() is None
     kept.children[0].silent_s = 5.2
+    assert kept.supervisor.poll() is None, "a child that is well is checked ten times a second, however often polled"
+    kept.clock.advance(100 * MS)
     assert kept.supervisor.poll() == Restarted(process="answers", cause="silent for 5.2 s", count=1)
     assert kept.children[0].hung_s == 5.2
 

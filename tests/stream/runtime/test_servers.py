@@ -19,7 +19,7 @@ from stream.config import AnswerConfig, CaptureConfig, Config, NetworkConfig
 from stream.errors import ConfigError, ConnectionRefused
 from stream.events import ANSWERS_LOST, Answer, Event, Notice, Summary
 from stream.runtime.answer_service import remote_endpoint
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from stream.transport import links
 from stream.transport.security import make_keys
 from tests.stream.runtime.test_answer_worker import Served, client, events_of, serving_at, without_clock, without_pieces
@@ -83,7 +83,7 @@ class Watched:
 
     def __init__(self, config: Config) -> None:
         self.events: list[Event] = []
-        self._pipeline = Pipeline(config)
+        self._pipeline = run_in_threads(config)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 

@@ -1,4 +1,4 @@
-"""Run in this process: starts the stages, polls them for events, and stops them, however the run ends."""
+"""Frame stages as threads of this process: started, asked for their events, and stopped, however the run ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -24,11 +24,12 @@ from stream.answer.admission import ServerOptions
 from stream.answer.connection import AnswerEndpoint
 from stream.answer.model import CONFIGURED, load_answer_model
 from stream.answer.server import AnswerServer
-from stream.clock import Clock
+from stream.clock import Clock, MonotonicClock
 from stream.config import Config, OutputConfig, is_hls
-from stream.control import RunControl
-from stream.events import Event, FrameReady, Glance, Notice, Restarted, Summary, pack_event, store_lost, unpack_event
+from stream.control import RunControl, describe
+from stream.events import Notice, Restarted, pack_event, store_lost, unpack_event
 from stream.media import AllocationOverlay
+from stream.monitor.statistics import RunStatistics
 from stream.protocol.buffers import SlotTable
 from stream.protocol.device_pixels import IpcPixelSender, LocalPixels
 from stream.protocol.pictures import PictureEndpoints, PictureExchange
@@ -39,7 +40,16 @@ from stream.runtime.answer_service import ANSWERS, AnswerService, remote_endpoin
 from stream.runtime.pacing import short_pauses
 from stream.runtime.pictures import PictureThread
 from stream.runtime.plan import RunPlan, texture_interop
-from stream.runtime.run import BaseRun, picture_endpoints
+from stream.runtime.run import FRAMES, Run, picture_endpoints
+from stream.runtime.worker_messages import (
+    DropReport,
+    Report,
+    SourceOpened,
+    WorkerCommand,
+    WorkerFinished,
+    pack_report,
+    unpack_report,
+)
 from stream.sources.factory import open_source
 from stream.sources.segments import SegmentRecorder
 from stream.stages.allocate import AllocateContext, AllocateStage
@@ -54,8 +64,8 @@ POLL_MS = 50
 PLANES = 4
 """Frames whose planes may be between capture and texture; credits keep them fewer."""
 
-OVERLAYS = 2
-"""Pictures that may wait for the sink that draws them."""
+DROPS_EVERY_S = 0.5
+"""Time between two reports of drops."""
 
 JOIN_LIMIT_S = 5.0
 """Time that the stages may take to end once the run has been cancelled."""
@@ -102,13 +112,13 @@ class StageGroup:
         return not stuck
 
 
-class Pipeline(BaseRun):
-    """A run whose frame stages are threads of this process.
+class FrameStages:
+    """Frame worker in threads of this process, with an answer stage or an answer process of its own if it has no other.
 
-    `endpoint` is an answer server that somebody else runs, `shared` a process that answers for other runs too;
-    `journal` holds the answers of a run that this one continues, `initial_verdict` the answer to its standing query.
-    `pictures_to` is where viewers ask for live pictures, if not in this process; `first_frame` the number of frames
-    before this run's.
+    Making one opens the source. `answers` is the answer process that it holds, `endpoint` one that its parent holds;
+    `overlays` takes pictures for a heat map. `journal` has the answers of a run that this one continues,
+    `initial_verdict` the answer to its standing query. `pictures_to`: addresses at which viewers of live pictures are
+    served, if not in this process; `first_frame`: number of frames of the workers before.
     """
 
     def __init__(
@@ -117,35 +127,44 @@ class Pipeline(BaseRun):
         clock: Clock | None = None,
         *,
         model_loader: str = CONFIGURED,
+        answers: AnswerService | None = None,
         endpoint: AnswerEndpoint | None = None,
-        shared: AnswerService | None = None,
+        overlays: SlotTable[AllocationOverlay] | None = None,
         journal: Journal | None = None,
         initial_verdict: bool | None = None,
         pictures_to: PictureEndpoints | None = None,
         first_frame: int = 0,
     ) -> None:
-        super().__init__(config, clock, model_loader)
+        self._config = config
+        self._clock = clock or MonotonicClock()
+        self._control = RunControl()
+        self._model_loader = model_loader
+        self._answers = answers
         self._endpoint = remote_endpoint(config) if endpoint is None and config.answer.server else endpoint
-        self._answers = shared
-        self._answer_restarts: deque[Restarted] = deque()
         self._first_frame = first_frame
-        self._store_lost: Notice | None = None
-        self._pictures_to = pictures_to
+        self._notices: list[Notice] = []
         store = self._try_store()
         self._segments = _segment_recorder(config.output)
         self._source = open_source(config.source, config.capture, self._clock, config.network, self._segments)
         with ExitStack() as stack:
             stack.callback(self._source.close)
-            info = self._source.describe()
-            self._set_source(info)
+            self._info = info = self._source.describe()
+            self._plan = RunPlan.of(config, info, journal=journal, initial_verdict=initial_verdict)
             stack.pop_all()
-        self._overlays: SlotTable[AllocationOverlay] = SlotTable(OVERLAYS)
-        self._plan = RunPlan.of(config, info, journal=journal, initial_verdict=initial_verdict)
-        interop, self._interop_off = texture_interop(config, self._backend)
+        # Drawn into the heat map: every frame, for which allocate waits. A live source does not wait.
+        self._overlays = overlays if config.output.heatmap is not None and not self._plan.paced else None
+        interop, interop_off = texture_interop(config, self._backend)
+        self._notices += [] if interop_off is None else [interop_off]
         self._on_cuda = self._backend == "cuda" or interop is not None
         self._updater = TextureUpdater(replace(self._plan.texture, backend=store, interop=interop))
         self._group = StageGroup(self._control)
-        self._recorder: Recorder | None = None
+        self._reports = self.reports()
+        self._resources = ExitStack()
+        output, self.picture_endpoints = config.output, pictures_to or PictureEndpoints()
+        if pictures_to is None and (output.web is not None or output.heatmap is not None):
+            self.picture_endpoints = picture_endpoints(output, self._resources.enter_context(private_directory()))
+        if self._overlays is not None:
+            self.picture_endpoints = structs.replace(self.picture_endpoints, heatmap=None)
 
     def _try_store(self) -> Backend:
         """Probes which texture store runs; returns the backend to open."""
@@ -155,99 +174,84 @@ class Pipeline(BaseRun):
         except DeviceLost as error:
             if wanted != "auto":
                 raise
-            self._backend, self._store_lost = "cpu", store_lost(str(error))
+            self._backend = "cpu"
+            self._notices.append(store_lost(str(error)))
             return "cpu"
         return wanted
 
-    @property
-    def backend(self) -> str:
-        """The texture store that runs."""
-        return "cpu" if self._updater.fallbacks else self._backend
-
-    @property
-    def kernel(self) -> str:
-        """The kernel that works on texels in host memory."""
-        return kernel_in_use()
-
     def processes(self) -> dict[str, int]:
-        """The processes of the run by what they do ("frames", "answers"), and their ids."""
+        """This process, and its answer process."""
         answers = None if self._answers is None else self._answers.pid
-        return {"frames": os.getpid()} if answers is None else {"frames": os.getpid(), ANSWERS: answers}
-
-    def drops(self) -> dict[str, int]:
-        """Number of dropped items so far, by queue and cause; for any thread."""
-        return self._group.drops
+        return {FRAMES: os.getpid()} if answers is None else {FRAMES: os.getpid(), ANSWERS: answers}
 
     def is_alive(self) -> bool:
-        """Returns whether the stages show signs of life."""
+        """Returns whether the stages show signs of life; for any thread."""
         return self._control.is_alive(self._config.pipeline.heartbeat_s)
 
-    def take_overlay(self, slot: int) -> AllocationOverlay:
-        """Returns the picture that a FrameReady names; it is there until the next event is asked for.
+    def send(self, command: WorkerCommand) -> None:
+        """Passes a command on to the stages; for any thread."""
+        if command.query is not None:
+            self._control.ask(command.query)
+        if command.end is not None:
+            self._control.end(command.end)
+        if command.cancel:
+            self._control.cancel()
 
-        Raises TransportError where it has been taken before or is gone.
+    def receive(self) -> Sequence[Report]:
+        """Returns the next report, if one comes soon; the second call starts the stages."""
+        data = next(self._reports, b"")
+        return (unpack_report(data),) if data else ()
+
+    def recover(self, error: Exception, *, source_lost: bool) -> None:
+        """Raises the error: threads are not started again."""
+        raise error
+
+    def stop(self) -> None:
+        """Cancels the stages, and waits for them."""
+        self._reports.close()
+        self._resources.close()
+
+    def reports(self) -> Generator[bytes, None, None]:
+        """Yields packed reports: the open source, the events of the stages, and their end. Nothing for a moment is b"".
+
+        The stages begin with the second report. Raises what they failed of.
         """
-        return self._overlays.take(slot)
-
-    def packed_events(self) -> Generator[bytes, None, None]:
-        """Yields the events of the stages, packed, for another process that counts them; in the place of `run`.
-
-        Raises what the run failed of.
-        """
+        yield pack_report(SourceOpened(self._info, self._backend, kernel_in_use()))
+        reported_s = time.monotonic()
         with self._stages() as events:
-            yield from map(pack_event, self._notices())
-            for event in events:
-                if self._recorder is not None:
-                    self.statistics.add(unpack_event(event))  # a recording has a summary of its own
-                yield event
-            self._summary()
+            yield from map(pack_event, [*self._notices, *self._plan.notices])
+            for data in events:
+                yield data
+                if time.monotonic() - reported_s > DROPS_EVERY_S:
+                    reported_s = time.monotonic()
+                    yield pack_report(DropReport(self._group.drops))
+        yield pack_report(DropReport(self._group.drops))
         if self._control.failure is not None:
             raise self._control.failure
-
-    @contextmanager
-    def _running(self) -> Iterator[Iterator[Event]]:
-        with self._stages() as events:
-            yield self._unpacked(events)
-
-    def _unpacked(self, events: Iterator[bytes]) -> Iterator[Event]:
-        """Yields the events; the picture that one of them names is discarded when the next one is asked for."""
-        for data in events:
-            event = unpack_event(data)
-            yield event
-            if isinstance(event, (FrameReady, Glance)) and event.slot is not None:
-                self._overlays.discard(event.slot)
-
-    def _notices(self) -> list[Notice]:
-        lost = [notice for notice in (self._store_lost, self._interop_off) if notice is not None]
-        return [*lost, *super()._notices(), *self._plan.notices]
-
-    def _summary(self) -> Summary:
-        summary = super()._summary()
-        if self._recorder is not None:
-            self._recorder.event(summary)
-        return summary
+        yield pack_report(WorkerFinished())
 
     @contextmanager
     def _stages(self) -> Iterator[Iterator[bytes]]:
         """Runs the stages inside the block, and gives their events, packed; stops and tidies up at its end."""
         with ExitStack() as stack:
+            recorder = None
             if self._config.output.record is not None:
-                info = self.source_info
-                self._recorder = Recorder(self._config.output.record, info.name, live=info.live)
-                stack.callback(self._recorder.close)
+                recorder = Recorder(self._config.output.record, self._info.name, live=self._info.live)
+                stack.callback(recorder.close)
             if not self._config.pipeline.single_process:
                 stack.enter_context(_one_thread_each())
             if self._plan.paced and self._config.pipeline.steady:
                 stack.enter_context(short_pauses())
             transport = Transport()
-            pictures = self._start_pictures(stack, transport)
+            viewed = [endpoint for endpoint in structs.astuple(self.picture_endpoints) if endpoint is not None]
+            pictures = [PictureThread(transport, endpoint, self._first_frame) for endpoint in viewed]
             events = transport.event_receiver(EVENTS)
             try:
                 exchanges = tuple(thread.exchange for thread in pictures)
-                self._start_frame_stages(
-                    transport, exchanges, self._shared_pixels(stack, self._start_answer(stack, transport))
-                )
-                yield self._received(events)
+                endpoint, restarts = self._start_answer(stack, transport)
+                self._start_frame_stages(transport, exchanges, self._shared_pixels(stack, endpoint), recorder)
+                received = self._received(events, restarts)
+                yield received if recorder is None else self._recorded(received, recorder)
             finally:
                 ended = self._group.stop()
                 for thread in pictures:
@@ -257,24 +261,34 @@ class Pipeline(BaseRun):
                 if ended:
                     transport.close()
 
-    def _received(self, events: EventReceiver) -> Iterator[bytes]:
+    def _received(self, events: EventReceiver, restarts: deque[Restarted]) -> Iterator[bytes]:
         """Yields events until the allocate stage has ended and nothing of it is left."""
         while True:
-            while self._answer_restarts:
-                yield pack_event(self._answer_restarts.popleft())
-            if self._recorder is not None and (notice := self._recorder.take_notice()) is not None:
-                yield pack_event(notice)
+            while restarts:
+                yield pack_event(restarts.popleft())
             alive = self._group.is_alive("allocate")
             data = events.receive(POLL_MS if alive else 0)
-            if data is not None:
-                yield data
-            elif not alive:
+            if data is None and not alive:
                 return
+            yield data or b""
 
-    def _start_answer(self, stack: ExitStack, transport: Transport) -> AnswerEndpoint:
+    def _recorded(self, events: Iterator[bytes], recorder: Recorder) -> Iterator[bytes]:
+        """Yields events and notices of the recorder, which gets a summary of these stages in the end."""
+        statistics = RunStatistics(self._clock, self._info.fps)
+        for data in events:
+            if data:
+                statistics.add(unpack_event(data))
+            yield data
+            if (notice := recorder.take_notice()) is not None:
+                yield pack_event(notice)
+        control, backend = self._control, "cpu" if self._updater.fallbacks else self._backend
+        error = None if control.failure is None else describe(control.failure)
+        recorder.event(statistics.summary(control.outcome, error, self._group.drops, backend))
+
+    def _start_answer(self, stack: ExitStack, transport: Transport) -> tuple[AnswerEndpoint, deque[Restarted]]:
         """Starts the answer server, as a process or a thread, before the other stages: loading takes longest."""
         if self._endpoint is not None:
-            return self._endpoint
+            return self._endpoint, deque()
         if self._config.pipeline.single_process and self._answers is None:
             place = ServerOptions(ALLOCATE_ANSWER, provenance=lambda: answer_provenance(self._config))
             pixels = LocalPixels()
@@ -286,7 +300,7 @@ class Pipeline(BaseRun):
                 pixels=pixels,
             )
             self._group.start(server)
-            return AnswerEndpoint(ALLOCATE_ANSWER, pixels=pixels)
+            return AnswerEndpoint(ALLOCATE_ANSWER, pixels=pixels), deque()
         self._answers = self._answers or AnswerService(
             self._config,
             self._clock,
@@ -294,25 +308,8 @@ class Pipeline(BaseRun):
             lockstep=self._plan.schedule.lockstep,
             model_loader=self._model_loader,
         )
-        self._answer_restarts = stack.enter_context(self._answers.hold(self._control))
-        return self._answers.endpoint
-
-    @property
-    def _draws_all(self) -> bool:
-        """Whether a heat map shows every frame, for which allocate waits: of a source that waits for it too."""
-        return self._config.output.heatmap is not None and not self._plan.paced
-
-    def _start_pictures(self, stack: ExitStack, transport: Transport) -> list[PictureThread]:
-        """Starts what encodes pictures for whoever looks at frames that do not wait, where there may be somebody."""
-        output = self._config.output
-        if self._pictures_to is not None:
-            self.picture_endpoints = self._pictures_to
-        elif output.web is not None or output.heatmap is not None:
-            self.picture_endpoints = picture_endpoints(output, stack.enter_context(private_directory()))
-        if self._draws_all:
-            self.picture_endpoints = structs.replace(self.picture_endpoints, heatmap=None)
-        named = structs.astuple(self.picture_endpoints)
-        return [PictureThread(transport, endpoint, self._first_frame) for endpoint in named if endpoint is not None]
+        restarts = stack.enter_context(self._answers.hold(self._control))
+        return self._answers.endpoint, restarts
 
     def _shared_pixels(self, stack: ExitStack, endpoint: AnswerEndpoint) -> AnswerEndpoint:
         """Returns the endpoint with device memory that it shares with this process, where both may have a device."""
@@ -323,22 +320,26 @@ class Pipeline(BaseRun):
         return replace(endpoint, pixels=pixels)
 
     def _start_frame_stages(
-        self, transport: Transport, pictures: tuple[PictureExchange, ...], endpoint: AnswerEndpoint
+        self,
+        transport: Transport,
+        pictures: tuple[PictureExchange, ...],
+        endpoint: AnswerEndpoint,
+        recorder: Recorder | None,
     ) -> None:
         plan, control, clock = self._plan, self._control, self._clock
         planes: SlotTable[FramePlanes] = SlotTable(PLANES)
-        if self._recorder is not None:
-            endpoint = replace(endpoint, observer=LinkRecorder(self._recorder, endpoint.snapshot), pixels=None)
+        if recorder is not None:
+            endpoint = replace(endpoint, observer=LinkRecorder(recorder, endpoint.snapshot), pixels=None)
         context = AllocateContext(
             transport=transport,
             endpoint=endpoint,
             schedule=plan.schedule,
             client=replace(plan.client, snapshot=endpoint.snapshot, pixels=endpoint.pixels),
-            overlays=self._overlays if self._draws_all else None,
+            overlays=self._overlays,
             lease=self._updater.lease,
             make_allocator=plan.make_allocator,
             latency=plan.make_latency_controller(),
-            recorder=self._recorder,
+            recorder=recorder,
             pictures=pictures,
         )
         self._group.start(
@@ -355,6 +356,28 @@ class Pipeline(BaseRun):
             TextureStage(self._updater, planes, transport, control, drop_frames=plan.drop_frames),
             AllocateStage(plan.allocate, context, control, clock),
         )
+
+
+def run_in_threads(
+    config: Config,
+    clock: Clock | None = None,
+    *,
+    model_loader: str = CONFIGURED,
+    answers: AnswerService | None = None,
+    journal: Journal | None = None,
+) -> Run:
+    """Opens a run whose frame stages are threads of this process, and gives its events.
+
+    `answers` answers for other runs too; `journal` has the answers of a run that this one continues. Raises what `Run`
+    raises.
+    """
+
+    def stages(run: Run) -> FrameStages:
+        return FrameStages(
+            config, run.clock, model_loader=model_loader, answers=answers, overlays=run.overlays, journal=journal
+        )
+
+    return Run(config, stages, clock, model_loader=model_loader)
 
 
 def _segment_recorder(output: OutputConfig) -> SegmentRecorder | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 
 from arr_coc.errors import counted
-from stream.clock import duration_text, seconds_text
-from stream.display.layout import SEPARATOR, Row, figure_lines, transcript_rows
-from stream.display.state import TranscriptEntry
+from stream.clock import seconds_text
+from stream.display.layout import SEPARATOR, Row, figure_lines, state_text, transcript_rows
+from stream.display.state import CameraSnapshot
 from stream.display.text import wrap
 from stream.monitor.statistics import StatisticsSnapshot
 from stream.untrusted import printable
@@ -33,50 +32,20 @@ NAME_CELLS = 16
 """Longest part of a name that is shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class CameraSnapshot:
-    """A camera at one moment.
-
-    `state` says what it waits for or how it ended, "" while it runs; `ill`: that is a failure. `answers` are its last
-    ones, and `partial` is the one that is being generated. `question` is the one in force, None if it has no run.
-    """
-
-    name: str
-    state: str
-    ill: bool = False
-    figures: StatisticsSnapshot | None = None
-    answers: Sequence[TranscriptEntry] = ()
-    partial: TranscriptEntry | None = None
-    question: str | None = None
-
-    @property
-    def newest(self) -> TranscriptEntry | None:
-        """The answer that is being generated, or the last one."""
-        return self.partial or (self.answers[-1] if self.answers else None)
-
-
-@dataclass(frozen=True, slots=True)
-class FleetSnapshot:
-    """All that the view shows, at one moment. `notes` are lines about several cameras, the newest last."""
-
-    model: str
-    uptime_s: float
-    cameras: Sequence[CameraSnapshot]
-    notes: Sequence[str] = ()
-
-
-def compose_fleet(view: FleetSnapshot, message: str, width: int, height: int) -> list[Row]:
+def compose_several(
+    cameras: Sequence[CameraSnapshot], notes: Sequence[str], uptime_s: float, message: str, width: int, height: int
+) -> list[Row]:
     """Return the whole view but its last line, which is for input: `height` rows. The terminal cuts what is too wide.
 
-    Without a `message` the newest notes have its place.
+    Without a `message` the newest of `notes`, lines about several cameras, have its place.
     """
-    header = [_header(view, width)] if height >= 3 else []
-    notes = [message] if message else view.notes[-NOTES_SHOWN if height >= NOTES_HEIGHT else -1 :]
-    lines = [line for note in notes for line in wrap(printable(note), max(1, width - 2))]
+    header = [_header(cameras, uptime_s, width)] if height >= 3 else []
+    shown_notes = [message] if message else notes[-NOTES_SHOWN if height >= NOTES_HEIGHT else -1 :]
+    lines = [line for note in shown_notes for line in wrap(printable(note), max(1, width - 2))]
     lines = lines[-NOTE_ROWS_MAX:] if height >= NOTES_HEIGHT else lines[: int(height >= 4)]
     bottom: list[Row] = [[("class:note", f" {line}")] for line in lines]
     room = max(0, height - len(header) - len(bottom))
-    rows = _panes(view.cameras, width, room)
+    rows = _panes(cameras, width, room)
     return [*header, *rows, *[[] for _ in range(room - len(rows))], *bottom]
 
 
@@ -112,7 +81,7 @@ def _line(camera: CameraSnapshot, name_cells: int) -> Row:
     """Return a camera in one row: name, rate, and the newest answer or what is wrong."""
     head = _name(camera, name_cells)
     if camera.state:
-        return [*head, _state(camera)]
+        return [*head, state_text(camera)]
     newest = camera.newest
     at, text = ("", "") if newest is None else (newest.at, newest.display_text)
     rate = "" if camera.figures is None else f"{camera.figures.fps:5.1f} fps  "
@@ -125,11 +94,11 @@ def _pane(camera: CameraSnapshot, name_cells: int, width: int, tall: int, *, que
     indent = name_cells + 3
     room = max(1, width - indent - 1)
     if camera.state:
-        style, text = _state(camera)
+        style, text = state_text(camera)
         head, *lines = [(style, line) for line in wrap(text, room)[: max(1, tall - int(camera.newest is not None))]]
     else:
         parts = [] if camera.figures is None else _figures(camera.figures)
-        text = SEPARATOR.join([*parts, *([camera.question] if question and camera.question else [])])
+        text = SEPARATOR.join([*parts, *([camera.query] if question and camera.query else [])])
         head, lines = ("class:dim", text), []
     rule = "" if lines else f" {'─' * max(0, room - cell_len(head[1]))}"
     first: Row = [*_name(camera, name_cells), head, ("class:dim", rule)]
@@ -138,39 +107,33 @@ def _pane(camera: CameraSnapshot, name_cells: int, width: int, tall: int, *, que
     figures: list[Row] = []
     if camera.figures is not None and rest >= 2 * FIGURES_SHARE:
         figures = figure_lines(camera.figures, width, IN_HEAD)[: rest // FIGURES_SHARE]
-    return [*rows, *transcript_rows(camera.answers, camera.partial, width, rest - len(figures)), *figures]
+    return [*rows, *transcript_rows(camera.entries, camera.partial, width, rest - len(figures)), *figures]
 
 
 def _name(camera: CameraSnapshot, cells: int) -> Row:
     return [("class:title", f" {set_cell_size(camera.name, cells)}  ")]
 
 
-def _state(camera: CameraSnapshot) -> tuple[str, str]:
-    return "class:alarm" if camera.ill else "class:note", printable(camera.state)
-
-
 def _figures(figures: StatisticsSnapshot) -> list[str]:
     parts = [f"{figures.fps:.1f} fps", counted(figures.answers, "answer")]
     if figures.ttft_ms is not None:
         parts.append(f"first token {figures.ttft_ms:.0f} ms")
-    if figures.outage is not None:
-        parts.append(f"lost for {duration_text(figures.outage.lasted_s)}")
     dropped = sum(figures.dropped.values())
     return [*parts, f"{dropped} dropped"] if dropped else parts
 
 
 def _questions(cameras: Sequence[CameraSnapshot]) -> set[str]:
-    return {camera.question for camera in cameras if camera.question is not None}
+    return {camera.query for camera in cameras if camera.query}
 
 
-def _header(view: FleetSnapshot, width: int) -> Row:
-    """Return how many cameras run, the model, and the question, where all have the same."""
-    ill = sum(camera.ill for camera in view.cameras)
-    states = counted(len(view.cameras), "camera") + (f", {ill} not well" if ill else "")
-    questions = _questions(view.cameras)
+def _header(cameras: Sequence[CameraSnapshot], uptime_s: float, width: int) -> Row:
+    """Return how many cameras run, their models, and the question, if all have the same."""
+    ill = sum(camera.ill for camera in cameras)
+    states = counted(len(cameras), "camera") + (f", {ill} not well" if ill else "")
+    models = ", ".join(dict.fromkeys(camera.model for camera in cameras if camera.model))
+    questions = _questions(cameras)
     question = questions.pop() if len(questions) == 1 else ""
-    running = f"running {seconds_text(view.uptime_s)}"
-    left = f" {states}  {view.model}  {question}"
-    gap = width - cell_len(left) - cell_len(running) - 1
-    row: Row = [("class:title", f" {states}"), ("class:dim", f"  {view.model}  "), ("class:title", question)]
+    running = f"running {seconds_text(uptime_s)}"
+    gap = width - cell_len(f" {states}  {models}  {question}") - cell_len(running) - 1
+    row: Row = [("class:title", f" {states}"), ("class:dim", f"  {models}  "), ("class:title", question)]
     return [*row, ("class:dim", f"{'':{gap}}{running}")] if gap > 0 else row

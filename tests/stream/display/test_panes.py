@@ -9,15 +9,17 @@ from rich.cells import cell_len
 
 from stream.clock import MonotonicClock
 from stream.display.layout import Row
-from stream.display.state import TranscriptEntry
-from stream.fleet.layout import CameraSnapshot, FleetSnapshot, compose_fleet
+from stream.display.panes import compose_several
+from stream.display.state import CameraSnapshot, TranscriptEntry
 from stream.monitor.statistics import RunStatistics
 
 FIGURES = replace(RunStatistics(MonotonicClock()).snapshot({"q": 3}), fps=24.96, answers=7, ttft_ms=120.4)
 
 
 def camera(name: str, text: str = "nobody", **more: object) -> CameraSnapshot:
-    given = CameraSnapshot(name, "", figures=FIGURES, answers=[TranscriptEntry("12:00:01", text)], question="Who?")
+    given = CameraSnapshot(
+        name, "", model="tiny", query="Who?", figures=FIGURES, entries=[TranscriptEntry("12:00:01", text)]
+    )
     return replace(given, **more)  # type: ignore[arg-type]
 
 
@@ -26,14 +28,14 @@ def texts(rows: list[Row]) -> list[str]:
 
 
 def composed(*cameras: CameraSnapshot, width: int = 70, height: int = 12, message: str = "") -> list[str]:
-    rows = texts(compose_fleet(FleetSnapshot("tiny", 65.0, cameras, ["a note"]), message, width, height))
+    rows = texts(compose_several(cameras, ["a note"], 65.0, message, width, height))
     assert len(rows) == height
     return rows
 
 
 def test_each_camera_has_a_pane_with_its_figures_and_its_newest_answer() -> None:
     again = TranscriptEntry("12:00:00", "a cat", count=3, until="12:00:09")
-    rows = composed(camera("door"), camera("yard", answers=[again]))
+    rows = composed(camera("door"), camera("yard", entries=[again]))
     assert rows[0].startswith(" 2 cameras  tiny  Who?")
     assert rows[0].endswith("running 1:05")
     assert rows[1] == f" door  25.0 fps · 7 answers · first token 120 ms · 3 dropped {'─' * 9}"
@@ -44,18 +46,18 @@ def test_each_camera_has_a_pane_with_its_figures_and_its_newest_answer() -> None
 
 
 def test_what_is_wrong_stands_in_its_pane_beside_the_last_answer_and_in_the_header() -> None:
-    lost = camera("yard", state="lost for 3s: " + "no frame comes " * 8, ill=True)
-    new = camera("new", state="opening", figures=None, answers=[], question=None)
+    lost = camera("yard", state="source lost for 3s: " + "no frame comes " * 8, ill=True)
+    new = camera("new", state="opening", figures=None, entries=[], query="")
     rows = composed(camera("door"), lost, new, height=14)
     assert rows[0].startswith(" 3 cameras, 1 not well  tiny")
-    assert rows[6].startswith(" yard  lost for 3s: no frame comes")
-    assert rows[7].startswith("       frame comes no")
+    assert rows[6].startswith(" yard  source lost for 3s: no frame comes")
+    assert rows[7].startswith("       comes no frame")
     assert rows[9] == " 12:00:01  nobody"
     assert rows[10].startswith(" new   opening ──")
 
 
 def test_different_questions_stand_in_the_panes() -> None:
-    rows = composed(camera("door"), camera("yard", question="Is it open?"))
+    rows = composed(camera("door"), camera("yard", query="Is it open?"))
     assert "Who?" not in rows[0]
     assert rows[1].rstrip("─ ").endswith("dropped · Who?")
     assert rows[6].rstrip("─ ").endswith("dropped · Is it open?")
@@ -63,7 +65,7 @@ def test_different_questions_stand_in_the_panes() -> None:
 
 def test_a_screen_of_24_rows_is_filled_with_answers_and_figures() -> None:
     said = [TranscriptEntry(f"0:{second:02}.0", f"answer {second}") for second in range(30)]
-    running = [camera(name, answers=said) for name in ("door", "yard")]
+    running = [camera(name, entries=said) for name in ("door", "yard")]
     gone = CameraSnapshot("gone", "opening")
     rows = composed(*running, gone, width=80, height=23)
     assert sum(row == "" for row in rows) == 2, "all are filled but those of the camera that does not run"
@@ -82,7 +84,7 @@ def test_a_screen_of_24_rows_is_filled_with_answers_and_figures() -> None:
 def test_the_newest_notes_are_wrapped_on_a_tall_terminal_and_cut_to_one_row_on_a_low_one() -> None:
     notes = ["an old note", "web page at http://127.0.0.1:8080/", "note: " + "this model only knows scenes " * 4]
     for height, shown in ((23, 3), (12, 1)):
-        rows = texts(compose_fleet(FleetSnapshot("tiny", 65.0, [camera("door")], notes), "", 80, height))
+        rows = texts(compose_several([camera("door")], notes, 65.0, "", 80, height))
         assert [row for row in rows if row.startswith(tuple(f" {note[:12]}" for note in notes))]
         assert len(rows) == height
         assert rows[-shown].startswith(" web page" if shown > 1 else " note: this model")
@@ -104,7 +106,7 @@ def test_it_fits_any_height(height: int) -> None:
 
 def test_an_answer_that_is_being_generated_and_a_long_one_stay_in_their_pane() -> None:
     speaking = camera("door", partial=TranscriptEntry("12:00:03", "two people " * 60))
-    rows = compose_fleet(FleetSnapshot("tiny", 1.0, [speaking, camera("yard")]), "", 60, 12)
+    rows = compose_several([speaking, camera("yard")], [], 1.0, "", 60, 12)
     assert all(cell_len(text) <= 60 for text in texts(rows))
     assert all(rows[at][1][0] == "class:partial" for at in range(2, 6))
     assert texts(rows)[7].startswith(" yard  ")
