@@ -47,7 +47,7 @@ check: $(READY)
 	$(BIN)/python -m pytest tests/test_imports.py
 
 docs: $(READY)
-	$(BIN)/python -m scripts.config_reference > docs/configuration.md
+	$(BIN)/python -m scripts.generate
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 screenshots: $(READY)

@@ -37,7 +37,8 @@ from arr_coc.qwen.options import AnswerOptions, Frames
 from arr_coc.qwen.preprocess import Picture, Rgb, to_frames
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import widened
-from arr_coc.qwen.session import AnswerResult, AnswerSession, GlanceResult
+from arr_coc.qwen.session import AnswerSession
+from arr_coc.qwen.slot import AnswerResult, GlanceResult
 from arr_coc.types import NS_PER_S, Encode, FrameStamp, TokenPacket
 from arr_coc.video.picture_allocator import PictureAllocator
 

@@ -27,7 +27,6 @@ from typing import Any
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions
-from arr_coc.qwen.batching.session import BatchSession
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.qwenvl import QwenVL
@@ -37,9 +36,9 @@ from arr_coc.video.picture_allocator import PictureAllocator
 from benchmarks.support.answer_ways import QUERY, TEXT_TOKENS, pictures, speak_on
 from benchmarks.support.client_processes import LIMIT_S, ClientOptions, ClientProcess
 from benchmarks.support.harness import write_report
-from stream.answer.batching.model import QwenBatchAnswerModel
-from stream.answer.client_table import ServerOptions
-from stream.answer.model import AnswerModel, QwenAnswerModel
+from stream.answer.admission import ServerOptions
+from stream.answer.model import AnswerModel
+from stream.answer.qwen import QwenAnswerModel
 from stream.answer.server import AnswerServer
 from stream.bench.report import machine
 from stream.control import CancelledError, RunControl
@@ -138,9 +137,7 @@ def packets_of(qwen: QwenVL, tokens: int, answers: int) -> list[list[TokenPacket
 
 
 def model_with(qwen: QwenVL, slots: int, options: AnswerOptions) -> AnswerModel:
-    if slots == 1:
-        return QwenAnswerModel(AnswerSession(qwen, options))
-    return QwenBatchAnswerModel(BatchSession(qwen, options, slots))
+    return QwenAnswerModel(AnswerSession(qwen, options, slots))
 
 
 def lone_texts(

@@ -46,7 +46,7 @@ from stream.clock import MonotonicClock
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config
 from stream.events import Answer, AnswerDeltaEvent
 from stream.runtime.answer_worker import serve_answers
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from stream.transport import Transport, ipc_endpoint, private_directory
 
 RESULTS = Path(__file__).parent / "results" / "glance.json"
@@ -183,7 +183,7 @@ def share_of_answers(model: str) -> dict[str, Any]:
         answer=AnswerConfig(model=model, query=QUERY, every_s=SHARE_EVERY_S, max_tokens=1),
         allocate=AllocateConfig(budget="27%"),
     )
-    answers = [event for event in Pipeline(config).run() if isinstance(event, Answer)]
+    answers = [event for event in run_in_threads(config).run() if isinstance(event, Answer)]
     glances = sum(answer.glances for answer in answers)
     percent = round(100 * glances / len(answers), 2)
     return {"frames": SHARE_FRAMES, "answers": len(answers), "glances": glances, "percent": percent}

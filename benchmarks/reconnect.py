@@ -23,9 +23,8 @@ from benchmarks.support.rtsp_server import RtspServer, encode
 from stream.bench.report import machine
 from stream.config import AnswerConfig, CaptureConfig, Config
 from stream.events import Answer, AnswerDeltaEvent, Event, FrameReady, Outage
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.run import Run
 from stream.runtime.session import open_run
-from stream.runtime.supervised import SupervisedRun
 from stream.scenes import load_scene
 
 RESULTS = Path(__file__).parent / "results" / "reconnect.json"
@@ -104,9 +103,7 @@ def measure(model: str | None, cuts: int, away_s: float) -> list[dict[str, Any]]
     return [cut.as_json() for cut in watch.cuts]
 
 
-def _direct(
-    server: RtspServer, pipeline: Pipeline | SupervisedRun, watch: ReconnectWatch, cuts: int, away_s: float
-) -> None:
+def _direct(server: RtspServer, pipeline: Run, watch: ReconnectWatch, cuts: int, away_s: float) -> None:
     """Cuts the server and brings it back; not at the same phase of its key frames or of the waits each time."""
     for number in range(cuts):
         time.sleep(UP_S + 0.37 * number)

@@ -28,7 +28,7 @@ from stream.answer.model import CONFIGURED
 from stream.bench.report import machine
 from stream.config import AnswerConfig, Config
 from stream.events import Answer, Cut, FrameReady, Summary
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 
 RESULTS = Path(__file__).parent / "results" / "soak.json"
 WIDTH_PX, HEIGHT_PX, FPS = 128, 96, 25
@@ -128,7 +128,7 @@ def soak(
         clip = folder / "soak.mkv"
         make_clip(clip, frames)
         config = Config(source=str(clip), answer=AnswerConfig(every_s=every_s))
-        pipeline = Pipeline(config, model_loader=model_loader)
+        pipeline = run_in_threads(config, model_loader=model_loader)
         samples, summary, answers, cuts = Samples(), None, 0, 0
         for event in pipeline.run():
             answers += isinstance(event, Answer)

@@ -43,7 +43,8 @@ from arr_coc.video.texture_updater import TextureOptions
 from benchmarks.soak import GROWTH_MAX_MIB, Samples, process_figures, rounded
 from benchmarks.support.harness import write_report
 from benchmarks.support.reel import FPS, HEIGHT_PX, REEL_FRAMES, WIDTH_PX, Reel
-from stream.answer.model import AnswerModel, load_qwen_model
+from stream.answer.model import AnswerModel, ClientQuestion, ask_alone
+from stream.answer.qwen import load_qwen_model
 from stream.answer.request import words_of
 from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, TriggerReason
 from stream.bench.report import machine
@@ -159,9 +160,11 @@ class Run:
         if self._triggers.observe(stamp.media_ns, change=shown.allocation.change_since, cut=cut) is None:
             return None
         trigger = self._triggers.fire()
-        text = "".join(self._model.answer(shown.packet, query, lambda: False))
-        self._stream.on_answer(self._model.last_stats.feedback)
-        return ChainAnswer(text, trigger, self._model.last_stats.kept_bytes)
+        question = ClientQuestion(b"", shown.packet, query)
+        text = ask_alone(self._model, question)
+        assert question.stats is not None
+        self._stream.on_answer(question.stats.feedback)
+        return ChainAnswer(text, trigger, question.stats.kept_bytes)
 
     def _judge(self, index: int, answer: ChainAnswer, took_ms: float) -> None:
         thousand, place = self.thousands[-1], index % REEL_FRAMES

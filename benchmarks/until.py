@@ -36,7 +36,7 @@ from stream.bench.report import machine
 from stream.config import AnswerConfig, Config, PipelineConfig, StandingQueryConfig
 from stream.events import VerdictChanged, YesNoResult
 from stream.recording.identity import fingerprint
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from stream.scenes.catalogue import MOSS, SAND, SLATE
 from stream.scenes.drawing import RGB, gradient
 from stream.scenes.scene import Actor, Backdrop, Scene, Shot
@@ -163,7 +163,7 @@ def watched(
         answer=AnswerConfig(model=model, until=until),
         pipeline=PipelineConfig(single_process=True),
     )
-    events = list(Pipeline(config).run())
+    events = list(run_in_threads(config).run())
     looks = [event for event in events if isinstance(event, YesNoResult)]
     return looks, [event for event in events if isinstance(event, VerdictChanged)]
 

@@ -36,7 +36,7 @@ from benchmarks.support.harness import percentiles, write_report
 from stream.bench.report import machine
 from stream.config import AnswerConfig, CaptureConfig, Config, OutputConfig, PipelineConfig
 from stream.events import Answer, FrameReady
-from stream.runtime.supervised import SupervisedRun
+from stream.runtime.frame_process import run_in_child
 from stream.sinks.factory import open_services
 from stream.sinks.web import WebSink
 from stream.web.application import PAGE
@@ -63,7 +63,7 @@ class WatchedScene:
             output=output,
         )
         self.monitor, self.sinks = open_services(config)
-        self.run = SupervisedRun(config)
+        self.run = run_in_child(config)
         self.monitor.follow(self.run)
         sink = self.sinks[-1]
         assert isinstance(sink, WebSink)

@@ -9,7 +9,7 @@
 
 // Texels of level 1 on a tile's side; widths of the scorers' layers; channels and entropy; the clusters' channel, which
 // is kept behind the others.
-constexpr int SIDE = 16, HIDDEN = 32, HIDDEN_BOTH = 64, NARROW = 16, PLANES = 14, CLUSTERS = 12, LANES = 16;
+constexpr int SIDE = 16, HIDDEN = 32, HIDDEN_BOTH = 64, NARROW = 16, PLANES = 14, CLUSTERS = 12;
 
 // The levels of a texture, uint8 RGB, and what is made of them. `stale` uint8 [rows, cols] says which tiles changed;
 // `luma` uint8 [16·rows + 2, 16·cols + 2] is kept; `sums` int32 [9, rows, cols], `lines` float32 [18, cols] and `colours`
@@ -80,29 +80,33 @@ struct Learned {
 
 #define INLINE TARGET __attribute__((always_inline)) static inline
 
+// A wider vector than the set's registers goes through memory, which is several times slower.
+#define OUTPUTS 8
 #if defined(__x86_64__)
-#define OUTPUTS 4
+#define LANES 4
 #define TARGET __attribute__((target("arch=x86-64-v2")))
 namespace v2 {
 #include "scores.h"
 #include "maps.h"
 }
 #undef TARGET
+#undef LANES
+#define LANES 8
 #define TARGET __attribute__((target("arch=x86-64-v3")))
 namespace v3 {
 #include "scores.h"
 #include "maps.h"
 }
 #undef TARGET
-#undef OUTPUTS
-#define OUTPUTS 8
+#undef LANES
+#define LANES 16
 #define TARGET __attribute__((target("arch=x86-64-v4,prefer-vector-width=512")))
 namespace v4 {
 #include "scores.h"
 #include "maps.h"
 }
 #else
-#define OUTPUTS 4
+#define LANES 4
 #define TARGET
 namespace plain {
 #include "scores.h"

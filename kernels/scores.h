@@ -1,5 +1,5 @@
 // Channels and scores of a picture, for one instruction set: included once for each, in a namespace of its own, with
-// TARGET the attribute that names the set, and OUTPUTS how many sums a processor of that set keeps in registers.
+// TARGET the attribute that names the set, LANES the float32 of its registers, and OUTPUTS how many sums are kept in those.
 
 typedef float vec __attribute__((vector_size(4 * LANES)));
 
@@ -177,7 +177,7 @@ INLINE void saliency(const Picture &p, int first, int end) {
 }
 
 // Numbers of double precision that are taken together.
-constexpr int WIDE = 8;
+constexpr int WIDE = LANES / 2;
 typedef double wide __attribute__((vector_size(8 * WIDE)));
 
 INLINE wide load_wide(const double *from) {

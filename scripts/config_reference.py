@@ -1,24 +1,19 @@
-"""Writes docs/configuration.md from the models in stream/config.py and the options that set their keys.
-
-python -m scripts.config_reference > docs/configuration.md
-"""
+"""Contents of docs/configuration.md, from the models in stream/config.py and the options that set their keys."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import json
-from collections import defaultdict
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args, get_type_hints
+from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
+from scripts.option_table import options
 from stream import config as models
-from stream.commands.caption import caption
-from stream.commands.options import ConfigKey, RunOptions
-from stream.commands.serve import ask, serve_answers
-from stream.commands.watch import watch
 from stream.config import Config
 
 INTRODUCTION = """\
@@ -37,23 +32,52 @@ one line that names the file or option, the key, and what is accepted. [Command 
 keys in context.
 """
 
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGE = "configuration.md"
+
 KINDS = {"integer": "whole number", "number": "number", "boolean": "true, false", "string": "text", "null": "none"}
 
 
-def main() -> None:
-    """Print the reference."""
-    print(INTRODUCTION, end="")
-    options = options_of_keys()
+def configuration_page() -> str:
+    """Return the page."""
+    lines = [INTRODUCTION]
+    named = {"source": ["argument"]}
+    for option in options():
+        names = named.setdefault(option.key, [])
+        names += [f"`{name}`" for name in option.names if f"`{name}`" not in names]
+    meanings = documented_keys()
     for section, model in sections(Config):
-        print(f"\n## {section or 'Top level'}\n\n{text_of(model.__doc__)}\n")
-        print("| key | value | default | meaning | option |\n| --- | --- | --- | --- | --- |")
-        meanings = docstrings(model)
+        lines += [f"\n## {section or 'Top level'}\n\n{linked(text_of(model.__doc__), PAGE)}\n"]
+        lines += ["\n| key | value | default | meaning | option |\n| --- | --- | --- | --- | --- |\n"]
         schema = model.model_json_schema()
         for name, field in model.model_fields.items():
             if not is_section(field.annotation):
                 key = f"{section}.{name}" if section else name
                 cells = (f"`{key}`", accepted(schema["properties"][name]), default_of(field.default))
-                print(f"| {' | '.join((*cells, meanings[name], ', '.join(options[key])))} |")
+                meaning, shown = linked(meanings[key], PAGE), ", ".join(named.get(key, []))
+                lines.append(f"| {' | '.join((*cells, meaning, shown))} |\n")
+    return "".join(lines)
+
+
+def documented_keys() -> dict[str, str]:
+    """Return every key of the configuration and the text below its field."""
+    return {
+        f"{section}.{name}" if section else name: text
+        for section, model in sections(Config)
+        for name, text in docstrings(model).items()
+    }
+
+
+def linked(text: str, page: str) -> str:
+    """Return a text of `page` in which the paths of other pages are links: `docs/gpu.md`, `docs/cli.md#heat-map`."""
+
+    def link(match: re.Match[str]) -> str:
+        name, anchor = match[1], match[2] or ""
+        headings = re.findall(r"^#+ (.+)$", (DOCS / name).read_text(encoding="utf-8"), re.MULTILINE)
+        title = next((one for one in headings if one.lower().replace(" ", "-") == anchor[1:]), name)
+        return f"[{title}]({'' if name == page else name}{anchor})"
+
+    return re.sub(r"docs/([\w-]+\.md)(#[\w-]+)?", link, text)
 
 
 def sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
@@ -75,24 +99,11 @@ def docstrings(model: type[BaseModel]) -> dict[str, str]:
         for node in ast.parse(inspect.getsource(models)).body
         if isinstance(node, ast.ClassDef) and node.name == model.__name__
     )
-    found = {}
+    texts = {}
     for node, after in zip(definition.body, definition.body[1:], strict=False):
         if isinstance(node, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            found[ast.unparse(node.target)] = text_of(after.value.value)
-    return found
-
-
-def options_of_keys() -> defaultdict[str, list[str]]:
-    """Return the options and arguments that set each key, as code."""
-    options: defaultdict[str, list[str]] = defaultdict(list, {"source": ["argument"]})
-    for owner in (RunOptions, caption, watch, serve_answers, ask):
-        for hint in get_type_hints(owner, include_extras=True).values():
-            for key in (detail for detail in get_args(hint) if isinstance(detail, ConfigKey)):
-                option = get_args(hint)[1]
-                shown = ", ".join(f"`{name}`" for name in (option.default, *option.param_decls))
-                if shown not in options[key.name]:
-                    options[key.name].append(shown)
-    return options
+            texts[ast.unparse(node.target)] = text_of(after.value.value)
+    return texts
 
 
 def accepted(schema: Mapping[str, Any]) -> str:
@@ -121,7 +132,3 @@ def default_of(value: Any) -> str:
 
 def text_of(docstring: str | None) -> str:
     return " ".join((docstring or "").split()).replace("|", "\\|")
-
-
-if __name__ == "__main__":
-    main()

@@ -61,5 +61,5 @@ echo "== Speed and leaks"
 "$PYTHON" -m benchmarks.gpu --out "$OUT"
 
 echo "== Decoding from a captured graph"
-"$PYTHON" -m pytest -q -rs tests/arr_coc/qwen/test_cuda_graph.py
+"$PYTHON" -m pytest -q -rs tests/arr_coc/qwen/batching/test_captured.py
 "$PYTHON" -m benchmarks.answer --device cuda --rounds 60 --rounds-2b 60 --out "$(dirname "$OUT")/answer_cuda.json"

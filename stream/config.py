@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from arr_coc.budget import DEFAULT_LIMITS, SHARE_PATTERN, TokenLimits
 from stream.errors import ConfigError
+from stream.options.option import Option
 from stream.untrusted import QUERY_LIMIT_CHARS
 
 DEFAULT_QUERY = "Say what happens."
@@ -53,14 +54,29 @@ class CaptureConfig(Section):
     """Work size "WxH"; native when absent."""
     max_tiles: int | None = Field(default=None, ge=1)
     """Largest number of tiles; the frame is scaled down as Qwen's processor would."""
-    start_s: float = Field(default=0.0, ge=0)
-    """Begin a file here, in seconds of its media time, with the first frame of that time or later. Times stay those of
-    the file."""
-    duration_s: float | None = Field(default=None, gt=0)
-    """Length of the part of a file to read, in seconds of media time from `start_s`; to its end when absent."""
-    max_frames: int | None = Field(default=None, ge=1)
+    max_frames: Annotated[
+        int | None, Option("--max-frames N", "Stop after this many frames. [no limit]", without="web")
+    ] = Field(default=None, ge=1)
     """Stop after this many frames."""
-    realtime: bool = False
+    start_s: Annotated[
+        float, Option("--start TIME", "Start of the part to read: 90, 1:30, 0:01:30.5. [{default}]", without="web")
+    ] = Field(default=0.0, ge=0)
+    """Begin a file here, in seconds of its media time, with the first frame of that time or later. Times stay those of
+    the file. See docs/cli.md#a-part-of-a-file."""
+    duration_s: Annotated[
+        float | None, Option("--duration TIME", "Length of the part to read. [to the end]", without="web")
+    ] = Field(default=None, gt=0)
+    """Length of the part of a file to read, in seconds of media time from `start_s`; to its end when absent."""
+    stream: Annotated[
+        int | None,
+        Option("--stream N", "Video stream of a file with several, from 0. [its default]", without="web demo"),
+    ] = Field(default=None, ge=0)
+    """Video stream of a file that holds several, counted from 0; its default one when absent."""
+    realtime: Annotated[
+        bool,
+        Option("--realtime", "Play a file at its own pace; late frames are dropped.", only="caption bench"),
+        Option("--realtime", "Play a file at its own pace; late frames are dropped. [always]", only="watch fleet"),
+    ] = False
     """Play a file at its own pace, as a camera would: frames may then be dropped, and are counted."""
     loop: bool = False
     """Begin a drawn scene anew at its end, until the run is ended. The command `web` does so."""
@@ -70,8 +86,6 @@ class CaptureConfig(Section):
     """Decoder of files, standard input and network streams: in software, or by a device (NVDEC, VA-API, VideoToolbox).
     `auto`: the first device that works. What a device cannot decode is decoded in software. docs/sources.md says when a
     device pays."""
-    stream: int | None = Field(default=None, ge=0)
-    """Video stream of a file that holds several, counted from 0; its default one when absent."""
     fps: float | None = Field(default=None, gt=0, le=1000)
     """Frames a second of an image folder (25 when absent), or requested of a camera."""
     camera_mode: str | None = Field(
@@ -104,8 +118,12 @@ class CutConfig(Section):
 class TextureConfig(Section):
     """Texture store, and the change that makes a tile new."""
 
-    backend: Literal["auto", "cpu", "gl", "cuda"] = "auto"
-    """Texture backend: `cpu`, `gl` (OpenGL), `cuda`; `auto` is `cuda` where there is one, else `cpu`."""
+    backend: Annotated[
+        Literal["auto", "cpu", "gl", "cuda"],
+        Option("--backend NAME", "Texture backend: {choices}. [{default}]", also="doctor"),
+    ] = "auto"
+    """Texture backend: `cpu`, `gl` (OpenGL), `cuda`; `auto` is `cuda` if there is one, else `cpu`. See
+    docs/cli.md#texture-backends."""
     interop: Literal["auto", "off"] = "auto"
     """How a model on CUDA reads a texture of OpenGL. `auto`: on the GPU, where `gl` draws on the model's; else, and
     with `off`, it is read back."""
@@ -121,18 +139,28 @@ class TextureConfig(Section):
 class AllocateConfig(Section):
     """Choice of visual tokens."""
 
-    strategy: Literal["auto", "topk", "mixed", "foveated", "fixation", "grid", "uniform", "random"] = "auto"
-    """`auto`: foveated for a model that knows coarse tokens, mixed for others."""
-    budget: Annotated[int, Field(ge=1)] | Literal["auto", "adaptive"] | Annotated[str, Field(pattern=SHARE_PATTERN)] = (
-        Field(default="auto", examples=["27%"])
-    )
+    strategy: Annotated[
+        Literal["auto", "topk", "mixed", "foveated", "fixation", "grid", "uniform", "random"],
+        Option("--strategy NAME", "Allocation strategy: {choices}. [{default}]"),
+    ] = "auto"
+    """`auto`: `foveated` from 64 tokens on for a model that knows coarse tokens, else `mixed`. docs/methods.md explains
+    each."""
+    budget: Annotated[
+        Annotated[int, Field(ge=1)] | Literal["auto", "adaptive"] | Annotated[str, Field(pattern=SHARE_PATTERN)],
+        Option("--budget N", "Visual tokens per frame: 64, 27%, adaptive. [27%, 64 to 400]", also="doctor"),
+    ] = Field(default="auto", examples=["27%"])
     """Visual tokens a frame: a number, or a share of its tiles such as `"27%"`. `auto`: 27 % of them, within
-    `min_tokens` to `max_tokens`; `adaptive`: within these too, by how spread the relevance is."""
-    min_tokens: int = Field(default=DEFAULT_LIMITS.min_tokens, ge=1)
+    `min_tokens` to `max_tokens`; `adaptive`: within these too, by how spread the relevance is. With `encode` full and
+    weighted the model gets one for every tile. See docs/cli.md#how-many-tokens."""
+    min_tokens: Annotated[int, Option("--min-budget N", "Least tokens of a budget that adapts. [{default}]")] = Field(
+        default=DEFAULT_LIMITS.min_tokens, ge=1
+    )
     """Least visual tokens a frame with a budget that is `auto` or `adaptive`, or adapts to `answer.target_ms`; a frame
     with fewer tiles is shown whole."""
-    max_tokens: int = Field(default=DEFAULT_LIMITS.max_tokens, ge=1)
-    """Most visual tokens a frame with such a budget."""
+    max_tokens: Annotated[
+        int, Option("--max-budget N", "Most tokens of a budget that adapts. [{default}]", also="doctor")
+    ] = Field(default=DEFAULT_LIMITS.max_tokens, ge=1)
+    """Most visual tokens a frame with a budget that adapts."""
     explore: float = Field(default=0.10, ge=0, le=1)
     """Share of the budget for tiles that were not shown for longest."""
     coverage: float = Field(default=0.25, ge=0, le=1)
@@ -169,8 +197,11 @@ class IncrementalConfig(Section):
 class WindowConfig(Section):
     """Frames that an answer is about."""
 
-    frames: int = Field(default=1, ge=1)
-    """Number of frames shown: the newest that was answered about and those before it that suit the question best."""
+    frames: Annotated[int, Option("--window N", "Frames per answer. [{default}]", also="doctor")] = Field(
+        default=1, ge=1
+    )
+    """Number of frames for an answer: the newest that was answered about and those before it that suit the question
+    best. See docs/cli.md#answers-about-several-frames."""
     kept: int | None = Field(default=None, ge=1)
     """Number of the newest frames from which they are picked; as many as are shown when absent."""
     on_cut: Literal["empty", "keep"] = "empty"
@@ -181,15 +212,21 @@ class StandingQueryConfig(Section):
     """Standing query: a yes/no question that is checked again where something relevant changed. A change of its answer
     is reported."""
 
-    question: str | None = Field(
-        default=None, max_length=QUERY_LIMIT_CHARS, pattern=r"\S", examples=['"is there a red car?"']
-    )
-    """The question; no standing query when absent."""
+    question: Annotated[
+        str | None,
+        Option("--until QUESTION", "End when the answer to this yes-or-no question is yes. [off]", without="demo"),
+    ] = Field(default=None, max_length=QUERY_LIMIT_CHARS, pattern=r"\S", examples=['"is there a red car?"'])
+    """The question, and the run ends when its answer is yes; no standing query when absent. See
+    docs/cli.md#standing-query."""
     captions: bool = False
     """Ask `answer.query` as well; otherwise the standing query is all that is asked."""
-    go_on: bool = False
+    go_on: Annotated[
+        bool, Option("--go-on", "With --until: continue after a yes, and report each change.", without="demo")
+    ] = False
     """Go on after a yes, and report each change of the answer; otherwise the run ends with the first yes."""
-    force: bool = False
+    force: Annotated[bool, Option("--force", "With --until: run even if the model was not made for this source.")] = (
+        False
+    )
     """Check also where the model only knows another world than the source shows, or has never seen a word of the
     question; each check then says that it means nothing."""
     every_s: float | None = Field(default=30.0, gt=0)
@@ -220,9 +257,15 @@ class GlanceConfig(Section):
     """Glances: before an answer of which nothing is known yet, the model looks at a coarse overview of the frame with
     the question, and where it looks draws the frame's tokens. With `encode` sparse and incremental."""
 
-    enabled: bool | Literal["auto"] = "auto"
-    """Glance for a new question, after a cut, where much came into view, and after `every_s`. `auto`: with a model that
-    has no allocator trained for it."""
+    enabled: Annotated[
+        bool | Literal["auto"],
+        Option(
+            "--glance / --no-glance",
+            "Look at an overview before answering something new. [for models without a trained allocator]",
+        ),
+    ] = "auto"
+    """Look at an overview before the answer to a new question, after a cut, where much came into view, and after
+    `every_s`. `auto`: with a model that has no allocator trained for it. See docs/cli.md#glances."""
     every_s: float = Field(default=60.0, gt=0)
     """Longest time between glances, in seconds of media time."""
     tokens: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
@@ -233,8 +276,16 @@ class ApiConfig(Section):
     """Answers from a server with an OpenAI-compatible API, which is sent one request with JPEG pictures for each answer
     (docs/servers.md)."""
 
-    url: str | None = Field(default=None, min_length=1, examples=['"http://127.0.0.1:8000/v1"'])
-    """Base address of the server; no such server when absent. `answer.model` is the name that it knows the model by."""
+    url: Annotated[
+        str | None,
+        Option(
+            "--api URL",
+            "OpenAI-compatible server that answers: http://HOST:PORT/v1. [a process here]",
+            also="serve-answers",
+        ),
+    ] = Field(default=None, min_length=1, examples=['"http://127.0.0.1:8000/v1"'])
+    """Base address of a server with an OpenAI-compatible API that answers (docs/servers.md); no such server when
+    absent. `answer.model` is the name that it knows the model by."""
     key_env: str = Field(default="ARR_COC_API_KEY", pattern=r"^[A-Za-z_]\w*$", examples=['"ARR_COC_API_KEY"'])
     """Environment variable that holds the server's key, where it wants one. The key is written nowhere."""
     picture: Literal["scaled", "composite", "parts"] = "scaled"
@@ -258,14 +309,41 @@ class ApiConfig(Section):
 class AnswerConfig(Section):
     """Model, question, and the moments of answers."""
 
-    model: str | None = Field(default=None, min_length=1)
-    """Folder or hub name; the bundled model when absent."""
-    allocator: str | None = Field(default=None, min_length=1)
-    """Folder or hub name of an allocator for the model, as `adapt` makes one; when absent, the one that came with the
-    model, if any."""
-    query: str = Field(default=DEFAULT_QUERY, min_length=1, max_length=QUERY_LIMIT_CHARS)
+    model: Annotated[
+        str | None,
+        Option(
+            "-m, --model NAME",
+            "Folder or hub name of a Qwen-VL model; with --api its name there. [bundled]",
+            also="adapt serve-answers",
+        ),
+        Option("-m, --model NAME", "The model to check. [bundled]", only="doctor"),
+    ] = Field(default=None, min_length=1)
+    """Folder or hub name; when absent the bundled model, which only knows drawn scenes. With `answer.api`: its name
+    there."""
+    allocator: Annotated[
+        str | None,
+        Option(
+            "--allocator FOLDER", "Allocator for the model, made by `adapt`. [the model's own]", also="serve-answers"
+        ),
+    ] = Field(default=None, min_length=1)
+    """Folder or hub name of an allocator for the model, as `adapt` makes one (docs/adapt.md); one for another model is
+    refused. When absent, the one that came with the model, if any."""
+    query: Annotated[str, Option("-q, --query TEXT", "The question. [{default}]")] = Field(
+        default=DEFAULT_QUERY, min_length=1, max_length=QUERY_LIMIT_CHARS
+    )
     """The question or instruction."""
-    encode: Literal["full", "prune", "sparse", "incremental", "weighted", "picture"] = "sparse"
+    every_s: Annotated[
+        float | None, Option("--every SECONDS", "Time between answers, or none: only at cuts. [{default}]")
+    ] = Field(default=2.0, gt=0)
+    """Seconds of media time between answers; none to answer only on change and on cuts."""
+    encode: Annotated[
+        Literal["sparse", "incremental", "prune", "weighted", "full", "picture"],
+        Option(
+            "--encode NAME",
+            "Vision encoding: {choices} (with --api). [{default}]",
+            also="doctor serve-answers",
+        ),
+    ] = "sparse"
     """Tokens for the vision encoder: only the chosen tokens (`sparse`), those of them that are new or changed
     (`incremental`), or all. `picture`: for a server with an API of its own, as `answer.api.picture` says."""
     api: ApiConfig = ApiConfig()
@@ -276,22 +354,26 @@ class AnswerConfig(Section):
     overview: Literal["auto", "keep", "drop"] = "auto"
     """Overview of a glance: part of what the answer is given (`keep`), or for the glance alone (`drop`). `auto` is what
     evaluation found to be better."""
-    every_s: float | None = Field(default=2.0, gt=0)
-    """Seconds of media time between answers; none to answer only on change and on cuts."""
     on_change: float | None = Field(default=None, gt=0, le=1)
     """Answer when the relevance-weighted change since the last answer exceeds this."""
     on_cut: bool | Literal["finish", "cancel"] = "finish"
     """Answer at a scene cut, where the picture changes its size or format, and where a lost source is back: after the
     answer in progress (`finish`, or true), or in its place (`cancel`). False: no answer for that reason.
     `answer.window.on_cut` is about the frames that are kept."""
-    target_ms: float | None = Field(default=None, gt=0)
+    target_ms: Annotated[
+        float | None,
+        Option("--target-ms MS", "Adapt the budget to keep p95 time to first token below this. [off]", without="demo"),
+    ] = Field(default=None, gt=0)
     """Target for p95 time to first token, from the frame's capture, in milliseconds: the budget adapts within
-    `allocate.min_tokens` to `allocate.max_tokens`. It has no effect where a file is read frame by frame."""
+    `allocate.min_tokens` to `allocate.max_tokens`. It has no effect where a file is read frame by frame. See
+    docs/cli.md#latency-target."""
     shadow_every: int | None = Field(default=None, ge=1)
     """Number of answers after which the last one's frame is answered again with all of its tokens, to compare."""
     feedback: bool = True
     """Let the regions that an answer attended to draw the tokens of later frames."""
-    max_tokens: int = Field(default=64, ge=1)
+    max_tokens: Annotated[
+        int, Option("--max-tokens N", "Maximum length of an answer, in text tokens. [{default}]", only="serve-answers")
+    ] = Field(default=64, ge=1)
     """Longest answer, in tokens of text."""
     temperature: float = Field(default=0.0, ge=0)
     """0 is greedy: the same answer on every run."""
@@ -299,19 +381,34 @@ class AnswerConfig(Section):
     """Nucleus sampling: draw from the likeliest tokens that together reach this probability; with a temperature."""
     seed: int = 0
     """Seed of sampling, with a temperature."""
-    server: str | None = Field(default=None, min_length=1)
-    """Address of a `serve-answers`, such as tcp://10.0.0.2:5555, or several, separated by commas; a process of this run
-    when absent."""
+    server: Annotated[
+        str | None,
+        Option("--server ADDRESS,…", "Address of a `serve-answers`, or several: tcp://HOST:PORT. [a process here]"),
+    ] = Field(default=None, min_length=1)
+    """Address of a `serve-answers`, such as tcp://10.0.0.2:5555, or several, separated by commas
+    (docs/processes.md#several-servers); a process of this run when absent. The server chooses the model, so `-m`,
+    `--device` and `--dtype` are refused."""
     server_choice: Literal["spread", "order"] = "spread"
     """Which of several servers answers: the one with the fewest clients for each slot (`spread`), or the first of the
     list that is ready (`order`)."""
-    slots: int = Field(default=1, ge=1, le=64)
+    slots: Annotated[
+        int, Option("--slots N", "Clients answered at once, in one batch. [{default}]", only="serve-answers")
+    ] = Field(default=1, ge=1, le=64)
     """Number of clients that a server of several answers at once, in one batch. 1: one after the other, and each answer
     is the same as if there were no other client. With answer.api: requests that are open at once."""
-    device: str = "auto"
+    device: Annotated[
+        str,
+        Option(
+            "--device NAME", "Device of the model: cpu, cuda, cuda:1... [{default}]", also="adapt doctor serve-answers"
+        ),
+    ] = "auto"
     """Device of the model: `auto`, `cpu`, `cuda`, `cuda:1`…"""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Data type that the model computes with."""
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        Option("--dtype NAME", "Data type of the model: {choices}. [{default}]", also="adapt doctor serve-answers"),
+    ] = "auto"
+    """Data type that the model computes with. `auto`: as stored; on a CPU `float32`, but `bfloat16` for large models if
+    its processor multiplies it (AMX, AVX-512 BF16)."""
 
     @property
     def elsewhere(self) -> bool:
@@ -327,9 +424,19 @@ class AnswerConfig(Section):
 class NetworkConfig(Section):
     """Access to sockets that leave this machine."""
 
-    keys: str | None = Field(default=None, min_length=1)
+    keys: Annotated[
+        str | None,
+        Option("--keys FOLDER", "CURVE keys, made by `keys`, for sockets that leave this machine."),
+        Option("--keys FOLDER", "Keys made by `keys`; only their holders may connect.", only="serve-answers"),
+        Option("--keys FOLDER", "CURVE keys of the run, made by `keys`.", only="ask"),
+    ] = Field(default=None, min_length=1)
     """Folder of CURVE keys, made by the command `keys`; without it sockets stay on this machine."""
-    plain_tcp: bool = False
+    plain_tcp: Annotated[
+        bool,
+        Option("--plain-tcp", "Let sockets leave this machine without keys: anybody may connect."),
+        Option("--plain-tcp", "Allow TCP from other machines without keys: anybody may connect.", only="serve-answers"),
+        Option("--plain-tcp", "Allow TCP to other machines without keys.", only="ask"),
+    ] = False
     """Allow TCP without keys beyond this machine: anybody who reaches the port can read and speak."""
 
 
@@ -351,13 +458,31 @@ class HlsConfig(Section):
 class OutputConfig(Section):
     """Files and sockets that text and pictures go to."""
 
-    paths: tuple[str, ...] = Field(default=(), strict=False)
-    """Caption files and recordings; the suffix chooses the format (.vtt, .srt, .jsonl, .mcap, .rosbag, .rrd). `-` is
-    JSON lines on standard output. `.m3u8` is the video with its captions as a stream for players (HLS), in a folder of
-    its own."""
+    paths: Annotated[
+        tuple[str, ...],
+        Option("-o, --output FILE", "As {suffixes}, - for JSON lines; repeatable. [lines on stdout]", only="caption"),
+        Option(
+            "-o, --output FILE", "Also write {suffixes}, - for JSON lines on stdout; repeatable.", only="watch fleet"
+        ),
+    ] = Field(default=(), strict=False)
+    """Caption files and recordings; the suffix chooses the format (docs/cli.md#caption). `-` is JSON lines on standard
+    output (docs/cli.md#json-lines)."""
+    timing: Annotated[
+        bool,
+        Option(
+            "--timing / --no-timing",
+            "Latencies in .jsonl; without them two runs write the same bytes. [timing]",
+            only="caption",
+        ),
+    ] = True
+    """Write latencies to JSONL; without them two runs give the same bytes."""
     hls: HlsConfig = HlsConfig()
-    heatmap: str | None = None
-    """A video with the allocation drawn over the frames (.mp4), or a picture of the last frame (.png)."""
+    heatmap: Annotated[
+        str | None,
+        Option("--heatmap FILE", "Also write an .mp4 or .png that shows which tokens were chosen.", without="web demo"),
+    ] = None
+    """A video with the allocation drawn over the frames (.mp4), or a picture of the last frame (.png). See
+    docs/cli.md#heat-map."""
     heatmap_layers: tuple[HeatmapLayer, ...] = Field(default=(), strict=False, examples=['["information", "motion"]'])
     """Maps that the heat map shows below the frame, each in a picture of its own: `information`, `perspective` and
     `participation` (the scores, with their weights), `now` (this frame's relevance), `relevance` (blended over time),
@@ -365,27 +490,98 @@ class OutputConfig(Section):
     heatmap_truth: bool = False
     """Outline the things of a drawn scene (`scene:NAME`) in the heat map, marked as ground truth: what is really there,
     and not what the model has found."""
-    why: str | None = None
-    """Reasons for each token of each frame that was answered about (.jsonl)."""
-    record: str | None = Field(default=None, min_length=1)
-    """A folder for a recording of requests to the answer stage and its replies, for `replay`."""
-    publish: str | None = Field(default=None, min_length=1)
-    """Endpoint of the ZeroMQ PUB socket for robots and AR, such as tcp://127.0.0.1:5556."""
-    control: str | None = Field(default=None, min_length=1)
-    """Endpoint of the ZeroMQ REP socket that takes questions, such as tcp://127.0.0.1:5557."""
-    metrics_port: int | None = Field(default=None, ge=1, le=65535)
-    """Port of Prometheus metrics (/metrics) and health (/healthz), over HTTP."""
+    why: Annotated[
+        str | None, Option("--why FILE", "Also write the reasons for each token, as .jsonl.", without="web")
+    ] = None
+    """Reasons for each token of each frame that was answered about (.jsonl). See docs/cli.md#why-this-token."""
+    record: Annotated[
+        str | None,
+        Option("--record FOLDER", "Also record packets, questions and answers, for `replay`.", without="web"),
+    ] = Field(default=None, min_length=1)
+    """A folder, new or empty, for a recording of requests to the answer stage and its replies, for `replay`
+    (docs/recording.md)."""
+    publish: Annotated[
+        str | None,
+        Option(
+            "--publish ENDPOINT", "Publish events over ZeroMQ, for example at tcp://127.0.0.1:5556.", without="demo"
+        ),
+    ] = Field(default=None, min_length=1)
+    """Endpoint of the ZeroMQ PUB socket for robots and AR, such as tcp://127.0.0.1:5556 (docs/robots.md)."""
+    control: Annotated[
+        str | None,
+        Option(
+            "--control ENDPOINT", "Accept questions over ZeroMQ, for example at tcp://127.0.0.1:5557.", without="demo"
+        ),
+    ] = Field(default=None, min_length=1)
+    """Endpoint of the ZeroMQ REP socket that takes questions, as `ask` sends them, such as tcp://127.0.0.1:5557."""
+    metrics_port: Annotated[
+        int | None,
+        Option(
+            "--metrics-port PORT",
+            "Serve Prometheus metrics and health on 127.0.0.1.",
+            without="demo",
+            also="serve-answers",
+        ),
+    ] = Field(default=None, ge=1, le=65535)
+    """Port of Prometheus metrics (/metrics) and health (/healthz), over HTTP (docs/metrics.md)."""
     metrics_host: str = "127.0.0.1"
     """Address that the metrics are served on; 0.0.0.0 for every network of this machine."""
-    web: str | None = Field(default=None, min_length=1, examples=['"127.0.0.1:8090"'])
-    """"[HOST:]PORT" of a page that shows the run, on this machine unless HOST says otherwise; no page when absent."""
-    web_rate: float = Field(default=15.0, gt=0, le=60)
+    web: Annotated[
+        str | None,
+        Option("--web [HOST:]PORT", "Show the run in a web page, on this machine. [off]", only="watch"),
+        Option("--web [HOST:]PORT", "Show all cameras in a web page, on this machine. [off]", only="fleet"),
+    ] = Field(default=None, min_length=1, examples=['"127.0.0.1:8090"'])
+    """"[HOST:]PORT" of a page that shows the run, on this machine unless HOST says otherwise; no page when absent. See
+    docs/web.md."""
+    web_any_source: Annotated[
+        bool, Option("--any-source", "Let viewers open any address or file that this program can read.", only="web")
+    ] = False
+    """Let viewers of the command `web` open any source by its address: they get at the files and the network of this
+    machine."""
+    web_compare: Annotated[
+        tuple[str, ...],
+        Option(
+            "--compare-model MODEL[+ALLOCATOR]",
+            "Another model, or allocator (a folder or none), for the page that compares answers; may be repeated.",
+            only="web",
+        ),
+    ] = Field(default=(), strict=False, examples=['["Qwen/Qwen3-VL-2B-Instruct"]'])
+    """Models, beside `answer.model`, whose answers viewers of the command `web` can compare, each as MODEL[+ALLOCATOR]:
+    a folder or hub name, and the folder of an allocator or `none`. Without MODEL it is `answer.model`. See
+    docs/web.md#compare-answers."""
+    web_compare_loaded: Annotated[
+        Literal["auto"] | Annotated[int, Field(ge=1)],
+        Option(
+            "--compare-loaded N",
+            "Most models that stay loaded for the page that compares answers. [what fits into memory]",
+            only="web",
+        ),
+    ] = "auto"
+    """Most models that stay loaded for comparisons. `auto`: as many as fit into three quarters of the free memory."""
+    web_rate: Annotated[
+        float,
+        Option(
+            "--web-rate N", "Most pictures per second for a viewer of the page. [{default}]", only="watch fleet web"
+        ),
+    ] = Field(default=15.0, gt=0, le=60)
     """Pictures a second that a viewer of the page gets at most."""
-    web_width: int = Field(default=1280, ge=64, le=8192)
+    web_width: Annotated[
+        int, Option("--web-width N", "Greatest width of a picture in the page. [{default}]", only="watch fleet web")
+    ] = Field(default=1280, ge=64, le=8192)
     """Greatest width of a picture in the page, in pixels; a wider frame is halved until it fits."""
-    web_control: bool | None = None
+    web_control: Annotated[
+        bool | None,
+        Option("--web-control / --no-web-control", "Let viewers ask. [on this machine only]", only="watch fleet web"),
+    ] = None
     """Let viewers of the page ask; when absent, only where the page stays on this machine."""
-    web_token: str | None = Field(default=None, min_length=4)
+    web_token: Annotated[
+        str | None,
+        Option(
+            "--web-token TEXT",
+            "Secret that viewers must give; auto: make one. In the process list; ARR_COC_WEB_TOKEN is not. [none]",
+            only="watch fleet web",
+        ),
+    ] = Field(default=None, min_length=4)
     """Secret that viewers must give, of 8 characters or more; `auto` makes one and prints it. Needed where HOST is not
     this machine. The option stands in the process list; the environment variable ARR_COC_WEB_TOKEN and a configuration
     file do not."""
@@ -394,25 +590,27 @@ class OutputConfig(Section):
     zmq+tcp://127.0.0.1:5558; `watch browser:` sets both."""
     web_sources: tuple[str, ...] = Field(default=(), strict=False, examples=['["door=rtsp://camera.local/stream"]'])
     """Sources that the command `web` offers to viewers, each as NAME=SOURCE."""
-    web_any_source: bool = False
-    """Let viewers of the command `web` open any source by its address: they get at the files and the network of this
-    machine."""
-    web_compare: tuple[str, ...] = Field(default=(), strict=False, examples=['["Qwen/Qwen3-VL-2B-Instruct"]'])
-    """Models, beside `answer.model`, whose answers viewers of the command `web` can compare, each as MODEL[+ALLOCATOR]:
-    a folder or hub name, and the folder of an allocator or `none`. Without MODEL it is `answer.model`."""
-    web_compare_loaded: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    """Most models that stay loaded for comparisons. `auto`: as many as fit into three quarters of the free memory."""
-    web_cert: str | None = Field(default=None, min_length=1)
+    web_cert: Annotated[
+        str | None, Option("--web-cert FILE", "Certificate for HTTPS, as PEM. [off]", only="watch fleet web")
+    ] = Field(default=None, min_length=1)
     """Certificate (PEM) for HTTPS."""
-    web_key: str | None = Field(default=None, min_length=1)
+    web_key: Annotated[
+        str | None, Option("--web-key FILE", "Private key of the certificate, as PEM. [off]", only="watch fleet web")
+    ] = Field(default=None, min_length=1)
     """Private key (PEM) of the certificate."""
-    mqtt: str | None = Field(default=None, min_length=1, examples=['"mqtt://homeassistant.local"'])
+    mqtt: Annotated[
+        str | None,
+        Option("--mqtt URL", "Send answers to an MQTT broker: mqtt://[USER@]HOST[:PORT]. [off]", without="demo"),
+    ] = Field(default=None, min_length=1, examples=['"mqtt://homeassistant.local"'])
     """MQTT broker, as "mqtt[s]://[USER[:PASSWORD]@]HOST[:PORT]"; `mqtts` is TLS. A password is better given in the
-    environment variable ARR_COC_MQTT_PASSWORD."""
-    mqtt_name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$", examples=['"front_door"'])
+    environment variable ARR_COC_MQTT_PASSWORD. See docs/home-assistant.md."""
+    mqtt_name: Annotated[
+        str | None,
+        Option("--mqtt-name NAME", "Name of the device and its topics. [made from the source]", without="demo"),
+    ] = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$", examples=['"front_door"'])
     """Name of this run's device and topics, arr_coc/NAME/…; made from the source when absent. Two runs at one broker
     need two names."""
-    mqtt_ask: bool = False
+    mqtt_ask: Annotated[bool, Option("--mqtt-ask", "With --mqtt: accept questions from there.", without="demo")] = False
     """Take questions from arr_coc/NAME/question/set. Beyond this machine it needs mqtts and a password, unless
     `network.plain_tcp` allows anybody in."""
     mqtt_picture: bool = True
@@ -424,12 +622,20 @@ class OutputConfig(Section):
         default="homeassistant", pattern=r"^[A-Za-z0-9_/-]+$", examples=['"homeassistant"']
     )
     """First part of Home Assistant's discovery topics; none to announce nothing."""
-    webhook: str | None = Field(default=None, min_length=1, examples=['"https://example.com/hook"'])
+    webhook: Annotated[
+        str | None, Option("--webhook URL", "Post answers to this address, over HTTP. [off]", without="demo")
+    ] = Field(default=None, min_length=1, examples=['"https://example.com/hook"'])
     """Address that answers, changes of the answer to `answer.until`, outages and the summary are posted to. With the
-    environment variable ARR_COC_WEBHOOK_SECRET they are signed."""
-    overlay: str | None = Field(default=None, min_length=1)
-    """A text file with the newest answer alone (.txt), for OBS; replaced as a whole, and empty at the end."""
-    foxglove: str | None = Field(default=None, min_length=1, examples=['"127.0.0.1:8765"'])
+    environment variable ARR_COC_WEBHOOK_SECRET they are signed. See docs/home-assistant.md#webhook."""
+    overlay: Annotated[
+        str | None, Option("--overlay FILE", "Keep the newest answer in a .txt, for OBS.", without="web demo")
+    ] = Field(default=None, min_length=1)
+    """A text file with the newest answer alone (.txt), for OBS; replaced as a whole, and empty at the end. See
+    docs/streaming.md#obs."""
+    foxglove: Annotated[
+        str | None,
+        Option("--foxglove [HOST:]PORT", "Let the Foxglove app connect, on this machine. [off]", without="demo"),
+    ] = Field(default=None, min_length=1, examples=['"127.0.0.1:8765"'])
     """"[HOST:]PORT" at which the Foxglove app connects to the run, on this machine unless HOST says otherwise; then
     `network.plain_tcp` must allow anybody in. docs/ros2.md lists the topics."""
     log_time: Literal["media", "unix"] = "media"
@@ -440,43 +646,39 @@ class OutputConfig(Section):
     pictures_every: int | None = Field(default=None, ge=1)
     """Number of frames after which .mcap, .rosbag, .rrd, Foxglove and Rerun get a picture although nobody asks about
     the frame; only frames that are answered about when absent."""
-    rerun: str | None = Field(default=None, min_length=1, examples=['"spawn"'])
-    """Rerun viewer that shows the run: "HOST:PORT", or `spawn` to open one here."""
-    otlp: str | None = Field(default=None, min_length=1, examples=['"http://localhost:4318"'])
+    otlp: Annotated[
+        str | None,
+        Option("--otlp URL", "Send a trace of each answer to an OpenTelemetry collector. [off]", without="demo"),
+    ] = Field(default=None, min_length=1, examples=['"http://localhost:4318"'])
     """OpenTelemetry collector that a trace of each answer is sent to, by OTLP over HTTP (docs/tracing.md)."""
+    rerun: Annotated[
+        str | None,
+        Option("--rerun ADDRESS", "Show the run in a Rerun viewer: spawn, or HOST:PORT. [off]", without="demo"),
+    ] = Field(default=None, min_length=1, examples=['"spawn"'])
+    """Rerun viewer that shows the run: "HOST:PORT", or `spawn` to open one here (docs/rerun.md)."""
     otlp_text: bool = False
     """Send questions and answers in the traces, too."""
-    timing: bool = True
-    """Write latencies to JSONL; without them two runs give the same bytes."""
-
-    @property
-    def wants_pictures(self) -> bool:
-        """True if an output takes the picture of each frame that is answered about, with its map."""
-        return (self.mqtt is not None and self.mqtt_picture) or self.for_robots or self.for_rerun
-
-    @property
-    def for_robots(self) -> bool:
-        """True if there is an output for robots' tools: a .mcap, a .rosbag, or Foxglove."""
-        return self.foxglove is not None or any(path.lower().endswith((MCAP_SUFFIX, BAG_SUFFIX)) for path in self.paths)
-
-    @property
-    def for_rerun(self) -> bool:
-        """True if there is an output for Rerun: a .rrd, or a viewer."""
-        return self.rerun is not None or any(path.lower().endswith(RERUN_SUFFIX) for path in self.paths)
 
 
 class PipelineConfig(Section):
     """Queues between the stages, and restarts of processes that die."""
 
-    restart: bool | None = None
+    single_process: Annotated[
+        bool, Option("--single-process", "Run the model in a thread, for debugging.", without="web")
+    ] = False
+    """Run the answer stage as a thread instead of a process of its own."""
+    restart: Annotated[
+        bool | None,
+        Option(
+            "--restart / --no-restart", "Restart a process that dies or hangs. [for live sources]", without="web demo"
+        ),
+    ] = None
     """Start a process that died or hangs again, with the frame stages in a process of their own; for live sources when
-    absent."""
+    absent. With `answer.server`: connect again when the server is lost, also for files, but not in `bench`."""
     restart_limit: int = Field(default=5, ge=1)
     """Deaths of one process within a minute that count as a crash loop and end the run."""
     heartbeat_s: float = Field(default=5.0, gt=0)
     """Time without a heartbeat after which a process counts as hung and is restarted, in seconds."""
-    single_process: bool = False
-    """Run the answer stage as a thread instead of a process of its own."""
     frames: Literal["lossless", "newest"] = "lossless"
     """Between capture, texture and allocate: wait for each frame, or drop all but the newest."""
     answers: Literal["lockstep", "newest"] = "lockstep"

@@ -1,4 +1,4 @@
-"""Entry point of the command.
+"""Start of Python for the command and its children, without the working folder among its imports.
 
 Only code of this program and of its libraries runs, never code in the folder that the user happens to be in: a
 `random.py` beside the clips must not run with the user's rights. So the working folder is no place for imports, neither

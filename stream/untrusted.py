@@ -1,4 +1,4 @@
-"""Limits on what others may send, and their text made printable.
+"""Limits on messages of other programs, and their text made printable.
 
 Everything that comes from another program is held to these at the moment when it is decoded, and is dropped or refused
 where it breaks one. They lie far above what the program itself sends. docs/robustness.md explains them.

@@ -77,12 +77,6 @@ def test_the_files_that_a_page_names_are_there(name: str) -> None:
     assert [str(path) for path in named_files(ROOT / name) if not path.is_file()] == []
 
 
-def test_every_module_of_the_product_is_described() -> None:
-    modules = {path for package in ("arr_coc", "stream") for path in (ROOT / package).rglob("*.py")}
-    named = set(named_files(ROOT / "docs" / "modules.md"))
-    assert {path for path in modules if path.name != "__init__.py"} == named
-
-
 def test_the_layers_are_drawn_as_they_are_tested() -> None:
     drawn = [
         set(parts.split(" · "))

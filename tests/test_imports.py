@@ -99,6 +99,7 @@ def test_imports_go_the_allowed_way() -> None:
 LAYERS = {
     "stream": [
         {"clock", "errors", "untrusted"},
+        {"options"},
         {"config"},
         {"control"},
         {"logs"},

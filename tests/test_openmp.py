@@ -45,7 +45,7 @@ def variables_at_torch(modules: str, **given: str) -> list[str]:
         "arr_coc.qwen.finetune.collator",
         "stream.runtime.answer_worker",
         "stream.runtime.frame_worker",
-        "stream.config stream.runtime.pipeline",
+        "stream.config stream.runtime.frame_stages",
         "stream.compare.worker",
         "stream.adaptation.run",
         "stream.fleet.on_ray.hosts",

@@ -97,7 +97,8 @@ class AttentionProbe:
         """
         for notes in self._notes.values():
             if notes.queries:
-                self.add(notes.seen())
+                visual = notes.seen()[self._visual]
+                self._sum = visual if self._sum is None else self._sum + visual.to(self._sum.device)
         self._notes = {}
         if self._sum is None:
             return torch.zeros(self._visual.stop - self._visual.start)
@@ -115,11 +116,6 @@ class AttentionProbe:
         notes.keys = keys
         if len(notes.queries) == PROBED_TOKENS and layer in self._hooks:
             self._hooks[layer].remove()
-
-    def add(self, seen: torch.Tensor) -> None:
-        """Takes in attention [tokens] on all keys, summed over heads, layers and tokens."""
-        visual = seen[self._visual]
-        self._sum = visual if self._sum is None else self._sum + visual.to(self._sum.device)
 
     @torch.inference_mode()
     def _look(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:

@@ -1,4 +1,4 @@
-"""Prefill, one-token step and decode loop over a KV cache with marks; text streaming.
+"""KV cache with marks, prefill, tokens through the decoder's layers, choice of the next token; text streaming.
 
 The stock dynamic cache joins all keys to a new tensor for every token; the stock static one cannot be rewound.
 
@@ -11,13 +11,12 @@ and keeps no state of its own between calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from transformers.cache_utils import Cache, DynamicLayer
 
 from arr_coc.errors import NonFiniteError
@@ -25,7 +24,7 @@ from arr_coc.qwen.cpu_precision import has_amx
 from arr_coc.qwen.encoding import EncodedFrame
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.preprocess import after_frame, text_positions, visual_positions
-from arr_coc.qwen.qwenvl import QwenVL, rotate_native, rotation
+from arr_coc.qwen.qwenvl import QwenVL, rotate_native
 from arr_coc.types import TileGrid
 
 Key = TypeVar("Key")
@@ -41,15 +40,13 @@ class CacheMark(Generic[Key]):
 
 
 class PrefixCache(Generic[Key]):
-    """Keys and values of a prompt whose pieces are known by key.
+    """Keys and values of a prompt whose pieces are known by key, in `kv` or in memory of its own.
 
     Rewinding to a mark is exact: what lies before it never depended on what came after. Batch size 1.
     """
 
-    def __init__(self) -> None:
-        pass  # transformers takes seconds to import
-
-        self.kv: Any = empty_kv()
+    def __init__(self, kv: Any = None) -> None:
+        self.kv: Any = empty_kv() if kv is None else kv
         self.marks: list[CacheMark[Key]] = []
 
     def __len__(self) -> int:
@@ -75,9 +72,15 @@ class PrefixCache(Generic[Key]):
                 layer.show(tokens)
         return kept
 
-    def renewed(self) -> PrefixCache[Key]:
-        """An empty cache in place of this one, whose keys and values may be half written, or hold NaN."""
-        return PrefixCache()
+    @torch.inference_mode()
+    def reset(self) -> None:
+        """Hold nothing, and overwrite what was written by zeros: it may be half written, or hold NaN."""
+        for layer in self.kv.layers:
+            if layer.is_initialized:
+                layer.room_keys.zero_()
+                layer.room_values.zero_()
+                layer.show(0)
+        self.marks.clear()
 
     def mark(self, key: Key, tokens: int, position: int) -> None:
         """Says that the piece `key` ends after `tokens` tokens."""
@@ -151,15 +154,9 @@ def empty_kv() -> Any:
     return Cache(layer_class_to_replicate=GrowableLayer)
 
 
-_TABLE_TOKENS = 64
-"""How many rotations are made at once."""
-
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """What a layer (its number) makes of the queries [N, heads, head_dim], keys and values [N, kv heads, head_dim] of N
 tokens, all rotated: N * heads * head_dim numbers in this order, in any shape."""
-
-Watch = Callable[[int, torch.Tensor, torch.Tensor], None]
-"""Receives of each layer (its number) the rotated query [heads, head_dim] and the keys [kv heads, L, head_dim]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,41 +217,6 @@ def _mlp_of_rows(mlp: Any, rows: torch.Tensor) -> torch.Tensor:
         mixed: torch.Tensor = mlp(rows[None])[0]
         return mixed
     return linear_rows(mlp.down_proj, mlp.act_fn(linear_rows(mlp.gate_proj, rows)) * linear_rows(mlp.up_proj, rows))
-
-
-class SingleTokenStep:
-    """Adds the tokens of one answer to a cache, one after the other, from a text position on."""
-
-    def __init__(self, qwen: QwenVL, position: int, kv: Any, watch: Watch | None = None) -> None:
-        self._qwen = qwen
-        self._kv = kv
-        self._watch = watch
-        self._position = position
-        self._tokens = 0
-        self._rotations: Iterator[tuple[torch.Tensor, torch.Tensor]] = iter(())
-
-    @torch.inference_mode()
-    def __call__(self, token: torch.Tensor) -> torch.Tensor:
-        """The logits [vocabulary] after the next token (int64 scalar)."""
-        if self._tokens % _TABLE_TOKENS == 0:
-            self._rotations = zip(*rotations(self._qwen, self._position + self._tokens, _TABLE_TOKENS), strict=True)
-        self._tokens += 1
-        embeds = self._qwen.language_model.embed_tokens(token.view(1))
-        return logits_of(self._qwen, through_layers(self._qwen, embeds, *next(self._rotations), self._attend))[0]
-
-    def _attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        keys, values = self._kv.update(key[:, :, None], value[:, :, None], layer)
-        if self._watch is not None:
-            self._watch(layer, query[0], keys[0])
-        grouped = query.view(1, key.shape[1], -1, query.shape[-1])  # those that share keys as rows: nothing is repeated
-        return F.scaled_dot_product_attention(grouped, keys, values)
-
-
-def rotations(qwen: QwenVL, position: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines [count, head_dim] of text positions from `position` on, in the model's dtype."""
-    cos, sin = rotation(qwen, text_positions(position, count))
-    dtype = qwen.language_model.embed_tokens.weight.dtype
-    return cos.to(dtype), sin.to(dtype)
 
 
 class PromptPart:
@@ -327,7 +289,7 @@ def prefill(qwen: QwenVL, part: PromptPart, kv: Any) -> torch.Tensor:
 def decode_one_token(qwen: QwenVL, token: torch.Tensor, position: int, kv: Any) -> torch.Tensor:
     """Adds one token (int64 scalar) at a text position to the cache, through the stock model's forward.
 
-    Returns the logits [vocabulary] after it. `SingleTokenStep` gives the same, sooner.
+    Returns the logits [vocabulary] after it. `DecodeStep` gives the same, sooner, where the model `decodes_plainly`.
     """
     embeds = qwen.language_model.embed_tokens(token.view(1, 1))
     place = torch.full((3, 1, 1), float(position), device=embeds.device)
@@ -355,35 +317,6 @@ def choose(logits: torch.Tensor, options: Decoding, generator: torch.Generator |
     # The draw of `multinomial`, which would wait for the device.
     race = torch.empty_like(chances).exponential_(generator=generator)
     return tokens[(chances / race).argmax()]
-
-
-def decode(
-    qwen: QwenVL,
-    logits: torch.Tensor,
-    position: int,
-    kv: Any,
-    options: Decoding,
-    should_stop: Callable[[], bool] | None = None,
-    watch: Watch | None = None,
-) -> Iterator[int]:
-    """Token ids after a prefill that gave `logits`, without the end token; ends early once `should_stop` says so.
-
-    The device is waited for once a token. `watch` receives every query, but where the decoder is spread over devices.
-    Raises NonFiniteError where logits hold NaN or Inf.
-    """
-    generator = torch.Generator(logits.device).manual_seed(options.seed) if options.temperature else None
-    plainly = SingleTokenStep(qwen, position, kv, watch) if qwen.decodes_plainly else None
-    for index in range(options.max_tokens):
-        token, finite = choose_finite(logits, options, generator)
-        token_id, good = torch.stack([token, finite]).tolist()
-        if not good:
-            raise not_finite(index)
-        if token_id in qwen.eos_ids:
-            return
-        yield token_id
-        if index + 1 == options.max_tokens or (should_stop is not None and should_stop()):
-            return
-        logits = plainly(token) if plainly else decode_one_token(qwen, token, position + index, kv)
 
 
 def choose_finite(

@@ -10,7 +10,8 @@ from arr_coc.allocation.glance import KEEP_OVERVIEW, GlanceOptions
 from arr_coc.errors import OptionError
 from arr_coc.qwen.attention import check_readable
 from arr_coc.qwen.encoding import Packet
-from arr_coc.qwen.session import AnswerSession, GlanceResult
+from arr_coc.qwen.session import AnswerSession
+from arr_coc.qwen.slot import GlanceResult
 from arr_coc.types import NEEDS_TOKENS_ONLY, Feedback, TokenPacket
 
 GlanceChoice: TypeAlias = Literal["auto"] | bool | GlanceOptions

@@ -201,9 +201,9 @@ class PromptBuilder:
     apart, but for a window's.
     """
 
-    def __init__(self, qwen: QwenVL, options: AnswerOptions, cache: PromptCache | None = None) -> None:
+    def __init__(self, qwen: QwenVL, options: AnswerOptions, cache: PromptCache) -> None:
         self._qwen = qwen
-        self.cache: PromptCache = PrefixCache() if cache is None else cache
+        self.cache = cache
         self.vision = IncrementalEncoder()
         self.listed: list[CachedFrame] = []
         self._provided: tuple[Packet, EncodedFrame] | None = None
@@ -216,10 +216,6 @@ class PromptBuilder:
         if options.encode != "incremental":
             self.vision.clear()
         self.ids = prompt_ids(self._qwen, options.system)
-
-    def forget(self) -> None:
-        """Lets go of all keys and values: they may be half written, or hold NaN."""
-        self.cache = self.cache.renewed()
 
     def make(
         self, packets: Sequence[Packet], query: str, window: FrameWindow | None, on_encoded: Callable[[], None]

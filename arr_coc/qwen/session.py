@@ -1,200 +1,143 @@
-"""`AnswerSession`: answers and yes/no scores of one model, and their results."""
+"""`AnswerSession`: answers and yes/no scores of one model, for one question at a time or for several at once."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import cached_property
+from typing import ParamSpec, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from arr_coc.errors import OptionError
-from arr_coc.qwen.attention import AttentionProbe, check_readable, feedback_from, unreadable_layer
-from arr_coc.qwen.cuda_graph import DecodeRunner
-from arr_coc.qwen.decode import TextStream, prefill
-from arr_coc.qwen.encoding import IncrementalEncoder, Packet, VisionStats
-from arr_coc.qwen.flops import Costs, Work
+from arr_coc.qwen.attention import PROBED_TOKENS, unreadable_layer
+from arr_coc.qwen.batching.captured import Capture, Decoder, choose_rows
+from arr_coc.qwen.batching.encoding import encode_packed
+from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
+from arr_coc.qwen.batching.slots import SlotBlock, check_slots
+from arr_coc.qwen.batching.step import DecodeRow
+from arr_coc.qwen.decode import TextStream, not_finite, prefill
+from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet
 from arr_coc.qwen.frame_window import FrameWindow, Ids
 from arr_coc.qwen.options import AnswerOptions
-from arr_coc.qwen.prompt import PreparedPrompt, PromptBuilder, PromptCache
+from arr_coc.qwen.prompt import PromptBuilder
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.slot import AnswerResult, GlanceResult, PreparedQuestion, Slot
 from arr_coc.qwen.yes_no import YesNoScore, YesNoTokens, score_logits, yes_no_tokens
-from arr_coc.types import Feedback, FrameStamp, TokenPacket
+from arr_coc.types import TokenPacket
+
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerResult:
-    """One answer.
+class SlotQuestion:
+    """A question about frames for a slot; packets and window as in `AnswerSession.answer`.
 
-    `tokens_used` are visual tokens, `text_tokens` those of the answer and `token_ids` their ids, without the one that
-    ends it; `prefilled_tokens` had to be computed before it,
-    the rest of the prompt was kept. Times in milliseconds: `encode_ms` for the frames, `prefill_ms` from there to
-    the first token, `decode_ms` from there to the last one; `first_token_ms` counts from the call. No device is waited
-    for in between, so on a GPU much of encoding counts as prefill.
-
-    `shown`: the frames that it speaks of, in the prompt's order; `regions` int32 [K, 3]: what was shown of the newest.
-    `feedback` is None where none was wanted. `kept_bytes`: what frames, keys and values take in memory after it.
-    `work`: the operations that it took, and that all tokens would have. `vision`: what incremental encoding took and
-    keeps, where that is how frames were encoded.
+    `vision`: what incremental encoding keeps for this client. `yes_no`: it is scored, and nothing is decoded. With
+    `chat` that is the whole prompt, as in `AnswerSession.answer_chat`.
     """
 
-    text: str
-    text_tokens: int
-    tokens_used: int
-    prefilled_tokens: int
-    encode_ms: float
-    prefill_ms: float
-    first_token_ms: float
-    decode_ms: float
-    feedback: Feedback | None
-    shown: tuple[FrameStamp, ...]
-    regions: npt.NDArray[np.int32]
-    kept_bytes: int
-    work: Work
-    vision: VisionStats | None = None
-    token_ids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class GlanceResult:
-    """A look at an overview with a question in mind.
-
-    `feedback`: what the prompt's last token looks at; `tokens_used`: the overview's. Of its `prompt_tokens` so many had
-    to be prefilled. Times in milliseconds, as of an
-    answer: `encode_ms` for what had to be encoded, `prefill_ms` from there to the attention. `work`: the operations
-    that it took; its `full_flops` are 0, as an answer from all tokens needs no glance.
-    """
-
-    feedback: Feedback
-    tokens_used: int
-    encode_ms: float
-    prefill_ms: float
-    work: Work
-    prompt_tokens: int
-    prefilled_tokens: int
-
-    @property
-    def took_ms(self) -> float:
-        """All of it."""
-        return self.encode_ms + self.prefill_ms
+    slot: int
+    packets: Packet | Sequence[Packet]
+    query: str
+    window: FrameWindow | None = None
+    vision: IncrementalEncoder | None = None
+    yes_no: bool = False
+    chat: Sequence[Ids | Packet] | None = None
 
 
 @dataclass(slots=True)
-class AnswerTimer:
-    """Notes taken while an answer is made. Times are `time.perf_counter()` seconds."""
+class SlotAnswer:
+    """Answer of one slot, while it is made.
 
-    started_s: float = field(default_factory=time.perf_counter)
-    encoded_s: float = 0.0
-    first_s: float | None = None
-    last_s: float = 0.0
-    pieces: list[str] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
+    `piece`: the text that the last step completed; may be empty. `ended`: nothing more comes; then `result` tells of
+    it, or `error` says why there is none. `score`: of a yes/no question, which ends at once.
+    """
 
-    def encoded(self) -> None:
-        """The frames are encoded."""
-        self.encoded_s = time.perf_counter()
-
-    def decoded(self) -> None:
-        """One more step of the decoder is done; the first may also be the answer's end."""
-        self.last_s = time.perf_counter()
-        if self.first_s is None:
-            self.first_s = self.last_s
-
-    def result(
-        self, prompt: PreparedPrompt, feedback: Feedback | None, kept_bytes: int, vision: VisionStats | None, work: Work
-    ) -> AnswerResult:
-        """The answer to a prompt as it stands; `kept_bytes` beside what `vision` tells of."""
-        first_s = time.perf_counter() if self.first_s is None else self.first_s
-        return AnswerResult(
-            text="".join(self.pieces),
-            text_tokens=len(self.token_ids),
-            token_ids=tuple(self.token_ids),
-            tokens_used=prompt.tokens_used,
-            prefilled_tokens=prompt.prefilled_tokens,
-            encode_ms=(self.encoded_s - self.started_s) * 1e3,
-            prefill_ms=(first_s - self.encoded_s) * 1e3,
-            first_token_ms=(first_s - self.started_s) * 1e3,
-            decode_ms=(max(self.last_s, first_s) - first_s) * 1e3,
-            feedback=feedback,
-            shown=prompt.stamps,
-            regions=prompt.regions.int().cpu().numpy(),
-            kept_bytes=kept_bytes + (vision.held_bytes if vision else 0),
-            vision=vision,
-            work=work,
-        )
+    slot: int
+    piece: str = ""
+    ended: bool = False
+    error: Exception | None = None
+    result: AnswerResult | None = None
+    score: YesNoScore | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedQuestion:
-    """A question whose prompt is made: the frames that came with it, what is kept for their stream, notes about its
-    answer, and the probe of the decoder's attention, where feedback is wanted."""
+@dataclass(slots=True, eq=False)
+class _OpenAnswer:
+    """An answer under way: its question, its state in the decoder, and its text so far."""
 
-    prompt: PreparedPrompt
-    frames: Sequence[Packet]
-    query: str
-    window: FrameWindow | None
-    vision: IncrementalEncoder
-    record: AnswerTimer
-    probe: AttentionProbe | None
-
-
-@dataclass(frozen=True, slots=True)
-class _PrefilledPrompt:
-    """A question whose prompt is in the cache, and the logits [vocabulary] after it."""
-
+    answer: SlotAnswer
     question: PreparedQuestion
-    logits: torch.Tensor
+    row: DecodeRow
+    stream: TextStream
+    tokens: int = 0
 
 
 class AnswerSession:
-    """Answers questions about frames with one model, one at a time.
+    """Answers questions about frames with one model, in one slot or in several at once.
 
     The prompt is system, frames, question, assistant, in this order. Keys and values of the system prompt are computed
     once; those of frames are kept while the same frames come first again, so that another question about them costs
-    its own tokens only. A window's frames are kept wherever they stand. Not for several threads at once.
+    its own tokens only. A window's frames are kept wherever they stand.
+
+    `answer`, `answer_chat` and `score_yes_no` use the first slot, `ask` and `step` any. Each slot keeps prompt, window
+    and feedback apart, and no number goes from one to another. Products of several rows round otherwise than those of
+    one, so an answer beside others may differ from a lone one where two tokens are as good as equally likely; an answer
+    beside no other has the numbers of a session of one slot. Not for several threads at once.
     """
 
-    def __init__(self, qwen: QwenVL, options: AnswerOptions | None = None, cache: PromptCache | None = None) -> None:
-        """`cache` holds keys and values, where they are not to lie in memory of its own."""
+    def __init__(
+        self, qwen: QwenVL, options: AnswerOptions | None = None, slots: int = 1, capture: Capture | None = None
+    ) -> None:
+        """`capture` as `Decoder`. Raises OptionError where the model cannot answer several at once, or `slots` is below
+        1."""
+        if slots < 1:
+            raise OptionError(f"slots must be at least 1, got {slots}")
+        if slots > 1:
+            check_slots(qwen, slots, 1)
         self.qwen = qwen
-        self.prompts = PromptBuilder(qwen, options or AnswerOptions(), cache)
-        self._decoder = DecodeRunner(qwen)
-        self._last: AnswerResult | None = None
+        self.options = options or AnswerOptions()
+        self.block = SlotBlock(qwen, slots)
+        self.slots = [Slot(qwen, self.options, cache) for cache in self.block.caches]
+        self._decoder = Decoder(qwen, self.block, capture)
+        self._open: dict[int, _OpenAnswer] = {}
 
     def configure(self, options: AnswerOptions) -> None:
         """Answers by other options from here on; what was kept stays useful."""
-        self.prompts.configure(options)
+        self.options = options
+        for slot in self.slots:
+            slot.prompts.configure(options)
 
-    def forget(self) -> None:
-        """Drops the frames, keys and values of earlier answers, so that the next one computes everything afresh. The
-        memory of keys and values stays, for those of the next answer."""
-        self.prompts.cache.rewind([])
-        self.prompts.listed = []
-        self.vision.clear()
+    def forget(self, slot: int = 0) -> None:
+        """Stop, and drop the frames, keys and values of a slot's earlier answers, so that the next one computes
+        everything afresh. The memory of keys and values stays, for those of the next answer."""
+        self.stop(slot)
+        self.slots[slot].forget()
 
     @property
-    def options(self) -> AnswerOptions:
-        return self.prompts.options
+    def prompts(self) -> PromptBuilder:
+        """Prompts of the first slot."""
+        return self.slots[0].prompts
 
     @property
     def vision(self) -> IncrementalEncoder:
-        """Cache of `encode="incremental"`; with several streams by turns, the caller sets each one's own."""
-        return self.prompts.vision
+        """Cache of `encode="incremental"` of the first slot; with several streams by turns, the caller sets each one's
+        own."""
+        return self.slots[0].vision
 
     @vision.setter
     def vision(self, vision: IncrementalEncoder) -> None:
-        self.prompts.vision = vision
+        self.slots[0].vision = vision
 
     @property
     def last(self) -> AnswerResult:
-        """The answer that ended last. Raises LookupError before the first one."""
-        if self._last is None:
+        """The answer that ended last in the first slot. Raises LookupError before the first one."""
+        if (last := self.slots[0].last) is None:
             raise LookupError("no answer has ended yet")
-        return self._last
+        return last
 
     @cached_property
     def yes_no(self) -> YesNoTokens:
@@ -206,9 +149,10 @@ class AnswerSession:
         """True if the model's attention can be read, as `glance` needs. Costs nothing."""
         return unreadable_layer(self.qwen) is None
 
-    @cached_property
-    def _costs(self) -> Costs:
-        return Costs(self.qwen)
+    @property
+    def open_answers(self) -> int:
+        """Number of answers under way."""
+        return len(self._open)
 
     def answer(
         self,
@@ -225,8 +169,7 @@ class AnswerSession:
         Raises ContextLengthError, NonFiniteError, and OptionError where a packet does not suit `encode` or a window
         does not fit the memory.
         """
-        with self._asked(self.prepare(packets, query, window)) as asked:
-            yield from self._speak(asked, should_stop)
+        return self._pieces(SlotQuestion(0, packets, query, window), should_stop)
 
     def answer_chat(
         self, pieces: Sequence[Ids | Packet], should_stop: Callable[[], bool] | None = None
@@ -235,17 +178,7 @@ class AnswerSession:
 
         Nothing of it is kept for the next answer. `last`, `should_stop` and errors as in `answer`.
         """
-        self.prompts.check_chat(pieces)
-        record = AnswerTimer()
-        try:
-            prompt = self.prompts.make_chat(pieces, record.encoded)
-        except Exception:
-            self.prompts.forget()
-            raise
-        frames = [piece for piece in pieces if isinstance(piece, Packet)]
-        question = PreparedQuestion(prompt, frames, "", None, self.vision, record, self._probe(prompt))
-        with self._asked(question) as asked:
-            yield from self._speak(asked, should_stop)
+        return self._pieces(SlotQuestion(0, [], "", chat=pieces), should_stop)
 
     def score_yes_no(
         self, packets: Packet | Sequence[Packet], question: str, window: FrameWindow | None = None
@@ -255,13 +188,15 @@ class AnswerSession:
         Frames, window and errors as in `answer`, whose next question about the same frames costs its own tokens only;
         so does this one. Raises ModelError where the tokenizer has no token for yes or no.
         """
-        tokens, calibration = self.yes_no, self.qwen.yes_no_calibration
-        with self._asked(self.prepare(packets, question, window)) as asked:
-            found = score_logits(asked.logits, tokens, calibration)
-            asked.question.record.decoded()
-        return found
+        (answer,) = self.ask([SlotQuestion(0, packets, question, window, yes_no=True)])
+        if answer.error is not None:
+            raise answer.error
+        assert answer.score is not None
+        return answer.score
 
-    def glance(self, packets: Packet | Sequence[Packet], query: str, *, timed: bool = False) -> GlanceResult:
+    def glance(
+        self, packets: Packet | Sequence[Packet], query: str, *, timed: bool = False, slot: int = 0
+    ) -> GlanceResult:
         """Look at a frame's overview with `query` in mind, before it is known what to show of it.
 
         The packet, or the last of several in order, holds nothing but an overview. Its keys and values stay, so that an
@@ -270,116 +205,193 @@ class AnswerSession:
         Raises as `answer`, OptionError where the last packet is no overview, and ModelError where the model's attention
         cannot be read.
         """
-        frames = [packets] if isinstance(packets, Packet) else list(packets)
-        overview = frames[-1] if frames else None
-        if not isinstance(overview, TokenPacket) or not overview.is_glance:
-            raise OptionError("a glance needs an overview of the frame, and nothing else of it")
-        check_readable(self.qwen)
-        self.prompts.check_fits(frames, query, None)
-        record = AnswerTimer()
-        try:
-            prompt = self.prompts.make_glance(frames, query, record.encoded, timed=timed or len(frames) > 1)
-            kv = self.prompts.cache.kv
-            with AttentionProbe(self.qwen, kv, prompt.places[-1], glance=True) as probe:
-                prefill(self.qwen, prompt.part, kv)
-            self.prompts.cache.marks += prompt.marks
-            feedback = feedback_from(prompt, probe, self.prompts.pooled(query), self.qwen.embedding_axes)
-            record.decoded()
-        except Exception:
-            self.prompts.forget()
-            raise
-        flops = self._work(prompt, frames, None, 0).flops
-        made = record.result(prompt, feedback, 0, None, Work())
-        return GlanceResult(
-            feedback=feedback,
-            tokens_used=overview.overview,
-            encode_ms=made.encode_ms,
-            prefill_ms=made.prefill_ms,
-            work=Work(flops),
-            prompt_tokens=prompt.part.tokens,
-            prefilled_tokens=prompt.prefilled_tokens,
-        )
+        return self.slots[slot].glance(packets, query, timed=timed)
 
-    def prepare(
-        self, packets: Packet | Sequence[Packet], query: str, window: FrameWindow | None = None
-    ) -> PreparedQuestion:
-        """A question whose frames are encoded, and whose prompt is not prefilled yet; arguments and errors as `answer`.
+    def ask(self, questions: Sequence[SlotQuestion]) -> list[SlotAnswer]:
+        """Encode and prefill the questions together; returns their answers, in order.
 
-        Whoever prefills it adds its marks to the cache, and calls `conclude` before anything else is asked here.
+        Yes/no questions have ended; of the others the first token is there, and `step` goes on with them. What fails
+        is the `error` of its own answer, and of no other, unless the pass itself fails, such as for want of memory.
         """
-        frames = [packets] if isinstance(packets, Packet) else list(packets)
-        if window is not None:
-            window.begin(self.prompts.ids.head, frames[-1].stamp.epoch if frames else None)
-        if not frames and (window is None or not window.frames):
-            raise OptionError("there is no frame to answer about")
-        self.prompts.check_fits(frames, query, window)
-        record = AnswerTimer()
-        vision = self.vision  # another stream's may stand there when the answer has ended
+        for question in questions:
+            self.stop(question.slot)
+        answers = [SlotAnswer(question.slot) for question in questions]
+        prepared: list[tuple[SlotQuestion, SlotAnswer, PreparedQuestion]] = []
+        began_s, encoded = time.perf_counter(), self._encode(questions)
+        for question, answer, frame in zip(questions, answers, encoded, strict=True):
+            try:
+                prepared.append((question, answer, self._prepare(question, frame, began_s)))
+            except Exception as error:  # a question that does not fit leaves what the slot keeps
+                answer.error, answer.ended = error, True
+        if not prepared:
+            return answers
         try:
-            prompt = self.prompts.make(frames, query, window, record.encoded)
-        except Exception:
-            self.prompts.forget()
-            raise
-        return PreparedQuestion(prompt, frames, query, window, vision, record, self._probe(prompt))
+            logits = self._prefill([(question.slot, made) for question, _, made in prepared])
+        except Exception as error:
+            for _, answer, _ in prepared:
+                self._fail(answer, error)
+            return answers
+        begun = []
+        for (question, answer, made), row in zip(prepared, logits, strict=True):
+            if question.yes_no:
+                self._fallible(answer, self._score, answer, made, row)
+            else:
+                begun.append((self._begin(answer, made, row.device), row))
+        if begun:
+            opened, rows = [one for one, _ in begun], torch.stack([row for _, row in begun])
+            self._take(opened, choose_rows([one.row for one in opened], rows, self.options.decoding))
+        return answers
 
-    def conclude(self, question: PreparedQuestion) -> AnswerResult:
-        """The result of a question that was answered, or stopped; `last` tells of it, too."""
-        prompt, probe, record = question.prompt, question.probe, question.record
-        encoded = question.vision.report if self.options.encode == "incremental" else None
-        feedback = None
-        if probe is not None:
-            feedback = feedback_from(prompt, probe, self.prompts.pooled(question.query), self.qwen.embedding_axes)
-        work = self._work(prompt, question.frames, question.window, len(record.token_ids))
-        self._last = record.result(prompt, feedback, self.prompts.kept_bytes(question.window), encoded, work)
-        return self._last
-
-    @contextmanager
-    def _asked(self, question: PreparedQuestion) -> Iterator[_PrefilledPrompt]:
-        """A question that is prefilled; when the block is left, also by closing an iterator, `last` tells of it."""
+    def step(self) -> list[SlotAnswer]:
+        """One more token of every answer under way; returns all of them, also those that end with it."""
+        opened = list(self._open.values())
+        if not opened:
+            return []
+        for one in opened:
+            one.answer.piece = ""
         try:
-            with question.probe or nullcontext():
-                logits = prefill(self.qwen, question.prompt.part, self.prompts.cache.kv)
-                self.prompts.cache.marks += question.prompt.marks
-                try:
-                    yield _PrefilledPrompt(question, logits)
-                except GeneratorExit:
-                    self.conclude(question)
-                    raise
-                self.conclude(question)
-        except Exception:
-            self.prompts.forget()
-            raise
+            choices = self._decoder([one.row for one in opened], self.options.decoding)
+        except Exception as error:
+            for one in opened:
+                self._fail(one.answer, error)
+        else:
+            self._take(opened, choices)
+        return [one.answer for one in opened]
 
-    def _work(
-        self, prompt: PreparedPrompt, packets: Sequence[Packet], window: FrameWindow | None, answer_tokens: int
-    ) -> Work:
-        """The operations of an answer to this prompt, and of one from all tokens of the frames that it shows."""
-        tiles = {frame.stamp: frame.grid.tiles for frame in (*(window.frames if window is not None else ()), *packets)}
-        shown = [place.stop - place.start for place in prompt.places]
-        of_tiles = [tiles.get(stamp, tokens) for stamp, tokens in zip(prompt.stamps, shown, strict=True)]
-        text_tokens = prompt.part.tokens - sum(shown)
-        return self._costs.work(self.options.encode, prompt.segments, of_tiles, text_tokens, answer_tokens)
+    def stop(self, slot: int) -> None:
+        """Say no more in a slot; the answer under way, if any, gets no result."""
+        if (opened := self._open.pop(slot, None)) is not None:
+            opened.answer.ended = True
 
-    def _probe(self, prompt: PreparedPrompt) -> AttentionProbe | None:
-        """Return the probe of the decoder's attention on the newest frame, where feedback is wanted."""
-        wanted = self.options.feedback
-        return AttentionProbe(self.qwen, self.prompts.cache.kv, prompt.places[-1]) if wanted else None
+    def finish(self, slot: int) -> SlotAnswer:
+        """End the answer under way in a slot as it stands; it gets its result. Raises KeyError where there is none."""
+        opened = self._open[slot]
+        opened.answer.piece = ""
+        self._end(opened)
+        return opened.answer
 
-    def _speak(self, asked: _PrefilledPrompt, should_stop: Callable[[], bool] | None) -> Iterator[str]:
-        record, probe, options = asked.question.record, asked.question.probe, self.options.decoding
-        position, kv = asked.question.prompt.part.position, self.prompts.cache.kv
-        stream = TextStream(self.qwen.tokenizer, options.stop_strings)
-        # Closed at once where this is closed: only then does the probe know what a captured step looked at.
-        with closing(self._decoder.decode(asked.logits, position, kv, options, should_stop, probe)) as tokens:
-            for token in tokens:
-                record.decoded()
-                record.token_ids.append(token)
-                if piece := stream.push(token):
-                    record.pieces.append(piece)
-                    yield piece
-                if stream.stopped:
+    def _pieces(self, question: SlotQuestion, should_stop: Callable[[], bool] | None) -> Generator[str, None, None]:
+        """Yield the pieces of one answer."""
+        (answer,) = self.ask([question])
+        try:
+            while True:
+                if answer.piece:
+                    yield answer.piece
+                if answer.ended:
                     break
-        record.decoded()
-        if piece := stream.finish():
-            record.pieces.append(piece)
-            yield piece
+                if should_stop is not None and should_stop():
+                    self.finish(question.slot)
+                else:
+                    self.step()
+        finally:
+            if not answer.ended:
+                self.finish(question.slot)
+        if answer.error is not None:
+            raise answer.error
+
+    def _encode(self, questions: Sequence[SlotQuestion]) -> list[EncodedFrame | None]:
+        """Frames that are encoded together, by question; None for all others, which are encoded one by one."""
+        together = [index for index, question in enumerate(questions) if self._is_packable(question)]
+        frames: dict[int, EncodedFrame | None] = {}
+        if len(together) > 1:
+            packets = [questions[index].packets for index in together]
+            frames = dict(zip(together, encode_packed(self.qwen, packets), strict=True))  # type: ignore[arg-type]
+        return [frames.get(index) for index in range(len(questions))]
+
+    def _is_packable(self, question: SlotQuestion) -> bool:
+        packet = question.packets
+        if self.options.encode != "sparse" or not isinstance(packet, TokenPacket) or packet.overview:
+            return False
+        return not self.slots[question.slot].prompts.knows(packet, question.window)
+
+    def _prepare(self, question: SlotQuestion, frame: EncodedFrame | None, began_s: float) -> PreparedQuestion:
+        slot = self.slots[question.slot]
+        if question.vision is not None:
+            slot.vision = question.vision
+        if question.yes_no:
+            _ = self.yes_no, self.qwen.yes_no_calibration
+        if question.chat is not None:
+            return slot.prepare_chat(question.chat)
+        if frame is None or not isinstance(question.packets, TokenPacket):
+            return slot.prepare(question.packets, question.query, question.window)
+        with slot.prompts.provided(question.packets, frame):
+            made = slot.prepare(question.packets, question.query, question.window)
+        made.record.started_s = began_s  # the pass that it shared counts as its own
+        return made
+
+    def _prefill(self, prompts: Sequence[tuple[int, PreparedQuestion]]) -> torch.Tensor:
+        """The logits [N, vocabulary] after N prompts, which are in their slots from here on."""
+        caches = [self.slots[slot].prompts.cache for slot, _ in prompts]
+        if len(prompts) == 1 and not self._open:
+            (_, question), (cache,) = prompts[0], caches
+            with question.probe or nullcontext():
+                logits = prefill(self.qwen, question.prompt.part, cache.kv)[None]
+        else:
+            packed = [
+                PromptToPrefill(question.prompt.part, cache.kv, question.probe)
+                for (_, question), cache in zip(prompts, caches, strict=True)
+            ]
+            logits = prefill_packed(self.qwen, packed)
+        for (_, question), cache in zip(prompts, caches, strict=True):
+            cache.marks += question.prompt.marks
+        return logits
+
+    def _score(self, answer: SlotAnswer, question: PreparedQuestion, logits: torch.Tensor) -> None:
+        score = score_logits(logits, self.yes_no, self.qwen.yes_no_calibration)
+        question.record.decoded()
+        answer.result, answer.score, answer.ended = self.slots[answer.slot].conclude(question), score, True
+
+    def _begin(self, answer: SlotAnswer, question: PreparedQuestion, device: torch.device) -> _OpenAnswer:
+        part, options = question.prompt.part, self.options.decoding
+        generator = torch.Generator(device).manual_seed(options.seed) if options.temperature else None
+        row = DecodeRow(answer.slot, part.tokens, part.position, options.max_tokens - 1, question.probe, generator)
+        opened = _OpenAnswer(answer, question, row, TextStream(self.qwen.tokenizer, options.stop_strings))
+        self._open[answer.slot] = opened
+        return opened
+
+    def _take(self, opened: Sequence[_OpenAnswer], choices: Sequence[Sequence[int]]) -> None:
+        """Take the next token of each answer, and whether its logits were finite."""
+        for one, (token, good) in zip(opened, choices, strict=True):
+            if not good:
+                self._fail(one.answer, not_finite(one.tokens))
+                continue
+            record = one.question.record
+            record.decoded()
+            if token in self.qwen.eos_ids:
+                self._end(one)
+                continue
+            record.token_ids.append(token)
+            one.tokens += 1
+            one.row.token = token
+            one.answer.piece = one.stream.push(token)
+            if one.tokens == PROBED_TOKENS:
+                one.row.probe = None
+            if one.answer.piece:
+                record.pieces.append(one.answer.piece)
+            if one.stream.stopped or one.tokens == self.options.decoding.max_tokens:
+                self._end(one)
+
+    def _end(self, one: _OpenAnswer) -> None:
+        answer = one.answer
+        self._open.pop(answer.slot, None)
+        if rest := one.stream.finish():
+            one.question.record.pieces.append(rest)
+            answer.piece += rest
+        answer.result = self._fallible(answer, self.slots[answer.slot].conclude, one.question)
+        answer.ended = True
+
+    def _fallible(
+        self, answer: SlotAnswer, do: Callable[Given, Made], *given: Given.args, **named: Given.kwargs
+    ) -> Made | None:
+        """What `do` returns; where it fails, None, and the error is the answer's."""
+        try:
+            return do(*given, **named)
+        except Exception as error:
+            self._fail(answer, error)
+            return None
+
+    def _fail(self, answer: SlotAnswer, error: Exception) -> None:
+        """An answer fails, and its slot keeps nothing: that may be half written, or hold NaN."""
+        self._open.pop(answer.slot, None)
+        answer.error, answer.ended = error, True
+        self.slots[answer.slot].prompts.cache.reset()

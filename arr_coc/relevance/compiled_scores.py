@@ -37,7 +37,7 @@ from arr_coc.relevance.knowing import (
 from arr_coc.relevance.profiles import CORE
 
 LANES = 16
-"""Columns that the kernel takes together, as kernels/scores.cpp has it."""
+"""Most columns that the kernel takes together, as kernels/scores.cpp has it."""
 
 CLUSTERS = 12
 """Channel of `core13` that depends on the whole frame."""

@@ -29,7 +29,7 @@ from arr_coc.qwen.preprocess import Rgb
 from benchmarks.support.answer_ways import QUERY, TEXT_TOKENS, Stock, speak_on
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config
 from stream.events import Answer
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 
 EVERY_S = 0.5
 """Media time between answers."""
@@ -86,7 +86,7 @@ def run_pipeline(model: str, clip: str, way: str, count: int) -> RunFigures:
         allocate=AllocateConfig(budget=budget),
         answer=AnswerConfig(model=model, **settings),  # type: ignore[arg-type]
     )
-    run, answers = Pipeline(config), list[Answer]()
+    run, answers = run_in_threads(config), list[Answer]()
     ends_s, cpu_s = list[float](), list[float]()
     peak_mib: dict[str, float] = {}
     for event in run.run():

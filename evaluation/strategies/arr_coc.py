@@ -21,7 +21,7 @@ from arr_coc.qwen.flops import Costs, Flops
 from arr_coc.qwen.glancing import unshown_tokens
 from arr_coc.qwen.preprocess import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.session import GlanceResult
+from arr_coc.qwen.slot import GlanceResult
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import TILE_PX, Encode
 from arr_coc.video.picture_allocator import PictureAllocator

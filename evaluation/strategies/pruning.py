@@ -23,7 +23,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,7 +31,7 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.qwen.attention import attention_weights, last_query
-from arr_coc.qwen.decode import PrefixCache, PromptPart, TextStream, decode
+from arr_coc.qwen.decode import PrefixCache, PromptPart, TextStream, choose_finite, decode_one_token, not_finite
 from arr_coc.qwen.encoding import EncodedFrame, encode_packet, pooled
 from arr_coc.qwen.flops import Costs, Flops
 from arr_coc.qwen.options import Decoding
@@ -200,13 +199,20 @@ class AfterEncoder:
 
 def speak(qwen: QwenVL, done: Prefilled, position: int, max_tokens: int) -> tuple[str, float]:
     """The answer, and when its first token (or its end) was known, as `time.perf_counter()` tells it."""
-    stream, pieces = TextStream(qwen.tokenizer), []
-    tokens = decode(qwen, done.logits, position, done.kv, Decoding(max_tokens))
-    first = next(tokens, None)
-    first_s = time.perf_counter()
-    for token in () if first is None else chain([first], tokens):
-        pieces.append(stream.push(token))
-    return "".join([*pieces, stream.finish()]), first_s
+    stream, logits, pieces, times_s = TextStream(qwen.tokenizer), done.logits, [], []
+    for index in range(max_tokens):
+        token, finite = choose_finite(logits, Decoding(max_tokens), None)
+        if not finite:
+            raise not_finite(index)
+        token_id = int(token)
+        times_s.append(time.perf_counter())
+        if token_id in qwen.eos_ids:
+            break
+        pieces.append(stream.push(token_id))
+        if index + 1 < max_tokens:
+            # The stock forward, as layers hold keys of different lengths.
+            logits = decode_one_token(qwen, token, position + index, done.kv)
+    return "".join([*pieces, stream.finish()]), times_s[0]
 
 
 def _newest(frame: EncodedFrame, place: slice, kept: torch.Tensor) -> npt.NDArray[np.int32]:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from arr_coc.hub import allocator_folder, bundled_model_path, local_folder
 from arr_coc.qwen.checkpoint import check_folder, folder_token_ids, read_config, unseen_words
-from arr_coc.types import NEEDS_TOKENS_ONLY, Feedback, FramePacket, QueryEmbedding, TokenPacket
+from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket
 from stream.answer.api.address import served_name
 from stream.config import Config
 from stream.errors import ConfigError
 from stream.recording.identity import SCENE_PREFIX
-
-if TYPE_CHECKING:
-    from arr_coc.qwen.encoding import IncrementalEncoder
-    from arr_coc.qwen.frame_window import FrameWindow
-    from arr_coc.qwen.options import AnswerOptions, WindowOptions
-    from arr_coc.qwen.qwenvl import QwenVL
-    from arr_coc.qwen.session import AnswerResult, AnswerSession
 
 Packet: TypeAlias = TokenPacket | FramePacket
 
@@ -62,8 +55,29 @@ class GlanceStats:
     flops: int = 0
 
 
+@dataclass(slots=True, eq=False)
+class ClientQuestion:
+    """A question of one client, and its answer while it is made.
+
+    `yes_no`: it is scored, and ends at once with `score` (the probability of yes, given yes or no, and of yes or no at
+    all). `piece`: the text that the last step completed; may be empty. `ended`: nothing more comes; then `stats` are
+    there, or `error` says why there is no answer.
+    """
+
+    client: bytes
+    packet: Packet
+    query: str
+    yes_no: bool = False
+    piece: str = ""
+    ended: bool = False
+    error: Exception | None = None
+    score: tuple[float, float] | None = None
+    stats: AnswerStats | None = None
+
+
 class AnswerModel(Protocol):
-    """Contract of a loaded model: it answers one packet at a time, and may remember the frames of each client apart.
+    """Contract of a loaded model: it answers one client in each of its `slots`, and may remember the frames of each
+    client apart. A client holds a slot from its turn to the end of its answer.
 
     `knows_levels`: it was trained with coarse tokens; `knows_wide`: with wide and tall ones. `known_world`: what it
     only knows, where it is not general.
@@ -73,6 +87,7 @@ class AnswerModel(Protocol):
     for nothing.
     """
 
+    slots: int
     model_id: str
     knows_levels: bool
     knows_wide: bool
@@ -84,7 +99,7 @@ class AnswerModel(Protocol):
     notice: str
 
     def select_client(self, client: bytes) -> None:
-        """Answer `client` from here on."""
+        """Embed, check and glance for `client` from here on."""
         ...
 
     def drop_client(self, client: bytes) -> None:
@@ -102,112 +117,44 @@ class AnswerModel(Protocol):
         """
         ...
 
-    def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
-        """Return the probability of yes, given yes or no, and of yes or no at all; `last_stats` covers it, too."""
-        ...
-
     def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
-        """Read an overview with a query. Raises ModelError where it cannot be told where the model looks."""
+        """Read an overview with a query. Raises ModelError if the model's attention cannot be read."""
         ...
 
-    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
-        """Yield pieces of the answer as they are decoded; ends early once `should_stop` says so."""
+    def hold(self, client: bytes) -> None:
+        """Keep a slot for the client; one is free."""
         ...
 
-    @property
-    def last_stats(self) -> AnswerStats:
-        """Statistics of the answer that has just ended."""
+    def release(self, client: bytes) -> None:
+        """Give the client's slot back, and say no more in it; it may hold none."""
+        ...
+
+    def ask(self, questions: Sequence[ClientQuestion]) -> None:
+        """Begin with questions of clients that hold a slot each. What fails is the error of its own question."""
+        ...
+
+    def step(self) -> Sequence[ClientQuestion]:
+        """One more token for every question that has not ended; returns them, also those that end with it."""
+        ...
+
+    def finish(self, question: ClientQuestion) -> None:
+        """End an answer as it stands."""
         ...
 
 
-class QwenAnswerModel:
-    """Qwen model in one session, with a window of frames for each client; without one, answers cover one frame.
-
-    The state of incremental encoding is each client's own, too.
-    """
-
-    def __init__(self, session: AnswerSession, window: WindowOptions | None = None) -> None:
-        from arr_coc.layer_weights import serialize_realiser
-
-        self._session = session
-        self._options = window
-        self._windows: dict[bytes, FrameWindow] = {}
-        self._window: FrameWindow | None = None
-        self._visions: dict[bytes, IncrementalEncoder] = {}
-        self.model_id = session.qwen.model_id
-        self.knows_levels = session.qwen.knows_levels
-        self.knows_wide = session.qwen.knows_wide
-        self.known_world = session.qwen.known_world
-        self.allocator = serialize_realiser(session.qwen.realiser)
-        self.attention_readable = session.can_glance
-        self.can_glance = session.options.encode in NEEDS_TOKENS_ONLY and session.can_glance
-        self.takes_device_pixels = session.qwen.vision_device.type == "cuda"
-        self.notice = "; ".join(session.qwen.notices)
-
-    def select_client(self, client: bytes) -> None:
-        from arr_coc.qwen.encoding import IncrementalEncoder
-        from arr_coc.qwen.frame_window import FrameWindow
-
-        options = self._session.options
-        if options.encode == "incremental":
-            self._session.vision = self._visions.setdefault(client, IncrementalEncoder(options.incremental))
-        if self._options is not None:
-            self._window = self._windows.setdefault(client, FrameWindow(self._options))
-
-    def drop_client(self, client: bytes) -> None:
-        self._windows.pop(client, None)
-        if (vision := self._visions.pop(client, None)) is not None:
-            vision.clear()
-
-    def embed_query(self, query: str) -> QueryEmbedding:
-        """Raises ContextLengthError where the query is too long, alone or beside the client's window."""
-        self._session.prompts.check_length(query, 1)
-        if self._window is not None:
-            self._session.prompts.check_window(query, self._window)
-        return self._session.qwen.embed_query(query)
-
-    def check_standing_query(self, query: str) -> tuple[str, ...]:
-        """Return words that a model of a small world has never seen.
-
-        Raises ModelError where the tokenizer has no token for yes or no, or the calibration cannot be used, and
-        ContextLengthError as `embed_query` does.
-        """
-        self.embed_query(query)
-        _ = self._session.yes_no, self._session.qwen.yes_no_calibration
-        return self._session.qwen.unseen_words(query)
-
-    def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
-        found = self._session.score_yes_no(packet, query, self._window)
-        return found.yes, found.mass
-
-    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
-        timed = self._options is not None and self._options.timed
-        found = self._session.glance(packet, query, timed=timed)
-        return GlanceStats(found.feedback, found.tokens_used, found.encode_ms, found.prefill_ms, found.work.flops)
-
-    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
-        return self._session.answer(packet, query, should_stop, self._window)
-
-    @property
-    def last_stats(self) -> AnswerStats:
-        return stats_of(self._session.last)
-
-
-def stats_of(result: AnswerResult) -> AnswerStats:
-    """Return the statistics of an answer, and its feedback."""
-    return AnswerStats(
-        tokens_used=result.tokens_used,
-        text_tokens=result.text_tokens,
-        encode_ms=result.encode_ms,
-        prefill_ms=result.prefill_ms,
-        decode_ms=result.decode_ms,
-        feedback=result.feedback,
-        frames=len(result.shown),
-        oldest_frame_ns=min(stamp.media_ns for stamp in result.shown),
-        kept_bytes=result.kept_bytes,
-        flops=result.work.flops,
-        full_flops=result.work.full_flops,
-    )
+def ask_alone(model: AnswerModel, question: ClientQuestion) -> str:
+    """Return the text of the answer to one question, while the model answers no other. Raises the question's error."""
+    model.hold(question.client)
+    try:
+        model.ask([question])
+        pieces = [question.piece]
+        while not question.ended:
+            pieces += [stepped.piece for stepped in model.step()]
+    finally:
+        model.release(question.client)
+    if question.error is not None:
+        raise question.error
+    return "".join(pieces)
 
 
 def model_name(config: Config) -> str:
@@ -226,44 +173,6 @@ def model_name(config: Config) -> str:
         return str(name)
     check_folder(folder, str(folder))
     return folder.name
-
-
-def load_qwen_model(config: Config) -> QwenAnswerModel:
-    """Load the model that `answer.model` names. Raises ModelError, and OptionError for a window out of range."""
-    from arr_coc.qwen.deferred_imports import deferred_imports
-
-    with deferred_imports(config.answer.model):
-        from arr_coc.qwen.session import AnswerSession
-
-        qwen, options, window = open_qwen(config)
-        return QwenAnswerModel(AnswerSession(qwen, options), window)
-
-
-def open_qwen(config: Config) -> tuple[QwenVL, AnswerOptions, WindowOptions | None]:
-    """Load the model that `answer.model` names; returns it with the options of its answers, and of windows of several
-    frames. Errors as `load_qwen_model`."""
-    from arr_coc.qwen.loading import load_qwen
-    from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
-
-    answer = config.answer
-    assert answer.encode != "picture"
-    window = _window_options(config)
-    qwen = load_qwen(answer.model, device=answer.device, dtype=answer.dtype, allocator=answer.allocator)
-    decoding = Decoding(
-        max_tokens=answer.max_tokens, temperature=answer.temperature, top_p=answer.top_p, seed=answer.seed
-    )
-    incremental = IncrementalOptions(**answer.incremental.model_dump())
-    return qwen, AnswerOptions(answer.encode, decoding, incremental=incremental, feedback=answer.feedback), window
-
-
-def _window_options(config: Config) -> WindowOptions | None:
-    """Return None for a window of one frame: that is the stock layout, which prefills frame and query together."""
-    from arr_coc.qwen.options import WindowOptions
-
-    window, limits = config.answer.window, config.allocate.limits
-    most = config.allocate.budget if config.answer.target_ms is None else limits.max_tokens
-    options = WindowOptions(window.frames, window.kept, window.on_cut, most, limits)
-    return options if options.frames > 1 else None
 
 
 def load_answer_model(name: str, config: Config) -> AnswerModel:

@@ -1,27 +1,23 @@
-"""Answer server: loads the model, and answers the packets of its clients in fair turns.
-
-One answer at a time, or several together where the model has slots for them.
-"""
+"""Answer server: loads the model, and answers the packets of its clients in fair turns, one in each of its slots."""
 
 from __future__ import annotations
 
 import logging
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
 
 from arr_coc.errors import ArrCocError, ContextLengthError, counted
-from arr_coc.types import NS_PER_S
-from stream.answer.batching.scheduler import BatchRequest, BatchScheduler, batch_scheduler
-from stream.answer.client_table import ClientState, ClientTable, ServerOptions, check_admission, server_hello
+from arr_coc.types import NS_PER_S, TokenPacket
+from stream.answer.admission import ServerOptions, check_admission, server_hello
 from stream.answer.model import AnswerModel, AnswerStats, GlanceStats, Packet
+from stream.answer.turns import ClientRequest, ClientState, ClientTable, SlotScheduler, Turn
 from stream.clock import Clock, MonotonicClock
-from stream.control import WAIT_MS, CancelledError, RunControl, describe
+from stream.control import WAIT_MS, RunControl, describe
 from stream.errors import AnswerLost, StreamError, TransportError
 from stream.protocol.buffers import SharedFrameReader
 from stream.protocol.codec import feedback_arrays, frame_packet, specs_of, token_packet
@@ -51,12 +47,9 @@ from stream.protocol.messages import (
 )
 from stream.transport import Client, Envelope, Transport
 from stream.untrusted import (
-    ANSWER_CHARS_MAX,
     CLIENTS_MAX,
     DETAILS_CHARS_MAX,
-    GLANCES_A_TURN_MAX,
     HEARD_AT_ONCE,
-    PIECES_MAX,
     QUESTIONS_AT_ONCE,
     REASON_CHARS_MAX,
     REPLY_PART_BYTES_MAX,
@@ -69,13 +62,6 @@ if TYPE_CHECKING:
 TURN_LIMIT_NS = 1 * NS_PER_S
 """A client that has not sent its packet for so long after it was granted a turn loses it."""
 
-GATHER_NS = 5 * NS_PER_S // 1000
-"""For so long after a turn was granted, packets that came sooner wait for its own, where answers begin together: less
-than one takes to begin."""
-
-GATHER_MS = 1
-"""How long such a wait lasts where nothing else is to be done."""
-
 KEEP_ALIVE_NS = 1 * NS_PER_S
 """How often every client is sent a KeepAlive, which also shows who is gone."""
 
@@ -87,27 +73,43 @@ Arrays: TypeAlias = Sequence[npt.NDArray[Any]]
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Turn:
-    """A turn of a client: its number, when it began or went on, glances so far, and the packet that has come."""
+class PacketReader:
+    """Reads the packets of clients: `snapshot` holds frames that are not in the message, `pixels` finds those of tokens
+    that are not."""
 
-    number: int
-    granted_ns: int
-    glances: int = 0
-    packet: Envelope | None = None
+    def __init__(self, snapshot: SharedFrameReader | None = None, pixels: PixelReceiver | None = None) -> None:
+        self._snapshot = snapshot
+        self._pixels = pixels
 
-    def may_take(self, message: TokenPacketMessage | GlancePacketMessage | FramePacketMessage) -> bool:
-        """Return whether the turn allows this packet: not a second one, nor glance after glance while others wait."""
-        if message.turn != self.number or self.packet is not None:
-            return False
-        return not isinstance(message, GlancePacketMessage) or self.glances < GLANCES_A_TURN_MAX
+    def refused_pixels(self, message: Connect, model: AnswerModel) -> str | None:
+        """Return why pixels do not stay on their device, "" if there is no gain in it; None where they do."""
+        if message.pixels_at is None or self._pixels is None or not model.takes_device_pixels:
+            return ""
+        return self._pixels.refusal(message.pixels_at)
+
+    def tokens(self, received: Envelope) -> TokenPacket:
+        """Return the tokens of a message. Raises TransportError where they cannot be read."""
+        assert isinstance(received.message, (TokenPacketMessage, GlancePacketMessage))
+        return token_packet(received.message, received.parts, self._take_pixels)
+
+    def packet(self, received: Envelope) -> Packet:
+        """Return the tokens or the frame of a message. Raises TransportError where they cannot be read."""
+        message = received.message
+        if not isinstance(message, FramePacketMessage):
+            return self.tokens(received)
+        grid, image = message.grid, None
+        if message.in_snapshot and self._snapshot is not None:
+            image = self._snapshot.read(grid.padded_height_px, grid.padded_width_px)
+        return frame_packet(message, received.parts, image)
+
+    def _take_pixels(self, place: PixelPlace, count: int) -> torch.Tensor:
+        if self._pixels is None:
+            raise TransportError("pixels are said to lie on a device, and this link shares none")
+        return self._pixels.take(place, count)
 
 
 class AnswerServer:
-    """Stage that answers, in a process or thread of its own.
-
-    `snapshot` holds frames that are not in the message, `pixels` finds those of tokens that are not.
-    """
+    """Stage that answers, in a process or thread of its own; `snapshot` and `pixels` as `PacketReader`."""
 
     name = "answer"
 
@@ -122,22 +124,16 @@ class AnswerServer:
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or MonotonicClock()
-        self._pixels = pixels
+        self._packets = PacketReader(snapshot, pixels)
         self._load_model = load_model
         self._options = options
         self._transport = transport
         self._control = control
-        self._snapshot = snapshot
         self._statistics = options.statistics
         self._clients = ClientTable(self._statistics)
-        self._turn = 0
-        self._turns: dict[Client, _Turn] = {}
-        self._batch: BatchScheduler | None = None
         self._paused_until_ns = 0
         self._keep_alive_ns = 0
         self._drain_announced = False
-        self._serving: Client | None = None
-        self._unwanted = False
         self._queries_taken: Counter[Client] = Counter()
         self._deferred_queries: dict[Client, Connect | SetQuery] = {}
 
@@ -157,11 +153,11 @@ class AnswerServer:
             except Exception as error:
                 self._report_load_failure(_error_reply(error))
                 raise
-            self._batch = batch_scheduler(self._model, self, self._statistics)
+            self._scheduler = SlotScheduler(self._model, self, self._statistics, self._clock)
             self._provenance = self._options.provenance()
             self._statistics.loaded()
             self._options.on_ready()
-            while not (self._drain_announced and self._idle):
+            while not (self._drain_announced and self._scheduler.idle):
                 self._step()
 
     @property
@@ -169,80 +165,73 @@ class AnswerServer:
         """True once no more turns are granted."""
         return self._options.shared and self._control.ending and not self._control.cancelled
 
-    @property
-    def _idle(self) -> bool:
-        """True if no client has a turn, and no answer is under way."""
-        return not self._turns and (self._batch is None or not self._batch.busy)
-
     def _step(self) -> None:
-        """Wait for whatever comes next, and do it. Raises CancelledError once the run is cancelled."""
+        """Wait for what comes next, and do it. Raises CancelledError once the run is cancelled."""
         self._grant_turns()
         self._take_deferred_queries()
-        self._receive(self._wait_ms)
-        for client, turn in tuple(self._turns.items()):
-            if self._turns.get(client) is not turn:
+        self._receive(self._scheduler.wait_ms)
+        for client, turn in tuple(self._scheduler.turns.items()):
+            if self._scheduler.turns.get(client) is not turn:
                 continue
             if turn.packet is not None:
                 self._serve_turn(client, turn, turn.packet)
             elif self._clock.now_ns() - turn.granted_ns > self._clients.turn_limit_ns(client, TURN_LIMIT_NS):
                 self._clients.turn_expired(client)
-                self._end_turn(client)
-        if self._batch is not None:
-            self._batch.advance(others_are_coming=self._is_gathering)
-
-    @property
-    def _wait_ms(self) -> int:
-        """Time to wait for messages: none while answers are under way."""
-        if self._batch is None or not self._batch.busy:
-            return WAIT_MS
-        return GATHER_MS if self._is_gathering and not self._batch.answering else 0
-
-    @property
-    def _is_gathering(self) -> bool:
-        """True if a packet is due that could begin together with those that are there."""
-        now_ns = self._clock.now_ns()
-        return any(turn.packet is None and now_ns - turn.granted_ns < GATHER_NS for turn in self._turns.values())
-
-    def _serve_turn(self, client: Client, turn: _Turn, received: Envelope) -> None:
-        """Serve what the client sent in its turn. After a glance the turn goes on, and counts its time anew."""
-        turn.packet = None
-        if not isinstance(received.message, GlancePacketMessage):
-            del self._turns[client]
-            if self._batch is None:
-                self._serve(client, received)
-            else:
-                self._add_to_batch(self._batch, client, received)
-            return
-        turn.glances += 1
-        self._serve(client, received)
-        if self._unwanted:
-            self._end_turn(client)
-        turn.granted_ns = self._clock.now_ns()
+                self._scheduler.release(client)
+        self._scheduler.advance()
 
     def _grant_turns(self) -> None:
         """Grant as many turns as answers could begin now, to those that have waited longest."""
         if self._draining or self._clock.now_ns() < self._paused_until_ns:
             return
-        while self._may_grant and (client := self._clients.pop_next(self._answered_clients)) is not None:
-            self._turn += 1
-            if self._send(client, TurnGrant(turn=self._turn)):
-                self._turns[client] = _Turn(self._turn, self._clock.now_ns())
-                if self._batch is not None:
-                    self._batch.hold(client)
+        scheduler = self._scheduler
+        while scheduler.has_room and (client := self._clients.pop_next(scheduler.holders)) is not None:
+            self._send(client, TurnGrant(turn=scheduler.grant(client).number))
 
-    @property
-    def _may_grant(self) -> bool:
-        return not self._turns if self._batch is None else self._batch.free > 0
+    def _serve_turn(self, client: Client, turn: Turn, received: Envelope) -> None:
+        """Serve what the client sent in its turn."""
+        message, state = received.message, self._clients.get(client)
+        assert state is not None, "a client that leaves has no turn"
+        if isinstance(message, GlancePacketMessage):
+            self._glance(client, turn, state.query, received)
+            return
+        assert isinstance(message, (TokenPacketMessage, FramePacketMessage))
+        try:
+            packet = self._packets.packet(received)
+        except Exception as error:
+            self._refuse(client, error)
+            self._log_failure(error)
+            return
+        self._clients.turn_used(client)
+        self._scheduler.begin(
+            ClientRequest(client, message.answer, packet, state.query, state.standing_query, message.wants_answer)
+        )
 
-    @property
-    def _answered_clients(self) -> Collection[Client]:
-        """Clients that have a turn, or whose answer is under way beside others."""
-        return self._turns if self._batch is None else self._batch.held
-
-    def _end_turn(self, client: Client) -> None:
-        """Take a turn back, with what the client has sent in it; it may have none."""
-        if self._turns.pop(client, None) is not None and self._batch is not None:
-            self._batch.release(client)
+    def _glance(self, client: Client, turn: Turn, query: str, received: Envelope) -> None:
+        """Reply where the model looks in an overview, asked the client's query. The turn goes on, and counts its time
+        anew."""
+        assert isinstance(received.message, GlancePacketMessage)
+        turn.glances += 1
+        began_ns, glance, failed = self._statistics.turn_began(), None, True
+        try:
+            packet = self._packets.tokens(received)
+            self._model.select_client(client)
+            glance, failed = self._model.glance(packet, query), False
+        except AnswerLost as error:
+            self._report_lost(client, None, error)
+        except Exception as error:
+            self._refuse(client, error)
+            self._log_failure(error)
+            return
+        finally:
+            self._statistics.turn_ended(began_ns, failed=failed)
+        if glance is not None:
+            self._statistics.glanced(glance.tokens_used)
+            self._receive(0)  # a Cancel that came meanwhile takes the turn back
+            if self._scheduler.turns.get(client) is not turn:
+                return
+            self._send(client, *_glance_reply(received.message.glance, query, glance))
+        turn.packet, turn.granted_ns = None, self._clock.now_ns()
 
     def _receive(self, timeout_ms: int) -> None:
         """Take in what has come, from any client; not all of it at once where one sends without end."""
@@ -286,7 +275,7 @@ class AnswerServer:
         elif isinstance(message, Cancel):
             self._cancel(client)
         elif isinstance(message, (TokenPacketMessage, GlancePacketMessage, FramePacketMessage)):
-            turn = self._turns.get(client)
+            turn = self._scheduler.turns.get(client)
             if turn is not None and turn.may_take(message):
                 turn.packet = received
             else:
@@ -297,7 +286,7 @@ class AnswerServer:
 
     def _on_unreadable(self, client: Client, error: TransportError) -> None:
         """What a client sends in its turn may be the packet that it waits for an answer to."""
-        turn = self._turns.get(client)
+        turn = self._scheduler.turns.get(client)
         if turn is not None and turn.packet is None:
             self._refuse(client, error)
 
@@ -309,12 +298,9 @@ class AnswerServer:
     def _cancel(self, client: Client) -> None:
         """Stop the answer that this client is given, and forget its packet that waits, and its request for a turn."""
         self._clients.dequeue(client)
-        self._unwanted = self._unwanted or client == self._serving
-        turn = self._turns.get(client)
-        if turn is None and self._batch is not None:
-            self._batch.release(client)
-        elif turn is not None and turn.packet is not None:
-            self._end_turn(client)
+        turn = self._scheduler.turns.get(client)
+        if turn is None or turn.packet is not None:
+            self._scheduler.release(client)
 
     def _take_deferred_queries(self) -> None:
         """Take the queries for which there was no time before: the last one of each client."""
@@ -346,20 +332,9 @@ class AnswerServer:
             self._drop_client(client)
             return
         self._clients.add(client, message.query, standing_query)
-        refused = self._refused_pixels(message)
+        refused = self._packets.refused_pixels(message, self._model)
         if self._send(client, server_hello(self._model, self._provenance, unseen_words, refused)):
             self._send(client, *accepted)
-
-    def _refused_pixels(self, message: Connect) -> str | None:
-        """Return why pixels do not stay on their device, "" if nobody would gain by it; None where they do."""
-        if message.pixels_at is None or self._pixels is None or not self._model.takes_device_pixels:
-            return ""
-        return self._pixels.refusal(message.pixels_at)
-
-    def _take_pixels(self, place: PixelPlace, count: int) -> torch.Tensor:
-        if self._pixels is None:
-            raise TransportError("pixels are said to lie on a device, and this link shares none")
-        return self._pixels.take(place, count)
 
     def _change_query(self, client: Client, state: ClientState, query: str) -> None:
         try:
@@ -396,11 +371,8 @@ class AnswerServer:
     def _drop_client(self, client: Client) -> None:
         self._clients.remove(client)
         self._deferred_queries.pop(client, None)
-        self._end_turn(client)
-        if self._batch is not None:
-            self._batch.release(client)
+        self._scheduler.release(client)
         self._model.drop_client(client)
-        self._unwanted = self._unwanted or client == self._serving
 
     def _send(self, client: Client, message: Message, arrays: Arrays = ()) -> bool:
         """Send a message; returns whether the client was there, and drops one that is gone."""
@@ -409,60 +381,22 @@ class AnswerServer:
             self._drop_client(client)
         return there
 
-    def _serve(self, client: Client, received: Envelope) -> None:
-        """Answer one packet, or glance at it. What fails is reported to its sender, and ends a server that is not
-        shared."""
-        state = self._clients.get(client)
-        if state is None:
-            return
-        self._serving, self._unwanted = client, False
-        try:
-            with self._statistics.serving():
-                if isinstance(received.message, GlancePacketMessage):
-                    self._glance(client, state, received.message, received)
-                else:
-                    self._clients.turn_used(client)
-                    self._answer(client, state, received)
-        except CancelledError:
-            raise
-        except AnswerLost as error:
-            self._lose(client, received.message, error)
-        except Exception as error:
-            self._refuse(client, error)
-            self._log_failure(error)
-        finally:
-            self._serving = None
-
-    def _add_to_batch(self, batch: BatchScheduler, client: Client, received: Envelope) -> None:
-        """Let a packet be answered beside those of others."""
-        state = self._clients.get(client)
-        if state is None:
-            batch.release(client)
-            return
-        try:
-            number, packet, wants_answer = self._packet_of(received)
-        except TransportError as error:
-            self._refuse(client, error)
-            return
-        self._clients.turn_used(client)
-        batch.add(BatchRequest(client, number, packet, state.query, state.standing_query, wants_answer))
-
-    def on_score(self, request: BatchRequest, score: tuple[float, float], stats: AnswerStats) -> None:
+    def on_score(self, request: ClientRequest, score: tuple[float, float], stats: AnswerStats) -> None:
         """Reply whether the standing query is answered with yes."""
         self._statistics.checked(stats.tokens_used)
         with_feedback = request.standing_query == request.query
         self._send(request.client, *_yes_no_reply(request.number, score, stats, with_feedback=with_feedback))
 
-    def on_piece(self, request: BatchRequest, piece: str) -> None:
+    def on_piece(self, request: ClientRequest, piece: str) -> None:
         """Reply with a piece of an answer."""
         self._send(request.client, AnswerDelta(answer=request.number, text=piece))
 
-    def on_answer(self, request: BatchRequest, stats: AnswerStats) -> None:
+    def on_answer(self, request: ClientRequest, stats: AnswerStats) -> None:
         """Reply with an answer that has ended."""
         self._statistics.answered(stats.text_tokens, stats.tokens_used)
-        self._send(request.client, *answer_reply(request.number, request.query, request.text, stats))
+        self._send(request.client, *answer_reply(request.number, request.query, "".join(request.pieces), stats))
 
-    def on_failure(self, request: BatchRequest, error: Exception) -> None:
+    def on_failure(self, request: ClientRequest, error: Exception) -> None:
         """Report what failed to its sender; it ends a server that is not shared, unless only this answer is lost."""
         if isinstance(error, AnswerLost):
             self._report_lost(request.client, request.number, error)
@@ -477,87 +411,12 @@ class AnswerServer:
         log.warning("an answer failed: %s", describe(error))
         log.debug("the answer server goes on", exc_info=error)
 
-    def _lose(self, client: Client, request: Message, error: AnswerLost) -> None:
-        """Report an answer that could not be had, where one was asked for and is still wanted."""
-        asked = request if isinstance(request, (TokenPacketMessage, FramePacketMessage)) else None
-        self._report_lost(client, None if asked is None or self._unwanted else asked.answer, error)
-
     def _report_lost(self, client: Client, answer: int | None, error: AnswerLost) -> None:
         """Report the loss of an answer, and grant no turn for as long as the model asks."""
         self._paused_until_ns = self._clock.now_ns() + round(error.wait_s * NS_PER_S)
         log.debug("an answer was lost: %s", describe(error))
         if answer is not None:
             self._send(client, RequestLost(answer=answer, reason=cut_to(describe(error), REASON_CHARS_MAX)))
-
-    def _glance(self, client: Client, state: ClientState, message: GlancePacketMessage, received: Envelope) -> None:
-        """Reply where the model looks in an overview, asked the client's query."""
-        packet, query = token_packet(message, received.parts, self._take_pixels), state.query
-        self._model.select_client(client)
-        found = self._model.glance(packet, query)
-        self._statistics.glanced(found.tokens_used)
-        self._receive(0)
-        if not self._unwanted:
-            self._send(client, *_glance_reply(message.glance, query, found))
-
-    def _answer(self, client: Client, state: ClientState, received: Envelope) -> None:
-        number, packet, wants_answer = self._packet_of(received)
-        query = state.query
-        if state.standing_query is not None:
-            self._evaluate_standing_query(client, state, state.standing_query, number, packet)
-        if not wants_answer or self._unwanted:
-            return
-        self._model.select_client(client)  # anew, as others may have asked something meanwhile
-        text = self._generate(client, number, packet, query)
-        self._receive(0)
-        if not self._unwanted:
-            stats = self._model.last_stats
-            self._statistics.answered(stats.text_tokens, stats.tokens_used)
-            self._send(client, *answer_reply(number, query, text, stats))
-
-    def _generate(self, client: Client, number: int, packet: Packet, query: str) -> str:
-        """Return the text of an answer, whose pieces are sent as they come."""
-        pieces: list[str] = []
-        chars = 0
-        for piece in self._model.answer(packet, query, self._must_stop):
-            piece = piece[: ANSWER_CHARS_MAX - chars]
-            chars += len(piece)
-            pieces.append(piece)
-            if not self._unwanted and len(pieces) <= PIECES_MAX:
-                self._send(client, AnswerDelta(answer=number, text=piece))
-            if chars >= ANSWER_CHARS_MAX:
-                break
-        return "".join(pieces)
-
-    def _evaluate_standing_query(
-        self, client: Client, state: ClientState, standing_query: str, number: int, packet: Packet
-    ) -> None:
-        """Reply whether the standing query is answered with yes."""
-        self._model.select_client(client)
-        score = self._model.score_yes_no(packet, standing_query)
-        self._statistics.checked(self._model.last_stats.tokens_used)
-        self._receive(0)
-        if not self._unwanted:
-            with_feedback = standing_query == state.query
-            self._send(client, *_yes_no_reply(number, score, self._model.last_stats, with_feedback=with_feedback))
-
-    def _packet_of(self, received: Envelope) -> tuple[int, Packet, bool]:
-        """Return the number of the answer, its packet, and whether an answer is wanted."""
-        message, parts = received.message, received.parts
-        if isinstance(message, TokenPacketMessage):
-            return message.answer, token_packet(message, parts, self._take_pixels), message.wants_answer
-        assert isinstance(message, FramePacketMessage)
-        grid, image = message.grid, None
-        if message.in_snapshot and self._snapshot is not None:
-            image = self._snapshot.read(grid.padded_height_px, grid.padded_width_px)
-        return message.answer, frame_packet(message, parts, image), message.wants_answer
-
-    def _must_stop(self) -> bool:
-        """Return whether the rest of an answer is unwanted; asked between tokens."""
-        try:
-            self._receive(0)
-        except CancelledError:
-            return True
-        return self._unwanted
 
     def _report_load_failure(self, reply: ErrorReply) -> None:
         """Report to the first clients that connect, for a while; none may ever come. If shared, to all of them."""

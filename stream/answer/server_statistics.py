@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import math
 import threading
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock, MonotonicClock
@@ -28,33 +26,8 @@ STEP_NS = 1 * NS_PER_S
 WAITS_KEPT = 4096
 """Waits of the last minute: 68 turns a second."""
 
-BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds of the buckets of waits and of turns."""
 
-
-class DurationHistogram:
-    """Histogram of durations, as Prometheus counts them: how many were at most as long as each bound."""
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(BUCKETS_S) + 1)
-        self.sum_s = 0.0
-
-    def add(self, duration_s: float) -> None:
-        """Count a duration."""
-        self._counts[bisect_left(BUCKETS_S, duration_s)] += 1
-        self.sum_s += duration_s
-
-    def cumulative(self) -> list[tuple[str, int]]:
-        """Return each bound in seconds as a text, the last one "+Inf", and the number of durations up to it."""
-        bounds = [f"{bound:g}" for bound in BUCKETS_S]
-        totals, total = [], 0
-        for count in self._counts:
-            total += count
-            totals.append(total)
-        return list(zip([*bounds, "+Inf"], totals, strict=True))
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ServerTotals:
     """Counts since the start. `answers` are whole ones; `checks`: evaluations of standing queries; `failed`: turns that
     came to nothing; tokens are those of answers; `busy_ns`: time in which at least one turn was served."""
@@ -75,7 +48,7 @@ class ServerFigures:
     `serving`: turns that are being served, of `slots` at once; `waiting`: clients that wait for a turn.
     `wait_p95_s`: of the turns of the last minute, with what those have waited that still wait; 0 without any.
     `busy_share` and `text_tokens_per_s`: of the last minute. `silent_s`: time since the server's thread last looked for
-    messages. `waits`, `turns`: histograms as `DurationHistogram.cumulative` gives them, and sums in seconds.
+    messages.
     """
 
     clients: int
@@ -88,12 +61,13 @@ class ServerFigures:
     silent_s: float
     uptime_s: float
     totals: ServerTotals
-    waits: tuple[list[tuple[str, int]], float]
-    turns: tuple[list[tuple[str, int]], float]
 
 
 class ServerStatistics:
-    """Statistics of one answer server, which serves at most `slots` turns at once; `state` is LOADING or SERVING."""
+    """Statistics of one answer server, which serves at most `slots` turns at once; `state` is LOADING or SERVING.
+
+    `on_wait` and `on_turn` take the seconds of each wait that ended with a turn and of each turn.
+    """
 
     def __init__(self, clock: Clock | None = None, slots: int = 1) -> None:
         self._clock = clock or MonotonicClock()
@@ -102,11 +76,10 @@ class ServerStatistics:
         self._clients = self._serving = 0
         self._waiting: dict[bytes, int] = {}
         self._recent_waits: deque[tuple[int, int]] = deque(maxlen=WAITS_KEPT)
-        self._waits, self._turns = DurationHistogram(), DurationHistogram()
-        self._answers = self._checks = self._glances = self._failed = 0
-        self._text_tokens = self._visual_tokens = 0
+        self.on_wait: Callable[[float], None] = lambda seconds: None
+        self.on_turn: Callable[[float], None] = lambda seconds: None
+        self._totals = ServerTotals()
         self._start_ns = self._seen_ns = self._counted_ns = self._clock.now_ns()
-        self._busy_ns = 0
         self._history: deque[tuple[int, ServerTotals]] = deque([(self._start_ns, ServerTotals())])
         self.state = LOADING
 
@@ -142,51 +115,47 @@ class ServerStatistics:
             if since_ns is not None:
                 now_ns = self._clock.now_ns()
                 self._recent_waits.append((now_ns, now_ns - since_ns))
-                self._waits.add((now_ns - since_ns) / NS_PER_S)
+                self.on_wait((now_ns - since_ns) / NS_PER_S)
 
-    @contextmanager
-    def serving(self) -> Iterator[None]:
-        """Count the time inside as work: a turn is served. It fails where an exception leaves the block."""
+    def turn_began(self) -> int:
+        """Count the time until `turn_ended` as work: a turn is served. Returns this moment."""
         with self._lock:
-            self._count_time()
+            now_ns = self._count_time()
             self._serving += 1
-            start_ns = self._counted_ns
-        try:
-            yield
-        except BaseException:
-            with self._lock:
-                self._failed += 1
-            raise
-        finally:
-            with self._lock:
-                self._count_time()
-                self._serving -= 1
-                self._turns.add((self._counted_ns - start_ns) / NS_PER_S)
+            return now_ns
+
+    def turn_ended(self, began_ns: int, *, failed: bool = False) -> None:
+        """Note that a turn which began at `began_ns` is served no more."""
+        with self._lock:
+            now_ns = self._count_time()
+            self._serving -= 1
+            self._totals.failed += failed
+            self.on_turn((now_ns - began_ns) / NS_PER_S)
 
     def answered(self, text_tokens: int, visual_tokens: int) -> None:
         """Count a whole answer, and its tokens."""
         with self._lock:
-            self._answers += 1
-            self._text_tokens += text_tokens
-            self._visual_tokens += visual_tokens
+            self._totals.answers += 1
+            self._totals.text_tokens += text_tokens
+            self._totals.visual_tokens += visual_tokens
 
     def checked(self, visual_tokens: int) -> None:
         """Count an evaluation of a standing query."""
         with self._lock:
-            self._checks += 1
-            self._visual_tokens += visual_tokens
+            self._totals.checks += 1
+            self._totals.visual_tokens += visual_tokens
 
     def glanced(self, visual_tokens: int) -> None:
         """Count a glance."""
         with self._lock:
-            self._glances += 1
-            self._visual_tokens += visual_tokens
+            self._totals.glances += 1
+            self._totals.visual_tokens += visual_tokens
 
     def figures(self) -> ServerFigures:
         """Return the figures of this moment."""
         with self._lock:
             now_ns = self._count_time()
-            totals, then_ns, then = self._totals(), *self._history[0]
+            totals, (then_ns, then) = replace(self._totals), self._history[0]
             passed_ns = max(1, now_ns - then_ns)
             return ServerFigures(
                 clients=self._clients,
@@ -199,32 +168,19 @@ class ServerStatistics:
                 silent_s=(now_ns - self._seen_ns) / NS_PER_S,
                 uptime_s=(now_ns - self._start_ns) / NS_PER_S,
                 totals=totals,
-                waits=(self._waits.cumulative(), self._waits.sum_s),
-                turns=(self._turns.cumulative(), self._turns.sum_s),
             )
 
     def _count_time(self) -> int:
         """Bring the busy time up to this moment, which is returned, and keep the totals from time to time."""
         now_ns = self._clock.now_ns()
         if self._serving:
-            self._busy_ns += now_ns - self._counted_ns
+            self._totals.busy_ns += now_ns - self._counted_ns
         self._counted_ns = now_ns
         if now_ns - self._history[-1][0] >= STEP_NS:
-            self._history.append((now_ns, self._totals()))
+            self._history.append((now_ns, replace(self._totals)))
         while len(self._history) > 1 and now_ns - self._history[1][0] >= RECENT_NS:
             self._history.popleft()
         return now_ns
-
-    def _totals(self) -> ServerTotals:
-        return ServerTotals(
-            answers=self._answers,
-            checks=self._checks,
-            glances=self._glances,
-            failed=self._failed,
-            text_tokens=self._text_tokens,
-            visual_tokens=self._visual_tokens,
-            busy_ns=self._busy_ns,
-        )
 
     def _wait_p95_s(self, now_ns: int) -> float:
         """Return the nearest-rank 95th percentile of the recent waits, and of those that go on."""

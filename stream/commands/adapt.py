@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from stream.commands.options import Device, Dtype, Model, parse_count, parse_duration, text_option
+from stream.commands.options import GivenOptions, parse_count, parse_duration, takes_options, text_option
 from stream.commands.outcome import INTERRUPTED, report_note
 from stream.errors import ConfigError, SourceError
 
@@ -19,6 +19,7 @@ SCORERS = ("cross", "film")
 CONTINUE = "not finished: the same command with --resume goes on where this one stopped"
 
 
+@takes_options
 def adapt(
     clips: Annotated[
         list[str] | None,
@@ -28,7 +29,6 @@ def adapt(
     ] = None,
     *,
     output: Annotated[str, text_option("--output", "-o", metavar="FOLDER", help="Folder for the allocator.")],
-    model: Model = None,
     question: Annotated[
         str | None,
         text_option("--question", metavar="FILE", help="Questions to learn from, one a line. [generic ones]"),
@@ -56,10 +56,8 @@ def adapt(
         str | None, text_option("--seed", metavar="N", help=f"Seed of weights and of what is drawn. [{SEED}]")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted or killed.")] = False,
-    device: Device = None,
-    dtype: Dtype = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log as JSON lines on stderr.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,
+    options: GivenOptions,
 ) -> int:
     """Make an allocator for a model, from clips without labels.
 
@@ -75,7 +73,7 @@ def adapt(
     count, tiles = _count("--frames", frames, FRAMES), _count("--max-tiles", max_tiles, MAX_TILES)
     taken, drawn = _count("--steps", steps, STEPS), _count("--seed", seed, SEED)
     limit = None if minutes is None else _minutes(minutes)
-    _check(clips or (), model, question)
+    _check(clips or (), options["model"], question)
 
     from arr_coc.adaptation.adapt import AdaptOptions
     from stream.adaptation.report import print_adaptation
@@ -83,9 +81,9 @@ def adapt(
     from stream.commands.run import report_written
 
     material = LearningMaterial(tuple(clips or ()), question, boxes, count, tiles)
-    teacher = TeacherOptions(model, device or "auto", dtype or "auto")
-    options = AdaptOptions(taken, limit, drawn, scorer or SCORERS[0])  # type: ignore[arg-type]
-    result = run_adaptation(material, teacher, output, options, resume=resume)
+    teacher = TeacherOptions(options["model"], options["device"] or "auto", options["dtype"] or "auto")
+    learning = AdaptOptions(taken, limit, drawn, scorer or SCORERS[0])  # type: ignore[arg-type]
+    result = run_adaptation(material, teacher, output, learning, resume=resume)
     if result is None:
         report_note(CONTINUE)
         return INTERRUPTED
@@ -100,9 +98,9 @@ def _check(clips: Sequence[str], model: str | None, question: str | None) -> Non
     anything is loaded."""
     from arr_coc.adaptation.questions import read_question_file
     from stream.answer.model import model_name
-    from stream.commands.run import check_source
     from stream.config import CaptureConfig, Config, NetworkConfig
     from stream.sources.address import STDIN, is_live_address, redacted
+    from stream.sources.factory import check_source
 
     for clip in clips:
         if clip == STDIN or is_live_address(clip):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream.commands.options import RunOptions, parse_count, parse_duration, takes_run_options
+from stream.commands.options import GivenOptions, parse_count, parse_duration, takes_options
 from stream.commands.outcome import INTERRUPTED, report_note
 from stream.errors import ConfigError
 
@@ -29,7 +29,7 @@ RUNS_TO_COMPARE = 5
 """Runs of each of two configurations where nothing else is asked for."""
 
 
-@takes_run_options
+@takes_options
 def bench(
     source: Annotated[
         str | None, typer.Argument(metavar="SOURCE", help="A video file, or scene:NAME.", show_default=False)
@@ -77,23 +77,24 @@ def bench(
         typer.Option("--png", metavar="FILE", help="Also draw latencies, answers and stages.", show_default=False),
     ] = None,
     *,
-    run: RunOptions,
+    options: GivenOptions,
 ) -> int:
     """Measure frames a second, latency, jitter, drops and memory.
 
     With --against or --against-set: compare two configurations, run by run.
     """
     from stream.commands.run import also_written, check_run, report_written
-    from stream.sinks.output_file import OutputFile, check_distinct, output_files
+    from stream.sinks.checks import output_files
+    from stream.sinks.output_file import OutputFile, check_distinct
 
-    configs = _configurations(run, source, against or (), against_set or ())
+    configs = _configurations(options, source, against or (), against_set or ())
     count = (RUNS_TO_COMPARE if len(configs) > 1 else 1) if runs is None else parse_count("--runs", runs)
     _check_source(configs["A"], count * len(configs))
     limit_s = None if limit is None else parse_duration("--for", limit)
     warmup_s = None if warmup is None else parse_duration("--warmup", warmup)
     paths = [path for path in (json_path, png_path) if path is not None]
     outputs = sorted({path for config in configs.values() for path in output_files(config.output)})
-    check_distinct([*paths, *outputs], configs["A"].source, *(run.config or ()), *(against or ()))
+    check_distinct([*paths, *outputs], configs["A"].source, *(options["config"] or ()), *(against or ()))
     _check_files(paths, png_path)
     for config in configs.values():
         check_run(config)
@@ -112,7 +113,7 @@ def bench(
 
 
 def _configurations(
-    run: RunOptions, source: str | None, against: Sequence[str], against_set: Sequence[str]
+    options: GivenOptions, source: str | None, against: Sequence[str], against_set: Sequence[str]
 ) -> dict[str, Config]:
     """Return the configuration to measure, "A", and where there is one to compare with, "B"."""
     from stream.config_loading import ConfigLayer, layer_from_assignment, layer_from_file
@@ -123,9 +124,9 @@ def _configurations(
         *map(layer_from_file, against),
         *(layer_from_assignment(assignment, "--against-set") for assignment in against_set),
     ]
-    configs = {"A": run.configuration(base, top)}
+    configs = {"A": options.configuration(base, top)}
     if other:
-        configs["B"] = run.configuration(base, [*top, *other])
+        configs["B"] = options.configuration(base, [*top, *other])
         if configs["B"] == configs["A"]:
             raise ConfigError("nothing to compare: --against changes no key; name one that differs")
     return configs

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from arr_coc.errors import counted
-from stream.commands.options import ConfigKey, RunOptions, layers_from_options, takes_run_options
+from stream.commands.options import GivenOptions, takes_options
 from stream.commands.outcome import exit_status, report_note
 from stream.errors import ConfigError, OutputError
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 CONTINUE = "not finished: the same command with --resume continues from here"
 
 
-@takes_run_options
+@takes_options
 def caption(
     source: Annotated[
         list[str] | None,
@@ -32,37 +31,18 @@ def caption(
             metavar="FILE...", help="Video files or pictures, or scene:NAME; several in turn.", show_default=False
         ),
     ] = None,
-    output: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="As .vtt, .srt, .jsonl, .m3u8, .mcap, .rosbag, .rrd, - for JSON lines; repeatable. [lines on stdout]",
-            show_default=False,
-        ),
-        ConfigKey("output.paths"),
-    ] = None,
-    timing: Annotated[
-        bool | None,
-        typer.Option(
-            "--timing/--no-timing", help="Latencies in .jsonl; without them two runs write the same bytes. [timing]"
-        ),
-        ConfigKey("output.timing"),
-    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an earlier run that was killed or interrupted.")
     ] = False,
     *,
-    run: RunOptions,
+    options: GivenOptions,
 ) -> int:
     """Describe a video while it runs."""
     from stream.commands.run import configs_of, run_each
     from stream.config_loading import ConfigLayer
 
     top = [ConfigLayer("FILE", {"source": source[0]})] if source else []
-    top += layers_from_options(caption, output=output, timing=timing)
-    config = run.configuration(top=top)
+    config = options.configuration(top=top)
     if not config.source:
         raise ConfigError("no FILE to caption; give a video file, or scene:demo for a drawn one")
     if source and len(source) > 1:
@@ -105,15 +85,15 @@ def _journal(config: Config, *, resume: bool) -> Journal | None:
 def _run(config: Config, journal: Journal | None, shared: AnswerService | None, *, resume: bool) -> Summary:
     """Run with the journal, which is removed once the run has finished."""
     from stream.display import open_display
-    from stream.runtime.pipeline import Pipeline
+    from stream.runtime.frame_stages import run_in_threads
     from stream.runtime.session import open_run, run_session
 
     def make_run(config: Config) -> RunHandle:
         if journal is None:
             return open_run(config, shared)
-        pipeline = Pipeline(config, journal=journal, shared=shared)
+        run = run_in_threads(config, journal=journal, answers=shared)
         journal.open()
-        return pipeline
+        return run
 
     terminal = open_display(captions=not config.output.paths)
     finished = False
@@ -141,37 +121,13 @@ MARK = ".arr-coc-demo"
 """Mark of a folder that a demo has written to, so that the next one may overwrite its results."""
 
 
-WITHOUT = (
-    "target_ms",
-    "until",
-    "go_on",
-    "stream",
-    "heatmap",
-    "publish",
-    "mqtt",
-    "mqtt_name",
-    "mqtt_ask",
-    "webhook",
-    "foxglove",
-    "rerun",
-    "otlp",
-    "overlay",
-    "control",
-    "metrics_port",
-    "realtime",
-    "restart",
-)
-"""Options without a meaning here: the clip is drawn, read frame by frame and over in seconds, and the heat map
-is one of the results anyway."""
-
-
-@partial(takes_run_options, without=WITHOUT)
+@takes_options
 def demo(
     folder: Annotated[
         str, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the results. [demo]", show_default=False)
     ] = "demo",
     *,
-    run: RunOptions,
+    options: GivenOptions,
 ) -> int:
     """Caption a drawn clip, and draw what the model looked at."""
     from stream.commands.run import also_written, report_written
@@ -180,7 +136,7 @@ def demo(
     captions = tuple(os.path.join(folder, name) for name in ("captions.vtt", "captions.jsonl"))
     summary_path, heatmap = os.path.join(folder, "summary.json"), os.path.join(folder, "heatmap.mp4")
     outputs = ConfigLayer("demo", {"output.paths": captions, "output.heatmap": heatmap})
-    config = run.configuration(base=[layer_from_file("demo"), outputs])
+    config = options.configuration(base=[layer_from_file("demo"), outputs])
     _claim(folder, [*captions, summary_path, heatmap])
 
     from stream.display import open_display

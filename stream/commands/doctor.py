@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream.commands.options import (
-    Backend,
-    ConfigKey,
-    Device,
-    Dtype,
-    Encode,
-    MaxBudget,
-    layers_from_options,
-    parse_count,
-    text_option,
-)
+from stream.commands.options import GivenOptions, parse_count, takes_options, text_option
 from stream.commands.outcome import FAILED
 from stream.untrusted import CLIENTS_MAX
 
@@ -84,38 +74,18 @@ STATE_WIDTH, PART_WIDTH = 6, 12
 STYLES = {"works": "green", "absent": "yellow", "broken": "bold red"}
 
 
+@takes_options
 def doctor(
-    model: Annotated[
-        str | None,
-        text_option("--model", "-m", metavar="NAME", help="The model to check. [bundled]"),
-        ConfigKey("answer.model"),
-    ] = None,
-    budget: Annotated[
-        str | None,
-        text_option("--budget", metavar="N", help="Visual tokens per frame: 64, 27%, adaptive. [27%, 64 to 400]"),
-        ConfigKey("allocate.budget"),
-    ] = None,
-    max_budget: MaxBudget = None,
-    dtype: Dtype = None,
-    window: Annotated[
-        str | None,
-        text_option("--window", metavar="N", help="Frames per answer. [1]"),
-        ConfigKey("answer.window.frames"),
-    ] = None,
-    encode: Encode = None,
-    backend: Backend = None,
-    device: Device = None,
     streams: Annotated[
         str,
         text_option("--streams", metavar="N", help=f"Runs that share one model, at most {CLIENTS_MAX}. [1]"),
     ] = "1",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
+    *,
+    options: GivenOptions,
 ) -> int:
     """Check this machine, and say how to fix what does not work."""
-    from stream.config_loading import build_config
-
-    options = {"model": model, "budget": budget, "max_budget": max_budget, "dtype": dtype, "window": window}
-    config = build_config(layers_from_options(doctor, **options, encode=encode, backend=backend, device=device))
+    config = options.configuration()
     count = parse_count("--streams", streams, CLIENTS_MAX)
     show = _checks_as_json if as_json else _at_terminal if sys.stdout.isatty() else _as_lines
     return 0 if show(config, count) else FAILED

@@ -6,29 +6,20 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from arr_coc.errors import ArrCocError, counted
-from stream import logs
 from stream.commands.options import (
     AT_ITS_OWN_PACE,
     STATS_EVERY,
-    STDIN,
-    STDOUT_FD,
     AskStdin,
-    ConfigKey,
     ForTime,
-    Output,
-    RunOptions,
+    GivenOptions,
     StatsEvery,
-    WebOptions,
-    in_foreground,
-    layers_from_options,
     limits_of,
-    takes_run_options,
+    takes_options,
     text_option,
 )
 from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, exit_status, report_error, report_note
@@ -36,8 +27,8 @@ from stream.errors import ConfigError, StreamError
 
 if TYPE_CHECKING:
     from stream.config import Config, OutputConfig
+    from stream.display import WatchOptions
     from stream.fleet.cameras import NamedCamera
-    from stream.fleet.display import FleetDisplay
     from stream.fleet.on_ray.settings import RaySettings
     from stream.fleet.run import CameraOutcome
 
@@ -56,18 +47,12 @@ class ClusterPlace:
     settings: RaySettings
 
 
-@partial(takes_run_options, implied=("realtime",))
+@takes_options
 def fleet(
     file: Annotated[str, typer.Argument(metavar="FILE", help="TOML file with a table [cameras.NAME] for each camera.")],
-    output: Output = None,
     for_time: ForTime = None,
     stats_every: StatsEvery = STATS_EVERY,
     ask_stdin: AskStdin = False,
-    web: Annotated[
-        str | None,
-        text_option("--web", metavar="[HOST:]PORT", help="Show all cameras in a web page, on this machine. [off]"),
-        ConfigKey("output.web", lambda _, text: text),
-    ] = None,
     ray: Annotated[
         str | None,
         text_option(
@@ -75,17 +60,16 @@ def fleet(
         ),
     ] = None,
     *,
-    page: WebOptions,
-    run: RunOptions,
+    options: GivenOptions,
 ) -> int:
     """Watch the cameras of a file at once, with one model.
 
     Each camera has its own source, question and outputs in the file. Options hold for all, and win over the file.
     """
     from stream.config_loading import ConfigLayer
+    from stream.display import WatchOptions
     from stream.fleet.file import read_fleet
 
-    top = [*layers_from_options(fleet, output=output, web=web), *page.layers()]
     limit_s, every_s = limits_of(for_time, stats_every)
     found = read_fleet(file)
     configs: dict[str, Config] = {}
@@ -93,19 +77,17 @@ def fleet(
     for name, layers in found.cameras.items():
         base = [ConfigLayer("fleet", AT_ITS_OWN_PACE), *found.common, *layers]
         try:
-            configs[name] = run.configuration(base=base, top=top)
+            configs[name] = options.configuration(base=base)
         except ConfigError as error:
             problems[name] = str(error)
     if not configs and len(told := set(problems.values())) == 1:
         raise ConfigError(told.pop())
-    for config in configs.values():
-        page.check(config)
-    shown = Shown(every_s, ask_stdin, run.debug)
+    watched = WatchOptions(every_s, ask_stdin, live=not options["debug"])
     cluster = None if ray is None else ClusterPlace(ray, found.ray)
-    return watch_together(configs, problems, limit_s=limit_s, shown=shown, cluster=cluster)
+    return watch_together(configs, problems, limit_s=limit_s, watched=watched, cluster=cluster)
 
 
-def watch_named(config: Config, arguments: Sequence[str], *, limit_s: float | None, shown: Shown) -> int:
+def watch_named(config: Config, arguments: Sequence[str], *, limit_s: float | None, watched: WatchOptions) -> int:
     """Watch the sources of NAME=SOURCE at once, each with this configuration; return the exit status.
 
     A camera that cannot be watched is reported, and the others are. Raises ConfigError for names that cannot be used.
@@ -114,7 +96,7 @@ def watch_named(config: Config, arguments: Sequence[str], *, limit_s: float | No
 
     sources = read_named(arguments)
     configs = {name: config.model_copy(update={"source": source}) for name, source in sources.items()}
-    return watch_together(configs, {}, limit_s=limit_s, shown=shown)
+    return watch_together(configs, {}, limit_s=limit_s, watched=watched)
 
 
 def watch_together(
@@ -122,7 +104,7 @@ def watch_together(
     problems: Mapping[str, str],
     *,
     limit_s: float | None,
-    shown: Shown,
+    watched: WatchOptions,
     cluster: ClusterPlace | None = None,
 ) -> int:
     """Watch cameras at once, each with its configuration; return the exit status of all.
@@ -146,23 +128,24 @@ def watch_together(
             report_error(f"{camera.name}: {reason}")
     if not ready:
         return BAD_INPUT
-    outcomes = _watched(ready, refused, limit_s, shown, cluster)
+    outcomes = _run_all(ready, refused, limit_s, watched, cluster)
     _report_written(ready)
     report_note(_last_line(outcomes, len(refused)))
     return _status(ready, outcomes, refused=bool(refused))
 
 
-def _watched(
+def _run_all(
     cameras: list[NamedCamera],
     refused: Mapping[str, str],
     limit_s: float | None,
-    shown: Shown,
+    watched: WatchOptions,
     place: ClusterPlace | None,
 ) -> list[CameraOutcome]:
     from stream.config import STDOUT
+    from stream.display import open_display
 
     captions = not any(STDOUT in camera.config.output.paths for camera in cameras)
-    display = shown.display([camera.name for camera in cameras], captions=captions)
+    display = open_display([camera.name for camera in cameras], captions=captions, watched=watched)
     try:
         if place is None:
             from stream.fleet.run import Fleet
@@ -176,32 +159,6 @@ def _watched(
             return ClusterFleet(cameras, display, cluster, place.settings, limit_s=limit_s, refused=refused).run()
     finally:
         display.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """Choice of a display: time between lines of figures, whether questions are read from a pipe, and whether the
-    log is shown."""
-
-    every_s: float | None
-    ask_stdin: bool = False
-    debug: bool = False
-
-    def display(self, names: list[str], *, captions: bool) -> FleetDisplay:
-        """Return a live view where stdout is a terminal that can show one; lines otherwise. Without `captions` stdout
-        belongs to an output."""
-        from stream.fleet.display import FleetJson, FleetLines
-
-        piped = STDIN if self.ask_stdin else None
-        if logs.as_json():
-            return FleetJson(names, captions=captions, typed=piped)
-        keys = STDIN if in_foreground(STDIN) else None
-        dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
-        if self.debug or dumb or not captions or not in_foreground(STDOUT_FD):
-            return FleetLines(names, self.every_s, captions=captions, typed=piped if piped is not None else keys)
-        from stream.fleet.view import FleetView
-
-        return FleetView(names, STDOUT_FD, keys, piped if keys is None else None)
 
 
 def _of_camera(config: Config, name: str) -> Config:

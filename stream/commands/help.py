@@ -13,18 +13,24 @@ BEHAVIOUR = "Behaviour"
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Source": ("capture.",),
-    "Question": ("answer.query", "answer.every_s", "answer.until.", "answer.window."),
-    "Tokens": ("allocate.", "answer.allocator", "answer.encode", "answer.glance.", "answer.target_ms"),
+    "Question": ("answer.query", "answer.every_s", "answer.window.", "answer.until."),
+    "Tokens": (
+        *("answer.allocator", "allocate.budget", "allocate.min_tokens", "allocate.max_tokens", "answer.target_ms"),
+        *("allocate.", "answer.encode", "answer.glance."),
+    ),
     "Outputs": (
-        *("output.paths", "output.timing", "output.heatmap", "output.why", "output.record", "output.overlay"),
         *("folder", "json_path", "png_path"),
+        *("output.paths", "output.timing", "output.heatmap", "output.why", "output.record", "output.overlay"),
     ),
     "Page": ("output.web", "output.web_"),
-    "Servers": ("output.", "network.", "answer.server", "answer.api.", "ray"),
-    BEHAVIOUR: (),
+    "Servers": ("ray", "answer.server", "answer.api.", "output.", "network."),
+    BEHAVIOUR: (
+        *("stats_every", "ask_stdin", "warmup", "answer.model", "texture.", "answer."),
+        *("config", "set", "pipeline."),
+    ),
 }
-"""Groups in the order of the help → keys of their options, sections of keys, and names of options without a key. The
-first group that fits counts, so a new option has its group by its key; the last one has the rest."""
+"""Groups in the order of the help → keys of their options, sections of keys, and names of options without a key, in
+order, too. The first group that fits counts, so a new option has its group by its key; the last one has the rest."""
 
 MOST_USED = {
     "caption": "query model api output every budget start duration heatmap resume",
@@ -34,6 +40,15 @@ MOST_USED = {
     "bench": "runs limit against against_set json_path png_path query model budget set",
 }
 """Command → names of the options that its help begins with, in that order."""
+
+WITHOUT_GROUPS = {
+    "adapt": "output model question boxes frames steps minutes max_tiles scorer seed resume device dtype log_json",
+    "doctor": "model budget max_budget dtype window encode backend device streams as_json",
+    "serve-answers": (
+        "model api allocator encode max_tokens slots device dtype keys plain_tcp metrics_port config set debug"
+    ),
+}
+"""Command → names of its options in the order of the help, if that is not in groups."""
 
 EXAMPLES = {
     "caption": (
@@ -66,9 +81,22 @@ COLUMN_CHARS = 22
 def group_of(name: str) -> str:
     """Return the group of an option: that of its key, or of its parameter's name if it has none."""
     for group, keys in GROUPS.items():
-        if name in keys or name.startswith(tuple(key for key in keys if key.endswith((".", "_")))):
+        if any(name == key or _begins(name, key) for key in keys):
             return group
     return BEHAVIOUR
+
+
+def rank_of(command: str, name: str, key: str) -> tuple[int, ...]:
+    """Return the place of an option, or an argument, in the help of a command."""
+    first = (MOST_USED | WITHOUT_GROUPS).get(command, "").split()
+    group = group_of(key)
+    prefixes = GROUPS[group]
+    within = next((place for place, prefix in enumerate(prefixes) if key == prefix or _begins(key, prefix)), 99)
+    return (first.index(name) if name in first else 99, [*GROUPS].index(group), within)
+
+
+def _begins(key: str, prefix: str) -> bool:
+    return prefix.endswith((".", "_")) and key.startswith(prefix)
 
 
 class GroupedCommand(TyperCommand):
@@ -87,8 +115,7 @@ class GroupedCommand(TyperCommand):
             "Most used options": [],
             **{g: [] for g in GROUPS},
         }
-        params = self.get_params(ctx)
-        for param in sorted(params, key=lambda one: most_used.index(one.name) if one.name in most_used else 99):
+        for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is None:
                 continue

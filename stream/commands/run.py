@@ -19,9 +19,7 @@ from stream.commands.kernel_build import build_kernels
 from stream.commands.outcome import FAILED, INTERRUPTED, exit_status, report_error, report_note
 from stream.config import (
     STDOUT,
-    CaptureConfig,
     Config,
-    NetworkConfig,
     OutputConfig,
     check_reachable,
     is_bag,
@@ -34,38 +32,14 @@ from stream.errors import (
     OutputError,
     ReaderGone,
     SourceError,
-    SourceNotFound,
     StageDied,
     TransportError,
 )
-from stream.mqtt.broker import Broker
-from stream.sinks.otlp.endpoint import traces_url
-from stream.sinks.output_file import check_distinct, check_outputs, output_files
-from stream.sinks.rerun.address import check_rerun
-from stream.sinks.robotics.requirements import check_libraries, foxglove_address
-from stream.sources.address import (
-    LEROBOT_PREFIX,
-    PULL,
-    SCENE_PREFIX,
-    SCREEN_PREFIX,
-    STDIN,
-    ZMQ_PREFIX,
-    camera_of,
-    is_live_address,
-    redacted,
-    scheme_of,
-)
-from stream.sources.checks import (
-    Screen,
-    check_address,
-    check_file,
-    is_pattern,
-    pictures_of,
-    refuse_stream,
-    refuse_time_range,
-)
-from stream.sources.lerobot import EpisodeAddress
-from stream.web.access import WebAccess
+from stream.sinks.checks import check_outputs, output_files
+from stream.sinks.output_file import check_distinct
+from stream.sinks.types import sinks_of
+from stream.sources.address import LEROBOT_PREFIX
+from stream.sources.factory import check_source
 
 if TYPE_CHECKING:
     from stream.events import Summary
@@ -185,27 +159,14 @@ def check_run(config: Config, *, far: bool = False) -> None:
     machines.
     """
     check_outputs(config.output, config.source)
-    check_libraries(config.output.paths)
-    if config.output.foxglove is not None:
-        foxglove_address(config)
+    for sink in sinks_of(config.output):
+        sink.require(config.output)
+        if sink.check is not None:
+            sink.check(config)
     if config.output.record is not None:
         _check_record(config.output.record)
     if not far:
         check_source(config.source, config.capture, config.network)
-    for endpoint in (config.output.publish, config.output.control):
-        if endpoint is not None:
-            needs_keys(config.network, endpoint)
-    if config.output.web is not None:
-        WebAccess.of(config.output)
-    if config.output.mqtt is not None:
-        Broker.of(config)
-    if config.output.webhook is not None:
-        from stream.sinks.webhook import Webhook
-
-        Webhook.of(config.output.webhook)
-    check_rerun(config.output)
-    if config.output.otlp is not None:
-        traces_url(config.output.otlp)
     if config.answer.server is not None:
         for address in server_addresses(config.answer.server):
             needs_keys(config.network, address)
@@ -221,37 +182,3 @@ def _check_record(folder: str) -> None:
     problem = "it is a file" if os.path.isfile(folder) else os.strerror(errno.ENOENT)
     if not os.path.isdir(folder) and (os.path.lexists(folder) or not Path(folder).parent.is_dir()):
         raise OutputError(f"cannot record into {folder!r}: {problem}; name a folder, new or empty")
-
-
-def check_source(address: str, capture: CaptureConfig, network: NetworkConfig) -> None:
-    """Raises SourceError, or ConfigError for an endpoint of ZeroMQ, where there cannot be such a source."""
-    device = camera_of(address)
-    if is_live_address(address) and scheme_of(address) not in ("http", "https"):  # HLS may have an end
-        refuse_time_range(capture, redacted(address))
-    if address.startswith((SCENE_PREFIX, ZMQ_PREFIX)):
-        refuse_stream(capture, redacted(address))
-    if address == STDIN or address.startswith(SCENE_PREFIX):
-        return
-    if address.startswith(LEROBOT_PREFIX):
-        EpisodeAddress.of(address)
-    elif device is not None:
-        if device.startswith("/") and not os.path.exists(device):
-            raise SourceNotFound(f"{device} is not there; plug the camera in, or choose one that `devices` lists")
-    elif address.startswith(SCREEN_PREFIX):
-        Screen.of(address)
-    elif address.startswith(ZMQ_PREFIX):
-        endpoint = address.removeprefix(ZMQ_PREFIX).removesuffix(PULL)
-        needs_keys(network, endpoint)
-        check_reachable(endpoint)
-    else:
-        check_address(address)
-        if scheme_of(address) is None:
-            _check_path(os.path.expanduser(address), capture)
-
-
-def _check_path(path: str, capture: CaptureConfig) -> None:
-    if os.path.isdir(path) or is_pattern(path):
-        refuse_stream(capture, path)
-        pictures_of(path)
-    else:
-        check_file(Path(path), capture.max_pixels)

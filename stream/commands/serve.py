@@ -8,50 +8,29 @@ from typing import Annotated
 import typer
 
 from stream import logs
-from stream.commands.options import (
-    Allocator,
-    Api,
-    Assignments,
-    ConfigFiles,
-    ConfigKey,
-    Device,
-    Dtype,
-    Encode,
-    Model,
-    layers_from_options,
-    text_option,
-)
+from stream.commands.options import GivenOptions, takes_options
 from stream.commands.outcome import INTERRUPTED, report_error
 from stream.errors import ConfigError, TransportError
 
 ASKED, REFUSED = 0, 2
 
 
+@takes_options
 def ask(
     endpoint: Annotated[
         str, typer.Argument(metavar="ENDPOINT", help="Endpoint of the run, as given to --control.", show_default=False)
     ],
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="The new question.", show_default=False)],
-    keys: Annotated[
-        str | None,
-        text_option("--keys", metavar="FOLDER", help="CURVE keys of the run, made by `keys`."),
-        ConfigKey("network.keys"),
-    ] = None,
-    plain_tcp: Annotated[
-        bool,
-        typer.Option("--plain-tcp", help="Allow TCP to other machines without keys."),
-        ConfigKey("network.plain_tcp"),
-    ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,
+    *,
+    options: GivenOptions,
 ) -> int:
     """Change the question of a run in progress.
 
     Nothing is restarted; the next answer is about the new question.
     """
-    from stream.config_loading import ConfigLayer, build_config
+    from stream.config_loading import ConfigLayer
 
-    layers = layers_from_options(ask, keys=keys, plain_tcp=plain_tcp)
-    network = build_config([ConfigLayer("ask", {"answer.query": question}), *layers]).network
+    network = options.configuration([ConfigLayer("ask", {"answer.query": question})]).network
 
     from stream.sinks.services import ask_request, read_reply
     from stream.transport.security import client_curve
@@ -84,65 +63,22 @@ def keys(
     return 0
 
 
+@takes_options
 def serve_answers(
     endpoint: Annotated[
         str, typer.Argument(metavar="ADDRESS", help="Address to listen on, such as tcp://0.0.0.0:5555.")
     ],
-    model: Model = None,
-    api: Api = None,
-    allocator: Allocator = None,
-    encode: Encode = None,
-    max_tokens: Annotated[
-        str | None,
-        text_option("--max-tokens", metavar="N", help="Maximum length of an answer, in text tokens. [64]"),
-        ConfigKey("answer.max_tokens"),
-    ] = None,
-    slots: Annotated[
-        str | None,
-        text_option("--slots", metavar="N", help="Clients answered at once, in one batch. [1]"),
-        ConfigKey("answer.slots"),
-    ] = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    keys: Annotated[
-        str | None,
-        text_option("--keys", metavar="FOLDER", help="Keys made by `keys`; only their holders may connect."),
-        ConfigKey("network.keys"),
-    ] = None,
-    plain_tcp: Annotated[
-        bool,
-        typer.Option("--plain-tcp", help="Allow TCP from other machines without keys: anybody may connect."),
-        ConfigKey("network.plain_tcp"),
-    ] = False,
-    metrics_port: Annotated[
-        str | None,
-        text_option("--metrics-port", metavar="PORT", help="Serve Prometheus metrics and health on 127.0.0.1."),
-        ConfigKey("output.metrics_port"),
-    ] = None,
-    config: ConfigFiles = None,
-    set_: Assignments = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,
+    *,
+    options: GivenOptions,
 ) -> int:
     """Serve the model to runs on this machine or others.
 
     They are given this address with --server. Ctrl-C ends it; SIGTERM lets
     the answers under way end first.
     """
-    from stream.config_loading import PICTURE, build_config, layer_from_assignment, layer_from_file
+    from stream.config_loading import PICTURE
 
-    layers = [layer_from_file(name) for name in config or ()]
-    layers += [layer_from_assignment(assignment) for assignment in set_ or ()]
-    options = {
-        "model": model,
-        "allocator": allocator,
-        "encode": encode,
-        "max_tokens": max_tokens,
-        "slots": slots,
-        "api": api,
-    }
-    network = {"keys": keys, "plain_tcp": plain_tcp, "metrics_port": metrics_port}
-    layers += layers_from_options(serve_answers, **options, device=device, dtype=dtype, **network)
-    made = build_config(layers)
+    made = options.configuration()
     if made.answer.encode == PICTURE and made.answer.api.url is None:
         raise ConfigError("answer.encode = picture needs a server with an API; give --api URL")
 

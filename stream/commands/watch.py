@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,20 +11,12 @@ import typer
 from stream.commands.options import (
     AT_ITS_OWN_PACE,
     STATS_EVERY,
-    STDIN,
-    STDOUT_FD,
     AskStdin,
-    ConfigKey,
     ForTime,
-    Output,
-    RunOptions,
+    GivenOptions,
     StatsEvery,
-    WebOptions,
-    in_foreground,
-    layers_from_options,
     limits_of,
-    takes_run_options,
-    text_option,
+    takes_options,
 )
 from stream.commands.outcome import exit_status
 from stream.errors import ConfigError
@@ -34,10 +25,9 @@ if TYPE_CHECKING:
     from stream.config import Config
     from stream.events import Summary
     from stream.runtime.answer_service import AnswerService
-    from stream.sinks.base import Display
 
 
-@partial(takes_run_options, implied=("realtime",))
+@takes_options
 def watch(
     source: Annotated[
         list[str] | None,
@@ -47,52 +37,45 @@ def watch(
             show_default=False,
         ),
     ] = None,
-    output: Output = None,
     for_time: ForTime = None,
     stats_every: StatsEvery = STATS_EVERY,
     ask_stdin: AskStdin = False,
-    web: Annotated[
-        str | None,
-        text_option("--web", metavar="[HOST:]PORT", help="Show the run in a web page, on this machine. [off]"),
-        ConfigKey("output.web", lambda _, text: text),
-    ] = None,
     *,
-    page: WebOptions,
-    run: RunOptions,
+    options: GivenOptions,
 ) -> int:
     """Watch a camera, an address or a file, and ask about it.
 
     At a terminal: text, figures, and questions typed while it runs. A file plays at its own pace, so frames that come
     too late are dropped, and counted.
     """
+    from dataclasses import replace
+
     from stream.commands.run import also_written, check_run, configs_of, report_written, run_each
     from stream.config import STDOUT
     from stream.config_loading import ConfigLayer
+    from stream.display import WatchOptions, open_display
     from stream.fleet.cameras import is_named
     from stream.sources.address import BROWSER
 
     together = any(map(is_named, source or ()))
     top = [ConfigLayer("SOURCE", {"source": source[0]})] if source else []
-    top += [*layers_from_options(watch, output=output, web=web), *page.layers()]
     limit_s, every_s = limits_of(for_time, stats_every)
-    config = run.configuration(base=[ConfigLayer("watch", AT_ITS_OWN_PACE)], top=top)
+    config = options.configuration(base=[ConfigLayer("watch", AT_ITS_OWN_PACE)], top=top)
     if not config.source:
         raise ConfigError("no SOURCE to watch; give a camera such as 0, an address, a file, or scene:demo")
-    page.check(config)
     if ask_stdin and config.source == "-":
         raise ConfigError("--ask-stdin needs standard input for questions, but the source reads it")
 
+    watched = WatchOptions(every_s, ask_stdin, live=not options["debug"])
     if together:
-        from stream.commands.fleet import Shown, watch_named
+        from stream.commands.fleet import watch_named
 
-        return watch_named(config, source or (), limit_s=limit_s, shown=Shown(every_s, ask_stdin, run.debug))
+        return watch_named(config, source or (), limit_s=limit_s, watched=watched)
 
-    def watched(config: Config, shared: AnswerService | None = None) -> Summary:
+    def watch_one(config: Config, shared: AnswerService | None = None) -> Summary:
         check_run(config)
-        if STDOUT in config.output.paths:
-            display = _quiet_display(captions=False, piped=ask_stdin)
-        else:
-            display = _display(every_s, typed=config.source != "-", piped=ask_stdin, debug=run.debug)
+        display_options = replace(watched, keyboard=config.source != "-")
+        display = open_display(captions=STDOUT not in config.output.paths, watched=display_options)
         try:
             from stream.runtime.session import open_run, run_session
 
@@ -104,10 +87,10 @@ def watch(
 
     if BROWSER in (source or [config.source]):
         with _browser_camera(config, source) as prepared:
-            return exit_status(watched(prepared), watching=config.answer.until.question is not None)
+            return exit_status(watch_one(prepared), watching=config.answer.until.question is not None)
     if source and len(source) > 1:
-        return run_each(configs_of(config, source), watched)
-    return exit_status(watched(config), watching=config.answer.until.question is not None)
+        return run_each(configs_of(config, source), watch_one)
+    return exit_status(watch_one(config), watching=config.answer.until.question is not None)
 
 
 @contextmanager
@@ -126,35 +109,3 @@ def _browser_camera(config: Config, sources: list[str] | None) -> Iterator[Confi
         raise ConfigError(f"{BROWSER} needs viewers who may do more than look; give --web-control as well")
     with private_directory() as folder:
         yield of_camera(config, ipc_endpoint(folder, CAMERA))
-
-
-def _quiet_display(*, captions: bool, piped: bool) -> Display:
-    """Return a display with progress and remarks on stderr; without `captions` stdout belongs to an output."""
-    from stream.display import open_display
-
-    display = open_display(captions=captions)
-    if not piped:
-        return display
-    from stream.display.input import AskingDisplay
-
-    return AskingDisplay(display, STDIN)
-
-
-def _display(every_s: float | None, *, typed: bool, piped: bool, debug: bool) -> Display:
-    """Return a live view where stdout is a terminal that can show one; plain lines otherwise, and beside a log."""
-    import os
-
-    from stream import logs
-
-    if logs.as_json():
-        return _quiet_display(captions=True, piped=piped)
-    keys = STDIN if typed and in_foreground(STDIN) else None
-    dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
-    if debug or dumb or not in_foreground(STDOUT_FD):
-        from stream.display.lines import LinesDisplay
-
-        return LinesDisplay(every_s, STDIN if piped else keys)
-
-    from stream.display.live import LiveDisplay
-
-    return LiveDisplay(STDOUT_FD, keys, STDIN if piped and keys is None else None)

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream.commands.options import (
-    ConfigKey,
-    RunOptions,
-    WebOptions,
-    layers_from_options,
-    takes_run_options,
-)
+from stream.commands.options import GivenOptions, takes_options
 from stream.commands.outcome import INTERRUPTED, report_error, report_note
 from stream.errors import ConfigError
 
 if TYPE_CHECKING:
-    from stream.compare.messages import ModelChoice
     from stream.config import Config
+    from stream.protocol.comparison import ModelChoice
     from stream.runtime.answer_service import AnswerService
     from stream.runtime.fork_server import ForkServer
-    from stream.sinks.base import Display
     from stream.sinks.web import WebPage
     from stream.web.compare import CompareDesk
     from stream.web.sources import ChosenSource, SourceChooser
@@ -35,14 +27,8 @@ ADDRESS = "8090"
 OF_ITS_OWN = {"capture.realtime": True, "pipeline.restart": True}
 """Files play at their own pace, and every run has processes of its own: one that fails does not take the page along."""
 
-ONE_RUN_ONLY = (
-    *("max_frames", "start", "duration", "stream", "heatmap", "why", "overlay", "record"),
-    *("realtime", "single_process", "restart"),
-)
-"""Options that are about one source, or that `OF_ITS_OWN` settles."""
 
-
-@partial(takes_run_options, without=ONE_RUN_ONLY)
+@takes_options
 def web(
     address: Annotated[
         list[str] | None,
@@ -52,34 +38,8 @@ def web(
             show_default=False,
         ),
     ] = None,
-    any_source: Annotated[
-        bool,
-        typer.Option("--any-source", help="Let viewers open any address or file that this program can read."),
-        ConfigKey("output.web_any_source"),
-    ] = False,
-    compare_model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--compare-model",
-            metavar="MODEL[+ALLOCATOR]",
-            help="Another model, or allocator (a folder or none), for the page that compares answers; may be repeated.",
-            show_default=False,
-        ),
-        ConfigKey("output.web_compare"),
-    ] = None,
-    compare_loaded: Annotated[
-        str | None,
-        typer.Option(
-            "--compare-loaded",
-            metavar="N",
-            help="Most models that stay loaded for the page that compares answers. [what fits into memory]",
-            show_default=False,
-        ),
-        ConfigKey("output.web_compare_loaded"),
-    ] = None,
     *,
-    page: WebOptions,
-    run: RunOptions,
+    options: GivenOptions,
 ) -> int:
     """Serve a web page in which the source is chosen.
 
@@ -94,9 +54,7 @@ def web(
         raise ConfigError(f"one [HOST:]PORT, and each source as NAME=SOURCE; got {', '.join(map(repr, places))}")
     top = [ConfigLayer("[HOST:]PORT", {"output.web": place}) for place in places]
     top += [ConfigLayer("NAME=SOURCE", {"output.web_sources": named})] if named else []
-    top += layers_from_options(web, any_source=any_source, compare_model=compare_model, compare_loaded=compare_loaded)
-    top += page.layers()
-    config = run.configuration(base=[ConfigLayer("web", {"output.web": ADDRESS, **OF_ITS_OWN})], top=top)
+    config = options.configuration(base=[ConfigLayer("web", {"output.web": ADDRESS, **OF_ITS_OWN})], top=top)
     _check(config)
     return _serve(config)
 
@@ -158,8 +116,8 @@ def _compare_desk(config: Config) -> CompareDesk:
     import platform
     from importlib.metadata import version
 
-    from stream.compare.messages import WorkerOptions
     from stream.compare.process import CompareProcess
+    from stream.protocol.comparison import CompareOptions
     from stream.web.access import WebAccess
     from stream.web.compare import CompareDesk
 
@@ -173,7 +131,7 @@ def _compare_desk(config: Config) -> CompareDesk:
     }
     loaded = config.output.web_compare_loaded
     process = CompareProcess(
-        WorkerOptions(choices, config.answer.device, config.answer.dtype, None if loaded == "auto" else loaded)
+        CompareOptions(choices, config.answer.device, config.answer.dtype, None if loaded == "auto" else loaded)
     )
     control = WebAccess.of(config.output).control
     return CompareDesk(process, {choice.name: choice.world for choice in choices}, facts, control=control)
@@ -185,8 +143,8 @@ def _model_choices(config: Config) -> list[ModelChoice]:
     A folder is shown by its name alone, unless another one has that name. Raises ModelError for an unusable one.
     """
     from stream.answer.model import model_name, model_world
-    from stream.compare.messages import NO_ALLOCATOR, ModelChoice
     from stream.config import ApiConfig
+    from stream.protocol.comparison import NO_ALLOCATOR, ModelChoice
 
     own = config.answer
     if own.elsewhere:
@@ -243,26 +201,29 @@ def _run(
     from arr_coc.errors import ArrCocError, ModelError
     from stream.commands.run import check_run
     from stream.control import describe
+    from stream.display import WatchOptions, open_display
     from stream.errors import StageDied, StreamError
     from stream.events import Summary
     from stream.monitor.health import RunHandle
+    from stream.runtime.frame_process import run_in_child
     from stream.runtime.session import run_session
-    from stream.runtime.supervised import SupervisedRun
     from stream.sources.address import scrubbed
 
     def make_run(config: Config) -> RunHandle:
         if answers is not None and answers.pid is None:
             kept.enter_context(answers.hold())
-        made = SupervisedRun(config, control=chosen.control, forks=forks, shared=answers)
+        made = run_in_child(config, control=chosen.control, forks=forks, answers=answers)
         chooser.running()
         return made
 
+    # Nobody need look at the terminal of this program: no live view, no figures, no questions.
+    display = open_display(captions=True, watched=WatchOptions(None, keyboard=False, live=False))
     report_note(f"watching {chosen.source.name}")
     summary: Summary | None = None
     problem: str | None = None
     try:
         check_run(config)
-        summary = run_session(config, _display(), make_run=make_run, page=page.camera)
+        summary = run_session(config, display, make_run=make_run, page=page.camera)
     except (StreamError, ArrCocError) as error:
         problem = str(error)
         if isinstance(error, (ModelError, StageDied)):
@@ -275,16 +236,3 @@ def _run(
     if interrupted and not chooser.left:
         chooser.quit()
     chooser.ended(None if summary is None else summary.ended, problem)
-
-
-def _display() -> Display:
-    """Return a display for a program that nobody need look at: answers as lines on stdout, the rest on stderr."""
-    from stream import logs
-
-    if logs.as_json():
-        from stream.display.lines import JsonDisplay
-
-        return JsonDisplay(captions=True)
-    from stream.display.lines import LinesDisplay
-
-    return LinesDisplay(None)

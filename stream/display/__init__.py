@@ -1,17 +1,59 @@
-"""Displays of a run for the person at the terminal."""
+"""Displays of one or several cameras for the person at the terminal, and the choice between them."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from stream import logs
-from stream.sinks.base import Display
+from stream.sinks.base import ALONE, Display
+
+STDIN = 0
+STDOUT_FD = 1
 
 
-def open_display(*, captions: bool) -> Display:
-    """Progress for people, or lines for machines. `captions`: answers go to stdout."""
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """Options of a display that is watched: time between lines of figures; whether lines of standard input are
+    questions even if that is no terminal, and whether they may be if it is one; and whether a live view may be
+    shown."""
+
+    every_s: float | None
+    ask_stdin: bool = False
+    keyboard: bool = True
+    live: bool = True
+
+
+def in_foreground(descriptor: int) -> bool:
+    """Return whether this is a terminal of this program, and not of a shell that put it in the background."""
+    try:
+        return os.isatty(descriptor) and os.tcgetpgrp(descriptor) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def open_display(names: Sequence[str] = ALONE, *, captions: bool, watched: WatchOptions | None = None) -> Display:
+    """Return the display for these cameras, by what the output can show.
+
+    JSON lines for machines. A run that is not watched has a progress bar. Others have a live view if stdout is a
+    terminal that can show one, else plain lines. Without `captions` stdout belongs to an output, and gets no answers.
+    """
+    piped = STDIN if watched is not None and watched.ask_stdin else None
     if logs.as_json():
         from stream.display.lines import JsonDisplay
 
-        return JsonDisplay(captions=captions)
-    from stream.display.progress import ProgressDisplay
+        return JsonDisplay(names, captions=captions, typed=piped)
+    if watched is None or (names is ALONE and not captions):
+        from stream.display.progress import ProgressDisplay
 
-    return ProgressDisplay(captions=captions)
+        return ProgressDisplay(captions=captions, typed=piped)
+    keys = STDIN if watched.keyboard and in_foreground(STDIN) else None
+    dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
+    if dumb or not watched.live or not captions or not in_foreground(STDOUT_FD):
+        from stream.display.lines import LinesDisplay
+
+        return LinesDisplay(watched.every_s, names, captions=captions, typed=keys if piped is None else piped)
+    from stream.display.live import LiveDisplay
+
+    return LiveDisplay(STDOUT_FD, keys, names, typed=piped if keys is None else None)

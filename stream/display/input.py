@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 import select
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from stream import logs
-from stream.events import Event, QueryChanged, Summary
-from stream.monitor.health import RunHandle
-from stream.sinks.base import Display
+from stream.events import QueryChanged
 from stream.untrusted import QUERY_LIMIT_CHARS, printable
 
 READ_BYTES = 4096
@@ -84,23 +83,15 @@ class PendingQuestions:
         return passed
 
 
-class QuestionTaker(Protocol):
-    """Taker of typed lines, such as `PendingQuestions` of one run."""
-
-    def put(self, line: str, refuse: Callable[[str], None]) -> None: ...
-
-
 class QuestionReader:
-    """Reads lines from a descriptor in a thread of its own, and puts each as a question.
+    """Reads lines from a descriptor in a thread of its own, and gives each to `take`.
 
-    `refuse` gets a line for each that is none. It ends at the end of what is read, or with `close`; the
-    descriptor stays open.
+    It ends at the end of what is read, or with `close`; the descriptor stays open.
     """
 
-    def __init__(self, descriptor: int, questions: QuestionTaker, refuse: Callable[[str], None]) -> None:
+    def __init__(self, descriptor: int, take: Callable[[str], None]) -> None:
         self._descriptor = descriptor
-        self._questions = questions
-        self._refuse = refuse
+        self._take = take
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._line = ""
         self._woken, self._wake = os.pipe()
@@ -125,47 +116,89 @@ class QuestionReader:
                 data = os.read(self._descriptor, READ_BYTES)
             except OSError:
                 return
-            self._take(data or (b"\n" if self._line else b""))
+            self._read_lines(data or (b"\n" if self._line else b""))
             if not data:
                 return
 
-    def _take(self, data: bytes) -> None:
+    def _read_lines(self, data: bytes) -> None:
         *lines, rest = (self._line + self._decoder.decode(data)).split("\n")
         self._line = rest[:KEPT_CHARS]
         for line in lines:
-            self._questions.put(line, self._refuse)
+            self._take(line)
 
 
-class AskingDisplay(Display):
-    """Shows a run on `display`, and asks each line that is read from `descriptor` until the run ends."""
+NAME = re.compile(r"[^\W_][\w.-]*")
+"""A camera's name: letters of any script, digits, and what may stand in a file's name, but not at its beginning."""
 
-    def __init__(self, display: Display, descriptor: int) -> None:
-        self._display = display
-        self._descriptor = descriptor
-        self._questions: PendingQuestions | None = None
+
+class Questions:
+    """Questions of a person to the cameras of a display: `NAME: question` to one, any other line to all.
+
+    A camera can be asked from `add` to `remove`; from the first one on, lines are read from the descriptor `typed`, if
+    that is given, and `reply` gets a line for each that is not asked. For any thread.
+    """
+
+    def __init__(self, names: Sequence[str], typed: int | None = None, reply: Callable[[str], None] = logs.say) -> None:
+        self._names = names
+        self._typed = typed
+        self._reply = reply
         self._reader: QuestionReader | None = None
+        self._lock = threading.Lock()
+        self._cameras: dict[str, PendingQuestions] = {}
 
-    def attach(self, run: RunHandle, frames: int | None) -> None:
-        self._display.attach(run, frames)
-        self._questions = PendingQuestions(run.ask)
-        self._reader = QuestionReader(self._descriptor, self._questions, logs.say)
+    def add(self, camera: str, ask: Callable[[str], None]) -> PendingQuestions:
+        """Let a camera be asked from here on, with `ask`; returns its questions."""
+        pending = PendingQuestions(ask)
+        with self._lock:
+            self._cameras[camera] = pending
+            if self._typed is not None and self._reader is None:
+                self._reader = QuestionReader(self._typed, partial(self.put, reply=self._reply))
+        return pending
 
-    def show_message(self, message: str) -> None:
-        """Safe in a signal handler where `display` is."""
-        self._display.show_message(message)
+    def settle(self, camera: str, event: QueryChanged) -> list[str]:
+        """Take note that a camera has this question now, as `PendingQuestions.settle`."""
+        with self._lock:
+            pending = self._cameras.get(camera)
+        return [] if pending is None else pending.settle(event)
 
-    def write(self, event: Event) -> None:
-        if isinstance(event, Summary):
-            self._stop_asking()
-        elif isinstance(event, QueryChanged) and self._questions is not None:
-            for line in self._questions.settle(event):
-                logs.say(line)
-        self._display.write(event)
+    def remove(self, camera: str) -> None:
+        """Forget a camera that has ended."""
+        with self._lock:
+            self._cameras.pop(camera, None)
 
     def close(self) -> None:
-        self._stop_asking()
-        self._display.close()
-
-    def _stop_asking(self) -> None:
+        """Stop reading. May be called twice."""
         if self._reader is not None:
             self._reader.close()
+
+    def put(self, line: str, reply: Callable[[str], None]) -> None:
+        """Ask what was typed; `reply` gets a line if it cannot be asked."""
+        with self._lock:
+            cameras = dict(self._cameras)
+        if not cameras:
+            reply("not asked: no camera runs")
+            return
+        name, question = self._addressed(line)
+        if name in cameras:
+            cameras[name].put(question, reply)
+        elif name in self._names:
+            reply(f"not asked: {name} does not run; running: {', '.join(cameras)}")
+        elif name is not None:
+            reply(f"not asked: no camera is called {name!r}; there are {', '.join(self._names)}")
+        else:
+            replies: list[str] = []
+            for pending in cameras.values():
+                pending.put(question, replies.append)
+            for text in dict.fromkeys(replies):
+                reply(text)
+
+    def _addressed(self, line: str) -> tuple[str | None, str]:
+        """Return the camera that a line is for, None for all, and the question. A word of a name's letters with a colon
+        and a space after it is meant as a name, also if no camera has it."""
+        name, colon, question = line.partition(":")
+        name = name.strip()
+        if "" in self._names or not colon:
+            return None, line
+        if name in self._names or (NAME.fullmatch(name) and not question[:1].strip()):
+            return name, question
+        return None, line

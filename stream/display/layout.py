@@ -11,8 +11,9 @@ from rich.cells import cell_len, set_cell_size
 from arr_coc.errors import counted
 from arr_coc.types import NS_PER_S
 from stream.clock import duration_text, seconds_text
-from stream.display.state import TranscriptEntry, ViewSnapshot
+from stream.display.state import CameraSnapshot, TranscriptEntry
 from stream.display.text import cut_path, dropped_text, wrap
+from stream.media import SourceInfo
 from stream.monitor.metrics import Percentiles
 from stream.monitor.statistics import StatisticsSnapshot
 from stream.untrusted import printable
@@ -28,17 +29,20 @@ TIME_CELLS = 8
 SEPARATOR = " · "
 
 
-def compose(view: ViewSnapshot, message: str, width: int, height: int) -> list[Row]:
-    """The whole view but its last line, which is for input: `height` rows. The terminal cuts what is too wide.
+def compose(view: CameraSnapshot, message: str, width: int, height: int) -> list[Row]:
+    """The whole view of a camera that is alone, from its run on, but its last line, which is for input: `height` rows.
+    The terminal cuts what is too wide.
 
     `message` is shown in the place of what the run is waiting for.
     """
-    header = _header(view, width)[: 0 if height < 2 else 1 if height < 9 else 2]
+    assert view.info is not None
+    assert view.figures is not None
+    header = _header(view, view.info, view.figures, width)[: 0 if height < 2 else 1 if height < 9 else 2]
     status = _status(view, message)
     bottom = [status] if height > 2 and (status or height >= 13) else []
     rules = 0 if height < 7 else 1 if height < 13 else 2
     room = height - len(header) - len(bottom) - rules
-    figures = figure_lines(view.statistics, width)[: max(0, room - max(3, (height + 1) // 4))]
+    figures = figure_lines(view.figures, width)[: max(0, room - max(3, (height + 1) // 4))]
     text = transcript_rows(view.entries, view.partial, width, room - len(figures))
     rule: Row = [("class:dim", "─" * width)]
     return [*header, *[rule] * (rules > 1), *text, *[rule] * (rules > 0), *figures, *bottom]
@@ -136,11 +140,10 @@ def megabytes(size: int) -> str:
     return f"{size / 1e6:.0f} MB"
 
 
-def _header(view: ViewSnapshot, width: int) -> list[Row]:
-    info = view.info
+def _header(view: CameraSnapshot, info: SourceInfo, figures: StatisticsSnapshot, width: int) -> list[Row]:
     fps = [] if info.fps is None else [f"{info.fps:.4g} fps"]
     details = SEPARATOR.join([f"{info.width_px}x{info.height_px}", *fps, printable(info.codec)])
-    running = _running(view)
+    running = _running(info, figures)
     name = cut_path(printable(info.name), max(8, width - cell_len(details) - cell_len(running) - 8))
     gap = width - cell_len(name) - cell_len(details) - cell_len(running) - 4
     first = [("class:title", f" {name}"), ("", f"  {details}")]
@@ -149,25 +152,28 @@ def _header(view: ViewSnapshot, width: int) -> list[Row]:
     return [first, [("class:dim", f" {view.model}  "), ("class:title", view.query)]]
 
 
-def _running(view: ViewSnapshot) -> str:
+def _running(info: SourceInfo, figures: StatisticsSnapshot) -> str:
     """Of a file, where it is and how long it is; of a live source, how long the run has been going on."""
-    info, figures = view.info, view.statistics
     if info.live:
         return f"running {seconds_text(figures.uptime_s)}"
     at = seconds_text(figures.media_s or 0.0)
     return at if info.duration_ns is None else f"{at} / {seconds_text(info.duration_ns / NS_PER_S)}"
 
 
-def _status(view: ViewSnapshot, message: str) -> Row:
-    outage = view.statistics.outage
+def _status(view: CameraSnapshot, message: str) -> Row:
     if message:
         return [("class:note", f" {message}")]
-    if outage is not None:
-        return [("class:alarm", f" source lost, {duration_text(outage.lasted_s)} by now: {printable(outage.reason)}")]
-    parts = [view.waiting] if view.waiting else []
+    if view.ill:
+        return [state_text(view, indent=" ")]
+    parts = [view.state] if view.state else []
     if view.pending:
         parts.append(f"asking: {view.pending}")
     return [("class:note", f" {SEPARATOR.join(parts)}")] if parts else []
+
+
+def state_text(view: CameraSnapshot, indent: str = "") -> tuple[str, str]:
+    """Return the state of a camera, after the name of its style."""
+    return "class:alarm" if view.ill else "class:note", f"{indent}{printable(view.state)}"
 
 
 def transcript_rows(

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import logging
 import threading
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from arr_coc.errors import of_counted
 from stream import logs
 from stream.clock import Clock, MonotonicClock, clock_text, duration_text
-from stream.display.input import QuestionReader
+from stream.display.input import Questions
 from stream.display.layout import SEPARATOR
-from stream.display.state import TranscriptEntry, ViewModel
-from stream.display.text import dropped_text, print_answer, summary_text, verdict_text
+from stream.display.state import CameraState, DisplayClock, TranscriptEntry
+from stream.display.text import ABOUT_THE_MODEL, dropped_text, label_text, print_answer, verdict_text
 from stream.errors import OutputFailed, ReaderGone
 from stream.events import (
     OF_FRAMES,
     Answer,
     Event,
+    FrameReady,
     Notice,
     Outage,
     QueryChanged,
@@ -30,17 +31,14 @@ from stream.events import (
     event_fields,
 )
 from stream.logs import json_line, write_line, write_now
-from stream.monitor.health import RunHandle
+from stream.monitor.health import ANSWERS, RunHandle
 from stream.monitor.statistics import StatisticsSnapshot
-from stream.sinks.base import Display
+from stream.sinks.base import ALONE, Display
 from stream.untrusted import printable
 
 JOIN_LIMIT_S = 1.0
 
 log = logging.getLogger(__name__)
-
-ABOUT_THE_MODEL = ("model-files", "model-world", "glances-off")
-"""Codes of notices that every run of a model would repeat."""
 
 
 class RepeatedCall:
@@ -66,131 +64,131 @@ class RepeatedCall:
                 log.debug("figures are left out", exc_info=True)
 
 
-class RunLines(Display):
-    """Base of displays that print a run as lines: answers, and remarks about all else. A subclass says where."""
+class LinesDisplay(Display):
+    """Prints cameras as lines, each after the camera's name: answers on stdout, all else on stderr.
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._state: ViewModel | None = None
-
-    @abstractmethod
-    def _print_answer(self, entry: TranscriptEntry) -> None:
-        """Print an answer; of those that are the same, one line for all."""
-
-    @abstractmethod
-    def _finish_answers(self) -> None:
-        """Print how long the last answer went on; may be called twice."""
-
-    @abstractmethod
-    def _print(self, entry: TranscriptEntry) -> None:
-        """Print what is no answer, and belongs to stdout."""
-
-    @abstractmethod
-    def _say(self, text: str) -> None:
-        """Write a remark on stderr."""
-
-    def _say_of_model(self, text: str) -> None:
-        """Write a remark that every run of one model would make."""
-        self._say(text)
-
-    def _over(self) -> None:
-        """The run has ended: no figures follow."""
-
-    def write(self, event: Event) -> None:
-        assert self._state is not None, "a run is attached before its events come"
-        self._show(event, self._state.add(event))
-
-    def _show(self, event: Event, entries: Sequence[TranscriptEntry]) -> None:
-        """Print an event, which has added `entries` to the transcript."""
-        if isinstance(event, Answer):
-            for entry in entries:
-                self._print_answer(entry)
-        elif isinstance(event, VerdictChanged):
-            self._finish_answers()
-            for entry in entries:
-                self._print(entry)
-        elif entries:
-            if isinstance(event, QueryChanged) and event.error is None:
-                self._finish_answers()
-            about_model = isinstance(event, Notice) and event.code in ABOUT_THE_MODEL
-            for entry in entries:
-                (self._say_of_model if about_model else self._say)(entry.text)
-        elif isinstance(event, Notice):
-            self._say_of_model(f"{printable(event.message)} …")  # only that a model is being loaded has no entry
-        elif isinstance(event, Summary):
-            self._finish_answers()
-            self._over()
-            if text := summary_text(event):
-                self._say(text)
-
-    def figures(self) -> str | None:
-        """Return the figures in a line; None where there are none yet. For any thread."""
-        if self._state is None:
-            return None
-        figures = self._state.statistics()
-        known = figures.frames or figures.outage is not None
-        return figures_text(figures, self._state.position(figures)) if known else None
-
-
-class LinesDisplay(RunLines):
-    """Prints a run as lines; the figures every `every_s` seconds, never where that is None.
-
-    `questions` is a descriptor that lines to ask are read from.
+    `every_s`: time between lines of figures, none if that is None. Without `captions` stdout belongs to an output.
+    `typed` is a descriptor that lines to ask are read from.
     """
 
-    def __init__(self, every_s: float | None, questions: int | None = None, clock: Clock | None = None) -> None:
-        super().__init__(clock or MonotonicClock())
+    def __init__(
+        self,
+        every_s: float | None,
+        names: Sequence[str] = ALONE,
+        *,
+        captions: bool = True,
+        typed: int | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self._every_s = every_s
-        self._questions = questions
+        self._width = max(map(len, names), default=0)
+        self._captions = captions
+        self._clock = clock or MonotonicClock()
+        self._lock = threading.RLock()
+        self._running = set(names)
+        self._cameras: dict[str, CameraState] = {}
+        self._answers: dict[str, AnswerPrinter] = {}
+        self._shared: set[str] = set()
         self._figures: RepeatedCall | None = None
-        self._reader: QuestionReader | None = None
-        self._answers = AnswerPrinter()
-        self._run: RunHandle | None = None
+        self._questions = Questions(names, typed, self.show_note)
 
-    def attach(self, run: RunHandle, frames: int | None) -> None:
-        self._run, self._state = run, ViewModel(run, self._clock, self._ask, cuts=True)
-        if self._every_s is not None:
-            self._figures = RepeatedCall(self._every_s, self._say_figures)
-        if self._questions is not None:
-            self._reader = QuestionReader(self._questions, self._state.questions, logs.say)
+    def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
+        state = CameraState(self._clock, camera, cuts=True)
+        state.attach(run, self._questions.add(camera, partial(self._ask, state, run)))
+        with self._lock:
+            self._cameras[camera] = state
+            self._answers[camera] = AnswerPrinter(label_text(camera, self._width))
+            if self._figures is None and self._every_s is not None:
+                self._figures = RepeatedCall(self._every_s, self._say_figures)
+
+    def write(self, event: Event, camera: str = "") -> None:
+        entries = self._cameras[camera].add(event)
+        if camera and isinstance(event, Restarted) and event.process == ANSWERS:
+            return  # the fleet reports it, once for all cameras
+        if isinstance(event, Summary):
+            self._over(camera)
+        with self._lock:
+            self._show(event, entries, camera)
+
+    def end(self, camera: str) -> None:
+        self._over(camera)
+        with self._lock, suppress(ReaderGone, OutputFailed):
+            if camera in self._answers:
+                self._answers[camera].finish()
 
     def show_message(self, message: str) -> None:
         """Safe in a signal handler: takes no lock, uses no buffer."""
         write_now(message)
 
-    def close(self) -> None:
-        with suppress(ReaderGone, OutputFailed):
-            self._finish_answers()
-        self._over()
-
-    def _over(self) -> None:
-        for ended in (self._figures, self._reader):
-            if ended is not None:
-                ended.close()
-
-    def _print_answer(self, entry: TranscriptEntry) -> None:
-        self._answers.print(entry)
-
-    def _finish_answers(self) -> None:
-        self._answers.finish()
-
-    def _print(self, entry: TranscriptEntry) -> None:
-        print_answer(entry.at, entry.text)
-
-    def _say(self, text: str) -> None:
-        logs.say(text)
-
-    def _say_figures(self) -> None:
-        if (text := self.figures()) is not None:
+    def show_note(self, text: str) -> None:
+        with self._lock:
             logs.say(text)
 
-    def _ask(self, question: str) -> None:
-        """Asks; says so where the answer cannot come yet."""
-        assert self._state is not None
-        assert self._run is not None
-        if self._state.loading:
-            logs.say(f"asking, once the model is loaded: {question}")
-        self._run.ask(question)
+    def show_unreachable(self, camera: str, message: str) -> None:
+        self._say(camera, message)
+
+    def close(self) -> None:
+        for camera in tuple(self._cameras):
+            self.end(camera)
+        self._stop()
+
+    def _show(self, event: Event, entries: Sequence[TranscriptEntry], camera: str) -> None:
+        """Print an event of a camera, which has added `entries` to its transcript."""
+        answers = self._answers[camera]
+        if isinstance(event, Answer):
+            for entry in entries if self._captions else ():
+                answers.print(entry)
+        elif isinstance(event, VerdictChanged):
+            answers.finish()
+            for entry in entries if self._captions else ():
+                print_answer(f"{label_text(camera, self._width)}{entry.at}", entry.text)
+        elif entries:
+            if isinstance(event, QueryChanged) and event.error is None:
+                answers.finish()
+            about_model = isinstance(event, Notice) and event.code in ABOUT_THE_MODEL
+            for entry in entries:
+                self._say(camera, entry.text, shared=about_model)
+        elif isinstance(event, Notice):
+            self._say(camera, f"{printable(event.message)} …", shared=True)  # only a model's loading has no entry
+        elif isinstance(event, Summary):
+            answers.finish()
+            if text := self._cameras[camera].summary:
+                self._say(camera, text)
+
+    def _say(self, camera: str, text: str, *, shared: bool = False) -> None:
+        """Write a remark about a camera on stderr; of those that several cameras would make, `shared`, only one."""
+        with self._lock:
+            if not (camera and shared):
+                logs.say(f"{label_text(camera, self._width)}{text}")
+            elif text not in self._shared:
+                self._shared.add(text)
+                logs.say(text)
+
+    def _say_figures(self) -> None:
+        for camera, state in tuple(self._cameras.items()):
+            if camera not in self._running:
+                continue
+            figures = state.statistics()
+            if figures.frames or figures.outage is not None:
+                self._say(camera, figures_text(figures, state.position(figures)))
+
+    def _ask(self, state: CameraState, run: RunHandle, question: str) -> None:
+        """Ask; report that the answer cannot come yet."""
+        if state.loading:
+            self._say(state.name, f"asking, once the model is loaded: {question}", shared=True)
+        run.ask(question)
+
+    def _over(self, camera: str) -> None:
+        """The camera has no more figures and takes no more questions; after the last one, nothing comes by itself."""
+        self._questions.remove(camera)
+        self._running.discard(camera)
+        if not self._running:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._questions.close()
+        if self._figures is not None:
+            self._figures.close()
 
 
 class AnswerPrinter:
@@ -203,7 +201,7 @@ class AnswerPrinter:
         self._again: TranscriptEntry | None = None
 
     def print(self, entry: TranscriptEntry) -> None:
-        """Prints an answer, or counts it where the last one was the same."""
+        """Print an answer, or count it if the last one was the same."""
         if entry.text == self._text:
             self._again = entry if self._again is None else self._again.repeated(entry.at)
             return
@@ -212,7 +210,7 @@ class AnswerPrinter:
         print_answer(f"{self._label}{entry.at}", entry.text)
 
     def finish(self) -> None:
-        """Prints how long the last answer went on; whatever comes next is printed whole."""
+        """Print how long the last answer went on; the next one is printed whole."""
         again, self._text, self._again = self._again, None, None
         if again is not None and again.count == 1:
             print_answer(f"{self._label}{again.at}", "the same")
@@ -246,28 +244,63 @@ QUIET_NOTICES = {"loading"}
 
 
 class JsonDisplay(Display):
-    """Writes events to stderr as they happen. `captions`: answers go to stdout too, a plain line each."""
+    """Writes events to stderr as they happen, each with its camera's name.
 
-    def __init__(self, *, captions: bool) -> None:
+    `captions`: answers go to stdout too, a plain line each. `typed` is a descriptor that lines to ask are read from.
+    """
+
+    def __init__(self, names: Sequence[str] = ALONE, *, captions: bool, typed: int | None = None) -> None:
+        self._width = max(map(len, names), default=0)
         self._captions = captions
+        self._lock = threading.Lock()
+        self._clocks: dict[str, DisplayClock] = {}
+        self._questions = Questions(names, typed)
+
+    def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
+        # Several cameras have begun at different times: only the time of day compares them.
+        self._clocks[camera] = DisplayClock(live=bool(camera) and run.source_info.live)
+        self._questions.add(camera, run.ask)
+
+    def write(self, event: Event, camera: str = "") -> None:
+        if isinstance(event, FrameReady) and camera:
+            self._clocks[camera].sync(event)
+        if isinstance(event, OF_FRAMES):
+            return
+        name = {"camera": camera} if camera else {}
+        if isinstance(event, Summary):
+            self.end(camera)
+        elif isinstance(event, QueryChanged):
+            for line in self._questions.settle(camera, event):
+                logs.say(line, **name, message=line)
+        fields = event_fields(event)
+        write_line(json_line(log_level(event), {"event": fields.pop("type"), **name, **fields}))
+        if self._captions and isinstance(event, VerdictChanged):
+            self._print(camera, event.pts_s, verdict_text(event))
+        if self._captions and isinstance(event, Answer) and (text := printable(event.text)):
+            self._print(camera, event.pts_s, text)
+
+    def end(self, camera: str) -> None:
+        self._questions.remove(camera)
+        if not camera:
+            self._questions.close()
+
+    def show_failure(self, camera: str, message: str) -> None:
+        logs.say(message, "error", "error", camera=camera, message=message)
+
+    def show_unreachable(self, camera: str, message: str) -> None:
+        logs.say(message, "warning", "unreachable", camera=camera, message=message)
 
     def show_message(self, message: str) -> None:
         write_now(json_line("info", {"event": "signal", "message": message}))
 
-    def write(self, event: Event) -> None:
-        if isinstance(event, OF_FRAMES):
-            return
-        fields = event_fields(event)
-        write_line(json_line(log_level(event), {"event": fields.pop("type"), **fields}))
-        if self._captions and isinstance(event, VerdictChanged):
-            print_answer(clock_text(event.pts_s), verdict_text(event))
-        if self._captions and isinstance(event, Answer):
-            text = printable(event.text)
-            if text:
-                print_answer(clock_text(event.pts_s), text)
-
     def close(self) -> None:
-        """Every line is written already."""
+        self._questions.close()
+
+    def _print(self, camera: str, pts_s: float, text: str) -> None:
+        clock = self._clocks.get(camera)
+        at = clock_text(pts_s) if clock is None else clock.text(pts_s)
+        with self._lock:
+            print_answer(f"{label_text(camera, self._width)}{at}", text)
 
 
 def log_level(event: Event) -> str:

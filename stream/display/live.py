@@ -1,4 +1,4 @@
-"""Live view of a run on a whole terminal, drawn by prompt_toolkit in a thread of its own."""
+"""Live view of one or several cameras on a whole terminal, drawn by prompt_toolkit in a thread of its own."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from prompt_toolkit.application import Application
 from prompt_toolkit.application.run_in_terminal import run_in_terminal
@@ -33,30 +34,35 @@ from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
+from arr_coc.types import NS_PER_S
 from stream import logs
 from stream.clock import Clock, MonotonicClock
-from stream.display.input import QuestionReader
+from stream.display.input import Questions
 from stream.display.layout import Row, compose
-from stream.display.state import ViewModel
-from stream.display.text import print_answer, summary_text, wrap
-from stream.events import Event, QueryChanged, Summary
+from stream.display.panes import compose_several
+from stream.display.state import STARTING, CameraState
+from stream.display.text import ABOUT_THE_MODEL, label_text, print_answer, wrap
+from stream.events import Answer, Event, Notice, QueryChanged, Restarted, Summary, VerdictChanged
 from stream.logs import write_now
-from stream.monitor.health import RunHandle
-from stream.monitor.statistics import StatisticsSnapshot
-from stream.sinks.base import Display
-from stream.untrusted import printable_span
+from stream.monitor.health import ANSWERS, RunHandle
+from stream.sinks.base import ALONE, Display
+from stream.untrusted import printable, printable_span
 
-STARTING = "starting"
 ERASE = "\r\x1b[K"
 
-HINT = "type a question and press Enter · Ctrl-C ends"
-HINT_NO_KEYS = "Ctrl-C ends"
+HINT = ("type a question and press Enter · Ctrl-C ends", "a question, Enter · Ctrl-C ends", "Ctrl-C ends")
+HINT_SEVERAL = (
+    "question to all, or NAME: question, and Enter · Ctrl-C ends",
+    "[NAME:] question, Enter · Ctrl-C ends",
+    "Ctrl-C ends",
+)
+HINT_NO_KEYS = ("Ctrl-C ends",)
+"""Forms of the hint in the empty input line, of which the first that fits is shown."""
+
+PROMPT = " › "
 
 DRAW_S = 0.125
 """Between two looks at the run: at most eight drawings a second."""
-
-FIGURES_S = 0.5
-"""Between two looks at the figures: numbers that change faster cannot be read."""
 
 MESSAGE_S = 8.0
 """A reply to what was typed is shown so long."""
@@ -66,6 +72,8 @@ JOIN_LIMIT_S = 1.0
 
 LAST_ENTRIES = 12
 """The last answers and messages, so many of them, stay on the terminal when the view has gone."""
+
+NOTES_KEPT = 50
 
 PLAIN_FORMS = str.maketrans({"·": "|", "─": "-", "…": "~", "›": ">", "–": "-", "×": "x"})
 """For terminals whose encoding is not Unicode."""
@@ -138,46 +146,27 @@ class _PlainOutput(Vt100_Output):
         super().write(data.translate(PLAIN_FORMS))
 
 
-class LiveScreen(Protocol):
-    """Content of a live view, asked for by its thread."""
-
-    def rows(self, message: str, width: int, height: int) -> list[Row]:
-        """All but the input line: `height` rows; `message` is shown in place of what the run is waiting for."""
-        ...
-
-    def put(self, line: str, refuse: Callable[[str], None]) -> None:
-        """Asks what was typed; `refuse` gets a line where it is no question."""
-        ...
-
-
-class RunScreen:
-    """One run, on the whole screen."""
-
-    def __init__(self, model: ViewModel) -> None:
-        self._model = model
-        self._figures: StatisticsSnapshot | None = None
-        self._figures_s = 0.0
-
-    def rows(self, message: str, width: int, height: int) -> list[Row]:
-        now_s = time.monotonic()
-        if self._figures is None or now_s - self._figures_s >= FIGURES_S:
-            self._figures, self._figures_s = self._model.statistics(), now_s
-        return compose(self._model.snapshot(self._figures), message, width, height)
-
-    def put(self, line: str, refuse: Callable[[str], None]) -> None:
-        self._model.questions.put(line, refuse)
-
-
 class LiveView:
-    """Draws a screen on the terminal `out` in a thread of its own, so that it goes on while no event comes.
+    """Draws on the terminal `out` in a thread of its own, so that it goes on while no event comes.
 
-    `keys` is the descriptor that questions are typed on, None where they cannot be; then `hint` is not shown. A
-    terminal that takes no output holds this thread up and no other.
+    `rows` returns all but the input line for a message, which is shown in place of what a run is waiting for, a width
+    and a height. `put` gets what was typed, and a function that shows a reply. `keys` is the descriptor that questions
+    are typed on, None if they cannot be; then `hints` are not shown. A terminal that takes no output delays this thread
+    and no other.
     """
 
-    def __init__(self, out: int, keys: int | None, modes: TerminalModes, screen: LiveScreen, hint: str = HINT) -> None:
-        self._screen = screen
-        self._hint = hint
+    def __init__(
+        self,
+        out: int,
+        keys: int | None,
+        modes: TerminalModes,
+        rows: Callable[[str, int, int], list[Row]],
+        put: Callable[[str, Callable[[str], None]], None],
+        hints: Sequence[str],
+    ) -> None:
+        self._rows = rows
+        self._put = put
+        self._hints = HINT_NO_KEYS if keys is None else hints
         self._modes = modes
         self._message, self._message_until_s = "", 0.0
         self._urgent = ""
@@ -216,9 +205,9 @@ class LiveView:
         bindings = KeyBindings()
         bindings.add("c-z")(self._suspend)
         line = Buffer(multiline=False, history=InMemoryHistory(), accept_handler=self._accept)
-        hint = AfterInput(HINT_NO_KEYS if keys is None else self._hint, style="class:dim")
+        hint = AfterInput(self._hint, style="class:dim")
         typed = BufferControl(line, [ConditionalProcessor(hint, Condition(lambda: not line.text))])
-        prompt = Window(FormattedTextControl([("class:time", " › ")]), width=3)
+        prompt = Window(FormattedTextControl([("class:time", PROMPT)]), width=len(PROMPT))
         rows = Window(FormattedTextControl(self._draw))
         return Application(
             layout=Layout(HSplit([rows, VSplit([prompt, Window(typed)], height=1)]), focused_element=typed),
@@ -275,11 +264,15 @@ class LiveView:
     def _compose(self) -> list[Row]:
         message = self._urgent or (self._message if time.monotonic() < self._message_until_s else "")
         size = self._app.output.get_size()
-        return self._screen.rows(message, size.columns, size.rows - 1)
+        return self._rows(message, size.columns, size.rows - 1)
+
+    def _hint(self) -> str:
+        room = self._app.output.get_size().columns - len(PROMPT) - 1  # the cursor is before it
+        return next((hint for hint in self._hints if len(hint) <= room), self._hints[-1])
 
     def _accept(self, line: Buffer) -> bool:
         self.show("")
-        self._screen.put(line.text, self.show)
+        self._put(line.text, self.show)
         return False
 
     def _suspend(self, event: KeyPressEvent) -> None:
@@ -287,79 +280,134 @@ class LiveView:
 
 
 class LiveDisplay(Display):
-    """Shows a run on the terminal `out` from `attach` to `close`.
+    """Shows cameras on the terminal `out`: one that is alone from `attach` to `close`, several from the beginning.
 
-    `keys` is the descriptor of the terminal that questions are typed on, `questions` one that lines to ask are read
-    from; None where there is none. Lines on stderr meanwhile become messages in the view. Before `attach`, while
-    libraries are loaded and the source is opened, one word says that something happens; what is typed then comes into
-    the view.
+    `keys` is the descriptor of the terminal that questions are typed on, `typed` one that lines to ask are read from;
+    None if there is none. Lines on stderr meanwhile become messages in the view. Before `attach`, while libraries are
+    loaded and the source of a camera that is alone is opened, one word shows that something happens; what is typed then
+    comes into the view.
     """
 
-    def __init__(self, out: int, keys: int | None, questions: int | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        out: int,
+        keys: int | None,
+        names: Sequence[str] = ALONE,
+        *,
+        typed: int | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self._out = out
         self._keys = keys
-        self._questions = questions
         self._clock = clock or MonotonicClock()
-        self._model: ViewModel | None = None
+        self._begin_ns = self._clock.now_ns()
+        self._lock = threading.Lock()
+        self._cameras = {name: CameraState(self._clock, name) for name in names}
+        self._alone = self._cameras.get("")
+        self._notes: deque[str] = deque(maxlen=NOTES_KEPT)
+        self._questions = Questions(names, typed, self.show_note)
         self._view: LiveView | None = None
-        self._reader: QuestionReader | None = None
         self._stderr = sys.stderr
         self._modes = TerminalModes(out)
         self._modes.take()
-        self._waiting = sys.stderr.isatty()
+        self._waiting = self._alone is not None and sys.stderr.isatty()
         if self._waiting:
             print(STARTING, end="", file=sys.stderr, flush=True)
+        if self._alone is None:
+            self._open()
 
-    def attach(self, run: RunHandle, frames: int | None) -> None:
-        self._end_waiting()
-        self._model = ViewModel(run, self._clock)
-        self._view = LiveView(self._out, self._keys, self._modes, RunScreen(self._model))
-        self._stderr = sys.stderr
-        if self._stderr.isatty():
-            sys.stderr = LineWriter(self._model.add_message)
-        if self._questions is not None:
-            self._reader = QuestionReader(self._questions, self._model.questions, self._model.add_message)
+    def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
+        self._cameras[camera].attach(run, self._questions.add(camera, run.ask))
+        if self._alone is not None:
+            self._open()
+
+    def write(self, event: Event, camera: str = "") -> None:
+        entries = self._cameras[camera].add(event)
+        if not camera:
+            if isinstance(event, QueryChanged) and self._view is not None:
+                self._view.show("")
+            elif isinstance(event, Summary):
+                self.close()
+        elif not isinstance(event, (Answer, VerdictChanged)):
+            if isinstance(event, Restarted) and event.process == ANSWERS:
+                return  # the fleet reports it, once for all cameras
+            shared = isinstance(event, Notice) and event.code in ABOUT_THE_MODEL
+            for entry in entries:
+                self.show_note(entry.text if shared else f"{camera}: {entry.text}", once=shared)
+
+    def end(self, camera: str) -> None:
+        self._questions.remove(camera)
 
     def show_message(self, message: str) -> None:
         """Safe in a signal handler: takes no lock, uses no buffer."""
-        if self._view is not None:
-            self._view.show_until_end(message)
+        view = self._view
+        if view is not None:
+            view.show_until_end(message)
         else:
             write_now(message)
 
-    def write(self, event: Event) -> None:
-        assert self._model is not None, "a run is attached before its events come"
-        self._model.add(event)
-        if isinstance(event, QueryChanged) and self._view is not None:
-            self._view.show("")
-        elif isinstance(event, Summary):
-            self.close()
-            if text := summary_text(event):
-                logs.show("\n".join(wrap(text, terminal_columns(self._out))))
+    def show_note(self, text: str, *, once: bool = False) -> None:
+        """Show a remark, among the answers of a camera that is alone; `once`: several cameras would repeat it."""
+        if self._alone is not None:
+            self._alone.add_message(text)
+            return
+        text = printable(text)
+        with self._lock:
+            if not (once and text in self._notes):
+                self._notes.append(text)
+
+    def show_failure(self, camera: str, message: str) -> None:
+        self._cameras[camera].fail(message, over=True)
+        super().show_failure(camera, message)
+
+    def show_unreachable(self, camera: str, message: str) -> None:
+        self._cameras[camera].fail(message, over=False)
 
     def close(self) -> None:
-        """Gives the terminal back, with the last answers and messages on it."""
+        """Give the terminal back, with the last answers and messages on it."""
         view, self._view = self._view, None
         self._end_waiting()
-        if self._reader is not None:
-            self._reader.close()
+        self._questions.close()
         if view is not None:
             view.close()
         self._modes.give_back()
         if view is not None:
             sys.stderr = self._stderr
             with contextlib.suppress(OSError):
-                self._leave_last_entries()
+                self._leave_last_lines()
 
-    def _leave_last_entries(self) -> None:
-        assert self._model is not None
+    def _open(self) -> None:
+        self._end_waiting()
+        hints = HINT if self._alone is not None else HINT_SEVERAL
+        self._view = LiveView(self._out, self._keys, self._modes, self._rows, self._questions.put, hints)
+        self._stderr = sys.stderr
+        if self._stderr.isatty():
+            sys.stderr = LineWriter(self.show_note)
+
+    def _rows(self, message: str, width: int, height: int) -> list[Row]:
+        if self._alone is not None:
+            return compose(self._alone.snapshot(), message, width, height)
+        with self._lock:
+            notes = tuple(self._notes)
+        cameras = [state.snapshot() for state in self._cameras.values()]
+        uptime_s = (self._clock.now_ns() - self._begin_ns) / NS_PER_S
+        return compose_several(cameras, notes, uptime_s, message, width, height)
+
+    def _leave_last_lines(self) -> None:
         columns = terminal_columns(self._out)
-        for entry in self._model.entries[-LAST_ENTRIES:]:
-            indent = len(entry.at) + 2
-            if entry.is_message:
-                logs.show("\n".join(wrap(entry.text, columns)))
-            else:
-                print_answer(entry.at, f"\n{'':{indent}}".join(wrap(entry.display_text, max(1, columns - indent))))
+        width = max(map(len, self._cameras))
+        for note in list(self._notes)[-LAST_ENTRIES:]:
+            logs.show("\n".join(wrap(note, columns)))
+        for camera, state in self._cameras.items():
+            for entry in state.entries[-LAST_ENTRIES:]:
+                label = f"{label_text(camera, width)}{entry.at}"
+                indent = len(label) + 2
+                if entry.is_message:
+                    logs.show("\n".join(wrap(entry.text, columns)))
+                else:
+                    print_answer(label, f"\n{'':{indent}}".join(wrap(entry.display_text, max(1, columns - indent))))
+            if state.summary:
+                logs.show("\n".join(wrap(f"{label_text(camera, width)}{state.summary}", columns)))
 
     def _end_waiting(self) -> None:
         if self._waiting:

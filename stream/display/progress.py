@@ -15,8 +15,10 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from stream import logs
 from stream.clock import clock_text
 from stream.control import leave_gone_terminal
+from stream.display.input import Questions
 from stream.display.text import EventText, discards_partial_answer, print_answer, summary_text, verdict_text
 from stream.errors import OutputFailed, ReaderGone
 from stream.events import (
@@ -25,12 +27,13 @@ from stream.events import (
     Event,
     FrameReady,
     Notice,
+    QueryChanged,
     Summary,
     VerdictChanged,
 )
 from stream.logs import write_now
 from stream.monitor.health import RunHandle
-from stream.sinks.base import Display
+from stream.sinks.base import ALONE, Display
 from stream.untrusted import printable, printable_lines
 
 PARTIAL_LINES = 2
@@ -38,10 +41,14 @@ PARTIAL_LINES = 2
 
 
 class ProgressDisplay(Display):
-    """Shows a run to a person. `captions` says whether finished captions are printed to stdout."""
+    """Shows a run to a person. `captions` says whether finished captions are printed to stdout.
 
-    def __init__(self, *, captions: bool) -> None:
+    `typed` is a descriptor that lines to ask are read from.
+    """
+
+    def __init__(self, *, captions: bool, typed: int | None = None) -> None:
         self._captions = captions
+        self._questions = Questions(ALONE, typed)
         self._err = BestEffortConsole(stderr=True)
         self._live: Live | None = None
         self._progress = Progress(
@@ -54,6 +61,7 @@ class ProgressDisplay(Display):
             expand=True,
         )
         self._task = self._progress.add_task("starting", total=None, counts="")
+        self._frame: FrameReady | None = None
         self._partial = ""
         self._message = ""
         self._event_text = EventText()
@@ -61,8 +69,9 @@ class ProgressDisplay(Display):
             self._live = Live(console=self._err, get_renderable=self._render, refresh_per_second=8, transient=True)
             self._live.start()
 
-    def attach(self, run: RunHandle, frames: int | None) -> None:
+    def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
         self._progress.update(self._task, total=frames)
+        self._questions.add(camera, run.ask)
 
     def show_message(self, message: str) -> None:
         """Shows a message at once. Safe in a signal handler: takes no lock, uses no buffer."""
@@ -71,9 +80,9 @@ class ProgressDisplay(Display):
         else:
             write_now(message)
 
-    def write(self, event: Event) -> None:
+    def write(self, event: Event, camera: str = "") -> None:
         if isinstance(event, FrameReady):
-            self._advance(event)
+            self._frame = event
         elif isinstance(event, AnswerDeltaEvent):
             self._partial += event.text
         elif isinstance(event, Answer):
@@ -86,19 +95,14 @@ class ProgressDisplay(Display):
             if text := summary_text(event):
                 self._err.print(Text(text), soft_wrap=not self._err.is_terminal)
         else:
-            self._print_event(event)
+            self._print_event(event, camera)
 
     def close(self) -> None:
+        self._questions.close()
         live, self._live = self._live, None
         if live is not None:
             with suppress(OSError):  # nobody has to read it
                 live.stop()
-
-    def _advance(self, event: FrameReady) -> None:
-        speed = self._progress.tasks[0].speed
-        pace = f" · {speed:.0f}/s" if speed else ""
-        counts = f"frame {event.frame_index + 1}{pace}"
-        self._progress.update(self._task, description="", completed=event.frame_index + 1, counts=counts)
 
     def _print_answer(self, pts_s: float, text: str) -> None:
         if not self._captions or not text:
@@ -124,16 +128,23 @@ class ProgressDisplay(Display):
             line = f"{clock_text(event.pts_s)}  {verdict_text(event)}"
             self._err.print(Text(line), soft_wrap=not self._err.is_terminal)
 
-    def _print_event(self, event: Event) -> None:
+    def _print_event(self, event: Event, camera: str) -> None:
         if isinstance(event, Notice) and event.code == "loading":
             self._progress.update(self._task, description=printable(event.message))
         elif discards_partial_answer(event):
             self._partial = ""
+        elif isinstance(event, QueryChanged):
+            for passed in self._questions.settle(camera, event):
+                logs.say(passed)
         line = self._event_text.line(event)
         if line is not None:
             self._err.print(Text(line, style="yellow"), soft_wrap=not self._err.is_terminal)
 
     def _render(self) -> RenderableType:
+        if self._frame is not None:  # here, not for every frame: rich's speed takes longer than a frame's event
+            done, speed = self._frame.frame_index + 1, self._progress.tasks[0].speed
+            counts = f"frame {done} · {speed:.0f}/s" if speed else f"frame {done}"
+            self._progress.update(self._task, description="", completed=done, counts=counts)
         parts: list[RenderableType] = []
         if self._partial:
             room = PARTIAL_LINES * max(20, self._err.width - 4)

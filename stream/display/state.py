@@ -1,18 +1,28 @@
-"""State that a live display shows: transcript, statistics, the question, and the memory of the run's processes."""
+"""State of a camera in a display: transcript, statistics, the question, and the memory of the run's processes."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from arr_coc.types import NS_PER_S
-from stream.clock import Clock, clock_text
+from stream.clock import Clock, clock_text, duration_text
 from stream.display.input import PendingQuestions
-from stream.display.text import EventText, discards_partial_answer, verdict_text
-from stream.events import Answer, AnswerDeltaEvent, Event, FrameReady, Notice, QueryChanged, Started, VerdictChanged
+from stream.display.text import EventText, discards_partial_answer, summary_text, verdict_text
+from stream.events import (
+    Answer,
+    AnswerDeltaEvent,
+    Event,
+    FrameReady,
+    Notice,
+    QueryChanged,
+    Started,
+    Summary,
+    VerdictChanged,
+)
 from stream.media import SourceInfo
 from stream.monitor.health import RunHandle
 from stream.monitor.statistics import StatisticsSnapshot, resident_bytes
@@ -150,48 +160,71 @@ class Transcript:
 MEMORY_NS = NS_PER_S
 """Between two looks at the memory of the run's processes."""
 
+FIGURES_NS = NS_PER_S // 2
+"""Between two looks at the figures: numbers that change faster cannot be read."""
+
+OPENING, STARTING = "opening", "starting"
+"""What a camera waits for before its run is there, and before that reports anything."""
+
 
 @dataclass(frozen=True, slots=True)
-class ViewSnapshot:
-    """All that a display shows, at one moment.
+class CameraSnapshot:
+    """All that a display shows of a camera, at one moment.
 
-    `waiting` says what is awaited before the first frame, `pending` is a question that the run has not taken yet.
+    `state` says what it waits for or how it ended, "" while it runs; `ill`: that is a failure. `pending` is a question
+    that the run has not taken yet. Without a run there are no `info` and no `figures`.
     """
 
-    info: SourceInfo
-    model: str
-    query: str
-    waiting: str
-    pending: str
-    statistics: StatisticsSnapshot
-    entries: tuple[TranscriptEntry, ...]
-    partial: TranscriptEntry | None
+    name: str
+    state: str
+    ill: bool = False
+    info: SourceInfo | None = None
+    model: str = ""
+    query: str = ""
+    pending: str = ""
+    figures: StatisticsSnapshot | None = None
+    entries: Sequence[TranscriptEntry] = ()
+    partial: TranscriptEntry | None = None
+
+    @property
+    def newest(self) -> TranscriptEntry | None:
+        """The answer that is being generated, or the last one."""
+        return self.partial or (self.entries[-1] if self.entries else None)
 
 
-class ViewModel:
-    """State of a live display. `add` is for one thread, `snapshot` for another.
+class CameraState:
+    """State of a camera in a display. `add` is for one thread, `snapshot` for another.
 
-    `cuts`: whether scene cuts stand in the transcript. `questions` takes what a person asks, for `ask`, or for the run
-    itself.
+    `cuts`: whether scene cuts stand in the transcript.
     """
 
-    def __init__(
-        self, run: RunHandle, clock: Clock, ask: Callable[[str], None] | None = None, *, cuts: bool = False
-    ) -> None:
-        self.questions = PendingQuestions(ask or run.ask)
-        self._run = run
+    def __init__(self, clock: Clock, name: str = "", *, cuts: bool = False) -> None:
+        self.name = name
+        self.summary = ""
         self._clock = clock
-        self._info = run.source_info
+        self._cuts = cuts
         self._lock = threading.Lock()
-        self._transcript = Transcript(DisplayClock(self._info.live), cuts=cuts)
+        self._run: RunHandle | None = None
+        self._transcript = Transcript(DisplayClock(live=False))
         self._model = self._query = ""
-        self._waiting = "starting"
+        self._waiting, self._ill, self._over = OPENING, False, False
+        self._figures: StatisticsSnapshot | None = None
+        self._figures_ns = 0
         self._memory_bytes: dict[str, int] = {}
         self._memory_ns: int | None = None
 
+    def attach(self, run: RunHandle, questions: PendingQuestions) -> None:
+        """Take the camera's run, which is about to begin, and the questions that are put to it."""
+        with self._lock:
+            self._run = run
+            self._transcript = Transcript(DisplayClock(run.source_info.live), cuts=self._cuts)
+            self._waiting, self._ill = STARTING, False
+            self._questions = questions
+
     def add(self, event: Event) -> list[TranscriptEntry]:
-        """Takes an event; returns what it adds to the transcript."""
-        passed = self.questions.settle(event) if isinstance(event, QueryChanged) else []
+        """Take an event; returns what it adds to the transcript."""
+        assert self._run is not None, "a run is attached before its events come"
+        passed = self._questions.settle(event) if isinstance(event, QueryChanged) else []
         with self._lock:
             added = [self._transcript.add_message(line) for line in passed]
             if isinstance(event, FrameReady):
@@ -202,22 +235,32 @@ class ViewModel:
                 self._waiting = printable(event.message)
             elif isinstance(event, QueryChanged) and event.error is None:
                 self._query = printable(event.query)
+            elif isinstance(event, Summary):
+                self._waiting, self._ill, self._over = event.error or event.ended, event.error is not None, True
+                self.summary = summary_text(event)
             entry = self._transcript.add(event)
             return added if entry is None else [*added, entry]
 
     def add_message(self, message: str) -> None:
-        """Adds a message to the transcript; for any thread."""
+        """Add a message to the transcript; for any thread."""
         with self._lock:
             self._transcript.add_message(message)
 
+    def fail(self, message: str, *, over: bool) -> None:
+        """Show what is wrong with a camera: it has failed, or cannot be reached yet."""
+        with self._lock:
+            self._waiting, self._ill, self._over = message, True, over
+
     @property
     def entries(self) -> tuple[TranscriptEntry, ...]:
-        """The last answers and messages."""
+        """The last answers, and of a camera without a name the messages between them."""
         with self._lock:
-            return self._transcript.entries
+            entries = self._transcript.entries
+        return tuple(entry for entry in entries if not (entry.is_message and self.name))
 
     def statistics(self) -> StatisticsSnapshot:
         """The figures now; for one thread."""
+        assert self._run is not None
         now_ns = self._clock.now_ns()
         if self._memory_ns is None or now_ns - self._memory_ns >= MEMORY_NS:
             self._memory_bytes, self._memory_ns = resident_bytes(self._run.processes()), now_ns
@@ -230,23 +273,37 @@ class ViewModel:
 
     def position(self, figures: StatisticsSnapshot) -> str:
         """The newest frame's time, as answers have theirs, and for a file its length: `0:12.0 / 1:30.0`."""
+        assert self._run is not None
         if figures.media_s is None:
             return clock_text(0.0)
         with self._lock:
             at = self._transcript.clock.text(figures.media_s)
-        length_ns = self._info.duration_ns
-        return at if self._info.live or length_ns is None else f"{at} / {clock_text(length_ns / NS_PER_S)}"
+        info = self._run.source_info
+        return at if info.live or info.duration_ns is None else f"{at} / {clock_text(info.duration_ns / NS_PER_S)}"
 
-    def snapshot(self, figures: StatisticsSnapshot) -> ViewSnapshot:
-        """All that is to be shown now, with these figures."""
+    def snapshot(self) -> CameraSnapshot:
+        """All that is to be shown now; for one thread."""
         with self._lock:
-            return ViewSnapshot(
-                info=self._info,
+            run, state, ill, over = self._run, self._waiting, self._ill, self._over
+        if run is None:
+            return CameraSnapshot(self.name, state, ill)
+        now_ns = self._clock.now_ns()
+        if self._figures is None or (not over and now_ns - self._figures_ns >= FIGURES_NS):
+            self._figures, self._figures_ns = self.statistics(), now_ns
+        outage = self._figures.outage
+        if not over and outage is not None:
+            state, ill = f"source lost for {duration_text(outage.lasted_s)}: {outage.reason}", True
+        entries = self.entries
+        with self._lock:
+            return CameraSnapshot(
+                self.name,
+                state,
+                ill,
+                info=run.source_info,
                 model=self._model,
                 query=self._query,
-                waiting=self._waiting,
-                pending=self.questions.newest,
-                statistics=figures,
-                entries=self._transcript.entries,
+                pending=self._questions.newest,
+                figures=self._figures,
+                entries=entries,
                 partial=self._transcript.partial,
             )

@@ -61,6 +61,9 @@ def wrap(text: str, width: int) -> list[str]:
     return [*lines, line] if line or not lines else lines
 
 
+ABOUT_THE_MODEL = ("model-files", "model-world", "glances-off")
+"""Codes of notices that every run of a model would repeat."""
+
 LEAST_RATIO = 1.05
 """Smaller savings are not named."""
 
@@ -164,6 +167,11 @@ def dropped_text(dropped: Mapping[str, int]) -> str:
 def print_answer(at: str, text: str) -> None:
     """An answer as a plain line, with errors as `print_line` raises them."""
     print_line(f"{at}  {text}")
+
+
+def label_text(camera: str, width: int) -> str:
+    """The name of a camera before its line, in the width of the longest one; nothing for one without a name."""
+    return f"{camera:<{width}}  " if camera else ""
 
 
 def summary_text(summary: Summary) -> str:

@@ -9,6 +9,9 @@ from functools import partial
 from stream.config import Config
 from stream.doctor import model_fit, system
 from stream.doctor.system import DiagnosticCheck
+from stream.options.extra import API, RAY, Extra
+from stream.sinks.types import SINKS
+from stream.sources.types import SOURCES
 
 __all__ = ["DiagnosticCheck", "all_needed_work", "examine"]
 
@@ -36,15 +39,7 @@ def examine(config: Config, streams: int = 1, begin: Callable[[str], None] | Non
         ("heat maps", system.heatmaps),
         ("network", system.network),
         ("plots", system.plots),
-        ("web page", system.web_page),
-        ("mqtt", system.mqtt),
-        ("foxglove", system.foxglove),
-        ("ros2 bags", system.ros2),
-        ("rerun", system.rerun),
-        ("traces", system.tracing),
-        ("ray", system.ray),
-        ("api", system.api_servers),
-        ("datasets", system.datasets),
+        *((extra.part, partial(system.optional, extra)) for extra in _extras()),
         ("sockets", system.sockets),
         ("frames", system.shared_frames),
         ("cameras", system.cameras),
@@ -59,6 +54,12 @@ def examine(config: Config, streams: int = 1, begin: Callable[[str], None] | Non
         if begin is not None:
             begin(part)
         yield _run(part, check)
+
+
+def _extras() -> list[Extra]:
+    """Return the extras of sinks and sources, and those that other parts need."""
+    types = (*SINKS, *SOURCES)
+    return list(dict.fromkeys([*(one.extra for one in types if one.extra is not None), RAY, API]))
 
 
 def all_needed_work(checks: Sequence[DiagnosticCheck]) -> bool:

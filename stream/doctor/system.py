@@ -15,27 +15,10 @@ from importlib.util import find_spec
 from typing import Literal
 
 from arr_coc.errors import counted
-from stream.answer.api.address import LIBRARIES as LIBRARIES_OF_API
-from stream.answer.api.address import missing_libraries as missing_libraries_of_api
 from stream.errors import SourceError, TransportError
-from stream.mqtt.broker import INSTALL, LIBRARY, has_library
+from stream.options.extra import Extra
 from stream.runtime.child import python_command, python_environment
-from stream.sinks.otlp.endpoint import INSTALL as INSTALL_OTLP
-from stream.sinks.otlp.endpoint import LIBRARY as OTLP
-from stream.sinks.otlp.endpoint import has_library as has_otlp
-from stream.sinks.rerun.address import INSTALL as INSTALL_RERUN
-from stream.sinks.rerun.address import LIBRARY as RERUN
-from stream.sinks.rerun.address import has_library as has_rerun
-from stream.sinks.robotics.requirements import (
-    FOXGLOVE,
-    FOXGLOVE_INSTALL,
-    ROSBAGS,
-    ROSBAGS_INSTALL,
-    has_foxglove,
-    has_rosbags,
-)
 from stream.sources.address import SCREEN_PREFIX
-from stream.web.access import LIBRARIES, missing_libraries
 
 State = Literal["works", "absent", "broken"]
 
@@ -180,75 +163,12 @@ def plots() -> DiagnosticCheck:
     return DiagnosticCheck("plots", "works", f"matplotlib {version('matplotlib')}")
 
 
-def web_page() -> DiagnosticCheck:
-    """Check for the libraries that serve the web page."""
-    missing = missing_libraries()
-    if missing:
-        found = f"no {', '.join(missing)}, so no watch --web"
-        return DiagnosticCheck("web page", "absent", found, "pip install 'arr-coc-stream[web]'")
-    return DiagnosticCheck("web page", "works", ", ".join(f"{name} {version(name)}" for name in LIBRARIES))
-
-
-def mqtt() -> DiagnosticCheck:
-    """Check for the library that reaches MQTT brokers."""
-    if not has_library():
-        return DiagnosticCheck("mqtt", "absent", f"no {LIBRARY}, so no --mqtt", INSTALL)
-    return DiagnosticCheck("mqtt", "works", f"{LIBRARY} {version(LIBRARY)}")
-
-
-def foxglove() -> DiagnosticCheck:
-    """Check for the library that writes MCAP files and serves Foxglove."""
-    if not has_foxglove():
-        return DiagnosticCheck("foxglove", "absent", f"no {FOXGLOVE}, so no .mcap and no --foxglove", FOXGLOVE_INSTALL)
-    return DiagnosticCheck("foxglove", "works", f"{FOXGLOVE} {version(FOXGLOVE)}")
-
-
-def ros2() -> DiagnosticCheck:
-    """Check for the library that writes ROS 2 bags."""
-    if not has_rosbags():
-        return DiagnosticCheck("ros2 bags", "absent", f"no {ROSBAGS}, so no .rosbag", ROSBAGS_INSTALL)
-    return DiagnosticCheck("ros2 bags", "works", f"{ROSBAGS} {version(ROSBAGS)}")
-
-
-def tracing() -> DiagnosticCheck:
-    """Check for the library that sends traces of answers."""
-    if not has_otlp():
-        return DiagnosticCheck("traces", "absent", f"no {OTLP}, so no --otlp", INSTALL_OTLP)
-    return DiagnosticCheck("traces", "works", f"{OTLP} {version(OTLP)}")
-
-
-def rerun() -> DiagnosticCheck:
-    """Check for the library that writes and shows Rerun recordings."""
-    if not has_rerun():
-        return DiagnosticCheck("rerun", "absent", f"no {RERUN}, so no -o FILE.rrd and no --rerun", INSTALL_RERUN)
-    return DiagnosticCheck("rerun", "works", f"{RERUN} {version(RERUN)}")
-
-
-def ray() -> DiagnosticCheck:
-    """Check for the library that reaches Ray clusters."""
-    if find_spec("ray") is None:
-        return DiagnosticCheck("ray", "absent", "no ray, so no fleet --ray", "pip install 'arr-coc-stream[ray]'")
-    return DiagnosticCheck("ray", "works", f"ray {version('ray')}")
-
-
-def api_servers(missing: Sequence[str] | None = None) -> DiagnosticCheck:
-    """Check for the library that asks servers with an OpenAI-compatible API."""
-    missing = missing_libraries_of_api() if missing is None else missing
-    if missing:
-        found = f"no {', '.join(missing)}, so no --api"
-        return DiagnosticCheck("api", "absent", found, "pip install 'arr-coc-stream[api]'")
-    return DiagnosticCheck("api", "works", ", ".join(f"{name} {version(name)}" for name in LIBRARIES_OF_API))
-
-
-def datasets(found: bool | None = None) -> DiagnosticCheck:
-    """Check for the library that reads the tables of LeRobot datasets."""
-    from stream.sources.lerobot import INSTALL as INSTALL_LEROBOT
-    from stream.sources.lerobot import LIBRARY as TABLES
-    from stream.sources.lerobot import has_library as reads_tables
-
-    if not (reads_tables() if found is None else found):
-        return DiagnosticCheck("datasets", "absent", f"no {TABLES}, so no lerobot:", INSTALL_LEROBOT)
-    return DiagnosticCheck("datasets", "works", f"{TABLES} {version(TABLES)}")
+def optional(extra: Extra) -> DiagnosticCheck:
+    """Check for the libraries of an extra."""
+    if missing := extra.missing():
+        found = f"no {', '.join(missing)}, so no {extra.needed_for}"
+        return DiagnosticCheck(extra.part, "absent", found, extra.install)
+    return DiagnosticCheck(extra.part, "works", ", ".join(f"{name} {version(name)}" for name in extra.libraries))
 
 
 def sockets() -> DiagnosticCheck:

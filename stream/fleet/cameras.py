@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from stream.config import STDOUT, Config
+from stream.display.input import NAME
 from stream.errors import ConfigError
 from stream.sources.address import BROWSER, STDIN
 from stream.web.access import WebAccess
@@ -18,9 +19,6 @@ LINES_SUFFIX = ".jsonl"
 
 NAME_CHARS = 40
 """A name stands before every line, and in the names of files."""
-
-NAME = re.compile(r"[^\W_][\w.-]*")
-"""Letters of any script, digits, and what may stand in a file's name, but not at its beginning."""
 
 _NAMED = re.compile(r"([^\s=/:]+)=(.+)", re.DOTALL)
 

@@ -22,20 +22,19 @@ from stream.errors import OpeningCancelled, ReaderGone, SourceError, SourceOver,
 from stream.events import Restarted, Summary
 from stream.fleet.answers import answered_together
 from stream.fleet.cameras import NamedCamera
-from stream.fleet.display import FleetDisplay
 from stream.fleet.outputs import CameraLines, without_shared
-from stream.monitor.health import RunHandle
+from stream.monitor.health import RunHandle, RunMonitor
 from stream.runtime.answer_service import AnswerService
 from stream.runtime.child import start_fork_server
 from stream.runtime.fork_server import ForkServer
+from stream.runtime.frame_process import run_in_child
 from stream.runtime.session import FINISHING, STOPPING, run_session
-from stream.runtime.supervised import SupervisedRun
-from stream.sinks.base import Sink
+from stream.sinks.base import Display, Sink
 from stream.sources.address import is_live_address, scrubbed
 from stream.sources.timing import Backoff
 
 if TYPE_CHECKING:
-    from stream.fleet.metrics import FleetMetrics
+    from stream.sinks.metrics import RunMetrics
     from stream.sinks.web import WebPage
 
 POLL_S = 0.05
@@ -81,14 +80,14 @@ class Fleet:
     def __init__(
         self,
         cameras: Sequence[NamedCamera],
-        display: FleetDisplay,
+        display: Display,
         *,
         limit_s: float | None = None,
         refused: Mapping[str, str] | None = None,
         model_loader: str = CONFIGURED,
     ) -> None:
         self._refused = refused or {}
-        self._metrics: FleetMetrics | None = None
+        self._metrics: RunMetrics | None = None
         self._page: WebPage | None = None
         self._cameras = list(cameras)
         self._forks: ForkServer | None = None
@@ -143,17 +142,16 @@ class Fleet:
             self._restarts.append(stack.enter_context(service.hold()))
             self._answers |= {camera.name: service for camera in users}
 
-    def _open_metrics(self, stack: ExitStack) -> FleetMetrics | None:
+    def _open_metrics(self, stack: ExitStack) -> RunMetrics | None:
         """Return what serves the metrics of all cameras; None where no port is named."""
         output = next((camera.config.output for camera in self._cameras if camera.config.output.metrics_port), None)
         if output is None or output.metrics_port is None:
             return None
-        from stream.fleet.metrics import FleetMetrics
+        from stream.sinks.metrics import RunMetrics
 
+        monitors = {camera.name: RunMonitor(camera.config) for camera in self._cameras}
         return stack.enter_context(
-            closing(
-                FleetMetrics(output.metrics_host, output.metrics_port, self._cameras, self._refused, self.processes)
-            )
+            closing(RunMetrics(output.metrics_host, output.metrics_port, monitors, self._refused, self.processes))
         )
 
     def _open_page(self, stack: ExitStack) -> WebPage | None:
@@ -193,6 +191,7 @@ class Fleet:
                     make_run=self._opener(camera),
                     limit_s=self._limit_s,
                     page=None if self._page is None else self._page.cameras[name],
+                    monitor=None if self._metrics is None else self._metrics.monitors[name],
                     signals=False,
                 )
             self._outcomes[name] = CameraOutcome(name, summary)
@@ -214,9 +213,10 @@ class Fleet:
             message = describe(error) if known else f"unexpected {describe(error)}; this is a bug: --debug shows where"
             message = scrubbed(message, camera.config.source)
             self._display.show_failure(camera.name, message)
-            for watcher in (self._metrics, self._page):
-                if watcher is not None:
-                    watcher.failed(camera.name, message)
+            if self._metrics is not None:
+                self._metrics.monitors[camera.name].fail(message)
+            if self._page is not None:
+                self._page.failed(camera.name, message)
 
     def _opener(self, camera: NamedCamera) -> Callable[[Config], RunHandle]:
         """Return what opens the run of a camera, again and again where that may come back."""
@@ -225,26 +225,22 @@ class Fleet:
             waits = Backoff()
             while True:
                 try:
-                    run = self._open(camera, config)
-                    break
+                    return self._open(camera, config)
                 except SourceError as error:
                     if not may_come_back(error, config):
                         raise
                     self._wait_for(camera, error, waits.next_s())
-            if self._metrics is not None:
-                self._metrics.follow(camera.name, run)
-            return run
 
         return opened
 
     def _open(self, camera: NamedCamera, config: Config) -> RunHandle:
         """Return the open run of a camera."""
-        return SupervisedRun(
+        return run_in_child(
             config,
             model_loader=self._model_loader,
             control=self._controls[camera.name],
             forks=self._forks,
-            shared=self._answers.get(camera.name),
+            answers=self._answers.get(camera.name),
             alone=False,
             nice=niceness(len(self._cameras)),
         )
@@ -255,16 +251,17 @@ class Fleet:
         if self._unreachable.get(camera.name) != reason:
             self._unreachable[camera.name] = reason
             self._display.show_unreachable(camera.name, f"{reason}; trying again")
-            for watcher in (self._metrics, self._page):
-                if watcher is not None:
-                    watcher.unreachable(camera.name, reason)
+            if self._metrics is not None:
+                self._metrics.monitors[camera.name].unreachable(reason)
+            if self._page is not None:
+                self._page.unreachable(camera.name, reason)
         until_s = time.monotonic() + wait_s
         while time.monotonic() < until_s and not self._controls[camera.name].ending:
             time.sleep(POLL_S)
 
     def _sinks(self, camera: NamedCamera) -> list[Sink]:
         sinks = self._lines.sinks(camera)
-        return sinks if self._metrics is None else [*sinks, self._metrics.sink(camera.name)]
+        return sinks if self._metrics is None else [*sinks, self._metrics.sinks[camera.name]]
 
     def _on_signal(self, number: signal.Signals) -> None:
         """End all cameras well; the second signal cancels them, a third kills."""

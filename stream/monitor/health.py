@@ -199,7 +199,8 @@ class RunMonitor:
             if status == "ok":
                 reason = self._answers_error
             age_s = None if self._frame_ns is None else (now_ns - self._frame_ns) / NS_PER_S
-            return HealthReport(status, reason, self._ready, age_s, self._statistics.frames, self._statistics.answers)
+            totals = self._statistics.totals
+            return HealthReport(status, reason, self._ready, age_s, totals.frames, totals.answers)
 
     def ask(self, query: str) -> str | None:
         """Change the run's question; return why it cannot be, None where it is passed on."""

@@ -142,11 +142,36 @@ class StatisticsSnapshot(StatsMessage):
     outage: ActiveOutage | None
 
 
-class RunStatistics:
-    """Counters and windows of one run. The run adds each of its events once; anybody may read, from any thread.
+@dataclass(slots=True)
+class RunTotals:
+    """Counts of a run since its start, and the sums by which its means are made."""
 
-    `fps` is the source's own rate, by which frames are late; None where it declares none: then the usual gap between
-    the frames that came is taken.
+    frames: int = 0
+    answers: int = 0
+    cuts: int = 0
+    discontinuities: int = 0
+    skipped: int = 0
+    deadline_misses: int = 0
+    outages: int = 0
+    outages_s: float = 0.0
+    glances: int = 0
+    glance_tokens: int = 0
+    checks: int = 0
+    checks_same: int = 0
+    checks_words: float = 0.0
+    tokens: int = 0
+    tiles: int = 0
+    dirty_share: float = 0.0
+    motion_px: float = 0.0
+    moving_share: float = 0.0
+    flops: int = 0
+    full_flops: int = 0
+
+
+class RunStatistics:
+    """Counters and windows of one run. The run adds each of its events once; any thread may read.
+
+    `fps` is the source's declared rate, by which frames are late; None takes the median gap between recent frames.
     """
 
     def __init__(self, clock: Clock, fps: float | None = None) -> None:
@@ -161,39 +186,37 @@ class RunStatistics:
         self._answer: Answer | None = None
         self._outage: tuple[str, int] | None = None
         self._found: bool | None = None
-        self.frames = self.answers = self._cuts = self._discontinuities = self._skipped = self._misses = 0
-        self._tokens = self._tiles = self._flops = self._full_flops = 0
-        self._dirty_share = self._motion_px = self._moving_share = 0.0
-        self._outages, self._outages_s = 0, 0.0
-        self._glances = self._glance_tokens = 0
         self._glance_ms: float | None = None
-        self._checks, self._checks_same, self._checks_words = 0, 0, 0.0
+        self.totals = RunTotals()
         self._restarts: Counter[str] = Counter()
 
     def add(self, event: Event) -> None:
         """Takes the next event of the run."""
-        now_ns = self._clock.now_ns()
+        now_ns, totals = self._clock.now_ns(), self.totals
         with self._lock:
             if isinstance(event, FrameReady):
                 self._add_frame(event)
             elif isinstance(event, Answer):
                 self._add_answer(event)
             elif isinstance(event, Glance):
-                self._add_glance(event)
+                totals.glances += 1
+                totals.glance_tokens += event.tokens_used
+                if event.timing is not None:
+                    self._glance_ms = event.timing.total_ms
             elif isinstance(event, Outage):
                 self._add_outage(event, now_ns)
             elif isinstance(event, Cut):
-                self._cuts += 1
+                totals.cuts += 1
             elif isinstance(event, PictureChanged):
-                self._discontinuities += 1
+                totals.discontinuities += 1
             elif isinstance(event, Skipped):
-                self._skipped += event.count
+                totals.skipped += event.count
             elif isinstance(event, YesNoResult):
                 self._found = self._found or event.holds == "yes"
             elif isinstance(event, ShadowCheck):
-                self._checks += 1
-                self._checks_same += event.same
-                self._checks_words += event.words
+                totals.checks += 1
+                totals.checks_same += event.same
+                totals.checks_words += event.words
             elif isinstance(event, Restarted):
                 self._restarts[event.process] += 1
 
@@ -201,7 +224,7 @@ class RunStatistics:
         self, dropped: Mapping[str, int] = NOTHING, memory_bytes: Mapping[str, int] = NOTHING
     ) -> StatisticsSnapshot:
         """The statistics now. `dropped` by queue and cause, `memory_bytes` by process."""
-        now_ns = self._clock.now_ns()
+        now_ns, totals = self._clock.now_ns(), self.totals
         with self._lock:
             table = np.array(self._recent, dtype=np.int64).reshape(-1, 4)
             table = table[table[:, READY] > now_ns - WINDOW_NS]
@@ -211,27 +234,27 @@ class RunStatistics:
             return StatisticsSnapshot(
                 uptime_s=(now_ns - self._start_ns) / NS_PER_S,
                 fps=_rate(table[:, READY], now_ns),
-                frames=self.frames,
-                answers=self.answers,
-                cuts=self._cuts,
-                skipped=self._skipped,
-                outages=self._outages,
-                outages_s=self._outages_s,
+                frames=totals.frames,
+                answers=totals.answers,
+                cuts=totals.cuts,
+                skipped=totals.skipped,
+                outages=totals.outages,
+                outages_s=totals.outages_s,
                 restarts=dict(self._restarts),
                 dropped={queue: count for queue, count in dropped.items() if count},
                 latency_ms=Percentiles.of((table[:, READY] - table[:, CAPTURE]) / 1e6),
                 jitter=self._jitter(table),
-                deadline_misses=self._misses,
+                deadline_misses=totals.deadline_misses,
                 ttft_ms=None if timing is None else timing.ttft_ms,
                 total_ms=None if timing is None else timing.total_ms,
                 ttft_p95_ms=None if ttft is None else ttft.p95,
                 target_ms=None if answer is None else answer.target_ms,
                 budget=None if answer is None else answer.budget,
-                checks=self._checks,
-                checks_same=self._checks_same,
-                checks_words=self._checks_words / self._checks if self._checks else None,
-                glances=self._glances,
-                glance_tokens=self._glance_tokens,
+                checks=totals.checks,
+                checks_same=totals.checks_same,
+                checks_words=totals.checks_words / totals.checks if totals.checks else None,
+                glances=totals.glances,
+                glance_tokens=totals.glance_tokens,
                 glance_ms=self._glance_ms,
                 tokens=0 if newest is None else newest.tokens,
                 tiles=0 if newest is None else newest.tiles,
@@ -248,69 +271,63 @@ class RunStatistics:
         `duration_s` is media time from the first frame to the last; `timing` holds the run's wall time in seconds and
         the frames a second between the first allocation and the last.
         """
-        now_ns = self._clock.now_ns()
+        now_ns, totals = self._clock.now_ns(), self.totals
         with self._lock:
-            first, newest, frames = self._first, self._newest, max(1, self.frames)
+            first, newest, frames = self._first, self._newest, max(1, totals.frames)
             return Summary(
-                frames=self.frames,
+                frames=totals.frames,
                 duration_s=0.0 if first is None or newest is None else newest.pts_s - first.pts_s,
-                answers=self.answers,
-                cuts=self._cuts,
-                skipped=self._skipped,
+                answers=totals.answers,
+                cuts=totals.cuts,
+                skipped=totals.skipped,
                 dropped={queue: count for queue, count in dropped.items() if count},
-                mean_tokens=self._tokens / frames,
-                mean_dirty_share=self._dirty_share / frames,
+                mean_tokens=totals.tokens / frames,
+                mean_dirty_share=totals.dirty_share / frames,
                 ended=ended,
                 backend=backend,
-                discontinuities=self._discontinuities,
+                discontinuities=totals.discontinuities,
                 error=error,
-                mean_tiles=self._tiles / frames,
-                work_ratio=self._full_flops / self._flops if self._flops else None,
+                mean_tiles=totals.tiles / frames,
+                work_ratio=totals.full_flops / totals.flops if totals.flops else None,
                 found=self._found,
-                glances=self._glances,
-                mean_motion_px=self._motion_px / frames,
-                mean_moving_share=self._moving_share / frames,
+                glances=totals.glances,
+                mean_motion_px=totals.motion_px / frames,
+                mean_moving_share=totals.moving_share / frames,
                 timing={"wall_s": (now_ns - self._start_ns) / NS_PER_S, "fps": self._fps_run() or 0.0},
             )
 
     def _add_frame(self, event: FrameReady) -> None:
-        recent = self._recent
+        recent, totals = self._recent, self.totals
         recent.append((event.ready_ns, event.capture_ns, round(event.pts_s * NS_PER_S), round(event.dirty_share * 1e6)))
         while recent[0][READY] <= event.ready_ns - WINDOW_NS:
             recent.popleft()
         if self._period_ns is not None and event.ready_ns - event.capture_ns > self._period_ns:
-            self._misses += 1
+            totals.deadline_misses += 1
         self._first = self._first or event
         self._newest = event
-        self.frames += 1
-        self._tokens += event.tokens
-        self._tiles += event.tiles
-        self._dirty_share += event.dirty_share
-        self._motion_px += event.motion_px
-        self._moving_share += event.moving_share
+        totals.frames += 1
+        totals.tokens += event.tokens
+        totals.tiles += event.tiles
+        totals.dirty_share += event.dirty_share
+        totals.motion_px += event.motion_px
+        totals.moving_share += event.moving_share
 
     def _add_answer(self, event: Answer) -> None:
         self._answer = event
-        self.answers += 1
-        self._flops += event.flops
-        self._full_flops += event.full_flops
+        self.totals.answers += 1
+        self.totals.flops += event.flops
+        self.totals.full_flops += event.full_flops
         if event.timing is not None:
             self._ttft_ms.append(event.timing.ttft_ms)
-
-    def _add_glance(self, event: Glance) -> None:
-        self._glances += 1
-        self._glance_tokens += event.tokens_used
-        if event.timing is not None:
-            self._glance_ms = event.timing.total_ms
 
     def _add_outage(self, event: Outage, now_ns: int) -> None:
         """An outage is no jitter: what came before it is not compared with what comes after."""
         if event.lasted_s is not None:
             self._outage = None
-            self._outages_s += event.lasted_s
+            self.totals.outages_s += event.lasted_s
         elif self._outage is None:
             self._outage = event.reason, now_ns
-            self._outages += 1
+            self.totals.outages += 1
             self._recent.clear()
         else:
             self._outage = event.reason, self._outage[1]
@@ -321,7 +338,7 @@ class RunStatistics:
     def _fps_run(self) -> float | None:
         if self._first is None or self._newest is None or self._newest.ready_ns <= self._first.ready_ns:
             return None
-        return (self.frames - 1) * NS_PER_S / (self._newest.ready_ns - self._first.ready_ns)
+        return (self.totals.frames - 1) * NS_PER_S / (self._newest.ready_ns - self._first.ready_ns)
 
     def _jitter(self, table: Table) -> RecentJitter | None:
         """None below three frames, and where frames have no rate to be compared with."""

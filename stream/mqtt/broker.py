@@ -6,17 +6,13 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import PurePath
 from urllib.parse import unquote, urlsplit
 
 from stream.config import PORT_MAX, Config, is_local
 from stream.errors import ConfigError
+from stream.options.extra import MQTT
 from stream.sources.address import HIDDEN, camera_of, has_slashed_credentials, redacted, scheme_of
-
-LIBRARY = "paho-mqtt"
-
-INSTALL = "pip install 'arr-coc-stream[mqtt]'"
 
 PASSWORD = "ARR_COC_MQTT_PASSWORD"
 """Environment variable of the password."""
@@ -26,14 +22,6 @@ PORTS = {"mqtt": 1883, "mqtts": 8883}
 NAME_CHARS = 64
 
 EXAMPLE = "mqtt://homeassistant.local or mqtts://USER@HOST:8883"
-
-
-def has_library() -> bool:
-    """Return whether the library of the extra `mqtt` is installed."""
-    try:
-        return find_spec("paho.mqtt") is not None
-    except ModuleNotFoundError:
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +44,7 @@ class Broker:
         """
         output = config.output
         assert output.mqtt is not None
-        if not has_library():
-            raise ConfigError(f"--mqtt needs {LIBRARY}; {INSTALL}")
+        MQTT.require("--mqtt")
         broker = _parsed(output.mqtt, environment.get(PASSWORD) or None, output.mqtt_ca)
         if broker.ca is not None and not os.path.isfile(broker.ca):
             raise ConfigError(f"output.mqtt_ca {broker.ca!r} is not a file; name a PEM file")

@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, contextmanager
 import msgspec
 
 from arr_coc.errors import OptionError, counted
-from stream.answer.client_table import ServerOptions
+from stream.answer.admission import ServerOptions
 from stream.answer.model import CONFIGURED, AnswerModel, load_answer_model
 from stream.answer.server import AnswerServer
 from stream.answer.server_statistics import LOADING, ServerStatistics
@@ -121,7 +121,7 @@ def serve_answers(
     )
     with ExitStack() as stack:
         if config.output.metrics_port is not None:
-            from stream.runtime.server_metrics import ServerMetrics
+            from stream.sinks.metrics import ServerMetrics
 
             stack.enter_context(closing(ServerMetrics(config, statistics, stopping)))
         manager = ServiceManager.of_environment(lambda: _service_state(config, statistics, stopping))

@@ -134,6 +134,7 @@ class ChildProcess:
     Ctrl-C reaches only the parent, which decides what follows.
 
     `forks`, where it is given and can, forks the process, and `preload` imports the module there for the next one.
+    `output` takes what the child prints, instead of a temporary file that the errors quote; it is closed by `stop`.
     """
 
     def __init__(
@@ -145,11 +146,12 @@ class ChildProcess:
         *,
         forks: ForkServer | None = None,
         preload: bool = False,
+        output: IO[bytes] | None = None,
     ) -> None:
         self._name = name
         self._heartbeat = HeartbeatMonitor()
         self.heartbeat_writer = self._heartbeat.writer
-        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `stop`)
+        self._output = output or tempfile.TemporaryFile()  # noqa: SIM115  (closed by `stop`)
         passed = (*inherited, self.heartbeat_writer)
         forked = None
         if forks is not None:
@@ -232,7 +234,7 @@ class ChildProcess:
         return True
 
     def _printed(self) -> str:
-        if self._output.closed:
+        if self._output.closed or not self._output.readable():
             return ""
         size = self._output.seek(0, os.SEEK_END)
         self._output.seek(max(0, size - OUTPUT_TAIL_BYTES))
@@ -251,6 +253,9 @@ CRASH_LOOP_NS = 60 * NS_PER_S
 
 LAST_REPORT_NS = NS_PER_S // 2
 """Time that a dead child's last report may take to arrive, before the crash itself is reported."""
+
+CHECK_EVERY_NS = NS_PER_S // 10
+"""Period of checks of a child that is well, however often it is polled: each one takes two system calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,16 +288,21 @@ class ProcessSupervisor:
         self._clock = clock
         self._crashes_ns: deque[int] = deque(maxlen=policy.limit)
         self._crash_seen_ns: int | None = None
+        self._check_due_ns = 0
         self._count = 0
         self.child = start()
 
     def poll(self) -> Restarted | None:
         """Checks the process, and starts it again where it crashed or hangs; returns the event of that.
 
-        To be called often. Raises StageDied where it may not be started again, or in a crash loop.
+        To be called often. Raises StageDied if it may not be started again, or in a crash loop.
         """
+        now_ns = self._clock.now_ns()
+        if now_ns < self._check_due_ns:
+            return None
         self.kill_if_hung()
-        now_ns, error = self._clock.now_ns(), self.child.exit_error()
+        error = self.child.exit_error()
+        self._check_due_ns = now_ns + CHECK_EVERY_NS if error is None else 0
         if error is None:
             return None
         if self._crash_seen_ns is None:

@@ -1,6 +1,6 @@
 """Entry point of a frame process: capture, texture and allocate, commanded by lines on stdin, reporting by a socket.
 
-Its parent, a `SupervisedRun`, holds the answer process and the sinks, so that neither a loaded model nor an open output
+Its parent, a `FrameProcess`, holds the answer process, and its run the sinks: neither a loaded model nor an open output
 is lost when the frame stages die.
 """
 
@@ -10,9 +10,7 @@ import contextlib
 import os
 import sys
 import threading
-import time
 import traceback
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -24,23 +22,15 @@ from stream.config import Config
 from stream.control import describe
 from stream.protocol.buffers import SharedFrameWriter
 from stream.runtime.child import Heartbeat
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import FrameStages
 from stream.runtime.worker_messages import (
     AnswerTimeout,
-    DropReport,
-    EventReport,
     FrameWorkerConfig,
-    Report,
-    SourceOpened,
     WorkerCommand,
     WorkerFailed,
-    WorkerFinished,
     pack_report,
 )
 from stream.transport import EventSender, SocketDirectory, Transport, remove_after_parent
-
-DROPS_EVERY_S = 0.5
-"""Time between two reports of drops."""
 
 SEND_MS = 50
 """Longest single wait for the parent to take a report."""
@@ -52,10 +42,9 @@ class ReportSender:
     def __init__(self, transport: Transport, endpoint: str) -> None:
         self._sink: EventSender = transport.event_sender(endpoint)
 
-    def send(self, report: Report) -> None:
-        """Sends a report; waits until the parent takes it. Without a parent this process ends anyway."""
-        data = pack_report(report)
-        while not self._sink.send(data, SEND_MS):
+    def send(self, report: bytes) -> None:
+        """Sends a packed report; waits until the parent takes it. Without a parent this process ends anyway."""
+        while not self._sink.send(report, SEND_MS):
             pass
 
     def close(self) -> None:
@@ -67,23 +56,23 @@ class ParentCommands:
     """Follows the parent's commands, in a thread of its own.
 
     The end of stdin ends this process: the parent is gone, or has stopped it. Commands are followed from the beginning,
-    because a source may take long to open. Until a pipeline is attached nothing is in flight, and the process ends at
+    because a source may take long to open. Until the stages are attached nothing is in flight, and the process ends at
     once.
     """
 
     def __init__(self, directory: SocketDirectory) -> None:
         self._directory = directory
         self._lock = threading.Lock()
-        self._pipeline: Pipeline | None = None
+        self._stages: FrameStages | None = None
         self._query: str | None = None
         threading.Thread(target=self._follow, name="lifeline", daemon=True).start()
 
-    def attach(self, pipeline: Pipeline) -> None:
-        """Passes commands to `pipeline` from here on."""
+    def attach(self, stages: FrameStages) -> None:
+        """Passes commands to `stages` from here on."""
         with self._lock:
-            self._pipeline = pipeline
+            self._stages = stages
             if self._query is not None:
-                pipeline.ask(self._query)
+                stages.send(WorkerCommand(query=self._query))
 
     def _follow(self) -> None:
         for line in sys.stdin.buffer:
@@ -93,18 +82,12 @@ class ParentCommands:
         os._exit(1)
 
     def _obey(self, command: WorkerCommand) -> None:
-        pipeline = self._pipeline
-        if pipeline is None:
-            self._query = command.query or self._query
-            if command.end or command.cancel:
-                os._exit(0)
+        if self._stages is not None:
+            self._stages.send(command)
             return
-        if command.query is not None:
-            pipeline.ask(command.query)
-        if command.end:
-            pipeline.end()
-        if command.cancel:
-            pipeline.cancel()
+        self._query = command.query or self._query
+        if command.end is not None or command.cancel:
+            os._exit(0)
 
 
 def main() -> int:
@@ -137,7 +120,7 @@ def _be_nice(by: int) -> None:
 def _run(worker: FrameWorkerConfig, transport: Transport, reports: ReportSender) -> int:
     parent = ParentCommands(worker.directory)
     try:
-        pipeline = Pipeline(
+        stages = FrameStages(
             Config.model_validate_json(worker.config),
             MonotonicClock(),
             model_loader=worker.model_loader,
@@ -146,27 +129,18 @@ def _run(worker: FrameWorkerConfig, transport: Transport, reports: ReportSender)
             pictures_to=worker.pictures_to,
             first_frame=worker.first_frame,
         )
-        parent.attach(pipeline)
-        reports.send(SourceOpened(info=pipeline.source_info, backend=pipeline.backend, kernel=pipeline.kernel))
-        Heartbeat(worker.heartbeat, pipeline.is_alive).ready()
-        with closing(pipeline.packed_events()) as events:
-            _report(events, pipeline, reports)
+        parent.attach(stages)
+        with closing(stages.reports()) as packed:
+            reports.send(next(packed))  # the source is open
+            Heartbeat(worker.heartbeat, stages.is_alive).ready()
+            for report in packed:
+                if report:
+                    reports.send(report)
     except Exception as error:
         traceback.print_exc()
-        reports.send(WorkerFailed(error=type(error).__name__, message=describe(error)))
+        reports.send(pack_report(WorkerFailed(error=type(error).__name__, message=describe(error))))
         return 1
     return 0
-
-
-def _report(events: Iterator[bytes], pipeline: Pipeline, reports: ReportSender) -> None:
-    """Reports the run's events, and now and then what it has dropped."""
-    reported_s = time.monotonic()
-    for event in events:
-        reports.send(EventReport(event=event))
-        if time.monotonic() - reported_s > DROPS_EVERY_S:
-            reported_s = time.monotonic()
-            reports.send(DropReport(drops=pipeline.drops()))
-    reports.send(WorkerFinished(drops=pipeline.drops()))
 
 
 def _answer_endpoint(worker: FrameWorkerConfig, transport: Transport) -> AnswerEndpoint | None:
@@ -175,7 +149,7 @@ def _answer_endpoint(worker: FrameWorkerConfig, transport: Transport) -> AnswerE
 
     def report_timeout() -> None:
         with closing(ReportSender(transport, worker.reports_to)) as own:
-            own.send(AnswerTimeout())
+            own.send(pack_report(AnswerTimeout()))
 
     snapshot = None if worker.snapshot is None else SharedFrameWriter(worker.snapshot)
     return AnswerEndpoint(worker.answers, snapshot=snapshot, on_timeout=report_timeout)

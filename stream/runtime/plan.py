@@ -22,6 +22,7 @@ from stream.events import Notice
 from stream.media import SourceInfo
 from stream.protocol.messages import ServerHello
 from stream.recording.journal import Journal
+from stream.sinks.types import takes_pictures
 from stream.stages.allocate import AllocatePolicy
 
 
@@ -202,8 +203,8 @@ def _allocate_policy(config: Config, *, live: bool, even: bool) -> AllocatePolic
         all_tiles=config.answer.encode in SHOWS_ALL_TILES,
         with_maps=config.output.publish is not None,
         with_reasons=config.output.why is not None,
-        with_pictures=config.output.wants_pictures,
-        pictures_every=config.output.pictures_every if config.output.for_robots or config.output.for_rerun else None,
+        with_pictures=takes_pictures(config.output),
+        pictures_every=config.output.pictures_every if takes_pictures(config.output, every=True) else None,
         learns=config.answer.feedback,
         drawn_layers=config.output.heatmap_layers,
     )

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from arr_coc.types import NS_PER_S, Feedback, TokenPacket
-from stream.answer.model import CONFIGURED, AnswerModel, Packet, load_answer_model
+from stream.answer.model import CONFIGURED, AnswerModel, ClientQuestion, Packet, ask_alone, load_answer_model
 from stream.config import Config
 from stream.errors import RecordingError
-from stream.events import Answer, Event, EventRebaser, FrameReady, Glance, Summary, YesNoResult
+from stream.events import Answer, Event, FrameReady, Glance, Summary, YesNoResult
 from stream.protocol.codec import feedback_of, frame_packet, token_packet
 from stream.protocol.messages import (
     AnswerReply,
@@ -38,6 +38,7 @@ from stream.recording.format import (
     decompress_arrays,
 )
 from stream.recording.identity import UNKNOWN, AnswerProvenance, config_of, parse_provenance, weights_of
+from stream.runtime.run import EventRebaser
 
 CLIENT = b"replay"
 """Only client of the model."""
@@ -220,8 +221,10 @@ class Replay:
         )
 
     def _repeat_check(self, packet: Packet, message: YesNoReply) -> ReplayedYesNo:
-        self._model.select_client(CLIENT)
-        yes, certain = self._model.score_yes_no(packet, self._until)
+        question = ClientQuestion(CLIENT, packet, self._until, yes_no=True)
+        ask_alone(self._model, question)
+        assert question.score is not None
+        yes, certain = question.score
         same = max(abs(yes - message.yes), abs(certain - message.certain)) <= TOLERANCE
         if not self._wants_answer:
             self._packet = None
@@ -237,9 +240,10 @@ class Replay:
         )
 
     def _repeat_answer(self, packet: Packet, message: AnswerReply) -> ReplayedAnswer:
-        self._model.select_client(CLIENT)
-        text = "".join(self._model.answer(packet, message.query, lambda: False))
-        tokens = self._model.last_stats.text_tokens
+        question = ClientQuestion(CLIENT, packet, message.query)
+        text = ask_alone(self._model, question)
+        assert question.stats is not None
+        tokens = question.stats.text_tokens
         same = (text, tokens) == (message.text, message.text_tokens)
         check, self._last = message.answer == self._last, message.answer
         self._packet = None

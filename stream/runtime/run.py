@@ -1,116 +1,197 @@
-"""Base of all runs: the events at the beginning and the end, the statistics, and the error that is raised."""
+"""Run of a source: the events of its frame worker as one stream, with statistics, a summary, and its error."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
-from contextlib import AbstractContextManager
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from arr_coc.errors import ArrCocError
+from arr_coc.types import NS_PER_S
 from stream.answer.model import CONFIGURED, check_watched, model_name
+from stream.answer.triggers import NO_YES_OR_NO
 from stream.clock import Clock, MonotonicClock
-from stream.config import Config, OutputConfig
-from stream.control import INTERRUPTED, RunControl, describe
-from stream.errors import StreamError
-from stream.events import Event, Notice, Started, Summary
-from stream.media import SourceInfo
+from stream.config import CaptureConfig, Config, OutputConfig
+from stream.control import FOUND, INTERRUPTED, RunControl, describe, remote_error
+from stream.errors import OpeningCancelled, SourceError, SourceOver, StageDied, StreamError
+from stream.events import (
+    STORE_LOST,
+    Event,
+    FrameReady,
+    Glance,
+    Notice,
+    QueryChanged,
+    Started,
+    VerdictChanged,
+    YesNoResult,
+)
+from stream.media import AllocationOverlay, SourceInfo
 from stream.monitor.statistics import RunStatistics
+from stream.protocol.buffers import SlotTable
 from stream.protocol.pictures import PictureEndpoints
+from stream.runtime.worker_messages import (
+    DropReport,
+    Report,
+    SourceOpened,
+    WorkerCommand,
+    WorkerFailed,
+    WorkerFinished,
+)
 from stream.transport import SocketDirectory, ipc_endpoint
 
-PICTURE_SOCKETS = PictureEndpoints(page="picture", microscope="inspect", heatmap="heatmap")
-"""Names of the sockets of live pictures in the directory of a run."""
+FRAMES = "frames"
+"""Name of the frame worker in events and metrics."""
+
+OVERLAYS = 2
+"""Pictures that may wait for the sink that draws them."""
+
+STOP_LIMIT_S = 5.0
+"""Time that the worker may take to stop once it has been cancelled."""
+
+REPORTED_ONCE = ("loading", "model-files", "model-world", "glances-off", NO_YES_OR_NO)
+"""Codes of notices that a frame worker which was started again need not repeat."""
+
+LEAST_PART_S = 1e-3
+"""Part of a file that is left if its end has passed by now: the frame worker finds nothing in it, and ends."""
 
 
 def picture_endpoints(output: OutputConfig, directory: SocketDirectory) -> PictureEndpoints:
-    """Return the addresses in a run's directory at which those wait who look at frames that do not wait for them."""
-
-    def named(name: str | None, *, wanted: bool) -> str | None:
-        return ipc_endpoint(directory, name) if wanted and name is not None else None
-
-    names, web = PICTURE_SOCKETS, output.web is not None
+    """Return the addresses in a run's directory at which its viewers of live pictures are served."""
+    web = output.web is not None
     return PictureEndpoints(
-        page=named(names.page, wanted=web),
-        microscope=named(names.microscope, wanted=web),
-        heatmap=named(names.heatmap, wanted=output.heatmap is not None),
+        page=ipc_endpoint(directory, "picture") if web else None,
+        microscope=ipc_endpoint(directory, "inspect") if web else None,
+        heatmap=ipc_endpoint(directory, "heatmap") if output.heatmap is not None else None,
     )
 
 
-class BaseRun(ABC):
-    """Run of a source, a query and a model, once; a `RunHandle`. `control` ends it from outside, also before it begins.
+class FrameWorker(Protocol):
+    """Frame stages of a run: in threads of this process, in a child process, or in an actor on another machine.
 
-    Making one opens the source, and raises StreamError or ArrCocError where that, the store or the model cannot work.
-    `run` is a generator for the main thread; `end`, `cancel`, `ask`, `drops` and `processes` may be called from any
-    thread, the first two from signal handlers too. `model_loader` names the function that loads the model, as
-    "module:function". A subclass sets `source_info` with `_set_source`, and supplies the events.
+    For the thread that reads the run; `processes` for any.
     """
 
-    source_info: SourceInfo
-    statistics: RunStatistics
-    picture_endpoints = PictureEndpoints()
-    """Addresses at which the frame process looks for those who want pictures of frames."""
+    @property
+    def picture_endpoints(self) -> PictureEndpoints:
+        """Addresses at which viewers of live pictures are served."""
+        ...
+
+    def send(self, command: WorkerCommand) -> None:
+        """Passes a command on."""
+        ...
+
+    def receive(self) -> Sequence[Report]:
+        """Returns the next reports; waits a moment for the first one. `SourceOpened` comes before all events.
+
+        Raises what the worker cannot go on after: the source cannot be opened, or it died too often.
+        """
+        ...
+
+    def recover(self, error: Exception, *, source_lost: bool) -> None:
+        """Goes on after the failure that it reported, or raises it. `source_lost`: it may be there again soon."""
+        ...
+
+    def processes(self) -> dict[str, int]:
+        """Returns the ids of the run's processes on this machine, by what they do."""
+        ...
+
+    def stop(self) -> None:
+        """Stops everything, and tidies up."""
+        ...
+
+
+class Run:
+    """Run of a source, a query and a model, once; a `RunHandle`.
+
+    Making one opens the source. `run` is a generator for one thread; the other methods may be called from any thread,
+    `end` and `cancel` from signal handlers too.
+
+    Args:
+        make_worker: Returns the frame worker of this run.
+        control: Ends the run from outside, also before its source is open.
+        model_loader: Name of the function that loads the model, as "module:function".
+        model: Name of a model that is loaded on another machine.
+
+    Raises:
+        StreamError, ArrCocError: The source, the store or the model cannot work.
+        OpeningCancelled: `control` ended the run before its source was open.
+    """
 
     def __init__(
-        self, config: Config, clock: Clock | None, model_loader: str, control: RunControl | None = None
+        self,
+        config: Config,
+        make_worker: Callable[[Run], FrameWorker],
+        clock: Clock | None = None,
+        *,
+        control: RunControl | None = None,
+        model_loader: str = CONFIGURED,
+        model: str | None = None,
     ) -> None:
-        self._config = config
-        self._clock = clock or MonotonicClock()
-        self._model_loader = model_loader
-        self._control = control or RunControl()
+        self.config = config
+        self.clock = clock or MonotonicClock()
+        self.control = control or RunControl()
+        self.model_loader = model_loader
+        self.continuity = RunContinuity(config, self.clock)
+        self.overlays: SlotTable[AllocationOverlay] = SlotTable(OVERLAYS)
+        self._unread: deque[Report] = deque()
+        self._sent = WorkerCommand()
+        with ExitStack() as stack:
+            self._worker = make_worker(self)
+            stack.callback(self._worker.stop)
+            self.source_info = self._wait_for_source()
+            self.statistics = RunStatistics(self.clock, self.source_info.fps)
+            self._model = model or self._model_name()
+            self._stack = stack.pop_all()
 
-    def _set_source(self, info: SourceInfo) -> None:
-        """Takes what the open source says about itself. Raises ArrCocError or ConfigError for an unusable model."""
-        self.source_info = info
-        self.statistics = RunStatistics(self._clock, info.fps)
-        self._model = self._model_name()
+    @property
+    def backend(self) -> str:
+        """The texture store that runs."""
+        return self.continuity.backend
 
-    def _model_name(self) -> str:
-        if self._config.answer.server is not None:
-            return self._config.answer.server
-        if self._model_loader != CONFIGURED:
-            return self._model_loader
-        check_watched(self._config)
-        return model_name(self._config)
+    @property
+    def kernel(self) -> str:
+        """The kernel that works on texels in host memory, as `Started` has it."""
+        return self.continuity.kernel
+
+    @property
+    def picture_endpoints(self) -> PictureEndpoints:
+        """Addresses at which viewers of live pictures are served."""
+        return self._worker.picture_endpoints
 
     def end(self, outcome: str = INTERRUPTED) -> None:
         """Takes no new frames; what is in flight is finished. `outcome` stands in the summary."""
-        self._control.end(outcome)
+        self.control.end(outcome)
 
     def cancel(self) -> None:
         """Stops everything; what is in flight is dropped."""
-        self._control.cancel()
+        self.control.cancel()
 
     def ask(self, query: str) -> None:
         """Changes the query; a `QueryChanged` event says whether it was accepted."""
-        self._control.ask(query)
+        self.control.ask(query)
 
-    @property
-    @abstractmethod
-    def backend(self) -> str:
-        """The texture store that runs."""
-
-    @property
-    @abstractmethod
-    def kernel(self) -> str:
-        """The kernel that works on texels in host memory, as `Started` has it."""
-
-    @abstractmethod
     def processes(self) -> dict[str, int]:
         """The processes of the run by what they do ("main", "frames", "answers"), and their ids."""
+        return self._worker.processes()
 
-    @abstractmethod
     def drops(self) -> dict[str, int]:
         """Number of dropped items so far, by queue and cause."""
+        return self.continuity.drops()
 
-    @abstractmethod
-    def _running(self) -> AbstractContextManager[Iterator[Event]]:
-        """Runs what makes events inside the block, and gives them; stops and tidies up at its end."""
+    def take_overlay(self, slot: int) -> AllocationOverlay:
+        """Returns the picture that an event names; it is there until the next event is asked for.
 
-    def _notices(self) -> list[Notice]:
-        """Returns the notices before the first frame."""
-        answer = self._config.answer
-        verb = "connecting to" if answer.elsewhere else "loading"
-        return [Notice(code="loading", message=f"{verb} {self._model}")]
+        Raises TransportError if it has been taken before or is gone.
+        """
+        return self.overlays.take(slot)
+
+    def close(self) -> None:
+        """Stops everything; for a run that may never have begun. May be called twice."""
+        self._stack.close()
 
     def run(self) -> Generator[Event, None, None]:
         """Yields every event of the run, in order, the summary last; called once, and read by one thread.
@@ -118,24 +199,230 @@ class BaseRun(ABC):
         Closing the iterator stops everything. After the summary of a run that failed, raises what it failed of:
         StageDied, which names the stage, or the error that the user can put right.
         """
-        with self._running() as events:
-            query = self._config.answer.asked
+        answer = self.config.answer
+        with self._stack:
             yield Started(
-                source=self.source_info.name, model=self._model, query=query, backend=self.backend, kernel=self.kernel
+                source=self.source_info.name,
+                model=self._model,
+                query=answer.asked,
+                backend=self.backend,
+                kernel=self.kernel,
             )
-            yield from self._notices()
+            verb = "connecting to" if answer.elsewhere else "loading"
+            yield Notice(code="loading", message=f"{verb} {self._model}")
             try:
-                for event in events:
+                for event in self._events():
                     self.statistics.add(event)
                     yield event
+                    if isinstance(event, (FrameReady, Glance)) and event.slot is not None:
+                        self.overlays.discard(event.slot)
             except (StreamError, ArrCocError) as error:
-                self._control.fail(error)
-            summary = self._summary()
-        yield summary  # after everything has been tidied up: whoever hears it may end this process
-        if self._control.failure is not None:
-            raise self._control.failure
+                self.control.fail(error)
+            failure = self.control.failure
+            summary = self.statistics.summary(
+                self.control.outcome, None if failure is None else describe(failure), self.drops(), self.backend
+            )
+        yield summary  # after everything has been tidied up: the reader may end this process
+        if self.control.failure is not None:
+            raise self.control.failure
 
-    def _summary(self) -> Summary:
-        control = self._control
-        error = None if control.failure is None else describe(control.failure)
-        return self.statistics.summary(control.outcome, error, self.drops(), self.backend)
+    def _model_name(self) -> str:
+        """Returns the name of the model. Raises ArrCocError or ConfigError for an unusable one."""
+        if self.config.answer.server is not None:
+            return self.config.answer.server
+        if self.model_loader != CONFIGURED:
+            return self.model_loader
+        check_watched(self.config)
+        return model_name(self.config)
+
+    def _wait_for_source(self) -> SourceInfo:
+        early: list[Report] = []
+        while not self.control.ending:
+            self._unread.extend(self._worker.receive())
+            while self._unread:
+                report = self._unread.popleft()
+                if isinstance(report, SourceOpened):
+                    self.continuity.note_source(report)
+                    self._unread.extendleft(reversed(early))
+                    return report.info
+                if isinstance(report, WorkerFailed):
+                    raise _error_of(report)
+                early.append(report)
+        raise OpeningCancelled("the run was ended before its source was open")
+
+    def _events(self) -> Iterator[Event]:
+        """Yields the events of the worker until it has ended."""
+        cancelled_s: float | None = None
+        while True:
+            self._pass_on()
+            if self._sent.cancel:
+                cancelled_s = cancelled_s or time.monotonic()
+                if time.monotonic() - cancelled_s > STOP_LIMIT_S:
+                    return
+            self._unread.extend(self._worker.receive() if not self._unread else ())
+            while self._unread:
+                report = self._unread.popleft()
+                if isinstance(report, Event):
+                    event = self.continuity.rebase(report)
+                    if event is None:
+                        continue
+                    if isinstance(event, VerdictChanged) and event.to == "yes" and not self.config.answer.until.go_on:
+                        self.control.end(FOUND)
+                    yield event
+                elif isinstance(report, DropReport):
+                    self.continuity.note_drops(report.drops)
+                elif isinstance(report, SourceOpened):
+                    self.continuity.note_source(report)
+                elif isinstance(report, WorkerFinished):
+                    return
+                elif isinstance(report, WorkerFailed):
+                    error = _error_of(report)
+                    if isinstance(error, SourceOver) and self.continuity.frames_before:
+                        return  # the worker before died in its last moments
+                    lost = isinstance(error, SourceError) and self.source_info.live and self.config.capture.reconnect
+                    self._worker.recover(error, source_lost=lost)
+
+    def _pass_on(self) -> None:
+        """Sends the worker what is new of the control."""
+        control = self.control
+        if (query := control.take_query()) is not None:
+            self.continuity.pending_query = query
+            self._worker.send(WorkerCommand(query=query))
+        command = WorkerCommand(end=control.outcome if control.ending else None, cancel=control.cancelled)
+        if command != self._sent:
+            self._sent = command
+            self._worker.send(command)
+
+
+def _error_of(failed: WorkerFailed) -> Exception:
+    """Returns the error that a worker has failed with: as it was raised there, or StageDied."""
+    return remote_error(failed.error, failed.message) or StageDied("frame", failed.message)
+
+
+class RunContinuity:
+    """State that outlives a frame worker: it makes those of one run, one after another, look like one.
+
+    `config` is the whole run's. `backend`, `kernel`: as the event `started` has them; `pending_query`: a query that no
+    answer server has accepted or refused yet; `verdict`: the answer to the standing query; None while it is unknown.
+    """
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._query = config.answer.query
+        self._rebaser = EventRebaser()
+        self._reported = {"loading"}
+        self._drops: Counter[str] = Counter()
+        self._drops_before: Counter[str] = Counter()
+        self._verdict_reported: str | None = None
+        self.backend = self.kernel = ""
+        self.pending_query: str | None = None
+        self.verdict: bool | None = None
+
+    @property
+    def frames_before(self) -> int:
+        """Number of frames before the present frame worker."""
+        return self._rebaser.frames_before
+
+    def note_source(self, report: SourceOpened) -> None:
+        """Notes that the present frame worker has opened its source."""
+        self.backend, self.kernel = report.backend, report.kernel
+        self._rebaser.live = report.info.live
+
+    def note_drops(self, drops: Mapping[str, int]) -> None:
+        """Notes what the present frame worker has dropped so far."""
+        self._drops = Counter(drops)
+
+    def drops(self) -> dict[str, int]:
+        """Returns what all of them have dropped; for any thread."""
+        return dict(self._drops_before + self._drops)
+
+    def rebase(self, event: Event) -> Event | None:
+        """Returns an event with the numbers and times of the whole run; None if it was reported before."""
+        if isinstance(event, Notice):
+            if event.code in REPORTED_ONCE:
+                if event.code in self._reported:
+                    return None
+                self._reported.add(event.code)
+            elif event.code == STORE_LOST:
+                self.backend = "cpu"
+        elif isinstance(event, QueryChanged):
+            self.pending_query = None
+            self._query = self._query if event.error is not None else event.query
+        elif isinstance(event, YesNoResult) and event.holds is not None:
+            self.verdict = event.holds == "yes"
+        elif isinstance(event, VerdictChanged):
+            if event.to == self._verdict_reported:
+                return None
+            self._verdict_reported = event.to
+        return self._rebaser.apply(event)
+
+    def next_config(self) -> Config:
+        """Begins another frame worker; returns its configuration, which goes on from where things stand."""
+        self._drops_before = self._drops_before + self._drops  # another object: any thread reads the one there was
+        self._drops = Counter()
+        answer = self._config.answer.model_copy(update={"query": self._query})
+        return self._config.model_copy(update={"answer": answer, "capture": self._rest_of_source()})
+
+    def _rest_of_source(self) -> CaptureConfig:
+        capture = self._config.capture
+        begin_s = self._rebaser.next_epoch(self._clock.now_ns())
+        if begin_s is None:
+            return capture
+        rest: dict[str, object] = {} if self._rebaser.live else {"start_s": begin_s}
+        if capture.duration_s is not None:
+            rest["duration_s"] = max(LEAST_PART_S, capture.start_s + capture.duration_s - begin_s)
+        if capture.max_frames is not None:
+            rest["max_frames"] = max(1, capture.max_frames - self._rebaser.frames_before)
+        return capture.model_copy(update=rest)
+
+
+_FRAMES = ("frame_index", "by_frame_index")
+_TIMES = ("pts_s", "start_s", "end_s", "by_pts_s")
+_ANSWERS = ("answer",)
+
+
+class EventRebaser:
+    """Adds to the numbers and times of a frame worker what those before it came to. Pure.
+
+    A live source counts time from the moment at which it was opened, so the time that was lost is added as well; a file
+    is opened again where it would be by now, and keeps its own times.
+    """
+
+    def __init__(self, live: bool = True) -> None:
+        self.live = live
+        self._frames = self._answers = 0
+        self._next_frame = self._next_answer = 0
+        self._shift_s = 0.0
+        self._last: FrameReady | None = None
+        self._again = False
+
+    @property
+    def frames_before(self) -> int:
+        """Number of frames before the present frame worker."""
+        return self._frames
+
+    def apply(self, event: Event) -> Event:
+        """The event as the whole run counts."""
+        if self._again and isinstance(event, FrameReady):
+            if self.live and self._last is not None:
+                gone_s = (event.capture_ns - self._last.capture_ns) / NS_PER_S
+                self._shift_s = self._last.pts_s + gone_s - event.pts_s
+            self._again = False
+        if self._frames or self._answers or self._shift_s:
+            changed: dict[str, Any] = {}
+            for names, shift in ((_FRAMES, self._frames), (_TIMES, self._shift_s), (_ANSWERS, self._answers)):
+                changed |= {name: value + shift for name in names if (value := getattr(event, name, None)) is not None}
+            event = replace(event, **changed) if changed else event
+        if isinstance(event, FrameReady):
+            self._next_frame, self._last = event.frame_index + 1, event
+        elif (answer := getattr(event, "answer", None)) is not None:
+            self._next_answer = max(self._next_answer, answer + 1)
+        return event
+
+    def next_epoch(self, now_ns: int) -> float | None:
+        """Another frame worker begins: the media time that a file is at by now; None for the first one."""
+        if self._last is None:
+            return None
+        self._frames, self._answers, self._again = self._next_frame, self._next_answer, True
+        return self._last.pts_s + max(0, now_ns - self._last.capture_ns) / NS_PER_S

@@ -21,23 +21,22 @@ from stream.sources.address import is_live_address, is_read_once
 
 if TYPE_CHECKING:
     from stream.runtime.answer_service import AnswerService
-    from stream.runtime.pipeline import Pipeline
-    from stream.runtime.supervised import SupervisedRun
+    from stream.runtime.run import Run
     from stream.web.application import PageCamera
 
 
-def open_run(config: Config, shared: AnswerService | None = None) -> Pipeline | SupervisedRun:
-    """Opens the run of a configuration; `shared` answers, unless all stages are supervised.
+def open_run(config: Config, answers: AnswerService | None = None) -> Run:
+    """Opens the run of a configuration; `answers` answers, unless all stages are supervised.
 
-    Raises StreamError or ArrCocError where it cannot begin.
+    Raises StreamError or ArrCocError if it cannot begin.
     """
     if is_supervised(config):
-        from stream.runtime.supervised import SupervisedRun
+        from stream.runtime.frame_process import run_in_child
 
-        return SupervisedRun(config)
-    from stream.runtime.pipeline import Pipeline
+        return run_in_child(config)
+    from stream.runtime.frame_stages import run_in_threads
 
-    return Pipeline(config, shared=shared)
+    return run_in_threads(config, answers=answers)
 
 
 def is_supervised(config: Config) -> bool:
@@ -71,13 +70,14 @@ def run_session(
     resume: bool = False,
     limit_s: float | None = None,
     page: PageCamera | None = None,
+    monitor: RunMonitor | None = None,
     signals: bool = True,
 ) -> Summary:
     """Runs a configuration into its outputs, `extra` and the terminal; returns the run's summary.
 
     `resume`: the run continues an earlier one, whose captions are in the outputs. `limit_s` ends it so many seconds
-    after its first frame. `page`: the run's place in a web page that outlives it. `signals`: they end the
-    run, which is then for the main thread; otherwise the caller sees to that.
+    after its first frame. `page`: the run's place in a web page that outlives it. `monitor`: the run's, if others ask
+    it as well. `signals`: they end the run, which is then for the main thread; otherwise the caller sees to that.
 
     Outputs are claimed before the source is opened, and closed however the
     run ends. Raises StreamError or ArrCocError.
@@ -90,7 +90,7 @@ def run_session(
                 stack.callback(sink.close)
         if config.output.record is not None:
             stack.enter_context(claimed_folder(config.output.record))
-        monitor, services = open_services(config, page)
+        monitor, services = open_services(config, page, monitor)
         sinks = [*opened, *services, *extra]
         for sink in (*services, *extra):
             stack.callback(sink.close)

@@ -1,4 +1,4 @@
-"""Messages between a run and its worker processes: commands on stdin, reports over a socket. Imports no torch."""
+"""Messages between a run, its frame worker and its answer process. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from stream.events import AnyEvent
 from stream.protocol.pictures import PictureEndpoints
 from stream.sources import SourceInfo
 from stream.transport import SocketDirectory
@@ -49,14 +50,15 @@ class AnswerWorkerConfig(msgspec.Struct, frozen=True):
 
 
 class WorkerCommand(msgspec.Struct, frozen=True):
-    """Command to a frame process, a line on stdin. `query`: the query from the next answer on."""
+    """Command to a frame worker; to a frame process, a line on stdin. `end`: the outcome of a run that takes no new
+    frames; `query`: the query from the next answer on."""
 
-    end: bool = False
+    end: str | None = None
     cancel: bool = False
     query: str | None = None
 
 
-class SourceOpened(msgspec.Struct, frozen=True, tag="source-opened"):
+class SourceOpened(msgspec.Struct, frozen=True, tag_field="type", tag="source-opened"):
     """Report that the source is open. `backend` and `kernel` are as the event `started` has them."""
 
     info: SourceInfo
@@ -64,46 +66,32 @@ class SourceOpened(msgspec.Struct, frozen=True, tag="source-opened"):
     kernel: str = ""
 
 
-class EventReport(msgspec.Struct, frozen=True, tag="event"):
-    """Report of an event, packed."""
-
-    event: bytes
-
-
-class DropReport(msgspec.Struct, frozen=True, tag="drops"):
-    """Report of what this process has dropped so far, by queue and cause."""
+class DropReport(msgspec.Struct, frozen=True, tag_field="type", tag="drops"):
+    """Report of what the worker has dropped so far, by queue and cause."""
 
     drops: dict[str, int]
 
 
-class AnswerTimeout(msgspec.Struct, frozen=True, tag="answer-timeout"):
+class AnswerTimeout(msgspec.Struct, frozen=True, tag_field="type", tag="answer-timeout"):
     """Report that the answer process has been silent for too long."""
 
 
-class WorkerFinished(msgspec.Struct, frozen=True, tag="finished"):
-    """Report that the frame stages have ended well; `drops` as in DropReport."""
-
-    drops: dict[str, int]
+class WorkerFinished(msgspec.Struct, frozen=True, tag_field="type", tag="finished"):
+    """Report that the frame stages have ended well."""
 
 
-class WorkerFailed(msgspec.Struct, frozen=True, tag="failed"):
+class WorkerFailed(msgspec.Struct, frozen=True, tag_field="type", tag="failed"):
     """Report that the frame stages have failed: class and message of the error."""
 
     error: str
     message: str
 
 
-Report: TypeAlias = SourceOpened | EventReport | DropReport | AnswerTimeout | WorkerFinished | WorkerFailed
+Report: TypeAlias = AnyEvent | SourceOpened | DropReport | AnswerTimeout | WorkerFinished | WorkerFailed
+"""Report of a frame worker. An event is one as it was packed by its stage: nothing between packs it again."""
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Report)
+pack_report = msgspec.msgpack.Encoder().encode
+"""Returns the report as bytes."""
 
-
-def pack_report(report: Report) -> bytes:
-    """Returns the report as bytes."""
-    return _encoder.encode(report)
-
-
-def unpack_report(data: bytes) -> Report:
-    """Returns the report that `pack_report` packed. Raises msgspec.DecodeError where it is none."""
-    return _decoder.decode(data)
+unpack_report = msgspec.msgpack.Decoder(Report).decode
+"""Returns the report that `pack_report` or `pack_event` packed. Raises msgspec.DecodeError for anything else."""

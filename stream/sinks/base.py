@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from stream import logs
 from stream.events import Event
 
 if TYPE_CHECKING:
@@ -26,12 +27,62 @@ class Sink(ABC):
         """Completes what was written and lets go of the place."""
 
 
-class Display(Sink):
-    """The sink that a person looks at."""
+ALONE = ("",)
+"""Names of the cameras of a display with one camera: it has no name, and no line names it."""
 
-    def attach(self, run: RunHandle, frames: int | None) -> None:
-        """The run is about to begin, and will give so many frames, as far as anybody knows."""
+
+class Display(Sink):
+    """The sink that a person looks at: one run, or those of several cameras, each by its name.
+
+    The thread of each of several cameras calls the display that `camera` returns. A run that is alone calls this one.
+    """
+
+    def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
+        """Take the run of a camera, which is about to begin; `frames`: their number, as far as it is known."""
+
+    @abstractmethod
+    def write(self, event: Event, camera: str = "") -> None:
+        """Show the next event of a camera."""
+
+    def end(self, camera: str) -> None:
+        """Take note that the run of a camera has ended and its outputs are closed."""
 
     @abstractmethod
     def show_message(self, message: str) -> None:
-        """Shows a message at once. Safe in a signal handler."""
+        """Show a message at once. Safe in a signal handler."""
+
+    def show_note(self, text: str) -> None:
+        """Show a remark about no camera, or about several. For any thread."""
+        logs.say(text)
+
+    def show_failure(self, camera: str, message: str) -> None:
+        """Show that a camera has failed, or cannot be watched. For any thread."""
+        self.show_note(f"error: {camera}: {message}")
+
+    def show_unreachable(self, camera: str, message: str) -> None:
+        """Show that a camera cannot be reached yet, and is tried again. For any thread."""
+        self.show_note(f"{camera}: {message}")
+
+    def camera(self, name: str) -> Display:
+        """Return the display for the run of one of several cameras."""
+        return _CameraDisplay(self, name)
+
+
+class _CameraDisplay(Display):
+    """One camera's part of a display of several."""
+
+    def __init__(self, display: Display, name: str) -> None:
+        self._display = display
+        self._name = name
+
+    def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
+        self._display.attach(run, frames, self._name)
+
+    def write(self, event: Event, camera: str = "") -> None:
+        self._display.write(event, self._name)
+
+    def show_message(self, message: str) -> None:
+        self._display.show_message(message)
+
+    def close(self) -> None:
+        self._display.end(self._name)

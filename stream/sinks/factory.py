@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from stream.config import BAG_SUFFIX, HLS_SUFFIX, MCAP_SUFFIX, RERUN_SUFFIX, STDOUT, Config, OutputConfig
+from stream.config import Config, OutputConfig
 from stream.events import Event
 from stream.monitor.health import RunMonitor
 from stream.sinks.base import Sink
-from stream.sinks.captions import CaptionSink, OverlaySink
-from stream.sinks.output_file import ExplanationSink, JsonlSink, check_outputs
-from stream.sinks.rerun.address import ViewerAddress, check_rerun
-from stream.sources.address import is_live_address, redacted
+from stream.sinks.checks import check_outputs
+from stream.sinks.types import FILE_SINKS, SERVICES, FileOpening, ServiceOpening, caption_type, sinks_of
 
 if TYPE_CHECKING:
     from stream.sinks.heatmap import FramePictures
@@ -35,61 +31,24 @@ class MonitorSink(Sink):
         pass
 
 
-def open_services(config: Config, page: PageCamera | None = None) -> tuple[RunMonitor, list[Sink]]:
-    """The monitor of a run, and the sinks that tell of it; none where the configuration names none. `page`: shows
-    the run, as a camera of a page that others share.
+def open_services(
+    config: Config, page: PageCamera | None = None, monitor: RunMonitor | None = None
+) -> tuple[RunMonitor, list[Sink]]:
+    """The monitor of a run, and the sinks that report it; no sinks if the configuration names none.
+
+    Args:
+        config: Configuration of the run.
+        page: Place of the run in a page of several cameras.
+        monitor: Monitor that others ask as well; it is fed in any case.
 
     Raises OutputError or ConfigError, having let go of everything, where one cannot be opened.
     """
-    monitor = RunMonitor(config)
+    shared, monitor = monitor is not None, monitor or RunMonitor(config)
+    at = ServiceOpening(config, monitor, page)
     with ExitStack() as opened:
-        sinks = [_opened(opened, make(config, monitor)) for make in _services(config, page)]
+        sinks = [_opened(opened, service.open(at)) for service in SERVICES if service.applies(config.output)]
         opened.pop_all()
-    return monitor, [MonitorSink(monitor), *sinks] if sinks else []
-
-
-def _services(config: Config, page: PageCamera | None) -> list[Callable[[Config, RunMonitor], Sink]]:
-    """The sinks that the configuration names; their libraries are only imported where there are any."""
-    services: list[Callable[[Config, RunMonitor], Sink]] = []
-    if config.output.publish is not None:
-        from stream.sinks.services import PublishSink
-
-        services.append(PublishSink)
-    if config.output.control is not None:
-        from stream.sinks.services import ControlSink
-
-        services.append(ControlSink)
-    if config.output.metrics_port is not None:
-        from stream.sinks.metrics import MetricsSink
-
-        services.append(MetricsSink)
-    if config.output.web is not None:
-        from stream.sinks.web import WebSink
-
-        services.append(partial(WebSink, camera=page))
-    if config.output.mqtt is not None:
-        from stream.sinks.mqtt import MqttSink
-
-        services.append(MqttSink)
-    if config.output.foxglove is not None:
-        from stream.sinks.robotics.foxglove_server import FoxgloveSink
-
-        services.append(lambda config, monitor: FoxgloveSink(config))
-    if config.output.webhook is not None:
-        from stream.sinks.webhook import WebhookSink
-
-        url = config.output.webhook
-        services.append(lambda config, monitor: WebhookSink(url))
-    if config.output.otlp is not None:
-        from stream.sinks.otlp.sink import OtlpSink
-
-        services.append(lambda config, monitor: OtlpSink(config))
-    if config.output.rerun is not None:
-        from stream.sinks.rerun.viewer import RerunViewerSink
-
-        viewer = ViewerAddress.of(config.output.rerun)
-        services.append(lambda config, monitor: RerunViewerSink(viewer, redacted(config.source)))
-    return services
+    return monitor, [MonitorSink(monitor), *sinks] if sinks or shared else []
 
 
 def open_sinks(
@@ -102,18 +61,14 @@ def open_sinks(
     Raises OutputError, having let go of everything, where one cannot be written.
     """
     check_outputs(config, source)
-    check_rerun(config)
+    for sink in sinks_of(config):
+        sink.require(config)
+    files = [(path, caption_type(path)) for path in config.paths]
+    files += [(getattr(config, file.key), file) for file in FILE_SINKS if file.applies(config)]
     with ExitStack() as opened:
-        sinks = [_opened(opened, _path_sink(path, config, source, resume)) for path in config.paths]
-        if config.heatmap is not None:
-            from stream.sinks.heatmap import HeatmapSink
-
-            scene = source if config.heatmap_truth else ""
-            sinks.append(_opened(opened, HeatmapSink(config.heatmap, find_run, config.heatmap_layers, scene)))
-        if config.why is not None:
-            sinks.append(_opened(opened, ExplanationSink(config.why)))
-        if config.overlay is not None:
-            sinks.append(_opened(opened, OverlaySink(config.overlay)))
+        sinks = [
+            _opened(opened, file.open(FileOpening(path, config, source, find_run, resume))) for path, file in files
+        ]
         opened.pop_all()
     return sinks
 
@@ -121,26 +76,3 @@ def open_sinks(
 def _opened(opened: ExitStack, sink: Sink) -> Sink:
     opened.callback(sink.close)
     return sink
-
-
-def _path_sink(path: str, config: OutputConfig, source: str, resume: bool) -> Sink:
-    suffix = PurePath(path).suffix.lower()
-    if suffix == HLS_SUFFIX:
-        from stream.sinks.hls.sink import HlsSink
-
-        return HlsSink(path, config.hls, live=is_live_address(source))
-    if suffix == MCAP_SUFFIX:
-        from stream.sinks.robotics.mcap_file import McapSink
-
-        return McapSink(path, config, resume=resume)
-    if suffix == BAG_SUFFIX:
-        from stream.sinks.robotics.rosbag import RosbagSink
-
-        return RosbagSink(path, config)
-    if suffix == RERUN_SUFFIX:
-        from stream.sinks.rerun.file import RerunFileSink
-
-        return RerunFileSink(path, redacted(source))
-    if path == STDOUT or suffix == ".jsonl":
-        return JsonlSink(path, timing=config.timing, resume=resume)
-    return CaptionSink(path, resume=resume)

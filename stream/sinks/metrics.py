@@ -1,86 +1,166 @@
-"""Prometheus metrics and health of a run: /metrics, /healthz and /readyz."""
+"""Prometheus metrics of runs and of an answer server: name, type, help and labels of each, and their health pages.
+
+A scrape reads values that a snapshot already holds; an event costs at most one observation in a histogram.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+import msgspec
 from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from arr_coc.types import NS_PER_S
+from stream.answer.server_statistics import SERVING, ServerFigures, ServerStatistics
 from stream.config import Config
+from stream.control import RunControl
 from stream.events import Answer, Event, FrameReady, Glance, YesNoResult
 from stream.monitor.health import HealthReport, RunMonitor
 from stream.monitor.schema import StatsMessage
+from stream.monitor.statistics import resident_bytes
 from stream.sinks.base import Sink
-from stream.sinks.metrics_server import (
-    Figure,
-    HttpServer,
-    PageHealth,
-    counters,
-    gauges,
-    labelled,
-    memory_family,
-    monitoring_pages,
-)
+from stream.sinks.metrics_server import HttpServer, Page
+
+CAMERA = "camera"
+"""Label of the metrics of a named camera."""
+
+UNNAMED = ""
+"""Name of a run that has the pages to itself: its metrics have no label `camera`."""
 
 FRAME_BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5)
 TTFT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
+TURN_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+RUN_HISTOGRAMS = (
+    ("frame_latency_seconds", "From a frame's capture to its allocation.", FRAME_BUCKETS_S),
+    ("ttft_seconds", "From a frame's capture to the answer's first token.", TTFT_BUCKETS_S),
+    ("look_seconds", "From a frame's capture to its look at a standing question.", TTFT_BUCKETS_S),
+    ("glance_seconds", "From sending an overview to where the model looked.", TTFT_BUCKETS_S),
+)
+SERVER_HISTOGRAMS = (
+    ("server_turn_wait_seconds", "From a client's request for a turn to the turn.", TURN_BUCKETS_S),
+    ("server_turn_seconds", "Time that a turn was served.", TURN_BUCKETS_S),
+)
+
+COUNTER, GAUGE = "counter", "gauge"
+
+Figure = tuple[str, str, str, "float | dict[str, Mapping[str, int]] | None"]
+"""Type, name and help of a metric, and its value: None if there is none now; the values by label if it has a label."""
 
 
-class MetricsSink(Sink):
-    """Serves /metrics, /healthz and /readyz. `monitor` must have taken each event before this sink does.
+class MetricsServer(Collector):
+    """Serves /metrics, from one registry, /healthz and /readyz until it is closed.
 
-    Raises OutputError where the port cannot be had.
+    Raises OutputError if the port is not available.
     """
 
-    def __init__(self, config: Config, monitor: RunMonitor) -> None:
-        port = config.output.metrics_port
-        assert port is not None
-        self._monitor = monitor
+    def __init__(self, host: str, port: int, histograms: Iterable[Histogram] = ()) -> None:
         disable_created_metrics()
         self._registry = CollectorRegistry(auto_describe=False)
-        self._collector = RunCollector(monitor, self._registry)
-        self._server = HttpServer(config.output.metrics_host, port, monitoring_pages(self._registry, self._health))
+        for collector in (*histograms, self):
+            self._registry.register(collector)
+        self._server = HttpServer(host, port, self._page)
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port on which it is served."""
+        """Host and port of the pages."""
         return self._server.address
 
-    def write(self, event: Event) -> None:
-        self._collector.add(event)
-
     def close(self) -> None:
+        """Stop serving; may be called twice."""
         self._server.close()
 
-    def _health(self) -> PageHealth:
-        health = self._monitor.health()
-        return PageHealth(health, health.healthy, health.healthy and health.ready)
+    def collect(self) -> Iterator[Metric]:
+        """Return all metrics but those histograms."""
+        families: dict[str, Metric] = {}
+        for labels, figures in self._figures():
+            for kind, name, help_text, value in figures:
+                if value is None:
+                    continue
+                family = families.setdefault(name, Metric(f"arr_coc_{name}", help_text, kind))
+                sample = f"{family.name}_total" if kind == COUNTER else family.name
+                if isinstance(value, dict):
+                    for label, values in value.items():
+                        for key, number in values.items():
+                            family.add_sample(sample, {**labels, label: key}, number)
+                else:
+                    family.add_sample(sample, labels, value)
+        yield from families.values()
+
+    def _page(self, path: str) -> Page | None:
+        if path == "/metrics":
+            return Page(200, CONTENT_TYPE_LATEST, generate_latest(self._registry))
+        if path not in ("/healthz", "/readyz"):
+            return None
+        report, healthy, ready = self._health()
+        good = healthy if path == "/healthz" else ready
+        return Page(200 if good else 503, "application/json", msgspec.json.encode(report) + b"\n")
+
+    @abstractmethod
+    def _figures(self) -> Iterator[tuple[dict[str, str], Iterable[Figure]]]:
+        """Return figures of this moment, and their labels."""
+
+    @abstractmethod
+    def _health(self) -> tuple[object, bool, bool]:
+        """Return the report of the health pages, and whether /healthz and /readyz return 200."""
 
 
-class RunCollector(Collector):
-    """Metrics of a run: histograms of its events, and its statistics, read anew for every scrape."""
+class RunMetrics(MetricsServer):
+    """Serves the metrics of one run, under the name UNNAMED, or of several cameras.
 
-    def __init__(self, monitor: RunMonitor, registry: CollectorRegistry) -> None:
-        self._monitor = monitor
-        self._holds: str | None = None
+    Args:
+        monitors: Monitor of each run, by name. It takes each event before the sink of its run does.
+        refused: Reason of each camera that was not started.
+        processes: Returns the processes that belong to no camera.
+    """
 
-        def histogram(name: str, since_capture_to: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(name, f"From a frame's capture to {since_capture_to}.", buckets=buckets, registry=registry)
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        monitors: Mapping[str, RunMonitor],
+        refused: Mapping[str, str] | None = None,
+        processes: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        self.monitors = monitors
+        self.histograms = _histograms(RUN_HISTOGRAMS, () if UNNAMED in monitors else (CAMERA,))
+        self.sinks = {name: MetricsSink(self, name) for name in monitors}
+        self._refused = {name: HealthReport("ended", why, False, None, 0, 0) for name, why in (refused or {}).items()}
+        self._processes = processes
+        super().__init__(host, port, self.histograms)
 
-        self._latency = histogram("arr_coc_frame_latency_seconds", "its allocation", FRAME_BUCKETS_S)
-        self._ttft = histogram("arr_coc_ttft_seconds", "the answer's first token", TTFT_BUCKETS_S)
-        self._yes_no = histogram("arr_coc_look_seconds", "its look at a standing question", TTFT_BUCKETS_S)
-        self._glance = Histogram(
-            "arr_coc_glance_seconds",
-            "From sending an overview to where the model looked.",
-            buckets=TTFT_BUCKETS_S,
-            registry=registry,
+    def _figures(self) -> Iterator[tuple[dict[str, str], Iterable[Figure]]]:
+        for name, monitor in self.monitors.items():
+            figures = _run_figures(monitor.stats(), monitor.health(), self.sinks[name].holds)
+            yield {CAMERA: name} if name else {}, figures
+        for name in self._refused:
+            yield {CAMERA: name}, [_healthy(False)]
+        yield {}, [_memory(resident_bytes(self._processes()))]
+
+    def _health(self) -> tuple[object, bool, bool]:
+        cameras = {**{name: monitor.health() for name, monitor in self.monitors.items()}, **self._refused}
+        healthy = [report.healthy for report in cameras.values()]
+        ready = all(healthy) and all(report.ready for report in cameras.values())
+        status = "ok" if all(healthy) else "degraded" if any(healthy) else "failing"
+        return cameras.get(UNNAMED, {"status": status, "cameras": cameras}), any(healthy), ready
+
+
+class MetricsSink(Sink):
+    """Observes the durations of one run. `holds` is the newest result of its standing query."""
+
+    def __init__(self, metrics: RunMetrics, name: str) -> None:
+        self.metrics = metrics
+        self.holds: str | None = None
+        self._latency, self._ttft, self._yes_no, self._glance = (
+            histogram.labels(name) if name else histogram for histogram in metrics.histograms
         )
-        registry.register(self)
 
-    def add(self, event: Event) -> None:
+    def write(self, event: Event) -> None:
         if isinstance(event, FrameReady):
             self._latency.observe(max(0, event.ready_ns - event.capture_ns) / 1e9)
         elif isinstance(event, Answer) and event.timing is not None:
@@ -88,56 +168,127 @@ class RunCollector(Collector):
         elif isinstance(event, Glance) and event.timing is not None:
             self._glance.observe(event.timing.total_ms / 1e3)
         elif isinstance(event, YesNoResult) and event.timing is not None:
-            self._holds = event.holds
+            self.holds = event.holds
             self._yes_no.observe(event.timing.total_ms / 1e3)
 
+    def close(self) -> None:
+        if UNNAMED in self.metrics.monitors:  # the pages of several cameras outlive each of them
+            self.metrics.close()
+
+
+def open_metrics(config: Config, monitor: RunMonitor) -> MetricsSink:
+    """Serve the metrics of one run at `output.metrics_port` until the sink is closed."""
+    assert config.output.metrics_port is not None
+    return RunMetrics(config.output.metrics_host, config.output.metrics_port, {UNNAMED: monitor}).sinks[UNNAMED]
+
+
+class ServerMetrics(MetricsServer):
+    """Serves the metrics of one answer server. `control` is the server's.
+
+    The status is that of the statistics, "draining" if no more turns are granted, or "stalled" after a long silence.
+    """
+
+    def __init__(self, config: Config, statistics: ServerStatistics, control: RunControl) -> None:
+        assert config.output.metrics_port is not None
+        self._statistics = statistics
+        self._control = control
+        self._silence_limit_s = config.pipeline.timeout_s
+        self._histograms = _histograms(SERVER_HISTOGRAMS)
+        statistics.on_wait, statistics.on_turn = (histogram.observe for histogram in self._histograms)
+        super().__init__(config.output.metrics_host, config.output.metrics_port)
+
     def collect(self) -> Iterator[Metric]:
-        """Everything but the histograms, which the registry collects itself."""
-        stats, health = self._monitor.stats(), self._monitor.health()
-        yield from counters("arr_coc", _counters(stats))
-        yield from gauges("arr_coc", (*_gauges(stats), *self._states(health)))
-        yield labelled(CounterMetricFamily, "arr_coc_dropped", "Dropped, by queue and cause.", "queue", stats.dropped)
-        yield labelled(CounterMetricFamily, "arr_coc_restarts", "Processes started again.", "process", stats.restarts)
-        yield memory_family(stats.memory_bytes)
+        """Return all metrics."""
+        yield from super().collect()
+        for family in (family for histogram in self._histograms for family in histogram.collect()):
+            for sample in family.samples:  # the bounds of these two have always been exposed as 1, not 1.0
+                if bound := sample.labels.get("le"):
+                    sample.labels["le"] = bound.removesuffix(".0")
+            yield family
 
-    def _states(self, health: HealthReport) -> Iterator[Figure]:
-        verdict = None if self._holds is None else float(self._holds == "yes")
-        yield "watched_for", "1 while the answer to the standing query is yes.", verdict
-        yield "outage_active", "1 while a live source is lost.", float(health.status == "outage")
-        yield "healthy", "1 while /healthz returns 200.", float(health.healthy)
+    def _figures(self) -> Iterator[tuple[dict[str, str], Iterable[Figure]]]:
+        yield {}, _server_figures(self._statistics.figures(), self._health()[2])
 
-
-def _counters(stats: StatsMessage) -> Iterator[Figure]:
-    yield "frames", "Frames allocated.", stats.frames
-    yield "answers", "Whole answers.", stats.answers
-    yield "glances", "Looks at an overview before an answer.", stats.glances
-    yield "glance_tokens", "Visual tokens of these.", stats.glance_tokens
-    yield "cuts", "Scene cuts.", stats.cuts
-    yield "shadow_checks", "Answers compared with those of all tokens.", stats.checks
-    yield "shadow_same", "Of these, answers that were the same.", stats.checks_same
-    yield "skipped", "Parts of the source that could not be used.", stats.skipped
-    yield "outages", "Times that a live source was lost.", stats.outages
-    yield "outage_seconds", "Time that the source was lost, in outages that are over.", stats.outages_s
-    yield "deadline_misses", "Frames later than one source period.", stats.deadline_misses or 0
+    def _health(self) -> tuple[object, bool, bool]:
+        figures, status, reason = self._statistics.figures(), self._statistics.state, None
+        if status == SERVING and figures.silent_s > self._silence_limit_s:
+            status, reason = "stalled", f"the model has said nothing for {figures.silent_s:.0f} s"
+        elif status == SERVING and self._control.ending:
+            status = "draining"
+        ready = status == SERVING
+        counts = {"clients": figures.clients, "slots": figures.slots, "turns_waiting": figures.waiting}
+        return {"status": status, "reason": reason, "ready": ready, **counts}, status != "stalled", ready
 
 
-def _gauges(stats: StatsMessage) -> Iterator[Figure]:
-    yield "uptime_seconds", "Since the run was started.", stats.uptime_s
-    yield "fps", "Frames a second, over the last two seconds.", stats.fps
-    yield "tokens", "Visual tokens of the newest frame.", stats.tokens
-    yield "tiles", "Tiles of the newest frame.", stats.tiles
-    yield "dirty_share", "Share of tiles that changed, over the last two seconds.", stats.dirty_share
-    yield "budget", "Tokens per frame under the latency target.", stats.budget
-    yield "shadow_words_share", "Mean share of equal words in compared answers.", stats.checks_words
-    target_s, p95_s = _seconds(stats.target_ms), _seconds(stats.ttft_p95_ms)
-    yield "ttft_target_seconds", "Target for p95 of the time to the first token.", target_s
-    yield "ttft_p95_seconds", "From a frame's capture to the first token, over the last 60 answers.", p95_s
+def _histograms(
+    declared: Iterable[tuple[str, str, tuple[float, ...]]], labels: tuple[str, ...] = ()
+) -> list[Histogram]:
+    return [
+        Histogram(f"arr_coc_{name}", help_text, labels, buckets=buckets, registry=None)
+        for name, help_text, buckets in declared
+    ]
+
+
+def _run_figures(stats: StatsMessage, health: HealthReport, holds: str | None) -> Iterator[Figure]:
+    yield COUNTER, "frames", "Frames allocated.", stats.frames
+    yield COUNTER, "answers", "Whole answers.", stats.answers
+    yield COUNTER, "glances", "Looks at an overview before an answer.", stats.glances
+    yield COUNTER, "glance_tokens", "Visual tokens of these.", stats.glance_tokens
+    yield COUNTER, "cuts", "Scene cuts.", stats.cuts
+    yield COUNTER, "shadow_checks", "Answers compared with those of all tokens.", stats.checks
+    yield COUNTER, "shadow_same", "Of these, answers that were the same.", stats.checks_same
+    yield COUNTER, "skipped", "Parts of the source that could not be used.", stats.skipped
+    yield COUNTER, "outages", "Times that a live source was lost.", stats.outages
+    yield COUNTER, "outage_seconds", "Time that the source was lost, in outages that are over.", stats.outages_s
+    yield COUNTER, "deadline_misses", "Frames later than one source period.", stats.deadline_misses or 0
+    yield COUNTER, "dropped", "Dropped, by queue and cause.", {"queue": stats.dropped}
+    yield COUNTER, "restarts", "Processes started again.", {"process": stats.restarts}
+    yield GAUGE, "uptime_seconds", "Since the run was started.", stats.uptime_s
+    yield GAUGE, "fps", "Frames a second, over the last two seconds.", stats.fps
+    yield GAUGE, "tokens", "Visual tokens of the newest frame.", stats.tokens
+    yield GAUGE, "tiles", "Tiles of the newest frame.", stats.tiles
+    yield GAUGE, "dirty_share", "Share of tiles that changed, over the last two seconds.", stats.dirty_share
+    yield GAUGE, "budget", "Tokens per frame under the latency target.", stats.budget
+    yield GAUGE, "shadow_words_share", "Mean share of equal words in compared answers.", stats.checks_words
+    target_s, p95_s = (None if ms is None else ms / 1e3 for ms in (stats.target_ms, stats.ttft_p95_ms))
+    yield GAUGE, "ttft_target_seconds", "Target for p95 of the time to the first token.", target_s
+    yield GAUGE, "ttft_p95_seconds", "From a frame's capture to the first token, over the last 60 answers.", p95_s
     if stats.jitter is not None:
         over = "over the last ten seconds"
         smoothed_s, std_s = stats.jitter.interarrival_ms / 1e3, stats.jitter.interval_std_ms / 1e3
-        yield "jitter_interarrival_seconds", f"RFC 3550's smoothed estimate, {over}.", smoothed_s
-        yield "jitter_interval_std_seconds", f"Standard deviation of output gaps minus PTS gaps, {over}.", std_s
+        yield GAUGE, "jitter_interarrival_seconds", f"RFC 3550's smoothed estimate, {over}.", smoothed_s
+        yield GAUGE, "jitter_interval_std_seconds", f"Standard deviation of output gaps minus PTS gaps, {over}.", std_s
+    verdict = None if holds is None else float(holds == "yes")
+    yield GAUGE, "watched_for", "1 while the answer to the standing query is yes.", verdict
+    yield GAUGE, "outage_active", "1 while a live source is lost.", float(health.status == "outage")
+    yield _healthy(health.healthy)
+    yield _memory(stats.memory_bytes)
 
 
-def _seconds(ms: float | None) -> float | None:
-    return None if ms is None else ms / 1e3
+def _healthy(healthy: bool) -> Figure:
+    return GAUGE, "healthy", "1 while /healthz returns 200.", float(healthy)
+
+
+def _memory(memory_bytes: Mapping[str, int]) -> Figure:
+    return GAUGE, "resident_memory_bytes", "Resident memory.", {"process": memory_bytes}
+
+
+def _server_figures(figures: ServerFigures, ready: bool) -> Iterator[Figure]:
+    totals, over = figures.totals, "over the last minute"
+    yield COUNTER, "server_answers", "Whole answers.", totals.answers
+    yield COUNTER, "server_looks", "Looks at a standing question.", totals.checks
+    yield COUNTER, "server_glances", "Looks at an overview before an answer.", totals.glances
+    yield COUNTER, "server_failed", "Turns that came to nothing.", totals.failed
+    yield COUNTER, "server_text_tokens", "Text tokens of answers.", totals.text_tokens
+    yield COUNTER, "server_visual_tokens", "Visual tokens that were read.", totals.visual_tokens
+    yield COUNTER, "server_busy_seconds", "Time in which a turn was served.", totals.busy_ns / NS_PER_S
+    yield GAUGE, "server_uptime_seconds", "Since the server was started.", figures.uptime_s
+    yield GAUGE, "server_ready", "1 while /readyz returns 200.", float(ready)
+    yield GAUGE, "server_clients", "Clients that are connected.", figures.clients
+    yield GAUGE, "server_slots", "Turns that can be served at once.", figures.slots
+    yield GAUGE, "server_slots_busy", "Turns that are being served.", figures.serving
+    yield GAUGE, "server_turns_waiting", "Clients that wait for a turn.", figures.waiting
+    yield GAUGE, "server_turn_wait_p95_seconds", f"p95 of the wait for a turn, {over}.", figures.wait_p95_s
+    yield GAUGE, "server_busy_share", f"Share of time in which a turn was served, {over}.", figures.busy_share
+    yield GAUGE, "server_text_tokens_per_second", f"Text tokens of answers, {over}.", figures.text_tokens_per_s
+    yield _memory(resident_bytes({"answers": os.getpid()}))

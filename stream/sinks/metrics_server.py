@@ -1,4 +1,4 @@
-"""HTTP server of /metrics, /healthz and /readyz, and the forms in which figures stand there."""
+"""HTTP server of /metrics, /healthz and /readyz."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any
-
-import msgspec
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from stream.errors import OutputError
 from stream.web.access import names_server
@@ -31,8 +26,6 @@ READ_LIMIT_S = 5.0
 
 POLL_S = 0.1
 STOP_LIMIT_S = 5.0
-
-MEMORY = "arr_coc_resident_memory_bytes"
 
 log = logging.getLogger(__name__)
 
@@ -53,67 +46,6 @@ UNKNOWN = Page(404, "text/plain; charset=utf-8", b"here are /metrics, /healthz a
 
 Pages = Callable[[str], Page | None]
 """The page at a path, or None where there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class PageHealth:
-    """Health as the pages tell it: `report` in JSON, and whether /healthz and /readyz return 200."""
-
-    report: object
-    healthy: bool
-    ready: bool
-
-
-def monitoring_pages(registry: CollectorRegistry, health: Callable[[], PageHealth]) -> Pages:
-    """Return the pages /metrics, of all that is in `registry`, /healthz and /readyz."""
-
-    def page(path: str) -> Page | None:
-        if path == "/metrics":
-            return Page(200, CONTENT_TYPE_LATEST, generate_latest(registry))
-        if path not in ("/healthz", "/readyz"):
-            return None
-        found = health()
-        good = found.healthy if path == "/healthz" else found.ready
-        return Page(200 if good else 503, "application/json", msgspec.json.encode(found.report) + b"\n")
-
-    return page
-
-
-Figure = tuple[str, str, float | None]
-"""Name of a metric without its prefix, its help, and its value; None where there is none now."""
-
-
-def counters(prefix: str, figures: Iterable[Figure]) -> Iterator[Metric]:
-    """Yield figures that only grow, as `prefix`_name."""
-    for name, help_text, value in figures:
-        if value is not None:
-            yield CounterMetricFamily(f"{prefix}_{name}", help_text, value=value)
-
-
-def gauges(prefix: str, figures: Iterable[Figure]) -> Iterator[Metric]:
-    """Yield figures that go up and down, as `prefix`_name."""
-    for name, help_text, value in figures:
-        if value is not None:
-            yield GaugeMetricFamily(f"{prefix}_{name}", help_text, value=value)
-
-
-def labelled(
-    kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
-    name: str,
-    help_text: str,
-    label: str,
-    values: Mapping[str, float],
-) -> Metric:
-    """Return one metric with a value for each value of a label."""
-    family = kind(name, help_text, labels=[label])
-    for one, value in values.items():
-        family.add_metric([one], value)
-    return family
-
-
-def memory_family(memory_bytes: Mapping[str, int]) -> Metric:
-    """Return the resident memory of processes, by what they do."""
-    return labelled(GaugeMetricFamily, MEMORY, "Resident memory.", "process", memory_bytes)
 
 
 class HttpServer(ThreadingHTTPServer):

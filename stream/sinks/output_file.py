@@ -15,7 +15,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from stream.config import BAG_SUFFIX, HLS_SUFFIX, MCAP_SUFFIX, RERUN_SUFFIX, STDOUT, OutputConfig, is_bag, is_hls
+from stream.config import STDOUT, is_hls
 from stream.errors import OutputError, OutputFailed
 from stream.events import (
     OF_FRAMES,
@@ -29,11 +29,6 @@ from stream.events import (
 )
 from stream.sinks.base import Sink
 from stream.sources.address import STDIN
-
-CAPTION_SUFFIXES = (".vtt", ".srt", ".jsonl", HLS_SUFFIX, MCAP_SUFFIX, BAG_SUFFIX, RERUN_SUFFIX)
-HEATMAP_SUFFIXES = (".mp4", ".png")
-WHY_SUFFIXES = (".jsonl",)
-OVERLAY_SUFFIXES = (".txt",)
 
 VIDEO_PLAYLIST, CAPTIONS_PLAYLIST = "video.m3u8", "captions.m3u8"
 """Playlists beside a master playlist of HLS."""
@@ -229,16 +224,6 @@ def folder_exists(path: str) -> str:
     return f"cannot write {path!r}: it exists already, and a bag is never overwritten; name another, or remove it"
 
 
-def _check_hls(paths: Sequence[str]) -> None:
-    """Raises OutputError for the name of a playlist beside the master, and for a second stream."""
-    streams = [path for path in paths if is_hls(path)]
-    for path in streams:
-        if Path(path).name in (VIDEO_PLAYLIST, CAPTIONS_PLAYLIST):
-            raise OutputError(f"output {path!r} has the name of a playlist beside it; name it master.m3u8")
-    if len(streams) > 1:
-        raise OutputError(f"outputs {streams[0]!r} and {streams[1]!r} are two streams; a run writes one .m3u8")
-
-
 def _check_stream_folder(path: str) -> None:
     """Raises OutputError if a stream would overwrite files that no stream has written."""
     try:
@@ -257,32 +242,6 @@ def _refusal(path: str, error: OSError) -> str:
     if os.path.isdir(path):
         return f"cannot write {path!r}: it is a folder; name a file in it"
     return f"cannot write {path!r}: {error.strerror}; name another output"
-
-
-def check_outputs(config: OutputConfig, source: str) -> None:
-    """Raises OutputError for an unknown suffix, an output given twice, an output that is the input, and a place that
-    cannot be written."""
-    for path in _files(config.paths):
-        check_suffix(path, CAPTION_SUFFIXES, "captions", "a heat-map video goes to --heatmap")
-    _check_hls(config.paths)
-    if config.heatmap is not None:
-        check_suffix(config.heatmap, HEATMAP_SUFFIXES, "the heat map", "captions go to -o")
-    if config.why is not None:
-        check_suffix(config.why, WHY_SUFFIXES, "the reasons for tokens", "captions go to -o")
-    if config.overlay is not None:
-        check_suffix(config.overlay, OVERLAY_SUFFIXES, "the overlay", "captions go to -o")
-    check_distinct(output_files(config), source)
-    for path in _files(output_files(config)):
-        (check_new_folder if is_bag(path) else check_writable)(path)
-
-
-def _files(paths: Sequence[str]) -> list[str]:
-    return [path for path in paths if path != STDOUT]
-
-
-def output_files(config: OutputConfig) -> list[str]:
-    """The files that a run writes."""
-    return [*config.paths, *(path for path in (config.heatmap, config.why, config.overlay) if path is not None)]
 
 
 def check_distinct(paths: Sequence[str], source: str, *others: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Opening an address within its limits, and FFmpeg's errors in words.
+"""Opening an address within a time limit; FFmpeg's errors as advice; what FFmpeg may open.
 
 A playlist, or a description of a session, names other files and addresses; so does a name with `%d` in it. Whoever
 gives a file means that file: FFmpeg's whitelists let it open nothing else. An address may lead to other

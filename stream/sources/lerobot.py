@@ -11,18 +11,14 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
 from arr_coc.errors import counted
 from stream.errors import SourceError, SourceNotFound
+from stream.options.extra import LEROBOT
 from stream.sources.address import LEROBOT_PREFIX, chosen_index
-
-LIBRARY = "pyarrow"
-
-INSTALL = "pip install 'arr-coc-stream[lerobot]'"
 
 EXAMPLE = f"{LEROBOT_PREFIX}FOLDER#episode=0&camera=NAME"
 
@@ -34,11 +30,6 @@ AGAIN = "download the dataset again"
 
 _SHOWN = 12
 """Names that a message lists."""
-
-
-def has_library() -> bool:
-    """Return whether the library of the extra `lerobot` is installed."""
-    return find_spec(LIBRARY) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +72,7 @@ class EpisodeAddress:
         info = _info(folder)
         key = _camera(folder, info, wanted.get("camera"))
         episode = _number(folder, info, wanted.get("episode"))
-        if not has_library():
-            raise SourceError(f"{LEROBOT_PREFIX} needs {LIBRARY}; {INSTALL}")
+        LEROBOT.require(LEROBOT_PREFIX, SourceError)
         return cls(folder, episode, key, _fps(info))
 
     def find(self) -> Episode:

@@ -79,10 +79,10 @@ class DecodedVectors:
         area = np.asarray(vectors["w"] * (vectors["h"] * scale), np.float32)
         inside = (y >= 0) & (y < grid.rows * TILE_PX) & (x >= 0) & (x < grid.cols * TILE_PX)
         area[~inside | (np.abs(dy) >= self.height_px) | (np.abs(dx) >= self.width_px)] = 0
-        row, col = ((np.where(inside, part, 0) * (1 / TILE_PX)).astype(np.intp) for part in (y, x))
+        row, col = (np.where(inside, [y, x], 0) * (1 / TILE_PX)).astype(np.intp)
         tile = row * grid.cols + col
         covered = np.bincount(tile, area, grid.tiles)
-        sums = np.stack([np.bincount(tile, area * part, grid.tiles) for part in (dy, dx)])
+        sums = np.stack([np.bincount(tile, area * dy, grid.tiles), np.bincount(tile, area * dx, grid.tiles)])
         means = np.where(covered >= COVERED * TILE_PX**2, sums / np.maximum(covered, 1), np.nan)
         motion: Floats = means.astype(np.float32)
         return motion.reshape(2, *grid.shape)

@@ -89,15 +89,18 @@ class TextureStage:
         allocate.send(self._end)
 
     def _step(self, capture: Link, allocate: Link, poller: LinkPoller) -> None:
-        """Waits for frames and credits, and writes the frame that they allow."""
-        if self._outbox.full and (self._end or not self._drop_frames):
+        """Waits for a frame, or for the credit that a compared one needs, and writes the frame that it allows."""
+        if not self._outbox.full:
+            self._receive_frame(capture, allocate, WAIT_MS)  # a credit without a frame need not wake this thread
+            self._process_credits(allocate, 0)
+        elif self._end or not self._drop_frames:
             self._process_credits(allocate, WAIT_MS)
         else:
             poller.wait(WAIT_MS)
             if poller.has_message(allocate):
                 self._process_credits(allocate, 0)
             if poller.has_message(capture):
-                self._receive_frame(capture, allocate)
+                self._receive_frame(capture, allocate, 0)
         if self._outbox.ready:
             allocate.send(*self._write(self._outbox.take()))
             if not self._drop_frames:
@@ -111,8 +114,8 @@ class TextureStage:
         self._outbox.grant(received.message.count)
         return True
 
-    def _receive_frame(self, capture: Link, allocate: Link) -> None:
-        received = capture.receive()
+    def _receive_frame(self, capture: Link, allocate: Link, timeout_ms: int) -> None:
+        received = capture.receive(timeout_ms)
         if received is None:
             return
         if isinstance(received.message, End):

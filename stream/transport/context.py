@@ -1,4 +1,4 @@
-"""ZeroMQ context of a process, and the private directories of its ipc sockets.
+"""ZeroMQ context of a process; private directories of its ipc sockets, with records of the runs that own them.
 
 Each run keeps one file, locked for as long as its process lives, in a folder that only this user can enter. A record
 that nobody holds is that of a run that is gone. Where there is no such folder, nothing is recorded and nothing swept.

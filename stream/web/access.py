@@ -6,19 +6,17 @@ import hmac
 import ipaddress
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from stream.config import PORT_MAX, OutputConfig
 from stream.errors import ConfigError
+from stream.options.extra import WEB
 
 LOOPBACK = "127.0.0.1"
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-
-LIBRARIES = ("starlette", "uvicorn", "websockets")
 
 TOKEN_CHARS_MIN = 8
 
@@ -26,11 +24,6 @@ AUTO = "auto"
 
 TOKEN = "ARR_COC_WEB_TOKEN"
 """Environment variable of the token: unlike an option, it does not stand in the process list."""
-
-
-def missing_libraries(libraries: Sequence[str] = LIBRARIES) -> list[str]:
-    """Return the libraries of the extra `web` that are not installed."""
-    return [name for name in libraries if find_spec(name) is None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +50,7 @@ class WebAccess:
         short, half of a certificate, and a missing library.
         """
         assert output.web is not None
-        missing = missing_libraries()
-        if missing:
-            raise ConfigError(f"the live page needs {', '.join(missing)}; pip install 'arr-coc-stream[web]'")
+        WEB.require("the live page")
         host, port = parse_address(output.web)
         local, token = is_loopback(host), output.web_token or environment.get(TOKEN) or None
         if not local and token is None:

@@ -89,8 +89,8 @@ def test_answers_are_held_against_those_of_the_first_thousand() -> None:
     class Forgetful(FakeAnswerModel):
         """Knows the truth about the first thousand frames, and about half of the others."""
 
-        def answer(self, packet: Any, query: str, should_stop: Any) -> Any:
-            list(super().answer(packet, query, should_stop))
+        def answer(self, packet: Any, query: str) -> Any:
+            list(super().answer(packet, query))
             index = packet.stamp.frame_index
             yield Reel.made().question(index).answer if index < REEL_FRAMES or index % 200 < 100 else "?"
 

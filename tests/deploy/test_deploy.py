@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -23,8 +22,8 @@ from stream.cli import app
 from stream.config import Config, OutputConfig
 from stream.config_loading import build_config, layer_from_file
 from stream.control import RunControl
-from stream.runtime.server_metrics import ServerMetrics
-from tests.support.network import LIMIT_S, free_port
+from stream.sinks.metrics import ServerMetrics
+from tests.support.network import LIMIT_S, fetched, free_port
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -99,8 +98,7 @@ def test_the_metric_that_scales_is_served() -> None:
     (metric,) = re.findall(r"arr_coc_\w+", query)
     config = Config(output=OutputConfig(metrics_port=free_port()))
     with closing(ServerMetrics(config, ServerStatistics(), RunControl())) as served:
-        host, port = served.address
-        page = urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=LIMIT_S).read().decode()
+        page = fetched(served.address, "/metrics")[1]
     assert f"\n{metric} " in page
     assert scaled["spec"]["minReplicaCount"] >= 1
 

@@ -15,7 +15,7 @@ from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers
 from stream.config import AnswerConfig, Config, PipelineConfig
 from stream.events import Answer, Event, Summary
 from stream.monitor.statistics import RunStatistics
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from tests.support.clock import FakeClock
 from tests.support.events import frame
 from tests.support.video import make_video, moving_square
@@ -103,7 +103,7 @@ def test_a_run_goes_well_by_an_unsteady_clock(video: str, answers: str, steps_ns
             "pipeline": PipelineConfig(single_process=True, answers=answers),
         }
     )
-    events = list(Pipeline(config, UnsteadyClock(*steps_ns), model_loader=FAKE).run())
+    events = list(run_in_threads(config, UnsteadyClock(*steps_ns), model_loader=FAKE).run())
     summary = events[-1]
     assert isinstance(summary, Summary)
     assert (summary.ended, summary.frames) == ("finished", FRAMES)
@@ -116,7 +116,7 @@ def test_a_run_goes_well_by_an_unsteady_clock(video: str, answers: str, steps_ns
 def test_media_time_decides_and_not_the_clock(video: str) -> None:
     def run(*steps_ns: int) -> list[tuple[int, float, str]]:
         config = Config(source=video, answer=AnswerConfig(every_s=0.5), pipeline=PipelineConfig(single_process=True))
-        events = Pipeline(config, UnsteadyClock(*steps_ns), model_loader=FAKE).run()
+        events = run_in_threads(config, UnsteadyClock(*steps_ns), model_loader=FAKE).run()
         return [(e.frame_index, e.pts_s, e.text) for e in events if isinstance(e, Answer)]
 
     runs = [run(*steps_ns) for steps_ns in CLOCKS.values()]

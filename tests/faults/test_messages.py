@@ -15,7 +15,7 @@ import pytest
 import zmq
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
-from stream.answer.client_table import ServerOptions
+from stream.answer.admission import ServerOptions
 from stream.answer.server import AnswerServer
 from stream.config import Config
 from stream.control import RunControl

@@ -17,7 +17,7 @@ import pytest
 import webvtt
 
 from stream.cli import main
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from tests.support.full_disk import room_for
 from tests.support.network import LIMIT_S
 from tests.support.recordings import read_mcap
@@ -35,7 +35,7 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(autouse=True)
 def _without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeAnswerModel")
+    monkeypatch.setitem(run_in_threads.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeAnswerModel")
 
 
 def caption(video: str, *more: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 import zmq
 
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
-from stream.answer.client_table import ServerOptions
+from stream.answer.admission import ServerOptions
 from stream.answer.server import AnswerServer
 from stream.config import Config, NetworkConfig
 from stream.control import RunControl
@@ -69,9 +69,9 @@ class EchoingAnswerModel(GlancingAnswerModel):
             raise ZeroDivisionError("a tokenizer trips")
         return super().embed_query(query)
 
-    def answer(self, packet: Any, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+    def answer(self, packet: Any, query: str) -> Iterator[str]:
         yield f"{query} "
-        yield from super().answer(packet, query, should_stop)
+        yield from super().answer(packet, query)
 
 
 class Place:

@@ -31,7 +31,7 @@ GROWTH_MAX_BYTES = 200 << 20
 
 @pytest.fixture(autouse=True)
 def _memory_stays() -> Iterator[None]:
-    import stream.runtime.pipeline  # noqa: F401  (what a run loads is no growth)
+    import stream.runtime.frame_stages  # noqa: F401  (what a run loads is no growth)
 
     before = psutil.Process().memory_info().rss
     yield

@@ -13,7 +13,7 @@ from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, O
 from stream.errors import StageDied
 from stream.events import PEER_MISBEHAVES, Answer, AnswerDeltaEvent, Event, FrameReady, Notice, Summary
 from stream.protocol.messages import AnswerDelta, encode
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from stream.untrusted import PIECES_MAX
 from tests.hostile.liar import lying
 from tests.hostile.lies import LIES, LOOKS, answered, lie
@@ -44,7 +44,7 @@ def config(endpoint: str, *, live: bool = False, size: str = "128x96", **section
 def run(given: Config) -> tuple[list[Event], StageDied | None]:
     events: list[Event] = []
     try:
-        events += Pipeline(given).run()
+        events += run_in_threads(given).run()
     except StageDied as error:
         return events, error
     return events, None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,10 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
-from stream.answer.batching.scheduler import BatchQuestion
-from stream.answer.client_table import ServerOptions
+from stream.answer.admission import ServerOptions
 from stream.answer.connection import AnswerEndpoint
-from stream.answer.model import AnswerStats, GlanceStats, Packet
+from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet
 from stream.answer.request import ClientOptions, GlanceOutcome
 from stream.answer.scheduler import AnswerScheduler, SchedulePolicy
 from stream.answer.server import AnswerServer
@@ -190,7 +189,7 @@ class SimulatedTransport(Transport):
 
 
 class TellingModel:
-    """Model that tells all secrets that a client has ever shown it, piece by piece."""
+    """Model that tells each client all secrets that it has ever shown, piece by piece."""
 
     model_id = "telling"
     knows_levels = knows_wide = can_glance = takes_device_pixels = False
@@ -199,15 +198,16 @@ class TellingModel:
     known_world: str | None = None
     allocator = b""
 
-    def __init__(self, time: VirtualTime, chance: random.Random) -> None:
+    def __init__(self, time: VirtualTime, chance: random.Random, slots: int) -> None:
+        self.slots = slots
         self._time = time
         self._chance = chance
         self._seen: dict[bytes, set[int]] = {}
-        self._client = b""
+        self._held: set[bytes] = set()
+        self._open: dict[ClientQuestion, str] = {}
         time.wait(_ns(chance.uniform(*LOAD_S)))
 
     def select_client(self, client: bytes) -> None:
-        self._client = client
         self._seen.setdefault(client, set())
 
     def drop_client(self, client: bytes) -> None:
@@ -219,25 +219,8 @@ class TellingModel:
     def check_standing_query(self, query: str) -> tuple[str, ...]:
         return ()
 
-    def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
-        raise NotImplementedError
-
     def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
         raise NotImplementedError
-
-    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
-        text = self.text(self._client, packet, query)
-        self.prefill()
-        while text:
-            self.decode()
-            if should_stop():
-                return
-            yield text[:PIECE_CHARS]
-            text = text[PIECE_CHARS:]
-
-    @property
-    def last_stats(self) -> AnswerStats:
-        return STATS
 
     def text(self, client: bytes, packet: Packet, query: str) -> str:
         """Return the answer to a client that shows a packet."""
@@ -255,17 +238,6 @@ class TellingModel:
         """Take the time of a piece of text."""
         self._time.wait(_ns(self._chance.uniform(*PIECE_S)))
 
-
-class BatchTellingModel(TellingModel):
-    """The same with slots: it tells several clients at once, each in its own."""
-
-    slots = 3
-
-    def __init__(self, time: VirtualTime, chance: random.Random) -> None:
-        super().__init__(time, chance)
-        self._held: set[bytes] = set()
-        self._open: dict[BatchQuestion, str] = {}
-
     def hold(self, client: bytes) -> None:
         assert len(self._held) < self.slots
         self._held.add(client)
@@ -274,13 +246,13 @@ class BatchTellingModel(TellingModel):
         self._held.discard(client)
         self._open = {question: text for question, text in self._open.items() if question.client != client}
 
-    def ask(self, questions: Sequence[BatchQuestion]) -> None:
+    def ask(self, questions: Sequence[ClientQuestion]) -> None:
         self.prefill()
         for question in questions:
             assert question.client in self._held
             self._open[question] = self.text(question.client, question.packet, question.query)
 
-    def step(self) -> Sequence[BatchQuestion]:
+    def step(self) -> Sequence[ClientQuestion]:
         self.decode()
         stepped = list(self._open)
         for question in stepped:
@@ -290,7 +262,7 @@ class BatchTellingModel(TellingModel):
                 self.finish(question)
         return stepped
 
-    def finish(self, question: BatchQuestion) -> None:
+    def finish(self, question: ClientQuestion) -> None:
         del self._open[question]
         question.ended, question.stats = True, STATS
 
@@ -309,7 +281,7 @@ class MortalServer:
 
     def __init__(self, fleet: ChaosFleet, endpoint: str, *, batched: bool) -> None:
         self.endpoint = endpoint
-        self._model = BatchTellingModel if batched else TellingModel
+        self._slots = 3 if batched else 1
         self.starts = 0
         self._fleet = fleet
         self.start()
@@ -324,7 +296,7 @@ class MortalServer:
         transport = SimulatedTransport(self._fleet.network, self.process)
         options = ServerOptions(self.endpoint, shared=True, statistics=self.statistics)
         server = AnswerServer(
-            lambda: self._model(time, self._fleet.chance), options, transport, self.control, clock=time
+            lambda: TellingModel(time, self._fleet.chance, self._slots), options, transport, self.control, clock=time
         )
         self.process.start(server.run)
 

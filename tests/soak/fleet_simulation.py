@@ -32,16 +32,16 @@ from typing import Any
 
 import torch
 
-from arr_coc.qwen.batching.session import BatchSession
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding
+from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import TokenPacket
 from benchmarks.batching import model_with, packets_of, serve
 from benchmarks.support.answer_ways import QUERY, TEXT_TOKENS, speak_on
 from benchmarks.support.client_processes import ClientProcess
 from benchmarks.support.harness import write_report
-from stream.answer.batching.model import QwenBatchAnswerModel
-from stream.answer.batching.scheduler import BatchQuestion
+from stream.answer.model import ClientQuestion
+from stream.answer.qwen import QwenAnswerModel
 from stream.bench.report import machine
 from tests.soak.fleet_model import Costs, Fleet, Outage
 
@@ -85,7 +85,7 @@ def measured(rounds: int = 12) -> dict[str, Any]:
     torch.set_num_threads(1)
     qwen = speak_on(load_qwen(None, device="cpu", dtype="float32"))
     packets, options = packets_of(qwen, VISUAL_TOKENS, ALONE_ANSWERS), AnswerOptions("sparse", Decoding(TEXT_TOKENS))
-    model = QwenBatchAnswerModel(BatchSession(qwen, options, COUNTS[-1]))
+    model = QwenAnswerModel(AnswerSession(qwen, options, COUNTS[-1]))
     begin: dict[int, list[float]] = {count: [] for count in COUNTS}
     step: dict[int, list[float]] = {count: [] for count in COUNTS}
     servers = {slots: model_with(qwen, slots, options) for slots in (1, COUNTS[-1])}
@@ -122,9 +122,9 @@ def measured(rounds: int = 12) -> dict[str, Any]:
     }
 
 
-def together(model: QwenBatchAnswerModel, packets: Sequence[TokenPacket]) -> list[float]:
+def together(model: QwenAnswerModel, packets: Sequence[TokenPacket]) -> list[float]:
     """Processor time at the beginning of answers about packets that begin together, and after each of their tokens."""
-    questions = [BatchQuestion(bytes([index]), packet, QUERY) for index, packet in enumerate(packets)]
+    questions = [ClientQuestion(bytes([index]), packet, QUERY) for index, packet in enumerate(packets)]
     for question in questions:
         model.hold(question.client)
     ends = [time.thread_time()]

@@ -17,7 +17,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -28,8 +28,8 @@ import zmq
 
 from arr_coc.types import FrameStamp, QueryEmbedding, TileGrid, TokenPacket
 from benchmarks.support.harness import write_report
-from stream.answer.client_table import ServerOptions
-from stream.answer.model import AnswerStats, Packet
+from stream.answer.admission import ServerOptions
+from stream.answer.model import AnswerStats, ClientQuestion
 from stream.answer.server import AnswerServer
 from stream.bench.report import machine
 from stream.config import NetworkConfig
@@ -70,8 +70,10 @@ class SteadyAnswerModel:
     can_glance, attention_readable, takes_device_pixels = False, False, False
     notice = ""
 
+    slots = 1
+
     def __init__(self) -> None:
-        self.last_stats = AnswerStats(1, 4, 1.0, 1.0, 1.0, None)
+        self._open: dict[ClientQuestion, int] = {}
 
     def select_client(self, client: bytes) -> None: ...
 
@@ -83,15 +85,27 @@ class SteadyAnswerModel:
     def check_standing_query(self, query: str) -> tuple[str, ...]:
         return ()
 
-    def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
-        return 0.5, 1.0
+    def hold(self, client: bytes) -> None: ...
 
-    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
-        for number in range(4):
+    def release(self, client: bytes) -> None:
+        self._open.clear()
+
+    def ask(self, questions: Sequence[ClientQuestion]) -> None:
+        self._open = dict.fromkeys(questions, 0)
+
+    def step(self) -> Sequence[ClientQuestion]:
+        stepped = list(self._open)
+        for question in stepped:
             time.sleep(ANSWER_S / 4)
-            if should_stop():
-                return
-            yield f"{number} "
+            question.piece = f"{self._open[question]} "
+            self._open[question] += 1
+            if self._open[question] == 4:
+                self.finish(question)
+        return stepped
+
+    def finish(self, question: ClientQuestion) -> None:
+        del self._open[question]
+        question.ended, question.stats = True, AnswerStats(1, 4, 1.0, 1.0, 1.0, None)
 
 
 def serve(endpoint: str, keys: str, over: Event) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket
-from stream.answer.model import AnswerStats, GlanceStats, Packet
+from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet, ask_alone
 from stream.config import Config
 
 
@@ -44,8 +45,11 @@ class FakeAnswerModel:
     takes_device_pixels = False
     notice = ""
 
+    slots = 1
+
     def __init__(self, config: Config) -> None:
         self._spoken: AnswerStats | None = None
+        self._open: dict[ClientQuestion, Iterator[str]] = {}
 
     def select_client(self, client: bytes) -> None:
         """It makes no difference between clients."""
@@ -68,7 +72,7 @@ class FakeAnswerModel:
         self._spoken = AnswerStats(len(packet.regions), 0, 1.0, 2.0, 0.0, None)
         return (0.99 if pixels_of(packet).max() > BRIGHT else 0.01), 1.0
 
-    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+    def answer(self, packet: Packet, query: str) -> Iterator[str]:
         yield f"frame {packet.stamp.frame_index}"
         on_packet(packet.stamp.frame_index)
         yield f" sum {pixels_of(packet).sum(dtype=np.int64)}"
@@ -82,10 +86,42 @@ class FakeAnswerModel:
             feedback=Feedback(packet.stamp, packet.regions, attention, -attention),
         )
 
-    @property
-    def last_stats(self) -> AnswerStats:
-        assert self._spoken is not None
-        return self._spoken
+    def hold(self, client: bytes) -> None:
+        """It makes no difference between slots."""
+
+    def release(self, client: bytes) -> None:
+        self._open = {question: pieces for question, pieces in self._open.items() if question.client != client}
+
+    def ask(self, questions: Sequence[ClientQuestion]) -> None:
+        for question in questions:
+            self.select_client(question.client)
+            if question.yes_no:
+                question.score, question.ended = self.score_yes_no(question.packet, question.query), True
+                question.stats = self._spoken
+            else:
+                self._open[question] = self.answer(question.packet, question.query)
+                self._advance(question)
+
+    def step(self) -> Sequence[ClientQuestion]:
+        stepped = list(self._open)
+        for question in stepped:
+            self._advance(question)
+        return stepped
+
+    def finish(self, question: ClientQuestion) -> None:
+        del self._open[question]
+        question.ended, question.stats = True, AnswerStats(0, 0, 0.0, 0.0, 0.0, None)
+
+    def _advance(self, question: ClientQuestion) -> None:
+        question.piece = ""
+        try:
+            question.piece = next(self._open[question])
+        except StopIteration:
+            question.ended, question.stats = True, self._spoken
+        except Exception as error:
+            question.ended, question.error = True, error
+        if question.ended:
+            del self._open[question]
 
 
 class GlancingAnswerModel(FakeAnswerModel):
@@ -131,14 +167,14 @@ class DrawnWorldAnswerModel(FakeAnswerModel):
 
 
 class PatientAnswerModel(FakeAnswerModel):
-    """Answers its first packet, and speaks on about the second one until it is stopped."""
+    """Answers its first packet, and speaks on about the second one without end."""
 
-    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+    def answer(self, packet: Packet, query: str) -> Iterator[str]:
         yield "first"
         if self._spoken is None:
-            yield from super().answer(packet, query, should_stop)
+            yield from super().answer(packet, query)
             return
-        while not should_stop():
+        while True:
             threading.Event().wait(0.01)
             yield "."
 
@@ -146,22 +182,22 @@ class PatientAnswerModel(FakeAnswerModel):
 class SlowAnswerModel(FakeAnswerModel):
     """Thinks for longer than the next frames take."""
 
-    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+    def answer(self, packet: Packet, query: str) -> Iterator[str]:
         threading.Event().wait(0.03)
-        yield from super().answer(packet, query, should_stop)
+        yield from super().answer(packet, query)
 
 
 class SilentAnswerModel(FakeAnswerModel):
-    """Says nothing, until it is stopped."""
+    """Says nothing, and does not end."""
 
-    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
-        while not should_stop():
+    def answer(self, packet: Packet, query: str) -> Iterator[str]:
+        while True:
             threading.Event().wait(0.01)
-        yield from ()
+            yield ""
 
 
 class BrokenAnswerModel(FakeAnswerModel):
-    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+    def answer(self, packet: Packet, query: str) -> Iterator[str]:
         yield "half an answer"
         raise ArithmeticError("the spoon is bent")
 
@@ -169,10 +205,10 @@ class BrokenAnswerModel(FakeAnswerModel):
 class KilledAnswerModel(FakeAnswerModel):
     """Its process is killed in the middle of the second answer."""
 
-    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+    def answer(self, packet: Packet, query: str) -> Iterator[str]:
         if self._spoken is not None:
             os.kill(os.getpid(), signal.SIGKILL)
-        yield from super().answer(packet, query, should_stop)
+        yield from super().answer(packet, query)
 
 
 class DoubtingAnswerModel(FakeAnswerModel):
@@ -207,16 +243,16 @@ class PickyAnswerModel(FakeAnswerModel):
 class HangingAnswerModel(FakeAnswerModel):
     """Answers its first packet, and hangs in the second answer, deaf to everybody."""
 
-    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+    def answer(self, packet: Packet, query: str) -> Iterator[str]:
         if self._spoken is not None:
             threading.Event().wait()
-        yield from super().answer(packet, query, should_stop)
+        yield from super().answer(packet, query)
 
 
 class LeavingAnswerModel(FakeAnswerModel):
     """Ends its process without telling anybody."""
 
-    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+    def answer(self, packet: Packet, query: str) -> Iterator[str]:
         print("no more memory", flush=True)
         os._exit(3)
         yield ""
@@ -224,6 +260,28 @@ class LeavingAnswerModel(FakeAnswerModel):
 
 def open_missing(config: Config) -> FakeAnswerModel:
     raise ModelNotFound("there is no folder nowhere")
+
+
+class OneClient:
+    """Asks a model one question after another, as the client that is set; `stats` are those of the last one."""
+
+    def __init__(self, model: Any, client: bytes = b"one") -> None:
+        self.model = model
+        self.client = client
+        self.stats: AnswerStats | None = None
+
+    def answer(self, packet: Packet, query: str = "what?") -> str:
+        question = ClientQuestion(self.client, packet, query)
+        text = ask_alone(self.model, question)
+        self.stats = question.stats
+        return text
+
+    def score(self, packet: Packet, query: str) -> tuple[float, float]:
+        question = ClientQuestion(self.client, packet, query, yes_no=True)
+        ask_alone(self.model, question)
+        self.stats = question.stats
+        assert question.score is not None
+        return question.score
 
 
 def pixels_of(packet: Packet) -> np.ndarray:
@@ -236,8 +294,8 @@ class DeviceAnswerModel(FakeAnswerModel):
 
     takes_device_pixels = True
 
-    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+    def answer(self, packet: Packet, query: str) -> Iterator[str]:
         there = isinstance(packet, TokenPacket) and not isinstance(packet.pixels, np.ndarray)
         host = replace(packet, pixels=packet.host_pixels) if isinstance(packet, TokenPacket) else packet
-        yield from super().answer(host, query, should_stop)
+        yield from super().answer(host, query)
         yield " there" if there else " here"

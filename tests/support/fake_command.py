@@ -12,8 +12,8 @@ import sys
 
 def main() -> int:
     from stream import cli
-    from stream.runtime.pipeline import Pipeline
-    from stream.runtime.supervised import SupervisedRun
+    from stream.runtime.frame_process import run_in_child
+    from stream.runtime.frame_stages import run_in_threads
     from tests.support import answer_models
 
     def die(frame_index: int) -> None:
@@ -21,8 +21,8 @@ def main() -> int:
             os.kill(os.getpid(), signal.SIGKILL)
 
     answer_models.on_packet = die
-    for run in (Pipeline, SupervisedRun):
-        defaults = run.__init__.__kwdefaults__
+    for run in (run_in_threads, run_in_child):
+        defaults = run.__kwdefaults__
         assert defaults is not None
         defaults["model_loader"] = "tests.support.answer_models:FakeAnswerModel"
     return cli.main(sys.argv[2:])

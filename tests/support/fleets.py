@@ -1,4 +1,4 @@
-"""Displays of several cameras that remember, and act on what they are told."""
+"""Display of several cameras that remembers their events, and acts on them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from stream.events import Event
-from stream.fleet.display import FleetDisplay
 from stream.monitor.health import RunHandle
 from stream.sinks.base import Display
 
 E = TypeVar("E", bound=Event)
 
 
-class FleetRecorder(FleetDisplay):
+class FleetRecorder(Display):
     """Remembers the events of each camera; `on_event` is called with each, after that."""
 
     def __init__(self, on_event: Callable[[FleetRecorder, str, Event], None] = lambda *_: None) -> None:
@@ -41,38 +40,26 @@ class FleetRecorder(FleetDisplay):
 
     def camera(self, name: str) -> Display:
         self.events[name] = []
-        return _Recorder(self, name)
+        return super().camera(name)
 
-    def show_failure(self, name: str, message: str) -> None:
-        self.failures[name] = message
+    def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
+        self.runs[camera] = run
 
-    def show_unreachable(self, name: str, message: str) -> None:
-        self.waits[name] = message
+    def write(self, event: Event, camera: str = "") -> None:
+        self.events[camera].append(event)
+        self.on_event(self, camera, event)
+
+    def show_failure(self, camera: str, message: str) -> None:
+        self.failures[camera] = message
+
+    def show_unreachable(self, camera: str, message: str) -> None:
+        self.waits[camera] = message
 
     def show_note(self, text: str) -> None:
         self.notes.append(text)
 
     def show_message(self, message: str) -> None:
         self.messages.append(message)
-
-    def close(self) -> None:
-        pass
-
-
-class _Recorder(Display):
-    def __init__(self, recorder: FleetRecorder, name: str) -> None:
-        self._recorder = recorder
-        self._name = name
-
-    def attach(self, run: RunHandle, frames: int | None) -> None:
-        self._recorder.runs[self._name] = run
-
-    def write(self, event: Event) -> None:
-        self._recorder.events[self._name].append(event)
-        self._recorder.on_event(self._recorder, self._name, event)
-
-    def show_message(self, message: str) -> None:
-        self._recorder.show_message(message)
 
     def close(self) -> None:
         pass

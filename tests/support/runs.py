@@ -19,7 +19,8 @@ from stream.events import Event, FrameReady, Restarted, Summary
 from stream.media import AllocationOverlay
 from stream.monitor.statistics import RunStatistics
 from stream.protocol.messages import Message
-from stream.runtime.supervised import SupervisedRun
+from stream.runtime.frame_process import run_in_child
+from stream.runtime.run import Run
 from stream.sources import SourceInfo
 from stream.stages.base import Stage, StageThread
 from stream.transport import Envelope, EventReceiver, Link, ServerLink, Transport
@@ -123,7 +124,7 @@ RUN_LIMIT_S = 5 * LIMIT_S
 class Seen:
     """What a run has told so far."""
 
-    run: SupervisedRun
+    run: Run
     events: list[Event] = field(default_factory=list)
     error: Exception | None = None
     done: set[str] = field(default_factory=set)
@@ -172,7 +173,7 @@ def config(source: str = ENDLESS, *, every_s: float = 0.2, **pipeline: Any) -> C
     )
 
 
-def watch(run: SupervisedRun, on_event: Callable[[Seen, Event], None]) -> Seen:
+def watch(run: Run, on_event: Callable[[Seen, Event], None]) -> Seen:
     """Reads the run to its end; fails one that goes on for too long."""
     seen = Seen(run)
     begin_s = time.monotonic()
@@ -188,8 +189,8 @@ def watch(run: SupervisedRun, on_event: Callable[[Seen, Event], None]) -> Seen:
     return seen
 
 
-def open_supervised(model: str = "FakeAnswerModel", given: Config | None = None) -> SupervisedRun:
-    return SupervisedRun(given or config(), model_loader=f"tests.support.answer_models:{model}")
+def open_supervised(model: str = "FakeAnswerModel", given: Config | None = None) -> Run:
+    return run_in_child(given or config(), model_loader=f"tests.support.answer_models:{model}")
 
 
 M = TypeVar("M", bound=Message)

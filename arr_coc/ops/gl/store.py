@@ -1,4 +1,4 @@
-"""`GlStore` and its reader."""
+"""`GlStore`, the OpenGL store, and its reader."""
 
 from __future__ import annotations
 

@@ -1,22 +1,27 @@
-"""Batched decode step as captured CUDA graphs, one for each size of batch, and the choice of a step.
+"""Decode step as captured CUDA graphs, one for each size of batch, and the decoder of a session.
 
-All shapes are fixed: a graph of N rows covers the first N slots and the whole room of their keys, with a mask. Slots in
-which nothing is spoken compute along, at the last place of their room, which no answer uses.
+All shapes are fixed: a graph of N rows covers the first N slots and the whole room of their keys, with a mask. Slots
+without an answer compute along, at the last place of their room, which no answer uses. How far an answer is, its place
+and its token lie in tensors that the graph itself advances, so that steps run ahead of what is read.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
 from torch.nn import functional as F
 
 from arr_coc.qwen.attention import probed_layers
 from arr_coc.qwen.batching.slots import SlotBlock
-from arr_coc.qwen.batching.step import BatchStep, DecodeRow
-from arr_coc.qwen.cuda_graph import Capture, cuda_graph
-from arr_coc.qwen.decode import logits_of, through_layers
+from arr_coc.qwen.batching.step import DecodeRow, DecodeStep
+from arr_coc.qwen.decode import choose_finite, logits_of, through_layers
+from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.qwenvl import QwenVL, rotation
 
 _log = logging.getLogger(__name__)
@@ -24,12 +29,44 @@ _log = logging.getLogger(__name__)
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 """Rows of the graphs; each is captured when it is first needed."""
 
+AHEAD_TOKENS = 2
+"""How many tokens are computed while the first of them is read; so many are in vain where an answer ends."""
+
+WARM_UP_STEPS = 3
+"""How often a step is run before it is captured, as libraries set themselves up at their first calls."""
+
+Capture = Callable[[Callable[[], None], torch.device], Callable[[], None]]
+"""Makes of a step, which reads and writes the same tensors every time, what repeats it. May run the step for that,
+WARM_UP_STEPS times at most."""
+
+
+@torch.inference_mode()
+def cuda_graph(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """The step as a CUDA graph."""
+    beside, graph = _beside(device), torch.cuda.CUDAGraph()
+    beside.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(beside):
+        for _ in range(WARM_UP_STEPS):
+            step()
+        # Other threads may allocate on the device meanwhile, as a texture there does: only this one may not.
+        with torch.cuda.graph(graph, stream=beside, capture_error_mode="thread_local"):
+            step()
+    torch.cuda.current_stream(device).wait_stream(beside)
+    return graph.replay
+
+
+@cache
+def _beside(device: torch.device) -> torch.cuda.Stream:
+    """The stream for captures on a device: always the same, as cuBLAS keeps memory for each that it has seen."""
+    return torch.cuda.Stream(device)
+
 
 class CapturedRows:
     """One token in each of the first N slots of a block, on the tensors that it has now.
 
-    The graph reads `inputs` int64 [3, N]: token, tokens held, text position. It makes `logits` [N, vocabulary], and for
-    the layers that are looked at the rotated `queries` [N, heads, head_dim].
+    A step reads `inputs` int64 [4, N]: token, tokens held, text position, and 1 for a slot with an answer, else 0; and
+    moves them on to the step after it. It makes `logits` [N, vocabulary], `choices` int64 [N, 2] (the likeliest token,
+    and whether all logits are finite), and for the probed layers the rotated `queries` [N, heads, head_dim].
     """
 
     @torch.inference_mode()
@@ -40,9 +77,10 @@ class CapturedRows:
         self._places = torch.arange(block.room, device=device)
         self._rows = torch.arange(rows, device=device)
         self._mask = torch.zeros(rows, 1, 1, block.room, dtype=torch.bool, device=device)
-        self.inputs = torch.zeros(3, rows, dtype=torch.long, device=device)
-        self.inputs[1] = block.room - 1
+        self.inputs = torch.zeros(4, rows, dtype=torch.long, device=device)
+        self.inputs[1] = block.room - 1  # a capture may run the step, which writes there
         self.logits = torch.zeros(rows, head.shape[0], dtype=head.dtype, device=device)
+        self.choices = torch.zeros(rows, 2, dtype=torch.long, device=device)
         attentions = [layer.self_attn for layer in qwen.language_model.layers]
         self.queries = {
             number: torch.zeros(
@@ -65,12 +103,16 @@ class CapturedRows:
 
     @torch.inference_mode()
     def _step(self) -> None:
-        token, held, position = self.inputs
+        token, held, position, active = self.inputs
         cos, sin = rotation(self._qwen, position.float().expand(3, -1))
         embeds = self._qwen.language_model.embed_tokens(token)
         torch.le(self._places, held[:, None], out=self._mask[:, 0, 0])
         hidden = through_layers(self._qwen, embeds, cos.to(embeds)[:, None], sin.to(embeds)[:, None], self._attend)
         self.logits.copy_(logits_of(self._qwen, hidden))
+        self.choices.copy_(likeliest(self.logits))
+        token.copy_(self.choices[:, 0])
+        for count in (held, position):
+            count += active
 
     def _attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         keys, values = (rows[: len(query)] for rows in self._rooms[layer])
@@ -82,74 +124,133 @@ class CapturedRows:
         return F.scaled_dot_product_attention(grouped, keys, values, attn_mask=self._mask)
 
 
-class CapturedBatchStep:
-    """As `BatchStep`, by graphs; one is captured again where the block's tensors are others."""
+def likeliest(logits: torch.Tensor) -> torch.Tensor:
+    """The likeliest tokens of logits [N, vocabulary], and whether all are finite: int64 [N, 2]."""
+    finite = logits.isfinite().all(dim=-1)
+    return torch.stack([logits.argmax(dim=-1), finite.long()], dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class _AheadStep:
+    """A step that runs: the place of its choices on the host, when they are there, what its probed rows ask for in each
+    layer, and the states of generators before it."""
+
+    place: int
+    arrival: Any
+    queries: list[tuple[DecodeRow, int, torch.Tensor]]
+    states: list[tuple[torch.Generator, torch.Tensor]]
+
+
+class CapturedStep:
+    """Next tokens of answers by graphs; one is captured again where the block's tensors are others.
+
+    AHEAD_TOKENS more steps run while the choices of one are read, as long as the same answers go on.
+    """
 
     def __init__(self, qwen: QwenVL, block: SlotBlock, capture: Capture = cuda_graph) -> None:
         self._qwen = qwen
         self._block = block
         self._capture = capture
         self._graphs: dict[int, CapturedRows] = {}
-        self._host = torch.zeros(3, block.slots, dtype=torch.long, pin_memory=qwen.device.type == "cuda")
-
-    def reserve(self, tokens: int) -> None:
-        """Makes room for so many tokens in each slot at once, so that graphs need not be captured again for more."""
-        self._block.make_room(tokens + 1)
+        self._cuda = qwen.device.type == "cuda"
+        self._inputs = torch.zeros(4, block.slots, dtype=torch.long, pin_memory=self._cuda)
+        self._choices = torch.zeros(AHEAD_TOKENS + 1, block.slots, 2, dtype=torch.long, pin_memory=self._cuda)
+        self._rows: list[DecodeRow] = []
+        self._ahead: deque[_AheadStep] = deque()
+        self._steps = 0
 
     @torch.inference_mode()
-    def __call__(self, rows: Sequence[DecodeRow], tokens: Sequence[int]) -> torch.Tensor:
-        """Arguments and result as `BatchStep`. Raises RuntimeError where a step cannot be captured."""
-        self.reserve(max(row.held for row in rows) + 1)
+    def __call__(self, rows: Sequence[DecodeRow], options: Decoding) -> list[list[int]]:
+        """As `Decoder`. Raises RuntimeError where a step cannot be captured."""
+        if list(rows) != self._rows or not self._graph.fits(self._block):
+            self._load(rows)
+        # Not beyond the end of any answer, for which alone there is room.
+        ahead = min(AHEAD_TOKENS, min(row.remaining for row in rows) - 1)
+        while len(self._ahead) <= ahead:
+            self._ahead.append(self._run(options))
+        step = self._ahead.popleft()
+        if self._cuda:
+            step.arrival.synchronize()
+        for row, layer, query in step.queries:
+            if row.probe is not None:  # its answer may have had enough tokens meanwhile
+                row.probe.see(layer, query, self._block.layers[layer].keys[row.slot, :, : row.held + 1])
+        for row in rows:
+            row.advance()
+        choices: list[list[int]] = self._choices[step.place].tolist()
+        return [choices[row.slot] for row in rows]
+
+    def _load(self, rows: Sequence[DecodeRow]) -> None:
+        """Go on with these answers: steps that ran ahead with others are in vain, and so is what was drawn for them."""
+        for generator, state in self._ahead[0].states if self._ahead else ():
+            generator.set_state(state)
+        self._ahead.clear()
+        self._rows = []
+        self._block.make_room(max(row.held + row.remaining for row in rows) + 1)
         span = max(row.slot for row in rows) + 1
         size = next(size for size in (*BATCH_SIZES, self._block.slots) if min(size, self._block.slots) >= span)
-        graph = self._graph(min(size, self._block.slots))
-        self._host[0], self._host[1] = 0, self._block.room - 1
-        for row, token in zip(rows, tokens, strict=True):
-            self._host[:, row.slot] = torch.tensor([token, row.held, row.position])
-        graph.inputs.copy_(self._host[:, : graph.inputs.shape[1]], non_blocking=True)
-        graph.replay()
-        for row in rows:
-            if row.watch is not None:
-                for layer, queries in graph.queries.items():
-                    keys = self._block.layers[layer].keys[row.slot, :, : row.held + 1]
-                    row.watch(layer, queries[row.slot].clone(), keys)
-            row.held += 1
-            row.position += 1
-        return graph.logits[torch.tensor([row.slot for row in rows], device=graph.logits.device)]
-
-    def _graph(self, rows: int) -> CapturedRows:
-        graph = self._graphs.get(rows)
-        if graph is None or not graph.fits(self._block):
+        size = min(size, self._block.slots)
+        if size not in self._graphs or not self._graphs[size].fits(self._block):
             # Frees the memory of those that are of no use any more before the next one takes some.
             self._graphs = {size: kept for size, kept in self._graphs.items() if kept.fits(self._block)}
-            graph = self._graphs[rows] = CapturedRows(self._qwen, self._block, rows, self._capture)
-        return graph
+            self._graphs[size] = CapturedRows(self._qwen, self._block, size, self._capture)
+        self._graph = self._graphs[size]
+        self._inputs.zero_()
+        self._inputs[1] = self._block.room - 1
+        for row in rows:
+            self._inputs[:, row.slot] = torch.tensor([row.token, row.held, row.position, 1])
+        self._graph.inputs.copy_(self._inputs[:, :size], non_blocking=True)
+        self._rows = list(rows)
+
+    def _run(self, options: Decoding) -> _AheadStep:
+        graph, states = self._graph, []
+        graph.replay()
+        for row in self._rows:
+            if row.generator is not None:
+                states.append((row.generator, row.generator.get_state()))
+                choice = torch.stack(choose_finite(graph.logits[row.slot], options, row.generator))
+                graph.choices[row.slot] = choice
+                graph.inputs[0, row.slot] = choice[0]
+        probed = [row for row in self._rows if row.probe is not None]
+        queries = [(row, layer, asked[row.slot].clone()) for layer, asked in graph.queries.items() for row in probed]
+        self._steps += 1
+        place = self._steps % len(self._choices)
+        self._choices[place, : len(graph.choices)].copy_(graph.choices, non_blocking=True)
+        arrival = torch.cuda.current_stream(graph.choices.device).record_event() if self._cuda else None
+        return _AheadStep(place, arrival, queries, states)
 
 
-class BatchDecoder:
-    """Steps of a batch: captured on a GPU, one call after another elsewhere, and where capturing fails.
+class Decoder:
+    """Next tokens of the answers under way: by captured steps on a GPU, one call after another elsewhere, and where
+    capturing fails.
 
     `capture`: what makes a step repeatable; None: a CUDA graph on a GPU, and elsewhere nothing.
     """
 
     def __init__(self, qwen: QwenVL, block: SlotBlock, capture: Capture | None = None) -> None:
-        on_gpu = qwen.device.type == "cuda"
-        capture = cuda_graph if capture is None and on_gpu else capture
-        self._plain = BatchStep(qwen, block)
-        self._captured = None if capture is None else CapturedBatchStep(qwen, block, capture)
+        if capture is None and qwen.device.type == "cuda" and qwen.decodes_plainly:
+            capture = cuda_graph
+        self._step = DecodeStep(qwen, block)
+        self._captured = None if capture is None else CapturedStep(qwen, block, capture)
 
-    def reserve(self, tokens: int) -> None:
-        """Notes that an answer may come to hold so many tokens."""
-        if self._captured is not None:
-            self._captured.reserve(tokens)
-
-    def __call__(self, rows: Sequence[DecodeRow], tokens: Sequence[int]) -> torch.Tensor:
-        """The logits [N, vocabulary] after the next tokens of N answers."""
+    def __call__(self, rows: Sequence[DecodeRow], options: Decoding) -> list[list[int]]:
+        """Add the token of each row. Returns for each the next one, and 1 where its logits are finite, else 0; the
+        device is waited for once."""
         if self._captured is not None:
             try:
-                return self._captured(rows, tokens)
+                return self._captured(rows, options)
             except RuntimeError as error:
                 reason, *_ = str(error).strip().splitlines() or [type(error).__name__]
                 _log.warning("decoding continues without captured graphs: %s", reason)
                 self._captured = None
-        return self._plain(rows, tokens)
+        return choose_rows(rows, self._step(rows), options)
+
+
+def choose_rows(rows: Sequence[DecodeRow], logits: torch.Tensor, options: Decoding) -> list[list[int]]:
+    """The tokens that follow logits [N, vocabulary], as `Decoder` gives them."""
+    if options.temperature == 0:
+        choices = likeliest(logits)
+    else:
+        drawn = [choose_finite(own, options, row.generator) for row, own in zip(rows, logits, strict=True)]
+        choices = torch.stack([torch.stack(pair) for pair in drawn])
+    found: list[list[int]] = choices.tolist()
+    return found

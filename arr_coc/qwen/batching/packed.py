@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from arr_coc.qwen.decode import DeepstackRows, PromptPart, Watch, logits_of, through_layers
+from arr_coc.qwen.attention import AttentionProbe
+from arr_coc.qwen.decode import DeepstackRows, PromptPart, logits_of, through_layers
 from arr_coc.qwen.qwenvl import QwenVL, rotation
 
 CPU_TOKENS = 600
@@ -22,11 +23,11 @@ bundled model's a token takes a third longer."""
 
 @dataclass(frozen=True, slots=True)
 class PromptToPrefill:
-    """A prompt's part that is to be prefilled to the cache `kv`; `watch` receives its last token's queries."""
+    """A prompt's part that is to be prefilled to the cache `kv`; `probe` notes its last token's queries."""
 
     part: PromptPart
     kv: Any
-    watch: Watch | None = None
+    probe: AttentionProbe | None = None
 
 
 @torch.inference_mode()
@@ -100,8 +101,8 @@ class _PackedAttention:
     ) -> torch.Tensor:
         prompt, held = self._prompts[index], self._held[index]
         keys, values = prompt.kv.update(key.transpose(0, 1)[None], value.transpose(0, 1)[None], layer)
-        if prompt.watch is not None:
-            prompt.watch(layer, query[-1], keys[0])
+        if prompt.probe is not None:
+            prompt.probe.see(layer, query[-1], keys[0])
         shared = query.shape[1] // keys.shape[1]
         if shared > 1:
             keys, values = (rows.repeat_interleave(shared, dim=1) for rows in (keys, values))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from transformers.cache_utils import Cache
@@ -72,25 +71,6 @@ class SlotLayer(GrowableLayer):
         self.show(held)
 
 
-class SlotCache(PrefixCache[Any]):
-    """Cache of one slot's prompt."""
-
-    def __init__(self, layers: Sequence[SlotLayer]) -> None:
-        super().__init__()
-        self.kv = Cache(layers=list(layers))
-
-    @torch.inference_mode()
-    def renewed(self) -> SlotCache:
-        """This cache, emptied: what was written is overwritten by zeros."""
-        for layer in self.kv.layers:
-            if layer.is_initialized:
-                layer.room_keys.zero_()
-                layer.room_values.zero_()
-                layer.show(0)
-        self.marks.clear()
-        return self
-
-
 class SlotBlock:
     """Keys and values of S slots for a model, in one tensor a layer: `layers`, and `caches`, one for each slot."""
 
@@ -98,7 +78,7 @@ class SlotBlock:
         self.slots = slots
         self.layers = [LayerBlock(slots) for _ in qwen.language_model.layers]
         self.caches: list[PromptCache] = [
-            SlotCache([layer.views[slot] for layer in self.layers]) for slot in range(slots)
+            PrefixCache(Cache(layers=[layer.views[slot] for layer in self.layers])) for slot in range(slots)
         ]
 
     @property

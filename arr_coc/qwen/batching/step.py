@@ -1,16 +1,19 @@
-"""One token of several answers in one pass: a batch axis in the decode step."""
+"""One token of every answer under way, in one pass: a batch axis in the decode step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch.nn import functional as F
 
+from arr_coc.qwen.attention import AttentionProbe
 from arr_coc.qwen.batching.slots import SlotBlock
-from arr_coc.qwen.decode import Watch, logits_of, rotations, through_layers
-from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.decode import decode_one_token, logits_of, through_layers
+from arr_coc.qwen.preprocess import text_positions
+from arr_coc.qwen.qwenvl import QwenVL, rotation
 
 _TABLE_TOKENS = 256
 """A table of rotations has a multiple of so many positions."""
@@ -31,25 +34,37 @@ class RotationTable:
         last = max(positions)
         if last >= len(self._cos):
             count = (last // _TABLE_TOKENS + 1) * _TABLE_TOKENS
-            self._cos, self._sin = (rows[:, None] for rows in rotations(self._qwen, 0, count))
+            dtype = self._qwen.language_model.embed_tokens.weight.dtype
+            cos, sin = rotation(self._qwen, text_positions(0, count))
+            self._cos, self._sin = cos.to(dtype)[:, None], sin.to(dtype)[:, None]
         if len(positions) == 1:
             return self._cos[last : last + 1], self._sin[last : last + 1]
         places = torch.tensor(positions, device=self._cos.device)
         return self._cos[places], self._sin[places]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class DecodeRow:
-    """State of one answer in a batch: its slot, the tokens that the slot holds, the text position that is next, and
-    what receives its queries."""
+    """State of one answer under way: its slot, the tokens that the slot holds, and the text position and token that go
+    in next. `remaining`: tokens that the answer may get after that one. `probe` notes its queries; `generator` draws
+    its tokens, if any are drawn."""
 
     slot: int
     held: int
     position: int
-    watch: Watch | None = None
+    remaining: int
+    probe: AttentionProbe | None = None
+    generator: torch.Generator | None = None
+    token: int = 0
+
+    def advance(self) -> None:
+        """Count a token that went in."""
+        self.held += 1
+        self.position += 1
+        self.remaining -= 1
 
 
-class BatchStep:
+class DecodeStep:
     """Adds one token to each of several answers. What it writes lies behind the prompts, which the slots' caches do not
     count as held."""
 
@@ -59,36 +74,47 @@ class BatchStep:
         self._rotations = RotationTable(qwen)
 
     @torch.inference_mode()
-    def __call__(self, rows: Sequence[DecodeRow], tokens: Sequence[int]) -> torch.Tensor:
+    def __call__(self, rows: Sequence[DecodeRow]) -> torch.Tensor:
         """The logits [N, vocabulary] after the next tokens of N answers, in slots of their own."""
-        longest = max(row.held for row in rows) + 1
-        self._block.make_room(longest)
+        if not self._qwen.decodes_plainly:
+            return self._through_stock_model(*rows)
+        self._block.make_room(max(row.held for row in rows) + 1)
         cos, sin = self._rotations.of([row.position for row in rows])
-        embeds = self._qwen.language_model.embed_tokens(torch.tensor(tokens, device=self._qwen.device))
+        tokens = torch.tensor([row.token for row in rows], device=self._qwen.device)
+        embeds = self._qwen.language_model.embed_tokens(tokens)
         alone = len(rows) == 1
         attend = _LoneAttention(self._block, rows[0]) if alone else _SlotAttention(self._block, rows, embeds.device)
         logits = logits_of(self._qwen, through_layers(self._qwen, embeds, cos, sin, attend))
         for row in rows:
-            row.held += 1
-            row.position += 1
+            row.advance()
         return logits
+
+    def _through_stock_model(self, row: DecodeRow) -> torch.Tensor:
+        """As a model that is spread over devices, or sees a part of the text only, needs it. It has one slot."""
+        with row.probe or nullcontext():
+            token = torch.tensor(row.token, device=self._qwen.device)
+            logits = decode_one_token(self._qwen, token, row.position, self._block.caches[row.slot].kv)
+        row.advance()
+        return logits[None]
 
 
 class _LoneAttention:
-    """Attention of one token to what its slot holds: the numbers of `SingleTokenStep`."""
+    """Attention of one token to what its slot holds: nothing is padded or masked."""
 
     def __init__(self, block: SlotBlock, row: DecodeRow) -> None:
-        self._block = block
-        self._row = row
+        self._rooms = [layer.views[row.slot] for layer in block.layers]
+        self._held = row.held
+        self._probe = row.probe
 
     def __call__(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Arguments and result as `arr_coc.qwen.decode.Attend`."""
-        block, slot, held = self._block.layers[layer], self._row.slot, self._row.held
-        block.keys[slot, :, held] = key[0]
-        block.values[slot, :, held] = value[0]
-        keys, values = block.keys[slot : slot + 1, :, : held + 1], block.values[slot : slot + 1, :, : held + 1]
-        if self._row.watch is not None:
-            self._row.watch(layer, query[0], keys[0])
+        room, held = self._rooms[layer], self._held
+        room.room_keys.select(2, held).copy_(key)
+        room.room_values.select(2, held).copy_(value)
+        keys, values = room.room_keys.narrow(2, 0, held + 1), room.room_values.narrow(2, 0, held + 1)
+        if self._probe is not None:
+            self._probe.see(layer, query[0], keys[0])
+        # Those that share keys as rows: nothing is repeated.
         return F.scaled_dot_product_attention(query.view(1, key.shape[1], -1, query.shape[-1]), keys, values)
 
 
@@ -99,7 +125,6 @@ class _SlotAttention:
     def __init__(self, block: SlotBlock, rows: Sequence[DecodeRow], device: torch.device) -> None:
         self._block = block
         self._rows = rows
-        self._watched = [(index, row) for index, row in enumerate(rows) if row.watch is not None]
         held = [row.held for row in rows]
         self._longest = longest = max(held) + 1
         self._slots = torch.tensor([row.slot for row in rows], device=device)
@@ -118,9 +143,9 @@ class _SlotAttention:
         block = self._block.layers[layer]
         block.keys[self._slots, :, self._held] = key
         block.values[self._slots, :, self._held] = value
-        for index, row in self._watched:
-            assert row.watch is not None
-            row.watch(layer, query[index], block.keys[row.slot, :, : row.held + 1])
+        for index, row in enumerate(self._rows):
+            if row.probe is not None:
+                row.probe.see(layer, query[index], block.keys[row.slot, :, : row.held + 1])
         grouped = query.view(len(query), key.shape[1], -1, query.shape[-1])  # those that share keys as rows
         if self._one_by_one:
             return torch.cat([self._alone(row, own, layer) for row, own in zip(self._rows, grouped, strict=True)])

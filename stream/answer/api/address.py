@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from urllib.parse import SplitResult, urlsplit
 
 from stream.config import Config, is_local
 from stream.errors import ConfigError
-
-LIBRARIES = ("httpx2",)
-"""Libraries of the extra `api`."""
+from stream.options.extra import API
 
 CHAT = "/chat/completions"
 
@@ -71,17 +68,11 @@ def _shown(text: str) -> str:
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
-def missing_libraries() -> list[str]:
-    """Return the libraries of the extra `api` that are not installed."""
-    return [name for name in LIBRARIES if find_spec(name) is None]
-
-
 def served_name(config: Config) -> str:
     """Return the name of a model behind an API, for people.
 
     Raises ConfigError where it cannot be asked: a library is missing, or the address or the key is no good.
     """
-    if missing := missing_libraries():
-        raise ConfigError(f"--api needs {', '.join(missing)}; pip install 'arr-coc-stream[api]'")
+    API.require("--api")
     address = ApiAddress.of(config)
     return f"{config.answer.model or 'the model'} at {address.base}"

@@ -1,12 +1,13 @@
-"""Answer model behind an OpenAI-compatible API: one request with JPEG pictures for each answer."""
+"""Answer model behind an OpenAI-compatible API: a request with JPEG pictures for each answer, one open in each slot."""
 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,12 @@ import numpy as np
 from arr_coc.errors import ModelError, counted
 from arr_coc.types import FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.answer.api.address import ApiAddress
-from stream.answer.api.connection import ApiConnection, ApiLimits, ChatPiece
+from stream.answer.api.connection import ApiConnection, ApiLimits, ChatPiece, ChatStream
 from stream.answer.api.pictures import ApiPictures, pictures_of
 from stream.answer.api.uuids import KEPT_BY, SentPictures
-from stream.answer.model import AnswerStats, GlanceStats, Packet
+from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet
 from stream.config import Config
-from stream.errors import AnswerLost
+from stream.untrusted import HEARD_AT_ONCE
 
 LIKELY_TOKENS = 20
 """Tokens of which the probability is asked for: the most that servers give."""
@@ -34,6 +35,9 @@ TEXT_TOKENS_EXTRA = 64
 """Tokens of a chat template around question and pictures, generously."""
 
 MODELS_NAMED = 8
+
+STEP_S = 0.01
+"""Longest wait for a piece of any answer, before clients are heard again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +70,25 @@ class ApiReply:
     model: str = ""
 
 
+@dataclass(slots=True, eq=False)
+class OpenRequest:
+    """A request under way: its question, what is shown with it (the newest frame last), and its reply so far.
+
+    `sent` is what the server was given of its `body`.
+    """
+
+    question: ClientQuestion
+    shown: list[SeenFrame]
+    body: dict[str, Any]
+    sent: dict[str, Any]
+    stream: ChatStream
+    times_s: tuple[float, float]
+    reply: ApiReply = field(default_factory=ApiReply)
+
+
 class ApiAnswerModel:
-    """Model that a server answers for, with a window of frames for each client.
+    """Model that a server answers for, with a window of frames for each client, and as many requests open as
+    `answer.slots`: the server batches them. It decides how far their texts depend on each other.
 
     It knows no regions and tells nothing of its attention: relevance comes from the picture alone.
     """
@@ -85,17 +106,19 @@ class ApiAnswerModel:
         self._answer = config.answer
         self._connection = served.connection
         self._sent = SentPictures(served.keeps_pictures)
-        self._client = b""
         self._windows: dict[bytes, deque[SeenFrame]] = {}
-        self._told: set[str] = set()
+        self._notices: set[str] = set()
         self._asks_likely = True
-        self._stats: AnswerStats | None = None
+        self._open: dict[bytes, OpenRequest] = {}
+        self._arrived = threading.Event()
+        self.slots = config.answer.slots
         self.model_id = served.name
 
     def select_client(self, client: bytes) -> None:
-        self._client = client
+        """It embeds and checks queries without regard to clients."""
 
     def drop_client(self, client: bytes) -> None:
+        self.release(client)
         self._windows.pop(client, None)
 
     def embed_query(self, query: str) -> QueryEmbedding:
@@ -110,40 +133,84 @@ class ApiAnswerModel:
         """Raises ModelError: no server tells where its model looks."""
         raise ModelError(f"{self.model_id} cannot glance: a server does not tell where its model looks")
 
-    def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
-        """Return the probability of yes, and of yes or no at all; by the word where the server tells no probabilities.
+    def hold(self, client: bytes) -> None:
+        """Nothing is kept for a client before it asks."""
 
-        Raises AnswerLost, ModelError and ConfigError as `answer` does.
+    def release(self, client: bytes) -> None:
+        if (request := self._open.pop(client, None)) is not None:
+            request.stream.cancel()
+
+    def ask(self, questions: Sequence[ClientQuestion]) -> None:
+        for question in questions:
+            try:
+                self._open[question.client] = self._opened(question)
+            except Exception as error:
+                question.ended, question.error = True, error
+
+    def step(self) -> Sequence[ClientQuestion]:
+        """Take in what has come for any request, after a short wait if nothing has.
+
+        The error of a question is AnswerLost if this answer could not be had, ModelError or ConfigError if none will.
         """
+        self._arrived.wait(STEP_S)
+        self._arrived.clear()
+        requests = list(self._open.values())
+        for request in requests:
+            request.question.piece = ""
+            try:
+                self._take_in(request)
+            except Exception as error:
+                self._fail(request, error)
+        return [request.question for request in requests]
+
+    def finish(self, question: ClientQuestion) -> None:
+        self._end(self._open[question.client])
+
+    def _opened(self, question: ClientQuestion) -> OpenRequest:
         began_s = time.monotonic()
-        shown = [*self._window(self._client, packet.stamp), self._see(packet)]
-        seen_s = time.monotonic()
-        body = self._yes_no_body(shown, query)
-        reply = self._whole(body)
-        self._stats = self._stats_of(shown, reply, (began_s, seen_s), body)
-        return yes_no_of(reply.text, reply.likely)
+        packet = question.packet
+        shown = [*self._window(question.client, packet.stamp), self._see(packet)]
+        if question.yes_no:
+            body = self._yes_no_body(shown, question.query)
+        else:
+            body = self._body(shown, question.query, self._answer.max_tokens)
+        sent = self._sent.lean(body)
+        stream = self._connection.stream(sent, self._arrived)
+        return OpenRequest(question, shown, body, sent, stream, (began_s, time.monotonic()))
 
-    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
-        """Yield the pieces of the answer as the server sends them.
+    def _take_in(self, request: OpenRequest) -> None:
+        """Add the pieces that are there to the reply, not all of a flood at once, and end it if it has ended."""
+        for _ in range(HEARD_AT_ONCE):
+            piece = request.stream.take(0)
+            if piece is None:
+                break
+            self._take(request.reply, piece)
+            self._check_length(len(request.reply.text), request.body)
+            if not request.question.yes_no:
+                request.question.piece += piece.text
+        if request.stream.ended:
+            self._sent.note(request.body)
+            self._end(request)
 
-        Raises AnswerLost where this answer could not be had, ModelError and ConfigError where none ever will.
-        """
-        began_s = time.monotonic()
-        client, frame = self._client, self._see(packet)
-        shown = [*self._window(client, packet.stamp), frame]
-        seen_s = time.monotonic()
-        body, reply = self._body(shown, query, self._answer.max_tokens), ApiReply()
-        for piece in self._pieces(body, should_stop):
-            self._take(reply, piece)
-            if piece.text:
-                yield piece.text
-        self._stats = self._stats_of(shown, reply, (began_s, seen_s), body)
-        self._keep(client, frame)
+    def _end(self, request: OpenRequest) -> None:
+        question, reply = request.question, request.reply
+        self.release(question.client)
+        question.ended = True
+        question.stats = self._stats_of(request.shown, reply, request.times_s, request.body)
+        if question.yes_no:
+            question.score = yes_no_of(reply.text, reply.likely)
+        else:
+            self._keep(question.client, request.shown[-1])
 
-    @property
-    def last_stats(self) -> AnswerStats:
-        assert self._stats is not None
-        return self._stats
+    def _fail(self, request: OpenRequest, error: Exception) -> None:
+        again = self._again(request.body, request.sent, error)
+        request.stream.cancel()
+        if again is not None:
+            request.body, request.sent, request.reply = again, self._sent.lean(again), ApiReply()
+            request.stream = self._connection.stream(request.sent, self._arrived)
+            return
+        del self._open[request.question.client]
+        request.question.ended, request.question.error = True, error
 
     def _see(self, packet: Packet) -> SeenFrame:
         assert isinstance(packet, FramePacket)
@@ -198,35 +265,6 @@ class ApiAnswerModel:
             return {key: value for key, value in body.items() if key not in ("logprobs", "top_logprobs")}
         return None
 
-    def _pieces(self, body: dict[str, Any], should_stop: Callable[[], bool]) -> Iterator[ChatPiece]:
-        """Yield the pieces of a reply; a request that is refused for what it need not have is made once more."""
-        asked: dict[str, Any] | None = body
-        while asked is not None:
-            sent = self._sent.lean(asked)
-            try:
-                yield from self._pieces_of(sent, should_stop)
-                return
-            except (ModelError, AnswerLost) as error:
-                asked = self._again(asked, sent, error)
-                if asked is None:
-                    raise
-
-    def _pieces_of(self, body: dict[str, Any], should_stop: Callable[[], bool]) -> Iterator[ChatPiece]:
-        stream = self._connection.stream(body)
-        chars = 0
-        try:
-            while not stream.ended and not should_stop():
-                piece = stream.take()
-                if piece is None:
-                    continue
-                chars += len(piece.text)
-                self._check_length(chars, body)
-                yield piece
-            if stream.ended:
-                self._sent.note(body)
-        finally:
-            stream.cancel()
-
     def _check_length(self, chars: int, body: dict[str, Any]) -> None:
         """Raises AnswerLost for an answer that is longer than was allowed."""
         chars_max = body["max_tokens"] * CHARS_A_TOKEN_MAX
@@ -234,12 +272,6 @@ class ApiAnswerModel:
             raise self._connection.lost(
                 f"an answer without an end: more than {chars_max} characters for {counted(body['max_tokens'], 'token')}"
             )
-
-    def _whole(self, body: dict[str, Any]) -> ApiReply:
-        reply = ApiReply()
-        for piece in self._pieces(body, lambda: False):
-            self._take(reply, piece)
-        return reply
 
     def _take(self, reply: ApiReply, piece: ChatPiece) -> None:
         if piece.text:
@@ -290,8 +322,8 @@ class ApiAnswerModel:
         return "; ".join(notices)
 
     def _is_new(self, what: str) -> bool:
-        new = what not in self._told
-        self._told.add(what)
+        new = what not in self._notices
+        self._notices.add(what)
         return new
 
 

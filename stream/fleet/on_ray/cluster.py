@@ -12,7 +12,7 @@ from typing import Any
 
 from stream.control import STDERR
 from stream.errors import ConfigError, StageDied, StreamError
-from stream.fleet.on_ray.settings import INSTALL, RAY, has_ray
+from stream.options.extra import RAY
 
 AUTO = "auto"
 
@@ -91,8 +91,7 @@ class RayCluster:
     """
 
     def __init__(self, address: str) -> None:
-        if not has_ray():
-            raise ConfigError(f"--ray needs {RAY}; {INSTALL}")
+        RAY.require("--ray")
         _probe(address)
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)

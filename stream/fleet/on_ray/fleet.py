@@ -8,14 +8,14 @@ from contextlib import ExitStack
 from stream.answer.model import CONFIGURED
 from stream.config import Config
 from stream.fleet.cameras import NamedCamera
-from stream.fleet.display import FleetDisplay
 from stream.fleet.on_ray.cluster import RayCluster
 from stream.fleet.on_ray.hosts import CameraHost
-from stream.fleet.on_ray.run import RemoteRun
+from stream.fleet.on_ray.run import run_in_actor
 from stream.fleet.on_ray.servers import ClusterServers
 from stream.fleet.on_ray.settings import RaySettings
 from stream.fleet.run import Fleet
 from stream.monitor.health import RunHandle
+from stream.sinks.base import Display
 
 
 class ClusterFleet(Fleet):
@@ -27,7 +27,7 @@ class ClusterFleet(Fleet):
     def __init__(
         self,
         cameras: Sequence[NamedCamera],
-        display: FleetDisplay,
+        display: Display,
         cluster: RayCluster,
         settings: RaySettings,
         *,
@@ -56,4 +56,4 @@ class ClusterFleet(Fleet):
 
     def _open(self, camera: NamedCamera, config: Config) -> RunHandle:
         host = self._cluster.start(CameraHost, f"camera {camera.name}", self._settings.of_camera(camera.name))
-        return RemoteRun(config, host, lambda: self._servers.start_of(camera), self._controls[camera.name])
+        return run_in_actor(config, host, lambda: self._servers.start_of(camera), self._controls[camera.name])

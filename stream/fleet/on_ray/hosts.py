@@ -29,7 +29,6 @@ from stream.fleet.on_ray.forwarder import Forwarder
 from stream.fleet.on_ray.messages import AnswersStart, CameraStart, HostIdentity, KeyFiles, ReportQueue, ServerState
 from stream.runtime.worker_messages import (
     DropReport,
-    EventReport,
     Report,
     SourceOpened,
     WorkerCommand,
@@ -121,8 +120,8 @@ class CameraHost(ClusterHost):
             self._control.ask(command.query)
         if command.cancel:
             self._control.cancel()
-        elif command.end:
-            self._control.end()
+        elif command.end is not None:
+            self._control.end(command.end)
 
     def route(self, targets: list[str | None]) -> None:
         """Take where the answer servers are now."""
@@ -144,19 +143,20 @@ class CameraHost(ClusterHost):
             self._report(WorkerFailed(type(error).__name__, describe(error)))
 
     def _watch(self, config: Config) -> None:
-        from stream.runtime.supervised import SupervisedRun
+        from stream.runtime.frame_process import run_in_child
 
         os.environ.pop(THREADS_OF_RAY, None)
-        run = SupervisedRun(config, control=self._control, alone=False)
+        run = run_in_child(config, control=self._control, alone=False)
         self._report(SourceOpened(run.source_info, run.backend, run.kernel))
-        told_s = time.monotonic()
+        reported_s = time.monotonic()
         for event in run.run():
             if not isinstance(event, (Started, Summary)):
-                self._report(EventReport(pack_event(event)))
-            if time.monotonic() - told_s > DROPS_EVERY_S:
-                told_s = time.monotonic()
+                self._outbox.put(pack_event(event))
+            if time.monotonic() - reported_s > DROPS_EVERY_S:
+                reported_s = time.monotonic()
                 self._report(DropReport(run.drops()))
-        self._report(WorkerFinished(run.drops()))
+        self._report(DropReport(run.drops()))
+        self._report(WorkerFinished())
 
     def _open_forwarder(self, stack: ExitStack, start: CameraStart) -> Forwarder | None:
         if not start.servers:

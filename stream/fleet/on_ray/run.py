@@ -1,29 +1,27 @@
-"""Run of one camera on a node of a cluster, as the command sees it: frames are there, outputs are here."""
+"""Frame worker on a node of a cluster, as the command sees it: frames are there, outputs are here."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 import msgspec
 from msgspec.structs import replace
 
-from stream.answer.model import CONFIGURED
 from stream.clock import Clock
 from stream.config import Config
 from stream.control import RunControl
-from stream.errors import ConfigError, TransportError
-from stream.events import Event, FrameReady, Notice, Restarted, VerdictChanged
+from stream.errors import ConfigError, SourceError
+from stream.events import FrameReady, Notice, Restarted
 from stream.fleet.on_ray.cluster import ClusterActor, HostUnavailable
 from stream.fleet.on_ray.hosts import DISTRIBUTION
 from stream.fleet.on_ray.messages import CameraStart, HostIdentity
-from stream.media import AllocationOverlay
-from stream.runtime.worker_messages import Report, WorkerCommand, unpack_report
-from stream.runtime.worker_run import FRAMES, WorkerRun
+from stream.protocol.pictures import PictureEndpoints
+from stream.runtime.run import FRAMES, Run
+from stream.runtime.worker_messages import Report, SourceOpened, WorkerCommand, WorkerFinished, unpack_report
 
 WAIT_S = 0.5
 """Time that a call waits on the node for reports."""
@@ -43,110 +41,102 @@ MOVED = "host-moved"
 """Code of the notice that says on which node a camera runs."""
 
 
-class RemoteRun(WorkerRun):
-    """Run whose frames are read on a node of a cluster.
+class FrameActor:
+    """Frame worker on a node of a cluster: `host`, which Ray starts on another node if its own is lost.
 
-    Making one waits until the source is open there. Where the node is lost, Ray starts the host on another one, and the
-    run goes on: numbers and times continue. `place` is called with nothing and returns what a camera needs on its host
-    beside its configuration.
+    `place` returns what a camera needs on its host beside its configuration.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        host: ClusterActor,
-        place: Callable[[], CameraStart],
-        control: RunControl | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        super().__init__(config, clock, CONFIGURED, control)
+    def __init__(self, run: Run, host: ClusterActor, place: Callable[[], CameraStart]) -> None:
+        self._continuity = run.continuity
         self._host = host
         self._place = place
+        self._open_limit_s = run.config.capture.open_timeout_s + PLACE_LIMIT_S
+        self._open_until_s = time.monotonic() + self._open_limit_s
+        self._opened = self._ending = False
+        self._unsent: list[WorkerCommand] = []
         self._incarnation: str | None = None
         self._started: bytes | None = None
         self._seen = 0
         self._behind_ns = 0
         self._lost: str | None = None
-        self._restarts_of: Counter[str] = Counter()
-        self._verdict: str | None = None
-        self._untold: list[Event] = []
+        self._restarts: Counter[str] = Counter()
+        self._news: list[Report] = []
         self._routed: list[str | None] = []
-        try:
-            limit_s = config.capture.open_timeout_s + PLACE_LIMIT_S
-            within = f"within {limit_s:.0f} s; `ray status` shows whether the cluster has room"
-            self._open(limit_s, f"no node has opened the source {within}")
-        except BaseException:
-            host.kill()
-            raise
+        self.picture_endpoints = PictureEndpoints()
 
     def processes(self) -> dict[str, int]:
         """None: they are on another machine."""
         return {}
 
-    def take_overlay(self, slot: int) -> AllocationOverlay:
-        """Raises TransportError: pictures stay on the camera's node."""
-        raise TransportError(f"the picture {slot} lies on another machine")
+    def send(self, command: WorkerCommand) -> None:
+        """Sends a command, as soon as the host can be reached."""
+        self._ending = self._ending or command.end is not None
+        self._unsent.append(command)
+        self._send_all()
 
-    def _model_name(self) -> str:
-        """The model is loaded elsewhere, so nothing is looked for on this machine."""
-        answer = self._config.answer
-        return answer.server or answer.model or "the bundled model"
-
-    @contextmanager
-    def _running(self) -> Iterator[Iterator[Event]]:
-        try:
-            yield self._events()
-        finally:
-            self._host.kill()
-
-    def _as_whole(self, event: Event) -> Event | None:
-        if isinstance(event, FrameReady):
-            event = replace(
-                event, capture_ns=event.capture_ns + self._behind_ns, ready_ns=event.ready_ns + self._behind_ns
+    def receive(self) -> Sequence[Report]:
+        """Returns the reports that are new, and restarts and moves of the host."""
+        reports = [self._adjusted(unpack_report(data)) for data in self._fetch()]
+        self._opened = self._opened or any(isinstance(report, SourceOpened) for report in reports)
+        if not self._opened and time.monotonic() > self._open_until_s:
+            limit = f"{self._open_limit_s:.0f} s"
+            raise SourceError(
+                f"no node has opened the source within {limit}; `ray status` shows whether the cluster has room"
             )
-        elif isinstance(event, Restarted):
-            self._restarts_of[event.process] += 1
-            event = replace(event, count=self._restarts_of[event.process])
-        elif isinstance(event, VerdictChanged):
-            if event.to == self._verdict:
-                return None
-            self._verdict = event.to
-        return super()._as_whole(event)
+        if self._ending and self._lost is not None:
+            reports.append(WorkerFinished())
+        news, self._news = self._news, []
+        return [*news, *reports]
 
-    def _restarts(self, sent: WorkerCommand) -> Iterable[Event]:
-        untold, self._untold = self._untold, []
-        return untold
+    def recover(self, error: Exception, *, source_lost: bool) -> None:
+        """Starts a host again whose source was lost; raises any other error."""
+        if not source_lost or not self._continuity.frames_before:
+            raise error
+        log.debug("%s: the source cannot be opened there: %s", self._host.name, error)
+        self._host.restart()
 
-    def _is_gone(self) -> bool:
-        return self._lost is not None
+    def stop(self) -> None:
+        """Ends the host."""
+        self._host.kill()
 
-    def _receive(self) -> Sequence[Report]:
-        """Return the reports that are new; begins the camera on a host that was started again."""
+    def _adjusted(self, report: Report) -> Report:
+        """Return an event with times of this machine's clock, and restarts counted on over all hosts."""
+        if isinstance(report, FrameReady):
+            capture_ns, ready_ns = report.capture_ns + self._behind_ns, report.ready_ns + self._behind_ns
+            return replace(report, capture_ns=capture_ns, ready_ns=ready_ns)
+        if isinstance(report, Restarted):
+            self._restarts[report.process] += 1
+            return replace(report, count=self._restarts[report.process])
+        return report
+
+    def _fetch(self) -> list[bytes]:
+        """Return the packed reports that are new; begins the camera on a host that was started again."""
         try:
             got = self._host.call("reports", self._seen, WAIT_S, limit_s=WAIT_S + CALL_LIMIT_S)
             if got is None or (self._incarnation is not None and got[0] != self._incarnation):
                 self._begin()
-                return ()
+                return []
         except HostUnavailable as error:
             self._note_lost(str(error))
             time.sleep(PAUSE_S)
-            return ()
+            return []
         self._lost = None
+        self._send_all()
         self._route()
-        reports = [unpack_report(data) for data in got[1]]
-        self._seen += len(reports)
-        return reports
+        self._seen += len(got[1])
+        return list(got[1])
 
     def _note_lost(self, reason: str) -> None:
-        """Tell, once until it is back, that the host cannot be reached; not before it was."""
+        """Report, once until it is back, that the host cannot be reached; not before it was."""
         if self._lost is None and self._incarnation is not None:
-            self._restarts_of[FRAMES] += 1
-            self._untold.append(Restarted(process=FRAMES, cause=reason, count=self._restarts_of[FRAMES]))
+            self._restarts[FRAMES] += 1
+            self._news.append(Restarted(process=FRAMES, cause=reason, count=self._restarts[FRAMES]))
         self._lost = reason
 
     def _begin(self) -> None:
-        """Begin the camera on its host, where things stand. Raises HostUnavailable, and ConfigError where that has
-        another version of this program."""
+        """Begin the camera on its host, where things stand. Raises HostUnavailable, and ConfigError if that has another
+        version of this program."""
         identity = msgspec.json.decode(self._host.call("identity", limit_s=CALL_LIMIT_S), type=HostIdentity)
         here = version(DISTRIBUTION)
         if identity.version != here:
@@ -158,20 +148,17 @@ class RemoteRun(WorkerRun):
             if self._incarnation is not None and self._lost is None:
                 self._note_lost(f"{self._host.name} was started again")
             config = self._continuity.next_config()
-            start = self._place()
-            start = msgspec.structs.replace(start, config=config.model_dump_json(), verdict=self._continuity.verdict)
+            start = replace(self._place(), config=config.model_dump_json(), verdict=self._continuity.verdict)
             self._incarnation, self._started, self._seen = identity.incarnation, msgspec.json.encode(start), 0
             self._routed = start.targets
             self._behind_ns = identity.ahead_ns - (time.time_ns() - time.monotonic_ns())
-            self._untold.append(
-                Notice(code=MOVED, message=f"runs on the node {identity.address} ({identity.node[:8]})")
-            )
+            self._news.append(Notice(code=MOVED, message=f"runs on the node {identity.address} ({identity.node[:8]})"))
         self._host.call("begin", self._started, limit_s=CALL_LIMIT_S)
         if self._continuity.pending_query is not None:
-            self._send(WorkerCommand(query=self._continuity.pending_query))
+            self.send(WorkerCommand(query=self._continuity.pending_query))
 
     def _route(self) -> None:
-        """Tell the host where the answer servers are, where that has changed."""
+        """Send the host the addresses of the answer servers, if they have changed."""
         targets = self._place().targets
         if targets != self._routed:
             try:
@@ -180,20 +167,26 @@ class RemoteRun(WorkerRun):
                 return
             self._routed = targets
 
-    def _pass_on(self, sent: WorkerCommand) -> WorkerCommand:
+    def _send_all(self) -> None:
         try:
-            return super()._pass_on(sent)
+            while self._unsent:
+                self._host.call("command", msgspec.json.encode(self._unsent[0]), limit_s=CALL_LIMIT_S)
+                del self._unsent[0]
         except HostUnavailable as error:
             self._note_lost(str(error))
-            return sent if not self._control.ending else WorkerCommand(end=True, cancel=self._control.cancelled)
 
-    def _send(self, command: WorkerCommand) -> None:
-        """Send a command. Raises HostUnavailable."""
-        self._host.call("command", msgspec.json.encode(command), limit_s=CALL_LIMIT_S)
 
-    def _fail(self, error: Exception, message: str) -> None:
-        """Have a host started again whose source was lost; any other error ends the run."""
-        if not self._may_come_back(error) or not self._continuity.frames_before:
-            raise error
-        log.debug("%s: the source cannot be opened there: %s", self._host.name, message)
-        self._host.restart()
+def run_in_actor(
+    config: Config,
+    host: ClusterActor,
+    place: Callable[[], CameraStart],
+    control: RunControl | None = None,
+    clock: Clock | None = None,
+) -> Run:
+    """Opens a run whose frames are read on a node of a cluster; waits until the source is open there.
+
+    Raises what `Run` raises.
+    """
+    answer = config.answer
+    model = answer.server or answer.model or "the bundled model"
+    return Run(config, lambda run: FrameActor(run, host, place), clock, control=control, model=model)

@@ -15,15 +15,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
 from stream.config import Config, Section
 from stream.errors import ConfigError
-
-RAY, INSTALL = "ray", "pip install 'arr-coc-stream[ray]'"
 
 SERVERS_MAX = 16
 
@@ -58,11 +55,6 @@ class RaySettings(Section):
     def of_camera(self, name: str) -> dict[str, float]:
         """Return the resources that a camera needs."""
         return self.cameras.get(name, self.camera)
-
-
-def has_ray() -> bool:
-    """Return whether the library of the extra `ray` is installed."""
-    return find_spec(RAY) is not None
 
 
 def read_settings(table: object, origin: str, cameras: Mapping[str, Any]) -> RaySettings:

@@ -1,29 +1,17 @@
-"""Address of an OpenTelemetry collector, and its library. Imports no OpenTelemetry."""
+"""Address of an OpenTelemetry collector, and the path of traces. Imports no OpenTelemetry."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from stream.errors import ConfigError
+from stream.options.extra import OTLP
 from stream.sources.address import redacted
-
-LIBRARY = "opentelemetry-exporter-otlp-proto-http"
-
-INSTALL = "pip install 'arr-coc-stream[otlp]'"
 
 PATH = "/v1/traces"
 """Path of traces (OTLP specification 1.10, OTLP/HTTP request)."""
 
 EXAMPLE = "http://localhost:4318"
-
-
-def has_library() -> bool:
-    """Return True if the libraries of the extra `otlp` are installed."""
-    try:
-        return all(find_spec(part) for part in ("opentelemetry.exporter.otlp.proto.http", "opentelemetry.sdk.trace"))
-    except ModuleNotFoundError:
-        return False
 
 
 def traces_url(base: str) -> str:
@@ -40,7 +28,6 @@ def traces_url(base: str) -> str:
         raise ConfigError(f"--otlp needs an address such as {EXAMPLE}; got {redacted(base)!r}")
     if parts.query or parts.fragment:
         raise ConfigError(f"--otlp needs no more than {EXAMPLE}; got {redacted(base)!r}")
-    if not has_library():
-        raise ConfigError(f"--otlp needs {LIBRARY}; {INSTALL}")
+    OTLP.require("--otlp")
     base = base.rstrip("/")
     return base if base.endswith(PATH) else base + PATH

@@ -1,18 +1,13 @@
-"""Place of a Rerun viewer, and its library. Imports no Rerun."""
+"""Place of a Rerun viewer. Imports no Rerun."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from importlib.util import find_spec
 from urllib.parse import urlsplit
 
-from stream.config import PORT_MAX, RERUN_SUFFIX, OutputConfig
+from stream.config import PORT_MAX
 from stream.errors import ConfigError
-
-LIBRARY = "rerun-sdk"
-
-INSTALL = "pip install 'arr-coc-stream[rerun]'"
 
 SPAWN = "spawn"
 """In place of an address: a viewer of this machine, which is opened if there is none."""
@@ -23,21 +18,6 @@ PORT = 9876
 SCHEMES = ("rerun+http", "rerun+https")
 
 EXAMPLE = "HOST:PORT, a rerun+http:// address, or spawn"
-
-
-def has_library() -> bool:
-    """Return True if the library of the extra `rerun` is installed."""
-    return find_spec("rerun") is not None and find_spec("rerun_bindings") is not None
-
-
-def check_rerun(output: OutputConfig) -> None:
-    """Raise ConfigError where an output needs a library that is missing, or an address is none."""
-    files = [path for path in output.paths if path.lower().endswith(RERUN_SUFFIX)]
-    wanted = [*(f"output {path!r}" for path in files), *(["--rerun"] if output.rerun is not None else [])]
-    if wanted and not has_library():
-        raise ConfigError(f"{wanted[0]} needs {LIBRARY}, with Python 3.11 or newer; {INSTALL}")
-    if output.rerun is not None:
-        ViewerAddress.of(output.rerun)
 
 
 @dataclass(frozen=True, slots=True)

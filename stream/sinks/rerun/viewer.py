@@ -18,8 +18,9 @@ from pathlib import Path
 from stream import logs
 from stream.errors import OutputError
 from stream.events import AnswerDeltaEvent, AskedPicture, Event, Started
+from stream.options.extra import RERUN
 from stream.sinks.base import Sink
-from stream.sinks.rerun.address import INSTALL, ViewerAddress
+from stream.sinks.rerun.address import ViewerAddress
 from stream.sinks.rerun.library import rr
 from stream.sinks.rerun.recording import APPLICATION, RunRecording, blueprint
 
@@ -208,7 +209,7 @@ def open_viewer(address: ViewerAddress, limit_s: float = SPAWN_LIMIT_S) -> None:
     spec = find_spec("rerun_cli")
     program = Path((spec and spec.origin) or "").with_name("rerun")
     if not program.is_file():
-        raise OutputError("the Rerun viewer is not where its library is installed", "reinstall it: " + INSTALL)
+        raise OutputError("the Rerun viewer is not where its library is installed", f"reinstall it: {RERUN.install}")
     command = [str(program), "--bind", address.host, "--port", str(address.port), "--hide-welcome-screen"]
     with tempfile.TemporaryFile() as said:
         viewer = subprocess.Popen(

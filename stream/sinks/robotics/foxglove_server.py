@@ -10,9 +10,9 @@ from stream.config import Config
 from stream.errors import OutputError
 from stream.events import Event
 from stream.sinks.base import Sink
+from stream.sinks.robotics.address import foxglove_address
 from stream.sinks.robotics.foxglove_topics import FoxgloveTopics
 from stream.sinks.robotics.pictures import EventClock
-from stream.sinks.robotics.requirements import foxglove_address
 
 BACKLOG = 128
 """Messages that wait for one viewer; where more come, the oldest is dropped, and nobody else waits."""

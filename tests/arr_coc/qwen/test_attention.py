@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS, AttentionProbe, probed_layers
-from arr_coc.qwen.decode import PrefixCache, PromptPart, decode, prefill
+from arr_coc.qwen.decode import PrefixCache, PromptPart, decode_one_token, prefill
 from arr_coc.qwen.encoding import encode_packet
-from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import FramePacket, FrameStamp, TileGrid
 from tests.support.models import FAMILIES, tiny_qwen
 
 GRID = TileGrid.of(64, 96)
+
+
+def decode(qwen: QwenVL, logits: torch.Tensor, position: int, kv: Any, tokens: int) -> Iterator[int]:
+    """The likeliest tokens, by the stock model."""
+    for index in range(tokens):
+        token = logits.argmax()
+        yield int(token)
+        if index + 1 < tokens:
+            logits = decode_one_token(qwen, token, position + index, kv)
 
 
 @pytest.mark.parametrize("tokens", [1, 4, PROBED_TOKENS + 2])
@@ -39,7 +50,7 @@ def test_attention_equals_the_eager_weights(family: str, tokens: int) -> None:
     cache = PrefixCache()
     with AttentionProbe(qwen, cache.kv, visual) as probe:
         logits = prefill(qwen, part, cache.kv)
-        said = list(decode(qwen, logits, part.position, cache.kv, Decoding(max_tokens=tokens), watch=probe.see))
+        said = list(decode(qwen, logits, part.position, cache.kv, tokens))
         assert len(said) == tokens
         got = probe.attention()
 
@@ -61,7 +72,7 @@ def test_only_the_first_tokens_and_the_own_cache_are_looked_at() -> None:
         part.text(qwen.token_ids("Say what happens."))
         with AttentionProbe(qwen, cache.kv, slice(0, 3)) as probe, AttentionProbe(qwen, None, slice(0, 3)) as other:
             logits = prefill(qwen, part, cache.kv)
-            list(decode(qwen, logits, part.position, cache.kv, Decoding(max_tokens=tokens), watch=probe.see))
+            list(decode(qwen, logits, part.position, cache.kv, tokens))
         looks.append(probe.attention())
         assert other.attention().tolist() == [0, 0, 0]
     torch.testing.assert_close(looks[0], looks[1], atol=0, rtol=0)
@@ -89,9 +100,8 @@ def test_an_answer_that_goes_on_is_let_go_of() -> None:
     qwen = tiny_qwen()
     part, cache = PromptPart(qwen, 0, 0), PrefixCache()
     part.text(qwen.token_ids("Say what happens."))
-    with AttentionProbe(qwen, cache.kv, slice(0, 3)) as probe:
+    with AttentionProbe(qwen, cache.kv, slice(0, 3)):
         logits = prefill(qwen, part, cache.kv)
-        options = Decoding(max_tokens=PROBED_TOKENS + 3)
-        tokens = decode(qwen, logits, part.position, cache.kv, options, watch=probe.see)
+        tokens = decode(qwen, logits, part.position, cache.kv, PROBED_TOKENS + 3)
         left = [hooked(qwen) for _ in tokens]
     assert left == [PROBED_LAYERS] * (PROBED_TOKENS - 1) + [0] * 4

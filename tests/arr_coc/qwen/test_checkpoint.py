@@ -14,8 +14,9 @@ from arr_coc.hub import bundled_model_path, cached_folder
 from arr_coc.qwen.memory_estimate import FRAME_TEXT_TOKENS, MemoryEstimate, ModelSpec, Workload
 from arr_coc.qwen.vision_cache import RegionSize
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
-from stream.answer.model import load_qwen_model
+from stream.answer.qwen import load_qwen_model
 from stream.config import Config
+from tests.support.answer_models import OneClient
 from tests.support.models import tiny_folder
 
 
@@ -121,8 +122,7 @@ def test_what_several_streams_keep_is_what_is_reckoned(tmp_path: Path) -> None:
     for client in (b"a", b"b", b"c"):
         pixels = np.full((6, 3, 32, 32), client[0], np.uint8)
         packet = TokenPacket(FrameStamp(0, 0, 0, 1), TileGrid.of(64, 96), regions, np.ones(6, np.float32), pixels)
-        model.select_client(client)
-        "".join(model.answer(packet, "what?", lambda: False))
+        OneClient(model, client).answer(packet)
     load = Workload(6, 0, kept_vision_mb=1024.0, streams=3)
     reckoned = MemoryEstimate.of(ModelSpec.read(path, "tiny"), "float32", load).kept
     assert sum(vision.report.held_bytes for vision in model._visions.values()) == reckoned > 0

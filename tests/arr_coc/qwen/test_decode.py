@@ -1,4 +1,4 @@
-"""Choosing tokens, and the decode loop's ends."""
+"""Choosing tokens, one step of the decoder, and text from tokens."""
 
 from __future__ import annotations
 
@@ -8,22 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_coc.errors import OptionError
-from arr_coc.qwen.decode import PrefixCache, PromptPart, TextStream, choose, decode, prefill
+from arr_coc.qwen import decode
+from arr_coc.qwen.batching.slots import SlotBlock
+from arr_coc.qwen.batching.step import DecodeRow, DecodeStep
+from arr_coc.qwen.decode import PrefixCache, PromptPart, TextStream, choose, decode_one_token, linear_rows, prefill
 from arr_coc.qwen.options import Decoding
-from arr_coc.qwen.qwenvl import QwenVL
-from tests.support.models import SPECIAL_TOKENS, tiny_qwen, tiny_tokenizer
+from tests.support.models import FAMILIES, tiny_qwen, tiny_tokenizer
 
 LOGITS = torch.tensor([0.0, 3.0, 2.0, -1.0])
 
 
 def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-def prompted(qwen: QwenVL) -> tuple[torch.Tensor, PromptPart, PrefixCache]:
-    part, cache = PromptPart(qwen, 0, 0), PrefixCache()
-    part.text(qwen.token_ids("Say what happens."))
-    return prefill(qwen, part, cache.kv), part, cache
 
 
 def test_temperature_zero_takes_the_likeliest() -> None:
@@ -47,31 +43,51 @@ def test_sampling_follows_the_probabilities() -> None:
     torch.testing.assert_close(drawn, torch.softmax(LOGITS, 0), atol=0.03, rtol=0)
 
 
-def test_the_same_seed_draws_the_same_answer() -> None:
-    qwen = tiny_qwen()
-    answers = []
-    for seed in (5, 5, 6):
-        logits, part, cache = prompted(qwen)
-        options = Decoding(max_tokens=10, temperature=1.5, seed=seed)
-        answers.append(list(decode(qwen, logits, part.position, cache.kv, options)))
-    assert answers[0] == answers[1] != answers[2]
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.02)])
+@torch.inference_mode()
+def test_a_step_gives_the_logits_of_the_stock_model(family: str, dtype: torch.dtype, tolerance: float) -> None:
+    """A weight of bfloat16 times a vector is added up in float32, so a product differs in its last bit at most."""
+    qwen = tiny_qwen(family)
+    qwen.model.to(dtype)
+    block = SlotBlock(qwen, 2)
+    part, stock = PromptPart(qwen, 0, 0), PrefixCache[str]()
+    part.text(qwen.token_ids("Say what happens."))
+    prefill(qwen, part, stock.kv)
+    prefill(qwen, part, block.caches[1].kv)
+    step, row = DecodeStep(qwen, block), DecodeRow(1, part.tokens, part.position, 70)
+    for index in range(70 if dtype is torch.float32 else 8):
+        row.token = 20 + index
+        expected = decode_one_token(qwen, torch.tensor(row.token), part.position + index, stock.kv)
+        torch.testing.assert_close(step([row])[0], expected, atol=tolerance, rtol=tolerance)
+        assert (row.held, row.remaining) == (part.tokens + index + 1, 69 - index)
 
 
-def test_at_most_so_many_tokens_and_one_step_less() -> None:
-    qwen = tiny_qwen()
-    logits, part, cache = prompted(qwen)
-    held = len(cache)
-    assert len(list(decode(qwen, logits, part.position, cache.kv, Decoding(max_tokens=5)))) == 5
-    assert len(cache) == held + 4
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("amx", [True, False])
+@torch.inference_mode()
+def test_a_product_of_one_row_is_the_linear_layers(
+    amx: bool, dtype: torch.dtype, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "has_amx", lambda: amx)
+    torch.manual_seed(0)
+    linear, row = torch.nn.Linear(96, 80, bias=bias).to(dtype), torch.randn(1, 96).to(dtype)
+    exact = row.double() @ linear.weight.double().T + (linear.bias.double() if bias else 0)
+    torch.testing.assert_close(linear_rows(linear, row).double(), exact, atol=1e-3, rtol=2**-7)
 
 
-@pytest.mark.parametrize("token", ["<|im_end|>", "<|endoftext|>"])
-def test_every_end_token_ends_the_answer(token: str) -> None:
-    qwen = tiny_qwen()
-    logits, part, cache = prompted(qwen)
-    logits = logits.clone()
-    logits[SPECIAL_TOKENS.index(token)] = 100
-    assert list(decode(qwen, logits, part.position, cache.kv, Decoding())) == []
+@torch.inference_mode()
+def test_a_changed_linear_layer_is_called() -> None:
+    """An adapter's product is not that of its weight."""
+
+    class Doubled(torch.nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(rows)
+
+    linear = Doubled(8, 4, bias=False).bfloat16()
+    row = torch.ones(1, 8).bfloat16()
+    assert torch.equal(linear_rows(linear, row), linear(row))
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,10 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.qwen.vision import VisualTokens, embed_rows, run_blocks
 from arr_coc.types import Encode, FramePacket, FrameStamp, TileGrid, TokenPacket
-from stream.answer.model import CONFIGURED, QwenAnswerModel, load_answer_model
+from stream.answer.model import CONFIGURED, load_answer_model
+from stream.answer.qwen import QwenAnswerModel
 from stream.config import AnswerConfig, Config, IncrementalConfig
+from tests.support.answer_models import OneClient
 from tests.support.models import FAMILIES, tiny_folder, tiny_model, tiny_qwen
 
 GRID = TileGrid.of(3 * 32, 5 * 32)
@@ -588,7 +590,7 @@ def test_a_run_goes_by_its_configuration(tmp_path: Path) -> None:
     model = load_answer_model(CONFIGURED, Config(answer=answer))
     assert isinstance(model, QwenAnswerModel)
     for packet in frames(2):
-        list(model.answer(packet, QUERY, lambda: False))
+        OneClient(model).answer(packet, QUERY)
     vision = model._session.last.vision
     assert vision is not None
     assert vision.encoded == 2
@@ -607,13 +609,11 @@ def test_each_client_of_an_answer_stage_has_its_own(tmp_path: Path) -> None:
     counts = []
     for one, other in zip(frames(2, epoch=1), frames(2, changed=3, epoch=2, seed=1), strict=True):
         for client, packet in ((b"one", one), (b"other", other)):
-            model.select_client(client)
-            list(model.answer(packet, QUERY, lambda: False))
+            OneClient(model, client).answer(packet, QUERY)
             vision = model._session.last.vision
             assert vision is not None
             counts.append(vision.encoded)
     assert counts == [12, 12, 2, 3]
     model.drop_client(b"other")
     assert model._session.vision.report.held_bytes == 0
-    model.select_client(b"one")
-    assert model._session.vision.report.held_regions == 12
+    assert model._visions[b"one"].report.held_regions == 12

@@ -50,8 +50,8 @@ def said(speaking: AnswerSession, *arguments: Any) -> str:
 @pytest.mark.parametrize("encode", ["sparse", "incremental"])
 def test_an_answer_after_a_glance_is_that_of_a_fresh_session_and_costs_the_rest_only(family: str, encode: Any) -> None:
     glance, packet = parts()
-    speaking, fresh = session(family, encode=encode), session(family, encode=encode)
-    fresh.qwen = speaking.qwen
+    speaking = session(family, encode=encode)
+    fresh = AnswerSession(speaking.qwen, speaking.options)
     seen = speaking.glance(glance, QUERY)
     assert seen.tokens_used == 12
     text, text_afresh = said(speaking, packet, QUERY), said(fresh, packet, QUERY)
@@ -225,7 +225,7 @@ def test_what_incremental_encoding_keeps_of_an_overview_is_its_own() -> None:
     said(speaking, both, QUERY)
     assert (speaking.last.vision.regions, speaking.last.vision.encoded) == (20, 20)
     later = replace(both, stamp=FrameStamp(1, 0, 0, epoch=1))
-    speaking.prompts.forget()
+    speaking.prompts.cache.reset()
     said(speaking, later, QUERY)
     found = speaking.last.vision
     assert (found.regions, found.encoded - found.refreshed, found.held_regions) == (20, 0, 20)

@@ -179,7 +179,7 @@ def test_without_feedback_nothing_is_done_for_it(frames: Any, monkeypatch: pytes
     def forbidden(*arguments: object) -> None:
         raise AssertionError("nothing is to be looked at")
 
-    for work in ("arr_coc.qwen.session.AttentionProbe", "arr_coc.qwen.session.feedback_from"):
+    for work in ("arr_coc.qwen.slot.AttentionProbe", "arr_coc.qwen.slot.feedback_from"):
         monkeypatch.setattr(work, forbidden)
     quiet = session(frames=frames, feedback=False)
     pieces = []
@@ -236,9 +236,9 @@ def test_what_is_learnt_after_the_last_token_is_no_decoding(monkeypatch: pytest.
     speaking = session()
     seconds = itertools.count()
     clock = SimpleNamespace(perf_counter=lambda: float(next(seconds)))
-    monkeypatch.setattr("arr_coc.qwen.session.time", clock)
+    monkeypatch.setattr("arr_coc.qwen.slot.time", clock)
     said(speaking, packet(), QUERY)
-    assert speaking.last.decode_ms == 1e3 * speaking.last.text_tokens, "a step for each, and one for the end"
+    assert speaking.last.decode_ms == 1e3 * (speaking.last.text_tokens - 1), "a step for each but the first"
 
 
 def test_the_question_cannot_end_its_own_turn() -> None:

@@ -14,7 +14,7 @@ from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.budget import TokenLimits
 from arr_coc.types import NS_PER_S
 from stream.answer.latency import MET, MISSED, OFF, LatencyController, target_off
-from stream.answer.model import _window_options
+from stream.answer.qwen import _window_options
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, WindowConfig
 from stream.config_loading import ConfigLayer, build_config, layer_from_option
 from stream.display.layout import figure_rows

@@ -13,10 +13,12 @@ from arr_coc.budget import TokenLimits
 from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound, OptionError
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
-from stream.answer.model import CONFIGURED, QwenAnswerModel, load_answer_model, model_name
+from stream.answer.model import CONFIGURED, load_answer_model, model_name
+from stream.answer.qwen import QwenAnswerModel
 from stream.answer.server import answer_reply
 from stream.config import AllocateConfig, AnswerConfig, Config, WindowConfig
 from stream.errors import ConfigError
+from tests.support.answer_models import OneClient
 from tests.support.models import tiny_folder, tiny_qwen
 
 
@@ -37,19 +39,23 @@ def test_a_qwen_model_speaks_as_its_session_does(folder: Path) -> None:
     assert (model.model_id, model.knows_levels, model.known_world) == ("tiny", False, None)
     embedding = model.embed_query("what?")
     assert embedding.tokens.dtype == np.float32
-    text = "".join(model.answer(packet(), "what?", lambda: False))
-    spoken = model.last_stats
+    client = OneClient(model)
+    text = client.answer(packet())
+    spoken = client.stats
+    assert spoken is not None
     assert (spoken.tokens_used, spoken.text_tokens) == (4, 5)
     assert spoken.feedback is not None
     assert spoken.feedback.stamp == packet().stamp
-    assert text == "".join(model.answer(packet(), "what?", lambda: False))
+    assert text == client.answer(packet())
 
 
 def test_a_model_that_is_to_teach_nothing_sends_nothing(folder: Path) -> None:
     model = load_answer_model(CONFIGURED, Config(answer=AnswerConfig(model=str(folder), max_tokens=2, feedback=False)))
-    list(model.answer(packet(), "what?", lambda: False))
-    assert model.last_stats.feedback is None
-    message, arrays = answer_reply(0, "what?", "", model.last_stats)
+    client = OneClient(model)
+    client.answer(packet())
+    assert client.stats is not None
+    assert client.stats.feedback is None
+    message, arrays = answer_reply(0, "what?", "", client.stats)
     assert (message.feedback_stamp, message.arrays, arrays) == (None, (), [])
 
 
@@ -59,8 +65,10 @@ def test_a_qwen_model_looks_as_its_session_does() -> None:
     model, session = QwenAnswerModel(AnswerSession(qwen)), AnswerSession(qwen)
     model.check_standing_query("is it?")
     found = session.score_yes_no(packet(), "is it?")
-    assert model.score_yes_no(packet(), "is it?") == (found.yes, found.mass)
-    assert (model.last_stats.tokens_used, model.last_stats.text_tokens) == (4, 0)
+    client = OneClient(model)
+    assert client.score(packet(), "is it?") == (found.yes, found.mass)
+    assert client.stats is not None
+    assert (client.stats.tokens_used, client.stats.text_tokens) == (4, 0)
 
 
 def test_a_standing_question_must_fit_the_model() -> None:
@@ -82,82 +90,84 @@ def at(second: int, epoch: int = 1) -> TokenPacket:
     return replace(packet(), stamp=FrameStamp(second, second * 10**9, 0, epoch))
 
 
-def watching(folder: Path, **window: Any) -> QwenAnswerModel:
-    """An answer model whose answers speak of several frames."""
+class Watching(OneClient):
+    """Client of a Qwen model."""
+
+    model: QwenAnswerModel
+
+
+def watching(folder: Path, **window: Any) -> Watching:
+    """A client whose answers cover several frames."""
     answer = AnswerConfig(model=str(folder), max_tokens=3, window=WindowConfig(**window))
     model = load_answer_model(CONFIGURED, Config(answer=answer))
     assert isinstance(model, QwenAnswerModel)
-    return model
+    return Watching(model)
 
 
-def frames_of(model: QwenAnswerModel, shown: TokenPacket) -> list[int]:
-    """Which frames an answer about a packet speaks of."""
-    list(model.answer(shown, "what?", lambda: False))
-    return [stamp.frame_index for stamp in model._session.last.shown]
+def frames_of(client: Watching, shown: TokenPacket) -> list[int]:
+    """Frames that an answer about a packet covers."""
+    client.answer(shown)
+    return [stamp.frame_index for stamp in client.model._session.last.shown]
 
 
 def test_an_answer_speaks_of_the_last_frames_that_its_client_sent(folder: Path) -> None:
-    model = watching(folder, frames=2)
-    model.select_client(b"one")
-    assert [frames_of(model, at(second)) for second in range(3)] == [[0], [0, 1], [1, 2]]
-    assert (model.last_stats.frames, model.last_stats.oldest_frame_ns, model.last_stats.tokens_used) == (
+    client = watching(folder, frames=2)
+    assert [frames_of(client, at(second)) for second in range(3)] == [[0], [0, 1], [1, 2]]
+    assert client.stats is not None
+    assert (client.stats.frames, client.stats.oldest_frame_ns, client.stats.tokens_used) == (
         2,
         10**9,
         8,
     )
-    assert model.last_stats.kept_bytes > 0
-    model.select_client(b"other")
-    assert frames_of(model, at(5, epoch=2)) == [5]
-    model.select_client(b"one")
-    assert frames_of(model, at(3)) == [2, 3]
+    assert client.stats.kept_bytes > 0
+    client.client = b"other"
+    assert frames_of(client, at(5, epoch=2)) == [5]
+    client.client = b"one"
+    assert frames_of(client, at(3)) == [2, 3]
 
 
 def test_who_has_left_is_forgotten(folder: Path) -> None:
-    model = watching(folder, frames=2)
-    model.select_client(b"one")
-    frames_of(model, at(0))
-    model.drop_client(b"one")
-    model.drop_client(b"nobody")
-    model.select_client(b"one")
-    assert frames_of(model, at(1)) == [1]
-    assert list(model._windows) == [b"one"]
+    client = watching(folder, frames=2)
+    frames_of(client, at(0))
+    client.model.drop_client(b"one")
+    client.model.drop_client(b"nobody")
+    assert frames_of(client, at(1)) == [1]
+    assert list(client.model._windows) == [b"one"]
 
 
 @pytest.mark.parametrize(("on_cut", "frames"), [("empty", [1]), ("keep", [0, 1])])
 def test_a_cut_forgets_unless_it_is_set_to_keep(folder: Path, on_cut: str, frames: list[int]) -> None:
-    model = watching(folder, frames=3, on_cut=on_cut)
-    model.select_client(b"one")
-    frames_of(model, at(0))
-    assert frames_of(model, at(1, epoch=2)) == frames
+    client = watching(folder, frames=3, on_cut=on_cut)
+    frames_of(client, at(0))
+    assert frames_of(client, at(1, epoch=2)) == frames
 
 
 def test_a_question_picks_from_more_frames_than_are_shown(folder: Path) -> None:
-    model = watching(folder, frames=2, kept=4)
-    model.select_client(b"one")
+    client = watching(folder, frames=2, kept=4)
     for second, relevance in enumerate((0.1, 0.9, 0.2, 0.3)):
         shown = replace(at(second), relevance=np.full(4, relevance, np.float32))
-        last = frames_of(model, shown)
+        last = frames_of(client, shown)
     assert last == [1, 3]
 
 
 def test_one_frame_is_shown_as_the_stock_model_shows_it(folder: Path) -> None:
-    model = watching(folder)
-    model.select_client(b"one")
-    assert [frames_of(model, at(second)) for second in range(2)] == [[0], [1]]
-    assert (model.last_stats.frames, model._windows) == (1, {})
+    client = watching(folder)
+    assert [frames_of(client, at(second)) for second in range(2)] == [[0], [1]]
+    assert client.stats is not None
+    assert (client.stats.frames, client.model._windows) == (1, {})
 
 
 def test_a_question_too_long_beside_the_window_is_refused(folder: Path) -> None:
     """Alone it would fit."""
-    model = watching(folder, frames=3)
+    client = watching(folder, frames=3)
     long = "a" * 4000
-    while model._session.prompts.other_tokens(long) < 4096 - 30:
+    while client.model._session.prompts.other_tokens(long) < 4096 - 30:
         long += "a"
-    model.select_client(b"one")
-    model.embed_query(long)
-    frames_of(model, at(0))
+    client.model.select_client(b"one")
+    client.model.embed_query(long)
+    frames_of(client, at(0))
     with pytest.raises(ContextLengthError, match=r"a window of 3 frames .* show at most 2, or"):
-        model.embed_query(long)
+        client.model.embed_query(long)
 
 
 def test_a_window_out_of_range_is_refused_before_the_model_is_loaded() -> None:

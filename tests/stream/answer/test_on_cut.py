@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from arr_coc.types import FrameStamp, TileGrid
 from arr_coc.video.texture_updater import TextureUpdater
-from stream.answer.client_table import ServerOptions
+from stream.answer.admission import ServerOptions
 from stream.answer.model import Packet
 from stream.answer.server import AnswerServer
 from stream.config import AnswerConfig, Config, PipelineConfig
@@ -33,7 +33,7 @@ from stream.protocol.messages import (
     TurnGrant,
     TurnRequest,
 )
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.plan import RunPlan
 from stream.sources import SourceInfo
 from stream.transport.links import Envelope
@@ -54,16 +54,15 @@ class StaleAnswerModel(FakeAnswerModel):
 
     begun = threading.Event()
 
-    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
+    def answer(self, packet: Packet, query: str) -> Iterator[str]:
         if packet.stamp.frame_index >= CUT_FRAME:
-            yield from super().answer(packet, query, should_stop)
+            yield from super().answer(packet, query)
             return
         yield "stale"
         self.begun.set()
         for _ in range(round(LIMIT_S / WAIT_S)):
-            if should_stop():
-                return
             threading.Event().wait(WAIT_S)
+            yield ""
 
 
 @pytest.fixture
@@ -90,7 +89,7 @@ def run(source: str, **answer: Any) -> list[Any]:
         answer=AnswerConfig(every_s=None, **answer),
         pipeline=PipelineConfig(single_process=True, answers="newest"),
     )
-    return list(Pipeline(config, model_loader=f"{__name__}:StaleAnswerModel").run())
+    return list(run_in_threads(config, model_loader=f"{__name__}:StaleAnswerModel").run())
 
 
 def of(events: Sequence[Any], kind: type) -> list[Any]:
@@ -134,7 +133,7 @@ def test_what_the_key_may_be_is_said() -> None:
 def test_in_lockstep_it_is_said_that_nothing_can_be_cancelled(on_cut: Any, count: int, tmp_path: Path) -> None:
     path = make_video(tmp_path / "a.mkv", list(moving_square(3, 64, 64)), FPS, codec="ffv1", pixel_format="yuv444p")
     config = Config(source=str(path), answer=AnswerConfig(on_cut=on_cut), pipeline=PipelineConfig(single_process=True))
-    events = list(Pipeline(config, model_loader="tests.support.answer_models:FakeAnswerModel").run())
+    events = list(run_in_threads(config, model_loader="tests.support.answer_models:FakeAnswerModel").run())
     messages = [event.message for event in of(events, Notice) if event.code == "cancel-off"]
     assert len(messages) == count
     assert all("answer.on_cut = cancel has no effect" in message for message in messages)

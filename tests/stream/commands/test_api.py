@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stream.commands.serve import serve_answers
+from stream.cli import main
+from stream.commands.outcome import BAD_INPUT
 from stream.config import Config
 from stream.config_loading import ConfigLayer, build_config
 from stream.errors import ConfigError
@@ -45,8 +46,9 @@ def test_pictures_are_for_such_a_server_only() -> None:
     assert build_config([layer, ConfigLayer("--server", {"answer.server": "tcp://h:1"})]).answer.encode == "picture"
 
 
-def test_an_answer_server_with_pictures_needs_a_server_that_takes_them() -> None:
-    with pytest.raises(ConfigError, match="give --api URL"):
-        serve_answers("tcp://127.0.0.1:*", encode="picture")
-    with pytest.raises(ConfigError, match="needs a server with an API; give --api URL"):
-        serve_answers("tcp://127.0.0.1:*", encode="picture", set_=["answer.server=tcp://h:1"])
+def test_an_answer_server_with_pictures_needs_a_server_that_takes_them(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["serve-answers", "tcp://127.0.0.1:*", "--encode", "picture"]
+    assert main(command) == main([*command, "-s", "answer.server=tcp://h:1"]) == BAD_INPUT
+    first, second = capsys.readouterr().err.splitlines()
+    assert "give --api URL" in first
+    assert "needs a server with an API; give --api URL" in second

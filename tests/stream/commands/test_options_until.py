@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stream import cli
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from tests.support import answer_models
 from tests.support.video import make_video
 
@@ -29,7 +29,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(autouse=True)
 def _fake_answer_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_models, "on_packet", lambda frame_index: None)
-    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeAnswerModel")
+    monkeypatch.setitem(run_in_threads.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeAnswerModel")
 
 
 def run(command: str, clip: str, *options: str) -> int:
@@ -88,7 +88,7 @@ def test_a_model_that_cannot_watch_is_refused(
     clips: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(
-        Pipeline.__init__.__kwdefaults__, "model_loader", "tests.support.answer_models:WordlessAnswerModel"
+        run_in_threads.__kwdefaults__, "model_loader", "tests.support.answer_models:WordlessAnswerModel"
     )
     assert run("caption", clips["dark"]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == "error: no single token for yes"

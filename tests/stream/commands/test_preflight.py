@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from stream.commands.run import check_run, check_source
+from stream.commands.run import check_run
 from stream.config import CaptureConfig, Config, NetworkConfig, OutputConfig
 from stream.errors import ConfigError, OutputError, SourceError, SourceNotFound
-from stream.sinks.robotics import requirements
+from stream.sources.factory import check_source
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -142,19 +142,6 @@ def test_sources_that_cannot_be(
     monkeypatch.chdir(folder)
     with pytest.raises(kind):
         check_source(source, CaptureConfig(), NetworkConfig())
-
-
-def test_outputs_without_their_library_are_refused_before_the_run(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder)
-    outputs = {"a.mcap": OutputConfig(paths=("a.mcap",)), "--foxglove": OutputConfig(foxglove="8765")}
-    for output in outputs.values():
-        check_run(Config(source="clip.mp4", output=output))
-    monkeypatch.setattr(requirements, "find_spec", lambda name: None)
-    for name, output in outputs.items():
-        with pytest.raises(ConfigError, match=f"{name} needs foxglove-sdk; pip install"):
-            check_run(Config(source="clip.mp4", output=output))
 
 
 def test_outputs_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

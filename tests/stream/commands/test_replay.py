@@ -17,7 +17,7 @@ from stream.cli import main
 from stream.protocol.messages import AnswerReply
 from stream.recording.format import AnyRecord, ReceivedMessage, Recording, encode_record, open_part
 from stream.recording.log import RecordLog
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.replay import open_recorded
 from tests.support.models import tiny_folder
 from tests.support.video import make_video, moving_square
@@ -120,7 +120,7 @@ def test_what_was_cut_short_is_reported_and_the_rest_answered(
 def test_looks_are_shown_with_their_question(
     clip: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", MODEL_LOADER)
+    monkeypatch.setitem(run_in_threads.__kwdefaults__, "model_loader", MODEL_LOADER)
     monkeypatch.setattr(open_recorded, "__defaults__", (MODEL_LOADER,))
     assert caption(clip, model, tmp_path / "a", "--until", "is it red?", "--go-on") == 0
     capsys.readouterr()

@@ -7,7 +7,6 @@ import os
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
 from stream.cli import main
@@ -16,7 +15,7 @@ from stream.config import AnswerConfig, Config, OutputConfig, PipelineConfig
 from stream.errors import ConfigError, NothingToContinue, OutputError, ReaderGone, ResumeError, SourceError
 from stream.events import Answer, Summary
 from stream.runtime.answer_service import AnswerService
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from tests.support.events import summary
 from tests.support.models import tiny_folder
 from tests.support.network import until
@@ -54,7 +53,7 @@ def test_one_process_answers_for_all_and_another_after_it_died(clips: list[str])
     pids: list[int] = []
 
     def run(clip: str) -> list[Answer]:
-        pipeline = Pipeline(config.model_copy(update={"source": clip}), shared=shared)
+        pipeline = run_in_threads(config.model_copy(update={"source": clip}), answers=shared)
         events = list(pipeline.run())
         pids.append(shared.pid or 0)
         return [event for event in events if isinstance(event, Answer)]
@@ -62,7 +61,8 @@ def test_one_process_answers_for_all_and_another_after_it_died(clips: list[str])
     with shared.hold():
         answers = [run(clip) for clip in clips]
         os.kill(pids[0], signal.SIGKILL)
-        until(lambda: not psutil.pid_exists(pids[0]) or psutil.Process(pids[0]).status() == psutil.STATUS_ZOMBIE)
+        assert shared._supervisor is not None
+        until(shared._supervisor.child.exit_error)
         answers.append(run(clips[0]))
     assert [len(given) for given in answers] == [2, 2, 2]
     assert pids[0] == pids[1]

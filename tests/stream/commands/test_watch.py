@@ -13,8 +13,6 @@ import pytest
 import stream.commands.watch as command
 from stream.cli import main
 from stream.config import Config, OutputConfig
-from stream.display.lines import LinesDisplay
-from stream.display.live import LiveDisplay
 from stream.sources.address import BROWSER
 from tests.support.models import tiny_folder
 from tests.support.terminal import Pty
@@ -49,47 +47,6 @@ def test_a_time_limit_ends_it_with_status_0(tmp_path: Path, model: str, capsys: 
     reported = json.loads((tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     assert reported["ended"] == "elapsed"
     assert reported["frames"] < 50
-
-
-@pytest.mark.parametrize(
-    ("terminals", "term", "debug", "kind", "keys"),
-    [
-        ((0, 1), "xterm", False, LiveDisplay, 0),
-        ((1,), "xterm", False, LiveDisplay, None),
-        ((0,), "xterm", False, LinesDisplay, 0),
-        ((), "xterm", False, LinesDisplay, None),
-        ((0, 1), "dumb", False, LinesDisplay, 0),
-        ((0, 1), "", False, LinesDisplay, 0),
-        ((0, 1), "xterm", True, LinesDisplay, 0),
-    ],
-)
-def test_the_display_is_what_the_output_can_show(
-    terminals: tuple[int, ...], term: str, debug: bool, kind: type, keys: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", term)
-    monkeypatch.setattr(command, "in_foreground", lambda descriptor: descriptor in terminals)
-    display = command._display(10.0, typed=True, piped=False, debug=debug)
-    assert type(display) is kind
-    assert (display._keys if isinstance(display, LiveDisplay) else display._questions) == keys  # type: ignore[attr-defined]
-
-
-def test_lines_of_standard_input_are_questions_only_where_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(command, "in_foreground", lambda descriptor: descriptor == 1)
-    for piped, questions in ((True, 0), (False, None)):
-        display = command._display(None, typed=True, piped=piped, debug=False)
-        assert isinstance(display, LiveDisplay)
-        assert display._questions == questions
-
-
-def test_a_terminal_of_somebody_else_is_left_alone() -> None:
-    pty, (reader, writer) = Pty(), os.pipe()
-    assert not command.in_foreground(pty.program)
-    assert not command.in_foreground(reader)
-    pty.close()
-    os.close(reader)
-    os.close(writer)
-    assert not command.in_foreground(reader)
 
 
 @pytest.mark.slow

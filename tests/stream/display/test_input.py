@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 import queue
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream import logs
-from stream.commands import watch
-from stream.display.input import KEPT_CHARS, AskingDisplay, PendingQuestions, QuestionReader, refusal_reason
-from stream.events import Event, QueryChanged
-from stream.sinks.base import Display
+from stream.display.input import HELP, KEPT_CHARS, PendingQuestions, QuestionReader, Questions, refusal_reason
+from stream.display.lines import JsonDisplay, LinesDisplay
+from stream.display.progress import ProgressDisplay
+from stream.events import QueryChanged
+from stream.sinks.base import ALONE, Display
 from stream.untrusted import QUERY_LIMIT_CHARS
-from tests.support.events import summary
+from tests.support.events import frame, summary
 from tests.support.network import LIMIT_S, until
+from tests.support.runs import ScriptedRun
 
 
 class Piped:
@@ -29,7 +28,8 @@ class Piped:
         self.asked: queue.Queue[str] = queue.Queue()
         self.shown: queue.Queue[str] = queue.Queue()
         self.source, self.sink = os.pipe()
-        self.reader = QuestionReader(self.source, PendingQuestions(self.asked.put), self.shown.put)
+        pending = PendingQuestions(self.asked.put)
+        self.reader = QuestionReader(self.source, lambda line: pending.put(line, self.shown.put))
 
     def end(self) -> None:
         os.close(self.sink)
@@ -68,7 +68,7 @@ def test_lines_that_are_no_question_are_refused(piped: Piped) -> None:
 
 def test_a_descriptor_that_cannot_be_read_ends_it() -> None:
     source, sink = os.pipe()
-    reader = QuestionReader(sink, PendingQuestions(print), print)
+    reader = QuestionReader(sink, print)
     os.close(source)
     reader._thread.join(LIMIT_S)
     assert not reader._thread.is_alive()
@@ -123,50 +123,79 @@ def test_questions_that_a_later_one_replaced_are_named() -> None:
     assert questions.newest == "when?"
 
 
-class Shown(Display):
-    def __init__(self) -> None:
-        self.seen: list[object] = []
+def test_a_line_that_is_no_question_is_refused_once_for_all_cameras() -> None:
+    questions = Questions(["door", "yard"])
+    refused: list[str] = []
+    questions.put("who?", refused.append)
+    asked: list[str] = []
+    for name in ("door", "yard"):
+        questions.add(name, lambda text, name=name: asked.append(f"{name} {text}"))  # type: ignore[misc]
+    questions.put("  ", refused.append)
+    questions.put("door:", refused.append)
+    questions.remove("yard")
+    questions.put("who?", refused.append)
+    assert refused == ["not asked: no camera runs", *["not asked: the question is empty"] * 2]
+    assert asked == ["door who?"]
 
-    def write(self, event: Event) -> None:
-        self.seen.append(event)
 
-    def show_message(self, message: str) -> None:
-        self.seen.append(message)
+def test_a_question_to_a_camera_that_is_not_there_is_refused_with_the_names() -> None:
+    questions = Questions(["door", "yard", "gate"])
+    refused: list[str] = []
+    asked: list[str] = []
+    for name in ("door", "yard"):
+        questions.add(name, lambda text, name=name: asked.append(f"{name} {text}"))  # type: ignore[misc]
+    questions.put("nosuch: is it open?", refused.append)
+    questions.put("gate:is it open?", refused.append)
+    assert refused == [
+        "not asked: no camera is called 'nosuch'; there are door, yard, gate",
+        "not asked: gate does not run; running: door, yard",
+    ]
+    questions.remove("yard")
+    questions.put("is it 10:30 there?", refused.append)
+    questions.put("10:30 on the clock?", refused.append)
+    assert asked == ["door is it 10:30 there?", "door 10:30 on the clock?"]
+    assert len(refused) == 2
 
-    def close(self) -> None:
-        self.seen.append("closed")
+
+def test_to_a_camera_without_a_name_any_line_is_a_question() -> None:
+    questions = Questions(ALONE)
+    asked: list[str] = []
+    questions.add("", asked.append)
+    questions.put("door: who?", print)
+    assert asked == ["door: who?"]
 
 
-def test_beside_a_display_each_line_is_asked_and_all_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("names", [ALONE, ("door", "yard")])
+@pytest.mark.parametrize("kind", ["lines", "json", "progress"])
+def test_a_display_asks_each_line_that_it_reads_until_the_run_ends(
+    kind: str, names: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    if kind == "progress" and names is not ALONE:
+        return
     read, write = os.pipe()
-    shown, asked = Shown(), []
-    run: Any = SimpleNamespace(ask=asked.append)
-    display = AskingDisplay(shown, read)
+    display: Display
+    if kind == "progress":
+        display = ProgressDisplay(captions=False, typed=read)
+    elif kind == "json":
+        display = JsonDisplay(names, captions=False, typed=read)
+    else:
+        display = LinesDisplay(None, names, typed=read)
+    runs = {name: ScriptedRun([]) for name in names}
     try:
-        display.attach(run, None)
-        os.write(write, b"where is it?\nand now?\n")
-        until(lambda: len(asked) == 2)
-        display.show_message("soon")
-        display.write(QueryChanged(query="and now?"))
-        display.write(summary())
+        for name, run in runs.items():
+            display.attach(run, None, name)
+            display.write(frame(0, 0.0), name)
+        os.write(write, b"\n/help\nwhere is it?\nand now?\n")
+        until(lambda: all(len(run.asked) == 2 for run in runs.values()))
+        for name in names:
+            display.write(QueryChanged(query="and now?"), name)
+            display.write(summary(), name)
         display.close()
     finally:
         os.close(read)
         os.close(write)
-    assert asked == ["where is it?", "and now?"]
-    assert shown.seen == ["soon", QueryChanged(query="and now?"), summary(), "closed"]
-    assert capfd.readouterr().err == "not asked, because another question followed: where is it?\n"
-
-
-@pytest.mark.parametrize("as_json", [False, True])
-def test_watch_asks_them_also_without_a_view(as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "as_json", lambda: as_json)
-    display = (
-        watch._display(None, typed=True, piped=True, debug=False)
-        if as_json
-        else watch._quiet_display(captions=False, piped=True)
-    )
-    try:
-        assert isinstance(display, AskingDisplay)
-    finally:
-        display.close()
+    assert all(run.asked == ["where is it?", "and now?"] for run in runs.values())
+    err = capfd.readouterr().err
+    assert err.index("not asked: the question is empty") < err.index(HELP)
+    assert err.count("not asked: the question is empty") == 1
+    assert err.count("not asked, because another question followed: where is it?") == len(names)

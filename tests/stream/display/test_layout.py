@@ -9,11 +9,11 @@ import pytest
 from rich.cells import cell_len
 
 from stream.display.layout import Row, compose, figure_lines
-from stream.display.state import TranscriptEntry, ViewSnapshot
+from stream.display.state import CameraSnapshot, TranscriptEntry
 from stream.media import SourceInfo
 from stream.monitor.metrics import Percentiles
 from stream.monitor.schema import RecentJitter
-from stream.monitor.statistics import ActiveOutage, StatisticsSnapshot
+from stream.monitor.statistics import StatisticsSnapshot
 
 FIGURES = StatisticsSnapshot(
     uptime_s=72.4,
@@ -49,13 +49,15 @@ FIGURES = StatisticsSnapshot(
     outage=None,
 )
 
-VIEW = ViewSnapshot(
-    info=SourceInfo("scene:demo", 640, 384, 25.0, 90_400_000_000, None, False, "scene", "yuv420p"),
+INFO = SourceInfo("scene:demo", 640, 384, 25.0, 90_400_000_000, None, False, "scene", "yuv420p")
+
+VIEW = CameraSnapshot(
+    name="",
+    state="",
+    info=INFO,
     model="scenes-tiny",
     query="What happens?",
-    waiting="",
-    pending="",
-    statistics=FIGURES,
+    figures=FIGURES,
     entries=(
         TranscriptEntry("0:02.0", "a red circle"),
         TranscriptEntry("", "asked: Who?", is_message=True),
@@ -65,7 +67,7 @@ VIEW = ViewSnapshot(
 )
 
 
-def shown(view: ViewSnapshot, width: int = 80, height: int = 23, message: str = "") -> list[str]:
+def shown(view: CameraSnapshot, width: int = 80, height: int = 23, message: str = "") -> list[str]:
     return plain(compose(view, message, width, height))
 
 
@@ -97,7 +99,7 @@ def test_at_80_columns_all_of_it_can_be_read() -> None:
 
 
 def header(**info: Any) -> str:
-    return shown(dataclasses.replace(VIEW, info=dataclasses.replace(VIEW.info, **info)))[0]
+    return shown(dataclasses.replace(VIEW, info=dataclasses.replace(INFO, **info)))[0]
 
 
 def test_a_file_has_a_position_and_a_live_source_the_time_that_it_runs() -> None:
@@ -124,7 +126,7 @@ def test_of_a_long_name_the_end_is_shown(name: str, start: str) -> None:
 
 def test_what_was_asked_is_shown_until_it_is_taken() -> None:
     pending = dataclasses.replace(VIEW, pending="Who?")
-    loading = dataclasses.replace(pending, waiting="loading tiny")
+    loading = dataclasses.replace(pending, state="loading tiny")
     assert shown(loading)[-1] == " loading tiny · asking: Who?"
     assert shown(pending)[-1] == " asking: Who?"
     assert shown(loading, message="stopping")[-1] == " stopping"
@@ -179,9 +181,9 @@ def test_the_newest_text_is_shown_where_there_is_no_room_for_all() -> None:
 
 
 def test_the_status_is_what_matters_most_now() -> None:
-    lost = dataclasses.replace(VIEW, statistics=dataclasses.replace(FIGURES, outage=ActiveOutage("no route", 63.0)))
-    assert shown(dataclasses.replace(VIEW, waiting="loading a model"))[-1] == " loading a model"
-    assert shown(lost)[-1] == " source lost, 1:03 by now: no route"
+    lost = dataclasses.replace(VIEW, state="source lost for 1:03: no route", ill=True, pending="Who?")
+    assert shown(dataclasses.replace(VIEW, state="loading a model"))[-1] == " loading a model"
+    assert shown(lost)[-1] == " source lost for 1:03: no route"
     assert shown(lost, message="stopping now")[-1] == " stopping now"
 
 
@@ -197,5 +199,5 @@ def test_before_anything_was_measured_there_are_dashes() -> None:
         tiles=0,
         dropped={},
     )
-    lines = shown(dataclasses.replace(VIEW, statistics=nothing))
+    lines = shown(dataclasses.replace(VIEW, figures=nothing))
     assert lines[15:20] == [" delay    –", " answers  0", " late     –", " tokens   –", " dropped  nothing"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
 import os
 import sys
 import threading
 
 import pytest
 
-from stream.display.input import HELP
-from stream.display.lines import LinesDisplay, RepeatedCall, figures_text
+from stream.display.lines import JsonDisplay, LinesDisplay, RepeatedCall, figures_text
 from stream.events import Cut, Notice, Outage, QueryChanged, Restarted
 from stream.monitor.statistics import ActiveOutage
 from tests.stream.display.test_layout import FIGURES
@@ -77,28 +77,12 @@ def test_the_line_of_figures() -> None:
     assert "25.0 frames per second · source lost for 0:12 · " in figures_text(lost, "1:12.0")
 
 
-def test_questions_can_be_piped_in(capfd: pytest.CaptureFixture[str]) -> None:
-    run, asked = ScriptedRun([]), threading.Event()
-    run.ask = lambda query: (run.asked.append(query), asked.set())  # type: ignore[method-assign, assignment, return-value]
-    reader, writer = os.pipe()
-    display = LinesDisplay(None, reader)
-    display.attach(run, None)
-    display.write(frame(0, 0.0))
-    os.write(writer, b"\n/help\nWho?\n")
-    assert asked.wait(LIMIT_S)
-    display.close()
-    assert run.asked == ["Who?"]
-    assert capfd.readouterr().err == f"not asked: the question is empty\n{HELP}\n"
-    os.close(reader)
-    os.close(writer)
-
-
 def test_while_a_model_is_loaded_that_is_said_once_and_a_question_waits(capfd: pytest.CaptureFixture[str]) -> None:
     run, asked, looked = ScriptedRun([]), threading.Event(), threading.Semaphore(0)
     run.ask = lambda query: asked.set()  # type: ignore[method-assign, assignment]
     run.drops = lambda: looked.release() or {}  # type: ignore[method-assign, func-returns-value]
     reader, writer = os.pipe()
-    display = LinesDisplay(0.01, reader)
+    display = LinesDisplay(0.01, typed=reader)
     display.attach(run, None)
     display.write(Notice(code="loading", message="loading tiny"))
     os.write(writer, b"Who?\n")
@@ -138,6 +122,50 @@ def test_equal_answers_are_one_line_and_a_range(capsys: pytest.CaptureFixture[st
         "0:16.0  a cat",
         "0:18.0  the same",
     ]
+
+
+def test_lines_name_their_camera(capsys: pytest.CaptureFixture[str]) -> None:
+    display = LinesDisplay(None, ["door", "big-yard"])
+    door, yard = display.camera("door"), display.camera("big-yard")
+    for camera in (door, yard):
+        camera.attach(ScriptedRun([]), None)
+        camera.write(Notice(code="loading", message="loading tiny"))
+        camera.write(Notice(code="model-world", message="knows scenes only"))
+        camera.write(Restarted(process="answers", cause="x", count=1))
+        for said in (answer(0.0, "nobody"), answer(2.0, "nobody"), answer(4.0, "nobody")):
+            camera.write(said)
+    door.write(turned(4.0))
+    door.write(Restarted(process="frames", cause="it hung", count=1))
+    door.write(QueryChanged(query="Who?"))
+    yard.write(summary())
+    display.show_failure("big-yard", "it broke")
+    display.close()
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "door      0:00.0  nobody",
+        "big-yard  0:00.0  nobody",
+        "door      0:02.0 to 0:04.0  the same, 2 times",
+        "door      0:04.0  yes (97 %): is it here?",
+        "big-yard  0:02.0 to 0:04.0  the same, 2 times",
+    ]
+    lines = err.splitlines()
+    assert lines[:2] == ["loading tiny …", "note: knows scenes only"], "once"
+    assert lines[2:4] == ["door      restarting frames: it hung", "door      asked: Who?"]
+    assert lines[4].startswith("big-yard  ")
+    assert lines[5] == "error: big-yard: it broke"
+
+
+def test_json_lines_name_their_camera(capsys: pytest.CaptureFixture[str]) -> None:
+    display = JsonDisplay(["door"], captions=True)
+    door = display.camera("door")
+    door.attach(ScriptedRun([]), None)
+    for event in (frame(0, 0.0), Notice(code="x", message="look"), answer(0.0, "nobody")):
+        door.write(event)
+    display.close()
+    out, err = capsys.readouterr()
+    told = [json.loads(line) for line in err.splitlines()]
+    assert [(entry["event"], entry["camera"]) for entry in told] == [("notice", "door"), ("answer", "door")]
+    assert out.splitlines() == ["door  0:00.0  nobody"]
 
 
 def test_a_message_of_a_signal_is_a_line(capfd: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import signal
 import sys
 import termios
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 
@@ -32,7 +33,7 @@ class Terminal:
     def __init__(self, *, keys: bool = True, questions: int | None = None) -> None:
         self.pty = Pty()
         self.run = ScriptedRun([])
-        self.display = LiveDisplay(self.pty.program, self.pty.program if keys else None, questions)
+        self.display = LiveDisplay(self.pty.program, self.pty.program if keys else None, typed=questions)
 
     def begin(self, *events: Event) -> None:
         self.display.attach(self.run, None)
@@ -61,7 +62,7 @@ def test_it_goes_on_while_no_event_comes(terminal: Terminal) -> None:
     terminal.run.dropped["capture.replaced"] = 7
     terminal.pty.shows("7 frames")
     terminal.pty.resize(40, 8)
-    terminal.pty.shows("› type a question and press Enter · Ctr")
+    terminal.pty.shows("› a question, Enter · Ctrl-C ends")
 
 
 def test_a_typed_question_is_asked(terminal: Terminal) -> None:
@@ -301,3 +302,67 @@ def test_a_terminal_that_has_gone_ends_the_drawing_and_not_the_run() -> None:
     terminal.display.write(frame(0, 0.0))
     terminal.display.close()
     os.close(terminal.pty.program)
+
+
+STARTED = Started(source="a", model="tiny", query="What?", backend="cpu")
+
+
+class Cameras:
+    """Two cameras that only the test drives."""
+
+    def __init__(self, display: LiveDisplay) -> None:
+        self.runs = {name: ScriptedRun([]) for name in ("door", "yard")}
+        self.cameras = {name: display.camera(name) for name in self.runs}
+        for name, run in self.runs.items():
+            self.cameras[name].attach(run, None)
+            self.cameras[name].write(STARTED)
+
+
+@pytest.fixture
+def pty() -> Iterator[Pty]:
+    with closing(Pty(80, 16)) as made:
+        yield made
+
+
+def test_each_camera_has_its_pane_and_what_is_typed_goes_to_one_or_to_all(pty: Pty) -> None:
+    with closing(LiveDisplay(pty.program, pty.program, ["door", "yard", "gone"])) as view:
+        shown = Cameras(view)
+        pty.shows("opening")
+        shown.cameras["door"].write(frame(0, 0.0))
+        shown.cameras["door"].write(AnswerDeltaEvent(answer=0, text="a per", pts_s=0.0))
+        pty.shows("0:00.0  a per")
+        shown.cameras["door"].write(answer(0.0, "a person"))
+        shown.cameras["door"].write(answer(2.0, "a person"))
+        pty.shows("a person (×2, to 0:02.0)")
+        view.show_failure("gone", "it is not there")
+        pty.shows("3 cameras, 1 not well")
+        pty.type("door: who?\r")
+        until(lambda: shown.runs["door"].asked == ["who?"])
+        pty.type("where is it?\r")
+        until(lambda: shown.runs["yard"].asked == ["where is it?"])
+        assert shown.runs["door"].asked == ["who?", "where is it?"]
+        view.show_message("finishing")
+        pty.shows("finishing")
+        shown.cameras["door"].write(summary())
+        pty.shows("finished")
+
+
+def test_the_last_answers_of_each_camera_stay_on_the_terminal(pty: Pty, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(live, "print_answer", lambda at, text: written.append(f"{at}  {text}"))
+    with closing(LiveDisplay(pty.program, None, ["door", "yard"])) as view:
+        shown = Cameras(view)
+        for camera in shown.cameras.values():
+            camera.write(Notice(code="model-world", message="knows scenes only"))
+        for second in range(15):
+            shown.cameras["door"].write(answer(float(second), f"answer {second}"))
+        shown.cameras["yard"].write(answer(0.0, "nobody"))
+        shown.cameras["yard"].write(answer(2.0, "word " * 20))
+        pty.shows("note: knows scenes only")
+        assert sum("knows scenes only" in row for row in pty.rows) == 1, "once for all cameras"
+    assert written[:12] == [f"door  0:{second:02}.0  answer {second}" for second in range(3, 15)]
+    assert written[12] == "yard  0:00.0  nobody"
+    first, second = written[13].split("\n")
+    assert first.startswith("yard  0:02.0  word word")
+    assert second.startswith("              word")
+    assert len(written) == 14

@@ -97,6 +97,17 @@ def test_outages_restarts_and_questions_are_reported(capsys: pytest.CaptureFixtu
     ]
 
 
+def test_frames_are_counted_when_the_bar_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    display = ProgressDisplay(captions=True)
+    updates: list[dict[str, object]] = []
+    monkeypatch.setattr(display._progress, "update", lambda task, **fields: updates.append(fields))
+    for index in range(5):
+        display.write(frame(index, index / 30))
+    assert updates == []
+    display._render()
+    assert updates == [{"description": "", "completed": 5, "counts": "frame 5"}]
+
+
 def test_what_a_dead_process_was_saying_is_not_shown_any_more() -> None:
     display = ProgressDisplay(captions=True)
     display.write(AnswerDeltaEvent(answer=0, text="half a sen"))

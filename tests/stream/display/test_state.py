@@ -8,42 +8,76 @@ from dataclasses import replace
 
 import pytest
 
-from stream.display.state import ENTRIES_KEPT, DisplayClock, Transcript, TranscriptEntry, ViewModel
-from stream.events import AnswerDeltaEvent, Event, Notice, QueryChanged, Restarted, Started
+from stream.display.input import PendingQuestions
+from stream.display.state import (
+    ENTRIES_KEPT,
+    FIGURES_NS,
+    CameraSnapshot,
+    CameraState,
+    DisplayClock,
+    Transcript,
+    TranscriptEntry,
+)
+from stream.events import AnswerDeltaEvent, Event, Notice, Outage, QueryChanged, Restarted, Started
 from tests.support.clock import FakeClock
-from tests.support.events import answer, frame, look, turned
+from tests.support.events import answer, frame, look, summary, turned
 from tests.support.runs import ScriptedRun
 
 S = 1_000_000_000
 
 
+def state_of(run: ScriptedRun, clock: FakeClock | None = None, name: str = "") -> CameraState:
+    state = CameraState(clock or FakeClock(), name)
+    state.attach(run, PendingQuestions(run.ask))
+    return state
+
+
 def test_a_snapshot_holds_what_the_run_has_reported() -> None:
-    run, clock = ScriptedRun([]), FakeClock()
-    state = ViewModel(run, clock)
-    assert state.snapshot(state.statistics()).waiting == "starting"
+    run = ScriptedRun([])
+    state = state_of(run)
+    assert state.snapshot().state == "starting"
     state.add(Started(source="a", model="tiny", query="What\n?", backend="cpu"))
     state.add(Notice(code="loading", message="loading tiny"))
-    view = state.snapshot(state.statistics())
-    assert (view.model, view.query, view.waiting) == ("tiny", "What ?", "loading tiny")
+    view = state.snapshot()
+    assert (view.model, view.query, view.state) == ("tiny", "What ?", "loading tiny")
     state.add(frame(0, 0.0))
     state.add(answer(0.0, "hello"))
     state.add_message("mind the gap")
-    view = state.snapshot(state.statistics())
-    assert (view.waiting, view.info) == ("", run.source_info)
+    view = state.snapshot()
+    assert (view.state, view.info) == ("", run.source_info)
     assert [entry.text for entry in view.entries] == ["hello", "mind the gap"]
     assert state.entries == view.entries
 
 
+def test_what_is_wrong_with_a_camera_is_its_state_until_its_run_begins() -> None:
+    run, clock = ScriptedRun([]), FakeClock()
+    state = CameraState(clock, "door")
+    assert state.snapshot() == CameraSnapshot("door", "opening")
+    state.fail("no route", over=False)
+    assert state.snapshot() == CameraSnapshot("door", "no route", ill=True)
+    state.attach(run, PendingQuestions(run.ask))
+    assert (state.snapshot().state, state.snapshot().ill) == ("starting", False)
+    state.add(frame(0, 0.0))
+    run.statistics.add(Outage(frame_index=0, pts_s=0.0, reason="no route"))
+    clock.advance(FIGURES_NS)
+    assert state.snapshot().state.startswith("source lost for ")
+    assert state.snapshot().ill
+    state.add(QueryChanged(query="Who?"))
+    assert state.entries == (), "a camera with a name has no messages between its answers"
+    state.add(summary())
+    assert (state.snapshot().state, state.snapshot().ill) == ("finished", False)
+
+
 def test_the_question_changes_only_where_it_was_not_refused() -> None:
-    state = ViewModel(ScriptedRun([]), FakeClock())
+    state = state_of(ScriptedRun([]))
     state.add(QueryChanged(query="Who?"))
     state.add(QueryChanged(query="What?", error="too long"))
-    assert state.snapshot(state.statistics()).query == "Who?"
+    assert state.snapshot().query == "Who?"
 
 
 def test_the_position_is_reported_as_answers_are() -> None:
-    run, clock = ScriptedRun([]), FakeClock()
-    state = ViewModel(run, clock)
+    run = ScriptedRun([])
+    state = state_of(run)
     assert state.loading
     assert state.position(state.statistics()) == "0:00.0"
     run.statistics.add(frame(0, 12.0))
@@ -51,11 +85,11 @@ def test_the_position_is_reported_as_answers_are() -> None:
     assert not state.loading
     assert state.position(state.statistics()) == "0:12.0 / 0:02.0"
     run.source_info = replace(run.source_info, duration_ns=None)
-    state = ViewModel(run, clock)
+    state = state_of(run)
     state.add(frame(0, 12.0))
     assert state.position(state.statistics()) == "0:12.0"
     run.source_info = replace(run.source_info, live=True)
-    state = ViewModel(run, clock)
+    state = state_of(run)
     state.add(frame(0, 12.0))
     assert state.position(state.statistics()).count(":") == 2, "the time of day"
 
@@ -64,7 +98,7 @@ def test_drops_are_always_fresh_and_memory_is_looked_up_once_a_second() -> None:
     run, clock = ScriptedRun([]), FakeClock()
     looks = []
     run.processes = lambda: looks.append(1) or {"frames": os.getpid()}  # type: ignore[method-assign, func-returns-value]
-    state = ViewModel(run, clock)
+    state = state_of(run, clock)
     assert state.statistics().memory_bytes["frames"] > 1_000_000
     run.dropped["answer.busy"] = 4
     clock.advance(S - 1)

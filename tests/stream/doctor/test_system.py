@@ -16,6 +16,8 @@ from stream import doctor as examination
 from stream.config import Config
 from stream.doctor import DiagnosticCheck, all_needed_work, examine, model_fit, system
 from stream.errors import TransportError
+from stream.options import extra as extra_module
+from stream.options.extra import Extra
 from stream.sources import cameras
 from stream.sources import decoder as abilities
 from stream.sources.cameras import Camera
@@ -55,6 +57,9 @@ def test_a_check_that_breaks_does_not_hide_the_others(monkeypatch: pytest.Monkey
     assert checks["decoders"].state == "works"
     assert not all_needed_work(list(checks.values()))
     assert examination.all_needed_work([DiagnosticCheck("cuda", "absent", "")])
+
+
+EXTRAS = [value for value in vars(extra_module).values() if isinstance(value, Extra)]
 
 
 class TestSoftware:
@@ -126,60 +131,16 @@ class TestSoftware:
         monkeypatch.setattr(system, "find_spec", lambda name: None)
         assert system.plots().remedy == "pip install matplotlib"
 
-    def test_servers_with_an_api(self) -> None:
-        assert system.api_servers().found.startswith("httpx2 ")
-        check = system.api_servers(["httpx2"])
-        assert (check.state, check.found) == ("absent", "no httpx2, so no --api")
-        assert check.remedy == "pip install 'arr-coc-stream[api]'"
-
-    def test_datasets(self) -> None:
-        assert system.datasets().found.startswith("pyarrow ")
-        check = system.datasets(found=False)
-        assert (check.state, check.found) == ("absent", "no pyarrow, so no lerobot:")
-        assert check.remedy == "pip install 'arr-coc-stream[lerobot]'"
-
-    def test_the_web_page(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert system.web_page().found.startswith("starlette ")
-        monkeypatch.setattr(system, "missing_libraries", lambda: ["uvicorn"])
-        check = system.web_page()
-        assert (check.state, check.remedy) == ("absent", "pip install 'arr-coc-stream[web]'")
-
-    def test_mqtt(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert system.mqtt().found.startswith("paho-mqtt ")
-        monkeypatch.setattr(system, "has_library", lambda: False)
-        check = system.mqtt()
-        assert (check.state, check.remedy) == ("absent", "pip install 'arr-coc-stream[mqtt]'")
-
-    def test_libraries_of_recordings(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert system.foxglove().found.startswith("foxglove-sdk ")
-        assert system.ros2().found.startswith("rosbags ")
-        for name in ("has_foxglove", "has_rosbags"):
-            monkeypatch.setattr(system, name, lambda: False)
-        assert (system.foxglove().state, system.foxglove().remedy) == (
-            *("absent", "pip install 'arr-coc-stream[foxglove]'"),
-        )
-        assert (system.ros2().state, system.ros2().remedy) == ("absent", "pip install 'arr-coc-stream[ros2]'")
-
-    def test_traces(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert system.tracing().found.startswith("opentelemetry-exporter-otlp-proto-http ")
-        monkeypatch.setattr(system, "has_otlp", lambda: False)
-        check = system.tracing()
-        assert (check.state, check.remedy) == ("absent", "pip install 'arr-coc-stream[otlp]'")
-
-    def test_rerun(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(system, "has_rerun", lambda: False)
-        check = system.rerun()
-        assert (check.state, check.remedy) == ("absent", "pip install 'arr-coc-stream[rerun]'")
-        monkeypatch.setattr(system, "has_rerun", lambda: True)
-        monkeypatch.setattr(system, "version", lambda distribution: "0.41.0")
-        assert (system.rerun().state, system.rerun().found) == ("works", "rerun-sdk 0.41.0")
-
-    def test_ray(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(system, "find_spec", lambda name: None)
-        assert (system.ray().state, system.ray().remedy) == ("absent", "pip install 'arr-coc-stream[ray]'")
-        monkeypatch.setattr(system, "find_spec", lambda name: name)
-        monkeypatch.setattr(system, "version", lambda distribution: "2.60.0")
-        assert (system.ray().state, system.ray().found) == ("works", "ray 2.60.0")
+    @pytest.mark.parametrize("extra", EXTRAS, ids=lambda extra: extra.name)
+    def test_extras(self, extra: Extra, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(system, "version", lambda distribution: "1.2")
+        monkeypatch.setattr(extra_module, "find_spec", lambda name: name)
+        check = system.optional(extra)
+        assert (check.state, check.found) == ("works", ", ".join(f"{name} 1.2" for name in extra.libraries))
+        monkeypatch.setattr(extra_module, "find_spec", lambda name: None)
+        check = system.optional(extra)
+        assert (check.part, check.state, check.remedy) == (extra.part, "absent", extra.install)
+        assert check.found == f"no {', '.join(extra.libraries)}, so no {extra.needed_for}"
 
     def test_sockets(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert system.sockets().state == "works"

@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.sync.client import connect
@@ -20,11 +21,11 @@ from stream.fleet import run as fleet_run
 from stream.fleet.cameras import NamedCamera
 from stream.fleet.run import Fleet, may_come_back, niceness
 from stream.protocol.pictures import picture_fields
-from stream.runtime.supervised import SupervisedRun
+from stream.runtime.run import Run
 from stream.sources.timing import Backoff
 from tests.support.children import own_children
 from tests.support.fleets import FleetRecorder
-from tests.support.network import free_port
+from tests.support.network import fetched, free_port
 from tests.support.runs import config
 from tests.support.web import PageClient
 
@@ -89,12 +90,13 @@ def test_what_happens_to_one_camera_or_to_the_model_ends_no_other(tmp_path: Path
         assert told == [answer.text for answer in seen.of(name, Answer)]
 
 
-def on_one_page(given: Config, port: int) -> Config:
-    return given.model_copy(update={"output": OutputConfig(web=f"127.0.0.1:{port}")})
+def on_one_page(given: Config, port: int, metrics_port: int | None = None) -> Config:
+    return given.model_copy(update={"output": OutputConfig(web=f"127.0.0.1:{port}", metrics_port=metrics_port)})
 
 
 def test_all_cameras_are_on_one_page_also_those_that_cannot_be_watched(capsys: pytest.CaptureFixture[str]) -> None:
-    port = free_port()
+    port, metrics_port = free_port(), free_port()
+    reports: dict[str, dict[str, Any]] = {}
     health: dict[str, str] = {}
     pictures: set[int] = set()
 
@@ -108,18 +110,23 @@ def test_all_cameras_are_on_one_page_also_those_that_cannot_be_watched(capsys: p
                 pictures.update(picture_fields(body)["camera"] for body in viewer.pictures)
                 told = [text for text in viewer.texts if text["topic"] == "health" and text["status"] == "ended"]
                 health.update({text["camera"]: text["reason"] for text in told})
+        reports.update(json.loads(fetched(("127.0.0.1", metrics_port), "/healthz")[1])["cameras"])
         for run in seen.runs.values():
             run.end()
 
     cameras = [
-        NamedCamera("door", on_one_page(config(), port)),
-        NamedCamera("gone", on_one_page(config("gone.mp4"), port)),
+        NamedCamera("door", on_one_page(config(), port, metrics_port)),
+        NamedCamera("gone", on_one_page(config("gone.mp4"), port, metrics_port)),
     ]
     seen = FleetRecorder(on_event)
     outcomes = Fleet(cameras, seen, refused={"refused": "its name is wrong"}, model_loader=FAKE).run()
     assert [type(outcome.error) for outcome in outcomes] == [type(None), SourceNotFound]
     assert pictures == {0}
     assert health == {"gone": seen.failures["gone"], "refused": "its name is wrong"}
+    door = reports.pop("door")
+    assert door["frames"] > 0
+    assert door["frame_age_s"] is not None, "its monitor takes the events"
+    assert {name: report["reason"] for name, report in reports.items()} == health
     assert f"web page at http://127.0.0.1:{port}/" in capsys.readouterr().err.splitlines()
 
 
@@ -155,7 +162,7 @@ def test_a_camera_that_is_not_there_yet_is_waited_for(monkeypatch: pytest.Monkey
     tries: list[str] = []
 
     class Late(Fleet):
-        def _open(self, camera: NamedCamera, config: Config) -> SupervisedRun:
+        def _open(self, camera: NamedCamera, config: Config) -> Run:
             tries.append(camera.name)
             if len(tries) < 4:
                 raise SourceError("refuses the connection; check host and port")

@@ -8,7 +8,6 @@ import pytest
 
 from stream.config import Config, NetworkConfig, OutputConfig
 from stream.errors import ConfigError
-from stream.mqtt import broker as module
 from stream.mqtt.broker import PASSWORD, Broker, device_name
 
 
@@ -67,20 +66,6 @@ def test_the_authority_is_a_file_and_for_tls(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").touch()
     with pytest.raises(ConfigError, match="write mqtts://"):
         of("mqtt://home", mqtt_ca=str(tmp_path / "ca.pem"))
-
-
-def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "has_library", lambda: False)
-    with pytest.raises(ConfigError, match=r"paho-mqtt; pip install 'arr-coc-stream\[mqtt\]'"):
-        of("mqtt://home")
-
-
-def test_a_library_that_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr(module, "find_spec", missing)
-    assert not module.has_library()
 
 
 @pytest.mark.parametrize(

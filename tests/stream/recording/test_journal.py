@@ -34,7 +34,7 @@ from stream.errors import ResumeError
 from stream.events import Answer, Glance
 from stream.recording.journal import MAGIC, Journal, JournalGlance, could_continue, journal_for, journal_path
 from stream.recording.log import FRAMING
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from tests.support.events import answer
 from tests.support.network import LIMIT_S
 from tests.support.video import make_video, moving_square
@@ -415,7 +415,7 @@ class Runs:
 
 @pytest.fixture
 def runs(video: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
-    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeAnswerModel")
+    monkeypatch.setitem(run_in_threads.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeAnswerModel")
     return Runs(video, tmp_path)
 
 

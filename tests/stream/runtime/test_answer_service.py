@@ -16,7 +16,7 @@ from stream.errors import StageDied
 from stream.events import Answer, Restarted
 from stream.runtime import answer_service
 from stream.runtime.answer_service import AnswerService
-from stream.runtime.supervised import SupervisedRun
+from stream.runtime.frame_process import run_in_child
 from stream.transport import SocketDirectory
 from tests.stream.runtime.test_child import FakeChild
 from tests.support.children import own_children
@@ -111,7 +111,7 @@ def test_one_silence_kills_one_process_however_many_runs_report_it(clock: FakeCl
 def watch(service: AnswerService, answers: int = 1) -> tuple[list[str], list[Restarted]]:
     """Answers of a new run, and the restarts that it reports."""
     restarts, texts = list[Restarted](), list[str]()
-    with closing(SupervisedRun(config(), shared=service)) as run:
+    with closing(run_in_child(config(), answers=service)) as run:
         for event in run.run():
             if isinstance(event, Restarted):
                 restarts.append(event)

@@ -27,7 +27,7 @@ from stream.recording.format import Recording
 from stream.runtime import answer_worker
 from stream.runtime.answer_service import AnswerService, answer_threads
 from stream.runtime.answer_worker import serve_answers
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.replay import Replay, ReplayedAnswer, answered_by, replay_config
 from stream.runtime.worker_messages import AnswerWorkerConfig
 from stream.transport import Link, SocketDirectory, Transport
@@ -138,7 +138,7 @@ def test_a_large_model_has_all_cores_while_frames_wait_for_it(
         pipeline=PipelineConfig(answers=answers),  # type: ignore[arg-type]
     )
     with pytest.raises(Started, match=f"^{threads}$"):
-        list(Pipeline(config).run())
+        list(run_in_threads(config).run())
 
 
 def test_without_orders_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def client(endpoint: str, query: str = "What?", network: NetworkConfig | None = 
 
 
 def events_of(config: Config) -> list[Event]:
-    return list(Pipeline(config).run())
+    return list(run_in_threads(config).run())
 
 
 def without_clock(events: list[Event]) -> list[dict[str, Any]]:
@@ -207,7 +207,7 @@ def without_clock(events: list[Event]) -> list[dict[str, Any]]:
 
 def test_a_run_is_answered_without_a_child_of_its_own(endpoint: str) -> None:
     with serving_at(endpoint):
-        pipeline = Pipeline(client(endpoint))
+        pipeline = run_in_threads(client(endpoint))
         events = list(pipeline.run())
         assert own_children() == []
         assert set(pipeline.processes()) == {"frames"}
@@ -279,7 +279,9 @@ def test_an_answer_stage_that_goes_for_good_ends_the_run(endpoint: str) -> None:
     with serving_at(endpoint) as served:
 
         def until_it_goes() -> None:
-            for event in Pipeline(client(endpoint, pipeline=pipeline, capture=CaptureConfig(size="128x96"))).run():
+            for event in run_in_threads(
+                client(endpoint, pipeline=pipeline, capture=CaptureConfig(size="128x96"))
+            ).run():
                 if isinstance(event, Answer) and not served.control.cancelled:
                     served.stop()
 
@@ -292,7 +294,9 @@ def test_where_it_may_not_rejoin_a_run_ends_with_its_answer_stage(endpoint: str)
     with serving_at(endpoint) as served:
 
         def until_it_goes() -> None:
-            for event in Pipeline(client(endpoint, pipeline=pipeline, capture=CaptureConfig(size="128x96"))).run():
+            for event in run_in_threads(
+                client(endpoint, pipeline=pipeline, capture=CaptureConfig(size="128x96"))
+            ).run():
                 if isinstance(event, Answer) and not served.control.cancelled:
                     served.stop()
 
@@ -302,7 +306,7 @@ def test_where_it_may_not_rejoin_a_run_ends_with_its_answer_stage(endpoint: str)
 
 @pytest.mark.parametrize("more", [{}, {"pipeline": PipelineConfig(restart=True)}])
 def test_a_file_at_its_own_pace_goes_on_with_the_next_answer_stage(endpoint: str, more: dict[str, Any]) -> None:
-    pipeline = Pipeline(client(endpoint, capture=CaptureConfig(size="128x96", realtime=True), **more))
+    pipeline = run_in_threads(client(endpoint, capture=CaptureConfig(size="128x96", realtime=True), **more))
     with ExitStack() as stack:
         served = stack.enter_context(serving_at(endpoint))
         answers, lost = 0, False
@@ -356,7 +360,7 @@ def test_a_file_that_ends_while_the_answer_stage_is_away_ends_the_run(endpoint: 
     capture = CaptureConfig(max_frames=40, size="128x96", realtime=True)
     with serving_at(endpoint) as served:
         events = []
-        for event in Pipeline(client(endpoint, capture=capture)).run():
+        for event in run_in_threads(client(endpoint, capture=capture)).run():
             events.append(event)
             if isinstance(event, Answer) and not served.control.cancelled:
                 served.stop()

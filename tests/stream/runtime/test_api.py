@@ -16,7 +16,7 @@ from stream.errors import ConfigError
 from stream.events import ANSWERS_LOST, Answer, Event, FrameReady, Notice, Started, Summary, VerdictChanged, YesNoResult
 from stream.recording.format import Recording
 from stream.recording.identity import answer_provenance, parse_provenance, run_fingerprint
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.replay import Replay, answered_by, open_recorded, replay_config
 from tests.support import api_server as fake
 from tests.support.api_server import ApiHandler, FakeApiServer, api_server
@@ -64,7 +64,7 @@ def fail_every_fifth() -> Any:
 
 
 def test_every_answer_is_one_request_from_a_process_without_torch(server: FakeApiServer) -> None:
-    pipeline = Pipeline(config(server))
+    pipeline = run_in_threads(config(server))
     events, mapped, rss = [], "", 0
     for event in pipeline.run():
         events.append(event)
@@ -82,7 +82,7 @@ def test_every_answer_is_one_request_from_a_process_without_torch(server: FakeAp
 def test_frames_never_wait_for_a_server_that_hangs(server: FakeApiServer) -> None:
     server.behaviour = fake.hang
     events: list[Event] = []
-    for event in Pipeline(config(server, answers="newest")).run():
+    for event in run_in_threads(config(server, answers="newest")).run():
         events.append(event)
         if isinstance(event, FrameReady) and event.frame_index == FRAMES - 1:
             assert len(server.bodies) == 1
@@ -93,7 +93,7 @@ def test_frames_never_wait_for_a_server_that_hangs(server: FakeApiServer) -> Non
 
 def test_lost_requests_lose_no_frame_and_each_is_told(server: FakeApiServer) -> None:
     server.behaviour = fail_every_fifth()
-    events = list(Pipeline(config(server, answers="newest")).run())
+    events = list(run_in_threads(config(server, answers="newest")).run())
     failed = len(server.bodies) // 5
     assert sum(isinstance(event, FrameReady) for event in events) == FRAMES
     assert len(losses(events)) == failed
@@ -104,10 +104,10 @@ def test_lost_requests_lose_no_frame_and_each_is_told(server: FakeApiServer) -> 
 
 
 def test_where_no_answer_is_left_out_lost_requests_are_sent_again(server: FakeApiServer) -> None:
-    whole = texts(list(Pipeline(config(server)).run()))
+    whole = texts(list(run_in_threads(config(server)).run()))
     server.bodies.clear()
     server.behaviour = fail_every_fifth()
-    events = list(Pipeline(config(server)).run())
+    events = list(run_in_threads(config(server)).run())
     assert texts(events) == whole
     assert len(losses(events)) == len(server.bodies) - len(whole) > 0
     assert all(f"{server.url}: 503 busy; asking again" in loss for loss in losses(events))
@@ -116,12 +116,12 @@ def test_where_no_answer_is_left_out_lost_requests_are_sent_again(server: FakeAp
 def test_a_request_that_the_server_refuses_ends_the_run_with_advice(server: FakeApiServer) -> None:
     server.behaviour = fake.show_page
     with pytest.raises(ConfigError, match="answers with a web page"):
-        list(Pipeline(config(server)).run())
+        list(run_in_threads(config(server)).run())
 
 
 def test_a_standing_query_is_answered(server: FakeApiServer) -> None:
     until = AnswerConfig().until.model_copy(update={"question": "is there a star?", "go_on": True})
-    events = list(Pipeline(config(server, answer={"until": until})).run())
+    events = list(run_in_threads(config(server, answer={"until": until})).run())
     assert [event.to for event in events if isinstance(event, VerdictChanged)] == ["yes"]
 
 
@@ -130,7 +130,7 @@ def test_a_recorded_run_can_be_replayed_and_holds_no_key(
 ) -> None:
     monkeypatch.setenv("ARR_COC_API_KEY", SECRET)
     folder = tmp_path / "run"
-    events = list(Pipeline(config(server, output=OutputConfig(record=str(folder)))).run())
+    events = list(run_in_threads(config(server, output=OutputConfig(record=str(folder)))).run())
     assert server.headers["Authorization"] == f"Bearer {SECRET}"
     assert SECRET not in "".join(map(repr, events))
     assert all(SECRET.encode() not in path.read_bytes() for path in folder.iterdir())
@@ -194,7 +194,7 @@ def test_no_field_of_a_reply_ends_a_run(server: FakeApiServer, question: str | N
 
     server.behaviour = behave
     until = AnswerConfig().until.model_copy(update={"question": question, "go_on": True})
-    events = list(Pipeline(config(server, answer={"until": until, "max_tokens": 4000})).run())
+    events = list(run_in_threads(config(server, answer={"until": until, "max_tokens": 4000})).run())
     assert isinstance(events[-1], Summary)
     assert events[-1].error is None
     assert "answer.refused" not in events[-1].dropped

@@ -9,7 +9,7 @@ import pytest
 from stream.answer.client import PIXELS_COPIED
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, OutputConfig, PipelineConfig
 from stream.events import Answer, Event, FrameReady, Notice
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from tests.cuda_on_cpu.machine import CpuMachine
 from tests.support.video import make_video, moving_square
 
@@ -25,7 +25,7 @@ def run(video: Path, *, single_process: bool, **output: str) -> list[Event]:
         output=OutputConfig(**output),
         pipeline=PipelineConfig(single_process=single_process),
     )
-    return list(Pipeline(config, model_loader=MODEL).run())
+    return list(run_in_threads(config, model_loader=MODEL).run())
 
 
 @pytest.fixture

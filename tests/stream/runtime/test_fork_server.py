@@ -80,7 +80,7 @@ def test_what_was_imported_is_there_at_once_and_a_child_leaves_nothing(server: F
     children.output.seek(0)
     printed = children.output.read().decode().split()
     assert {"torch", "arr_coc.layer", "done"} <= set(printed)
-    assert "stream.runtime.pipeline" not in printed
+    assert "stream.runtime.frame_stages" not in printed
     assert psutil.Process(server.pid).children() == []
 
 

@@ -17,7 +17,7 @@ from tests.support.network import LIMIT_S, until
 
 
 def tell_to_end(child: ChildProcess) -> None:
-    child.send_line(msgspec.json.encode(WorkerCommand(end=True)))
+    child.send_line(msgspec.json.encode(WorkerCommand(end="interrupted")))
     until(lambda: child.exit_error() is not None)
 
 

@@ -27,8 +27,9 @@ from stream.config_loading import ConfigLayer, build_config
 from stream.errors import ConfigError
 from stream.events import Answer, Event, Explanation, FrameReady, Glance, QueryChanged, Summary, YesNoResult
 from stream.recording.format import Recording
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.replay import Replay, ReplayedAnswer, ReplayedGlance, answered_by
+from stream.runtime.run import Run
 from tests.stream.runtime.test_answer_worker import endpoint, serving_at, without_clock, without_pieces
 from tests.stream.runtime.test_pipeline import configured, nothing_left_behind, run, without_timing
 from tests.support import answer_models
@@ -175,7 +176,7 @@ def test_a_standing_query_alone_is_what_the_glance_asks(video: str) -> None:
 
 
 def test_another_question_is_glanced_for_anew(video: str) -> None:
-    def ask(pipeline: Pipeline, event: Event) -> None:
+    def ask(pipeline: Run, event: Event) -> None:
         if isinstance(event, Answer) and event.answer == 0:
             pipeline.ask("who?")
 
@@ -220,7 +221,7 @@ def test_frames_never_wait_for_a_glance(video: str, monkeypatch: pytest.MonkeyPa
         assert seen.wait(LIMIT_S)
         return glance(self, packet, query)
 
-    def follow(pipeline: Pipeline, event: Event) -> None:
+    def follow(pipeline: Run, event: Event) -> None:
         if isinstance(event, FrameReady) and event.frame_index == FRAMES - 1:
             seen.set()
 
@@ -236,7 +237,7 @@ def test_frames_never_wait_for_a_glance(video: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_ctrl_c_in_the_middle_of_a_glance_ends_the_run(video: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipelines: list[Pipeline] = []
+    pipelines: list[Run] = []
 
     def end(self: GlancingAnswerModel, packet: Any, query: str) -> Any:
         pipelines[0].end()
@@ -267,7 +268,7 @@ def test_a_server_that_dies_in_a_glance_is_replaced_and_looks_at_the_same_frame(
 
 @pytest.mark.usefixtures("_killed_once")
 def test_otherwise_a_glance_that_was_lost_is_counted_and_another_frame_is_looked_at() -> None:
-    def end(pipeline: Pipeline, event: Event) -> None:
+    def end(pipeline: Run, event: Event) -> None:
         if isinstance(event, Answer):
             pipeline.end()
 
@@ -316,7 +317,7 @@ def test_a_recorded_run_is_glanced_at_again(video: str, tmp_path_factory: pytest
 def test_a_run_that_failed_ends_with_the_same_bytes_once_it_is_continued(
     video: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", f"tests.support.answer_models:{MODEL}")
+    monkeypatch.setitem(run_in_threads.__kwdefaults__, "model_loader", f"tests.support.answer_models:{MODEL}")
     folder = tmp_path_factory.mktemp("resumed")
 
     def caption(name: str, *more: str) -> tuple[int, bytes]:
@@ -379,7 +380,7 @@ def test_a_glance_over_tcp_is_lost_with_its_server_and_taken_again(
     endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving_at(endpoint, model=MODEL):
-        unbroken = without_clock(without_pieces(Pipeline(remote(endpoint)).run()))
+        unbroken = without_clock(without_pieces(run_in_threads(remote(endpoint)).run()))
     assert sum(event["type"] == "glance" for event in unbroken) >= 1
     gone = threading.Event()
     with ExitStack() as stack:
@@ -398,6 +399,6 @@ def test_a_glance_over_tcp_is_lost_with_its_server_and_taken_again(
         monkeypatch.setattr(answer_models, "on_packet", go)
         follower = threading.Thread(target=follow)
         follower.start()
-        events = without_clock(without_pieces(Pipeline(remote(endpoint)).run()))
+        events = without_clock(without_pieces(run_in_threads(remote(endpoint)).run()))
         follower.join(LIMIT_S)
     assert [event for event in events if event.get("code") != "answers-lost"] == unbroken

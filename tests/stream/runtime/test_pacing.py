@@ -11,9 +11,9 @@ import pytest
 
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
 from stream.events import FrameReady
-from stream.runtime import pipeline as pipeline_module
+from stream.runtime import frame_stages
+from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.pacing import SWITCH_S, short_pauses
-from stream.runtime.pipeline import Pipeline
 
 
 def test_pauses_are_short_inside_and_as_before_after() -> None:
@@ -51,13 +51,13 @@ def test_pauses_are_short_where_frames_are_live(
         count += 1
         yield
 
-    monkeypatch.setattr(pipeline_module, "short_pauses", counted)
+    monkeypatch.setattr(frame_stages, "short_pauses", counted)
     config = Config(
         source="scene:demo",
         capture=CaptureConfig(max_frames=3, realtime=realtime),
         answer=AnswerConfig(),
         pipeline=PipelineConfig(single_process=True, steady=steady),
     )
-    run = Pipeline(config, model_loader="tests.support.answer_models:FakeAnswerModel")
+    run = run_in_threads(config, model_loader="tests.support.answer_models:FakeAnswerModel")
     assert any(isinstance(event, FrameReady) for event in run.run())
     assert count == entered

@@ -19,8 +19,8 @@ from stream.events import Answer, Event, FrameReady, Restarted
 from stream.protocol.inspection import InspectionRequest, PictureToInspect, ReadInspection, read_inspection
 from stream.protocol.picture_files import encode_jpeg
 from stream.protocol.pictures import PictureEndpoints, PictureExchange, PictureRequest, picture_fields
+from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.pictures import PictureThread
-from stream.runtime.pipeline import Pipeline
 from stream.runtime.session import is_supervised
 from stream.sinks.heatmap import HeatmapSink
 from stream.web.relay import PictureRelay
@@ -92,7 +92,7 @@ def test_a_supervised_run_stays_supervised_and_its_pictures_outlive_the_frame_pr
 def test_a_picture_comes_with_the_map_of_its_own_frame() -> None:
     given = with_web(Config.model_validate({"source": "scene:demo", "capture": {"size": "128x96", "max_frames": 40}}))
     given = given.model_copy(update={"output": given.output.model_copy(update={"publish": "ipc:///unused"})})
-    run = Pipeline(given, model_loader=LOADER)
+    run = run_in_threads(given, model_loader=LOADER)
     frames: dict[int, FrameReady] = {}
     watcher: Watcher | None = None
     for event in run.run():
@@ -111,7 +111,7 @@ def test_a_picture_comes_with_the_map_of_its_own_frame() -> None:
 
 
 def test_without_a_page_there_is_no_picture_path() -> None:
-    run = Pipeline(
+    run = run_in_threads(
         config().model_copy(update={"capture": config().capture.model_copy(update={"max_frames": 2})}),
         model_loader=LOADER,
     )
@@ -154,7 +154,7 @@ class Inspector:
 def test_an_inspection_is_of_one_frame_with_its_own_maps() -> None:
     given = with_web(Config.model_validate({"source": "scene:demo", "capture": {"size": "128x96", "max_frames": 4000}}))
     given = given.model_copy(update={"output": given.output.model_copy(update={"publish": "ipc:///unused"})})
-    run = Pipeline(given, model_loader=LOADER)
+    run = run_in_threads(given, model_loader=LOADER)
     frames: dict[int, FrameReady] = {}
     inspector: Inspector | None = None
     for event in run.run():

@@ -44,7 +44,8 @@ from stream.events import (
     Started,
     Summary,
 )
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
+from stream.runtime.run import Run
 from tests.support.children import own_children
 from tests.support.stores import GONE, use_failing_stores
 from tests.support.video import make_video, moving_square, overwrite_packet
@@ -54,7 +55,7 @@ FPS = 10
 
 
 @dataclass
-class Run:
+class Result:
     """What one run gave."""
 
     events: list[Event]
@@ -69,11 +70,9 @@ class Run:
         return self.events[-1]
 
 
-def run(
-    config: Config, model: str = "FakeAnswerModel", on_event: Callable[[Pipeline, Event], None] | None = None
-) -> Run:
-    pipeline = Pipeline(config, model_loader=f"tests.support.answer_models:{model}")
-    result = Run([], None)
+def run(config: Config, model: str = "FakeAnswerModel", on_event: Callable[[Run, Event], None] | None = None) -> Result:
+    pipeline = run_in_threads(config, model_loader=f"tests.support.answer_models:{model}")
+    result = Result([], None)
     try:
         for event in pipeline.run():
             result.events.append(event)
@@ -318,7 +317,7 @@ def test_a_model_of_drawn_scenes_says_so_on_real_video_only(video: str) -> None:
 def test_overlays_are_there_for_whoever_draws_them(video: str) -> None:
     shapes, slots = [], []
 
-    def draw(pipeline: Pipeline, event: Event) -> None:
+    def draw(pipeline: Run, event: Event) -> None:
         if isinstance(event, FrameReady):
             assert event.slot is not None
             slots.append(event.slot)
@@ -334,7 +333,7 @@ def test_overlays_are_there_for_whoever_draws_them(video: str) -> None:
 
 
 def test_an_overlay_that_was_not_taken_is_gone_with_the_next_event(video: str) -> None:
-    pipeline = Pipeline(
+    pipeline = run_in_threads(
         configured(video, output=OutputConfig(heatmap="map.mp4")),
         model_loader="tests.support.answer_models:FakeAnswerModel",
     )
@@ -374,7 +373,7 @@ def test_a_busy_answer_stage_never_stops_the_frames_and_missed_answers_are_count
     policy = PipelineConfig(answers="newest")
     answer = AnswerConfig(every_s=0.1)
 
-    def end_when_all_frames_are_seen(pipeline: Pipeline, event: Event) -> None:
+    def end_when_all_frames_are_seen(pipeline: Run, event: Event) -> None:
         if isinstance(event, FrameReady) and event.frame_index == FRAMES - 1:
             pipeline.cancel()
 
@@ -387,7 +386,7 @@ def test_a_busy_answer_stage_never_stops_the_frames_and_missed_answers_are_count
 
 
 def test_ctrl_c_once_ends_what_is_in_flight_and_gives_no_further_answer(video: str) -> None:
-    def end_at_the_second_answer(pipeline: Pipeline, event: Event) -> None:
+    def end_at_the_second_answer(pipeline: Run, event: Event) -> None:
         if isinstance(event, AnswerDeltaEvent) and event.answer == 1:
             pipeline.end()
 
@@ -400,7 +399,7 @@ def test_ctrl_c_once_ends_what_is_in_flight_and_gives_no_further_answer(video: s
 
 @pytest.mark.parametrize("two_processes", [False, True])
 def test_ctrl_c_twice_drops_what_is_in_flight(video: str, two_processes: bool) -> None:
-    def cancel_the_second_answer(pipeline: Pipeline, event: Event) -> None:
+    def cancel_the_second_answer(pipeline: Run, event: Event) -> None:
         if isinstance(event, AnswerDeltaEvent) and event.answer == 1 and event.text == ".":
             pipeline.end()
             pipeline.cancel()
@@ -420,7 +419,7 @@ def test_ending_before_the_model_is_loaded_ends_at_once(video: str) -> None:
 
 @pytest.mark.parametrize("two_processes", [False, True])
 def test_closing_the_run_stops_everything(video: str, two_processes: bool) -> None:
-    pipeline = Pipeline(
+    pipeline = run_in_threads(
         configured(video, two_processes=two_processes), model_loader="tests.support.answer_models:FakeAnswerModel"
     )
     events = pipeline.run()
@@ -487,13 +486,13 @@ def test_a_stage_that_fails_is_named_and_the_others_stop(
 
 
 def test_a_source_that_fails_is_the_users_to_put_right(video: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline = Pipeline(configured(video), model_loader="tests.support.answer_models:FakeAnswerModel")
+    pipeline = run_in_threads(configured(video), model_loader="tests.support.answer_models:FakeAnswerModel")
 
     def frames(should_stop: object) -> Iterator[object]:
         raise SourceNotFound("the disk is gone")
         yield
 
-    monkeypatch.setattr(pipeline._source, "frames", frames)
+    monkeypatch.setattr(pipeline._worker._source, "frames", frames)
     with pytest.raises(SourceNotFound, match="the disk is gone"):
         list(pipeline.run())
 
@@ -506,10 +505,10 @@ def test_nothing_is_left_of_the_answer_socket_after_a_run(video: str, tmp_path: 
 
 def test_what_cannot_work_fails_before_anything_starts(video: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     with pytest.raises(SourceNotFound):
-        Pipeline(configured("nowhere.mp4"), model_loader="tests.support.answer_models:FakeAnswerModel")
+        run_in_threads(configured("nowhere.mp4"), model_loader="tests.support.answer_models:FakeAnswerModel")
     empty = tmp_path_factory.mktemp("model")
     with pytest.raises(ModelNotFound):
-        Pipeline(configured(video, answer=AnswerConfig(model=str(empty))))
+        run_in_threads(configured(video, answer=AnswerConfig(model=str(empty))))
 
 
 def test_a_video_that_plays_at_its_own_pace_drops_what_nobody_has_time_for(
@@ -518,18 +517,18 @@ def test_a_video_that_plays_at_its_own_pace_drops_what_nobody_has_time_for(
     """The allocate stage holds the first frame until the last one has been captured; time flies."""
     last_seen = threading.Event()
     observe = StreamAllocator.observe
-    pipeline = Pipeline(
+    pipeline = run_in_threads(
         configured(video, capture=CaptureConfig(realtime=True)),
         FlyingClock(),
         model_loader="tests.support.answer_models:FakeAnswerModel",
     )
-    frames = pipeline._source.frames
+    frames = pipeline._worker._source.frames
 
     def reported_at_the_end(should_stop: Callable[[], bool]) -> Iterator[object]:
         yield from frames(should_stop)
         last_seen.set()
 
-    monkeypatch.setattr(pipeline._source, "frames", reported_at_the_end)
+    monkeypatch.setattr(pipeline._worker._source, "frames", reported_at_the_end)
     monkeypatch.setattr(
         StreamAllocator, "observe", lambda self, view, *a: last_seen.wait(10) and observe(self, view, *a)
     )
@@ -567,7 +566,7 @@ class TestHardwareThatGivesUp:
     @pytest.fixture(autouse=True)
     def has_cuda(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(
-            "stream.runtime.pipeline.probe_backend", lambda backend: "cuda" if backend == "auto" else backend
+            "stream.runtime.frame_stages.probe_backend", lambda backend: "cuda" if backend == "auto" else backend
         )
 
     @pytest.mark.parametrize("fails", [{"fails_writing": 7}, {"fails_reading": 0}, {"fails_reading": 30}])
@@ -607,11 +606,11 @@ class TestHardwareThatGivesUp:
         def lost(backend: str) -> str:
             raise DeviceLost(GONE)
 
-        monkeypatch.setattr("stream.runtime.pipeline.probe_backend", lost)
+        monkeypatch.setattr("stream.runtime.frame_stages.probe_backend", lost)
         result = run(configured(video))
-        started, notice = result.events[:2]
+        started, _, notice = result.events[:3]
         assert isinstance(started, Started)
         assert isinstance(notice, Notice)
         assert (started.backend, notice.code, result.summary.backend) == ("cpu", STORE_LOST, "cpu")
         with pytest.raises(DeviceLost):
-            Pipeline(configured(video, texture=TextureConfig(backend="cuda")))
+            run_in_threads(configured(video, texture=TextureConfig(backend="cuda")))

@@ -19,7 +19,7 @@ from stream.config import AnswerConfig, CaptureConfig, Config, NetworkConfig
 from stream.errors import ConfigError, ConnectionRefused
 from stream.events import ANSWERS_LOST, Answer, Event, Notice, Summary
 from stream.runtime.answer_service import remote_endpoint
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from stream.transport import links
 from stream.transport.security import make_keys
 from tests.stream.runtime.test_answer_worker import Served, client, events_of, serving_at, without_clock, without_pieces
@@ -50,8 +50,8 @@ class RememberingModel(FakeAnswerModel):
     def drop_client(self, client: bytes) -> None:
         self._seen.pop(client, None)
 
-    def answer(self, packet: Packet, query: str, should_stop: Callable[[], bool]) -> Iterator[str]:
-        for _ in super().answer(packet, query, should_stop):
+    def answer(self, packet: Packet, query: str) -> Iterator[str]:
+        for _ in super().answer(packet, query):
             pass
         grey = round(float(np.median(pixels_of(packet))))
         self._seen[self._client].add(min(GREYS, key=lambda known: abs(known - grey)))
@@ -83,7 +83,7 @@ class Watched:
 
     def __init__(self, config: Config) -> None:
         self.events: list[Event] = []
-        self._pipeline = Pipeline(config)
+        self._pipeline = run_in_threads(config)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 

@@ -14,7 +14,7 @@ from stream.control import ELAPSED, INTERRUPTED
 from stream.display.progress import ProgressDisplay
 from stream.errors import OutputError, StageDied
 from stream.events import Event, Summary
-from stream.runtime import pipeline, supervised
+from stream.runtime import frame_process, frame_stages
 from stream.runtime.session import (
     FINISHING,
     STOPPING,
@@ -70,8 +70,8 @@ def test_a_heat_map_is_drawn_where_the_pictures_are() -> None:
 
 
 def test_the_run_is_made_accordingly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "Pipeline", lambda given, shared: ("here", given.source))
-    monkeypatch.setattr(supervised, "SupervisedRun", lambda given: ("supervised", given.source))
+    monkeypatch.setattr(frame_stages, "run_in_threads", lambda given, answers: ("here", given.source))
+    monkeypatch.setattr(frame_process, "run_in_child", lambda given: ("supervised", given.source))
     assert open_run(config("clip.mp4")) == ("here", "clip.mp4")
     assert open_run(config("0")) == ("supervised", "0")
 

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from stream.control import RunControl
-from stream.runtime import pipeline as pipeline_module
-from stream.runtime.pipeline import StageGroup
+from stream.runtime import frame_stages
+from stream.runtime.frame_stages import StageGroup
 
 
 class FakeStage:
@@ -40,7 +40,7 @@ def test_stages_are_started_stopped_and_their_drops_put_together() -> None:
 def test_a_stage_that_does_not_end_is_named_and_left_behind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(pipeline_module, "JOIN_LIMIT_S", 0.01)
+    monkeypatch.setattr(frame_stages, "JOIN_LIMIT_S", 0.01)
     group = StageGroup(RunControl())
     stages = [FakeStage("fine"), FakeStage("stuck")]
     group.start(*stages)

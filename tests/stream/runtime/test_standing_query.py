@@ -26,7 +26,8 @@ from stream.events import (
     VerdictChanged,
     YesNoResult,
 )
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
+from stream.runtime.run import Run
 from stream.runtime.session import run_session
 from tests.support import answer_models
 from tests.support.clock import FakeClock
@@ -68,10 +69,10 @@ def configured(source: str, output: OutputConfig | None = None, **until: Any) ->
 
 
 def run(config: Config, model: str = "FakeAnswerModel", **asked: Any) -> list[Event]:
-    return list(_events(Pipeline(config, model_loader=f"tests.support.answer_models:{model}"), **asked))
+    return list(_events(run_in_threads(config, model_loader=f"tests.support.answer_models:{model}"), **asked))
 
 
-def _events(pipeline: Pipeline, ask: str | None = None) -> Iterator[Event]:
+def _events(pipeline: Run, ask: str | None = None) -> Iterator[Event]:
     for event in pipeline.run():
         if ask is not None and isinstance(event, YesNoResult):
             pipeline.ask(ask)
@@ -200,7 +201,7 @@ def test_two_runs_write_the_same_bytes(video: str, tmp_path: Path, capsys: pytes
         run_session(
             config,
             sink,
-            make_run=lambda config: Pipeline(config, model_loader="tests.support.answer_models:FakeAnswerModel"),
+            make_run=lambda config: run_in_threads(config, model_loader="tests.support.answer_models:FakeAnswerModel"),
         )
         written.append(path.read_bytes())
     assert written[0] == written[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -42,11 +43,12 @@ from stream.events import (
     YesNoResult,
 )
 from stream.runtime.child import start_fork_server
-from stream.runtime.pipeline import Pipeline
-from stream.runtime.supervised import SupervisedRun
+from stream.runtime.frame_process import FrameProcess, run_in_child
+from stream.runtime.frame_stages import run_in_threads
+from stream.runtime.run import Run
 from stream.runtime.worker_messages import WorkerFailed, pack_report
 from tests.support.children import own_children
-from tests.support.network import LIMIT_S, until
+from tests.support.network import until
 from tests.support.runs import ENDLESS, Seen, config, open_supervised, watch
 from tests.support.stores import require
 
@@ -118,7 +120,7 @@ class LateClock(MonotonicClock):
 
 def test_a_file_that_would_be_over_by_now_is_not_begun_again() -> None:
     clock = LateClock()
-    run = SupervisedRun(config(), clock, model_loader="tests.support.answer_models:FakeAnswerModel")
+    run = run_in_child(config(), clock, model_loader="tests.support.answer_models:FakeAnswerModel")
 
     def on_event(seen: Seen, event: Event) -> None:
         if seen.once("kill", isinstance(event, FrameReady)):
@@ -141,7 +143,7 @@ def test_a_run_that_is_ended_before_its_source_is_open_waits_no_longer(tmp_path:
     control.cancel()
     waiting = Config(source=f"zmq+ipc://{tmp_path}/nobody", capture=CaptureConfig(open_timeout_s=86_400))
     with pytest.raises(OpeningCancelled, match="ended before its source was open"):
-        SupervisedRun(waiting, control=control)
+        run_in_child(waiting, control=control)
 
 
 @pytest.mark.slow
@@ -152,7 +154,7 @@ def test_a_fork_server_of_somebody_else_outlives_a_run() -> None:
     with forks:
         for _ in range(2):
             control = RunControl()
-            run = SupervisedRun(config("scene:demo"), control=control, forks=forks)
+            run = run_in_child(config("scene:demo"), control=control, forks=forks)
             for event in run.run():
                 if isinstance(event, FrameReady):
                     control.cancel()
@@ -164,7 +166,7 @@ def test_a_spare_process_takes_over() -> None:
     spares: list[int] = []
 
     def spare() -> int:
-        kept = run._workers._spare
+        kept = run._worker._spare  # type: ignore[attr-defined]
         assert kept is not None, "frames come"
         return kept.pid
 
@@ -203,12 +205,15 @@ class LastWords:
 
 
 def test_the_last_words_of_a_process_are_received_before_its_death_counts() -> None:
-    run = SupervisedRun.__new__(SupervisedRun)
-    words = LastWords()
-    run._control, run._unread = RunControl(), deque()
-    run._reports, run._supervisor = words, words  # type: ignore[assignment]
+    def worker(run: Run) -> FrameProcess:
+        process, words = FrameProcess.__new__(FrameProcess), LastWords()
+        process._opened, process._restarts, process._open_until_s = False, deque(), math.inf
+        process._reports = process._supervisor = words  # type: ignore[assignment]
+        process.stop = lambda: None  # type: ignore[method-assign]
+        return process
+
     with pytest.raises(SourceNotFound, match="no such file"):
-        run._wait_for_source(LIMIT_S, "the source could not be opened")
+        Run(config(), worker)
 
 
 @pytest.mark.slow
@@ -223,7 +228,7 @@ def test_a_run_that_is_made_and_never_begun_can_be_closed() -> None:
 @pytest.mark.slow
 def test_pictures_stay_in_the_frame_process() -> None:
     run = open_supervised()
-    with pytest.raises(TransportError, match="the picture 3 lies in another process"):
+    with pytest.raises(TransportError, match="slot 3 holds nothing"):
         run.take_overlay(3)
     run.close()
 
@@ -417,7 +422,7 @@ def test_a_file_whose_model_dies_gets_the_answers_that_it_would_have_got() -> No
     )
 
     def answers(kill_at: int | None) -> tuple[list[tuple[int, str]], int]:
-        pipeline = Pipeline(whole, model_loader="tests.support.answer_models:FakeAnswerModel")
+        pipeline = run_in_threads(whole, model_loader="tests.support.answer_models:FakeAnswerModel")
         received: list[Answer] = []
         restarts = 0
         for event in pipeline.run():

@@ -12,6 +12,7 @@ import pytest
 
 from stream.config import Config, OutputConfig
 from stream.errors import OutputError
+from stream.monitor.health import RunMonitor
 from stream.sinks import output_file
 from stream.sinks.captions import CaptionSink
 from stream.sinks.factory import MonitorSink, open_services, open_sinks
@@ -37,6 +38,13 @@ def config(tmp_path: Path, port: int) -> Config:
 def test_nothing_is_opened_where_nothing_is_asked_for() -> None:
     _, sinks = open_services(Config(source="camera"))
     assert sinks == []
+
+
+def test_a_monitor_that_others_ask_is_fed_without_services() -> None:
+    watched = RunMonitor(Config(source="camera"))
+    monitor, sinks = open_services(Config(source="camera"), monitor=watched)
+    assert monitor is watched
+    assert [type(sink) for sink in sinks] == [MonitorSink]
 
 
 def test_all_of_them_see_the_same_run(tmp_path: Path) -> None:

@@ -1,175 +1,63 @@
-"""The HTTP server serves whoever asks; Prometheus reads what happened, and the health follows the run."""
+"""Metrics and health of a run, of several cameras and of an answer server, as a scrape reads them."""
 
 from __future__ import annotations
 
-import errno
 import json
-import socket
-import threading
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
-from http.client import HTTPConnection, RemoteDisconnected
-from socketserver import TCPServer
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from arr_coc.types import NS_PER_S
-from stream.config import Config, OutputConfig
-from stream.errors import OutputError
+from stream.answer.server_statistics import ServerStatistics
+from stream.config import Config, OutputConfig, PipelineConfig
+from stream.control import RunControl
 from stream.events import Cut, Event, Outage, Restarted, Skipped, Started
 from stream.monitor.health import RunMonitor
-from stream.sinks import metrics_server
-from stream.sinks.metrics import MetricsSink
-from stream.sinks.metrics_server import HttpServer, Page
+from stream.sinks.metrics import TURN_BUCKETS_S, MetricsServer, RunMetrics, ServerMetrics, open_metrics
 from tests.support.clock import FakeClock
 from tests.support.events import answer, frame, look, shadow, summary
-from tests.support.network import LIMIT_S, free_port, until
+from tests.support.network import fetched, free_port
 from tests.support.runs import WatchedRun
 
 
-def pages(path: str) -> Page | None:
-    if path == "/broken":
-        raise KeyError("oops")
-    return Page(503, "text/plain", path.encode()) if path == "/sick" else Page(200, "text/plain", b"hello")
+def scraped(server: MetricsServer) -> dict[str, float]:
+    """Values by name and labels, as in the text: without the prefix, labels by name."""
+    status, text = fetched(server.address, "/metrics")
+    assert status == 200
+    assert "secret" not in text
+    assert "_created" not in text
+    return {
+        sample.name.removeprefix("arr_coc_") + "".join(f"{{{value}}}" for _, value in sorted(sample.labels.items())): (
+            sample.value
+        )
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
-@pytest.fixture
-def server() -> Iterator[HttpServer]:
-    with closing(HttpServer("127.0.0.1", 0, lambda path: None if path == "/" else pages(path))) as made:
-        yield made
+def subset(samples: Mapping[str, float], names: Mapping[str, float]) -> dict[str, float | None]:
+    """The samples of these names."""
+    return {name: samples.get(name) for name in names}
 
 
-def fetched(server: HttpServer, path: str, method: str = "GET") -> tuple[int, bytes]:
-    request = urllib.request.Request("http://{}:{}{}".format(*server.address, path), method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=LIMIT_S) as reply:
-            return reply.status, reply.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read()
-
-
-def test_without_descriptors_the_server_waits(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float] = []
-
-    def get_request(self: HttpServer) -> tuple[socket.socket, object]:
-        if len(waits) < 3:
-            raise OSError(errno.EMFILE, "too many open files")
-        return accept(self)
-
-    accept = TCPServer.get_request
-    monkeypatch.setattr(TCPServer, "get_request", get_request)
-    monkeypatch.setattr("stream.sinks.metrics_server.time.sleep", waits.append)
-    assert fetched(server, "/well") == (200, b"hello")
-    assert waits == [metrics_server.POLL_S] * 3
-
-
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        ("localhost", 200),
-        ("127.0.0.1:9109", 200),
-        ("[::1]:9109", 200),
-        (None, 200),
-        ("evil.example", 421),
-        ("127.0.0.1.evil.example:9109", 421),
-        ("", 421),
-    ],
-)
-def test_a_foreign_host_is_refused(server: HttpServer, host: str | None, status: int) -> None:
-    connection = HTTPConnection(*server.address, timeout=LIMIT_S)
-    connection.putrequest("GET", "/well", skip_host=True)
-    if host is not None:
-        connection.putheader("Host", host)
-    connection.endheaders()
-    with closing(connection), connection.getresponse() as reply:
-        assert reply.status == status
-        assert (reply.read() == b"hello") == (status == 200)
-
-
-def test_a_server_for_other_machines_has_any_name() -> None:
-    with closing(HttpServer("0.0.0.0", 0, pages)) as server:
-        connection = HTTPConnection("127.0.0.1", server.address[1], timeout=LIMIT_S)
-        connection.request("GET", "/well", headers={"Host": "metrics.example"})
-        with closing(connection), connection.getresponse() as reply:
-            assert reply.status == 200
-
-
-def test_pages_are_served_with_their_status(server: HttpServer) -> None:
-    assert fetched(server, "/well?why=not") == (200, b"hello")
-    assert fetched(server, "/sick") == (503, b"/sick")
-    assert fetched(server, "/well", "HEAD") == (200, b"")
-    assert fetched(server, "/")[0] == 404
-    assert fetched(server, "/well", "POST")[0] == 501
-
-
-def test_a_page_that_cannot_be_made_closes_only_its_connection(server: HttpServer) -> None:
-    with pytest.raises(RemoteDisconnected):
-        fetched(server, "/broken")
-    assert fetched(server, "/well")[0] == 200
-
-
-def _threads(name: str) -> int:
-    return sum(name in thread.name for thread in threading.enumerate())
-
-
-def test_where_no_thread_can_be_started_only_that_client_has_to_go(
-    server: HttpServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    class Exhausted(threading.Thread):
-        def start(self) -> None:
-            raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr("socketserver.threading.Thread", Exhausted)
-    with pytest.raises((urllib.error.URLError, ConnectionError, RemoteDisconnected)):
-        fetched(server, "/well")
-    monkeypatch.undo()
-    assert fetched(server, "/well") == (200, b"hello")
-    server.close()
-    assert capfd.readouterr().err == ""
-
-
-def test_clients_that_dawdle_keep_nobody_out(server: HttpServer) -> None:
-    with ExitStack() as stack:
-        for _ in range(3 * metrics_server.CONNECTIONS_MAX):
-            client = stack.enter_context(closing(socket.create_connection(server.address, timeout=LIMIT_S)))
-            client.sendall(b"GET /well HTT")
-        assert fetched(server, "/well")[0] == 200
-        until(lambda: _threads("process_request_thread") <= metrics_server.CONNECTIONS_MAX)
-        server.close()
-    server.close()
-    assert not _threads("metrics")
-
-
-@pytest.mark.parametrize("nonsense", [b"\0" * 100, b"GET\r\n\r\n", b"x" * 70_000 + b"\r\n", b"GET / HTTP/9.9\r\n\r\n"])
-def test_what_is_no_request_harms_nobody(server: HttpServer, nonsense: bytes) -> None:
-    with closing(socket.create_connection(server.address, timeout=LIMIT_S)) as client:
-        client.sendall(nonsense)
-    assert fetched(server, "/well")[0] == 200
-
-
-def test_a_port_that_cannot_be_had_is_said_in_one_line(server: HttpServer) -> None:
-    host, port = server.address
-    for address, reason in [
-        ((host, port), f"cannot serve metrics at {host}:{port}: another program uses that port"),
-        (("203.0.113.9", 9109), "this machine has no such address"),
-        ((host, 70_000), "it is not a valid port"),
-        (("127.0.0.1.9.9.9", 9109), "this machine has no such address"),
-        (("::1%nowhere", 9109), "this machine has no such address"),
-    ]:
-        with pytest.raises(OutputError, match=reason):
-            HttpServer(*address, pages)
+def health_of(server: MetricsServer, path: str = "/healthz") -> tuple[int, str, str | None]:
+    """Status of a health page, and `status` and `reason` of its report."""
+    code, text = fetched(server.address, path)
+    report = json.loads(text)
+    return code, report["status"], report.get("reason")
 
 
 SECRET_SOURCE = "rtsp://user:secret@camera/stream"
 
 
 class Served:
-    """A sink, its monitor and the run's statistics, as a run would feed them."""
+    """Metrics of one run, its monitor and its statistics, fed as a session does."""
 
     def __init__(self) -> None:
         self.clock = FakeClock(NS_PER_S)
@@ -177,7 +65,7 @@ class Served:
         self.monitor = RunMonitor(config, self.clock)
         self.run = WatchedRun(self.clock)
         self.monitor.follow(self.run)
-        self.sink = MetricsSink(config, self.monitor)
+        self.sink = open_metrics(config, self.monitor)
 
     def take(self, *events: Event) -> None:
         for event in events:
@@ -185,28 +73,11 @@ class Served:
             self.monitor.add(event)
             self.sink.write(event)
 
-    def get(self, path: str) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen("http://{}:{}{}".format(*self.sink.address, path), timeout=LIMIT_S) as reply:
-                return reply.status, reply.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-
     def samples(self) -> dict[str, float]:
-        status, text = self.get("/metrics")
-        assert status == 200
-        assert "secret" not in text
-        return {
-            sample.name + "".join(f"{{{value}}}" for value in sample.labels.values()): sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        }
+        return scraped(self.sink.metrics)
 
     def health(self, path: str = "/healthz") -> tuple[int, str, str | None]:
-        status, text = self.get(path)
-        health = json.loads(text)
-        return status, health["status"], health["reason"]
+        return health_of(self.sink.metrics, path)
 
 
 @pytest.fixture
@@ -217,7 +88,7 @@ def served() -> Iterator[Served]:
 
 
 def test_metrics_count_what_happened(served: Served) -> None:
-    assert served.samples()["arr_coc_frames_total"] == 0
+    assert served.samples()["frames_total"] == 0
     served.take(
         Started(source="camera", model="m", query="?", backend="cpu"),
         *(frame(index, 1 + index * 0.04, capture_ns=index, ready_ns=index + 15_000_000) for index in range(5)),
@@ -229,62 +100,62 @@ def test_metrics_count_what_happened(served: Served) -> None:
     )
     samples = served.samples()
     expected = {
-        "arr_coc_frames_total": 5,
-        "arr_coc_answers_total": 1,
-        "arr_coc_cuts_total": 1,
-        "arr_coc_skipped_total": 3,
-        "arr_coc_outages_total": 1,
-        "arr_coc_outage_active": 1,
-        "arr_coc_healthy": 0,
-        "arr_coc_restarts_total{answers}": 1,
-        "arr_coc_dropped_total{capture.replaced}": 2,
-        "arr_coc_tokens": 64,
-        "arr_coc_tiles": 240,
-        "arr_coc_frame_latency_seconds_count": 5,
-        "arr_coc_frame_latency_seconds_bucket{0.01}": 0,
-        "arr_coc_frame_latency_seconds_bucket{0.02}": 5,
-        "arr_coc_frame_latency_seconds_bucket{+Inf}": 5,
-        "arr_coc_ttft_seconds_count": 1,
-        "arr_coc_ttft_seconds_sum": 0.04,
+        "frames_total": 5,
+        "answers_total": 1,
+        "cuts_total": 1,
+        "skipped_total": 3,
+        "outages_total": 1,
+        "outage_active": 1,
+        "healthy": 0,
+        "restarts_total{answers}": 1,
+        "dropped_total{capture.replaced}": 2,
+        "tokens": 64,
+        "tiles": 240,
+        "frame_latency_seconds_count": 5,
+        "frame_latency_seconds_bucket{0.01}": 0,
+        "frame_latency_seconds_bucket{0.02}": 5,
+        "frame_latency_seconds_bucket{+Inf}": 5,
+        "ttft_seconds_count": 1,
+        "ttft_seconds_sum": 0.04,
     }
-    assert {name: samples.get(name) for name in expected} == expected
-    assert samples["arr_coc_frame_latency_seconds_sum"] == pytest.approx(0.075)
-    assert samples["arr_coc_resident_memory_bytes{frames}"] > 2**20
-    assert "arr_coc_resident_memory_bytes{answers}" not in samples
+    assert subset(samples, expected) == expected
+    assert samples["frame_latency_seconds_sum"] == pytest.approx(0.075)
+    assert samples["resident_memory_bytes{frames}"] > 2**20
+    assert "resident_memory_bytes{answers}" not in samples
 
 
 def test_looks_are_counted_and_what_holds_is_reported(served: Served) -> None:
-    assert "arr_coc_watched_for" not in served.samples()
+    assert "watched_for" not in served.samples()
     served.take(look(0.5, holds="no"), look(1.0, holds="yes"))
     samples = served.samples()
-    assert (samples["arr_coc_look_seconds_count"], samples["arr_coc_look_seconds_sum"]) == (2, 0.12)
-    assert samples["arr_coc_watched_for"] == 1
+    assert (samples["look_seconds_count"], samples["look_seconds_sum"]) == (2, 0.12)
+    assert samples["watched_for"] == 1
     served.take(look(2.0, holds="no"))
-    assert served.samples()["arr_coc_watched_for"] == 0
+    assert served.samples()["watched_for"] == 0
 
 
 def test_jitter_is_reported_of_a_source_with_a_schedule(served: Served) -> None:
     served.take(*(frame(index, 0.5 + index * 0.04) for index in range(5)))
     samples = served.samples()
-    assert samples["arr_coc_jitter_interval_std_seconds"] == pytest.approx(0, abs=1e-6)
-    assert samples["arr_coc_jitter_interarrival_seconds"] == pytest.approx(0, abs=1e-6)
-    assert samples["arr_coc_deadline_misses_total"] == 0
+    assert samples["jitter_interval_std_seconds"] == pytest.approx(0, abs=1e-6)
+    assert samples["jitter_interarrival_seconds"] == pytest.approx(0, abs=1e-6)
+    assert samples["deadline_misses_total"] == 0
 
 
 def test_target_and_budget_are_reported_where_a_latency_is_held(served: Served) -> None:
     served.take(answer(1.0, "a"))
-    assert served.samples().keys().isdisjoint({"arr_coc_budget", "arr_coc_ttft_target_seconds"})
+    assert served.samples().keys().isdisjoint({"budget", "ttft_target_seconds"})
     served.take(replace(answer(2.0, "b"), target_ms=500.0, budget=212))
     samples = served.samples()
-    assert (samples["arr_coc_budget"], samples["arr_coc_ttft_target_seconds"]) == (212, 0.5)
-    assert samples["arr_coc_ttft_p95_seconds"] == pytest.approx(0.04)
+    assert (samples["budget"], samples["ttft_target_seconds"]) == (212, 0.5)
+    assert samples["ttft_p95_seconds"] == pytest.approx(0.04)
 
 
 def test_agreement_with_all_tokens_is_reported(served: Served) -> None:
     served.take(shadow(1.0))
     samples = served.samples()
-    assert (samples["arr_coc_shadow_checks_total"], samples["arr_coc_shadow_same_total"]) == (1, 0)
-    assert samples["arr_coc_shadow_words_share"] == pytest.approx(0.8)
+    assert (samples["shadow_checks_total"], samples["shadow_same_total"]) == (1, 0)
+    assert samples["shadow_words_share"] == pytest.approx(0.8)
 
 
 def test_health_follows_the_run(served: Served) -> None:
@@ -310,7 +181,168 @@ def test_health_follows_the_run(served: Served) -> None:
     assert served.health() == (503, "ended", "interrupted")
 
 
-def test_elsewhere_is_nothing(served: Served) -> None:
-    status, text = served.get("/")
-    assert status == 404
-    assert "/metrics" in text
+CAMERAS = ("door", "yard")
+
+
+@pytest.fixture
+def cameras() -> Iterator[RunMetrics]:
+    monitors = {name: RunMonitor(Config(source="0")) for name in CAMERAS}
+    for monitor in monitors.values():
+        monitor.follow(WatchedRun())
+    refused = {"gone": "/dev/video9 is not there"}
+    with closing(RunMetrics("127.0.0.1", 0, monitors, refused, lambda: {"answers": os.getpid()})) as made:
+        yield made
+
+
+def feed(metrics: RunMetrics, name: str, *events: Event) -> None:
+    monitor = metrics.monitors[name]
+    assert monitor.run is not None
+    for event in events:
+        monitor.run.statistics.add(event)
+        monitor.add(event)
+        metrics.sinks[name].write(event)
+
+
+def test_each_metric_names_its_camera(cameras: RunMetrics) -> None:
+    feed(cameras, "door", frame(0, 0.0), frame(1, 0.04), answer(0.0, "nobody"), look(0.5, holds="yes"))
+    samples = scraped(cameras)
+    expected = {
+        "frames_total{door}": 2,
+        "frames_total{yard}": 0,
+        "ttft_seconds_count{door}": 1,
+        "ttft_seconds_count{yard}": 0,
+        "watched_for{door}": 1,
+        "dropped_total{yard}{capture.replaced}": 2,
+        "healthy{door}": 1,
+        "healthy{gone}": 0,
+    }
+    assert subset(samples, expected) == expected
+    assert "watched_for{yard}" not in samples
+    assert samples["resident_memory_bytes{answers}"] > 0
+    cameras.sinks["door"].close()
+    assert scraped(cameras)["frames_total{door}"] == 2, "figures stay at the end"
+
+
+def test_health_is_lost_with_the_last_camera_and_readiness_with_the_first(cameras: RunMetrics) -> None:
+    code, body = fetched(cameras.address, "/healthz")
+    health = json.loads(body)
+    assert (code, health["status"]) == (200, "degraded")
+    assert health["cameras"]["gone"]["reason"] == "/dev/video9 is not there"
+    assert fetched(cameras.address, "/readyz")[0] == 503
+    cameras.monitors["door"].fail("refuses the connection")
+    assert health_of(cameras)[0] == 200
+    cameras.monitors["yard"].fail("refuses the connection")
+    assert health_of(cameras) == (503, "failing", None)
+
+
+def test_all_are_ready_once_each_has_answered() -> None:
+    monitors = {name: RunMonitor(Config(source="0")) for name in CAMERAS}
+    with closing(RunMetrics("127.0.0.1", 0, monitors)) as metrics:
+        for name, monitor in monitors.items():
+            assert fetched(metrics.address, "/readyz")[0] == 503
+            monitor.follow(WatchedRun())
+            feed(metrics, name, frame(0, 0.0), answer(0.0, "nobody"))
+        assert fetched(metrics.address, "/readyz")[0] == 200
+        assert health_of(metrics) == (200, "ok", None)
+
+
+class AnswerServerFixture:
+    """Metrics of an answer server, and its statistics."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.statistics = ServerStatistics(self.clock)
+        self.control = RunControl()
+        config = Config(output=OutputConfig(metrics_port=free_port()), pipeline=PipelineConfig(timeout_s=10))
+        self.metrics = ServerMetrics(config, self.statistics, self.control)
+
+    def health(self) -> tuple[int, int, str]:
+        """Status of /healthz and of /readyz, and of the server."""
+        code, status, _ = health_of(self.metrics)
+        return code, fetched(self.metrics.address, "/readyz")[0], status
+
+
+@pytest.fixture
+def answers() -> Iterator[AnswerServerFixture]:
+    fixture = AnswerServerFixture()
+    with closing(fixture.metrics):
+        yield fixture
+
+
+def test_a_server_is_ready_once_the_model_is_loaded_and_until_it_drains(answers: AnswerServerFixture) -> None:
+    assert answers.health() == (200, 503, "loading")
+    answers.statistics.loaded()
+    assert answers.health() == (200, 200, "ok")
+    answers.control.end()
+    assert answers.health() == (200, 503, "draining")
+
+
+def test_a_model_that_is_silent_for_too_long_is_not_healthy(answers: AnswerServerFixture) -> None:
+    answers.clock.advance(1000 * NS_PER_S)
+    assert answers.health() == (200, 503, "loading"), "loading takes as long as it takes"
+    answers.statistics.loaded()
+    answers.clock.advance(11 * NS_PER_S)
+    assert answers.health() == (503, 503, "stalled")
+    assert health_of(answers.metrics, "/readyz")[2] == "the model has said nothing for 11 s"
+    answers.statistics.seen()
+    assert answers.health() == (200, 200, "ok")
+
+
+def test_the_metrics_are_those_of_the_server(answers: AnswerServerFixture) -> None:
+    statistics = answers.statistics
+    statistics.loaded()
+    statistics.clients_are(3)
+    statistics.turn_requested(b"a")
+    statistics.turn_requested(b"b")
+    answers.clock.advance(2 * NS_PER_S)
+    statistics.turn_granted(b"a")
+    began_ns = statistics.turn_began()
+    answers.clock.advance(2 * NS_PER_S)
+    statistics.turn_ended(began_ns)
+    statistics.answered(20, 64)
+    samples = {name.removeprefix("server_"): value for name, value in scraped(answers.metrics).items()}
+    expected = {
+        "ready": 1,
+        "clients": 3,
+        "slots": 1,
+        "slots_busy": 0,
+        "turns_waiting": 1,
+        "turn_wait_p95_seconds": 4,
+        "busy_share": 0.5,
+        "text_tokens_per_second": 5,
+        "answers_total": 1,
+        "text_tokens_total": 20,
+        "visual_tokens_total": 64,
+        "busy_seconds_total": 2,
+        "turn_wait_seconds_sum": 2,
+        "turn_wait_seconds_count": 1,
+        "turn_seconds_count": 1,
+        "uptime_seconds": 4,
+    }
+    assert subset(samples, expected) == expected
+    assert samples["resident_memory_bytes{answers}"] > 1_000_000
+    page = fetched(answers.metrics.address, "/metrics")[1]
+    assert all(f'arr_coc_server_turn_seconds_bucket{{le="{bound:g}"}} ' in page for bound in TURN_BUCKETS_S)
+
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")
+
+
+def documented(heading: str) -> set[str]:
+    """Names of the metrics in the table under a heading of docs/metrics.md."""
+    section = DOCUMENT.split(f"## {heading}\n")[1].split("\n## ")[0]
+    cells = [line.split("|")[1] for line in section.split("| path |")[0].splitlines() if line.startswith("| `")]
+    return set(re.findall(r"`(\w+)(?:\{\w+\})?`", " ".join(cells)))
+
+
+def exposed(server: MetricsServer) -> set[str]:
+    families = text_string_to_metric_families(fetched(server.address, "/metrics")[1])
+    return {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
+
+
+def test_the_document_lists_all_metrics(served: Served, answers: AnswerServerFixture) -> None:
+    frames = [frame(index, index * 0.04, capture_ns=index, ready_ns=index + 1) for index in range(5)]
+    served.take(*frames, replace(answer(1.0, "a"), target_ms=500.0, budget=212), shadow(1.0), look(1.0, holds="yes"))
+    assert exposed(served.sink.metrics) == {f"arr_coc_{name}" for name in documented("Metrics")}
+    names = {f"arr_coc_server_{name}" for name in documented("Of `serve-answers`")}
+    assert exposed(answers.metrics) == names | {"arr_coc_resident_memory_bytes"}

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.support.rtsp_server import RtspServer, encode
 from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig
 from stream.events import Event, FrameReady, Outage, Started, encode_event
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from stream.sources.address import camera_of, name_of, redacted, scheme_of, scrubbed, shown_config
 from tests.support.video import moving_square
 
@@ -108,7 +108,7 @@ def test_no_event_no_log_and_no_configuration_holds_the_password(caplog: pytest.
             answer=AnswerConfig(every_s=0.2),
             pipeline=PipelineConfig(single_process=True),
         )
-        pipeline = Pipeline(config, model_loader="tests.support.answer_models:FakeAnswerModel")
+        pipeline = run_in_threads(config, model_loader="tests.support.answer_models:FakeAnswerModel")
         for event in pipeline.run():
             events.append(event)
             if isinstance(event, FrameReady) and event.frame_index >= 5 and server.connections == 1:

@@ -22,14 +22,13 @@ import pytest
 from PIL import Image, features
 
 from arr_coc.types import NS_PER_S
-from stream.commands.run import check_source
 from stream.config import CaptureConfig, NetworkConfig
 from stream.errors import ConfigError, SourceError, SourceNotFound
 from stream.sources import Source, SourceFrame, file
 from stream.sources import file as module
 from stream.sources import planes as form
 from stream.sources.decoder import open_container
-from stream.sources.factory import open_source
+from stream.sources.factory import check_source, open_source
 from stream.sources.file import FileSource, PipeReader, StdinSource
 from stream.sources.fit import resize_rgb
 from tests.support.clock import FakeClock

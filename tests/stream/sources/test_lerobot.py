@@ -14,7 +14,6 @@ from stream.config import CaptureConfig
 from stream.errors import SourceError, SourceNotFound, SourceOver
 from stream.media import Source, SourceFrame
 from stream.recording.identity import source_fingerprint
-from stream.sources import lerobot
 from stream.sources.factory import open_source
 from tests.support.clock import FakeClock
 from tests.support.lerobot import FPS, GREYS, make_dataset
@@ -121,12 +120,6 @@ def test_an_address_that_fits_nothing_names_what_is_there(
     with pytest.raises(kind) as raised:
         opened(dataset, choice)
     assert message in str(raised.value)
-
-
-def test_a_missing_library_is_named_with_its_extra(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lerobot, "LIBRARY", "no_such_library")
-    with pytest.raises(SourceError, match=r"lerobot: needs no_such_library; pip install 'arr-coc-stream\[lerobot\]'"):
-        opened(dataset, "episode=0&camera=top")
 
 
 def with_info(**changes: object) -> Callable[[Path], None]:

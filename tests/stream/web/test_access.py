@@ -9,8 +9,7 @@ import pytest
 
 from stream.config import OutputConfig
 from stream.errors import ConfigError
-from stream.web import access as module
-from stream.web.access import WebAccess, missing_libraries, parse_address
+from stream.web.access import WebAccess, parse_address
 
 
 def access(**output: Any) -> WebAccess:
@@ -123,10 +122,3 @@ def test_certificate_and_key_belong_together(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--web-key .* is not a file"):
         access(web_cert=str(there), web_key=str(tmp_path / "absent.pem"))
     assert access(web_cert=str(there), web_key=str(there)).scheme == "https"
-
-
-def test_what_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert missing_libraries(["json", "no_such_library"]) == ["no_such_library"]
-    monkeypatch.setattr(module, "missing_libraries", lambda: ["uvicorn"])
-    with pytest.raises(ConfigError, match=r"needs uvicorn; pip install 'arr-coc-stream\[web\]'"):
-        access()

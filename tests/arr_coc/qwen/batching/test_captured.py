@@ -1,4 +1,4 @@
-"""The captured step of a batch, repeated by a plain call in place of a CUDA graph, against the plain step."""
+"""The captured step, repeated by a plain call in place of a CUDA graph, against the plain step."""
 
 from __future__ import annotations
 
@@ -8,32 +8,100 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from arr_coc.qwen.batching.captured import CapturedRows
-from arr_coc.qwen.batching.session import BatchSession, SlotQuestion
-from arr_coc.qwen.cuda_graph import Capture
+from arr_coc.errors import NonFiniteError
+from arr_coc.qwen.attention import PROBED_TOKENS
+from arr_coc.qwen.batching.captured import AHEAD_TOKENS, WARM_UP_STEPS, Capture, CapturedRows, cuda_graph
+from arr_coc.qwen.decode import ROOM_TOKENS
+from arr_coc.qwen.frame_window import FrameWindow
+from arr_coc.qwen.options import AnswerOptions, Decoding, WindowOptions
 from arr_coc.qwen.qwenvl import QwenVL
-from tests.arr_coc.qwen.batching.test_session import alone, asked, check_equal, options, spoken
-from tests.arr_coc.qwen.test_cuda_graph import CAPTURES, WatchedCaptures, model, run_first
+from arr_coc.qwen.session import AnswerSession, SlotQuestion
+from arr_coc.qwen.slot import AnswerResult
 from tests.arr_coc.qwen.test_session import QUERY, packet
+from tests.arr_coc.qwen.test_session_slots import alone, asked, check_equal, options, spoken
 from tests.support.models import FAMILIES, tiny_qwen
 
 
+def run_first(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """As a capture does, which needs a few calls before it."""
+    for _ in range(WARM_UP_STEPS):
+        step()
+    return step
+
+
+CAPTURES = [
+    pytest.param(run_first, "cpu", id="repeated"),
+    pytest.param(
+        cuda_graph,
+        "cuda",
+        id="cuda-graph",
+        marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    ),
+]
+
+
+class NothingOfTheHost(TorchDispatchMode):
+    """Refuses operations that read or make a tensor elsewhere than on the model's device."""
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = operation(*args, **(kwargs or {}))
+        tensors = [leaf for leaf in tree_leaves((args, kwargs, made)) if isinstance(leaf, torch.Tensor)]
+        assert {tensor.device.type for tensor in tensors} == {"meta"}, operation
+        return made
+
+
+class WatchedCaptures:
+    """Captures steps by running each without anything of the host."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def __call__(self, step: Callable[[], None], device: torch.device) -> Callable[[], None]:
+        with torch.inference_mode(), NothingOfTheHost():
+            step()
+        self.steps += 1
+        return step
+
+
 class CountedCapture:
-    """Counts captures, by the number of rows in the graph."""
+    """Counts captures, by the number of rows in the graph, and steps."""
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self.rows: list[int] = []
+        self.steps = 0
 
     def __call__(self, step: Callable[[], None], device: torch.device) -> Callable[[], None]:
         owner = step.__self__  # type: ignore[attr-defined]
         self.rows.append(owner.inputs.shape[1])
-        return self._capture(step, device)
+        captured = self._capture(step, device)
+
+        def replay() -> None:
+            self.steps += 1
+            captured()
+
+        return replay
 
 
-def ask(batch: BatchSession, *slots: int) -> None:
-    """Answers in these slots are those of lone sessions."""
+def model(device: str = "cpu", family: str = FAMILIES[0]) -> QwenVL:
+    """A model whose answers do not end by themselves."""
+    qwen = tiny_qwen(family)
+    qwen.model.to(device)
+    vars(qwen)["eos_ids"] = frozenset()
+    return qwen
+
+
+def answer(qwen: QwenVL, capture: Capture | None, decoding: Decoding, query: str = QUERY) -> AnswerResult:
+    session = AnswerSession(qwen, AnswerOptions(decoding=decoding), capture=capture)
+    list(session.answer(packet(), query))
+    return session.last
+
+
+def ask(batch: AnswerSession, *slots: int) -> None:
+    """Answers in these slots are those of sessions of one slot."""
     given = [(slot, *asked(len(slots))[number]) for number, slot in enumerate(slots)]
     found = spoken(batch, batch.ask([SlotQuestion(*one) for one in given]))
     for (_, shown, query), one in zip(given, found, strict=True):
@@ -44,17 +112,51 @@ def ask(batch: BatchSession, *slots: int) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_answers_by_graphs_are_those_alone(family: str, capture: Capture, device: str) -> None:
     counted = CountedCapture(capture)
-    batch = BatchSession(model(device, family), options(), slots=6, capture=counted)
+    batch = AnswerSession(model(device, family), options(), slots=6, capture=counted)
     for slots in ((0,), (1, 0), (3, 1, 2), (5, 0), (2,)):
         ask(batch, *slots)
     assert counted.rows == [1, 2, 4, 6]
 
 
-def test_graphs_are_captured_again_where_the_room_has_grown() -> None:
+@pytest.mark.parametrize(("capture", "device"), CAPTURES)
+@pytest.mark.parametrize(
+    "decoding", [Decoding(12), Decoding(1), Decoding(12, temperature=1.3, seed=4)], ids=["likeliest", "one", "drawn"]
+)
+def test_the_same_answers(capture: Capture, device: str, decoding: Decoding) -> None:
+    qwen = model(device)
+    found, expected = answer(qwen, capture, decoding), answer(qwen, None, decoding)
+    assert found.token_ids == expected.token_ids
+    assert found.feedback is not None
+    assert expected.feedback is not None
+    torch.testing.assert_close(
+        torch.from_numpy(found.feedback.attention), torch.from_numpy(expected.feedback.attention), atol=1e-5, rtol=0
+    )
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.3])
+def test_what_ran_ahead_for_an_answer_that_ends_changes_no_other(temperature: float) -> None:
+    """One is stopped, and one begins, in the middle of the others."""
+    qwen, given = model(), AnswerOptions(decoding=Decoding(14, temperature=temperature, seed=3))
+    batch = AnswerSession(qwen, given, slots=3, capture=run_first)
+    answers = batch.ask([SlotQuestion(slot, *asked(3)[slot]) for slot in range(2)])
+    for _ in range(4):
+        batch.step()
+    batch.stop(1)
+    batch.step()
+    answers += batch.ask([SlotQuestion(2, *asked(3)[2])])
+    while batch.open_answers:
+        batch.step()
+    for slot in (0, 2):
+        found = answers[slot].result
+        assert found is not None
+        check_equal(found, alone(qwen, given, *asked(3)[slot]))
+
+
+def test_one_graph_serves_answer_after_answer_and_is_captured_again_where_the_room_has_grown() -> None:
+    """What an earlier answer left behind the prompt is not seen."""
     counted = CountedCapture(run_first)
-    qwen = tiny_qwen()
-    vars(qwen)["eos_ids"] = frozenset()
-    batch = BatchSession(qwen, options(), slots=2, capture=counted)
+    qwen = model()
+    batch = AnswerSession(qwen, options(), slots=2, capture=counted)
     ask(batch, 0, 1)
     ask(batch, 0, 1)
     assert (counted.rows, batch.block.room) == ([2], 256)
@@ -65,37 +167,50 @@ def test_graphs_are_captured_again_where_the_room_has_grown() -> None:
         check_equal(one, alone(qwen, options(), packet(slot), long))
 
 
+@pytest.mark.parametrize(("capture", "device"), CAPTURES)
+def test_what_is_held_stays_where_the_room_is_full(capture: Capture, device: str) -> None:
+    qwen = model(device)
+    other = answer(qwen, None, Decoding(1), "").prefilled_tokens
+    full = "a" * (ROOM_TOKENS - 1 - other)
+    found, expected = (answer(qwen, one, Decoding(2), full) for one in (capture, None))
+    assert found.prefilled_tokens == ROOM_TOKENS - 1
+    assert found.token_ids == expected.token_ids
+
+
 def test_a_slot_in_between_keeps_its_prompt_while_others_speak() -> None:
     """It computes along, and writes where nothing is read."""
     qwen = tiny_qwen()
-    batch = BatchSession(qwen, options(), slots=3, capture=run_first)
+    batch = AnswerSession(qwen, options(), slots=3, capture=run_first)
     ask(batch, 0, 1, 2)
     ask(batch, 0, 2)
     again = spoken(batch, batch.ask([SlotQuestion(1, *asked(3)[1])]))
-    assert again[0].prefilled_tokens < len(batch.session(1).prompts.question(asked(3)[1][1])) + 3
+    assert again[0].prefilled_tokens < len(batch.slots[1].prompts.question(asked(3)[1][1])) + 3
     check_equal(again[0], alone(qwen, options(), *asked(3)[1]))
 
 
-def test_decoding_goes_on_without_graphs_where_they_cannot_be_captured(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("said", ["operation not permitted when stream is capturing\nmore", ""])
+def test_decoding_goes_on_without_graphs_where_they_cannot_be_captured(
+    said: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def refuse(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
-        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+        raise RuntimeError(said)
 
     with caplog.at_level(logging.WARNING):
-        batch = BatchSession(tiny_qwen(), options(), slots=2, capture=refuse)
+        batch = AnswerSession(tiny_qwen(), options(), slots=2, capture=refuse)
         ask(batch, 0, 1)
     assert [record.getMessage() for record in caplog.records] == [
-        "decoding continues without captured graphs: operation not permitted when stream is capturing"
+        f"decoding continues without captured graphs: {said.splitlines()[0] if said else 'RuntimeError'}"
     ]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_step_of_several_rows_can_be_captured(family: str) -> None:
+def test_a_step_can_be_captured(family: str) -> None:
     """Nothing of it waits for the device or comes from the host; tensors without values tell by refusing both."""
     pytest.importorskip("transformers", "5.0", "before, rotations asked for an autocast that such tensors do not have")
     qwen: QwenVL = tiny_qwen(family)
     if family == "qwen3_vl_moe":
         qwen.model.to(torch.bfloat16)  # without values, grouped products know no other
-    batch = BatchSession(qwen, options(1), slots=4)
+    batch = AnswerSession(qwen, options(1), slots=4)
     batch.ask([SlotQuestion(0, packet(), QUERY)])
     qwen.model.to("meta")
     for layer in batch.block.layers:
@@ -106,3 +221,77 @@ def test_a_step_of_several_rows_can_be_captured(family: str) -> None:
         made: Any = CapturedRows(qwen, batch.block, rows, watched)
         assert made.logits.shape == (rows, qwen.model.lm_head.weight.shape[0])
     assert watched.steps == 3
+
+
+def test_so_many_steps_are_ahead_of_what_is_read() -> None:
+    counted = CountedCapture(lambda step, device: step)
+    session = AnswerSession(model(), options(6), capture=counted)
+    session.ask([SlotQuestion(0, packet(), QUERY)])
+    steps = []
+    while session.open_answers:
+        session.step()
+        steps.append(counted.steps)
+    assert steps == [AHEAD_TOKENS + 1, AHEAD_TOKENS + 2, 5, 5, 5]
+
+
+@pytest.mark.parametrize(("tokens", "read"), [(5, 9), (PROBED_TOKENS + 9, 99), (12, 3)])
+def test_what_the_first_tokens_looked_at_is_the_same(tokens: int, read: int) -> None:
+    """Not what tokens ahead of an answer's end did; the same with the stock model's forward."""
+    looks = []
+    for capture, plainly in ((run_first, True), (None, True), (None, False)):
+        qwen = model()
+        vars(qwen)["decodes_plainly"] = plainly
+        session = AnswerSession(qwen, options(tokens), capture=capture)
+        (one,) = session.ask([SlotQuestion(0, packet(), QUERY)])
+        for _ in range(read - 1):
+            session.step()
+        result = one.result or session.finish(0).result
+        assert result is not None
+        assert result.feedback is not None
+        looks.append(torch.from_numpy(result.feedback.attention))
+    torch.testing.assert_close(looks[0], looks[1], atol=1e-5, rtol=0)
+    torch.testing.assert_close(looks[0], looks[2], atol=1e-5, rtol=0)
+
+
+def test_a_decoder_that_needs_the_stock_forward_gets_it() -> None:
+    usual = answer(tiny_qwen(), None, Decoding(max_tokens=5)).token_ids
+    sliding, hooked = tiny_qwen("qwen2_vl"), tiny_qwen()
+    sliding.language_model.layers[1].self_attn.sliding_window = 4
+    hooked.language_model.layers[1]._hf_hook = object()  # as accelerate has where a model is spread over devices
+    assert [one.decodes_plainly for one in (tiny_qwen("qwen2_vl"), sliding, hooked)] == [True, False, False]
+    assert answer(hooked, None, Decoding(max_tokens=5)).token_ids == usual
+
+
+@pytest.mark.parametrize("window", [None, WindowOptions(frames=2)], ids=["a frame", "window"])
+@pytest.mark.parametrize(("capture", "device"), CAPTURES)
+def test_a_session_says_and_learns_the_same(capture: Capture, device: str, window: WindowOptions | None) -> None:
+    """Over frames and questions, of which one makes the room of the cache grow."""
+    given = AnswerOptions(decoding=Decoding(max_tokens=12))
+    stock = model(device)
+    vars(stock)["decodes_plainly"] = False  # the stock forward, on a GPU too
+    captured, plain = AnswerSession(model(device), given, capture=capture), AnswerSession(stock, given)
+    windows = [None if window is None else FrameWindow(window) for _ in range(2)]
+    long = "Is the cat sleeping? " * 60
+    for seed, query in ((0, "What is it?"), (1, "What is it?"), (1, "And now?"), (2, long), (3, "What is it?")):
+        said = [
+            "".join(session.answer(packet(seed, media_s=seed), query, window=seen))
+            for session, seen in zip((captured, plain), windows, strict=True)
+        ]
+        assert said[0] == said[1]
+        learnt = [torch.from_numpy(session.last.feedback.attention) for session in (captured, plain)]  # type: ignore[union-attr]
+        torch.testing.assert_close(*learnt, atol=1e-5, rtol=0)
+    assert captured.last.kept_bytes == plain.last.kept_bytes
+
+
+@pytest.mark.parametrize("capture", [None, run_first])
+def test_logits_that_are_not_finite_end_it(capture: Capture | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    qwen = tiny_qwen()
+    session = AnswerSession(qwen, options(), capture=capture)
+    (one,) = session.ask([SlotQuestion(0, packet(), QUERY)])
+    with torch.inference_mode():
+        for layer in session.block.layers:
+            layer.values[:] = torch.nan
+    session.step()
+    assert isinstance(one.error, NonFiniteError)
+    assert "token 1" in str(one.error)
+    assert len(session.prompts.cache) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from arr_coc.qwen.attention import AttentionProbe
 from arr_coc.qwen.batching import packed as packed_module
 from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
 from arr_coc.qwen.decode import PrefixCache, PromptPart, prefill
@@ -19,7 +20,7 @@ def prompts(qwen: QwenVL) -> list[tuple[PromptPart, PrefixCache]]:  # type: igno
     made = []
     for tokens in (4, 9):
         session = AnswerSession(qwen)
-        made.append((session.prepare(packet(tokens, tokens), QUERY).prompt.part, session.prompts.cache))
+        made.append((session.slots[0].prepare(packet(tokens, tokens), QUERY).prompt.part, session.prompts.cache))
     text = PromptPart(qwen, 0, 0)
     text.text(qwen.token_ids("Say what happens."))
     made.append((text, PrefixCache()))
@@ -49,13 +50,20 @@ def test_each_prompt_gets_the_stock_models_logits_and_keys(
             torch.testing.assert_close(layer.values, stock.values, atol=1e-5, rtol=0)
 
 
-def test_a_watch_receives_the_last_tokens_queries_of_its_own_prompt() -> None:
+class Noting(AttentionProbe):
+    """Notes the sizes of what it sees."""
+
+    def __init__(self, seen: list[tuple[int, int, int]]) -> None:
+        self._seen = seen
+
+    def see(self, layer: int, query: torch.Tensor, keys: torch.Tensor) -> None:
+        self._seen.append((layer, len(query), keys.shape[1]))
+
+
+def test_a_probe_sees_the_last_tokens_queries_of_its_own_prompt() -> None:
     qwen = tiny_qwen()
     seen: list[tuple[int, int, int]] = []
-    given = [
-        PromptToPrefill(part, cache.kv, lambda layer, query, keys: seen.append((layer, len(query), keys.shape[1])))
-        for part, cache in prompts(qwen)
-    ]
+    given = [PromptToPrefill(part, cache.kv, Noting(seen)) for part, cache in prompts(qwen)]
     prefill_packed(qwen, given)
     layers = range(len(qwen.language_model.layers))
     assert seen == [(layer, 2, prompt.part.tokens) for layer in layers for prompt in given]

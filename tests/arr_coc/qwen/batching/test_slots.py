@@ -42,12 +42,12 @@ def test_room_for_one_is_room_for_all_and_moves_nothing() -> None:
     assert (block.layers[0].keys[0, :, 3:] == 0).all()
 
 
-def test_a_renewed_cache_is_empty_and_zero_and_the_others_stay() -> None:
+def test_a_cache_that_is_reset_is_empty_and_zero_and_the_others_stay() -> None:
     block = SlotBlock(tiny_qwen(), 2)
     for cache in block.caches:
         cache.kv.update(rows(torch.nan, 4), rows(torch.nan, 4), 0)
         cache.mark((1,), 4, 4)
-    assert block.caches[0].renewed() is block.caches[0]
+    block.caches[0].reset()
     assert (len(block.caches[0]), block.caches[0].marks) == (0, [])
     assert (block.layers[0].keys[0] == 0).all()
     assert len(block.caches[1]) == 4

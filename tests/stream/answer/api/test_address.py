@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stream.answer.api import address as address_module
@@ -78,6 +80,6 @@ def test_a_key_is_not_sent_where_others_could_read_it(monkeypatch: pytest.Monkey
 
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(address_module, "LIBRARIES", ("no_such_library",))
+    monkeypatch.setattr(address_module, "API", replace(address_module.API, libraries=("no_such_library",)))
     with pytest.raises(ConfigError, match=r"needs no_such_library; pip install 'arr-coc-stream\[api\]'"):
         served_name(config("http://127.0.0.1:8000/v1"))

@@ -11,11 +11,12 @@ import pytest
 
 from arr_coc.errors import ModelError
 from arr_coc.types import FramePacket, FrameStamp, TileGrid
-from stream.answer.api.model import ApiAnswerModel, load_api_model, yes_no_of
+from stream.answer.api.model import load_api_model, yes_no_of
 from stream.answer.model import CONFIGURED, load_answer_model
 from stream.config import AnswerConfig, ApiConfig, Config, WindowConfig
 from stream.errors import AnswerLost, ConnectionRefused
 from tests.support import api_server as fake
+from tests.support.answer_models import OneClient
 from tests.support.api_server import ApiHandler, FakeApiServer, api_server
 
 MS = 1_000_000
@@ -32,10 +33,8 @@ def config(server: FakeApiServer, api: dict[str, Any] | None = None, **answer: A
     return Config(answer=AnswerConfig(**{"encode": "picture", "model": fake.MODEL, "api": section, **answer}))
 
 
-def loaded(server: FakeApiServer, api: dict[str, Any] | None = None, **answer: Any) -> ApiAnswerModel:
-    model = load_api_model(config(server, api, **answer))
-    model.select_client(b"one")
-    return model
+def loaded(server: FakeApiServer, api: dict[str, Any] | None = None, **answer: Any) -> OneClient:
+    return OneClient(load_api_model(config(server, api, **answer)))
 
 
 def packet(index: int = 0, epoch: int = 0) -> FramePacket:
@@ -46,14 +45,18 @@ def packet(index: int = 0, epoch: int = 0) -> FramePacket:
     )
 
 
-def said(model: ApiAnswerModel, index: int = 0, query: str = "what?", epoch: int = 0) -> str:
-    return "".join(model.answer(packet(index, epoch), query, lambda: False))
+def said(model: OneClient, index: int = 0, query: str = "what?", epoch: int = 0) -> str:
+    return model.answer(packet(index, epoch), query)
+
+
+def notice(model: OneClient) -> str:
+    assert model.stats is not None
+    return model.stats.notice
 
 
 def test_one_answer_is_one_request_with_the_picture_before_the_question(server: FakeApiServer) -> None:
-    model = load_answer_model(CONFIGURED, config(server, max_tokens=20))
-    model.select_client(b"one")
-    assert said(model) == "a red circle"  # type: ignore[arg-type]
+    model = OneClient(load_answer_model(CONFIGURED, config(server, max_tokens=20)))
+    assert said(model) == "a red circle"
     (body,) = server.bodies
     assert {key: value for key, value in body.items() if key != "messages"} == {
         "model": fake.MODEL,
@@ -67,7 +70,8 @@ def test_one_answer_is_one_request_with_the_picture_before_the_question(server: 
     assert server.texts() == ["what?"]
     (picture,) = server.pictures()
     assert picture.shape == (192, 320, 3)
-    stats = model.last_stats
+    stats = model.stats
+    assert stats is not None
     assert (stats.tokens_used, stats.text_tokens, stats.frames, stats.feedback) == (60, 4, 1, None)
 
 
@@ -78,7 +82,7 @@ def test_sampling_is_asked_for_only_with_a_temperature(server: FakeApiServer) ->
 
 
 def test_the_only_model_of_a_server_needs_no_name(server: FakeApiServer) -> None:
-    assert loaded(server, model=None).model_id == fake.MODEL
+    assert loaded(server, model=None).model.model_id == fake.MODEL
 
 
 @pytest.mark.parametrize(("models", "named"), [(["a", "b"], "a, b"), ([], "it lists none")])
@@ -96,13 +100,13 @@ def test_a_server_that_is_not_there_is_no_model(server: FakeApiServer) -> None:
 
 def test_yes_and_no_are_read_from_log_probabilities(server: FakeApiServer) -> None:
     model = loaded(server)
-    yes, mass = model.score_yes_no(packet(), "is it red?")
+    yes, mass = model.score(packet(), "is it red?")
     assert yes == pytest.approx(0.948, abs=0.001)
     assert mass == pytest.approx(0.955, abs=0.001)
     body = server.bodies[0]
     assert (body["logprobs"], body["top_logprobs"], body["max_tokens"]) == (True, 20, 3)
     assert server.texts() == ["is it red? Answer yes or no."]
-    assert model.last_stats.notice == ""
+    assert notice(model) == ""
 
 
 def test_without_log_probabilities_the_word_decides_which_is_told_once(server: FakeApiServer) -> None:
@@ -113,11 +117,11 @@ def test_without_log_probabilities_the_word_decides_which_is_told_once(server: F
 
     server.behaviour = say_no
     model = loaded(server, {"yes_no": ""})
-    assert model.score_yes_no(packet(), "is it red?") == (0.0, 1.0)
-    assert "taken by the word" in model.last_stats.notice
+    assert model.score(packet(), "is it red?") == (0.0, 1.0)
+    assert "taken by the word" in notice(model)
     assert server.texts() == ["is it red?"]
-    model.score_yes_no(packet(), "is it red?")
-    assert model.last_stats.notice == ""
+    model.score(packet(), "is it red?")
+    assert notice(model) == ""
 
 
 def test_a_server_that_refuses_log_probabilities_is_not_asked_for_them_again(server: FakeApiServer) -> None:
@@ -129,8 +133,8 @@ def test_a_server_that_refuses_log_probabilities_is_not_asked_for_them_again(ser
 
     server.behaviour = without
     model = loaded(server)
-    model.score_yes_no(packet(), "is it red?")
-    model.score_yes_no(packet(), "is it red?")
+    model.score(packet(), "is it red?")
+    model.score(packet(), "is it red?")
     assert ["logprobs" in body for body in server.bodies] == [True, False, False]
 
 
@@ -154,18 +158,10 @@ def test_an_answer_without_an_end_is_lost(server: FakeApiServer) -> None:
         said(loaded(server))
 
 
-def test_an_answer_that_is_not_wanted_any_more_ends(server: FakeApiServer) -> None:
-    server.behaviour = fake.stall
-    model, heard = loaded(server), []
-    for piece in model.answer(packet(), "what?", lambda: bool(heard)):
-        heard.append(piece)
-    assert heard == ["a "]
-
-
 def test_what_the_server_counts_beyond_the_budget_is_told_once(server: FakeApiServer) -> None:
     model = loaded(server)
     said(model)
-    assert model.last_stats.notice == ""
+    assert notice(model) == ""
 
     def count_much(handler: ApiHandler, body: dict[str, Any]) -> None:
         usage = {"prompt_tokens": 500, "completion_tokens": 1}
@@ -173,10 +169,10 @@ def test_what_the_server_counts_beyond_the_budget_is_told_once(server: FakeApiSe
 
     server.behaviour = count_much
     said(model)
-    assert "counts 500 tokens for a question with pictures of 60" in model.last_stats.notice
-    assert "asked for tiny, the server answers as other" in model.last_stats.notice
+    assert "counts 500 tokens for a question with pictures of 60" in notice(model)
+    assert "asked for tiny, the server answers as other" in notice(model)
     said(model)
-    assert model.last_stats.notice == ""
+    assert notice(model) == ""
 
 
 def test_a_window_shows_the_newest_frames_with_their_times(server: FakeApiServer) -> None:
@@ -186,9 +182,10 @@ def test_a_window_shows_the_newest_frames_with_their_times(server: FakeApiServer
     assert server.texts(0) == ["what?"]
     assert server.texts(2) == ["<0.5 seconds>", "<1.0 seconds>", "what?"]
     assert len(server.pictures(2)) == 2
-    stats = model.last_stats
+    stats = model.stats
+    assert stats is not None
     assert (stats.frames, stats.oldest_frame_ns, stats.tokens_used) == (2, 500 * MS, 120)
-    model.score_yes_no(packet(3), "is it?")
+    model.score(packet(3), "is it?")
     assert len(server.pictures()) == 2
 
 
@@ -198,8 +195,8 @@ def drawn(index: int) -> FramePacket:
     return replace(made, image=np.full_like(made.image, 20 * index))
 
 
-def answered(model: ApiAnswerModel, index: int) -> str:
-    return "".join(model.answer(drawn(index), "what?", lambda: False))
+def answered(model: OneClient, index: int) -> str:
+    return model.answer(drawn(index))
 
 
 def sent(server: FakeApiServer, request: int = -1) -> list[bool]:
@@ -213,7 +210,7 @@ def test_vllm_is_sent_a_picture_once(server: FakeApiServer) -> None:
     model = loaded(server, window=WindowConfig(frames=3))
     for index in range(3):
         assert answered(model, index) == "a red circle"
-    assert model.score_yes_no(drawn(2), "is it red?")[1] > 0.9
+    assert model.score(drawn(2), "is it red?")[1] > 0.9
     assert [sent(server, request) for request in range(4)] == [
         [True],
         [False, True],
@@ -261,18 +258,18 @@ def test_a_cut_empties_the_window_unless_it_is_kept(server: FakeApiServer, on_cu
 def test_each_client_has_a_window_of_its_own_until_it_leaves(server: FakeApiServer) -> None:
     model = loaded(server, window=WindowConfig(frames=2))
     said(model, 0)
-    model.select_client(b"two")
+    model.client = b"two"
     said(model, 1)
     assert len(server.pictures()) == 1
-    model.select_client(b"one")
-    model.drop_client(b"one")
+    model.client = b"one"
+    model.model.drop_client(b"one")
     said(model, 2)
     assert len(server.pictures()) == 1
 
 
 def test_it_knows_nothing_of_where_its_model_looks(server: FakeApiServer) -> None:
     model = loaded(server)
-    assert model.check_standing_query("is it?") == ()
-    assert not model.embed_query("what?").tokens.any()
+    assert model.model.check_standing_query("is it?") == ()
+    assert not model.model.embed_query("what?").tokens.any()
     with pytest.raises(ModelError, match="cannot glance"):
-        model.glance(None, "what?")  # type: ignore[arg-type]
+        model.model.glance(None, "what?")  # type: ignore[arg-type]

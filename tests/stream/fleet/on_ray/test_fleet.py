@@ -9,16 +9,16 @@ import pytest
 
 from stream.config import AnswerConfig
 from stream.errors import ConfigError
-from stream.events import Answer, Event, FrameReady, Notice, Restarted, Summary, pack_event
+from stream.events import Answer, Event, FrameReady, Notice, Restarted, Summary
 from stream.fleet.cameras import NamedCamera
 from stream.fleet.on_ray import cluster, run
 from stream.fleet.on_ray.cluster import HostUnavailable
 from stream.fleet.on_ray.fleet import ClusterFleet
 from stream.fleet.on_ray.hosts import CameraHost, ClusterHost
 from stream.fleet.on_ray.messages import CameraStart
-from stream.fleet.on_ray.run import MOVED, RemoteRun
+from stream.fleet.on_ray.run import MOVED, run_in_actor
 from stream.fleet.on_ray.settings import RaySettings
-from stream.runtime.worker_messages import EventReport, Report, SourceOpened, WorkerFinished, pack_report
+from stream.runtime.worker_messages import DropReport, Report, SourceOpened, WorkerFinished, pack_report
 from tests.support.fleets import FleetRecorder
 from tests.support.network import LIMIT_S
 from tests.support.runs import INFO, config
@@ -153,11 +153,9 @@ class ToldAtOnce:
 
 def test_what_comes_together_with_the_open_source_is_not_lost() -> None:
     early = Notice(code="model-world", message="the model knows drawn scenes")
-    host = ToldAtOnce(
-        SourceOpened(INFO, "cpu"), EventReport(pack_event(early)), WorkerFinished({"capture.replaced": 3})
-    )
+    host = ToldAtOnce(SourceOpened(INFO, "cpu"), early, DropReport({"capture.replaced": 3}), WorkerFinished())
     elsewhere = config().model_copy(update={"answer": AnswerConfig(server="tcp://127.0.0.1:1")})
-    remote = RemoteRun(elsewhere, host, lambda: CameraStart(config=""))  # type: ignore[arg-type]
+    remote = run_in_actor(elsewhere, host, lambda: CameraStart(config=""))  # type: ignore[arg-type]
     told = list(remote.run())
     assert early in told
     assert isinstance(told[-1], Summary)

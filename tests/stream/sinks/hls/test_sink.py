@@ -15,11 +15,12 @@ from stream.display.progress import ProgressDisplay
 from stream.errors import OutputError, OutputFailed, ResumeError
 from stream.events import Outage
 from stream.recording.journal import journal_for
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.session import run_session
+from stream.sinks.checks import check_outputs
 from stream.sinks.hls import sink as module
 from stream.sinks.hls.sink import HlsSink
-from stream.sinks.output_file import HLS_MARK, check_distinct, check_outputs
+from stream.sinks.output_file import HLS_MARK, check_distinct
 from tests.support.events import answer, frame, segment, summary
 from tests.support.video import make_video, moving_square
 
@@ -289,7 +290,9 @@ def test_a_run_writes_all_frames_of_its_source_and_its_answers(tmp_path: Path) -
         answer=AnswerConfig(every_s=1.0),
         output=OutputConfig(paths=(str(tmp_path / "live" / "master.m3u8"),), hls=HlsConfig(segment_s=1.0)),
     )
-    run_session(config, ProgressDisplay(captions=False), make_run=lambda given: Pipeline(given, model_loader=FAKE))
+    run_session(
+        config, ProgressDisplay(captions=False), make_run=lambda given: run_in_threads(given, model_loader=FAKE)
+    )
     folder = tmp_path / "live"
     captions = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.vtt"))]
     assert len(captions) == 3

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stream.errors import ConfigError
-from stream.sinks.otlp import endpoint
-from stream.sinks.otlp.endpoint import has_library, traces_url
+from stream.sinks.otlp.endpoint import traces_url
 
 
 @pytest.mark.parametrize(
@@ -35,14 +34,3 @@ def test_a_password_is_not_shown() -> None:
     with pytest.raises(ConfigError) as told:
         traces_url("ftp://me:secret@host")
     assert "secret" not in str(told.value)
-
-
-def test_a_missing_library_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert has_library()
-
-    def missing(name: str) -> None:
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr(endpoint, "find_spec", missing)
-    with pytest.raises(ConfigError, match=r"needs opentelemetry-.*pip install 'arr-coc-stream\[otlp\]'"):
-        traces_url("http://localhost:4318")

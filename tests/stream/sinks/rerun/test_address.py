@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from stream.config import Config, OutputConfig
 from stream.errors import ConfigError
-from stream.sinks.factory import open_sinks
-from stream.sinks.rerun import address
-from stream.sinks.rerun.address import ViewerAddress, check_rerun
+from stream.sinks.rerun.address import ViewerAddress
 
 
 @pytest.mark.parametrize(
@@ -47,19 +42,3 @@ def test_a_viewer_that_is_opened_here_listens_on_this_machine_only() -> None:
 def test_addresses_that_are_none(text: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         ViewerAddress.of(text)
-
-
-@pytest.mark.parametrize("output", [{"paths": ("run.RRD",)}, {"rerun": "spawn"}])
-def test_a_missing_library_is_named_with_the_extra(output: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(address, "has_library", bool)
-    with pytest.raises(ConfigError, match=r"needs rerun-sdk.*pip install 'arr-coc-stream\[rerun\]'"):
-        check_rerun(OutputConfig(**output))
-    with pytest.raises(ConfigError, match="rerun-sdk"):
-        open_sinks(OutputConfig(**output), "camera", lambda: None)  # type: ignore[arg-type, return-value]
-
-
-def test_only_what_shows_pictures_has_them_sent() -> None:
-    assert not Config().output.wants_pictures
-    assert OutputConfig(rerun="spawn").wants_pictures
-    assert OutputConfig(paths=("a.vtt", "a.rrd")).wants_pictures
-    assert not OutputConfig(paths=("a.vtt",), mqtt="mqtt://x", mqtt_picture=False).wants_pictures

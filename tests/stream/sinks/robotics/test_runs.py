@@ -12,7 +12,7 @@ from rosbags.rosbag2 import Reader
 
 from arr_coc.types import NS_PER_S
 from stream.cli import main
-from stream.runtime.pipeline import Pipeline
+from stream.runtime.frame_stages import run_in_threads
 from tests.support.recordings import Recorded, read_mcap
 from tests.support.video import make_video, moving_square
 
@@ -26,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     video = str(make_video(folder / "square.mp4", list(moving_square(24, 192, 128)), 12))
     outputs = [part for suffix in ("mcap", "jsonl", "rosbag") for part in ("-o", str(folder / f"a.{suffix}"))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(Pipeline.__init__.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeAnswerModel")
+        patch.setitem(run_in_threads.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeAnswerModel")
         options = ["--every", "0.5", "--single-process", "--until", "is it bright?", "--go-on", "-q", "What?"]
         assert main(["caption", video, *outputs, *options, "-s", "output.pictures_every=10"]) in (0, 1)
     return folder

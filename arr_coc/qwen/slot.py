@@ -1,0 +1,271 @@
+"""One slot of a session: its prompt, what is kept for the next one, and the results of its answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.errors import OptionError
+from arr_coc.qwen.attention import AttentionProbe, check_readable, feedback_from
+from arr_coc.qwen.decode import prefill
+from arr_coc.qwen.encoding import IncrementalEncoder, Packet, VisionStats
+from arr_coc.qwen.flops import Costs, Work
+from arr_coc.qwen.frame_window import FrameWindow, Ids
+from arr_coc.qwen.options import AnswerOptions
+from arr_coc.qwen.prompt import PreparedPrompt, PromptBuilder, PromptCache
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.types import Feedback, FrameStamp, TokenPacket
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerResult:
+    """One answer.
+
+    `tokens_used` are visual tokens, `text_tokens` those of the answer and `token_ids` their ids, without the one that
+    ends it; `prefilled_tokens` had to be computed before it,
+    the rest of the prompt was kept. Times in milliseconds: `encode_ms` for the frames, `prefill_ms` from there to
+    the first token, `decode_ms` from there to the last one; `first_token_ms` counts from the call. No device is waited
+    for in between, so on a GPU much of encoding counts as prefill.
+
+    `shown`: the frames that it speaks of, in the prompt's order; `regions` int32 [K, 3]: what was shown of the newest.
+    `feedback` is None where none was wanted. `kept_bytes`: what frames, keys and values take in memory after it.
+    `work`: the operations that it took, and that all tokens would have. `vision`: what incremental encoding took and
+    keeps, where that is how frames were encoded.
+    """
+
+    text: str
+    text_tokens: int
+    tokens_used: int
+    prefilled_tokens: int
+    encode_ms: float
+    prefill_ms: float
+    first_token_ms: float
+    decode_ms: float
+    feedback: Feedback | None
+    shown: tuple[FrameStamp, ...]
+    regions: npt.NDArray[np.int32]
+    kept_bytes: int
+    work: Work
+    vision: VisionStats | None = None
+    token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GlanceResult:
+    """A look at an overview with a question in mind.
+
+    `feedback`: what the prompt's last token looks at; `tokens_used`: the overview's. Of its `prompt_tokens` so many had
+    to be prefilled. Times in milliseconds, as of an
+    answer: `encode_ms` for what had to be encoded, `prefill_ms` from there to the attention. `work`: the operations
+    that it took; its `full_flops` are 0, as an answer from all tokens needs no glance.
+    """
+
+    feedback: Feedback
+    tokens_used: int
+    encode_ms: float
+    prefill_ms: float
+    work: Work
+    prompt_tokens: int
+    prefilled_tokens: int
+
+    @property
+    def took_ms(self) -> float:
+        """All of it."""
+        return self.encode_ms + self.prefill_ms
+
+
+@dataclass(slots=True)
+class AnswerTimer:
+    """Notes taken while an answer is made. Times are `time.perf_counter()` seconds."""
+
+    started_s: float = field(default_factory=time.perf_counter)
+    encoded_s: float = 0.0
+    first_s: float | None = None
+    last_s: float = 0.0
+    pieces: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+
+    def encoded(self) -> None:
+        """The frames are encoded."""
+        self.encoded_s = time.perf_counter()
+
+    def decoded(self) -> None:
+        """One more step of the decoder is done; the first may also be the answer's end."""
+        self.last_s = time.perf_counter()
+        if self.first_s is None:
+            self.first_s = self.last_s
+
+    def result(
+        self, prompt: PreparedPrompt, feedback: Feedback | None, kept_bytes: int, vision: VisionStats | None, work: Work
+    ) -> AnswerResult:
+        """The answer to a prompt as it stands; `kept_bytes` beside what `vision` tells of."""
+        first_s = time.perf_counter() if self.first_s is None else self.first_s
+        return AnswerResult(
+            text="".join(self.pieces),
+            text_tokens=len(self.token_ids),
+            token_ids=tuple(self.token_ids),
+            tokens_used=prompt.tokens_used,
+            prefilled_tokens=prompt.prefilled_tokens,
+            encode_ms=(self.encoded_s - self.started_s) * 1e3,
+            prefill_ms=(first_s - self.encoded_s) * 1e3,
+            first_token_ms=(first_s - self.started_s) * 1e3,
+            decode_ms=(max(self.last_s, first_s) - first_s) * 1e3,
+            feedback=feedback,
+            shown=prompt.stamps,
+            regions=prompt.regions.int().cpu().numpy(),
+            kept_bytes=kept_bytes + (vision.held_bytes if vision else 0),
+            vision=vision,
+            work=work,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedQuestion:
+    """A question whose prompt is made: the frames that came with it, what is kept for their stream, notes about its
+    answer, and the probe of the decoder's attention, where feedback is wanted."""
+
+    prompt: PreparedPrompt
+    frames: Sequence[Packet]
+    query: str
+    window: FrameWindow | None
+    vision: IncrementalEncoder
+    record: AnswerTimer
+    probe: AttentionProbe | None
+
+
+class Slot:
+    """Room for one prompt and its answer, with what is kept for the next one.
+
+    `vision` is the cache of `encode="incremental"`; with several streams by turns, the caller sets each one's own.
+    `last` is the answer that ended last.
+    """
+
+    def __init__(self, qwen: QwenVL, options: AnswerOptions, cache: PromptCache) -> None:
+        self.qwen = qwen
+        self.prompts = PromptBuilder(qwen, options, cache)
+        self.last: AnswerResult | None = None
+
+    @cached_property
+    def _costs(self) -> Costs:
+        return Costs(self.qwen)
+
+    def forget(self) -> None:
+        """Drop the frames, keys and values of earlier answers. The memory of keys and values stays, for those of the
+        next answer."""
+        self.prompts.cache.rewind([])
+        self.prompts.listed = []
+        self.vision.clear()
+
+    @property
+    def options(self) -> AnswerOptions:
+        return self.prompts.options
+
+    @property
+    def vision(self) -> IncrementalEncoder:
+        return self.prompts.vision
+
+    @vision.setter
+    def vision(self, vision: IncrementalEncoder) -> None:
+        self.prompts.vision = vision
+
+    def glance(self, packets: Packet | Sequence[Packet], query: str, *, timed: bool = False) -> GlanceResult:
+        """Look at a frame's overview with `query` in mind, before it is known what to show of it.
+
+        Arguments and errors as `AnswerSession.glance`.
+        """
+        frames = [packets] if isinstance(packets, Packet) else list(packets)
+        overview = frames[-1] if frames else None
+        if not isinstance(overview, TokenPacket) or not overview.is_glance:
+            raise OptionError("a glance needs an overview of the frame, and nothing else of it")
+        check_readable(self.qwen)
+        self.prompts.check_fits(frames, query, None)
+        record = AnswerTimer()
+        try:
+            prompt = self.prompts.make_glance(frames, query, record.encoded, timed=timed or len(frames) > 1)
+            kv = self.prompts.cache.kv
+            with AttentionProbe(self.qwen, kv, prompt.places[-1], glance=True) as probe:
+                prefill(self.qwen, prompt.part, kv)
+            self.prompts.cache.marks += prompt.marks
+            feedback = feedback_from(prompt, probe, self.prompts.pooled(query), self.qwen.embedding_axes)
+            record.decoded()
+        except Exception:
+            self.prompts.cache.reset()
+            raise
+        flops = self._work(prompt, frames, None, 0).flops
+        made = record.result(prompt, feedback, 0, None, Work())
+        return GlanceResult(
+            feedback=feedback,
+            tokens_used=overview.overview,
+            encode_ms=made.encode_ms,
+            prefill_ms=made.prefill_ms,
+            work=Work(flops),
+            prompt_tokens=prompt.part.tokens,
+            prefilled_tokens=prompt.prefilled_tokens,
+        )
+
+    def prepare(
+        self, packets: Packet | Sequence[Packet], query: str, window: FrameWindow | None = None
+    ) -> PreparedQuestion:
+        """A question whose frames are encoded, and whose prompt is not prefilled yet.
+
+        Arguments and errors as `AnswerSession.answer`. After the prefill its marks belong into the cache; `conclude`
+        comes before the next question of this slot.
+        """
+        frames = [packets] if isinstance(packets, Packet) else list(packets)
+        if window is not None:
+            window.begin(self.prompts.ids.head, frames[-1].stamp.epoch if frames else None)
+        if not frames and (window is None or not window.frames):
+            raise OptionError("there is no frame to answer about")
+        self.prompts.check_fits(frames, query, window)
+        record = AnswerTimer()
+        vision = self.vision  # another stream's may stand there when the answer has ended
+        try:
+            prompt = self.prompts.make(frames, query, window, record.encoded)
+        except Exception:
+            self.prompts.cache.reset()
+            raise
+        return PreparedQuestion(prompt, frames, query, window, vision, record, self._probe(prompt))
+
+    def prepare_chat(self, pieces: Sequence[Ids | Packet]) -> PreparedQuestion:
+        """A whole prompt, given as token ids and frames in order, as `prepare` gives a question; nothing of it is kept
+        for the next one."""
+        self.prompts.check_chat(pieces)
+        record = AnswerTimer()
+        try:
+            prompt = self.prompts.make_chat(pieces, record.encoded)
+        except Exception:
+            self.prompts.cache.reset()
+            raise
+        frames = [piece for piece in pieces if isinstance(piece, Packet)]
+        return PreparedQuestion(prompt, frames, "", None, self.vision, record, self._probe(prompt))
+
+    def conclude(self, question: PreparedQuestion) -> AnswerResult:
+        """The result of a question that was answered, or stopped; `last` tells of it, too."""
+        prompt, probe, record = question.prompt, question.probe, question.record
+        encoded = question.vision.report if self.options.encode == "incremental" else None
+        feedback = None
+        if probe is not None:
+            feedback = feedback_from(prompt, probe, self.prompts.pooled(question.query), self.qwen.embedding_axes)
+        work = self._work(prompt, question.frames, question.window, len(record.token_ids))
+        self.last = record.result(prompt, feedback, self.prompts.kept_bytes(question.window), encoded, work)
+        return self.last
+
+    def _work(
+        self, prompt: PreparedPrompt, packets: Sequence[Packet], window: FrameWindow | None, answer_tokens: int
+    ) -> Work:
+        """The operations of an answer to this prompt, and of one from all tokens of the frames that it shows."""
+        tiles = {frame.stamp: frame.grid.tiles for frame in (*(window.frames if window is not None else ()), *packets)}
+        shown = [place.stop - place.start for place in prompt.places]
+        of_tiles = [tiles.get(stamp, tokens) for stamp, tokens in zip(prompt.stamps, shown, strict=True)]
+        text_tokens = prompt.part.tokens - sum(shown)
+        return self._costs.work(self.options.encode, prompt.segments, of_tiles, text_tokens, answer_tokens)
+
+    def _probe(self, prompt: PreparedPrompt) -> AttentionProbe | None:
+        """Return the probe of the decoder's attention on the newest frame, where feedback is wanted."""
+        wanted = self.options.feedback
+        return AttentionProbe(self.qwen, self.prompts.cache.kv, prompt.places[-1]) if wanted else None

@@ -1,0 +1,30 @@
+"""Tables of the documents that are made from the types of sources and sinks."""
+
+from __future__ import annotations
+
+import re
+
+from scripts.config_reference import linked
+from stream.sinks.types import CAPTION_SINKS
+from stream.sources.types import SOURCES
+
+
+def with_table(text: str, name: str, rows: list[tuple[str, str]]) -> str:
+    """Return a page in which the table between the marks of `name` is written anew."""
+    table = "".join(f"| {form} | {meaning} |\n" for form, meaning in rows)
+    marks = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
+    return marks.sub(lambda found: f"{found[1]}\n| {name} | meaning |\n| --- | --- |\n{table}\n{found[2]}", text)
+
+
+def sources_page(text: str) -> str:
+    """Return docs/sources.md with its table of addresses written anew."""
+    return with_table(text, "address", [(source.forms, source.help) for source in SOURCES])
+
+
+def with_outputs(text: str) -> str:
+    """Return docs/cli.md with its table of caption outputs written anew."""
+    return with_table(
+        text,
+        "output",
+        [(", ".join(f"`{suffix}`" for suffix in sink.suffixes), linked(sink.help, "cli.md")) for sink in CAPTION_SINKS],
+    )

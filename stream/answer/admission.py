@@ -1,0 +1,75 @@
+"""Admission of clients to an answer server: its options, who may connect, and the first message to a client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from arr_coc.errors import OptionError, counted
+from stream.answer.model import AnswerModel
+from stream.answer.server_statistics import ServerStatistics
+from stream.answer.turns import ClientTable
+from stream.errors import TransportError
+from stream.protocol.messages import PROTOCOL, UNSEEN_MAX, Connect, ServerHello
+from stream.transport.security import ServerCurve
+from stream.untrusted import REASON_CHARS_MAX, cut_to
+
+UNSEEN_CHARS = 40
+"""Length that a word unknown to the model is cut to."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Options of an answer server. `shared`: it serves clients of several runs, and outlives the failure of one answer.
+
+    `encode` is what it encodes, where its clients may expect otherwise. `on_ready` is called once the model has been
+    loaded; `provenance` returns from then on the model and settings that answers depend on. `statistics` are told of
+    all that it does.
+    """
+
+    endpoint: str
+    encode: str | None = None
+    curve: ServerCurve | None = None
+    shared: bool = False
+    on_ready: Callable[[], None] = lambda: None
+    provenance: Callable[[], str] = lambda: ""
+    statistics: ServerStatistics = field(default_factory=ServerStatistics)
+
+
+def check_admission(message: Connect, options: ServerOptions, clients: ClientTable) -> None:
+    """Raises TransportError or OptionError where the sender cannot be admitted, saying what to do about it."""
+    if message.protocol != PROTOCOL:
+        raise TransportError(
+            f"the answer server uses version {PROTOCOL} of the protocol, and the client version "
+            f"{message.protocol}; install the same version at both ends"
+        )
+    if clients.full:
+        raise TransportError(f"the answer server has {counted(len(clients), 'client')}, its maximum; try another")
+    if options.encode not in (None, message.encode):
+        raise OptionError(
+            f"the answer server encodes {options.encode}, not {message.encode}; give --encode {options.encode} here, "
+            f"or start it with --encode {message.encode}"
+        )
+
+
+def server_hello(
+    model: AnswerModel, provenance: str, unseen_words: tuple[str, ...] = (), pixels_refused: str | None = ""
+) -> ServerHello:
+    """Return the first message to a client: the model, and words of its standing query that are unknown to it.
+
+    `pixels_refused`: why its pixels do not stay on their device, None where they do.
+    """
+    return ServerHello(
+        model_id=model.model_id,
+        knows_levels=model.knows_levels,
+        knows_wide=model.knows_wide,
+        known_world=model.known_world,
+        allocator=model.allocator,
+        can_glance=model.can_glance,
+        attention_readable=model.attention_readable,
+        provenance=provenance,
+        unseen_words=tuple(word[:UNSEEN_CHARS] for word in unseen_words[:UNSEEN_MAX]),
+        takes_device_pixels=pixels_refused is None,
+        pixels_refused=cut_to(pixels_refused or "", REASON_CHARS_MAX),
+        notice=cut_to(model.notice, REASON_CHARS_MAX),
+    )

@@ -1,1 +1,0 @@
-"""Answers of several clients at once: scheduler, slots, model."""

@@ -1,0 +1,306 @@
+"""Clients of an answer server, their turns, and their requests in the slots of the model."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from arr_coc.types import NS_PER_S
+from stream.answer.model import AnswerModel, AnswerStats, ClientQuestion, Packet
+from stream.answer.server_statistics import ServerStatistics
+from stream.clock import Clock
+from stream.control import WAIT_MS
+from stream.protocol.messages import FramePacketMessage, GlancePacketMessage, TokenPacketMessage
+from stream.transport import Client, Envelope
+from stream.untrusted import ANSWER_CHARS_MAX, CLIENTS_MAX, GLANCES_A_TURN_MAX, PIECES_MAX
+
+PENALTY_MAX = 6
+"""A client that lets turn after turn expire has a sixty-fourth of the time in the end: 16 ms of a second."""
+
+PENALTY_PER_EXPIRY = 2
+"""Turns that must be used before one that expired is forgotten."""
+
+GATHER_NS = 5 * NS_PER_S // 1000
+"""Requests wait this long for the packet of a turn that was granted, to begin together: less than one takes to
+begin."""
+
+GATHER_MS = 1
+"""Length of one such wait if no answer is under way."""
+
+
+@dataclass(slots=True)
+class ClientState:
+    """State of one client: its query, and its standing query, if any.
+
+    `penalty` rises with every turn that expired, and falls with those that were used.
+    """
+
+    query: str
+    standing_query: str | None = None
+    penalty: int = 0
+
+
+class ClientTable:
+    """Table of the clients, and queue of those that wait for a turn, longest first.
+
+    A client that had a turn waits behind all others for the next one, so none waits for more than one answer of each.
+    `statistics` counts clients and waits.
+    """
+
+    def __init__(self, statistics: ServerStatistics | None = None) -> None:
+        self._statistics = statistics or ServerStatistics()
+        self._clients: dict[bytes, ClientState] = {}
+        self._waiting: OrderedDict[bytes, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(tuple(self._clients))
+
+    @property
+    def full(self) -> bool:
+        """True if no other client may connect."""
+        return len(self._clients) >= CLIENTS_MAX
+
+    def add(self, client: bytes, query: str, standing_query: str | None = None) -> None:
+        """Add a client, or replace the queries of one that is known."""
+        known = self._clients.get(client)
+        self._clients[client] = ClientState(query, standing_query, 0 if known is None else known.penalty)
+        self._statistics.clients_are(len(self._clients))
+
+    def get(self, client: bytes) -> ClientState | None:
+        """Return the state of a client; None where it is not connected."""
+        return self._clients.get(client)
+
+    def remove(self, client: bytes) -> None:
+        """Remove a client; it may be unknown."""
+        self._clients.pop(client, None)
+        self._statistics.clients_are(len(self._clients))
+        self.dequeue(client)
+
+    def enqueue(self, client: bytes) -> None:
+        """Let a client wait for a turn, in its old place where it waits already. Unknown ones get none."""
+        if client in self._clients:
+            self._waiting.setdefault(client, None)
+            self._statistics.turn_requested(client)
+
+    def dequeue(self, client: bytes) -> None:
+        """Take a client out of the queue; it need not wait."""
+        self._waiting.pop(client, None)
+        self._statistics.turn_withdrawn(client)
+
+    def pop_next(self, busy: Collection[bytes] = ()) -> bytes | None:
+        """Take out the client that has waited longest, but for those that are `busy` with an answer."""
+        client = next((client for client in self._waiting if client not in busy), None)
+        if client is not None:
+            del self._waiting[client]
+            self._statistics.turn_granted(client)
+        return client
+
+    def turn_limit_ns(self, client: bytes, limit_ns: int) -> int:
+        """Return how long the client may take to use a turn, of at most `limit_ns`: less, the higher its penalty."""
+        state = self._clients.get(client)
+        return limit_ns >> (0 if state is None else state.penalty)
+
+    def turn_expired(self, client: bytes) -> None:
+        """Note that the client let a turn expire, while others may have waited."""
+        if (state := self._clients.get(client)) is not None:
+            state.penalty = min(PENALTY_MAX, state.penalty + PENALTY_PER_EXPIRY)
+
+    def turn_used(self, client: bytes) -> None:
+        """Note that the client used its turn."""
+        if (state := self._clients.get(client)) is not None:
+            state.penalty = max(0, state.penalty - 1)
+
+
+@dataclass(slots=True)
+class Turn:
+    """A turn of a client: its number, when it began or went on, glances so far, and the packet that is being served."""
+
+    number: int
+    granted_ns: int
+    glances: int = 0
+    packet: Envelope | None = None
+
+    def may_take(self, message: TokenPacketMessage | GlancePacketMessage | FramePacketMessage) -> bool:
+        """Return whether the turn allows this packet: not a second one, nor glance after glance while others wait."""
+        if message.turn != self.number or self.packet is not None:
+            return False
+        return not isinstance(message, GlancePacketMessage) or self.glances < GLANCES_A_TURN_MAX
+
+
+@dataclass(slots=True, eq=False)
+class ClientRequest:
+    """A request that is being answered: its number, its packet, the questions about it, and its answer so far.
+
+    `standing_query` is evaluated first, if there is one. `began_ns`: when the server began to serve it.
+    """
+
+    client: Client
+    number: int
+    packet: Packet
+    query: str
+    standing_query: str | None
+    wants_answer: bool
+    began_ns: int = 0
+    pieces: list[str] = field(default_factory=list)
+    chars: int = 0
+
+    def next_question(self) -> ClientQuestion:
+        """Return the question that comes next."""
+        standing = self.standing_query
+        query = self.query if standing is None else standing
+        return ClientQuestion(self.client, self.packet, query, yes_no=standing is not None)
+
+
+class Replies(Protocol):
+    """Receiver of the results of requests: the server, which sends them on."""
+
+    def on_score(self, request: ClientRequest, score: tuple[float, float], stats: AnswerStats) -> None:
+        """The standing query was evaluated."""
+        ...
+
+    def on_piece(self, request: ClientRequest, piece: str) -> None:
+        """The answer goes on."""
+        ...
+
+    def on_answer(self, request: ClientRequest, stats: AnswerStats) -> None:
+        """The answer has ended."""
+        ...
+
+    def on_failure(self, request: ClientRequest, error: Exception) -> None:
+        """There will be no answer."""
+        ...
+
+
+class SlotScheduler:
+    """Scheduler of a model's slots: a client holds one from its turn to the end of its answer.
+
+    New requests are encoded and prefilled between two steps of the others, all that are there together. `statistics`
+    counts the requests that are served.
+    """
+
+    def __init__(self, model: AnswerModel, replies: Replies, statistics: ServerStatistics, clock: Clock) -> None:
+        self._model = model
+        self._replies = replies
+        self._statistics = statistics
+        self._clock = clock
+        self._statistics.slots = model.slots
+        self.turns: dict[Client, Turn] = {}
+        self._last_turn = 0
+        self._serving: dict[Client, ClientRequest] = {}
+        self._new: list[ClientRequest] = []
+        self._open: dict[ClientQuestion, ClientRequest] = {}
+        self._stepped: Sequence[ClientQuestion] = ()
+
+    @property
+    def holders(self) -> Collection[Client]:
+        """Clients that hold a slot."""
+        return self.turns.keys() | self._serving.keys()
+
+    @property
+    def has_room(self) -> bool:
+        """True if a slot is free."""
+        return len(self.turns) + len(self._serving) < self._model.slots
+
+    @property
+    def idle(self) -> bool:
+        """True if no client has a turn, and no answer is under way."""
+        return not self.turns and not self._serving
+
+    @property
+    def wait_ms(self) -> int:
+        """Time to wait for messages: none while answers are under way."""
+        if not self._serving:
+            return WAIT_MS
+        return GATHER_MS if self._is_gathering and not self._open else 0
+
+    @property
+    def _is_gathering(self) -> bool:
+        """True if a packet is due that could begin together with those that are there."""
+        now_ns = self._clock.now_ns()
+        return any(turn.packet is None and now_ns - turn.granted_ns < GATHER_NS for turn in self.turns.values())
+
+    def grant(self, client: Client) -> Turn:
+        """Give a client a turn, and a slot, of which one is free."""
+        self._last_turn += 1
+        self.turns[client] = turn = Turn(self._last_turn, self._clock.now_ns())
+        self._model.hold(client)
+        return turn
+
+    def begin(self, request: ClientRequest) -> None:
+        """Take the request that a client has made in its turn."""
+        del self.turns[request.client]
+        request.began_ns = self._statistics.turn_began()
+        self._serving[request.client] = request
+        self._new.append(request)
+
+    def release(self, client: Client, *, failed: bool = False) -> None:
+        """Take a client's turn, request and slot away; it may have none."""
+        turn, request = self.turns.pop(client, None), self._serving.pop(client, None)
+        if turn is None and request is None:
+            return
+        if request is not None:
+            self._new = [other for other in self._new if other is not request]
+            self._open = {question: other for question, other in self._open.items() if other is not request}
+            self._statistics.turn_ended(request.began_ns, failed=failed)
+        self._model.release(client)
+
+    def advance(self) -> None:
+        """Report the results of the last step, and make the next one: begin with new requests, unless others are to
+        begin with them, or give every answer its next token.
+
+        A step is reported after clients have been heard, so that none hears more of what it does not want any more.
+        """
+        stepped, self._stepped = self._stepped, ()
+        self._report(stepped)
+        if self._new and not self._is_gathering:
+            requests, self._new = self._new, []
+            asked = {request.next_question(): request for request in requests}
+            self._open |= asked
+            self._stepped = list(asked)
+            self._model.ask(self._stepped)
+        elif self._open:
+            self._stepped = self._model.step()
+
+    def _report(self, questions: Sequence[ClientQuestion]) -> None:
+        """Report the results of questions. A client that cannot be reached is dropped, and its request with it."""
+        for question in questions:
+            request = self._open.get(question)
+            if request is not None:
+                self._take_piece(question, request)
+            if question.ended and self._open.pop(question, None) is request and request is not None:
+                self._end(question, request)
+
+    def _take_piece(self, question: ClientQuestion, request: ClientRequest) -> None:
+        piece = question.piece[: ANSWER_CHARS_MAX - request.chars]
+        if not piece:
+            return
+        request.chars += len(piece)
+        request.pieces.append(piece)
+        if request.chars >= ANSWER_CHARS_MAX and not question.ended:
+            self._model.finish(question)
+        if len(request.pieces) <= PIECES_MAX:
+            self._replies.on_piece(request, piece)
+
+    def _end(self, question: ClientQuestion, request: ClientRequest) -> None:
+        if question.error is not None:
+            self.release(request.client, failed=True)
+            self._replies.on_failure(request, question.error)
+            return
+        assert question.stats is not None
+        if question.score is None:
+            self.release(request.client)
+            self._replies.on_answer(request, question.stats)
+            return
+        self._replies.on_score(request, question.score, question.stats)
+        if self._serving.get(request.client) is not request:
+            return
+        if request.wants_answer:
+            request.standing_query = None
+            self._new.append(request)
+        else:
+            self.release(request.client)

@@ -1,0 +1,139 @@
+"""Layout of the live view of several cameras: a pane for each, as high as there is room for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len, set_cell_size
+
+from arr_coc.errors import counted
+from stream.clock import seconds_text
+from stream.display.layout import SEPARATOR, Row, figure_lines, state_text, transcript_rows
+from stream.display.state import CameraSnapshot
+from stream.display.text import wrap
+from stream.monitor.statistics import StatisticsSnapshot
+from stream.untrusted import printable
+
+IDLE_ROWS_MAX = 3
+"""Rows of a camera that has no run: its name, and what it waits for or why it failed."""
+
+FIGURES_SHARE = 3
+"""One row of so many shows figures, if a pane has that many rows twice."""
+
+IN_HEAD = ("frames", "answers")
+"""Figures that the head of a pane shows already."""
+
+NOTES_SHOWN = 2
+NOTE_ROWS_MAX = 3
+NOTES_HEIGHT = 16
+"""The newest notes have up to so many rows on a terminal of this height or more; on a lower one the newest has one."""
+
+NAME_CELLS = 16
+"""Longest part of a name that is shown."""
+
+
+def compose_several(
+    cameras: Sequence[CameraSnapshot], notes: Sequence[str], uptime_s: float, message: str, width: int, height: int
+) -> list[Row]:
+    """Return the whole view but its last line, which is for input: `height` rows. The terminal cuts what is too wide.
+
+    Without a `message` the newest of `notes`, lines about several cameras, have its place.
+    """
+    header = [_header(cameras, uptime_s, width)] if height >= 3 else []
+    shown_notes = [message] if message else notes[-NOTES_SHOWN if height >= NOTES_HEIGHT else -1 :]
+    lines = [line for note in shown_notes for line in wrap(printable(note), max(1, width - 2))]
+    lines = lines[-NOTE_ROWS_MAX:] if height >= NOTES_HEIGHT else lines[: int(height >= 4)]
+    bottom: list[Row] = [[("class:note", f" {line}")] for line in lines]
+    room = max(0, height - len(header) - len(bottom))
+    rows = _panes(cameras, width, room)
+    return [*header, *rows, *[[] for _ in range(room - len(rows))], *bottom]
+
+
+def _panes(cameras: Sequence[CameraSnapshot], width: int, room: int) -> list[Row]:
+    """Return the cameras in as many rows each as there is room for; the last row counts those that have none."""
+    if not cameras or room <= 0:
+        return []
+    name_cells = min(NAME_CELLS, max(cell_len(camera.name) for camera in cameras))
+    if len(cameras) > room:
+        shown = cameras[: room - 1]
+        more = len(cameras) - len(shown)
+        last: Row = [("class:dim", f" {counted(more, 'camera')} more; the terminal is too low for all of them")]
+        return [*(_line(camera, name_cells) for camera in shown), last]
+    if room // len(cameras) == 1:
+        return [_line(camera, name_cells) for camera in cameras]
+    questions = len(_questions(cameras)) > 1
+    heights = zip(cameras, _heights(cameras, room), strict=True)
+    return [row for camera, tall in heights for row in _pane(camera, name_cells, width, tall, question=questions)]
+
+
+def _heights(cameras: Sequence[CameraSnapshot], room: int) -> list[int]:
+    """Return the rows of each camera's pane: those that run share what the others leave."""
+    idle = min(IDLE_ROWS_MAX, room // len(cameras))
+    running = [number for number, camera in enumerate(cameras) if camera.figures is not None]
+    heights = [idle] * len(cameras)
+    spare = room - idle * (len(cameras) - len(running))
+    for at, number in enumerate(running):
+        heights[number] = spare // len(running) + int(at < spare % len(running))
+    return heights
+
+
+def _line(camera: CameraSnapshot, name_cells: int) -> Row:
+    """Return a camera in one row: name, rate, and the newest answer or what is wrong."""
+    head = _name(camera, name_cells)
+    if camera.state:
+        return [*head, state_text(camera)]
+    newest = camera.newest
+    at, text = ("", "") if newest is None else (newest.at, newest.display_text)
+    rate = "" if camera.figures is None else f"{camera.figures.fps:5.1f} fps  "
+    return [*head, ("class:dim", rate), ("class:time", f"{at}  " if at else ""), ("", text)]
+
+
+def _pane(camera: CameraSnapshot, name_cells: int, width: int, tall: int, *, question: bool) -> list[Row]:
+    """Return a camera in `tall` rows: its figures and, if asked for, its question, or what is wrong; below them the
+    newest answers, and further figures if there is room."""
+    indent = name_cells + 3
+    room = max(1, width - indent - 1)
+    if camera.state:
+        style, text = state_text(camera)
+        head, *lines = [(style, line) for line in wrap(text, room)[: max(1, tall - int(camera.newest is not None))]]
+    else:
+        parts = [] if camera.figures is None else _figures(camera.figures)
+        text = SEPARATOR.join([*parts, *([camera.query] if question and camera.query else [])])
+        head, lines = ("class:dim", text), []
+    rule = "" if lines else f" {'─' * max(0, room - cell_len(head[1]))}"
+    first: Row = [*_name(camera, name_cells), head, ("class:dim", rule)]
+    rows: list[Row] = [first, *([("", " " * indent), line] for line in lines)]
+    rest = tall - len(rows)
+    figures: list[Row] = []
+    if camera.figures is not None and rest >= 2 * FIGURES_SHARE:
+        figures = figure_lines(camera.figures, width, IN_HEAD)[: rest // FIGURES_SHARE]
+    return [*rows, *transcript_rows(camera.entries, camera.partial, width, rest - len(figures)), *figures]
+
+
+def _name(camera: CameraSnapshot, cells: int) -> Row:
+    return [("class:title", f" {set_cell_size(camera.name, cells)}  ")]
+
+
+def _figures(figures: StatisticsSnapshot) -> list[str]:
+    parts = [f"{figures.fps:.1f} fps", counted(figures.answers, "answer")]
+    if figures.ttft_ms is not None:
+        parts.append(f"first token {figures.ttft_ms:.0f} ms")
+    dropped = sum(figures.dropped.values())
+    return [*parts, f"{dropped} dropped"] if dropped else parts
+
+
+def _questions(cameras: Sequence[CameraSnapshot]) -> set[str]:
+    return {camera.query for camera in cameras if camera.query}
+
+
+def _header(cameras: Sequence[CameraSnapshot], uptime_s: float, width: int) -> Row:
+    """Return how many cameras run, their models, and the question, if all have the same."""
+    ill = sum(camera.ill for camera in cameras)
+    states = counted(len(cameras), "camera") + (f", {ill} not well" if ill else "")
+    models = ", ".join(dict.fromkeys(camera.model for camera in cameras if camera.model))
+    questions = _questions(cameras)
+    question = questions.pop() if len(questions) == 1 else ""
+    running = f"running {seconds_text(uptime_s)}"
+    gap = width - cell_len(f" {states}  {models}  {question}") - cell_len(running) - 1
+    row: Row = [("class:title", f" {states}"), ("class:dim", f"  {models}  "), ("class:title", question)]
+    return [*row, ("class:dim", f"{'':{gap}}{running}")] if gap > 0 else row

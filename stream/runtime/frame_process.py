@@ -1,0 +1,219 @@
+"""Frame worker in a child process: started again when it dies, and replaced by a spare one at once.
+
+The spare one has everything imported. The answer process is another child of this process, so a frame process that dies
+takes no loaded model with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import msgspec
+
+from stream.answer.model import CONFIGURED
+from stream.clock import Clock
+from stream.config import Config
+from stream.control import RunControl, is_user_fixable
+from stream.errors import SourceError
+from stream.events import FrameReady, Restarted
+from stream.runtime.answer_service import ANSWERS, AnswerService
+from stream.runtime.child import ChildProcess, ProcessSupervisor, RestartPolicy, start_fork_server
+from stream.runtime.fork_server import ForkServer
+from stream.runtime.run import FRAMES, Run, picture_endpoints
+from stream.runtime.worker_messages import (
+    AnswerTimeout,
+    FrameWorkerConfig,
+    Report,
+    SourceOpened,
+    WorkerCommand,
+    WorkerFinished,
+    unpack_report,
+)
+from stream.transport import Transport, ipc_endpoint, private_directory
+
+POLL_MS = 50
+"""Time to wait for a report before the process is checked."""
+
+OPEN_MARGIN_S = 60.0
+"""Time beyond `capture.open_timeout_s` that a child may take to import its libraries on a busy machine."""
+
+log = logging.getLogger(__name__)
+
+
+class FrameProcess:
+    """Frame stages of `run` in a child process, which is started again when it dies; holds the answer process.
+
+    `config` is the whole run's. `answers` answers for other runs too; without it the run has an answer process of its
+    own, unless its answer server is elsewhere. `forks` starts the processes, and stays the caller's; without it the run
+    has a fork server of its own. `alone` is false for one of several runs of this process: it keeps no spare process,
+    and names only the processes that are its own. `nice` is the niceness of the process.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        run: Run,
+        *,
+        answers: AnswerService | None = None,
+        forks: ForkServer | None = None,
+        alone: bool = True,
+        nice: int = 0,
+    ) -> None:
+        self._continuity = run.continuity
+        self._model_loader = run.model_loader
+        self._alone = alone
+        self._nice = nice
+        self._spare: ChildProcess | None = None
+        self._opened = self._ending = False
+        self._restarts: deque[Restarted] = deque()
+        self._open_limit_s = config.capture.open_timeout_s + OPEN_MARGIN_S
+        self._open_until_s = time.monotonic() + self._open_limit_s
+        with ExitStack() as stack:
+            self._directory = stack.enter_context(private_directory())
+            self._reports_to = ipc_endpoint(self._directory, "reports")
+            self.picture_endpoints = picture_endpoints(config.output, self._directory)
+            transport = Transport()
+            stack.callback(transport.close)
+            self._reports = transport.event_receiver(self._reports_to)
+            stack.callback(self._reports.close)
+            if forks is None and (forks := start_fork_server()) is not None:
+                stack.enter_context(forks)
+            self._forks = forks
+            if answers is None and config.answer.server is None:
+                answers = AnswerService(config, run.clock, model_loader=run.model_loader, forks=forks)
+            self._answers = answers
+            if answers is not None:  # before the frame process: loading a model takes longest
+                self._restarts = stack.enter_context(answers.hold(run.control))
+            policy = RestartPolicy.of(config.pipeline, restart=True)
+            self._supervisor = ProcessSupervisor(FRAMES, self._start, policy, run.clock)
+            self._resources = stack.pop_all()
+
+    def processes(self) -> dict[str, int]:
+        """The processes that are the run's own."""
+        own = {FRAMES: self._supervisor.child.pid}
+        answers = None if self._answers is None or self._answers.concurrent else self._answers.pid
+        if answers is not None:
+            own[ANSWERS] = answers
+        return {"main": os.getpid(), **own} if self._alone else own
+
+    def send(self, command: WorkerCommand) -> None:
+        """Sends the process a command; after an end it is not started again."""
+        self._ending = self._ending or command.end is not None
+        self._supervisor.child.send_line(msgspec.json.encode(command))
+
+    def receive(self) -> Sequence[Report]:
+        """Returns the next reports, and the restarts of both processes.
+
+        The frame process is started again only when no report waits: the reports of a dead one have its own numbers.
+        """
+        # Asked before its last report is waited for.
+        exit_error = None if self._opened else self._supervisor.child.exit_error()
+        data = self._reports.receive(POLL_MS)
+        reports: list[Report] = []
+        while self._restarts:
+            reports.append(self._restarts.popleft())
+        if data is not None:
+            report = unpack_report(data)
+            if isinstance(report, AnswerTimeout):
+                if self._answers is not None:
+                    self._answers.report_hung()
+                return reports
+            if isinstance(report, FrameReady) and self._alone and self._spare is None:
+                self._spare = self._new()
+            self._opened = self._opened or isinstance(report, SourceOpened)
+            reports.append(report)
+        elif exit_error is not None:
+            raise exit_error
+        elif not self._opened:
+            if time.monotonic() > self._open_until_s:
+                limit = f"{self._open_limit_s:.0f} s"
+                raise SourceError(f"the source could not be opened within {limit}; check that it is there")
+        elif self._ending:
+            self._supervisor.kill_if_hung()
+            if self._supervisor.child.exit_error() is not None:
+                reports.append(WorkerFinished())
+        elif (restarted := self._supervisor.poll()) is not None:
+            reports.append(restarted)
+        return reports
+
+    def recover(self, error: Exception, *, source_lost: bool) -> None:
+        """Raises an error that the user can put right; another one leads to a restart."""
+        if source_lost:
+            self._supervisor.reset_crash_count()
+        elif is_user_fixable(error):
+            raise error
+        log.debug("the frame process failed: %s", error)
+
+    def stop(self) -> None:
+        """Stops the processes, and gives back what they shared."""
+        self._supervisor.child.stop()
+        if self._spare is not None:  # it holds nothing, and may still be importing
+            self._spare.kill()
+            self._spare.stop()
+        self._resources.close()
+
+    def _start(self) -> ChildProcess:
+        """Sets a frame process to work: the spare one, or a new one if that is not there or has died."""
+        child, self._spare = self._spare or self._new(), None
+        if child.exit_error() is not None:
+            child.stop()
+            child = self._new()
+        continuity = self._continuity
+        config = FrameWorkerConfig(
+            reports_to=self._reports_to,
+            answers=None if self._answers is None else self._answers.address,
+            snapshot=next(iter(self._inherited), None),
+            heartbeat=child.heartbeat_writer,
+            directory=self._directory,
+            model_loader=self._model_loader,
+            config=continuity.next_config().model_dump_json(),
+            initial_verdict=continuity.verdict,
+            pictures_to=self.picture_endpoints,
+            first_frame=continuity.frames_before,
+            nice=self._nice,
+        )
+        child.send_line(msgspec.json.encode(config))
+        if continuity.pending_query is not None:
+            child.send_line(msgspec.json.encode(WorkerCommand(query=continuity.pending_query)))
+        return child
+
+    @property
+    def _inherited(self) -> tuple[int, ...]:
+        """Descriptor of the memory that is shared with the answer process, if any."""
+        shared = None if self._answers is None else self._answers.snapshot
+        return () if shared is None else (shared.descriptor,)
+
+    def _new(self) -> ChildProcess:
+        environment = {"OMP_NUM_THREADS": "1"}
+        return ChildProcess(
+            "frame", "stream.runtime.frame_worker", self._inherited, environment, forks=self._forks, preload=True
+        )
+
+
+def run_in_child(
+    config: Config,
+    clock: Clock | None = None,
+    *,
+    model_loader: str = CONFIGURED,
+    control: RunControl | None = None,
+    answers: AnswerService | None = None,
+    forks: ForkServer | None = None,
+    alone: bool = True,
+    nice: int = 0,
+) -> Run:
+    """Opens a run whose frame stages are in a child process; the other parameters are those of `FrameProcess`.
+
+    This process keeps the outputs, and imports no torch. Raises what `Run` raises.
+    """
+    pipeline = config.pipeline.model_copy(update={"restart": True, "single_process": False})
+    config = config.model_copy(update={"pipeline": pipeline})
+
+    def process(run: Run) -> FrameProcess:
+        return FrameProcess(config, run, answers=answers, forks=forks, alone=alone, nice=nice)
+
+    return Run(config, process, clock, control=control, model_loader=model_loader)

@@ -1,0 +1,51 @@
+"""Checks of all output files of a run together, before anything is loaded or written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stream.config import STDOUT, OutputConfig, is_bag, is_hls
+from stream.errors import OutputError
+from stream.sinks.output_file import (
+    CAPTIONS_PLAYLIST,
+    VIDEO_PLAYLIST,
+    check_distinct,
+    check_new_folder,
+    check_suffix,
+    check_writable,
+)
+from stream.sinks.types import CAPTION_SUFFIXES, FILE_SINKS
+
+
+def check_outputs(config: OutputConfig, source: str) -> None:
+    """Raises OutputError for an unknown suffix, an output given twice, an output that is the input, and a place that
+    cannot be written."""
+    for path in _files(config.paths):
+        check_suffix(path, CAPTION_SUFFIXES, "captions", "a heat-map video goes to --heatmap")
+    _check_hls(config.paths)
+    for file in FILE_SINKS:
+        if file.applies(config):
+            check_suffix(getattr(config, file.key), file.suffixes, f"the {file.help}", "captions go to -o")
+    check_distinct(output_files(config), source)
+    for path in _files(output_files(config)):
+        (check_new_folder if is_bag(path) else check_writable)(path)
+
+
+def _files(paths: Sequence[str]) -> list[str]:
+    return [path for path in paths if path != STDOUT]
+
+
+def output_files(config: OutputConfig) -> list[str]:
+    """The files that a run writes."""
+    return [*config.paths, *(getattr(config, file.key) for file in FILE_SINKS if file.applies(config))]
+
+
+def _check_hls(paths: Sequence[str]) -> None:
+    """Raises OutputError for the name of a playlist beside the master, and for a second stream."""
+    streams = [path for path in paths if is_hls(path)]
+    for path in streams:
+        if Path(path).name in (VIDEO_PLAYLIST, CAPTIONS_PLAYLIST):
+            raise OutputError(f"output {path!r} has the name of a playlist beside it; name it master.m3u8")
+    if len(streams) > 1:
+        raise OutputError(f"outputs {streams[0]!r} and {streams[1]!r} are two streams; a run writes one .m3u8")

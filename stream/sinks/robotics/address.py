@@ -1,0 +1,26 @@
+"""Address at which the Foxglove app connects. Imports no library of it."""
+
+from __future__ import annotations
+
+from stream.config import Config
+from stream.errors import ConfigError
+from stream.options.extra import FOXGLOVE
+from stream.web.access import is_loopback, parse_address
+
+
+def foxglove_address(config: Config) -> tuple[str, int]:
+    """Return host and port of `output.foxglove`.
+
+    Raises ConfigError for an address that is none, a missing library, and an address that other machines reach where
+    the network does not allow anybody in.
+    """
+    address = config.output.foxglove
+    assert address is not None
+    FOXGLOVE.require("--foxglove")
+    host, port = parse_address(address, "--foxglove", "8765 or 0.0.0.0:8765")
+    if not is_loopback(host) and not config.network.plain_tcp:
+        raise ConfigError(
+            f"--foxglove {address} can be reached from other machines, and anybody there could look; give --plain-tcp "
+            "to allow that, or serve it on this machine only, with --foxglove PORT"
+        )
+    return host, port

@@ -1,0 +1,287 @@
+"""Every sink: its suffixes or its key, its library, its check, and how it is opened. Loads no sink before it is opened.
+
+Help, checks, doctor, the documents and `stream.sinks.factory` read these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Literal
+
+from stream.config import BAG_SUFFIX, HLS_SUFFIX, MCAP_SUFFIX, RERUN_SUFFIX, STDOUT, Config, OutputConfig, needs_keys
+from stream.options.extra import FOXGLOVE, MQTT, OTLP, RERUN, ROS2, WEB, Extra
+
+if TYPE_CHECKING:
+    from stream.monitor.health import RunMonitor
+    from stream.sinks.base import Sink
+    from stream.sinks.heatmap import FramePictures
+    from stream.web.application import PageCamera
+
+
+@dataclass(frozen=True, slots=True)
+class FileOpening:
+    """Arguments of a sink that writes a file; `resume`: the run continues another one."""
+
+    path: str
+    output: OutputConfig
+    source: str
+    find_run: Callable[[], FramePictures]
+    resume: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOpening:
+    """Arguments of a sink for other programs; `page` shows the run, as a camera of a shared page."""
+
+    config: Config
+    monitor: RunMonitor
+    page: PageCamera | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkType:
+    """Type of sink: of `output.paths`, by its suffixes; or of the key `output.KEY`, and of those suffixes if a file."""
+
+    open: Callable[[Any], Sink]
+    """Opens it, with a FileOpening or ServiceOpening. Imports its module."""
+    help: str = ""
+    """What a caption output is, in the documents."""
+    suffixes: tuple[str, ...] = ()
+    key: str = ""
+    extra: Extra | None = None
+    check: Callable[[Config], object] | None = None
+    """Raises an error of the configuration for what would fail at once. Imports nothing heavy."""
+    pictures: Literal["none", "asked", "every"] = "none"
+    """Pictures that it takes: of frames that are asked about, and maybe every few frames (`output.pictures_every`)."""
+
+    def applies(self, output: OutputConfig) -> bool:
+        """Return True if the configuration has such an output."""
+        if self.key:
+            return getattr(output, self.key) is not None
+        return any(self.takes(path) for path in output.paths)
+
+    def takes(self, path: str) -> bool:
+        """Return True if an output of this path is of this type."""
+        return path != STDOUT and PurePath(path).suffix.lower() in self.suffixes
+
+    def require(self, output: OutputConfig) -> None:
+        """Raise ConfigError if there is such an output, and its library is missing."""
+        if self.extra is not None and self.applies(output):
+            path = next((f"-o {PurePath(path).name}" for path in output.paths if self.takes(path)), "")
+            self.extra.require(path or f"--{self.key}")
+
+
+def caption_type(path: str) -> SinkType:
+    """Return the type of a caption output, which `check_outputs` has accepted."""
+    return next((sink for sink in CAPTION_SINKS if sink.takes(path)), JSON_LINES)
+
+
+def sinks_of(output: OutputConfig) -> Iterator[SinkType]:
+    """Yield the types of the outputs of a configuration."""
+    return (sink for sink in SINKS if sink.applies(output))
+
+
+def takes_pictures(output: OutputConfig, *, every: bool = False) -> bool:
+    """Return True if an output takes the picture of each frame that is answered about; `every`: of others, too."""
+    wishes = {sink.pictures for sink in sinks_of(output) if output.mqtt_picture or sink.key != "mqtt"}
+    return "every" in wishes or (not every and "asked" in wishes)
+
+
+def _captions(at: FileOpening) -> Sink:
+    from stream.sinks.captions import CaptionSink
+
+    return CaptionSink(at.path, resume=at.resume)
+
+
+def _json_lines(at: FileOpening) -> Sink:
+    from stream.sinks.output_file import JsonlSink
+
+    return JsonlSink(at.path, timing=at.output.timing, resume=at.resume)
+
+
+def _hls(at: FileOpening) -> Sink:
+    from stream.sinks.hls.sink import HlsSink
+    from stream.sources.address import is_live_address
+
+    return HlsSink(at.path, at.output.hls, live=is_live_address(at.source))
+
+
+def _mcap(at: FileOpening) -> Sink:
+    from stream.sinks.robotics.mcap_file import McapSink
+
+    return McapSink(at.path, at.output, resume=at.resume)
+
+
+def _rosbag(at: FileOpening) -> Sink:
+    from stream.sinks.robotics.rosbag import RosbagSink
+
+    return RosbagSink(at.path, at.output)
+
+
+def _rerun_file(at: FileOpening) -> Sink:
+    from stream.sinks.rerun.file import RerunFileSink
+    from stream.sources.address import redacted
+
+    return RerunFileSink(at.path, redacted(at.source))
+
+
+def _heatmap(at: FileOpening) -> Sink:
+    from stream.sinks.heatmap import HeatmapSink
+
+    scene = at.source if at.output.heatmap_truth else ""
+    return HeatmapSink(at.path, at.find_run, at.output.heatmap_layers, scene)
+
+
+def _explanations(at: FileOpening) -> Sink:
+    from stream.sinks.output_file import ExplanationSink
+
+    return ExplanationSink(at.path)
+
+
+def _overlay(at: FileOpening) -> Sink:
+    from stream.sinks.captions import OverlaySink
+
+    return OverlaySink(at.path)
+
+
+def _publish(at: ServiceOpening) -> Sink:
+    from stream.sinks.services import PublishSink
+
+    return PublishSink(at.config, at.monitor)
+
+
+def _control(at: ServiceOpening) -> Sink:
+    from stream.sinks.services import ControlSink
+
+    return ControlSink(at.config, at.monitor)
+
+
+def _metrics(at: ServiceOpening) -> Sink:
+    from stream.sinks.metrics import open_metrics
+
+    return open_metrics(at.config, at.monitor)
+
+
+def _web(at: ServiceOpening) -> Sink:
+    from stream.sinks.web import WebSink
+
+    return WebSink(at.config, at.monitor, camera=at.page)
+
+
+def _check_web(config: Config) -> None:
+    from stream.web.access import WebAccess
+
+    WebAccess.of(config.output)
+
+
+def _mqtt(at: ServiceOpening) -> Sink:
+    from stream.sinks.mqtt import MqttSink
+
+    return MqttSink(at.config, at.monitor)
+
+
+def _check_mqtt(config: Config) -> None:
+    from stream.mqtt.broker import Broker
+
+    Broker.of(config)
+
+
+def _foxglove(at: ServiceOpening) -> Sink:
+    from stream.sinks.robotics.foxglove_server import FoxgloveSink
+
+    return FoxgloveSink(at.config)
+
+
+def _check_foxglove(config: Config) -> None:
+    from stream.sinks.robotics.address import foxglove_address
+
+    foxglove_address(config)
+
+
+def _webhook(at: ServiceOpening) -> Sink:
+    from stream.sinks.webhook import WebhookSink
+
+    return WebhookSink(at.config.output.webhook or "")
+
+
+def _check_webhook(config: Config) -> None:
+    from stream.sinks.webhook import Webhook
+
+    Webhook.of(config.output.webhook or "")
+
+
+def _otlp(at: ServiceOpening) -> Sink:
+    from stream.sinks.otlp.sink import OtlpSink
+
+    return OtlpSink(at.config)
+
+
+def _check_otlp(config: Config) -> None:
+    from stream.sinks.otlp.endpoint import traces_url
+
+    traces_url(config.output.otlp or "")
+
+
+def _rerun(at: ServiceOpening) -> Sink:
+    from stream.sinks.rerun.address import ViewerAddress
+    from stream.sinks.rerun.viewer import RerunViewerSink
+    from stream.sources.address import redacted
+
+    return RerunViewerSink(ViewerAddress.of(at.config.output.rerun or ""), redacted(at.config.source))
+
+
+def _check_rerun(config: Config) -> None:
+    from stream.sinks.rerun.address import ViewerAddress
+
+    ViewerAddress.of(config.output.rerun or "")
+
+
+JSON_LINES = SinkType(help="JSON lines (docs/cli.md#json-lines)", suffixes=(".jsonl",), open=_json_lines)
+
+CAPTION_SINKS = (
+    SinkType(help="captions: WebVTT, SubRip", suffixes=(".vtt", ".srt"), open=_captions),
+    JSON_LINES,
+    SinkType(help="a stream with captions (docs/streaming.md)", suffixes=(HLS_SUFFIX,), open=_hls),
+    SinkType(
+        help="recording for Foxglove and ROS 2 (docs/ros2.md)",
+        suffixes=(MCAP_SUFFIX,),
+        extra=FOXGLOVE,
+        pictures="every",
+        open=_mcap,
+    ),
+    SinkType(help="ROS 2 bag (docs/ros2.md)", suffixes=(BAG_SUFFIX,), extra=ROS2, pictures="every", open=_rosbag),
+    SinkType(
+        help="Rerun recording (docs/rerun.md)",
+        suffixes=(RERUN_SUFFIX,),
+        extra=RERUN,
+        pictures="every",
+        open=_rerun_file,
+    ),
+)
+"""Those of `output.paths`, by their suffixes."""
+
+FILE_SINKS = (
+    SinkType(help="heat map", key="heatmap", suffixes=(".mp4", ".png"), open=_heatmap),
+    SinkType(help="reasons for tokens", key="why", suffixes=(".jsonl",), open=_explanations),
+    SinkType(help="overlay", key="overlay", suffixes=(".txt",), open=_overlay),
+)
+"""Files of keys of their own; `help` names what they hold."""
+
+SERVICES = (
+    SinkType(key="publish", check=lambda to: needs_keys(to.network, to.output.publish or ""), open=_publish),
+    SinkType(key="control", check=lambda to: needs_keys(to.network, to.output.control or ""), open=_control),
+    SinkType(key="metrics_port", open=_metrics),
+    SinkType(key="web", extra=WEB, check=_check_web, open=_web),
+    SinkType(key="mqtt", extra=MQTT, pictures="asked", check=_check_mqtt, open=_mqtt),
+    SinkType(key="foxglove", extra=FOXGLOVE, pictures="every", check=_check_foxglove, open=_foxglove),
+    SinkType(key="webhook", check=_check_webhook, open=_webhook),
+    SinkType(key="otlp", extra=OTLP, check=_check_otlp, open=_otlp),
+    SinkType(key="rerun", extra=RERUN, pictures="every", check=_check_rerun, open=_rerun),
+)
+"""Those for other programs, by their keys."""
+
+SINKS = (*CAPTION_SINKS, *FILE_SINKS, *SERVICES)
+
+CAPTION_SUFFIXES = tuple(suffix for sink in CAPTION_SINKS for suffix in sink.suffixes)

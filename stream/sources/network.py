@@ -1,0 +1,53 @@
+"""Addresses on a network: a file on a web server or a finished HLS stream as a file, all else as a live source."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from dataclasses import replace
+
+from stream.clock import Clock
+from stream.config import CaptureConfig
+from stream.media import Source
+from stream.sources.address import scheme_of
+from stream.sources.checks import check_address
+from stream.sources.connection import is_endless, network_target, opened_within
+from stream.sources.file import ContainerSource
+from stream.sources.live import LiveSource
+from stream.sources.segments import SegmentRecorder
+from stream.sources.threaded import PrefetchSource
+
+_MAYBE_FILES = frozenset({"http", "https"})
+
+_READ_FAILED = os.strerror(errno.EIO)
+"""FFmpeg's words where data are not to be had, in contrast to data that cannot be decoded."""
+
+
+class WebFileSource(ContainerSource):
+    """A file on a web server. Some servers send it from its beginning only: FFmpeg cannot go back in it then."""
+
+    def _nothing_decoded(self, reason: str) -> str:
+        if "mp4" not in self._container.format.name or _READ_FAILED not in reason:
+            return super()._nothing_decoded(reason)
+        return (
+            f"{self._name} has its index (moov) after its pictures, and the server does not send parts of a file, or "
+            "broke off; put the index in front (ffmpeg -i IN.mp4 -c copy -movflags +faststart OUT.mp4), or download it "
+            "first"
+        )
+
+
+def open_network(address: str, config: CaptureConfig, clock: Clock, segments: SegmentRecorder | None = None) -> Source:
+    """Opens an address: what has an end (a file on a web server, a finished HLS stream) as a file, all else as live.
+
+    Raises SourceError, or ConfigError for a `capture.size` beyond measure.
+    """
+    check_address(address)
+    target = network_target(address, config)
+    start_s = time.monotonic()
+    container = opened_within(target, config.open_timeout_s)
+    took_s = time.monotonic() - start_s
+    if scheme_of(address) in _MAYBE_FILES and not is_endless(container):
+        return PrefetchSource(WebFileSource(container, target.name, config, clock, target.hardware, segments=segments))
+    target = replace(target, paced=container.format.name == "hls")
+    return LiveSource(target, config, clock, container, took_s, segments)

@@ -1,0 +1,148 @@
+"""Several requests at once to a server with an API: each client's own, together, and what becomes of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from arr_coc.errors import ModelError
+from stream.answer.api.model import ApiAnswerModel
+from stream.answer.model import CONFIGURED, ClientQuestion, load_answer_model
+from stream.errors import AnswerLost
+from tests.stream.answer.api.test_model import config, packet
+from tests.support import api_server as fake
+from tests.support.api_server import ApiHandler, FakeApiServer, api_server
+from tests.support.network import LIMIT_S, until
+
+
+@pytest.fixture
+def server() -> Iterator[FakeApiServer]:
+    with api_server() as made:
+        yield made
+
+
+def loaded(server: FakeApiServer, slots: int = 2, **answer: Any) -> ApiAnswerModel:
+    model = load_answer_model(CONFIGURED, config(server, slots=slots, **answer))
+    assert isinstance(model, ApiAnswerModel)
+    assert model.slots == slots
+    return model
+
+
+def question(client: bytes, query: str = "what?", *, index: int = 0, yes_no: bool = False) -> ClientQuestion:
+    return ClientQuestion(client, packet(index), query, yes_no=yes_no)
+
+
+def asked(model: ApiAnswerModel, *questions: ClientQuestion) -> dict[bytes, str]:
+    """The texts of questions that are asked together, by client."""
+    for one in questions:
+        model.hold(one.client)
+    model.ask(questions)
+    texts = {one.client: one.piece for one in questions}
+
+    def all_ended() -> bool:
+        for one in model.step():
+            texts[one.client] += one.piece
+        return all(one.ended for one in questions)
+
+    until(all_ended)
+    return texts
+
+
+def together(count: int, then: Callable[[ApiHandler, dict[str, Any]], None] = fake.speak) -> Any:
+    """Behaviour of a server that answers once so many requests are open."""
+    meeting = threading.Barrier(count)
+
+    def behave(handler: ApiHandler, body: dict[str, Any]) -> None:
+        meeting.wait(LIMIT_S)
+        then(handler, body)
+
+    return behave
+
+
+def repeat(handler: ApiHandler, body: dict[str, Any]) -> None:
+    """Answer with the question, in two pieces."""
+    text = body["messages"][0]["content"][-1]["text"]
+    handler.begin()
+    for part in (text[:3], text[3:]):
+        handler.send(fake.event(part))
+    handler.send(fake.event(finish_reason="stop"))
+    handler.send("[DONE]")
+
+
+def test_requests_of_several_clients_are_open_at_once_and_each_gets_its_own_text(server: FakeApiServer) -> None:
+    server.behaviour = together(3, repeat)
+    questions = [question(name, f"secret of {name.decode()}") for name in (b"one", b"two", b"three")]
+    texts = asked(loaded(server, slots=3), *questions)
+    assert texts == {one.client: one.query for one in questions}
+    for one in questions:
+        assert one.error is None
+        assert one.stats is not None
+        assert (one.stats.tokens_used, one.stats.text_tokens) == (60, 2)
+
+
+def test_scores_and_answers_go_together(server: FakeApiServer) -> None:
+    server.behaviour = together(2)
+    look, tell = question(b"one", "is it red?", yes_no=True), question(b"two")
+    texts = asked(loaded(server), look, tell)
+    assert texts == {b"one": "", b"two": "a red circle"}
+    assert look.score is not None
+    assert look.score == pytest.approx((0.948, 0.955), abs=0.001)
+    assert tell.score is None
+    assert {body["max_tokens"] for body in server.bodies} == {3, 64}
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind"),
+    [(fake.refuse(503, "busy"), AnswerLost), (fake.refuse(400, "no pictures"), ModelError)],
+)
+def test_what_one_client_loses_another_does_not(
+    server: FakeApiServer, behaviour: Callable[[ApiHandler, dict[str, Any]], None], kind: type[Exception]
+) -> None:
+    def behave(handler: ApiHandler, body: dict[str, Any]) -> None:
+        (behaviour if "lose" in body["messages"][0]["content"][-1]["text"] else fake.speak)(handler, body)
+
+    server.behaviour = behave
+    lost, good = question(b"one", "lose this"), question(b"two")
+    assert asked(loaded(server), lost, good)[b"two"] == "a red circle"
+    assert isinstance(lost.error, kind)
+    assert lost.stats is None
+    assert good.error is None
+
+
+def test_who_is_released_is_not_answered_any_more(server: FakeApiServer) -> None:
+    server.behaviour = fake.stall
+    model, gone = loaded(server), question(b"one")
+    model.ask([gone])
+    until(lambda: model.step()[0].piece == "a ")
+    model.release(b"one")
+    assert model.step() == []
+    model.drop_client(b"one")
+    server.behaviour = fake.speak
+    assert asked(model, question(b"one"))[b"one"] == "a red circle"
+
+
+def test_an_answer_can_be_ended_as_it_stands(server: FakeApiServer) -> None:
+    server.behaviour = fake.stall
+    model, long = loaded(server), question(b"one")
+    model.ask([long])
+    until(lambda: model.step()[0].piece == "a ")
+    model.finish(long)
+    assert long.ended
+    assert long.stats is not None
+    assert model.step() == []
+
+
+def test_a_packet_that_cannot_be_shown_is_the_error_of_its_client(
+    server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ModelError("no picture")
+
+    monkeypatch.setattr("stream.answer.api.model.pictures_of", fail)
+    bad = question(b"one")
+    loaded(server).ask([bad])
+    assert bad.ended
+    assert isinstance(bad.error, ModelError)

@@ -1,0 +1,138 @@
+"""A Qwen model with several slots, against the same model with one; slots and the clients that hold them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from arr_coc.errors import OptionError
+from arr_coc.qwen.batching import slots as slots_module
+from stream.answer.model import CONFIGURED, ClientQuestion, load_answer_model
+from stream.answer.qwen import ClientSlots, QwenAnswerModel
+from stream.config import AnswerConfig, Config, WindowConfig
+from tests.stream.answer.test_model import at, folder, packet
+from tests.support.answer_models import OneClient
+
+__all__ = ["folder"]
+
+CLIENTS = (b"one", b"two", b"three")
+
+
+def load(folder: Path, slots: int, **options: object) -> QwenAnswerModel:
+    answer = AnswerConfig.model_validate({"model": str(folder), "max_tokens": 6, "slots": slots, **options})
+    model = load_answer_model(CONFIGURED, Config(answer=answer))
+    assert isinstance(model, QwenAnswerModel)
+    assert model.slots == slots
+    return model
+
+
+def batched(folder: Path, **options: object) -> QwenAnswerModel:
+    return load(folder, len(CLIENTS), **options)
+
+
+def ask(model: QwenAnswerModel, *questions: ClientQuestion) -> list[str]:
+    """The texts of answers that are made together."""
+    for question in questions:
+        model.hold(question.client)
+    model.ask(questions)
+    texts = {question: question.piece for question in questions}
+    while not all(question.ended for question in questions):
+        for question in model.step():
+            texts[question] += question.piece
+    for question in questions:
+        assert question.error is None
+        model.release(question.client)
+    return list(texts.values())
+
+
+@pytest.mark.parametrize("encode", ["sparse", "incremental"])
+def test_windows_and_feedback_are_each_clients_own(folder: Path, encode: str) -> None:
+    window = WindowConfig(frames=2)
+    model = batched(folder, window=window, encode=encode)
+    lone = OneClient(load(folder, 1, window=window, encode=encode))
+    for second in range(3):
+        asked = [ClientQuestion(client, at(10 * index + second), "what?") for index, client in enumerate(CLIENTS)]
+        texts = ask(model, *asked)
+        for question, text in zip(asked, texts, strict=True):
+            lone.client = question.client
+            assert text == lone.answer(question.packet)
+            assert lone.stats is not None
+            assert question.stats is not None
+            assert (question.stats.frames, question.stats.oldest_frame_ns, question.stats.tokens_used) == (
+                lone.stats.frames,
+                lone.stats.oldest_frame_ns,
+                lone.stats.tokens_used,
+            )
+            assert question.stats.feedback is not None
+            assert question.stats.feedback.stamp == question.packet.stamp
+
+
+def test_a_question_beside_the_window_is_checked_for_its_own_client(folder: Path) -> None:
+    model = batched(folder, window=WindowConfig(frames=2))
+    model.select_client(b"one")
+    assert model.embed_query("what?").text == "what?"
+    assert model.slots == len(CLIENTS)
+
+
+def test_who_leaves_in_the_middle_is_forgotten_and_the_others_go_on(folder: Path) -> None:
+    model, lone = batched(folder), OneClient(load(folder, 1))
+    one, two = (ClientQuestion(client, packet(), "what?") for client in CLIENTS[:2])
+    for question in (one, two):
+        model.hold(question.client)
+    model.ask([one, two])
+    text = two.piece
+    model.release(b"one")
+    model.drop_client(b"one")
+    while not two.ended:
+        assert model.step() == [two]
+        text += two.piece
+    assert text == lone.answer(packet())
+    assert not one.ended
+
+
+def test_an_answer_can_be_ended_early(folder: Path) -> None:
+    model = batched(folder)
+    question = ClientQuestion(b"one", packet(), "what?")
+    model.hold(b"one")
+    model.ask([question])
+    model.step()
+    model.finish(question)
+    assert question.ended
+    assert question.stats is not None
+    assert question.stats.text_tokens == 2
+    assert model.step() == []
+
+
+def test_more_slots_than_the_memory_holds_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots_module, "free_bytes", lambda device: 1_000_000)
+    with pytest.raises(
+        OptionError, match=r"3 slots of 662 tokens need 1\.8 MB, and 1\.0 MB are free on cpu; set answer"
+    ):
+        load(folder, 3)
+
+
+def test_the_lowest_slot_that_nobody_had_comes_first() -> None:
+    slots = ClientSlots(3)
+    assert [slots.hold(client) for client in (b"a", b"b", b"a")] == [0, 1, 0]
+    slots.release(b"a")
+    assert slots.hold(b"c") == 2
+    assert slots.hold(b"d") == 0
+
+
+def test_a_client_gets_the_slot_that_it_had() -> None:
+    slots = ClientSlots(3)
+    for client in (b"a", b"b"):
+        slots.hold(client)
+        slots.release(client)
+    assert slots.hold(b"b") == 1
+    assert slots.held == {b"b": 1}
+
+
+def test_what_a_client_had_is_told_when_it_leaves() -> None:
+    slots = ClientSlots(2)
+    slots.hold(b"a")
+    assert slots.drop(b"a") == [0]
+    assert slots.drop(b"a") == []
+    assert slots.held == {}
+    assert slots.hold(b"b") == 0

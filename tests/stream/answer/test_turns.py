@@ -1,0 +1,101 @@
+"""Table of clients: the order of turns, and their limits."""
+
+from __future__ import annotations
+
+from stream.answer.turns import ClientTable
+from stream.untrusted import CLIENTS_MAX
+
+A, B, C = b"a", b"b", b"c"
+
+
+def table_of(*clients: bytes) -> ClientTable:
+    table = ClientTable()
+    for client in clients:
+        table.add(client, "what?")
+    return table
+
+
+def turns(table: ClientTable) -> list[bytes]:
+    """Every turn that is left."""
+    given = []
+    while (client := table.pop_next()) is not None:
+        given.append(client)
+    return given
+
+
+def test_turns_come_in_the_order_of_wanting_and_whoever_had_one_waits_behind_all_others() -> None:
+    table = table_of(A, B, C)
+    for client in (B, A, C):
+        table.enqueue(client)
+    assert table.pop_next() == B
+    table.enqueue(B)
+    assert turns(table) == [A, C, B]
+
+
+def test_wanting_again_keeps_the_place() -> None:
+    table = table_of(A, B)
+    for client in (A, B, A):
+        table.enqueue(client)
+    assert turns(table) == [A, B]
+
+
+def test_nobody_waits_for_more_than_one_answer_of_each_other() -> None:
+    table = table_of(A, B, C)
+    for client in (A, B, C):
+        table.enqueue(client)
+    given = []
+    for _ in range(9):
+        client = table.pop_next()
+        assert client is not None
+        given.append(client)
+        table.enqueue(client)
+    assert given == [A, B, C] * 3
+
+
+def test_strangers_get_no_turn() -> None:
+    table = table_of(A)
+    table.enqueue(B)
+    assert table.pop_next() is None
+    table.dequeue(B)
+    table.remove(B)
+    assert (len(table), list(table)) == (1, [A])
+
+
+def test_whoever_forgoes_a_turn_stays_and_may_want_again() -> None:
+    table = table_of(A, B)
+    table.enqueue(A)
+    table.enqueue(B)
+    table.dequeue(A)
+    table.enqueue(A)
+    assert turns(table) == [B, A]
+
+
+def test_whoever_leaves_is_forgotten_with_its_place() -> None:
+    table = table_of(A, B)
+    table.enqueue(A)
+    table.enqueue(B)
+    table.remove(A)
+    assert table.get(A) is None
+    assert turns(table) == [B]
+
+
+def test_clients_may_leave_while_all_are_sent_something() -> None:
+    table = table_of(A, B, C)
+    for client in table:
+        table.remove(client)
+    assert len(table) == 0
+
+
+def test_joining_again_brings_another_question() -> None:
+    table = table_of(A)
+    table.add(A, "who?")
+    state = table.get(A)
+    assert state is not None
+    assert (state.query, len(table)) == ("who?", 1)
+
+
+def test_there_is_room_for_so_many_and_again_when_one_leaves() -> None:
+    table = table_of(*(bytes([number]) for number in range(CLIENTS_MAX)))
+    assert table.full
+    table.remove(bytes([0]))
+    assert not table.full

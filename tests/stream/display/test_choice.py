@@ -1,0 +1,94 @@
+"""A display is what the output can show, for one camera as for several."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from stream import display, logs
+from stream.display import WatchOptions, in_foreground, open_display
+from stream.display.lines import JsonDisplay, LinesDisplay
+from stream.display.live import LiveDisplay
+from stream.display.progress import ProgressDisplay
+from stream.sinks.base import ALONE
+from tests.support.terminal import Pty
+
+WATCHED = WatchOptions(10.0)
+NAMES = pytest.mark.parametrize("names", [ALONE, ["door"], ["door", "yard"]])
+
+
+@pytest.fixture
+def terminals(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Descriptors that are terminals in this test."""
+    descriptors: set[int] = set()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(display, "in_foreground", descriptors.__contains__)
+    return descriptors
+
+
+@NAMES
+@pytest.mark.parametrize(
+    ("descriptors", "term", "watched", "kind", "keys", "typed"),
+    [
+        ((0, 1), "xterm", WATCHED, LiveDisplay, 0, None),
+        ((1,), "xterm", WATCHED, LiveDisplay, None, None),
+        ((1,), "xterm", WatchOptions(None, ask_stdin=True), LiveDisplay, None, 0),
+        ((0, 1), "xterm", WatchOptions(None, keyboard=False), LiveDisplay, None, None),
+        ((0,), "xterm", WATCHED, LinesDisplay, None, 0),
+        ((), "xterm", WATCHED, LinesDisplay, None, None),
+        ((), "xterm", WatchOptions(None, ask_stdin=True), LinesDisplay, None, 0),
+        ((0, 1), "dumb", WATCHED, LinesDisplay, None, 0),
+        ((0, 1), "", WATCHED, LinesDisplay, None, 0),
+        ((0, 1), "xterm", WatchOptions(10.0, live=False), LinesDisplay, None, 0),
+    ],
+)
+def test_it_is_a_live_view_or_plain_lines(
+    descriptors: tuple[int, ...],
+    term: str,
+    watched: WatchOptions,
+    kind: type,
+    keys: int | None,
+    typed: int | None,
+    names: list[str],
+    terminals: set[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminals.update(descriptors)
+    monkeypatch.setenv("TERM", term)
+    opened = open_display(names, captions=True, watched=watched)
+    try:
+        assert type(opened) is kind
+        assert getattr(opened, "_keys", None) == keys
+        assert opened._questions._typed == typed  # type: ignore[attr-defined]
+    finally:
+        opened.close()
+
+
+@NAMES
+def test_where_stdout_belongs_to_an_output_nothing_is_drawn_on_it(names: list[str], terminals: set[int]) -> None:
+    terminals.update((0, 1))
+    opened = open_display(names, captions=False, watched=WatchOptions(None, ask_stdin=True))
+    assert type(opened) is (ProgressDisplay if names is ALONE else LinesDisplay)
+    assert opened._questions._typed == 0  # type: ignore[attr-defined]
+    opened.close()
+
+
+@NAMES
+@pytest.mark.parametrize("watched", [None, WATCHED])
+def test_for_machines_it_is_lines_of_json(
+    names: list[str], watched: WatchOptions | None, terminals: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminals.update((0, 1))
+    monkeypatch.setattr(logs, "as_json", lambda: True)
+    assert type(open_display(names, captions=True, watched=watched)) is JsonDisplay
+
+
+def test_a_terminal_of_another_program_is_left_alone() -> None:
+    pty, (reader, writer) = Pty(), os.pipe()
+    assert not in_foreground(pty.program)
+    assert not in_foreground(reader)
+    pty.close()
+    os.close(reader)
+    os.close(writer)
+    assert not in_foreground(reader)

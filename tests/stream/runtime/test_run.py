@@ -1,0 +1,215 @@
+"""Frame workers, one after another, as one run: the configuration of each, and the events of all."""
+
+from __future__ import annotations
+
+from dataclasses import replace as replaced
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from arr_coc.types import NS_PER_S
+from stream.config import CaptureConfig, Config
+from stream.events import (
+    STORE_LOST,
+    Answer,
+    AnswerCancelled,
+    AnswerDeltaEvent,
+    Cut,
+    Event,
+    FrameReady,
+    Notice,
+    Outage,
+    QueryChanged,
+    SegmentWritten,
+)
+from stream.runtime.run import EventRebaser, RunContinuity
+from stream.runtime.worker_messages import SourceOpened
+from tests.support.clock import FakeClock
+from tests.support.events import answer, frame, look, segment
+from tests.support.runs import WATCHED_INFO
+
+
+def continuity(*, live: bool = True, **capture: Any) -> RunContinuity:
+    """With a first frame process that has opened its source."""
+    made = RunContinuity(Config(source="a.mp4", capture=CaptureConfig(**capture)), FakeClock())
+    made.next_config()
+    made.note_source(SourceOpened(replaced(WATCHED_INFO, live=live), "gl"))
+    return made
+
+
+def test_the_first_frame_process_is_given_the_run_as_it_is() -> None:
+    config = Config(source="a.mp4", capture=CaptureConfig(max_frames=100))
+    assert RunContinuity(config, FakeClock()).next_config() == config
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_the_next_one_reads_what_the_one_before_it_left(live: bool) -> None:
+    run = continuity(live=live, max_frames=100)
+    run.rebase(frame(39, 2.0))
+    rest = run.next_config().capture
+    assert run.frames_before == 40
+    assert rest.max_frames == 60
+    assert (rest.start_s == 0) is live
+    run.rebase(frame(59, 3.0))
+    assert run.next_config().capture.max_frames == 1
+
+
+def test_frames_and_answers_are_counted_on() -> None:
+    run = continuity()
+    run.rebase(frame(39, 2.0))
+    assert run.rebase(answer(2.0, "a", frame_index=39)) == answer(2.0, "a", frame_index=39)
+    run.next_config()
+    rebased = run.rebase(answer(0.0, "b", frame_index=3))
+    assert (rebased.answer, rebased.frame_index) == (1, 43)  # type: ignore[union-attr]
+
+
+def test_what_every_frame_process_says_as_it_begins_is_reported_once() -> None:
+    run = continuity()
+    loading, world, repaired = (Notice(code=code, message="") for code in ("loading", "model-world", "pts-repaired"))
+    rebased = [run.rebase(event) for event in (loading, world, repaired, loading, world, repaired)]
+    assert rebased == [None, world, repaired, None, None, repaired]
+
+
+def test_drops_of_all_of_them_add_up() -> None:
+    run = continuity()
+    run.note_drops({"capture.replaced": 2})
+    run.note_drops({"capture.replaced": 3})
+    assert run.drops() == {"capture.replaced": 3}
+    run.next_config()
+    assert run.drops() == {"capture.replaced": 3}
+    run.note_drops({"capture.replaced": 1, "texture.replaced": 4})
+    assert run.drops() == {"capture.replaced": 4, "texture.replaced": 4}
+
+
+def test_a_question_that_was_taken_is_the_next_ones_and_one_that_was_not_is_not() -> None:
+    run = continuity()
+    run.pending_query = "who?"
+    assert run.next_config().answer.query != "who?"
+    assert run.pending_query == "who?"
+    run.rebase(QueryChanged(query="who?"))
+    assert run.pending_query is None
+    assert run.next_config().answer.query == "who?"
+    run.pending_query = "refused?"
+    run.rebase(QueryChanged(query="refused?", error="too long"))
+    assert run.pending_query is None
+    assert run.next_config().answer.query == "who?"
+
+
+def test_the_answer_that_holds_is_known_from_looks() -> None:
+    run = continuity()
+    assert run.verdict is None
+    run.rebase(look(1.0, holds="yes"))
+    run.rebase(look(1.0, holds=None))
+    assert run.verdict is True
+    run.rebase(look(1.0, holds="no"))
+    assert run.verdict is False
+
+
+def test_the_store_that_runs_is_known_also_once_it_gave_up() -> None:
+    run = continuity()
+    assert run.backend == "gl"
+    run.rebase(Notice(code=STORE_LOST, message="gone"))
+    assert run.backend == "cpu"
+
+
+def captured(index: int, pts_s: float, at_s: float) -> FrameReady:
+    """A frame of media time `pts_s`, captured at `at_s`."""
+    return replace(frame(index, pts_s), capture_ns=round(at_s * NS_PER_S))
+
+
+def numbers(event: Event) -> tuple[int, float]:
+    assert isinstance(event, (FrameReady, Answer, Cut, Outage))
+    return event.frame_index, event.pts_s
+
+
+def test_the_first_process_counts_for_itself() -> None:
+    numbering = EventRebaser()
+    assert numbering.next_epoch(0) is None
+    for event in (captured(0, 0.0, 100), captured(3, 0.12, 100.12), Notice(code="a", message="b")):
+        assert numbering.apply(event) == event
+
+
+def test_frames_go_on_and_live_time_by_the_time_that_was_lost() -> None:
+    numbering = EventRebaser(live=True)
+    numbering.apply(captured(7, 10.0, 110.0))
+    numbering.next_epoch(round(110.5 * NS_PER_S))
+    assert numbers(numbering.apply(captured(0, 0.0, 111.25))) == (8, 11.25)
+    assert numbers(numbering.apply(captured(1, 0.5, 111.75))) == (9, 11.75)
+    assert numbers(numbering.apply(Cut(frame_index=2, pts_s=0.75, score=0.5))) == (10, 12.0)
+    assert numbers(numbering.apply(Outage(frame_index=2, pts_s=0.75, reason="lost"))) == (10, 12.0)
+    moved = numbering.apply(segment(0.25, track_s=0.25))
+    assert isinstance(moved, SegmentWritten)
+    assert (moved.start_s, moved.track_s) == (11.5, 0.25)
+
+
+def test_a_file_keeps_its_own_times_and_is_given_the_place_to_go_on() -> None:
+    numbering = EventRebaser(live=False)
+    numbering.apply(captured(50, 2.0, 102.0))
+    assert numbering.next_epoch(round(102.75 * NS_PER_S)) == 2.75
+    assert numbers(numbering.apply(captured(0, 2.8, 102.8))) == (51, 2.8)
+
+
+def test_a_clock_that_stands_still_takes_nothing_away() -> None:
+    numbering = EventRebaser(live=False)
+    numbering.apply(captured(0, 2.0, 102.0))
+    assert numbering.next_epoch(round(101.0 * NS_PER_S)) == 2.0
+
+
+def test_answers_go_on_also_after_one_that_was_never_finished() -> None:
+    numbering = EventRebaser(live=True)
+    numbering.apply(captured(0, 0.0, 100))
+    numbering.apply(answer(0.0, "one"))
+    numbering.apply(AnswerDeltaEvent(answer=1, text="half of", pts_s=0.5))
+    numbering.next_epoch(0)
+    numbering.apply(captured(0, 0.0, 102))
+    text = numbering.apply(AnswerDeltaEvent(answer=0, text="two", pts_s=0.0))
+    assert text == AnswerDeltaEvent(answer=2, text="two", pts_s=2.0)
+    rebased = numbering.apply(answer(0.0, "two"))
+    assert isinstance(rebased, Answer)
+    assert (rebased.answer, rebased.frame_index) == (2, 1)
+    assert (rebased.pts_s, rebased.start_s, rebased.end_s) == (2.0, 2.0, 2.0)
+
+
+def test_a_cancelled_answer_has_a_number_and_both_of_its_times_go_on() -> None:
+    numbering = EventRebaser(live=True)
+    numbering.apply(captured(0, 0.0, 100))
+    numbering.next_epoch(0)
+    numbering.apply(captured(0, 0.0, 102))
+    stale = AnswerCancelled(
+        answer=0, frame_index=0, pts_s=0.0, trigger="start", text="", by="cut", by_frame_index=3, by_pts_s=0.5
+    )
+    rebased = numbering.apply(stale)
+    assert rebased == replace(stale, frame_index=1, pts_s=2.0, by_frame_index=4, by_pts_s=2.5)
+    numbering.next_epoch(0)
+    numbering.apply(captured(0, 0.0, 104))
+    following = numbering.apply(AnswerDeltaEvent(answer=0, text="two"))
+    assert isinstance(following, AnswerDeltaEvent)
+    assert following.answer == 1
+
+
+def test_text_without_a_time_gets_none() -> None:
+    numbering = EventRebaser(live=True)
+    numbering.apply(captured(0, 5.0, 105))
+    numbering.next_epoch(0)
+    numbering.apply(captured(0, 0.0, 106))
+    assert numbering.apply(AnswerDeltaEvent(answer=0, text="two")) == AnswerDeltaEvent(answer=0, text="two")
+
+
+def test_a_process_that_dies_before_its_first_frame_changes_nothing() -> None:
+    numbering = EventRebaser(live=True)
+    assert numbering.next_epoch(0) is None
+    numbering.apply(captured(0, 5.0, 105))
+    for _ in range(2):
+        numbering.next_epoch(0)
+    assert numbers(numbering.apply(captured(0, 0.0, 107))) == (1, 7.0)
+    assert numbers(numbering.apply(captured(1, 0.5, 107.5))) == (2, 7.5)
+
+
+def test_a_third_process_goes_on_where_the_second_was() -> None:
+    numbering = EventRebaser(live=True)
+    for begin in range(3):
+        numbering.next_epoch(0)
+        numbering.apply(captured(0, 0.0, 100 + 2 * begin))
+        last = numbering.apply(captured(1, 1.0, 101 + 2 * begin))
+        assert numbers(last) == (2 * begin + 1, 2.0 * begin + 1)
