@@ -23,6 +23,7 @@ from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.admission import ServerOptions
 from stream.answer.connection import AnswerEndpoint
 from stream.answer.model import CONFIGURED, load_answer_model
+from stream.answer.scheduler import AnswerScheduler
 from stream.answer.server import AnswerServer
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config, OutputConfig, is_hls
@@ -55,6 +56,7 @@ from stream.sources.segments import SegmentRecorder
 from stream.stages.allocate import AllocateContext, AllocateStage
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, Stage, StageThread
 from stream.stages.capture import CaptureStage
+from stream.stages.frame_tap import FrameTap
 from stream.stages.texture import TextureStage
 from stream.transport import EventReceiver, Transport, private_directory
 
@@ -330,17 +332,15 @@ class FrameStages:
         planes: SlotTable[FramePlanes] = SlotTable(PLANES)
         if recorder is not None:
             endpoint = replace(endpoint, observer=LinkRecorder(recorder, endpoint.snapshot), pixels=None)
+        client = replace(plan.client, snapshot=endpoint.snapshot, pixels=endpoint.pixels)
         context = AllocateContext(
             transport=transport,
-            endpoint=endpoint,
-            schedule=plan.schedule,
-            client=replace(plan.client, snapshot=endpoint.snapshot, pixels=endpoint.pixels),
-            overlays=self._overlays,
+            make_scheduler=lambda observer: AnswerScheduler(plan.schedule, endpoint, client, observer, control, clock),
+            tap=FrameTap(plan.tap, self._overlays, pictures, control.check),
             lease=self._updater.lease,
             make_allocator=plan.make_allocator,
             latency=plan.make_latency_controller(),
             recorder=recorder,
-            pictures=pictures,
         )
         self._group.start(
             CaptureStage(

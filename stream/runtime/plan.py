@@ -24,6 +24,7 @@ from stream.protocol.messages import ServerHello
 from stream.recording.journal import Journal
 from stream.sinks.types import takes_pictures
 from stream.stages.allocate import AllocatePolicy
+from stream.stages.frame_tap import TapPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class RunPlan:
     texture: TextureOptions
     allocator: AllocatorOptions
     allocate: AllocatePolicy
+    tap: TapPolicy
     schedule: SchedulePolicy
     client: ClientOptions
     target_ms: float | None
@@ -77,6 +79,7 @@ class RunPlan:
             texture=_texture_options(config),
             allocator=_allocator_options(config, paced=paced),
             allocate=_allocate_policy(config, live=info.live, even=paced and pipeline.steady),
+            tap=_tap_policy(config),
             schedule=_schedule_policy(config, lockstep=lockstep, initial_verdict=initial_verdict),
             client=ClientOptions(
                 encode=answer.encode,
@@ -198,15 +201,20 @@ def _glance_options(config: Config) -> GlanceOptions | None:
 def _allocate_policy(config: Config, *, live: bool, even: bool) -> AllocatePolicy:
     return AllocatePolicy(
         live=live,
-        even=even,
         whole_frames=config.answer.encode not in NEEDS_TOKENS_ONLY,
-        all_tiles=config.answer.encode in SHOWS_ALL_TILES,
-        with_maps=config.output.publish is not None,
+        even=even,
         with_reasons=config.output.why is not None,
-        with_pictures=takes_pictures(config.output),
-        pictures_every=config.output.pictures_every if takes_pictures(config.output, every=True) else None,
         learns=config.answer.feedback,
-        drawn_layers=config.output.heatmap_layers,
+    )
+
+
+def _tap_policy(config: Config) -> TapPolicy:
+    return TapPolicy(
+        maps=config.output.publish is not None,
+        asked=takes_pictures(config.output),
+        every=config.output.pictures_every if takes_pictures(config.output, every=True) else None,
+        layers=config.output.heatmap_layers,
+        all_tiles=config.answer.encode in SHOWS_ALL_TILES,
     )
 
 

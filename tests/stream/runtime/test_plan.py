@@ -136,8 +136,8 @@ def test_what_is_encoded_decides_what_is_sent(encode: str, whole: bool) -> None:
 
 
 def test_frames_come_with_maps_where_the_run_publishes() -> None:
-    assert not RunPlan.of(Config(), FILE).allocate.with_maps
-    assert RunPlan.of(Config(output=OutputConfig(publish="tcp://127.0.0.1:5556")), FILE).allocate.with_maps
+    assert not RunPlan.of(Config(), FILE).tap.maps
+    assert RunPlan.of(Config(output=OutputConfig(publish="tcp://127.0.0.1:5556")), FILE).tap.maps
 
 
 def test_a_run_that_is_continued_brings_its_journal() -> None:

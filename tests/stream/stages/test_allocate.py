@@ -24,7 +24,7 @@ from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.connection import AnswerEndpoint
 from stream.answer.latency import LatencyController
 from stream.answer.request import ClientOptions
-from stream.answer.scheduler import SchedulePolicy
+from stream.answer.scheduler import AnswerScheduler, SchedulePolicy
 from stream.answer.triggers import AnswerTriggerOptions
 from stream.errors import StageDied
 from stream.events import (
@@ -67,6 +67,7 @@ from stream.protocol.messages import (
 from stream.stages import allocate as allocate_module
 from stream.stages.allocate import AllocateContext, AllocatePolicy, AllocateStage
 from stream.stages.base import ALLOCATE_ANSWER, EVENTS, TEXTURE_ALLOCATE
+from stream.stages.frame_tap import FrameTap, TapPolicy
 from stream.transport import Envelope
 from tests.cuda_on_cpu.machine import LAUNCH_FAILED, CpuMachine
 from tests.support.clock import FakeClock
@@ -74,6 +75,7 @@ from tests.support.network import LIMIT_MS
 from tests.support.runs import StageRunner, expect, stage_runner
 
 POLICY = AllocatePolicy(live=False, whole_frames=False)
+NO_VIEWERS = TapPolicy()
 SCHEDULE = SchedulePolicy(
     triggers=AnswerTriggerOptions(every_ns=10), query="what?", lockstep=True, source_is_drawn=False, silence_limit_s=60
 )
@@ -100,6 +102,7 @@ class Fixture:
         schedule: SchedulePolicy = SCHEDULE,
         client: ClientOptions = RESEND,
         *,
+        tap: TapPolicy = NO_VIEWERS,
         overlays: SlotTable[AllocationOverlay] | None = None,
         target: LatencyController | None = None,
         pixels: LocalPixels | None = None,
@@ -116,17 +119,17 @@ class Fixture:
         runner.closing(self.answers)
         self.events = runner.transport.event_receiver(EVENTS)
         runner.closing(self.events)
+        self.clock = FakeClock()
         context = AllocateContext(
             transport=runner.transport,
-            endpoint=AnswerEndpoint(ALLOCATE_ANSWER),
-            schedule=schedule,
-            client=client,
-            overlays=overlays,
+            make_scheduler=lambda observer: AnswerScheduler(
+                schedule, AnswerEndpoint(ALLOCATE_ANSWER), client, observer, runner.control, self.clock
+            ),
+            tap=FrameTap(tap, overlays, (), runner.control.check),
             lease=self.updater.lease,
             make_allocator=self._make_allocator,
             latency=target,
         )
-        self.clock = FakeClock()
         self.stage = AllocateStage(policy, context, runner.control, self.clock)
         runner.start(self.stage)
 
@@ -241,7 +244,7 @@ def seed_of(picture: AskedPicture) -> int:
 def test_a_picture_is_of_the_frame_that_is_asked_about_though_the_texture_has_a_newer_one(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fixture = Fixture(runner, replace(POLICY, with_pictures=True), NEWEST)
+    fixture = Fixture(runner, POLICY, NEWEST, tap=TapPolicy(asked=True))
     fixture.begin()
     client = fixture.stage._scheduler.client
     send = client.send_request
@@ -261,7 +264,7 @@ def test_a_picture_is_of_the_frame_that_is_asked_about_though_the_texture_has_a_
 
 
 def test_a_picture_of_every_other_frame_is_sent_whether_or_not_it_is_asked_about(runner: StageRunner) -> None:
-    fixture = Fixture(runner, replace(POLICY, with_pictures=True, pictures_every=2), NEWEST)
+    fixture = Fixture(runner, POLICY, NEWEST, tap=TapPolicy(asked=True, every=2))
     fixture.begin()
     for index in (0, 2, 3, 5):
         fixture.show(index)
@@ -526,7 +529,7 @@ def test_an_outage_is_reported_where_it_happened_and_costs_no_credit(runner: Sta
 
 
 def test_a_map_goes_with_each_frame_where_the_run_publishes(runner: StageRunner) -> None:
-    fixture = Fixture(runner, replace(POLICY, with_maps=True))
+    fixture = Fixture(runner, tap=TapPolicy(maps=True))
     fixture.begin()
     fixture.show(0)
     frame = fixture.next_event()
@@ -673,7 +676,7 @@ def test_regions_are_chosen_where_somebody_looks_at_them(
         return select(self)
 
     monkeypatch.setattr(SelectionInputs, "select", noting)
-    fixture = Fixture(runner, replace(POLICY, with_maps=with_maps), NEWEST)
+    fixture = Fixture(runner, POLICY, NEWEST, tap=TapPolicy(maps=with_maps))
     fixture.begin()
     fixture.show(0)
     assert fixture.frame_asked() == 0

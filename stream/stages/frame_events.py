@@ -1,0 +1,162 @@
+"""Events of frames and of their source, made of the messages that allocate receives."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from arr_coc.allocation.frame import FrameAllocation
+from arr_coc.allocation.packets import explain, weights_of
+from arr_coc.errors import counted
+from arr_coc.types import NS_PER_MS, NS_PER_S, TileGrid, TileMotion
+from stream.control import describe
+from stream.events import (
+    Cut,
+    Event,
+    Explanation,
+    FrameMap,
+    FrameReady,
+    Notice,
+    Outage,
+    PictureChanged,
+    SegmentWritten,
+    Skipped,
+)
+from stream.media import MediaSegment, SkippedItem
+from stream.protocol.messages import Discontinuity, End, SourceLost, TextureUpdated
+
+
+def events_before(update: TextureUpdated, grid: TileGrid, *, first: bool) -> list[Event]:
+    """Return the events that come before a frame's own: what was skipped, a cut, another size or form.
+
+    `grid` covers the frame; the `first` frame of a run is no change.
+    """
+    index, pts_s = update.stamp.frame_index, update.stamp.media_ns / NS_PER_S
+    events: list[Event] = [*skipped_events(update.skipped, index, pts_s)]
+    if update.cut_score is not None:
+        events.append(Cut(frame_index=index, pts_s=pts_s, score=update.cut_score))
+    if update.discontinuity in ("resolution", "format") and not first:
+        events.append(picture_changed(update, update.discontinuity, grid))
+    return events
+
+
+def frame_ready(
+    frame: FrameAllocation,
+    update: TextureUpdated,
+    motion: TileMotion | None,
+    span_ns: tuple[int, int, int],
+    *,
+    tokens: int,
+    slot: int | None,
+    shown: FrameMap | None,
+) -> FrameReady:
+    """Return the event of a frame that was allocated in `span_ns` (start, end), and then released (the third).
+
+    Args:
+        frame: Allocation of the frame.
+        update: Message of its texture.
+        motion: Motion of its tiles.
+        span_ns: Start and end of its allocation, and its release.
+        tokens: Visual tokens that the model reads of it.
+        slot: Slot of its overlay for the sinks.
+        shown: Its map, if events hold maps.
+    """
+    start_ns, done_ns, ready_ns = span_ns
+    lengths_px = np.zeros(0) if motion is None else motion.lengths_px
+    return FrameReady(
+        frame_index=update.stamp.frame_index,
+        pts_s=update.stamp.media_ns / NS_PER_S,
+        capture_ns=update.stamp.capture_ns,
+        ready_ns=ready_ns,
+        texture_ms=update.texture_ms,
+        allocate_ms=(done_ns - start_ns) / NS_PER_MS,
+        dirty_share=update.dirty_share,
+        tokens=tokens,
+        tiles=frame.tiles,
+        jitter_share=frame.jitter_share,
+        slot=slot,
+        map=shown,
+        duration_s=None if update.duration_ns is None else update.duration_ns / NS_PER_S,
+        held_ms=(ready_ns - done_ns) / NS_PER_MS,
+        motion_px=float(np.median(lengths_px)) if len(lengths_px) else 0.0,
+        moving_share=0.0 if motion is None else len(lengths_px) / motion.dy_px.size,
+    )
+
+
+def skipped_events(items: tuple[SkippedItem, ...], frame_index: int, at_s: float) -> list[Skipped]:
+    """Return an event for each part of the source that could not be used; `at_s` if it has no time of its own."""
+    return [
+        Skipped(
+            frame_index=frame_index,
+            pts_s=at_s if item.media_ns is None else item.media_ns / NS_PER_S,
+            what=item.what,
+            reason=item.reason,
+            count=item.count,
+        )
+        for item in items
+    ]
+
+
+def explanation_of(frame: FrameAllocation) -> Explanation:
+    """Return the event with the reasons for each region of a frame."""
+    return Explanation(
+        frame_index=frame.stamp.frame_index,
+        pts_s=frame.stamp.media_ns / NS_PER_S,
+        strategy=frame.strategy,
+        weights=weights_of(frame),
+        tokens=explain(frame),
+    )
+
+
+def outage_of(lost: SourceLost) -> Outage:
+    """Return the event of a source that was lost for a time."""
+    return Outage(
+        frame_index=lost.frame_index,
+        pts_s=lost.media_ns / NS_PER_S,
+        reason=lost.reason,
+        lasted_s=lost.lasted_s,
+        attempts=lost.attempts,
+    )
+
+
+def picture_changed(update: TextureUpdated, reason: Discontinuity, grid: TileGrid) -> PictureChanged:
+    """Return the event of a frame that begins another size or form; `grid` covers it as it is processed."""
+    return PictureChanged(
+        frame_index=update.stamp.frame_index,
+        pts_s=update.stamp.media_ns / NS_PER_S,
+        reason=reason,
+        width_px=grid.width_px,
+        height_px=grid.height_px,
+    )
+
+
+def segment_written(segment: MediaSegment) -> SegmentWritten:
+    """Return the event of a recorded segment."""
+    return SegmentWritten(
+        file=segment.file,
+        header=segment.header,
+        start_s=segment.start_ns / NS_PER_S,
+        duration_s=segment.duration_ns / NS_PER_S,
+        track_s=segment.track_ns / NS_PER_S,
+        size_bytes=segment.size_bytes,
+        codec=segment.codec,
+        width_px=segment.width_px,
+        height_px=segment.height_px,
+        error=segment.error,
+    )
+
+
+def repaired_times(end: End) -> Notice | None:
+    """Return the notice that frame times were made or corrected, if any were."""
+    made, clamped = end.made_pts, end.clamped_pts
+    if not made and not clamped:
+        return None
+    message = (
+        f"repaired {counted(made + clamped, 'frame time')} from the frame rate ({made} missing, {clamped} going back)"
+    )
+    return Notice(code="pts-repaired", message=message)
+
+
+def allocation_failed(error: Exception) -> Notice:
+    """Return the notice of a frame that is shown with all of its tokens."""
+    message = f"allocation failed ({describe(error)}); such frames are shown with all their tokens"
+    return Notice(code="allocation-failed", message=message)

@@ -1,0 +1,198 @@
+"""Frame tap: copies of allocated frames for their viewers (sinks, live pages, recordings), and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.allocation.allocator import StreamAllocator
+from arr_coc.allocation.frame import FrameAllocation
+from arr_coc.ops.store.base import TextureView
+from arr_coc.types import NS_PER_S, FrameStamp, TileMotion
+from stream.control import WAIT_MS
+from stream.events import AskedPicture, FrameMap
+from stream.media import AllocationOverlay, MapLayer
+from stream.protocol.buffers import SlotTable
+from stream.protocol.inspection import InspectedFrame, cropped, inspected_frame, known_levels, layers_of
+from stream.protocol.picture_files import encode_jpeg
+from stream.protocol.pictures import PictureExchange, ViewedFrame, level_for
+
+PICTURE_WIDTH_PX = 960
+"""Greatest width of an `AskedPicture`; a wider frame is halved until it fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class TapPolicy:
+    """Subscriptions to frames that the configuration makes.
+
+    Args:
+        maps: Frame events hold their relevance and regions.
+        asked: A picture is sent of each frame that is answered about or checked.
+        every: A picture is also sent of every N-th frame.
+        layers: Maps that a heat map draws, by their names in `LAYER_MAPS`.
+        all_tiles: The model reads a token for every tile, whatever was chosen.
+    """
+
+    maps: bool = False
+    asked: bool = False
+    every: int | None = None
+    layers: tuple[str, ...] = ()
+    all_tiles: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _FrameImage:
+    """Picture of a frame at a mipmap level, uint8 RGB [H, W, 3]. It is copied with the frame's packet, as the texture
+    may hold a newer frame when it is sent."""
+
+    stamp: FrameStamp
+    level: int
+    pixels: npt.NDArray[np.uint8]
+
+
+class FrameTap:
+    """Copies of frames for three kinds of subscribers. Without any, nothing is copied or encoded.
+
+    - `overlays`: every frame. The table waits for room, so the run is as slow as its heat map.
+    - `exchanges`: the newest frame, if a viewer has requested one. Never waits.
+    - `policy.asked`: the frames that are answered about, as events.
+    """
+
+    def __init__(
+        self,
+        policy: TapPolicy,
+        overlays: SlotTable[AllocationOverlay] | None,
+        exchanges: tuple[PictureExchange, ...],
+        check: Callable[[], None],
+    ) -> None:
+        self.policy = policy
+        self._overlays = overlays
+        self._exchanges = exchanges
+        self._check = check
+        self._overlay: AllocationOverlay | None = None
+        self._image: _FrameImage | None = None
+        self._frames = 0
+
+    def set_allocator(self, allocator: StreamAllocator) -> None:
+        """Take the allocator whose maps viewers may inspect, and copies of which allocate their own pictures."""
+        self._allocator = allocator
+        for exchange in self._exchanges:
+            exchange.make_allocator = allocator.copy_for_thread
+
+    @property
+    def needs_regions(self) -> bool:
+        """Whether the regions of the next frame are needed, even if it is not answered about."""
+        requested = any(exchange.request is not None for exchange in self._exchanges)
+        return requested or self.policy.maps or self._overlays is not None
+
+    def offer(self, view: TextureView, frame: FrameAllocation, motion: TileMotion | None) -> None:
+        """Copy a frame for the subscribers that want it, while its lease lasts. `motion` of its tiles, if known."""
+        for exchange in self._exchanges:
+            if exchange.request is not None:
+                exchange.put(self._viewed(view, frame, motion, exchange))
+        if self._overlays is not None:
+            layers: tuple[MapLayer, ...] = ()
+            if self.policy.layers:
+                inspected = self._inspected(view, frame, motion, {})
+                layers = layers_of(self.policy.layers, inspected.maps, inspected.weights, view.grid.shape)
+            regions, relevance = frame.allocation.regions.numpy(), frame.relevance.cpu().numpy()
+            self._overlay = AllocationOverlay(cropped(view, 0).copy(), regions, relevance, frame.overview, layers)
+
+    def put_overlay(self) -> int | None:
+        """Return the slot of the overlay of the frame offered last; waits until the sinks have room for it."""
+        overlay, self._overlay = self._overlay, None
+        if overlay is None or self._overlays is None:
+            return None
+        while (slot := self._overlays.put(overlay, WAIT_MS / 1000)) is None:
+            self._check()
+        return slot
+
+    def map_of(self, frame: FrameAllocation) -> FrameMap | None:
+        """Return the map of a frame for its event, if events hold maps."""
+        return packed_map(frame) if self.policy.maps else None
+
+    def is_picture_due(self) -> bool:
+        """Count a frame; return whether its picture is sent though it is not answered about."""
+        self._frames += 1
+        return self.policy.every is not None and (self._frames - 1) % self.policy.every == 0
+
+    def keep_picture(self, view: TextureView, frame: FrameAllocation) -> None:
+        """Copy the picture of a frame that is about to be answered about, if the texture still holds that frame."""
+        if not self.policy.asked or self.has_picture(frame):
+            return
+        self._image = None
+        if view.stamp.frame_index == frame.stamp.frame_index:
+            level = level_for(view.grid.width_px, PICTURE_WIDTH_PX)
+            self._image = _FrameImage(frame.stamp, level, cropped(view, level).copy())
+
+    def has_picture(self, frame: FrameAllocation) -> bool:
+        """Return whether the picture of a frame was kept."""
+        return self._image is not None and self._image.stamp == frame.stamp
+
+    def picture_event(self, frame: FrameAllocation, *, asked: bool) -> AskedPicture:
+        """Return the event with the picture that was kept of a frame."""
+        assert self._image is not None
+        return AskedPicture(
+            frame_index=frame.stamp.frame_index,
+            pts_s=frame.stamp.media_ns / NS_PER_S,
+            jpeg=encode_jpeg(self._image.pixels),
+            level=self._image.level,
+            map=packed_map(frame),
+            asked=asked,
+        )
+
+    def tokens_of(self, frame: FrameAllocation) -> int:
+        """Return the number of visual tokens that the model reads of a frame."""
+        return frame.tiles if self.policy.all_tiles else frame.tokens
+
+    def _viewed(
+        self, view: TextureView, frame: FrameAllocation, motion: TileMotion | None, exchange: PictureExchange
+    ) -> ViewedFrame:
+        request = exchange.request
+        assert request is not None
+
+        def copied(levels: Iterable[int]) -> dict[int, npt.NDArray[np.uint8]]:
+            return {level: exchange.buffers.copy(cropped(view, level)) for level in levels}
+
+        levels = {width: level_for(view.grid.width_px, width) for width in request.widths}
+        inspected = None
+        if (inspection := request.inspect) is not None:
+            images = copied(known_levels(inspection.levels))
+            inspected = self._inspected(view, frame, motion, images, with_maps=inspection.maps)
+        return ViewedFrame(
+            frame_index=view.stamp.frame_index,
+            capture_ns=view.stamp.capture_ns,
+            media_ns=view.stamp.media_ns,
+            tokens=self.tokens_of(frame),
+            map=packed_map(frame),
+            images=copied(set(levels.values())),
+            levels=levels,
+            inspected=inspected,
+        )
+
+    def _inspected(
+        self,
+        view: TextureView,
+        frame: FrameAllocation,
+        motion: TileMotion | None,
+        images: dict[int, npt.NDArray[np.uint8]],
+        *,
+        with_maps: bool = True,
+    ) -> InspectedFrame:
+        maps, query = self._allocator.inspect(view.stamp) if with_maps else None, self._allocator.question
+        return inspected_frame(view, frame, images, maps, motion, tokens=self.tokens_of(frame), query=query)
+
+
+def packed_map(frame: FrameAllocation) -> FrameMap:
+    """Return relevance and chosen regions of a frame, packed."""
+    relevance, regions = frame.relevance.cpu().numpy(), frame.allocation.regions.numpy()
+    return FrameMap(
+        rows=relevance.shape[0],
+        cols=relevance.shape[1],
+        relevance=np.rint(np.clip(relevance, 0, 1) * 255).astype(np.uint8).tobytes(),
+        regions=regions.astype("<i2").tobytes(),
+        overview=frame.overview,
+    )
