@@ -37,8 +37,7 @@ from arr_coc.ops.cuda import device as compiling
 from arr_coc.ops.cuda.device import CudaDevice, call, find_device
 from arr_coc.ops.cuda.frames import format_of
 from arr_coc.ops.cuda.store import CudaStore
-from arr_coc.ops.store.difference import Difference, Thresholds
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.cached_relevance import CachedRelevance
 from arr_coc.relevance.channels import TextureArray

@@ -25,8 +25,7 @@ from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.ops.gl.device import GlDevice, open_device
 from arr_coc.ops.gl.store import GlStore
 from arr_coc.ops.regions import region_scales, tile_boxes
-from arr_coc.ops.store.difference import Thresholds
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.types import FrameStamp, TileGrid
 from stream.scenes.catalogue import open_scene
 

@@ -18,9 +18,8 @@ import numpy as np
 
 from arr_coc.errors import BackendMissing, StoreError
 from arr_coc.ops.store.base import LEASE_TIMEOUT_MS, Backend, TextureStore
-from arr_coc.ops.store.difference import Thresholds
 from arr_coc.ops.store.native import kernel_remedy
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.types import LEVELS, TILE_PX, FramePlanes, FrameStamp
 
 GREY = 128

@@ -13,11 +13,10 @@ import torch
 
 from arr_coc.errors import OptionError
 from arr_coc.qwen.attention import PROBED_TOKENS, unreadable_layer
-from arr_coc.qwen.batching.captured import Capture, Decoder, choose_rows
+from arr_coc.qwen.batching.captured import Capture
 from arr_coc.qwen.batching.encoding import encode_packed
 from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
-from arr_coc.qwen.batching.slots import SlotBlock, check_slots
-from arr_coc.qwen.batching.step import DecodeRow
+from arr_coc.qwen.batching.step import Decoder, DecodeRow, SlotBlock, check_slots, choose_rows
 from arr_coc.qwen.decode import TextStream, not_finite, prefill
 from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet
 from arr_coc.qwen.frame_window import FrameWindow, Ids

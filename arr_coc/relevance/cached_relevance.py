@@ -1,22 +1,222 @@
-"""`CachedRelevance`: the relevance of one stream's pictures, made again where something moved."""
+"""`CachedRelevance`: the relevance of one stream's pictures, made again where something moved.
+
+On the CPU `CompiledScores` does it by the compiled kernel, one picture after the other. The first layers' sums of a
+tile and its neighbours are kept, and made again where a channel changed. One channel, the distance to the colour
+clusters, changes everywhere when one tile does: its part is kept apart, and added for every picture.
+"""
 
 from __future__ import annotations
 
 import copy
 import ctypes
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
 from arr_coc.errors import DeviceLost
 from arr_coc.ops.kernels import ArrayPool
-from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
+from arr_coc.relevance import contradiction
+from arr_coc.relevance.balancing import AdaptiveTensionBalancer, RelevanceMaps, RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray
-from arr_coc.relevance.compiled_scores import CompiledScores, follows
 from arr_coc.relevance.kernel import kernel_or_none
-from arr_coc.relevance.knowing import QueryWeights
+from arr_coc.relevance.knowing import (
+    ALONE,
+    DOUBT,
+    FAINT,
+    HIDDEN,
+    NARROW,
+    WEAK_SALIENCY,
+    FilmWeights,
+    InformationScorer,
+    ParticipatoryScorer,
+    PerspectivalScorer,
+    QueryAttention,
+    QueryCrossAttention,
+    QueryWeights,
+)
+from arr_coc.relevance.profiles import CORE
 from arr_coc.types import QueryEmbedding
+
+LANES = 16
+"""Most columns that the kernel takes together, as kernels/scores.cpp has it."""
+
+CLUSTERS = 12
+"""Channel of `core13` that depends on the whole frame."""
+
+Map = npt.NDArray[np.float32]
+
+
+class KernelScorer(ctypes.Structure):
+    """`Scorer` of kernels/scores.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("rows", "cols", "film", "fresh")),
+        ("stride", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("weights", "seen", "kept", "asked", "changed")),
+    )
+
+
+class KernelBalance(ctypes.Structure):
+    """`Balance` of kernels/scores.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("rows", "cols", "width", "learned", "asked", "hears")),
+        *((name, ctypes.c_void_p) for name in ("statistics", "bias", "out", "out_bias")),
+        ("recall", ctypes.c_float * 2),
+        *((name, ctypes.c_float) for name in ("weak", "doubt", "alone", "faint")),
+        *((name, ctypes.c_float) for name in ("looked_away", "looked_at", "sure", "tiny")),
+    )
+
+
+class CompiledScores:
+    """Scores and relevance of one stream's pictures of one grid for one question; used by one thread.
+
+    They are those of `RelevanceRealiser`, but for rounding (below 1e-6).
+    """
+
+    def __init__(
+        self,
+        kernel: ctypes.CDLL,
+        realiser: RelevanceRealiser,
+        shape: tuple[int, int],
+        query: torch.Tensor | None,
+        query_weights: QueryWeights | None,
+        arrays: ArrayPool,
+    ) -> None:
+        """`query` [1, Lq, D] and `query_weights` as `RelevanceRealiser` takes them."""
+        self._kernel, self._realiser, self.shape, self._arrays = kernel, realiser, shape, arrays
+        self._asked = None if query_weights is None else realiser.participation.asked
+        self._query_weights = query_weights
+        film = isinstance(self._asked, QueryAttention)
+        # weights that came back from a device while frames were allocated are not trained any more
+        self._parameters = [parameter for parameter in realiser.parameters() if not parameter.is_inference()]
+        self._made_for = self._versions
+        self._scores = arrays.copy(np.zeros((3, *shape), np.float32))
+        self._weights = _packed(realiser, query_weights if isinstance(query_weights, FilmWeights) else None)
+        self._scorer = self._make_scorer(film)
+        self._balance = self._make_balance(query)
+
+    def _make_scorer(self, film: bool) -> KernelScorer:
+        rows, cols = self.shape
+        chunks = -(-cols // LANES)
+        stride = chunks * LANES + 2
+        self._state: list[npt.NDArray[Any]] = [
+            self._weights,
+            np.zeros((CORE + 1, rows + 2, stride), np.float32),
+            np.zeros((rows, chunks, 2 * HIDDEN, LANES), np.float32),
+            np.zeros((NARROW if film else 0, rows + 2, stride), np.float32),
+            np.zeros((rows, cols), np.uint8),
+        ]
+        return KernelScorer(rows, cols, film, 1, stride, *(array.ctypes.data for array in self._state))
+
+    def _make_balance(self, query: torch.Tensor | None) -> KernelBalance:
+        balancer, participation = self._realiser.balancer, self._realiser.participation
+        bias = balancer.statistics.bias.detach()
+        if query is not None and balancer.query is not None:
+            bias = bias + balancer.pooled(query)[0]
+        self._balance_weights = [
+            _array(part) for part in (balancer.statistics.weight, bias, balancer.out.weight, balancer.out.bias)
+        ]
+        made = KernelBalance(*self.shape, len(bias), self._asked is not None)
+        made.asked = query is not None and balancer.query is not None
+        made.hears = query is not None and participation.asked is not None
+        for name, array in zip(("statistics", "bias", "out", "out_bias"), self._balance_weights, strict=True):
+            setattr(made, name, array.ctypes.data)
+        made.recall[:] = participation.recall.detach().softmax(dim=0).tolist()
+        made.weak, made.doubt, made.alone, made.faint = WEAK_SALIENCY, DOUBT, ALONE, FAINT
+        made.looked_away, made.looked_at = contradiction.LOOKED_AWAY, contradiction.LOOKED_AT
+        made.sure, made.tiny = contradiction.GLANCE_TRUST, contradiction.TINY
+        return made
+
+    @property
+    def is_outdated(self) -> bool:
+        """True if a weight of the realiser was written to since, as in training."""
+        return self._versions != self._made_for
+
+    @property
+    def _versions(self) -> list[int]:
+        return [parameter._version for parameter in self._parameters]
+
+    def score(self, texture: TextureArray) -> None:
+        """Take a picture in: its scores, as far as they follow from picture and question."""
+        channels, entropy = texture.channels.contiguous(), texture.entropy.contiguous()
+        places = channels.data_ptr(), entropy.data_ptr(), self._arrays.address(self._scores)
+        self._kernel.scores_picture(ctypes.byref(self._scorer), *places)
+        self._scorer.fresh = 0
+        if self._asked is not None and not self._scorer.film:
+            batch = TextureArray(texture.channels[None], texture.entropy[None])
+            self._scores[2] = self._asked(batch, self._query_weights)[0].detach().numpy()
+
+    def balance(self, prior: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+        """Relevance [gh, gw], scores [3, gh, gw] and weights [3] of the picture, with a `prior` [3, gh, gw]; None where
+        they are not finite."""
+        arrays = self._arrays
+        scores, relevance, weights = arrays.copy(self._scores), arrays.take(self.shape), arrays.take((3,))
+        known = None if prior is None else prior.contiguous()
+        places = (arrays.address(array) for array in (scores, weights, relevance))
+        known_at = None if known is None else known.data_ptr()
+        finite = self._kernel.scores_balance(ctypes.byref(self._balance), known_at, *places)
+        if not finite:
+            return None
+        return torch.from_numpy(relevance), torch.from_numpy(scores), torch.from_numpy(weights)
+
+
+def follows(realiser: RelevanceRealiser) -> bool:
+    """Return True if the kernel computes what this realiser does: each of its parts is the product's own class, and
+    nothing is hooked to them."""
+    own: dict[str, type[nn.Module]] = {
+        "": RelevanceRealiser,
+        "information": InformationScorer,
+        "perspective": PerspectivalScorer,
+        "participation": ParticipatoryScorer,
+        "balancer": AdaptiveTensionBalancer,
+    }
+    if any(type(realiser.get_submodule(name)) is not kind for name, kind in own.items()):
+        return False
+    hooked = any(part._forward_hooks or part._forward_pre_hooks for part in realiser.modules())
+    return not hooked and type(realiser.participation.asked) in (type(None), QueryAttention, QueryCrossAttention)
+
+
+def _packed(realiser: RelevanceRealiser, film: FilmWeights | None) -> Map:
+    """The weights that `picture` of kernels/scores.h reads, in its order; zeros for those of a question without one."""
+    perspective, asked = realiser.perspective, realiser.participation.asked
+    first = [_first_layer(perspective.wide)]
+    first.append(_first_layer(asked.near) if isinstance(asked, QueryAttention) else torch.zeros_like(first[0]))
+    both = torch.cat(first, dim=2)
+    bias = [_bias(perspective.wide), torch.zeros(HIDDEN)]
+    parts = [
+        *(realiser.information.gate.weight, _bias(realiser.information.gate)),
+        *(torch.zeros(2 * HIDDEN), both[[*range(CLUSTERS), CORE]], both[CLUSTERS]),
+        *(_by_input(perspective.narrow), _bias(perspective.narrow), perspective.out.weight, _bias(perspective.out)),
+    ]
+    if isinstance(asked, QueryAttention) and film is not None:
+        bias[1] = _bias(asked.near)
+        parts += [film.weight[0].T, film.bias, _by_input(asked.narrow), _bias(asked.narrow)]
+        parts += [asked.around.weight, _bias(asked.around), asked.out.weight, _bias(asked.out)]
+    parts[2] = torch.cat(bias)
+    return np.concatenate([_array(part).ravel() for part in parts])
+
+
+def _first_layer(layer: nn.Conv2d) -> torch.Tensor:
+    """A first layer's weights by input, neighbour and output [14, 9, 32]: 0 for entropy where it does not see that."""
+    weight = layer.weight.detach().flatten(2).permute(1, 2, 0)
+    return weight if len(weight) > CORE else torch.cat([weight, torch.zeros_like(weight[:1])])
+
+
+def _by_input(layer: nn.Conv1d | nn.Conv2d) -> torch.Tensor:
+    return layer.weight.flatten(1).T
+
+
+def _bias(layer: nn.Conv1d | nn.Conv2d) -> torch.Tensor:
+    assert layer.bias is not None
+    return layer.bias.detach()
+
+
+def _array(part: torch.Tensor) -> Map:
+    return np.ascontiguousarray(part.detach().numpy(), np.float32)
 
 
 class CachedRelevance:

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from arr_coc.errors import DeviceLost, StoreError, StoreReplaced
 from arr_coc.ops.backends import open_store
 from arr_coc.ops.store.base import LEASE_TIMEOUT_MS, Backend, TextureStore, TextureView
-from arr_coc.ops.store.difference import Difference, Thresholds
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileMotion, new_epoch
 from arr_coc.video.compiled_motion import motion_estimator
 from arr_coc.video.cuts import NO_CUT, CutVerdict, SceneCutDetector

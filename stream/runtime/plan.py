@@ -9,7 +9,7 @@ from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.glance import KEEP_OVERVIEW, GlanceOptions
 from arr_coc.errors import ModelError
 from arr_coc.layer_weights import deserialize_realiser
-from arr_coc.ops.store.difference import Thresholds
+from arr_coc.ops.store.planes import Thresholds
 from arr_coc.types import NEEDS_TOKENS_ONLY, NS_PER_S, SHOWS_ALL_TILES
 from arr_coc.video.texture_updater import TextureOptions
 from stream.answer.latency import LatencyController, target_off

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from arr_coc.ops.backends import open_store
-from arr_coc.ops.store.difference import Difference, Thresholds
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.types import LEVELS, FramePlanes, FrameStamp, TileGrid
 from benchmarks import precision, texture
 from benchmarks.support.texture_frames import (

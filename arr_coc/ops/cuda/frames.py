@@ -12,8 +12,7 @@ import torch
 from arr_coc.errors import ShapeError
 from arr_coc.ops.cuda.device import CudaDevice
 from arr_coc.ops.cuda.memory import MipTexture, StagingBuffer, StreamOrder
-from arr_coc.ops.store.difference import Thresholds
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.types import Colour, TileGrid
 
 Mask = npt.NDArray[np.bool_]

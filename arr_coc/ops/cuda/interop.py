@@ -18,8 +18,7 @@ from arr_coc.ops.cuda.memory import SampledTexture, StreamOrder
 from arr_coc.ops.cuda.view import ChannelKernels, CudaTexels, CudaView
 from arr_coc.ops.gl.store import GlStore, GlTexels
 from arr_coc.ops.gl.texture import TileTexture
-from arr_coc.ops.store.difference import Mask, Thresholds
-from arr_coc.ops.store.planes import Plane, PlaneFormat
+from arr_coc.ops.store.planes import Mask, Plane, PlaneFormat, Thresholds
 from arr_coc.types import FramePlanes, TileGrid
 
 GL_TEXTURE_2D = 0x0DE1

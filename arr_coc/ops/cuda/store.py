@@ -33,8 +33,7 @@ from arr_coc.ops.cuda.memory import (
 from arr_coc.ops.cuda.view import ChannelKernels, CudaTexels, CudaView
 from arr_coc.ops.packing import TilePacker
 from arr_coc.ops.store.base import BaseTextureStore
-from arr_coc.ops.store.difference import Difference, Mask, Thresholds
-from arr_coc.ops.store.planes import Plane, PlaneFormat
+from arr_coc.ops.store.planes import Difference, Mask, Plane, PlaneFormat, Thresholds
 from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileChange
 
 SLOTS = 3

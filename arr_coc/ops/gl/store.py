@@ -17,8 +17,7 @@ from arr_coc.ops.gl.texture import TileTexture
 from arr_coc.ops.gl.upload import Way, cheaper, plan_upload
 from arr_coc.ops.packing import cover
 from arr_coc.ops.store.base import BaseTextureStore
-from arr_coc.ops.store.difference import Mask, Thresholds
-from arr_coc.ops.store.planes import Plane, PlaneFormat
+from arr_coc.ops.store.planes import Mask, Plane, PlaneFormat, Thresholds
 from arr_coc.ops.store.raster import allocate_levels
 from arr_coc.types import FramePlanes
 

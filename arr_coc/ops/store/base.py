@@ -13,9 +13,8 @@ import numpy.typing as npt
 
 from arr_coc.errors import DeviceLost, LeaseTimeout, ShapeError, StoreError
 from arr_coc.ops.regions import exist_on
-from arr_coc.ops.store.difference import Difference, Mask, Thresholds
 from arr_coc.ops.store.native import host_texture
-from arr_coc.ops.store.planes import Plane, PlaneFormat
+from arr_coc.ops.store.planes import Difference, Mask, Plane, PlaneFormat, Thresholds
 from arr_coc.ops.store.raster import HostTexture, gather
 from arr_coc.types import LEVELS, FramePlanes, FrameStamp, TileChange, TileGrid, TileVersions
 

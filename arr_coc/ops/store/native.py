@@ -19,8 +19,7 @@ import numpy.typing as npt
 from arr_coc.errors import BackendMissing
 from arr_coc.ops.kernels import SETTING, library_or_none, load_library
 from arr_coc.ops.regions import FOOTPRINTS
-from arr_coc.ops.store.difference import Mask, Thresholds
-from arr_coc.ops.store.planes import Plane, PlaneFormat
+from arr_coc.ops.store.planes import Mask, Plane, PlaneFormat, Thresholds
 from arr_coc.ops.store.raster import HostTexture, ReferenceTexture, fixed_point
 from arr_coc.types import LEVELS, TILE_PX, FramePlanes
 

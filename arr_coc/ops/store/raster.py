@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from arr_coc.ops.packing import Rectangle
 from arr_coc.ops.regions import FOOTPRINTS
-from arr_coc.ops.store.difference import Mask, Thresholds, differing_tiles
-from arr_coc.ops.store.planes import Plane, PlaneFormat
+from arr_coc.ops.store.planes import Mask, Plane, PlaneFormat, Thresholds, differing_tiles
 from arr_coc.types import LEVELS, TILE_PX, Colour, FramePlanes, Matrix
 
 KR_KB: dict[Matrix, tuple[float, float]] = {

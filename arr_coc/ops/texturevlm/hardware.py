@@ -10,8 +10,7 @@ from arr_coc.errors import BackendMissing
 from arr_coc.ops.cuda.device import find_device
 from arr_coc.ops.cuda.store import CudaStore
 from arr_coc.ops.store.base import LEASE_TIMEOUT_MS
-from arr_coc.ops.store.difference import Thresholds
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.types import Colour, FrameStamp
 
 LARGEST_ERROR = 2 / 255

@@ -17,8 +17,7 @@ from arr_coc.errors import ShapeError, StoreError
 from arr_coc.ops.backends import open_store
 from arr_coc.ops.pictures import Picture, to_rgb
 from arr_coc.ops.store.base import LEASE_TIMEOUT_MS, Backend, TextureStore, TextureView
-from arr_coc.ops.store.difference import Difference, Thresholds
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.ops.texturevlm.texture import Foveation, FoveationOptions
 from arr_coc.types import Colour, FramePlanes, FrameStamp, TileChange, TileGrid, new_epoch
 

@@ -1,4 +1,4 @@
-"""Decode step as captured CUDA graphs, one for each size of batch, and the decoder of a session.
+"""Decode step as captured CUDA graphs, one for each size of batch.
 
 All shapes are fixed: a graph of N rows covers the first N slots and the whole room of their keys, with a mask. Slots
 without an answer compute along, at the last place of their room, which no answer uses. How far an answer is, its place
@@ -18,8 +18,7 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.qwen.attention import probed_layers
-from arr_coc.qwen.batching.slots import SlotBlock
-from arr_coc.qwen.batching.step import DecodeRow, DecodeStep
+from arr_coc.qwen.batching.step import DecodeRow, SlotBlock, likeliest
 from arr_coc.qwen.decode import choose_finite, logits_of, through_layers
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.qwenvl import QwenVL, rotation
@@ -124,12 +123,6 @@ class CapturedRows:
         return F.scaled_dot_product_attention(grouped, keys, values, attn_mask=self._mask)
 
 
-def likeliest(logits: torch.Tensor) -> torch.Tensor:
-    """The likeliest tokens of logits [N, vocabulary], and whether all are finite: int64 [N, 2]."""
-    finite = logits.isfinite().all(dim=-1)
-    return torch.stack([logits.argmax(dim=-1), finite.long()], dim=-1)
-
-
 @dataclass(frozen=True, slots=True)
 class _AheadStep:
     """A step that runs: the place of its choices on the host, when they are there, what its probed rows ask for in each
@@ -217,40 +210,3 @@ class CapturedStep:
         self._choices[place, : len(graph.choices)].copy_(graph.choices, non_blocking=True)
         arrival = torch.cuda.current_stream(graph.choices.device).record_event() if self._cuda else None
         return _AheadStep(place, arrival, queries, states)
-
-
-class Decoder:
-    """Next tokens of the answers under way: by captured steps on a GPU, one call after another elsewhere, and where
-    capturing fails.
-
-    `capture`: what makes a step repeatable; None: a CUDA graph on a GPU, and elsewhere nothing.
-    """
-
-    def __init__(self, qwen: QwenVL, block: SlotBlock, capture: Capture | None = None) -> None:
-        if capture is None and qwen.device.type == "cuda" and qwen.decodes_plainly:
-            capture = cuda_graph
-        self._step = DecodeStep(qwen, block)
-        self._captured = None if capture is None else CapturedStep(qwen, block, capture)
-
-    def __call__(self, rows: Sequence[DecodeRow], options: Decoding) -> list[list[int]]:
-        """Add the token of each row. Returns for each the next one, and 1 where its logits are finite, else 0; the
-        device is waited for once."""
-        if self._captured is not None:
-            try:
-                return self._captured(rows, options)
-            except RuntimeError as error:
-                reason, *_ = str(error).strip().splitlines() or [type(error).__name__]
-                _log.warning("decoding continues without captured graphs: %s", reason)
-                self._captured = None
-        return choose_rows(rows, self._step(rows), options)
-
-
-def choose_rows(rows: Sequence[DecodeRow], logits: torch.Tensor, options: Decoding) -> list[list[int]]:
-    """The tokens that follow logits [N, vocabulary], as `Decoder` gives them."""
-    if options.temperature == 0:
-        choices = likeliest(logits)
-    else:
-        drawn = [choose_finite(own, options, row.generator) for row, own in zip(rows, logits, strict=True)]
-        choices = torch.stack([torch.stack(pair) for pair in drawn])
-    found: list[list[int]] = choices.tolist()
-    return found

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from arr_coc.errors import OptionError
 from arr_coc.qwen import decode
-from arr_coc.qwen.batching.slots import SlotBlock
-from arr_coc.qwen.batching.step import DecodeRow, DecodeStep
+from arr_coc.qwen.batching.step import DecodeRow, DecodeStep, SlotBlock
 from arr_coc.qwen.decode import PrefixCache, PromptPart, TextStream, choose, decode_one_token, linear_rows, prefill
 from arr_coc.qwen.options import Decoding
 from tests.support.models import FAMILIES, tiny_qwen, tiny_tokenizer

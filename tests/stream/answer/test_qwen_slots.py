@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from arr_coc.errors import OptionError
-from arr_coc.qwen.batching import slots as slots_module
+from arr_coc.qwen.batching import step as slots_module
 from stream.answer.model import CONFIGURED, ClientQuestion, load_answer_model
 from stream.answer.qwen import ClientSlots, QwenAnswerModel
 from stream.config import AnswerConfig, Config, WindowConfig

@@ -23,8 +23,7 @@ from arr_coc.ops.cuda import device as driver
 from arr_coc.ops.cuda.device import SIGNATURES, KernelSet
 from arr_coc.ops.cuda.frames import format_of
 from arr_coc.ops.cuda.store import CudaStore
-from arr_coc.ops.store.difference import Thresholds
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.types import FramePlanes
 from tests.cuda_on_cpu.machine import CpuMachine
 from tests.support.video import random_planes, stamp

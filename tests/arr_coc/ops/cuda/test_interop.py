@@ -23,8 +23,7 @@ from arr_coc.ops.cuda.view import CudaView
 from arr_coc.ops.gl import device as gl_device
 from arr_coc.ops.gl import store as gl_store
 from arr_coc.ops.gl.device import GlDevice
-from arr_coc.ops.store.difference import Difference
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.planes import Difference, PlaneFormat
 from arr_coc.types import LEVELS, FramePlanes
 from tests.arr_coc.ops.store.test_contract import regions_of
 from tests.cuda_on_cpu.machine import OUT_OF_MEMORY, CpuMachine

@@ -15,8 +15,7 @@ from arr_coc.ops.backends import open_store
 from arr_coc.ops.cuda.device import find_device
 from arr_coc.ops.cuda.store import CudaStore
 from arr_coc.ops.store.base import TextureStore
-from arr_coc.ops.store.difference import Difference, Thresholds
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.types import FramePlanes
 from tests.arr_coc.ops.store import test_base as contract
 from tests.arr_coc.ops.store.test_contract import BothStores

@@ -22,8 +22,7 @@ from arr_coc.ops.cuda.device import find_device
 from arr_coc.ops.cuda.frames import format_of
 from arr_coc.ops.cuda.store import CudaStore
 from arr_coc.ops.cuda.view import CudaView
-from arr_coc.ops.store.difference import Thresholds
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.relevance.channels import TextureArrayCache, device_texture_array, texture_array
 from arr_coc.types import REGION_SHAPES, FramePlanes
 from tests.arr_coc.ops.gl.test_kernels import bilinear, smooth_picture, trilinear

@@ -11,8 +11,7 @@ from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.errors import LeaseTimeout
 from arr_coc.ops.gl.store import GlStore
 from arr_coc.ops.store.base import CpuStore
-from arr_coc.ops.store.difference import Thresholds
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.types import LEVELS, FramePlanes
 from scripts.ar_overlay import ArProgram, camera_matrix
 from tests.support.stores import shared_device

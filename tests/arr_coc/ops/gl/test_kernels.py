@@ -15,8 +15,7 @@ from arr_coc.ops.gl import kernels as reading
 from arr_coc.ops.gl.buffers import ALIGNMENT
 from arr_coc.ops.gl.kernels import by_shape, sample, sample_along
 from arr_coc.ops.gl.store import GlStore
-from arr_coc.ops.store.difference import Thresholds
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.ops.texturevlm.texture import Texture
 from arr_coc.types import FramePlanes
 from tests.support.stores import require, shared_device

@@ -19,8 +19,7 @@ from arr_coc.ops.gl.store import GlStore
 from arr_coc.ops.gl.texture import TileTexture
 from arr_coc.ops.gl.upload import UploadPlan, Way, plan_upload
 from arr_coc.ops.packing import Rectangle, cover
-from arr_coc.ops.store.difference import Difference, Thresholds
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.ops.store.raster import allocate_levels
 from arr_coc.types import FramePlanes
 from tests.support.stores import own_device, shared_device

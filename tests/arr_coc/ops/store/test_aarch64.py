@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from arr_coc.ops.store import native
-from arr_coc.ops.store.difference import Thresholds
 from arr_coc.ops.store.native import CompiledTexture, kernel_path, load_kernel
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.ops.store.raster import ReferenceTexture
 from arr_coc.types import LEVELS
 from tests.arr_coc.ops.store.test_contract import FORMATS, dirty_mask, regions_of

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from arr_coc.errors import LeaseTimeout, ShapeError, StoreError
 from arr_coc.ops.backends import _say_once, open_store
 from arr_coc.ops.store.base import LeaseLock, TextureStore
-from arr_coc.ops.store.difference import Difference, Thresholds
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.types import Colour, FramePlanes
 from tests.support.network import LIMIT_MS
 from tests.support.stores import KINDS, open_kind, prepare, working

@@ -22,8 +22,7 @@ from hypothesis.stateful import (
 
 from arr_coc.errors import LeaseTimeout, StoreError
 from arr_coc.ops.store.base import TextureStore
-from arr_coc.ops.store.difference import Difference, Thresholds
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.types import LEVELS, REGION_SHAPES, FramePlanes, TileGrid
 from tests.support.stores import KINDS, Kind, open_kind, prepare
 from tests.support.video import SUBSAMPLINGS, copied, random_planes, stamp, with_tiles_of

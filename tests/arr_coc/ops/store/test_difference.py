@@ -9,8 +9,7 @@ import pytest
 from arr_coc.ops.backends import open_store
 from arr_coc.ops.kernels import SETTING
 from arr_coc.ops.store.base import TextureStore
-from arr_coc.ops.store.difference import Thresholds
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.types import FramePlanes
 from tests.support.stores import require
 from tests.support.video import copied, flat_planes, random_planes, stamp

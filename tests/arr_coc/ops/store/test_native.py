@@ -15,7 +15,6 @@ from arr_coc.errors import BackendMissing, StoreError
 from arr_coc.ops import kernels
 from arr_coc.ops.kernels import REMEDY, SETTING
 from arr_coc.ops.store import native
-from arr_coc.ops.store.difference import Thresholds
 from arr_coc.ops.store.native import (
     VERSION,
     CompiledTexture,
@@ -26,7 +25,7 @@ from arr_coc.ops.store.native import (
     kernel_remedy,
     load_kernel,
 )
-from arr_coc.ops.store.planes import PlaneFormat
+from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.ops.store.raster import KR_KB, TRUNCATION, HostTexture, ReferenceTexture, rgb_matrix, to_rgb
 from arr_coc.types import LEVELS, Colour, FramePlanes, Layout, Matrix
 from tests.arr_coc.ops.store.test_contract import DIRTY, FORMATS, SEEDS, dirty_mask
