@@ -13,15 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import Any
 
 from arr_coc import errors as arr_coc_errors
 from arr_coc.errors import ArrCocError
 from stream import errors as stream_errors
 from stream.errors import ConfigError, StageDied, StreamError
-
-if TYPE_CHECKING:
-    from stream.transport.pool import ServerAddress
 
 WAIT_MS = 50
 """Longest single wait of a stage before it checks again whether it must stop."""
@@ -45,7 +42,7 @@ class RunControl:
         self.cancelled = False
         self.failure: Exception | None = None
         self._queries: deque[str] = deque(maxlen=1)
-        self._servers: deque[tuple[ServerAddress, ...]] = deque(maxlen=1)
+        self._servers: deque[tuple[Any, ...]] = deque(maxlen=1)
         self._seen_s: dict[str, float] = {}
 
     def ask(self, query: str) -> None:
@@ -56,11 +53,11 @@ class RunControl:
         """Returns the query that was set since the last call; None where none was."""
         return self._queries.pop() if self._queries else None
 
-    def set_servers(self, servers: tuple[ServerAddress, ...]) -> None:
-        """Sets the answer servers of a run with `ASSIGNED_SERVERS`."""
+    def set_servers(self, servers: tuple[Any, ...]) -> None:
+        """Sets the answer servers of a run with `ASSIGNED_SERVERS`, as `ServerAddress` of the transport."""
         self._servers.append(servers)
 
-    def take_servers(self) -> tuple[ServerAddress, ...] | None:
+    def take_servers(self) -> tuple[Any, ...] | None:
         """Returns the answer servers that were set since the last call; None if none were."""
         return self._servers.pop() if self._servers else None
 
