@@ -20,7 +20,6 @@ from torch.nn import functional as F
 
 from arr_coc.allocation.attending import (
     VOID_STRUCTURE,
-    Map,
     Tensions,
     allocate,
     check_strategy,
@@ -246,22 +245,24 @@ class ARRCOCLayer(nn.Module):
         relevance, config = realised.relevance, self.config
         by_chance = self.training and config.gradient == "gumbel"
         drawn = perturbed(relevance, config.temperature) if by_chance else relevance.detach()
-        appearance = torch.cat([texture.appearance, texture.entropy[:, None]], dim=1).detach().float().cpu().numpy()
-        known = [None] * len(relevance) if prior is None else (prior[:, 0] * prior[:, 2]).detach().float().cpu().numpy()
-        pictures = zip(relevance.detach().cpu().numpy(), drawn.cpu().numpy(), appearance, known, strict=True)
+        looks = texture.looks.detach().float().cpu()
+        known = [None] * len(relevance) if prior is None else (prior[:, 0] * prior[:, 2]).detach().float().cpu()
+        pictures = zip(relevance.detach().cpu(), drawn.cpu(), looks, known, strict=True)
         allocation = stacked([self._regions(*picture) for picture in pictures])
         token_of = token_of_tiles(allocation, (relevance.shape[1], relevance.shape[2])).to(relevance.device)
         shares = log_shares(relevance, token_of, allocation.mask.shape[1], config.temperature)
         return LayerChoice(allocation, token_of, straight_through(shares))
 
-    def _regions(self, relevance: Map, drawn: Map, appearance: Map, known: Map | None) -> Allocation:
+    def _regions(
+        self, relevance: torch.Tensor, drawn: torch.Tensor, looks: torch.Tensor, known: torch.Tensor | None
+    ) -> Allocation:
         """The regions of one picture: tokens by its relevance [gh, gw], places by what chance has made of it."""
-        config, tokens = self.config, tokens_for(self.config.budget, relevance, self.config.limits)
-        taught = known is not None and map_structure(known) >= VOID_STRUCTURE
-        void = config.strategy == "auto" and not taught and picture_structure(appearance) < VOID_STRUCTURE
+        config, tokens = self.config, tokens_for(self.config.budget, relevance.numpy(), self.config.limits)
+        taught = known is not None and bool(map_structure(known) >= VOID_STRUCTURE)
+        void = config.strategy == "auto" and not taught and bool(picture_structure(looks) < VOID_STRUCTURE)
         strategy = resolve_strategy(config.strategy, void, tokens, config.levels)
         chosen = allocate(drawn, tokens, strategy, coverage=config.coverage, seed=config.seed)
-        means = torch.from_numpy(region_mean(chosen.regions.numpy(), relevance))
+        means = torch.from_numpy(region_mean(chosen.regions.numpy(), relevance.numpy()))
         return Allocation(chosen.regions, means, chosen.mask)
 
     def _with_embeddings(

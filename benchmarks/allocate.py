@@ -17,16 +17,17 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.allocation.allocator import AllocatorOptions, FrameAllocation, PlannedFrame, StreamAllocator
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.hub import ALLOCATOR_FOLDER, bundled_model_path
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.relevance.balancing import RelevanceRealiser
@@ -44,8 +45,6 @@ FRAMES_BETWEEN_ANSWERS = 15
 SHARES = (0.0, 0.02, 0.1, 1.0)
 QUERY_DIM = 192
 """Width of the bundled model's embeddings."""
-
-T = TypeVar("T", FrameAllocation, PlannedFrame)
 
 Picture = npt.NDArray[np.uint8]
 
@@ -99,30 +98,28 @@ class Measured:
         words = np.random.default_rng(0).normal(size=(6, QUERY_DIM)).astype(np.float32)
         self._allocator.set_query(QueryEmbedding("what?", words, realiser.trained_for))
         self._chooses, self._index, self.dirty_share = chooses, 0, 0.0
-        first = self._next(FrameAllocation)
+        first = self._next(self._allocator.allocate)
         self._allocator.mark_answered()
         regions = first.allocation.regions.numpy().astype(np.int32)
         looked = np.random.default_rng(1).random(len(regions), np.float32)
         self._allocator.apply_feedback(Feedback(first.stamp, regions, looked, looked))
 
-    def _next(self, kind: type[T]) -> T:
+    def _next(self, act: Callable[..., FrameAllocation]) -> FrameAllocation:
         """The next frame's allocation; its cost lies in `cost_ms`."""
         stamp = FrameStamp(self._index, self._index * PERIOD_NS, 0)
         update = self._updater.process(FramePlanes("rgb", (self._states[self._index % 2],)), stamp)
         self._index, self.dirty_share = self._index + 1, update.change.dirty_share
-        act = self._allocator.allocate if kind is FrameAllocation else self._allocator.observe
         with self._updater.lease() as view:
             started = time.perf_counter()
             frame = act(view, update.motion)
             self.cost_ms = (time.perf_counter() - started) * 1e3
-        assert isinstance(frame, kind)
         return frame
 
     def costs_ms(self, frames: int) -> list[float]:
         """Milliseconds of so many more frames."""
         costs = []
         for _ in range(frames):
-            self._next(FrameAllocation if self._chooses else PlannedFrame)
+            self._next(self._allocator.allocate if self._chooses else self._allocator.observe)
             costs.append(self.cost_ms)
         return costs
 

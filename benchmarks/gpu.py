@@ -10,7 +10,8 @@ call until the device is done.
 `upload` is a frame's tiles that are converted already: packing, one copy, one kernel for all levels. `update` takes a
 4:2:0 frame from ordinary memory, which the host compares and converts; `update_tensor` an RGB frame that is on the
 device. `frame` is what a live frame costs altogether: update, channels, scores, blending and the choice of 273 tokens
-by `DeviceAllocator`; `frame_tensor` the same for a frame on the device, `answer` with the packet that is made of it.
+by a `StreamAllocator` on the device; `frame_tensor` the same for a frame on the device, `answer` with the packet that
+is made of it.
 
 Then one tile is updated 100 000 times, and what the process holds must not grow.
 """
@@ -29,9 +30,8 @@ import numpy as np
 import psutil
 import torch
 
-from arr_coc.allocation.allocator import AllocatorOptions
-from arr_coc.allocation.on_device.allocator import DeviceAllocator, DeviceFrameAllocation, DeviceRelevance
-from arr_coc.allocation.on_device.choice import DeviceRequest, choose_on_device
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.attending import AllocationHistory, AllocationRequest, choose
 from arr_coc.allocation.packets import packet_from
 from arr_coc.ops.cuda import device as compiling
 from arr_coc.ops.cuda.device import CudaDevice, call, find_device
@@ -40,6 +40,7 @@ from arr_coc.ops.cuda.store import CudaStore
 from arr_coc.ops.store.difference import Difference, Thresholds
 from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.relevance.balancing import RelevanceRealiser
+from arr_coc.relevance.cached_relevance import CachedRelevance
 from arr_coc.relevance.channels import TextureArray
 from arr_coc.types import FramePlanes, FrameStamp
 from benchmarks.support.harness import write_report
@@ -147,15 +148,14 @@ def pieces(scene: Scene, device: CudaDevice) -> dict[str, Callable[[int], object
         on_device.update_tensor(scene.tensors[index], FrameStamp(index, 0, 0))
     tiles = np.argwhere(scene.dirty)
     allocator, tensor_allocator = (
-        DeviceAllocator(AllocatorOptions(budget=BUDGET, levels=True), RelevanceRealiser(), measures_change=False)
+        StreamAllocator(AllocatorOptions(budget=BUDGET, levels=True, on_device=True), measures_change=False)
         for _ in range(2)
     )
-    relevance = DeviceRelevance(RelevanceRealiser(), device.place)
+    relevance = CachedRelevance(RelevanceRealiser(), stays=True)
     with store.lease() as view:
         channels, entropy = view.texture_array()
         first = allocator.allocate(view)
-    assert isinstance(first, DeviceFrameAllocation)
-    regions, tokens = first.choice.regions, first.tokens
+    regions, tokens = first.selection.choice.regions, first.tokens
 
     def update(turn: int) -> None:
         store.update(scene.planes[turn % 2], FrameStamp(turn, 0, 0))
@@ -170,7 +170,7 @@ def pieces(scene: Scene, device: CudaDevice) -> dict[str, Callable[[int], object
 
     @torch.inference_mode()
     def choice(turn: int) -> None:
-        choose_on_device(DeviceRequest(first.relevance, tokens, 0.25, 0), "foveated")
+        choose(AllocationRequest(first.relevance, tokens, 0.25, 0, AllocationHistory()), "foveated")
 
     def texture_array(turn: int) -> None:
         with store.lease() as view:

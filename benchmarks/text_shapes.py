@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from arr_coc.allocation.attending import AllocationHistory, AllocationRequest, allocate_frame
@@ -260,7 +261,7 @@ def _covers(
             for wide in (False, True):
                 tokens = round(budget * FRAME.tiles)
                 request = AllocationRequest(
-                    relevance, tokens, 0.25, 0, AllocationHistory(), lines=lines if wide else None
+                    torch.from_numpy(relevance), tokens, 0.25, 0, AllocationHistory(), lines=lines if wide else None
                 )
                 covers[strategy, budget, wide] = allocate_frame(request, strategy).regions.numpy()
     return covers

@@ -21,6 +21,7 @@ import av
 import cv2
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.allocation.attending import picture_structure
@@ -205,7 +206,7 @@ def cost_us(shape: tuple[int, int] = (34, 60), repeats: int = 200) -> dict[str, 
     scene = noise.copy()
     scene[:, 10:20, 10:30] += 0.4
     costs = {}
-    for name, looks in (("noise", noise), ("scene", scene)):
+    for name, looks in (("noise", torch.from_numpy(noise)), ("scene", torch.from_numpy(scene))):
         spent = []
         for _ in range(repeats):
             start_ns = time.process_time_ns()

@@ -20,7 +20,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.allocation.allocator import AllocatorOptions, FrameAllocation, StreamAllocator
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.ops.gl.device import GlDevice, open_device
 from arr_coc.ops.gl.store import GlStore
 from arr_coc.ops.regions import region_scales, tile_boxes

@@ -121,7 +121,7 @@ LAYERS = {
         {"bounded_json", "errors", "resources", "types"},
         {"budget"},
         {"ops.kernels", "ops.packing", "ops.pictures", "ops.regions"},
-        {"hub", "ops.store", "relevance"},
+        {"hub", "ops.covers", "ops.store", "relevance"},
         {"allocation", "ops.gl"},
         {"layer", "ops.cuda"},
         {"layer_weights", "ops.backends"},

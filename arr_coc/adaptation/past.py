@@ -65,11 +65,13 @@ class GlancedPast:
         appearance = np.zeros((1, *shape), np.float32)
         known, tracker = FeedbackPrior(), HistoryTracker()
         tracker.observe(versions, None, 0)
-        known.on_request(0, appearance)
-        known.update(feedback, shape, Warp.none(shape))
+        looks = torch.from_numpy(appearance)
+        known.on_request(0, looks)
+        known.update(feedback, looks, Warp.none(shape))
         tracker.update(feedback, shape, Warp.none(shape), appearance)
-        prior = known.evaluate(0, appearance)
-        assert prior is not None, "it was updated"
+        taught = known.evaluate(0, looks)
+        assert taught is not None, "it was updated"
+        prior = taught.numpy()
         return tracker.evaluate(0, appearance, prior, self._components(question)), prior
 
     def _components(self, question: str) -> Map | None:

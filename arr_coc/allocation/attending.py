@@ -21,6 +21,7 @@ or more, else `mixed` |
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,22 +35,25 @@ from torch.nn.utils.rnn import pad_sequence
 from arr_coc.allocation.text_lines import line_pairs, line_tree
 from arr_coc.budget import DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits, tokens_for
 from arr_coc.errors import NonFiniteError, OptionError, ShapeError, StrategyError
-from arr_coc.ops.regions import (
+from arr_coc.ops.covers import (
     DULL,
     CoverTree,
-    first_tiles,
     fixation_cover,
     fixation_point,
+    pyramid_means,
+    quadtree,
+    top_level,
+)
+from arr_coc.ops.regions import (
+    ABSENT,
+    first_tiles,
     level_count,
     level_shape,
     paint,
-    quadtree,
     region_mean,
     region_pool,
     region_sides,
     shape_map,
-    split_worth,
-    top_level,
 )
 from arr_coc.types import LEVELS, Allocation
 
@@ -69,8 +73,7 @@ LEAST_RANGES = (0.05, 0.05, 0.05, 0.02, 0.1)
 """What red, green, blue, edge magnitude and entropy must vary by, between tiles, to count. A blank wall or a slope of
 light varies by 0.007, 0.007, 0.007, 0.003 and 0.055 at most, under a sensor's noise of 4 of 255."""
 
-COUNTING = (0, 1, 2, 5, 6)
-COLOURS, EDGES, ENTROPY = (0, 1, 2), 5, 6
+EDGES = 5
 
 LEAST_STEP = 0.04
 """By how much a colour must differ from its neighbours' mean somewhere; slopes and spots of light bend by 0.03."""
@@ -82,82 +85,90 @@ has no edges."""
 Map = npt.NDArray[np.float32]
 
 
-def map_structure(relevance: Map) -> float:
+def map_structure(relevance: torch.Tensor) -> torch.Tensor:
     """Return the distance of a map [gh, gw] from noise, in [0, 1]: the larger of its coherence and its sparsity.
 
     Coherence is the mean correlation of horizontal and vertical neighbours (Moran's I at lag one): near 1 for objects
     larger than a tile, 0 for white noise. Sparsity is 2·H − 1 with Hoyer's H (2004) of what exceeds the median: 1 for
     a single tile that stands out, below 0 for noise of any usual distribution. A map whose range is less than
-    `VOID_RANGE` measures 0.
+    `VOID_RANGE` measures 0. A scalar on the map's device.
     """
-    if relevance.size < 4 or float(relevance.max() - relevance.min()) < VOID_RANGE:
-        return 0.0
-    return float(np.clip(max(_coherence(relevance), _sparsity(relevance)), 0, 1))
+    if relevance.numel() < 4:
+        return relevance.new_zeros(())
+    maps = relevance[None]
+    structure = torch.maximum(_coherence(maps), _sparsity(maps)).clamp(0, 1)
+    return torch.where(_ranges(maps) < VOID_RANGE, 0.0, structure)[0]
 
 
-def picture_structure(appearance: Map) -> float:
+def picture_structure(appearance: torch.Tensor) -> torch.Tensor:
     """Return the distance of a picture from a void (blank, a slope of light, white noise, drops all over), in [0, 1].
 
     `appearance` float32 [7, gh, gw]: red, green, blue, Sobel gx, gy and magnitude, and entropy of each tile, all of
-    them
-    absolute. Of each of them but gx and gy, a slope over the frame (a surface of second order) is taken away; the
+    them absolute. Of each of them but gx and gy, a slope over the frame (a surface of second order) is taken away; the
     largest of their structures counts, but for a colour that only bends, and for entropy without edges. 1 for fewer
-    than `LEAST_TILES` tiles.
+    than `LEAST_TILES` tiles. A scalar on the picture's device.
     """
     rows, cols = appearance.shape[1:]
     if rows * cols < LEAST_TILES:
-        return 1.0
-    slopes, found = second_order_surfaces(rows, cols), 0.0
-    for channel, least in zip(COUNTING, LEAST_RANGES, strict=True):
-        values = appearance[channel].ravel()
-        rest = (values - slopes @ (values @ slopes)).reshape(rows, cols)
-        if float(rest.max() - rest.min()) < least or _is_light(channel, appearance):
-            continue
-        found = max(found, _coherence(rest))
-        if found < _CLEAR:
-            found = max(found, _sparsity(np.abs(rest)))
-        if found >= _CLEAR:
-            break
-    return min(1.0, found)
+        return appearance.new_ones(())
+    slopes, least = _surfaces(rows, cols, appearance.device)
+    values = torch.cat([appearance[:3], appearance[EDGES:]]).flatten(1)
+    rest = (values - values @ slopes @ slopes.T).unflatten(1, (rows, cols))
+    counts, coherence = _ranges(rest) >= least, _coherence(rest)
+    if counts.is_cpu and counts[3] and coherence[3] >= _CLEAR:  # edges are no light
+        return coherence[3].clamp(max=1)
+    counts = counts & ~_are_light(appearance)
+    structure = torch.where(counts, coherence, 0.0)
+    if not structure.is_cpu or structure.max() < _CLEAR:  # a device is not asked, and measures both
+        structure = torch.where(counts, torch.maximum(structure, _sparsity(rest.abs())), 0.0)
+    return structure.max().clamp(max=1)
 
 
-def _is_light(channel: int, appearance: Map) -> bool:
-    """Whether slopes of light explain how a channel varies."""
-    if channel in COLOURS:
-        values = appearance[channel]
-        if min(values.shape) < 3:
-            return False  # a strip has no tile with neighbours all around
-        bends = values[1:-1, 1:-1] - (values[:-2, 1:-1] + values[2:, 1:-1] + values[1:-1, :-2] + values[1:-1, 2:]) / 4
-        return float(np.abs(bends).max()) < LEAST_STEP
-    return channel == ENTROPY and float(np.ptp(appearance[EDGES])) < LEAST_EDGES
+def _are_light(appearance: torch.Tensor) -> torch.Tensor:
+    """Whether slopes of light explain how red, green, blue, edge magnitude and entropy vary: bool [5]."""
+    light, colours = torch.zeros(5, dtype=torch.bool, device=appearance.device), appearance[:3]
+    if min(colours.shape[1:]) >= 3:  # a strip has no tile with neighbours all around
+        around = colours[:, :-2, 1:-1] + colours[:, 2:, 1:-1] + colours[:, 1:-1, :-2] + colours[:, 1:-1, 2:]
+        light[:3] = (colours[:, 1:-1, 1:-1] - around / 4).abs().amax(dim=(1, 2)) < LEAST_STEP
+    light[4] = _ranges(appearance[EDGES][None])[0] < LEAST_EDGES
+    return light
 
 
 @lru_cache(maxsize=8)
-def second_order_surfaces(rows: int, cols: int) -> Map:
-    """An orthonormal basis of the surfaces of second order over a grid: float32 [rows · cols, 6]."""
+def _surfaces(rows: int, cols: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """An orthonormal basis of the surfaces of second order over a grid: float32 [rows · cols, 6]; `LEAST_RANGES`."""
     y, x = (axis.ravel() for axis in np.meshgrid(np.linspace(-1, 1, rows), np.linspace(-1, 1, cols), indexing="ij"))
     basis = np.linalg.qr(np.stack([np.ones_like(x), x, y, x * x, x * y, y * y], axis=1))[0]
-    return np.ascontiguousarray(basis, np.float32)
+    return torch.from_numpy(np.ascontiguousarray(basis, np.float32)).to(device), torch.tensor(LEAST_RANGES).to(device)
 
 
-def _coherence(relevance: Map) -> float:
-    deviation = relevance - relevance.mean()
-    products = float((deviation[1:] * deviation[:-1]).sum() + (deviation[:, 1:] * deviation[:, :-1]).sum())
-    pairs = deviation[1:].size + deviation[:, 1:].size
-    return products / pairs * deviation.size / float(np.square(deviation).sum())
+def _ranges(maps: torch.Tensor) -> torch.Tensor:
+    flat = maps.flatten(1)
+    return flat.amax(dim=1) - flat.amin(dim=1)
 
 
-def _sparsity(relevance: Map) -> float:
-    above = np.maximum(relevance - np.median(relevance), 0)
-    norm = float(np.sqrt(np.square(above).sum()))
-    root = float(np.sqrt(above.size))
-    if norm == 0:
-        return 0.0
-    return 2 * (root - float(above.sum()) / norm) / (root - 1) - 1
+def _coherence(maps: torch.Tensor) -> torch.Tensor:
+    deviation = maps - maps.mean(dim=(1, 2), keepdim=True)
+    down, across = deviation[:, 1:] * deviation[:, :-1], deviation[:, :, 1:] * deviation[:, :, :-1]
+    pairs, tiles = down[0].numel() + across[0].numel(), maps[0].numel()
+    spread = deviation.square().sum(dim=(1, 2))
+    share = (down.sum(dim=(1, 2)) + across.sum(dim=(1, 2))) / pairs * tiles / spread
+    return torch.where(spread > 0, share, 0.0)
+
+
+def _sparsity(maps: torch.Tensor) -> torch.Tensor:
+    values, tiles = maps.flatten(1), maps[0].numel()
+    median = (values.kthvalue((tiles + 1) // 2, dim=1).values + values.kthvalue(tiles // 2 + 1, dim=1).values) / 2
+    above = (values - median[:, None]).clamp(min=0)
+    norm, root = above.square().sum(dim=1).sqrt(), tiles**0.5
+    return torch.where(norm > 0, 2 * (root - above.sum(dim=1) / norm) / (root - 1) - 1, 0.0)
 
 
 Strategy = Literal["auto", "topk", "mixed", "foveated", "fixation", "grid", "uniform", "random"]
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
+
+STRATEGIES_ON_DEVICE = tuple(name for name in STRATEGIES if name != "fixation")
+"""Strategies that a device can choose by. The host has to know the place that `fixation` follows."""
 
 STICKINESS = 0.25
 """How much more a region counts that was shown (as finely) before: near-equals then do not take turns."""
@@ -200,8 +211,8 @@ class AllocationHistory:
     tile deserves a look for its own sake, float32 [gh, gw]. `explore`: share of the budget that goes by `staleness`.
     """
 
-    previous: npt.NDArray[np.int8] | None = None
-    staleness: Map | None = None
+    previous: torch.Tensor | None = None
+    staleness: torch.Tensor | None = None
     explore: float = 0.0
 
     def exploring_tokens(self, tokens: int) -> int:
@@ -213,21 +224,57 @@ class AllocationRequest:
     """One frame's worth of choosing: a finite map, a budget in tokens, and the strategy's own settings.
 
     `entropy` float32 [gh, gw], what each tile holds, where it is known; `lines` bool [2, gh, gw], the tiles of lines of
-    text along rows and along columns (`line_tiles`), where wide and tall regions may be chosen.
+    text along rows and along columns (`line_tiles`), where wide and tall regions may be chosen. Maps lie on one device;
+    `lines` and the strategy `fixation` are of host memory.
     """
 
-    relevance: Map
+    relevance: torch.Tensor
     tokens: int
     coverage: float
     seed: int
     memory: AllocationHistory
-    entropy: Map | None = None
+    entropy: torch.Tensor | None = None
     lines: npt.NDArray[np.bool_] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
         rows, cols = self.relevance.shape
         return rows, cols
+
+
+@dataclass(frozen=True, slots=True)
+class RegionChoice:
+    """The regions of one frame, on the device of its relevance.
+
+    `regions` int64 [K, 3] in token order, `relevance` float32 [K], mean over a region's tiles; `levels` int8 [gh, gw],
+    the shape of the region that shows each tile, −1 where none does. A device does not say how many regions there are:
+    K is then what was planned, and `mask` bool [K] is False for the padding behind them.
+    """
+
+    regions: torch.Tensor
+    mask: torch.Tensor
+    relevance: torch.Tensor
+    levels: torch.Tensor
+
+    def or_else(self, other: RegionChoice, wanted: torch.Tensor) -> RegionChoice:
+        """This choice, or `other` where `wanted` (a scalar bool) is False."""
+        count = max(len(self.mask), len(other.mask))
+        mine, theirs = self._padded(count), other._padded(count)
+        return RegionChoice(
+            torch.where(wanted, mine.regions, theirs.regions),
+            torch.where(wanted, mine.mask, theirs.mask),
+            torch.where(wanted, mine.relevance, theirs.relevance),
+            torch.where(wanted, mine.levels, theirs.levels),
+        )
+
+    def _padded(self, count: int) -> RegionChoice:
+        more = count - len(self.mask)
+        return RegionChoice(
+            torch.cat([self.regions, self.regions.new_zeros(more, 3)]),
+            torch.cat([self.mask, self.mask.new_zeros(more)]),
+            torch.cat([self.relevance, self.relevance.new_zeros(more)]),
+            self.levels,
+        )
 
 
 def allocate(
@@ -255,39 +302,40 @@ def allocate(
     if not 0 <= coverage <= 1:
         raise OptionError(f"coverage is a share of the budget, in [0, 1], got {coverage!r}")
     check_strategy(strategy)
-    maps = _checked_map(relevance).detach().to("cpu", torch.float32).numpy()
+    maps = _checked_map(relevance).detach().to("cpu", torch.float32).contiguous()
     frames = maps[None] if maps.ndim == 2 else maps
+    given = memory or AllocationHistory()
+    previous, stale = (None if one is None else torch.as_tensor(one) for one in (given.previous, given.staleness))
+    memory = AllocationHistory(previous, stale, given.explore)
     budgets = budget if isinstance(budget, Sequence) and not isinstance(budget, str) else [budget] * len(frames)
     if len(budgets) != len(frames):
         raise ShapeError(f"{len(budgets)} budgets were given for {len(frames)} relevance maps")
     chosen = []
     for frame, frame_budget in zip(frames, budgets, strict=True):
-        request = AllocationRequest(
-            frame, tokens_for(frame_budget, frame, limits), coverage, seed, memory or AllocationHistory()
-        )
-        chosen.append(allocate_frame(request, resolve(strategy, frame, request.tokens, levels)))
+        tokens = tokens_for(frame_budget, frame.numpy(), limits)
+        void = strategy == "auto" and bool(map_structure(frame) < VOID_STRUCTURE)
+        request = AllocationRequest(frame, tokens, coverage, seed, memory)
+        chosen.append(allocate_frame(request, resolve_strategy(strategy, void, tokens, levels)))
     return chosen[0] if maps.ndim == 2 else stacked(chosen)
 
 
 def allocate_frame(request: AllocationRequest, strategy: str) -> Allocation:
+    """Choose one frame's regions, in host memory, by a strategy that is not `auto`; nothing is checked."""
+    chosen = choose(request, strategy)
+    return Allocation(chosen.regions, chosen.relevance, chosen.mask)
+
+
+def choose(request: AllocationRequest, strategy: str) -> RegionChoice:
     """Choose one frame's regions by a strategy that is not `auto`; nothing is checked."""
-    regions = _choose(request, strategy)
-    return Allocation(
-        regions=torch.from_numpy(regions),
-        relevance=torch.from_numpy(region_mean(regions, request.relevance)),
-        mask=torch.ones(len(regions), dtype=torch.bool),
-    )
+    if strategy != "uniform" and request.tokens >= request.relevance.numel():
+        return _of_tiles(request, torch.ones_like(request.relevance, dtype=torch.bool), request.relevance.numel())
+    return _STRATEGIES[strategy](request)
 
 
 def check_strategy(strategy: str) -> None:
     """Raises StrategyError, naming the strategies that there are."""
     if strategy not in STRATEGIES:
         raise StrategyError(f"unknown strategy {strategy!r}; there are {', '.join(STRATEGIES)}")
-
-
-def resolve(strategy: str, relevance: Map, tokens: int, levels: bool) -> str:
-    """Return the strategy that `auto` means for one map [gh, gw] and so many tokens; any other stays itself."""
-    return resolve_strategy(strategy, map_structure(relevance) < VOID_STRUCTURE, tokens, levels)
 
 
 def resolve_strategy(strategy: str, void: bool, tokens: int, levels: bool, glances: bool = False) -> str:
@@ -327,23 +375,35 @@ def _checked_map(relevance: torch.Tensor | Map) -> torch.Tensor:
     return relevance
 
 
-def _choose(request: AllocationRequest, strategy: str) -> Regions:
-    """Regions [K, 3] in token order."""
-    if strategy != "uniform" and request.tokens >= request.relevance.size:
-        return _tiles(np.ones(request.shape, dtype=bool))
-    return _STRATEGIES[strategy](request)
+def _first(chosen: torch.Tensor, count: int) -> torch.Tensor:
+    """Indices of what is chosen of `chosen` bool [N], in order; on a device, which is not asked how many that are,
+    always `count` of them: others behind."""
+    return chosen.nonzero()[:, 0] if chosen.is_cpu else (~chosen).to(torch.uint8).argsort(stable=True)[:count]
 
 
-def _tiles(chosen: npt.NDArray[np.bool_]) -> Regions:
-    """The chosen tiles as regions of level 0, in token order."""
-    rows, cols = np.nonzero(chosen)
-    return np.stack([np.zeros_like(rows), rows, cols], axis=1)
+def _of_tiles(request: AllocationRequest, chosen: torch.Tensor, count: int) -> RegionChoice:
+    """The `count` tiles that are chosen, bool [gh, gw], in token order."""
+    flat, cols = chosen.flatten(), request.shape[1]
+    index = _first(flat, count)
+    regions = torch.stack([torch.zeros_like(index), index // cols, index % cols], dim=1)
+    levels = torch.where(chosen, 0, ABSENT).to(torch.int8)
+    return RegionChoice(regions, flat[index], request.relevance.flatten()[index], levels)
 
 
-def _best(worth: Map, count: int, taken: npt.NDArray[np.bool_]) -> None:
-    """Add the `count` tiles of highest worth (of equals, the first) to `taken`, in place."""
-    ranked = np.where(taken, np.inf, -worth).ravel()
-    taken.ravel()[np.argsort(ranked, kind="stable")[:count]] = True
+def _of_regions(request: AllocationRequest, regions: Regions) -> RegionChoice:
+    """Regions [K, 3] in token order that the host chose."""
+    return RegionChoice(
+        torch.from_numpy(regions),
+        torch.ones(len(regions), dtype=torch.bool),
+        torch.from_numpy(region_mean(regions, request.relevance.numpy())),
+        torch.from_numpy(shape_map(regions, request.shape)),
+    )
+
+
+def _best(worth: torch.Tensor, count: int, taken: torch.Tensor) -> torch.Tensor:
+    """`taken` with the `count` tiles of highest worth (of equals, the first) beside."""
+    order = torch.where(taken, math.inf, -worth).flatten().argsort(stable=True)[:count]
+    return taken.flatten().scatter(0, order, True).reshape(taken.shape)
 
 
 @lru_cache(maxsize=64)
@@ -360,17 +420,26 @@ def even_tiles(shape: tuple[int, int], count: int) -> npt.NDArray[np.bool_]:
         step += 1
 
 
-def _topk(request: AllocationRequest) -> Regions:
-    chosen = np.zeros(request.shape, dtype=bool)
-    return _tiles(_most_worth(request, chosen))
+@lru_cache(maxsize=16)
+def _even_on(shape: tuple[int, int], count: int, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(even_tiles(shape, count).copy()).to(device)
 
 
-def _mixed(request: AllocationRequest) -> Regions:
+def _topk(request: AllocationRequest) -> RegionChoice:
+    nothing = torch.zeros_like(request.relevance, dtype=torch.bool)
+    return _of_tiles(request, _most_worth(request, nothing, 0), request.tokens)
+
+
+def _mixed(request: AllocationRequest) -> RegionChoice:
     covering = round(request.coverage * request.tokens)
-    shape = request.shape
-    chosen = even_tiles(shape, covering).copy() if covering else np.zeros(shape, dtype=bool)
+    even = even_tiles(request.shape, covering) if covering else np.zeros(request.shape, bool)
     pairs = _NO_PAIRS if request.lines is None else line_pairs(request.lines)
-    return _tiles_and_pairs(request, chosen, pairs) if len(pairs) else _tiles(_most_worth(request, chosen))
+    if len(pairs):
+        return _of_regions(request, _tiles_and_pairs(request, even, pairs))
+    if not covering:
+        return _topk(request)
+    chosen = _even_on(request.shape, covering, request.relevance.device)
+    return _of_tiles(request, _most_worth(request, chosen, int(even.sum())), request.tokens)
 
 
 PAIR_WORTH = 1.5
@@ -382,12 +451,12 @@ _NO_PAIRS = np.zeros((0, 3), np.int64)
 
 def _tiles_and_pairs(request: AllocationRequest, chosen: npt.NDArray[np.bool_], pairs: Regions) -> Regions:
     """The tiles `chosen` already and those of most worth; of lines, `pairs` of tiles in one token each."""
-    single = paint(pairs, np.zeros(len(pairs), bool), request.shape, True)
-    regions = np.concatenate([pairs, _tiles(single)])
-    matter = region_mean(regions, request.relevance + np.float32(DULL))
-    shown = request.memory.previous
-    if shown is not None:
-        kept = region_pool(regions, (shown == shape_map(regions, request.shape)).astype(np.int32), np.minimum) > 0
+    single = np.argwhere(paint(pairs, np.zeros(len(pairs), bool), request.shape, True))
+    regions = np.concatenate([pairs, np.insert(single, 0, 0, axis=1)])
+    matter = region_mean(regions, request.relevance.numpy() + np.float32(DULL))
+    if request.memory.previous is not None:
+        shown = request.memory.previous.numpy() == shape_map(regions, request.shape)
+        kept = region_pool(regions, shown.astype(np.int32), np.minimum) > 0
         matter = np.where(kept, matter * np.float32(1 + STICKINESS), matter)
     of_pairs = matter[: len(pairs)] * np.float32(PAIR_WORTH)
     worth = np.concatenate(
@@ -396,10 +465,11 @@ def _tiles_and_pairs(request: AllocationRequest, chosen: npt.NDArray[np.bool_], 
     taken = np.concatenate([region_pool(regions, chosen.astype(np.int32)) > 0, np.zeros(len(pairs), bool)])
     left = max(0, request.tokens - int(taken.sum()))
     exploring = min(request.memory.exploring_tokens(request.tokens), left)
-    _best(worth, left - exploring, taken)
+    taken = _best(torch.from_numpy(worth), left - exploring, torch.from_numpy(taken)).numpy()
     split, taken = taken[len(regions) :], taken[: len(regions)]
     if exploring and request.memory.staleness is not None:
-        _best(region_pool(regions, request.memory.staleness, np.maximum), exploring, taken)
+        stale = torch.from_numpy(region_pool(regions, request.memory.staleness.numpy(), np.maximum))
+        taken = _best(stale, exploring, torch.from_numpy(taken)).numpy()
     matter[: len(pairs)][split] = np.inf
     extra = int(split.sum()) + max(0, request.tokens - int(taken.sum()) - int(split.sum()))
     return _in_token_order(_pairs_split(regions[taken], matter[taken], extra), request.shape)
@@ -422,68 +492,103 @@ def _in_token_order(regions: Regions, shape: tuple[int, int]) -> Regions:
     return regions[np.argsort(first[:, 0] * shape[1] + first[:, 1], kind="stable")]
 
 
-def _most_worth(request: AllocationRequest, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Fill `chosen` up to the budget: by relevance first, then the exploring share by neglect."""
+def _most_worth(request: AllocationRequest, chosen: torch.Tensor, spent: int) -> torch.Tensor:
+    """Fill `chosen` up to the budget, of which `spent` is: by relevance first, then the exploring share by neglect."""
     memory = request.memory
-    left = request.tokens - int(chosen.sum())
+    left = request.tokens - spent
     exploring = min(memory.exploring_tokens(request.tokens), left)
     worth = request.relevance
     if memory.previous is not None:
-        matter = worth + np.float32(DULL)
-        worth = np.where(memory.previous == 0, matter * np.float32(1 + STICKINESS), matter)
-    _best(worth, left - exploring, chosen)
+        matter = worth + DULL
+        worth = torch.where(memory.previous == 0, matter * (1 + STICKINESS), matter)
+    chosen = _best(worth, left - exploring, chosen)
     if exploring and memory.staleness is not None:
-        _best(memory.staleness, exploring, chosen)
+        chosen = _best(memory.staleness, exploring, chosen)
     return chosen
 
 
-def _foveated(request: AllocationRequest) -> Regions:
-    top = top_level(request.shape, request.tokens)
-    tree = quadtree(request.shape, top) if request.lines is None else line_tree(top, request.lines)
+def _foveated(request: AllocationRequest) -> RegionChoice:
+    top, memory = top_level(request.shape, request.tokens), request.memory
+    tree: CoverTree = quadtree(request.shape, top, request.relevance.device)
+    if request.lines is not None:
+        tree = line_tree(top, request.lines)
     if tree.roots > request.tokens:
         return _few(request, tree)
-    memory = request.memory
-    worth = split_worth(tree, request.relevance, memory.previous, STICKINESS)
+    worth = tree.split_worth(request.relevance, memory.previous, STICKINESS)
     split = tree.refine(tree.root(), worth, max(request.tokens - memory.exploring_tokens(request.tokens), tree.roots))
     if memory.staleness is not None:
-        split = tree.refine(split, tree.pyramid(memory.staleness, np.maximum), request.tokens)
-    return tree.regions[tree.leaves(split)]
+        split = tree.refine(split, tree.pyramid(memory.staleness, largest=True), request.tokens)
+    leaf = tree.are_leaves(split)
+    first = _first(leaf, request.tokens)
+    mask, index = leaf[first], tree.by_place[first]
+    regions = torch.where(mask[:, None], tree.places[index], 0)
+    means = torch.where(mask, tree.means(request.relevance)[index], 0.0)
+    return RegionChoice(regions, mask, means, tree.shapes(split))
 
 
-def _fixation(request: AllocationRequest) -> Regions:
+def _fixation(request: AllocationRequest) -> RegionChoice:
     tree = quadtree(request.shape, top_level(request.shape, request.tokens))
     if tree.roots > request.tokens:
         return _few(request, tree)
-    return fixation_cover(request.shape, request.tokens, fixation_point(request.relevance, request.entropy))[0]
+    entropy = None if request.entropy is None else request.entropy.numpy()
+    place = fixation_point(request.relevance.numpy(), entropy)
+    return _of_regions(request, fixation_cover(request.shape, request.tokens, place)[0])
 
 
-def _few(request: AllocationRequest, tree: CoverTree) -> Regions:
+def _few(request: AllocationRequest, tree: CoverTree) -> RegionChoice:
     """A budget too small for any cover: the best regions of the coarsest level."""
     worth = tree.pyramid(request.relevance)[: tree.roots]
-    return tree.regions[np.sort(np.argsort(-worth, kind="stable")[: request.tokens])]
+    best = (-worth).argsort(stable=True)[: request.tokens].sort().values
+    top, (rows, cols) = int(tree.regions[0, 0]), request.shape
+    row, col = (torch.arange(side, device=best.device) >> top for side in (rows, cols))
+    shown = torch.zeros(tree.roots, dtype=torch.bool, device=best.device).scatter(0, best, True)
+    levels = torch.where(shown[row[:, None] * level_shape((rows, cols), top)[1] + col], top, ABSENT).to(torch.int8)
+    mask = torch.ones_like(best, dtype=torch.bool)
+    return RegionChoice(tree.places[best], mask, tree.means(request.relevance)[best], levels)
 
 
-def _grid(request: AllocationRequest) -> Regions:
-    return _tiles(even_tiles(request.shape, request.tokens))
+def _grid(request: AllocationRequest) -> RegionChoice:
+    return _of_table(request, "grid")
 
 
-def _uniform(request: AllocationRequest) -> Regions:
-    shape = request.shape
-    level = max(level for level in range(LEVELS) if level == 0 or level_count(shape, level) >= request.tokens)
-    count = level_count(shape, level)
-    wanted = min(request.tokens, count)
-    picked = (2 * np.arange(wanted) + 1) * count // (2 * wanted)
-    row, col = np.divmod(picked, level_shape(shape, level)[1])
-    return np.stack([np.full_like(row, level), row, col], axis=1)
+def _uniform(request: AllocationRequest) -> RegionChoice:
+    return _of_table(request, "uniform")
 
 
-def _random(request: AllocationRequest) -> Regions:
-    chosen = np.zeros(request.relevance.size, dtype=bool)
-    chosen[np.random.default_rng(request.seed).permutation(chosen.size)[: request.tokens]] = True
-    return _tiles(chosen.reshape(request.shape))
+def _random(request: AllocationRequest) -> RegionChoice:
+    return _of_table(request, "random")
 
 
-_STRATEGIES: dict[str, Callable[[AllocationRequest], Regions]] = {
+def _of_table(request: AllocationRequest, strategy: str) -> RegionChoice:
+    """A strategy that looks at no map: its regions are of one level, and the host chooses them once for all frames."""
+    seed = request.seed if strategy == "random" else 0
+    regions, levels, level = _table_of(strategy, request.shape, request.tokens, seed, request.relevance.device)
+    means = pyramid_means(request.relevance, level)[-1][regions[:, 1], regions[:, 2]]
+    return RegionChoice(regions, torch.ones_like(means, dtype=torch.bool), means, levels)
+
+
+@lru_cache(maxsize=16)
+def _table_of(
+    strategy: str, shape: tuple[int, int], tokens: int, seed: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Regions [K, 3], the map of their shapes, and their level."""
+    level = 0
+    if strategy == "grid":
+        rows, cols = np.nonzero(even_tiles(shape, tokens))
+    elif strategy == "random":
+        picked = np.sort(np.random.default_rng(seed).permutation(shape[0] * shape[1])[:tokens])
+        rows, cols = np.divmod(picked, shape[1])
+    else:
+        level = max(level for level in range(LEVELS) if level == 0 or level_count(shape, level) >= tokens)
+        count = level_count(shape, level)
+        wanted = min(tokens, count)
+        picked = (2 * np.arange(wanted) + 1) * count // (2 * wanted)
+        rows, cols = np.divmod(picked, level_shape(shape, level)[1])
+    regions = np.stack([np.full_like(rows, level), rows, cols], axis=1)
+    return torch.from_numpy(regions).to(device), torch.from_numpy(shape_map(regions, shape)).to(device), level
+
+
+_STRATEGIES: dict[str, Callable[[AllocationRequest], RegionChoice]] = {
     "topk": _topk,
     "mixed": _mixed,
     "foveated": _foveated,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from operator import is_
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from arr_coc.allocation.temporal import RENEWAL, Map, attention_of
 from arr_coc.allocation.warping import Warp
@@ -64,17 +66,17 @@ class HistoryTracker:
         self._advance()
         if self._before is not None:
             relevance, sure = self._before
-            sure = np.minimum(warp.sample(sure, 0), motion.confidence)
-            self._before = np.stack([warp.sample(relevance, 0), np.where(warp.inside, sure, np.float32(0))])
+            sure = np.minimum(_sampled(warp, sure, 0), motion.confidence)
+            self._before = np.stack([_sampled(warp, relevance, 0), np.where(warp.inside, sure, np.float32(0))])
             self._relevance = None  # what is warped is not the newest relevance, even where that is the same object
         if step is None:
             return
         if self._changed_ns is not None:
-            self._changed_ns = step.nearest(self._changed_ns, np.inf)
+            self._changed_ns = _nearest(step, self._changed_ns, np.inf)
         if (kept := self._attention) is not None:
-            self._attention = _Attention(step.nearest(kept.last, 0), step.nearest(kept.mean, 0), kept.media_ns)
+            self._attention = _Attention(_nearest(step, kept.last, 0), _nearest(step, kept.mean, 0), kept.media_ns)
         if (shown := self._embedding) is not None:
-            self._embedding = _Embedding(step.nearest(shown.components, 0), step.nearest(shown.appearance, np.nan))
+            self._embedding = _Embedding(_nearest(step, shown.components, 0), _nearest(step, shown.appearance, np.nan))
 
     def forget_question(self) -> None:
         """Another question: attention was about the old one. Embeddings are about the picture, and stay."""
@@ -96,14 +98,14 @@ class HistoryTracker:
     def update(self, feedback: Feedback, shape: tuple[int, int], warp: Warp, appearance: Map) -> None:
         """Take in an answer's feedback, from whose frame `warp` leads to now; its tiles looked like `appearance`
         [C, gh, gw]."""
-        attention = warp.nearest(paint(feedback.regions, attention_of(feedback, shape), shape, 0), 0)
+        attention = _nearest(warp, paint(feedback.regions, attention_of(feedback, shape), shape, 0), 0)
         mean, media_ns, past = attention, feedback.stamp.media_ns, self._attention
         if past is not None:
             kept = math.exp(-max(media_ns - past.media_ns, 0) / (MEAN_S * NS_PER_S))
             mean = (kept * past.mean + (1 - kept) * attention).astype(np.float32)
         self._attention = _Attention(attention, mean, media_ns)
         if feedback.embedding is not None:
-            self._embedding = self._embedded(feedback, shape, warp, warp.sample(appearance, np.nan))
+            self._embedding = self._embedded(feedback, shape, warp, _sampled(warp, appearance, np.nan))
 
     def fill(
         self, texture: TextureArray, media_ns: int, appearance: Map, prior: Map | None, question: Map | None
@@ -168,7 +170,7 @@ class HistoryTracker:
         """What was known before, and over it the tokens of this answer; a coarse one speaks for all of its tiles."""
         assert feedback.embedding is not None
         order = paint(feedback.regions, np.arange(len(feedback.regions)), shape, -1)
-        order = warp.nearest(order, -1)
+        order = _nearest(warp, order, -1)
         components = np.zeros((feedback.embedding.shape[1], *shape), np.float32)
         looked = np.full((1, *shape), np.nan, np.float32)
         if self._embedding is not None:
@@ -176,3 +178,11 @@ class HistoryTracker:
         shown = order >= 0
         components[:, shown] = feedback.embedding[order[shown]].T
         return _Embedding(components, np.where(shown, appearance, looked))
+
+
+def _sampled(warp: Warp, values: Map, entering: float) -> Map:
+    return warp.sample(torch.from_numpy(values), entering).numpy()
+
+
+def _nearest(warp: Warp, values: npt.NDArray[Any], entering: float) -> npt.NDArray[Any]:
+    return warp.nearest(torch.from_numpy(values), entering).numpy()

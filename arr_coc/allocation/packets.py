@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.allocation.allocator import FrameAllocation, PlannedFrame
+from arr_coc.allocation.attending import Tensions
+from arr_coc.allocation.frame import FrameAllocation, SelectionInputs, SelectorOptions, TokenPlan
 from arr_coc.allocation.inspection import SCORES
-from arr_coc.allocation.on_device.allocator import DeviceFrameAllocation
 from arr_coc.errors import BudgetError, counted
 from arr_coc.ops.regions import level_count, overview_regions, region_mean
 from arr_coc.ops.store.base import TextureView
-from arr_coc.types import LEVELS, Allocation, FramePacket, TokenPacket, TokenReason
-
-AnyFrame: TypeAlias = FrameAllocation | PlannedFrame | DeviceFrameAllocation
-"""Decision for one frame, in host memory, there once it is asked for, or on the texture's device."""
+from arr_coc.types import LEVELS, FramePacket, TokenPacket, TokenReason
 
 
 @runtime_checkable
@@ -29,21 +26,19 @@ class DevicePatches(Protocol):
         ...
 
 
-def packet_from(view: TextureView, frame: AnyFrame) -> TokenPacket:
+def packet_from(view: TextureView, frame: FrameAllocation) -> TokenPacket:
     """The allocation's tokens with their pixels as `view` holds them (and its stamp): complete in itself.
 
-    An overview comes first. Pixels of a texture on a device stay there. Raises NonFiniteError as
-    `DeviceFrameAllocation.chosen`.
+    An overview comes first. Pixels of a texture on a device stay there. Raises as `FrameAllocation.allocation`.
     """
-    allocation = frame.chosen
-    regions = allocation.regions.numpy()
-    where = frame.choice.regions[: len(regions)] if isinstance(frame, DeviceFrameAllocation) else regions
+    allocation = frame.allocation
+    regions, chosen = allocation.regions.numpy(), frame.selection.choice.regions
     return TokenPacket(
         stamp=view.stamp,
         grid=view.grid,
         regions=regions.astype(np.int32),
         relevance=allocation.relevance.numpy().copy(),
-        pixels=_gathered(view, where),
+        pixels=_gathered(view, regions if chosen.is_cpu else chosen[: len(regions)]),
         overview=allocation.overview,
     )
 
@@ -76,38 +71,26 @@ def overview_packet(view: TextureView, tokens: int) -> TokenPacket:
     )
 
 
-def frame_packet_from(view: TextureView, frame: AnyFrame) -> FramePacket:
+def frame_packet_from(view: TextureView, frame: FrameAllocation) -> FramePacket:
     """The whole of level 0 with the allocation; `image` is the view's own memory, valid while its lease lasts.
 
     An overview is left out: where the whole frame is encoded there is nothing that it adds.
     """
-    here = frame.on_host()
     return FramePacket(
         stamp=view.stamp,
         grid=view.grid,
-        regions=here.allocation.regions.numpy()[here.overview :].astype(np.int32),
-        relevance=here.relevance.numpy().copy(),
+        regions=frame.allocation.regions.numpy()[frame.overview :].astype(np.int32),
+        relevance=frame.relevance.cpu().numpy().copy(),
         image=view.read(0),
     )
 
 
 def all_tokens(view: TextureView) -> FrameAllocation:
     """Every tile of the frame at level 0, all equally relevant; for a frame whose allocation fails."""
-    rows, cols = view.grid.shape
-    row, col = torch.meshgrid(torch.arange(rows), torch.arange(cols), indexing="ij")
-    regions = torch.stack([torch.zeros_like(row), row, col], dim=-1).reshape(-1, 3)
-    tiles = len(regions)
-    return FrameAllocation(
-        stamp=view.stamp,
-        allocation=Allocation(regions, torch.ones(tiles), torch.ones(tiles, dtype=torch.bool)),
-        relevance=torch.ones(rows, cols),
-        scores=torch.zeros(3, rows, cols),
-        weights=torch.zeros(3),
-        levels=np.zeros((rows, cols), np.int8),
-        jitter_share=0.0,
-        change_since=1.0,
-        strategy="all",
-    )
+    (rows, cols), none = view.grid.shape, np.zeros((0, 3), np.int64)
+    relevance, plan = torch.ones(rows, cols), TokenPlan(rows * cols, none, none, rows * cols)
+    inputs = SelectionInputs(SelectorOptions("all", Tensions()), plan, relevance)
+    return FrameAllocation(view.stamp, relevance, torch.zeros(3, rows, cols), torch.zeros(3), inputs)
 
 
 def weights_of(frame: FrameAllocation) -> dict[str, float]:
@@ -118,11 +101,11 @@ def weights_of(frame: FrameAllocation) -> dict[str, float]:
 def explain(frame: FrameAllocation) -> list[TokenReason]:
     """The reasons for every token of a frame, in token order. Pure; plain numbers, fit for JSON."""
     regions = frame.allocation.regions.numpy()
-    scores = np.stack([region_mean(regions, score) for score in frame.scores.numpy()])
+    scores = np.stack([region_mean(regions, score) for score in frame.scores.cpu().numpy()])
     parts = _normalised(frame)[:, None] * scores
     now = parts.sum(axis=0)
     shares = parts / np.where(now > 0, now, 1)
-    relevance = region_mean(regions, frame.relevance.numpy())
+    relevance = region_mean(regions, frame.relevance.cpu().numpy())
     ranks = np.empty(len(regions), np.int64)
     ranks[np.argsort(-relevance, kind="stable")] = np.arange(1, len(regions) + 1)
     return [
@@ -142,7 +125,7 @@ def explain(frame: FrameAllocation) -> list[TokenReason]:
 
 
 def _normalised(frame: FrameAllocation) -> npt.NDArray[np.float32]:
-    weights: npt.NDArray[np.float32] = frame.weights.numpy()
+    weights: npt.NDArray[np.float32] = frame.weights.cpu().numpy()
     return weights / max(float(weights.sum()), 1e-6)
 
 

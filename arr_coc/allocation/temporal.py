@@ -1,21 +1,23 @@
-"""Maps over time: blending, feedback that fades, and exploration. They follow what the tiles show."""
+"""Maps over time: blending, feedback that fades, exploration, change. They follow what the tiles show.
+
+Maps are tensors on one device. In host memory the compiled kernel blends, recalls and compares, if there is one; the
+tensor operations beside it serve every device. A device is never asked for a value: what the host would look at is
+known from time alone, or stays a tensor.
+"""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.allocation.compiled_maps import CompiledMaps
-from arr_coc.allocation.warping import Warp
+from arr_coc.allocation.warping import CompiledMaps, Warp
 from arr_coc.ops.regions import paint, smooth_map, tile_counts
 from arr_coc.relevance.contradiction import GLANCE_TRUST
-from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback
+from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, TileVersions
 
 TAU_MS = 93.0
 """Time constant of blending: a = exp(−Δt/τ) is 0.7 at 30 frames a second."""
@@ -27,6 +29,10 @@ RENEWAL = 0.25
 """A tile whose appearance changed by this much forgets its past altogether; less change, in proportion."""
 
 _SETTLED = 1e-3
+"""Distance of blended from current relevance below which a scene has settled, if the host can look at it…"""
+
+_SETTLED_SHARE = 1e-4
+"""…and the past's share below which it has, on a device."""
 
 Map = npt.NDArray[np.float32]
 
@@ -35,89 +41,87 @@ Map = npt.NDArray[np.float32]
 class _Past:
     """The frame before: `blended` and `held` [gh, gw], `appearance` [C, gh, gw]; NaN where a tile came into view."""
 
-    blended: Map
-    held: Map
-    appearance: Map
+    blended: torch.Tensor
+    held: torch.Tensor
+    appearance: torch.Tensor
 
     def at(self, warp: Warp | None) -> _Past:
         """The same on the grid of a later frame."""
         if warp is None:
             return self
-        moved = warp.sample(np.concatenate([self.blended[None], self.held[None], self.appearance]), np.nan)
+        moved = warp.sample(torch.cat([self.blended[None], self.held[None], self.appearance]), math.nan)
         return _Past(moved[0], moved[1], moved[2:])
 
 
 class TemporalBlend:
     """blended = a·carried + (1 − a)·current, with a per tile lowered where its appearance changed.
 
-    What is given out is `held`: blended with a dead band, the same array object as long as no tile leaves the band.
+    What is given out is `held`: blended with a dead band; in host memory, the same tensor as long as no tile leaves the
+    band.
     """
 
     def __init__(self, tau_ms: float = TAU_MS, maps: CompiledMaps | None = None) -> None:
-        """`maps`: the compiled kernel, where it blends."""
+        """`maps`: the compiled kernel, if it blends in host memory."""
         self._tau_ns = tau_ms * NS_PER_MS
         self._maps = maps
         self._past: _Past | None = None
         self._warp: Warp | None = None
         self._current: torch.Tensor | None = None
         self._settled = False
+        self._kept_share = 0.0
         self._media_ns = 0
 
     def follow(self, warp: Warp) -> None:
         """Tiles moved so with the frame to come; those that come into view have no past."""
         if self._past is not None:
             self._past, self._warp = self._past.at(self._warp), warp
-            self._settled = False
+            self._settled, self._kept_share = False, 1.0
 
-    def replace(self, relevance: torch.Tensor) -> Map:
+    def replace(self, relevance: torch.Tensor) -> torch.Tensor:
         """The newest frame's relevance once more, as it is: the past is forgotten, and what `step` held of it."""
         if self._past is None:
             raise RuntimeError("there is no frame yet whose relevance could be replaced")
-        current = relevance.numpy()
-        self._past, self._warp = _Past(current, current, self._past.appearance), None
+        self._past, self._warp = _Past(relevance, relevance, self._past.appearance), None
         self._current, self._settled = relevance, True
-        return current
+        return relevance
 
-    def step(self, relevance: torch.Tensor, appearance: Map, media_ns: int) -> Map:
+    def step(self, relevance: torch.Tensor, appearance: torch.Tensor, media_ns: int) -> torch.Tensor:
         """The held map of this frame: float32 [gh, gw].
 
-        `relevance` float32 [gh, gw] of this frame alone, on the CPU; the same object as the last time means the same
-        values. `appearance` float32 [C, gh, gw], in which change is measured, but for its last map, entropy. Neither
-        may be written to afterwards.
+        `relevance` float32 [gh, gw] of this frame alone; the same object as the last time means the same values.
+        `appearance` float32 [C, gh, gw], in which change is measured, but for its last map, entropy. Neither may be
+        written to afterwards.
         """
         past, elapsed_ns = self._past, max(media_ns - self._media_ns, 0)
         if past is None:
-            current = relevance.numpy()
-            self._past, self._settled = _Past(current, current, appearance), True
+            self._past, self._settled = _Past(relevance, relevance, appearance), True
         elif not (self._settled and relevance is self._current):
             share = math.exp(-elapsed_ns / self._tau_ns)
+            self._kept_share = share * (self._kept_share if relevance is self._current else 1)
             self._past = self._blended(past, relevance, appearance, share)
         self._warp, self._current, self._media_ns = None, relevance, media_ns
         assert self._past is not None
         return self._past.held
 
-    def _blended(self, past: _Past, relevance: torch.Tensor, appearance: Map, share: float) -> _Past:
+    def _blended(self, past: _Past, relevance: torch.Tensor, appearance: torch.Tensor, share: float) -> _Past:
         """What the next frame is blended with; `share` is that of the past where looks did not change."""
-        if self._maps is not None:
+        if self._maps is not None and relevance.is_cpu:
             origin = None if self._warp is None else self._warp.origin
             limits, before = (share, RENEWAL, DEAD_BAND), (past.blended, past.held, past.appearance)
             blended, moved, largest = self._maps.blend(origin, before, relevance, appearance, limits)
-            held = past.held if moved is None else moved
+            held, self._settled = past.held if moved is None else moved, largest < _SETTLED
         else:
-            past, current = past.at(self._warp), relevance.numpy()
-            change = np.abs(appearance[:-1] - past.appearance[:-1]).max(axis=0)
-            kept = share * (1 - np.minimum(change / np.float32(RENEWAL), 1))
-            blended = current + kept.astype(np.float32) * (past.blended - current)
-            blended = np.where(np.isnan(blended), current, blended)
-            held, largest = _within_band(past.held, blended), float(np.abs(blended - current).max())
-        self._settled = largest < _SETTLED
-        return _Past(relevance.numpy() if self._settled else blended, held, appearance)
-
-
-def _within_band(held: Map, blended: Map) -> Map:
-    """`held`, moved to `blended` where it is farther away than the dead band (or unknown)."""
-    left = ~(np.abs(blended - held) <= DEAD_BAND)
-    return np.where(left, blended, held) if left.any() else held
+            past = past.at(self._warp)
+            change = (appearance[:-1] - past.appearance[:-1]).abs().amax(dim=0)
+            kept = share * (1 - (change / RENEWAL).clamp(max=1))
+            blended = relevance + kept * (past.blended - relevance)
+            blended = torch.where(blended.isnan(), relevance, blended)
+            held = torch.where((blended - past.held).abs() <= DEAD_BAND, past.held, blended)
+            self._settled = self._kept_share <= _SETTLED_SHARE
+            if relevance.is_cpu:
+                held = past.held if held.equal(past.held) else held
+                self._settled = float((blended - relevance).abs().max()) < _SETTLED
+        return _Past(relevance if self._settled else blended, held, appearance)
 
 
 INFORMATION_BAND = 0.1
@@ -132,46 +136,47 @@ class ExplorationTracker:
     """
 
     def __init__(self, maps: CompiledMaps | None = None) -> None:
-        """`maps`: the compiled kernel, where it compares."""
+        """`maps`: the compiled kernel, if it compares in host memory."""
         self._maps = maps
         self._answers = 1
-        self._shown_at: npt.NDArray[np.int64] | None = None
-        self._information: npt.NDArray[np.float32] | None = None
-        self._staleness: npt.NDArray[np.float32] | None = None
+        self._shown_at: torch.Tensor | None = None
+        self._information: torch.Tensor | None = None
+        self._staleness: torch.Tensor | None = None
 
     def follow(self, step: Warp) -> None:
         """Content moved by whole tiles; those that come into view were never seen."""
         if self._shown_at is not None and self._information is not None:
             self._shown_at = step.nearest(self._shown_at, 0)
-            self._information = step.nearest(self._information, np.nan)
+            self._information = step.nearest(self._information, math.nan)
             self._staleness = None
 
-    def mark_shown(self, levels: npt.NDArray[np.int8]) -> None:
+    def mark_shown(self, levels: torch.Tensor) -> None:
         """A decoder was shown the frame with this level map [gh, gw]."""
         if self._shown_at is not None:
-            self._shown_at = np.where(levels == 0, self._answers, self._shown_at)
+            self._shown_at = torch.where(levels == 0, self._answers, self._shown_at)
             self._answers += 1
             self._staleness = None
 
-    def staleness(self, information: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """float32 [gh, gw], the same array object while neither answers nor information (beyond the band) moved."""
+    def staleness(self, information: torch.Tensor) -> torch.Tensor:
+        """float32 [gh, gw]; in host memory, the same tensor while neither answers nor information (beyond the band)
+        moved."""
         if self._shown_at is None or self._information is None:
-            self._shown_at = np.zeros(information.shape, np.int64)
-            self._information = information.copy()
+            self._shown_at = torch.zeros_like(information, dtype=torch.int64)
+            self._information = information.clone()
         drifted = self._drifted(information, self._information)
         if drifted is not None:
             self._information = drifted
             self._staleness = None
         if self._staleness is None:
-            self._staleness = ((self._answers - self._shown_at) * self._information).astype(np.float32)
+            self._staleness = (self._answers - self._shown_at) * self._information
         return self._staleness
 
-    def _drifted(self, information: Map, kept: Map) -> Map | None:
-        """What is `kept` of a frame's information, with what left the band; None where nothing did."""
-        if self._maps is not None:
+    def _drifted(self, information: torch.Tensor, kept: torch.Tensor) -> torch.Tensor | None:
+        """What is `kept` of a frame's information, with what left the band; None if the host sees that nothing did."""
+        if self._maps is not None and information.is_cpu:
             return self._maps.drift(information, kept, INFORMATION_BAND)
-        moved = ~(np.abs(information - kept) <= INFORMATION_BAND)
-        return np.where(moved, information, kept) if moved.any() else None
+        near = (information - kept).abs() <= INFORMATION_BAND
+        return None if near.is_cpu and near.all() else torch.where(near, kept, information)
 
 
 FADE_S = 5.0
@@ -192,7 +197,7 @@ def attention_of(feedback: Feedback, shape: tuple[int, int]) -> Map:
     return np.sqrt(attention / attention.max(initial=_TINY)).astype(np.float32)
 
 
-def maps_of(feedback: Feedback, shape: tuple[int, int], *, glance: bool) -> Map:
+def _maps_of(feedback: Feedback, shape: tuple[int, int], *, glance: bool) -> Map:
     """Attention and similarity of the tiles of the frame that feedback is about: [2, gh, gw], each in [0, 1].
 
     A `glance` reports regions of one level, which are spread smoothly; an answer's are painted, with NaN elsewhere.
@@ -206,104 +211,32 @@ def maps_of(feedback: Feedback, shape: tuple[int, int], *, glance: bool) -> Map:
 @dataclass(frozen=True, eq=False)
 class _Learned:
     """What answers taught, on the grid of one frame: `known` float32 [2, gh, gw] (attention, similarity), `learned_ns`
-    [gh, gw], `confidence` [gh, gw] of what taught it, and the tiles' `appearance` [C, gh, gw] at that time; NaN where
-    nothing is known of it."""
+    float64 [gh, gw] (−inf for never), `confidence` [gh, gw] of what taught it, and the tiles' `appearance` [C, gh, gw]
+    at that time; NaN where nothing is known of it."""
 
-    known: Map
-    learned_ns: npt.NDArray[np.float64]
-    confidence: Map
-    appearance: Map
+    known: torch.Tensor
+    learned_ns: torch.Tensor
+    confidence: torch.Tensor
+    appearance: torch.Tensor
 
     @classmethod
-    def nothing(cls, shape: tuple[int, int], appearance: Map) -> _Learned:
+    def nothing(cls, appearance: torch.Tensor) -> _Learned:
         """Nothing of any tile of a grid, whose tiles look so."""
-        known, never = np.zeros((2, *shape), np.float32), np.full(shape, -np.inf)
-        return cls(known, never, np.zeros(shape, np.float32), np.full_like(appearance, np.nan))
+        known = torch.zeros_like(appearance[:1]).repeat(2, 1, 1)
+        never = torch.full_like(known[0], -math.inf, dtype=torch.float64)
+        return cls(known, never, known[0], torch.full_like(appearance, math.nan))
 
     def at(self, warp: Warp) -> _Learned:
         """The same on the grid of a later frame; of tiles that came into view nothing is known."""
         return _Learned(
             warp.sample(self.known, 0.0),
-            warp.nearest(self.learned_ns, -np.inf),
+            warp.nearest(self.learned_ns, -math.inf),
             warp.nearest(self.confidence, 0.0),
-            warp.sample(self.appearance, np.nan),
+            warp.sample(self.appearance, math.nan),
         )
 
 
-PriorMap = TypeVar("PriorMap")
-Learned = TypeVar("Learned")
-
-
-class PriorMemory(ABC, Generic[PriorMap, Learned]):
-    """Memory of what answers taught about tiles, which moves along with what they show.
-
-    It stays on the grid of the frame at which it was learned, with the warp from there to now, so that it is read
-    between tiles once, however many frames ago that was.
-
-    `answered`: an answer taught some of it. A glance alone tells where the model looks even on a picture of nothing, so
-    it does not prove that there is something to see.
-    """
-
-    def __init__(self) -> None:
-        self.answered = False
-        self._learned: Learned | None = None
-        self._warp: Warp | None = None
-        self._here: Learned | None = None
-        self._asked: tuple[int, PriorMap] | None = None
-        self._prior: PriorMap | None = None
-        self._tick: int | None = None
-        self._appearance: PriorMap | None = None
-
-    @abstractmethod
-    def _carried(self, learned: Learned, warp: Warp) -> Learned:
-        """The same on the grid of the newest frame, to which `warp` leads."""
-
-    @abstractmethod
-    def unknown_share(self, appearance: PriorMap) -> float:
-        """Share of tiles, which look so, of which nothing is known: never spoken of, or changed altogether since."""
-
-    def reset(self) -> None:
-        """Another question: nothing is known about it."""
-        self.answered = False
-        self._learned = self._warp = self._here = self._prior = None
-        self._tick = None
-
-    def follow(self, warp: Warp) -> None:
-        """Tiles moved so with the frame to come; of those that come into view nothing is known."""
-        if self._learned is not None:
-            self._warp = warp if self._warp is None else self._warp.then(warp)
-            self._here = None
-            self._tick = None
-
-    def on_request(self, frame_index: int, appearance: PriorMap) -> None:
-        """An answer about this frame is due, whose tiles look so: float32 [C, gh, gw]."""
-        self._asked = frame_index, appearance
-
-    def _looks_asked(self, frame_index: int) -> PriorMap | None:
-        """Looks of an asked frame's tiles [C, gh, gw], as they lay there; None where they are unknown."""
-        return self._asked[1] if self._asked is not None and self._asked[0] == frame_index else None
-
-    def _learn(self, learned: Learned) -> None:
-        """Another memory takes the place of this one, on the grid of the newest frame."""
-        self._learned = self._here = learned
-        self._warp = None
-        self._tick = None
-
-    def _now(self) -> Learned | None:
-        """The memory on the grid of the newest frame."""
-        if self._here is None and self._learned is not None:
-            self._here = self._learned if self._warp is None else self._carried(self._learned, self._warp)
-        return self._here
-
-    def _is_still(self, media_ns: int, appearance: PriorMap) -> bool:
-        """Whether the last prior holds for a media time and tiles that look so; notes both."""
-        tick = media_ns // TICK_NS
-        still = tick == self._tick and appearance is self._appearance and self._prior is not None
-        self._tick, self._appearance = tick, appearance
-        return still
-
-
-class FeedbackPrior(PriorMemory[Map, _Learned]):
+class FeedbackPrior:
     """Per tile: attention and similarity, both in [0, 1], and when they were learned (media time).
 
     Attention is spread over the tiles of its region, and counts against the tile that has most of it: a coarse region
@@ -311,73 +244,154 @@ class FeedbackPrior(PriorMemory[Map, _Learned]):
     zero. What was learned of a tile is trusted less, the more its appearance has changed since the answer's frame:
     whatever came into it has not been looked at. A glance sees coarse regions, so its attention is spread smoothly and
     trusted less from the start.
+
+    What was learned stays on the grid of the frame at which it was, with the warp from there to now, so that it is read
+    between tiles once, however many frames ago that was.
+
+    `answered`: an answer taught some of it. A glance alone tells where the model looks even on a picture of nothing, so
+    it does not prove that there is something to see.
     """
 
     def __init__(self, maps: CompiledMaps | None = None) -> None:
-        """`maps`: the compiled kernel, where it evaluates."""
-        super().__init__()
+        """`maps`: the compiled kernel, if it evaluates in host memory."""
+        self.answered = False
         self._maps = maps
+        self._learned: _Learned | None = None
+        self._warp: Warp | None = None
+        self._here: _Learned | None = None
+        self._asked: tuple[int, torch.Tensor] | None = None
+        self._prior: torch.Tensor | None = None
+        self._evaluated_for: tuple[int, torch.Tensor] | None = None
 
-    def _carried(self, learned: _Learned, warp: Warp) -> _Learned:
-        return learned.at(warp)
+    def reset(self) -> None:
+        """Another question: nothing is known about it."""
+        self.answered = False
+        self._learned = self._warp = self._here = self._evaluated_for = None
 
-    def update(self, feedback: Feedback, shape: tuple[int, int], warp: Warp, *, glance: bool = False) -> None:
-        """Take in the feedback of one answer, or `glance`, on a grid of `shape`, from whose frame `warp` leads to
-        now."""
+    def follow(self, warp: Warp) -> None:
+        """Tiles moved so with the frame to come; of those that come into view nothing is known."""
+        if self._learned is not None:
+            self._warp = warp if self._warp is None else self._warp.then(warp)
+            self._here = self._evaluated_for = None
+
+    def on_request(self, frame_index: int, appearance: torch.Tensor) -> None:
+        """An answer about this frame is due, whose tiles look so: float32 [C, gh, gw]."""
+        self._asked = frame_index, appearance
+
+    def appearance_asked(self, frame_index: int, like: torch.Tensor) -> torch.Tensor:
+        """Return the appearance of an asked frame's tiles, as they lay there; NaN, `like` another one, if it is
+        unknown."""
+        if self._asked is not None and self._asked[0] == frame_index:
+            return self._asked[1]
+        return torch.full_like(like, math.nan)
+
+    def update(self, feedback: Feedback, appearance: torch.Tensor, warp: Warp, *, glance: bool = False) -> None:
+        """Take in the feedback of one answer, or `glance`, from whose frame `warp` leads to now, where tiles look like
+        `appearance` [C, gh, gw]."""
         self.answered |= not glance
-        maps = warp.sample(maps_of(feedback, shape, glance=glance), np.nan)
-        appearance = warp.sample(self.appearance_asked(feedback.stamp.frame_index, shape), np.nan)
-        spoken = ~np.isnan(maps[0])
-        old = self._now() or _Learned.nothing(shape, appearance)
-        mixed = np.where(np.isfinite(old.learned_ns), RENEW * maps + (1 - RENEW) * old.known, maps)
-        self._learn(
-            _Learned(
-                self._kept(np.where(spoken, mixed, old.known).astype(np.float32)),
-                self._kept(np.where(spoken, float(feedback.stamp.media_ns), old.learned_ns)),
-                self._kept(np.where(spoken, np.float32(GLANCE_TRUST if glance else 1), old.confidence)),
-                self._kept(np.where(spoken, appearance, old.appearance)),
-            )
+        rows, cols = appearance.shape[1:]
+        told = torch.from_numpy(_maps_of(feedback, (rows, cols), glance=glance)).to(appearance.device)
+        maps = warp.sample(told, math.nan)
+        looked = warp.sample(self.appearance_asked(feedback.stamp.frame_index, appearance), math.nan)
+        spoken, old = ~maps[0].isnan(), self._now() or _Learned.nothing(looked)
+        mixed = torch.where(old.learned_ns.isfinite(), RENEW * maps + (1 - RENEW) * old.known, maps)
+        self._learned = self._here = _Learned(
+            torch.where(spoken, mixed, old.known),
+            torch.where(spoken, float(feedback.stamp.media_ns), old.learned_ns),
+            torch.where(spoken, GLANCE_TRUST if glance else 1.0, old.confidence),
+            torch.where(spoken, looked, old.appearance),
         )
+        self._warp = self._evaluated_for = None
 
-    def _kept(self, learned: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """What is learned once and read for every frame, where the kernel finds it."""
-        return learned if self._maps is None else self._maps.arrays.copy(learned)
-
-    def evaluate(self, media_ns: int, appearance: Map) -> Map | None:
+    def evaluate(self, media_ns: int, appearance: torch.Tensor) -> torch.Tensor | None:
         """Attention, similarity and trust at a media time, where tiles look so: float32 [3, gh, gw] of [C, gh, gw];
         None while no answer taught anything.
 
-        The same array object for a quarter of a second, unless something was learned or carried, or `appearance` is
-        another.
+        The same tensor for a quarter of a second, unless something was learned or carried, or `appearance` is another.
         """
         if self._learned is None:
             return None
-        if not self._is_still(media_ns, appearance):
-            self._prior = self._evaluated(media_ns // TICK_NS * TICK_NS, appearance)
+        tick, done = media_ns // TICK_NS, self._evaluated_for
+        if done is None or done[0] != tick or done[1] is not appearance:
+            self._prior = self._evaluated(self._learned, tick * TICK_NS, appearance)
+            self._evaluated_for = tick, appearance
         return self._prior
 
-    def _evaluated(self, media_ns: int, appearance: Map) -> Map | None:
-        learned, warp = self._learned, self._warp
-        if self._maps is not None and learned is not None and len(learned.appearance) == len(appearance):
-            origin, limits = None if warp is None else warp.origin, (RENEWAL, FADE_S)
+    def _evaluated(self, learned: _Learned, media_ns: int, appearance: torch.Tensor) -> torch.Tensor:
+        if self._maps is not None and appearance.is_cpu:
+            origin, limits = None if self._warp is None else self._warp.origin, (RENEWAL, FADE_S)
             known = learned.known, learned.learned_ns, learned.confidence, learned.appearance
             return self._maps.recall(origin, known, appearance, media_ns, limits)
-        learned = self._now()
-        assert learned is not None
-        age_s = np.maximum(media_ns - learned.learned_ns, 0) / NS_PER_S
-        change = np.nan_to_num(np.abs(appearance - learned.appearance).max(axis=0))
-        trust = learned.confidence * np.exp(-age_s / FADE_S) * (1 - np.minimum(change / RENEWAL, 1))
-        return np.concatenate([learned.known, trust[None].astype(np.float32)])
+        here = self._now()
+        assert here is not None
+        age_s = (media_ns - here.learned_ns).clamp(min=0) / NS_PER_S
+        trust = here.confidence * torch.exp(-age_s / FADE_S) * (1 - (_change(appearance, here) / RENEWAL).clamp(max=1))
+        return torch.cat([here.known, trust.float()[None]])
 
-    def unknown_share(self, appearance: Map) -> float:
-        """Share of tiles, which look so, of which nothing is known: never spoken of, or changed altogether since."""
+    def unknown_share(self, appearance: torch.Tensor) -> float:
+        """Share of tiles, which look so, of which nothing is known: never spoken of, or changed altogether since. One
+        number comes to the host."""
         learned = self._now()
         if learned is None:
             return 1.0
-        change = np.nan_to_num(np.abs(appearance - learned.appearance).max(axis=0))
-        return float((~np.isfinite(learned.learned_ns) | (change >= RENEWAL)).mean())
+        unknown = ~learned.learned_ns.isfinite() | (_change(appearance, learned) >= RENEWAL)
+        return float(unknown.double().mean())
 
-    def appearance_asked(self, frame_index: int, shape: tuple[int, int]) -> Map:
-        """Return the appearance of an asked frame's tiles, as they lay there; NaN where it is unknown."""
-        looked = self._looks_asked(frame_index)
-        return np.full((1, *shape), np.nan, np.float32) if looked is None else looked
+    def _now(self) -> _Learned | None:
+        """What was learned, on the grid of the newest frame."""
+        if self._here is None and self._learned is not None:
+            self._here = self._learned if self._warp is None else self._learned.at(self._warp)
+        return self._here
+
+
+def _change(appearance: torch.Tensor, learned: _Learned) -> torch.Tensor:
+    """By how much tiles look different from when they were learned about; 0 where that is unknown."""
+    return (appearance - learned.appearance).abs().amax(dim=0).nan_to_num()
+
+
+class ChangeMeter:
+    """Counts from the versions that were marked last; everything counts as changed before the first mark.
+
+    A tile weighs as much as it is relevant now; with `keep_vanished`, as much as it ever was since the mark, so that
+    what has vanished from a plain wall counts as much as what has come. `maps`: the compiled kernel, if it measures in
+    host memory.
+    """
+
+    def __init__(self, maps: CompiledMaps | None = None, *, keep_vanished: bool = False) -> None:
+        self._maps = maps
+        self._keep_vanished = keep_vanished
+        self._marked: TileVersions | None = None
+        self._now: torch.Tensor | None = None
+        self._weights: torch.Tensor | None = None
+
+    def mark(self, versions: TileVersions | None) -> None:
+        """Counts from here: from the frame that was shown last."""
+        self._marked, self._weights = versions, self._now
+
+    def measure(self, versions: TileVersions | None, relevance: torch.Tensor) -> torch.Tensor | float:
+        """Shows a frame's `relevance` [rows, cols]: the share of it that lies on tiles that have changed, in [0, 1]; of
+        the tiles, if nothing is relevant. A scalar on a device, unless it is known without asking that."""
+        relevance = self._weighed(relevance)
+        if self._marked is None or versions is None:
+            return 1.0
+        if self._marked is versions:
+            return 0.0
+        if self._maps is not None and relevance.is_cpu and self._marked.is_comparable(versions):
+            return self._maps.changed_share(self._marked.frame, versions.frame, relevance)
+        stale = self._marked.stale(versions)
+        if not stale.any():
+            return 0.0
+        changed = torch.from_numpy(stale.astype(np.float32)).to(relevance.device)
+        total = relevance.sum()
+        return torch.where(total > 0, (relevance * changed).sum() / total, changed.mean())
+
+    def _weighed(self, relevance: torch.Tensor) -> torch.Tensor:
+        """The weights of a frame's tiles, whose relevance is noted."""
+        if not self._keep_vanished:
+            return relevance
+        before, self._now = self._weights, relevance
+        if before is None or (before.shape, before.device) != (relevance.shape, relevance.device):
+            self._weights = relevance
+        else:
+            self._weights = torch.maximum(before, relevance)
+        return self._weights

@@ -17,14 +17,13 @@ from typing import Any, Protocol
 import cv2
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from arr_coc.ops.covers import CoverTree, quadtree
 from arr_coc.ops.regions import (
-    CoverTree,
     Ints,
-    Worth,
     exist_on,
     level_shape,
-    quadtree,
     region_pool,
     region_scales,
     shape_pool,
@@ -161,14 +160,14 @@ class LineTree(CoverTree):
             count += len(regions)
         super().__init__(shape, np.concatenate(blocks), np.concatenate(parents))
         self._halved = np.concatenate(halved)[: self.inner]
+        self._inner_scales = region_scales(self.regions[: self.inner]).sum(axis=1)
 
-    def ranked(self, worth: Worth) -> Worth:
-        worth = np.where(self._halved, worth * np.float32(HALVES), worth)
-        scales = self.scales
-        for scale in np.unique(scales)[::-1].tolist():
-            mine = np.flatnonzero((scales == scale) & (self.parent[: self.inner] >= 0))
-            worth[mine] = np.minimum(worth[mine], worth[self.parent[mine]])
-        return worth
+    def ranked(self, worth: torch.Tensor) -> torch.Tensor:
+        ranked = np.where(self._halved, worth.numpy() * np.float32(HALVES), worth.numpy())
+        for scale in np.unique(self._inner_scales)[::-1].tolist():
+            mine = np.flatnonzero((self._inner_scales == scale) & (self.parent[: self.inner] >= 0))
+            ranked[mine] = np.minimum(ranked[mine], ranked[self.parent[mine]])
+        return torch.from_numpy(ranked)
 
 
 @lru_cache(maxsize=8)

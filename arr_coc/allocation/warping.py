@@ -1,18 +1,21 @@
-"""Warps of maps of tiles along with what the tiles show: of one frame, of many, and in whole tiles."""
+"""Warps of maps of tiles along with what the tiles show: of one frame, of many, and in whole tiles. `CompiledMaps`:
+maps over time by the compiled kernel, beside the array operations that give the same without it."""
 
 from __future__ import annotations
 
-import math
+import ctypes
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from arr_coc.allocation.compiled_maps import CompiledMaps
+from arr_coc.ops.kernels import ArrayPool
+from arr_coc.relevance.kernel import kernel_or_none
 from arr_coc.types import TILE_PX, TileMotion
 
 Map = npt.NDArray[np.float32]
@@ -32,6 +35,9 @@ APART_TILES = 0.2
 
 NEAR_TILES = 0.02
 """How much of a difference in motion a tile's distance outweighs."""
+
+PLACE_STEPS = 32
+"""Places between tiles are rounded to so many steps, as the compiled kernel does."""
 
 KNOWN = 0.5
 """Least weight of known neighbours for a value between tiles to be known."""
@@ -76,6 +82,7 @@ class Warp:
     origin: Map
     newest: Map
     maps: CompiledMaps | None = None
+    _placed: _Places | None = field(default=None, init=False, repr=False)
 
     @classmethod
     def of(cls, motion: TileMotion, maps: CompiledMaps | None = None) -> Warp:
@@ -147,75 +154,65 @@ class Warp:
         row, col = self.origin
         return (row >= -0.5) & (row <= rows - 0.5) & (col >= -0.5) & (col <= cols - 0.5)
 
-    def sample(self, values: npt.NDArray[Any], entering: float) -> Map:
+    def sample(self, values: torch.Tensor, entering: float) -> torch.Tensor:
         """A map [gh, gw] or [C, gh, gw] of the earlier frame, as it lies now: float32, read between tiles.
 
         Tiles that came into view hold `entering`, and so do those that lie mostly between unknown ones (NaN).
         """
-        moved = values.astype(np.float32)
-        maps, box = moved.reshape(-1, *values.shape[-2:]), self.box
-        if not np.isnan(entering):
-            maps[np.isnan(maps)] = entering
-        if box is not None:
-            maps[:, box.rows, box.cols] = self._sampled(values.reshape(maps.shape), box, entering)
-        return moved
+        at = self._places_on(values.device)
+        maps = values.reshape(-1, *values.shape[-2:]).float()
+        unknown = maps.isnan()
+        known = at.read((~unknown).float())
+        read = at.read(maps.masked_fill(unknown, 0)) / known.clamp(min=1e-6)
+        return torch.where(at.inside & (known >= KNOWN), read, entering).reshape(values.shape)
 
-    def _sampled(self, values: npt.NDArray[Any], box: Box, entering: float) -> Map:
-        """The same of maps [C, gh, gw] in a box."""
-        origin, source = self.origin[:, box.rows, box.cols], self._source
-        maps = values[:, source.rows, source.cols].astype(np.float32)
-        row, col = origin[0] - np.float32(source.rows.start), origin[1] - np.float32(source.cols.start)
-        inside, unknown = self.inside[box.rows, box.cols], np.isnan(maps)
-        if not unknown.any():
-            return np.where(inside, _read(maps, row, col), np.float32(entering))
-        if (unknown == unknown[0]).all():
-            unknown = unknown[:1]  # mostly the same tiles of all maps came into view
-        weights = (~unknown).astype(np.float32)
-        read = _read(np.concatenate([weights, np.where(unknown, np.float32(0), maps)]), row, col)
-        known, moved = read[: len(weights)], read[len(weights) :]
-        there = inside & (known >= KNOWN)
-        return np.where(there, moved / np.maximum(known, np.float32(1e-6)), np.float32(entering))
-
-    def nearest(self, values: npt.NDArray[Any], entering: float) -> npt.NDArray[Any]:
+    def nearest(self, values: torch.Tensor, entering: float) -> torch.Tensor:
         """The same for values that do not mix: those of the nearest tile, in their own dtype."""
-        if self.maps is not None:
+        if self.maps is not None and values.is_cpu:
             return self.maps.nearest(self.origin, values, entering)
-        box = self.box
-        if box is None:
-            return values
-        moved = values.copy()
-        taken = values[(..., *self._nearest)]
-        inside = self.inside[box.rows, box.cols]
-        moved[..., box.rows, box.cols] = np.where(inside, taken, np.asarray(entering, values.dtype))
-        return moved
+        at = self._places_on(values.device)
+        taken = values.flatten(-2)[..., at.nearest].reshape(values.shape)
+        return torch.where(at.inside, taken, torch.full((), entering, dtype=values.dtype, device=values.device))
 
-    @cached_property
-    def _source(self) -> Box:
-        """The box in which the tiles of `box` were, as far as that is on the grid, with their neighbours."""
-        assert self.box is not None
-        origin = self.origin[:, self.box.rows, self.box.cols]
-        spans = []
-        for places, count in zip(origin, self.origin.shape[1:], strict=True):
-            first, last = math.floor(float(places.min())) - 1, math.ceil(float(places.max())) + 2
-            first = min(max(first, 0), count - 1)
-            spans.append(slice(first, max(min(last, count), first + 1)))
-        return Box(*spans)
-
-    @cached_property
-    def _nearest(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-        """For each tile of `box` the tile nearest to where it was: row and column, int [h, w] each."""
-        assert self.box is not None
-        rows, cols = self.origin.shape[1:]
-        row, col = np.rint(self.origin[:, self.box.rows, self.box.cols]).astype(np.intp)
-        return np.clip(row, 0, rows - 1), np.clip(col, 0, cols - 1)
+    def _places_on(self, device: torch.device) -> _Places:
+        if self._placed is None or self._placed.inside.device != device:
+            object.__setattr__(self, "_placed", _Places.of(self, device))
+        assert self._placed is not None
+        return self._placed
 
 
-def _read(maps: Map, row: Map, col: Map) -> Map:
-    """Bilinear values of maps [C, gh, gw] at places [h, w]; beyond the edge, those of the edge. All are read at
-    once."""
-    together = np.ascontiguousarray(maps.transpose(1, 2, 0))
-    read = cv2.remap(together, col, row, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-    return np.ascontiguousarray(read.reshape(*row.shape, len(maps)).transpose(2, 0, 1))
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the tiles of a warp were, on a device: the four tiles `around` each place int64 [4, n] and their `shares`
+    float32 [4, n], the `nearest` one int64 [n], and whether it was `inside` the grid bool [gh, gw]."""
+
+    around: torch.Tensor
+    shares: torch.Tensor
+    nearest: torch.Tensor
+    inside: torch.Tensor
+
+    @classmethod
+    def of(cls, warp: Warp, device: torch.device) -> _Places:
+        rows, cols = warp.origin.shape[1:]
+        last = np.array([rows - 1, cols - 1])[:, None, None]
+        between = np.rint(warp.origin * PLACE_STEPS) / np.float32(PLACE_STEPS)
+        first = np.floor(between)
+        down, across = between - first
+        (top, left), (under, right) = (np.clip(place, 0, last).astype(np.int64) for place in (first, first + 1))
+        near = np.clip(np.rint(warp.origin), 0, last).astype(np.int64)
+        corners = [row * cols + col for row, col in ((top, left), (top, right), (under, left), (under, right), near)]
+        shares = [(1 - down) * (1 - across), (1 - down) * across, down * (1 - across), down * across]
+        places = torch.from_numpy(np.stack(corners)).to(device).flatten(1)
+        weights = torch.from_numpy(np.stack([*shares, warp.inside]).astype(np.float32)).to(device)
+        return cls(places[:4], weights[:4].flatten(1), places[4], weights[4] > 0)
+
+    def read(self, maps: torch.Tensor) -> torch.Tensor:
+        """Values of maps [C, gh, gw] between tiles; beyond the edge, those of the edge."""
+        flat = maps.flatten(1)
+        read = flat[:, self.around[0]] * self.shares[0]
+        for corner in range(1, 4):
+            read = read + flat[:, self.around[corner]] * self.shares[corner]
+        return read.reshape(maps.shape)
 
 
 def _read_exactly(values: Map, origin: Map) -> Map:
@@ -288,7 +285,7 @@ class WholeTileSteps:
                 self._left.fill(0)
             taken = warp.maps.whole_steps(warp.origin, self._left, CARRY_AT_TILES, CARRY_WITH_TILES)
             return None if taken is None else Warp(places - taken, taken, warp.maps)
-        left = np.zeros_like(places) if self._left is None else warp.nearest(self._left, 0.0)
+        left = np.zeros_like(places) if self._left is None else warp.nearest(torch.from_numpy(self._left), 0.0).numpy()
         moved = places - warp.origin + left
         due = _due(np.abs(moved).max(axis=0))
         whole = np.where(due, np.trunc(moved + np.copysign(1 - CARRY_WITH_TILES, moved)), np.float32(0))
@@ -305,3 +302,140 @@ def _due(moved_tiles: Map) -> npt.NDArray[np.bool_]:
     due = np.zeros(groups.max() + 1, bool)
     due[groups[far]] = True
     return due[groups]
+
+
+_POINTER, _INT, _FLOAT, _DOUBLE = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float, ctypes.c_double
+_GRID = (_INT, _INT)
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "maps_nearest": (None, (*_GRID, _POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER)),
+    "maps_then": (None, (*_GRID, *(_POINTER,) * 4, _FLOAT, _FLOAT, *(_POINTER,) * 3)),
+    "maps_steps": (_INT, (*_GRID, _POINTER, _FLOAT, _FLOAT, *(_POINTER,) * 4)),
+    "maps_blend": (_INT, (*_GRID, *(_POINTER,) * 6, _INT, _FLOAT, _FLOAT, _FLOAT, *(_POINTER,) * 4)),
+    "maps_recall": (None, (*_GRID, *(_POINTER,) * 6, _INT, _DOUBLE, _FLOAT, _DOUBLE, *(_POINTER,) * 2)),
+    "maps_drift": (_INT, (*_GRID, _POINTER, _POINTER, _FLOAT, _POINTER)),
+    "maps_changed": (_DOUBLE, (*_GRID, *(_POINTER,) * 3)),
+}
+
+
+class CompiledMaps:
+    """Maps of one stream by the compiled kernel, in arrays of a pool; used by one thread.
+
+    Methods give what `arr_coc.allocation.warping` and `arr_coc.allocation.temporal` give without them, but for rounding
+    (below 1e-6). Maps are float32 [gh, gw], contiguous, in host memory; `origin` [2, gh, gw] is that of a `Warp`. The
+    kernel keeps the interpreter's lock, because a call takes less time than another thread's turn.
+    """
+
+    def __init__(self, kernel: ctypes.CDLL, arrays: ArrayPool) -> None:
+        self.arrays = arrays
+        library = ctypes.PyDLL(kernel._name, handle=kernel._handle)
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+        self._library = library
+        self._largest = ctypes.c_float()
+        self._largest_at = ctypes.byref(self._largest)
+
+    def nearest(self, origin: Map, values: torch.Tensor, entering: float) -> torch.Tensor:
+        """See `Warp.nearest`; of values of 1, 4 or 8 bytes."""
+        rows, cols = origin.shape[1:]
+        maps, taken, other = values.contiguous(), torch.empty_like(values), torch.tensor(entering, dtype=values.dtype)
+        count, size = maps.numel() // (rows * cols), maps.element_size()
+        at = self.arrays.address(origin), maps.data_ptr(), count, size, other.data_ptr(), taken.data_ptr()
+        self._library.maps_nearest(rows, cols, *at)
+        return taken
+
+    def then(self, older: tuple[Map, Map], newer: tuple[Map, Map], apart_tiles: float, near_tiles: float) -> Map:
+        """The origin of one warp and another one after it, each by origin and newest motion; see `Warp.then`."""
+        rows, cols = older[0].shape[1:]
+        origin = self.arrays.take(older[0].shape)
+        way, marked = self.arrays.take(older[0].shape), self.arrays.take((rows, cols), np.uint8)
+        at = self.arrays.address
+        self._library.maps_then(
+            rows, cols, *map(at, (*older, *newer)), apart_tiles, near_tiles, at(way), at(marked), at(origin)
+        )
+        return origin
+
+    def whole_steps(self, origin: Map, left: Map, at_tiles: float, with_tiles: float) -> Map | None:
+        """Add a frame's motion to what is `left` [2, gh, gw], in place, and take what is due in whole tiles: float32
+        [2, gh, gw], None where nothing is; see `WholeTileSteps.step`."""
+        rows, cols = origin.shape[1:]
+        whole, queue = self.arrays.take(origin.shape), self.arrays.take((rows, cols), np.int32)
+        due, at = self.arrays.take((rows, cols), np.uint8), self.arrays.address
+        found = self._library.maps_steps(
+            rows, cols, at(origin), at_tiles, with_tiles, at(left), at(whole), at(queue), at(due)
+        )
+        return whole if found else None
+
+    def blend(
+        self,
+        origin: Map | None,
+        past: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        current: torch.Tensor,
+        looks: torch.Tensor,
+        limits: tuple[float, float, float],
+    ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
+        """A frame's map blended with the `past`: what was blended, what was held, how tiles looked [C, gh, gw].
+
+        The last map of `looks`, entropy, does not count.
+
+        `limits`: the past's share, by how much a tile's looks renew it, and the dead band. Returns the blended map, the
+        held one, or None where it stays as it is, and how far blended is from `current` at most.
+        """
+        rows, cols = current.shape
+        count, take = len(looks) - 1, self._take
+        blended, held, scratch = take(rows, cols), take(rows, cols), take(count + 1, rows, cols)
+        places = (*past, current, looks)
+        moved = self._library.maps_blend(
+            *(rows, cols, self._at(origin), *(one.data_ptr() for one in places), count, *limits),
+            *(scratch.data_ptr(), blended.data_ptr(), held.data_ptr(), self._largest_at),
+        )
+        return blended, held if moved or origin is not None else None, self._largest.value
+
+    def recall(
+        self,
+        origin: Map | None,
+        learned: tuple[torch.Tensor, ...],
+        looks: torch.Tensor,
+        now_ns: int,
+        limits: tuple[float, float],
+    ) -> torch.Tensor:
+        """Attention, similarity and trust [3, gh, gw] at a time; see `FeedbackPrior.evaluate`.
+
+        `learned`: what is known [2, gh, gw], when it was learned (float64), how sure, and how tiles looked [C, gh, gw].
+        `limits`: by how much a tile's looks renew it, and the time in seconds in which trust fades.
+        """
+        count, rows, cols = looks.shape
+        prior, scratch = self._take(3, rows, cols), self._take(count + 1, rows, cols)
+        places = (*learned, looks)
+        self._library.maps_recall(
+            *(rows, cols, self._at(origin), *(one.data_ptr() for one in places), count, now_ns, *limits),
+            *(scratch.data_ptr(), prior.data_ptr()),
+        )
+        return prior
+
+    def drift(self, values: torch.Tensor, kept: torch.Tensor, band: float) -> torch.Tensor | None:
+        """`kept`, with the `values` that are farther from it than `band`, or unlike any; None where there are none."""
+        rows, cols = values.shape
+        moved = self._take(rows, cols)
+        places = values.data_ptr(), kept.data_ptr(), band, moved.data_ptr()
+        return moved if self._library.maps_drift(rows, cols, *places) else None
+
+    def changed_share(
+        self, marked: npt.NDArray[np.int64], versions: npt.NDArray[np.int64], relevance: torch.Tensor
+    ) -> float:
+        """Share of relevance on tiles whose version is another than the `marked` one; see `ChangeMeter.measure`."""
+        at = self.arrays.address
+        return float(self._library.maps_changed(*relevance.shape, at(marked), at(versions), relevance.data_ptr()))
+
+    def _take(self, *shape: int) -> torch.Tensor:
+        return torch.from_numpy(self.arrays.take(shape))
+
+    def _at(self, origin: Map | None) -> int | None:
+        return None if origin is None else self.arrays.address(origin)
+
+
+def maps_or_none(arrays: ArrayPool | None = None) -> CompiledMaps | None:
+    """Maps by the compiled kernel, in arrays of a stream's pool; None where the reference is used. Raises as
+    `kernel_or_none`."""
+    kernel = kernel_or_none()
+    return None if kernel is None else CompiledMaps(kernel, arrays or ArrayPool())

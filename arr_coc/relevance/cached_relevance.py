@@ -22,9 +22,9 @@ from arr_coc.types import QueryEmbedding
 class CachedRelevance:
     """The relevance of one stream's pictures, realised again only where texture, prior or question moved."""
 
-    def __init__(self, realiser: RelevanceRealiser, arrays: ArrayPool | None = None) -> None:
-        """`arrays`: those that relevance and scores lie in."""
-        self._realiser, self._arrays = realiser.eval(), arrays or ArrayPool()
+    def __init__(self, realiser: RelevanceRealiser, arrays: ArrayPool | None = None, *, stays: bool = False) -> None:
+        """`arrays`: those that relevance and scores lie in. `stays`: they stay on the texture's device."""
+        self._realiser, self._arrays, self._stays = realiser.eval(), arrays or ArrayPool(), stays
         self._device = torch.device("cpu")
         self.question: npt.NDArray[np.float32] | None = None
         """Components float32 [16] of the question's mean embedding, for realisers with axes that know its model."""
@@ -33,7 +33,7 @@ class CachedRelevance:
         self._kernel = kernel_or_none() if realiser.channels == "core13" and follows(realiser) else None
         self._compiled: CompiledScores | None = None
         self._texture: TextureArray | None = None
-        self._prior: npt.NDArray[np.float32] | None = None
+        self._prior: torch.Tensor | None = None
         self._realised: RelevanceMaps | None = None
 
     def copy_of_realiser(self) -> RelevanceRealiser:
@@ -63,11 +63,12 @@ class CachedRelevance:
             self._query = None if self._query is None else self._query.to(device)
             self._encode_query()
 
-    def compute(self, texture: TextureArray, prior: npt.NDArray[np.float32] | None) -> RelevanceMaps:
-        """Relevance of one picture, not batched, with a `prior` float32 [3, gh, gw]; on the CPU, wherever it was made.
+    def compute(self, texture: TextureArray, prior: torch.Tensor | None) -> RelevanceMaps:
+        """Relevance of one picture, not batched, with a `prior` float32 [3, gh, gw]; on the CPU, unless it stays.
 
         It is made on the texture's device. Arguments are compared by identity: the same objects give the same result
-        object. Raises NonFiniteError, and DeviceLost where that device has no memory left.
+        object. Raises NonFiniteError, if it does not stay on a device, which is not waited for; DeviceLost if that has
+        no memory left.
         """
         try:
             return self._made(texture, prior)
@@ -75,29 +76,37 @@ class CachedRelevance:
             reason = str(error).splitlines()[0]
             raise DeviceLost(f"no memory is left on {texture.channels.device} to score frames: {reason}") from error
 
-    def _made(self, texture: TextureArray, prior: npt.NDArray[np.float32] | None) -> RelevanceMaps:
+    def _made(self, texture: TextureArray, prior: torch.Tensor | None) -> RelevanceMaps:
         done, same_picture = self._realised, texture is self._texture
         if done is not None and same_picture and prior is self._prior:
             return done
         self._move_to(texture.channels.device)
+        again = done is not None and same_picture
+        made = None
         if self._kernel is not None and self._device.type == "cpu":
-            again = done is not None and same_picture
-            compiled = self._made_compiled(self._kernel, texture, prior, same_picture=again)
-            if compiled is not None:
-                self._texture, self._prior, self._realised = texture, prior, compiled
-                return compiled
-        picture_scores = done.scores[None, :2].to(self._device) if done is not None and same_picture else None
+            made = self._made_compiled(self._kernel, texture, prior, same_picture=again)
+        if made is None:
+            made = self._made_by_modules(texture, prior, done if again else None)
+        self._texture, self._prior, self._realised = texture, prior, made
+        return made
+
+    def _made_by_modules(
+        self, texture: TextureArray, prior: torch.Tensor | None, done: RelevanceMaps | None
+    ) -> RelevanceMaps:
+        """Relevance by the realiser's modules; `done`, of the same picture, saves its scores."""
+        picture_scores = None if done is None else done.scores[None, :2].to(self._device)
         batch = TextureArray(texture.channels[None], texture.entropy[None])
-        prior_map = None if prior is None else torch.from_numpy(prior)[None].to(self._device)
-        realised = self._realiser(batch, self._query, prior_map, picture_scores, self._query_weights)
-        maps = torch.cat([realised.relevance, realised.scores[0]]).cpu()
-        self._realised = RelevanceMaps(maps[0], maps[1:], realised.weights[0].cpu())
-        self._texture, self._prior = texture, prior
-        return self._realised
+        known, stays = None if prior is None else prior[None].to(self._device), self._stays
+        checked = not stays or self._device.type == "cpu"
+        maps = self._realiser(batch, self._query, known, picture_scores, self._query_weights, checked=checked)
+        if stays:
+            return RelevanceMaps(maps.relevance[0], maps.scores[0], maps.weights[0])
+        together = torch.cat([maps.relevance, maps.scores[0]]).cpu()
+        return RelevanceMaps(together[0], together[1:], maps.weights[0].cpu())
 
     @torch.no_grad()
     def _made_compiled(
-        self, kernel: ctypes.CDLL, texture: TextureArray, prior: npt.NDArray[np.float32] | None, *, same_picture: bool
+        self, kernel: ctypes.CDLL, texture: TextureArray, prior: torch.Tensor | None, *, same_picture: bool
     ) -> RelevanceMaps | None:
         """The same by the compiled kernel; None where something is not finite."""
         rows, cols = texture.entropy.shape

@@ -229,19 +229,19 @@ class TextureArray:
     @property
     def appearance(self) -> torch.Tensor:
         """Colour and edges (gx, gy, magnitude), in which a change of content shows: [(B,) 6, gh, gw]."""
+        return torch.cat(self._appearance, dim=-3)
+
+    @property
+    def looks(self) -> torch.Tensor:
+        """Appearance and, last, entropy: [(B,) 7, gh, gw]."""
+        return torch.cat([*self._appearance, self.entropy[..., None, :, :]], dim=-3)
+
+    @property
+    def _appearance(self) -> list[torch.Tensor]:
         colours = self.channels[..., RGB, :, :]
         if self.gradients is None:
-            return torch.cat([colours, self.channels[..., EDGES, :, :]], dim=-3)
-        return torch.cat([colours, self.gradients, self.channels[..., MAGNITUDE, :, :]], dim=-3)
-
-    def looks(self, arrays: ArrayPool) -> Maps:
-        """Appearance and, last, entropy of one picture in host memory: float32 [7, gh, gw], of the pool."""
-        channels, entropy = self.channels.cpu().numpy(), self.entropy.cpu().numpy()
-        parts = [channels[RGB], channels[EDGES], entropy[None]]
-        if self.gradients is not None:
-            parts[1:2] = [self.gradients.cpu().numpy(), channels[MAGNITUDE]]
-        looks = arrays.take((7, *entropy.shape))
-        return np.concatenate(parts, out=looks)
+            return [colours, self.channels[..., EDGES, :, :]]
+        return [colours, self.gradients, self.channels[..., MAGNITUDE, :, :]]
 
     def to(self, device: torch.device) -> TextureArray:
         """Return the same on a device."""

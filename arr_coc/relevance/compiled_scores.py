@@ -146,14 +146,15 @@ class CompiledScores:
             batch = TextureArray(texture.channels[None], texture.entropy[None])
             self._scores[2] = self._asked(batch, self._query_weights)[0].detach().numpy()
 
-    def balance(self, prior: Map | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    def balance(self, prior: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
         """Relevance [gh, gw], scores [3, gh, gw] and weights [3] of the picture, with a `prior` [3, gh, gw]; None where
         they are not finite."""
         arrays = self._arrays
         scores, relevance, weights = arrays.copy(self._scores), arrays.take(self.shape), arrays.take((3,))
-        known = None if prior is None else np.ascontiguousarray(prior, np.float32)
-        places = (None if array is None else arrays.address(array) for array in (known, scores, weights, relevance))
-        finite = self._kernel.scores_balance(ctypes.byref(self._balance), *places)
+        known = None if prior is None else prior.contiguous()
+        places = (arrays.address(array) for array in (scores, weights, relevance))
+        known_at = None if known is None else known.data_ptr()
+        finite = self._kernel.scores_balance(ctypes.byref(self._balance), known_at, *places)
         if not finite:
             return None
         return torch.from_numpy(relevance), torch.from_numpy(scores), torch.from_numpy(weights)

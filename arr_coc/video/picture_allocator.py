@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.allocation.allocator import AllocatorOptions, FrameAllocation, StreamAllocator
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.packets import overview_packet, packet_from
 from arr_coc.errors import BudgetError
 from arr_coc.qwen.encoding import Packet

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.latency_budget import BudgetController
-from arr_coc.allocation.packets import AnyFrame
 from arr_coc.budget import ADAPTIVE, DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits
 from arr_coc.errors import counted
 from stream.events import Answer, Event, Notice
@@ -24,7 +24,7 @@ class LatencyController:
     def __init__(self, target_ms: float, budget: Budget, limits: TokenLimits = DEFAULT_LIMITS) -> None:
         self._adaptive, self._limits = budget == ADAPTIVE, limits
         self._held = BudgetController(target_ms, DEFAULT_BUDGET if self._adaptive else budget, limits)
-        self._asked: AnyFrame | None = None
+        self._asked: FrameAllocation | None = None
         self._tokens = 0
 
     def limits(self, tiles: int) -> tuple[int | None, int]:
@@ -32,7 +32,7 @@ class LatencyController:
         tokens = self._held.budget_for(tiles)
         return None if self._adaptive else tokens, tokens
 
-    def on_request(self, frame: AnyFrame) -> None:
+    def on_request(self, frame: FrameAllocation) -> None:
         """Note that this frame is being answered about."""
         before, self._asked = self._asked, frame
         self._tokens = 0 if before is not None and _same(before, frame) else frame.tokens
@@ -65,11 +65,11 @@ class LatencyController:
         return Notice(code=MET, message=f"answer.target_ms = {self._held.target_ms:g} can be met again")
 
 
-def _same(before: AnyFrame, now: AnyFrame) -> bool:
+def _same(before: FrameAllocation, now: FrameAllocation) -> bool:
     """Return whether a frame shows the same tokens as the one that was answered about before it."""
     if now is before:
         return True
-    return now.change_since == 0 and now.chosen.regions.equal(before.chosen.regions)
+    return now.change_since == 0 and now.allocation.regions.equal(before.allocation.regions)
 
 
 def target_off() -> Notice:

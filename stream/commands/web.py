@@ -13,8 +13,8 @@ from stream.commands.outcome import INTERRUPTED, report_error, report_note
 from stream.errors import ConfigError
 
 if TYPE_CHECKING:
-    from stream.compare.messages import ModelChoice
     from stream.config import Config
+    from stream.protocol.comparison import ModelChoice
     from stream.runtime.answer_service import AnswerService
     from stream.runtime.fork_server import ForkServer
     from stream.sinks.web import WebPage
@@ -116,8 +116,8 @@ def _compare_desk(config: Config) -> CompareDesk:
     import platform
     from importlib.metadata import version
 
-    from stream.compare.messages import WorkerOptions
     from stream.compare.process import CompareProcess
+    from stream.protocol.comparison import CompareOptions
     from stream.web.access import WebAccess
     from stream.web.compare import CompareDesk
 
@@ -131,7 +131,7 @@ def _compare_desk(config: Config) -> CompareDesk:
     }
     loaded = config.output.web_compare_loaded
     process = CompareProcess(
-        WorkerOptions(choices, config.answer.device, config.answer.dtype, None if loaded == "auto" else loaded)
+        CompareOptions(choices, config.answer.device, config.answer.dtype, None if loaded == "auto" else loaded)
     )
     control = WebAccess.of(config.output).control
     return CompareDesk(process, {choice.name: choice.world for choice in choices}, facts, control=control)
@@ -143,8 +143,8 @@ def _model_choices(config: Config) -> list[ModelChoice]:
     A folder is shown by its name alone, unless another one has that name. Raises ModelError for an unusable one.
     """
     from stream.answer.model import model_name, model_world
-    from stream.compare.messages import NO_ALLOCATOR, ModelChoice
     from stream.config import ApiConfig
+    from stream.protocol.comparison import NO_ALLOCATOR, ModelChoice
 
     own = config.answer
     if own.elsewhere:

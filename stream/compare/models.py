@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from arr_coc.errors import ArrCocError, ModelError
 from arr_coc.hub import bundled_model_path, cached_folder, local_folder
 from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
-from stream.compare.messages import NO_ALLOCATOR, ModelChoice, WorkerOptions
+from stream.protocol.comparison import NO_ALLOCATOR, CompareOptions, ModelChoice
 
 if TYPE_CHECKING:
     import torch
@@ -83,7 +83,7 @@ class QwenLoader:
 class LoadedModels:
     """The models that were used last, each loaded once however many allocators it is compared with."""
 
-    def __init__(self, options: WorkerOptions, loader: QwenLoader) -> None:
+    def __init__(self, options: CompareOptions, loader: QwenLoader) -> None:
         self._choices = {choice.name: choice for choice in options.models}
         self._loader = loader
         self._limit = options.loaded

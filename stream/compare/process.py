@@ -1,61 +1,70 @@
-"""Handle of the process that answers comparisons: started for the first one, and again after it has died."""
+"""Handle of the process that answers comparisons: started for the first one, and again after a death."""
 
 from __future__ import annotations
 
-import subprocess
+import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
-from stream.compare.messages import WorkerOptions, WorkerOrder, read_frame, write_frame
-from stream.runtime.child import python_command, python_environment
-from stream.web.compare_job import CompareFailed, CompareJob
+from stream.protocol.comparison import (
+    ENDED,
+    CompareFailed,
+    CompareJob,
+    CompareOptions,
+    CompareOrder,
+    CompareWorkerConfig,
+)
+from stream.runtime.child import ChildProcess
 
 CANCEL_LIMIT_S = 20.0
 """Time that a cancelled job may take to end, as within the prefill of a large model; then its process is killed."""
 
-STOP_LIMIT_S = 5.0
-
-ENDED = "ended"
-"""Topic of a job's last message."""
-
 
 class CompareProcess:
-    """`CompareEngine` in a process of its own, which keeps its models between jobs. One thread at a time answers."""
+    """`Comparer` in a process of its own, which keeps its models between jobs. One thread at a time answers."""
 
-    def __init__(self, options: WorkerOptions) -> None:
+    def __init__(self, options: CompareOptions) -> None:
         self._options = options
         self._lock = threading.Lock()
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: ChildProcess | None = None
+        self._replies: IO[bytes] | None = None
         self._running: int | None = None
-        self._idle = threading.Event()
-        self._idle.set()
         self._closed = False
 
-    def answer(self, job: CompareJob, tell: Callable[[dict[str, Any]], None]) -> None:
-        """Answer a job; returns with its last message. Raises CompareFailed where the process dies."""
-        child = self._begin(job)
-        assert child.stdout is not None
+    def answer(self, job: CompareJob, report: Callable[[dict[str, Any]], None]) -> None:
+        """Answer a job; returns after its last message. Raises CompareFailed if the process dies."""
+        child, replies = self._begin(job)
         try:
-            while (body := read_frame(child.stdout)) is not None:
-                message: dict[str, Any] = msgspec.msgpack.decode(body)
-                tell(message)
+            for line in replies:
+                if not line.endswith(b"\n"):  # cut off by the death of the process
+                    break
+                message: dict[str, Any] = msgspec.json.decode(line)
+                report(message)
                 if message["topic"] == ENDED:
                     return
+            child.stop()
+            if self._closed:
+                raise CompareFailed("the program ends")
+            error = child.exit_error()
+            assert error is not None, "it has been stopped"
+            remedy = "; there may be too little memory: compare a smaller model or picture"
+            remedy = remedy if "SIGKILL" in error.cause else ""
+            raise CompareFailed(f"the comparison failed: {error.cause}{remedy}; ask again, and it is started anew")
         finally:
             with self._lock:
                 self._running = None
-            self._idle.set()
-        raise CompareFailed(self._death(child))
+                if self._closed:
+                    self._stop()
 
     def cancel(self, number: int) -> None:
-        """End a job soon; kills the process where it does not."""
+        """End a job soon; its process is killed if it does not end."""
         with self._lock:
             if self._running != number or self._child is None:
                 return
-            self._send(WorkerOrder(cancel=number))
+            self._child.send_line(msgspec.json.encode(CompareOrder(cancel=number)))
         timer = threading.Timer(CANCEL_LIMIT_S, self._kill, [number])
         timer.daemon = True
         timer.start()
@@ -64,62 +73,37 @@ class CompareProcess:
         """End the process; the running job fails."""
         with self._lock:
             self._closed = True
-            child, self._child = self._child, None
-        if child is not None:
-            child.kill()
-            self._idle.wait(STOP_LIMIT_S)
-            _let_go(child)
+            if self._running is None:
+                self._stop()
+            elif self._child is not None:
+                self._child.kill()  # the thread that answers stops it
 
-    def _begin(self, job: CompareJob) -> subprocess.Popen[bytes]:
-        """Give the job to the process, a new one where there is none that lives."""
+    def _begin(self, job: CompareJob) -> tuple[ChildProcess, IO[bytes]]:
+        """Give the job to the process, which is started unless one runs."""
         with self._lock:
             if self._closed:
                 raise CompareFailed("the program ends")
-            if self._child is None or self._child.poll() is not None:
-                if self._child is not None:
-                    _let_go(self._child)
-                self._child = subprocess.Popen(
-                    python_command("stream.compare.worker"),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    env=python_environment(),
-                    start_new_session=True,
-                )
-                self._send(self._options)
+            if self._child is not None and self._child.exit_error() is not None:
+                self._stop()
+            if self._child is None or self._replies is None:
+                reader, writer = os.pipe()
+                self._replies = os.fdopen(reader, "rb")
+                # What libraries print, such as a warning about a model, goes to stderr, as in one process.
+                output = os.fdopen(os.dup(2), "wb")
+                self._child = ChildProcess("compare", "stream.compare.worker", (writer,), output=output)
+                os.close(writer)
+                self._child.send_line(msgspec.json.encode(CompareWorkerConfig(self._options, writer)))
             self._running = job.number
-            self._idle.clear()
-            self._send(WorkerOrder(job=job))
-            return self._child
+            self._child.send_line(msgspec.json.encode(CompareOrder(job=job)))
+            return self._child, self._replies
 
-    def _send(self, message: WorkerOptions | WorkerOrder) -> None:
-        """Write to the process; one that is gone is noticed by whoever reads from it."""
-        assert self._child is not None
-        assert self._child.stdin is not None
-        try:
-            write_frame(self._child.stdin, msgspec.msgpack.encode(message))
-        except OSError:
-            return
+    def _stop(self) -> None:
+        if self._child is not None and self._replies is not None:
+            self._child.stop()
+            self._replies.close()
+        self._child = self._replies = None
 
     def _kill(self, number: int) -> None:
         with self._lock:
             if self._running == number and self._child is not None:
                 self._child.kill()
-
-    def _death(self, child: subprocess.Popen[bytes]) -> str:
-        if self._closed:
-            return "the program ends"
-        status = child.wait(STOP_LIMIT_S)
-        cause = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        remedy = "; there may be too little memory: compare a smaller model or picture" if status == -9 else ""
-        return f"the process that compares {cause}{remedy}; ask again, and it is started anew"
-
-
-def _let_go(child: subprocess.Popen[bytes]) -> None:
-    """Wait for a process that has ended, and close its pipes."""
-    child.wait(STOP_LIMIT_S)
-    for pipe in (child.stdin, child.stdout):
-        if pipe is not None:
-            try:
-                pipe.close()
-            except OSError:  # what it was not sent any more
-                continue

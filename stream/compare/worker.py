@@ -1,4 +1,4 @@
-"""Process that answers comparisons: one job at a time, read from stdin, each piece of an answer told on stdout."""
+"""Process that answers comparisons, one job at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import msgspec
 import numpy as np
@@ -17,11 +17,10 @@ import numpy as np
 from arr_coc.errors import ArrCocError
 from arr_coc.types import TileGrid
 from stream.answer.request import text_agreement, words_of
-from stream.compare.messages import WorkerOptions, WorkerOrder, read_frame, write_frame
 from stream.compare.models import LoadedModels, QwenLoader
 from stream.control import describe
+from stream.protocol.comparison import ENDED, ColumnSettings, CompareJob, CompareOrder, CompareWorkerConfig
 from stream.scenes.stills import KnownAnswer
-from stream.web.compare_job import ColumnSettings, CompareJob
 
 if TYPE_CHECKING:
     from arr_coc.model import ARRCOCQwen, Generation
@@ -43,26 +42,25 @@ _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
 class Comparer:
-    """Answers jobs with loaded models. `tell` is called with each message for the viewer; `is_over` says whether the
-    job is to end."""
+    """Answers jobs with loaded models. `report` takes each message for the viewer; `is_over` ends the job if true."""
 
     def __init__(self, models: LoadedModels) -> None:
         self._models = models
         self._warm: set[tuple[str, ...]] = set()
 
-    def answer(self, job: CompareJob, tell: Callable[[dict[str, Any]], None], is_over: Callable[[], bool]) -> None:
-        """Answer in every column, and say how far the answers agree with the first one's."""
+    def answer(self, job: CompareJob, report: Callable[[dict[str, Any]], None], is_over: Callable[[], bool]) -> None:
+        """Answer in every column, and compare the answers with the first one's."""
         picture = np.frombuffer(job.pixels, np.uint8).reshape(job.height, job.width, 3)
         results: list[dict[str, Any] | None] = []
         for number, column in enumerate(job.request.columns):
             if is_over():
                 break
             try:
-                results.append(self._column(job, number, column, picture, tell, is_over))
+                results.append(self._column(job, number, column, picture, report, is_over))
             except ArrCocError as error:
                 results.append(None)
-                tell({"topic": "column", "column": number, "error": str(error)})
-        tell({"topic": "ended", "cancelled": is_over(), "verdicts": _verdicts(results)})
+                report({"topic": "column", "column": number, "error": str(error)})
+        report({"topic": ENDED, "cancelled": is_over(), "verdicts": _verdicts(results)})
 
     def _column(
         self,
@@ -70,12 +68,12 @@ class Comparer:
         number: int,
         column: ColumnSettings,
         picture: np.ndarray,
-        tell: Callable[[dict[str, Any]], None],
+        report: Callable[[dict[str, Any]], None],
         is_over: Callable[[], bool],
     ) -> dict[str, Any]:
         request = job.request
         if not self._models.is_loaded(column.model):
-            tell({"topic": "progress", "column": number, "state": "loading"})
+            report({"topic": "progress", "column": number, "state": "loading"})
         model = self._models.get(column.model, TileGrid.of(job.height, job.width).tiles)
         self._warm = {kind for kind in self._warm if self._models.is_loaded(kind[0])}
         kind = (column.model, column.encode, column.strategy, str(column.budget), f"{job.height}×{job.width}")
@@ -88,7 +86,7 @@ class Comparer:
                 request.question,
                 max_tokens,
                 column.budget,
-                _encode(column.encode),
+                cast("Encode", column.encode),  # checked when the request was read
                 column.strategy,
                 seed=request.seed,
                 on_text=on_text,
@@ -97,16 +95,22 @@ class Comparer:
 
         first_call = kind not in self._warm
         if first_call and request.warm:
-            tell({"topic": "progress", "column": number, "state": "warming up"})
+            report({"topic": "progress", "column": number, "state": "warming up"})
             answer(min(WARM_UP_TOKENS, request.max_tokens), None)
             first_call = False
         self._warm.add(kind)
-        tell({"topic": "progress", "column": number, "state": "answering"})
+        report({"topic": "progress", "column": number, "state": "answering"})
         memory = DeviceMemory(model)
-        made = answer(request.max_tokens, lambda text: tell({"topic": "text", "column": number, "text": text}))
-        result = {**_described(made), "first_call": first_call, "memory": memory.figures(made), **_device_of(model)}
-        result["right"] = None if job.known is None else is_right(made.text, job.known)
-        tell({"topic": "column", "column": number, **result})
+        generation = answer(request.max_tokens, lambda text: report({"topic": "text", "column": number, "text": text}))
+        result = {
+            **_described(generation),
+            "first_call": first_call,
+            "memory": memory.figures(generation),
+            "device": str(model.device),
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "right": None if job.known is None else is_right(generation.text, job.known),
+        }
+        report({"topic": "column", "column": number, **result})
         return result
 
 
@@ -120,7 +124,7 @@ class DeviceMemory:
         if self._device is not None:
             torch.cuda.reset_peak_memory_stats(self._device)
 
-    def figures(self, made: Generation) -> dict[str, int | str]:
+    def figures(self, generation: Generation) -> dict[str, int | str]:
         """Return what is kept of the answer, and the peak, in bytes."""
         import torch
 
@@ -128,28 +132,24 @@ class DeviceMemory:
             peak, of = torch.cuda.max_memory_allocated(self._device), "GPU"
         else:
             peak, of = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES, "process"
-        return {"kept_bytes": made.kept_bytes, "peak_bytes": peak, "of": of}
+        return {"kept_bytes": generation.kept_bytes, "peak_bytes": peak, "of": of}
 
 
-def _encode(name: str) -> Encode:
-    return name  # type: ignore[return-value]  # checked when the request was read
-
-
-def _described(made: Generation) -> dict[str, Any]:
+def _described(generation: Generation) -> dict[str, Any]:
     """Return an answer's text, allocation and times for the page."""
-    times = made.timings
-    rows, cols = made.heatmap.shape
+    times = generation.timings
+    rows, cols = generation.heatmap.shape
     first_ms = times.allocate_ms + times.glance_ms + times.encode_ms + times.prefill_ms
     return {
-        "text": made.text,
-        "tokens": made.tokens_used,
+        "text": generation.text,
+        "tokens": generation.tokens_used,
         "tiles": rows * cols,
         "rows": rows,
         "cols": cols,
-        "relevance": np.rint(made.heatmap.clip(0, 1) * RELEVANCE_MAX).astype(int).ravel().tolist(),
-        "regions": made.regions.ravel().tolist(),
-        "overview": made.overview,
-        "text_tokens": made.text_tokens,
+        "relevance": np.rint(generation.heatmap.clip(0, 1) * RELEVANCE_MAX).astype(int).ravel().tolist(),
+        "regions": generation.regions.ravel().tolist(),
+        "overview": generation.overview,
+        "text_tokens": generation.text_tokens,
         "ms": {
             "allocate": times.allocate_ms,
             "glance": times.glance_ms,
@@ -162,15 +162,11 @@ def _described(made: Generation) -> dict[str, Any]:
     }
 
 
-def _device_of(model: ARRCOCQwen) -> dict[str, str]:
-    return {"device": str(model.device), "dtype": str(model.dtype).removeprefix("torch.")}
-
-
 def is_right(text: str, known: KnownAnswer) -> bool:
     """Return True if an answer has every part of the known one, and nothing that it denies."""
-    said = f" {' '.join(words_of(text))} "
-    return all(any(f" {way} " in said for way in part.split("|")) for part in known.parts) and not any(
-        f" {words} " in said for words in known.denied
+    padded = f" {' '.join(words_of(text))} "
+    return all(any(f" {way} " in padded for way in part.split("|")) for part in known.parts) and not any(
+        f" {words} " in padded for words in known.denied
     )
 
 
@@ -195,9 +191,9 @@ def _verdicts(results: list[dict[str, Any] | None]) -> list[dict[str, Any] | Non
 
 
 class Orders:
-    """Messages to this process, read in a thread of their own: jobs wait, and a cancellation counts at once.
+    """Lines on stdin, read in a thread of their own: jobs wait, and a cancellation counts at once.
 
-    The end of stdin ends the process: its parent is gone, or wants it to go.
+    The end of stdin ends the process: its parent is gone, or stops it.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -211,8 +207,8 @@ class Orders:
         return job.number <= self._cancelled
 
     def _read(self) -> None:
-        while (body := read_frame(self._stream)) is not None:
-            order = msgspec.msgpack.decode(body, type=WorkerOrder)
+        for line in self._stream:
+            order = msgspec.json.decode(line, type=CompareOrder)
             if order.cancel is not None:
                 self._cancelled = order.cancel
             if order.job is not None:
@@ -220,29 +216,29 @@ class Orders:
         os._exit(0)
 
 
-def main() -> None:
-    """Answer jobs until stdin ends. What libraries print goes to stderr."""
+def main() -> int:
+    """Entry point of the process: answers jobs until stdin ends."""
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return 1
     os.nice(NICENESS)
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    first = read_frame(sys.stdin.buffer)
-    if first is None:
-        return
-    options = msgspec.msgpack.decode(first, type=WorkerOptions)
-    orders = Orders(sys.stdin.buffer)
+    worker = msgspec.json.decode(line, type=CompareWorkerConfig)
+    orders, replies = Orders(sys.stdin.buffer), os.fdopen(worker.replies, "wb")
+    options = worker.options
     models = [choice.model for choice in options.models]
     comparer = Comparer(LoadedModels(options, QwenLoader(options.device, options.dtype, models)))
 
-    def tell(message: dict[str, Any]) -> None:
-        write_frame(replies, msgspec.msgpack.encode(message))
+    def report(message: dict[str, Any]) -> None:
+        replies.write(msgspec.json.encode(message) + b"\n")
+        replies.flush()
 
     while True:
         job = orders.jobs.get()
         try:
-            comparer.answer(job, tell, lambda: orders.is_over(job))  # noqa: B023
+            comparer.answer(job, report, lambda: orders.is_over(job))  # noqa: B023
         except Exception as error:  # a bug in one answer ends that job only
-            tell({"topic": "ended", "error": f"unexpected {describe(error)}"})
+            report({"topic": ENDED, "error": f"unexpected {describe(error)}"})
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -25,7 +25,7 @@ from stream.errors import TransportError
 from stream.media import MapLayer
 
 if TYPE_CHECKING:
-    from arr_coc.allocation.allocator import FrameAllocation
+    from arr_coc.allocation.frame import FrameAllocation
     from arr_coc.ops.store.base import TextureView
 
 KIND = ord("I")
@@ -121,11 +121,11 @@ def inspected_frame(
     relevance only. `tokens` that the model reads, where those are not the regions'; `query`, the question that the maps
     belong to.
     """
-    relevance, grid = frame.relevance.numpy(), view.grid
+    relevance, grid = frame.relevance.cpu().numpy(), view.grid
     shown = {"relevance, blended": TileMap("relevance", relevance.astype(np.float32), *POSITIVE)}
     if maps is not None:
         shown = tile_maps(maps, motion, np.maximum(0, view.stamp.frame_index - view.versions.frame))
-    weights = frame.weights.numpy()
+    weights = frame.weights.cpu().numpy()
     total = max(float(weights.sum()), 1e-6)
     return InspectedFrame(
         frame_index=view.stamp.frame_index,

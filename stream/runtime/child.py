@@ -134,6 +134,7 @@ class ChildProcess:
     Ctrl-C reaches only the parent, which decides what follows.
 
     `forks`, where it is given and can, forks the process, and `preload` imports the module there for the next one.
+    `output` takes what the child prints, instead of a temporary file that the errors quote; it is closed by `stop`.
     """
 
     def __init__(
@@ -145,11 +146,12 @@ class ChildProcess:
         *,
         forks: ForkServer | None = None,
         preload: bool = False,
+        output: IO[bytes] | None = None,
     ) -> None:
         self._name = name
         self._heartbeat = HeartbeatMonitor()
         self.heartbeat_writer = self._heartbeat.writer
-        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `stop`)
+        self._output = output or tempfile.TemporaryFile()  # noqa: SIM115  (closed by `stop`)
         passed = (*inherited, self.heartbeat_writer)
         forked = None
         if forks is not None:
@@ -232,7 +234,7 @@ class ChildProcess:
         return True
 
     def _printed(self) -> str:
-        if self._output.closed:
+        if self._output.closed or not self._output.readable():
             return ""
         size = self._output.seek(0, os.SEEK_END)
         self._output.seek(max(0, size - OUTPUT_TAIL_BYTES))

@@ -7,12 +7,9 @@ from pathlib import PurePath
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.glance import KEEP_OVERVIEW, GlanceOptions
-from arr_coc.allocation.on_device.allocator import DeviceAllocator, suits_device
-from arr_coc.budget import AUTO
 from arr_coc.errors import ModelError
 from arr_coc.layer_weights import deserialize_realiser
 from arr_coc.ops.store.difference import Thresholds
-from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import NEEDS_TOKENS_ONLY, NS_PER_S, SHOWS_ALL_TILES
 from arr_coc.video.texture_updater import TextureOptions
 from stream.answer.latency import LatencyController, target_off
@@ -102,7 +99,7 @@ class RunPlan:
             return None
         return LatencyController(self.target_ms, self.allocator.budget, self.allocator.limits)
 
-    def make_allocator(self, hello: ServerHello) -> StreamAllocator | DeviceAllocator:
+    def make_allocator(self, hello: ServerHello) -> StreamAllocator:
         """Returns the allocator for a model: what `auto` means depends on whether that knows coarse and wide tokens,
         and glances on whether it came with an allocator of its own.
 
@@ -117,11 +114,7 @@ class RunPlan:
         known = self.allocator.suiting(levels=hello.knows_levels, wide=hello.knows_wide)
         options = replace(known, glance=self._glance_options(hello))
         realiser = deserialize_realiser(hello.allocator, hello.model_id)
-        if realiser is None and options.channels in (AUTO, "core13"):
-            realiser = RelevanceRealiser()
-        if options.on_device and realiser is not None and suits_device(options, realiser.channels):
-            return DeviceAllocator(options, realiser, measures_change=self.schedule.follows_change)
-        return StreamAllocator(options, realiser)
+        return StreamAllocator(options, realiser, measures_change=self.schedule.follows_change)
 
     def _glance_options(self, hello: ServerHello) -> GlanceOptions | None:
         if self.must_glance and not hello.can_glance:

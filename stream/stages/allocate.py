@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from arr_coc.allocation.allocator import FrameAllocation, PlannedFrame, StreamAllocator
-from arr_coc.allocation.on_device.allocator import DeviceAllocator, DeviceFrameAllocation
+from arr_coc.allocation.allocator import StreamAllocator
+from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.packets import (
-    AnyFrame,
     DevicePatches,
     all_tokens,
     explain,
@@ -28,7 +27,7 @@ from arr_coc.allocation.packets import (
     packet_from,
     weights_of,
 )
-from arr_coc.errors import BudgetError, NonFiniteError, StoreError, StoreReplaced, counted
+from arr_coc.errors import BudgetError, StoreError, StoreReplaced, counted
 from arr_coc.ops.store.base import TextureView
 from arr_coc.types import (
     NS_PER_MS,
@@ -127,7 +126,7 @@ class AllocateContext:
     client: ClientOptions
     overlays: SlotTable[AllocationOverlay] | None
     lease: Callable[[], AbstractContextManager[TextureView]]
-    make_allocator: Callable[[ServerHello], StreamAllocator | DeviceAllocator]
+    make_allocator: Callable[[ServerHello], StreamAllocator]
     latency: LatencyController | None = None
     recorder: Recorder | None = None
     pictures: tuple[PictureExchange, ...] = ()
@@ -153,7 +152,7 @@ class AllocateStage:
         self._context = context
         self._control = control
         self._clock = clock
-        self._last: AnyFrame | None = None
+        self._last: FrameAllocation | None = None
         self._hello: ServerHello | None = None
         self._failures = 0
         self._store_lost = False
@@ -190,7 +189,7 @@ class AllocateStage:
             self._hello = hello
         self._allocator.set_query(embedding)
         for exchange in self._context.pictures:
-            exchange.make_allocator = self._allocator.sibling
+            exchange.make_allocator = self._allocator.copy_for_thread
 
     def on_feedback(self, feedback: Feedback) -> None:
         """Let the feedback of an answer change later allocations."""
@@ -217,7 +216,7 @@ class AllocateStage:
             return
         self._last = frame
         slot = None if overlay is None else self._put_overlay(overlay)
-        shown = _map_of(frame.on_host()) if self._policy.with_maps else None
+        shown = _map_of(frame) if self._policy.with_maps else None
         self._emit(structs.replace(glance.event, slot=slot, map=shown))
 
     def on_event(self, event: Event) -> None:
@@ -234,7 +233,7 @@ class AllocateStage:
         if (latency := self._context.latency) is not None and self._last is not None:
             latency.on_request(self._last)
         if self._policy.with_reasons and self._last is not None:
-            self._emit(_explanation_of(self._last.on_host()))
+            self._emit(_explanation_of(self._last))
         self._send_picture()
 
     def on_yes_no(self) -> None:
@@ -257,7 +256,7 @@ class AllocateStage:
                 pts_s=frame.stamp.media_ns / NS_PER_S,
                 jpeg=encode_jpeg(self._image.pixels),
                 level=self._image.level,
-                map=_map_of(frame.on_host()),
+                map=_map_of(frame),
                 asked=asked,
             )
         )
@@ -336,7 +335,7 @@ class AllocateStage:
             lengths_px = motion.lengths_px
             median_px = float(np.median(lengths_px)) if len(lengths_px) else 0.0
             ready = structs.replace(ready, motion_px=median_px, moving_share=len(lengths_px) / motion.dy_px.size)
-        self._emit(structs.replace(ready, map=_map_of(frame.on_host())) if self._policy.with_maps else ready)
+        self._emit(structs.replace(ready, map=_map_of(frame)) if self._policy.with_maps else ready)
         self._send_every()
         self._emit_segments(update.segments)
         self._scheduler.observe(
@@ -369,7 +368,7 @@ class AllocateStage:
 
     def _allocate_view(
         self, view: TextureView, motion: TileMotion | None
-    ) -> tuple[AnyFrame, TileGrid, int, AllocationOverlay | None]:
+    ) -> tuple[FrameAllocation, TileGrid, int, AllocationOverlay | None]:
         """Return the frame's allocation and grid, when it was done, and a picture of it where a sink draws one."""
         frame = self._allocate(view, motion)
         done_ns = self._clock.now_ns()
@@ -377,12 +376,12 @@ class AllocateStage:
         self._offer_pictures(view, frame)
         return frame, view.grid, done_ns, self._overlay(view, frame)
 
-    def _allocate(self, view: TextureView, motion: TileMotion | None) -> AnyFrame:
+    def _allocate(self, view: TextureView, motion: TileMotion | None) -> FrameAllocation:
         """Return the frame's allocation; all of its tiles where that fails."""
 
-        def allocated() -> AnyFrame:
+        def allocated() -> FrameAllocation:
             frame = self._allocator.observe(view, motion, *self._limits(view))
-            return frame.on_host() if self._shows_regions else frame
+            return _chosen(frame) if self._shows_regions else frame
 
         return self._or_all_tokens(view, allocated)
 
@@ -392,13 +391,13 @@ class AllocateStage:
         viewed = any(exchange.request is not None for exchange in self._context.pictures)
         return viewed or self._policy.with_maps or self._context.overlays is not None
 
-    def _chosen(self, view: TextureView) -> AnyFrame:
+    def _chosen(self, view: TextureView) -> FrameAllocation:
         """Return the newest frame with its regions; all of its tiles where choosing them fails."""
         frame = self._last
         assert frame is not None
-        return self._or_all_tokens(view, frame.on_host) if isinstance(frame, PlannedFrame) else frame
+        return self._or_all_tokens(view, lambda: _chosen(frame))
 
-    def _or_all_tokens(self, view: TextureView, allocate: Callable[[], AnyFrame]) -> AnyFrame:
+    def _or_all_tokens(self, view: TextureView, allocate: Callable[[], FrameAllocation]) -> FrameAllocation:
         """Return what `allocate` gives; all tokens where it fails: better answered about than lost."""
         try:
             return allocate()
@@ -408,7 +407,7 @@ class AllocateStage:
             self._report_failure(view, error)
             return all_tokens(view)
 
-    def _reallocate_view(self, view: TextureView) -> tuple[AnyFrame | None, AllocationOverlay | None]:
+    def _reallocate_view(self, view: TextureView) -> tuple[FrameAllocation | None, AllocationOverlay | None]:
         """Return the newest frame's allocation after a glance, and a picture of it; None where the frame is gone, or
         keeps the allocation that it has."""
         if self._last is None or view.stamp != self._last.stamp:
@@ -448,18 +447,12 @@ class AllocateStage:
         assert frame is not None
         if replace(view.stamp, epoch=frame.stamp.epoch) != frame.stamp:
             return None
-        if isinstance(frame, DeviceFrameAllocation) and not isinstance(view, DevicePatches):
+        if not frame.relevance.is_cpu and not isinstance(view, DevicePatches):
             frame = self._last = self._allocate(view, None)  # what was chosen went with the device
         frame = self._last = self._chosen(view)
         if self._policy.with_pictures:
             self._image = self._image_of(view)
-        make = frame_packet_from if self._policy.whole_frames else packet_from
-        try:
-            return make(view, frame)
-        except NonFiniteError as error:
-            self._report_failure(view, error)
-            self._last = all_tokens(view)
-            return make(view, self._last)
+        return frame_packet_from(view, frame) if self._policy.whole_frames else packet_from(view, frame)
 
     def _finish(self, end: End) -> None:
         """Give the last answer, and wait until the answer server has done all that it was sent.
@@ -501,25 +494,25 @@ class AllocateStage:
                 Skipped(frame_index=frame_index, pts_s=pts_s, what=item.what, reason=item.reason, count=item.count)
             )
 
-    def _overlay(self, view: TextureView, frame: AnyFrame) -> AllocationOverlay | None:
+    def _overlay(self, view: TextureView, frame: FrameAllocation) -> AllocationOverlay | None:
         """Return a copy of what a picture of this allocation is drawn from, where a sink draws it."""
         if self._context.overlays is None:
             return None
-        here, shown, layers = frame.on_host(), cropped(view, 0).copy(), self._layers(view, frame)
-        return AllocationOverlay(shown, here.allocation.regions.numpy(), here.relevance.numpy(), here.overview, layers)
+        shown, layers, relevance = cropped(view, 0).copy(), self._layers(view, frame), frame.relevance.cpu().numpy()
+        return AllocationOverlay(shown, frame.allocation.regions.numpy(), relevance, frame.overview, layers)
 
-    def _layers(self, view: TextureView, frame: AnyFrame) -> tuple[MapLayer, ...]:
+    def _layers(self, view: TextureView, frame: FrameAllocation) -> tuple[MapLayer, ...]:
         """Return the maps that a sink draws below the frame."""
         if not self._policy.drawn_layers:
             return ()
-        inspected = self._inspected(view, frame.on_host(), {})
+        inspected = self._inspected(view, frame, {})
         return layers_of(self._policy.drawn_layers, inspected.maps, inspected.weights, view.grid.shape)
 
-    def _offer_pictures(self, view: TextureView, frame: AnyFrame) -> None:
+    def _offer_pictures(self, view: TextureView, frame: FrameAllocation) -> None:
         """Leave the frame for those who want it; never waits."""
         for exchange in self._context.pictures:
             if (request := exchange.request) is not None:
-                exchange.put(self._viewed(view, frame.on_host(), request, exchange.buffers))
+                exchange.put(self._viewed(view, frame, request, exchange.buffers))
 
     def _viewed(
         self, view: TextureView, frame: FrameAllocation, request: PictureRequest, buffers: PictureBuffers
@@ -554,7 +547,7 @@ class AllocateStage:
         tokens = self._tokens_of(frame)
         return inspected_frame(view, frame, images, maps, self._motion, tokens=tokens, query=query)
 
-    def _tokens_of(self, frame: AnyFrame) -> int:
+    def _tokens_of(self, frame: FrameAllocation) -> int:
         """Return how many visual tokens the model reads of a frame."""
         return frame.tiles if self._policy.all_tiles else frame.tokens
 
@@ -566,13 +559,23 @@ class AllocateStage:
         return slot
 
 
+def _chosen(frame: FrameAllocation) -> FrameAllocation:
+    """Return the frame once its regions are in host memory, which may fail."""
+    _ = frame.allocation
+    return frame
+
+
 def _full_packet(view: TextureView) -> FramePacket:
     packet = frame_packet_from(view, all_tokens(view))
     return replace(packet, image=packet.image.copy())
 
 
 def _ready_of(
-    frame: AnyFrame, update: TextureUpdated, span_ns: tuple[int, int, int], slot: int | None, all_tiles: bool = False
+    frame: FrameAllocation,
+    update: TextureUpdated,
+    span_ns: tuple[int, int, int],
+    slot: int | None,
+    all_tiles: bool = False,
 ) -> FrameReady:
     """Return the event of a frame that was allocated in `span_ns` (start, end), and then let out (the third).
 
@@ -599,7 +602,7 @@ def _ready_of(
 
 def _map_of(frame: FrameAllocation) -> FrameMap:
     """Return relevance and chosen regions of a frame, packed."""
-    relevance, regions = frame.relevance.numpy(), frame.allocation.regions.numpy()
+    relevance, regions = frame.relevance.cpu().numpy(), frame.allocation.regions.numpy()
     return FrameMap(
         rows=relevance.shape[0],
         cols=relevance.shape[1],

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, Protocol, get_args
 
 import msgspec
 from starlette.requests import Request
@@ -16,27 +16,27 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from arr_coc.types import REGION_SHAPES, TILE_PX
+from arr_coc.budget import check_budget
+from arr_coc.errors import BudgetError
+from arr_coc.types import REGION_SHAPES, TILE_PX, Encode
 from stream.answer.request import words_of
+from stream.config import AllocateConfig
 from stream.control import describe
+from stream.protocol.comparison import ENDED, CompareFailed, CompareJob, ComparisonRequest
 from stream.scenes.stills import STILLS, KnownAnswer
-from stream.web.compare_job import (
-    BUDGET_MAX,
-    COLUMNS_MAX,
-    ENCODES,
-    STRATEGIES,
-    TEXT_TOKENS_MAX,
-    CompareEngine,
-    CompareFailed,
-    CompareJob,
-    ComparisonRequest,
-    make_job,
-    read_compare_message,
-)
+from stream.untrusted import QUERY_LIMIT_CHARS
 from stream.web.uploads.decoder import SIDE_PX_MAX, PictureRefused
 from stream.web.uploads.receiver import UPLOAD_BYTES_MAX, PictureUploads
 from stream.web.uploads.store import PictureStore, Rgb, keyed
 from stream.web.viewer import MessageRefused, RateLimit
+
+COLUMNS_MAX = 6
+TEXT_TOKENS_MAX = 256
+BUDGET_MAX = 4096
+SEED_MAX = 2**31 - 1
+
+ENCODES: tuple[str, ...] = get_args(Encode)
+STRATEGIES: tuple[str, ...] = get_args(AllocateConfig.model_fields["strategy"].annotation)
 
 JOBS_MAX = 16
 """Comparisons that may wait."""
@@ -63,6 +63,72 @@ REFUSED, CROWDED = 1008, 4001
 ONLY_SHOWS = "this page only shows; comparing takes this machine's time, and needs --web-control"
 
 
+class CompareMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Message of a viewer of the compare page."""
+
+    run: ComparisonRequest | None = None
+    cancel: bool = False
+
+
+_decoder = msgspec.json.Decoder(CompareMessage)
+
+
+def read_compare_message(text: str | bytes, models: Sequence[str]) -> CompareMessage:
+    """Return a viewer's message. Raises MessageRefused, in one line."""
+    try:
+        message = _decoder.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise MessageRefused(f"not a message: {error}") from error
+    if message.run is not None:
+        _check(message.run, models)
+    return message
+
+
+def _check(request: ComparisonRequest, models: Sequence[str]) -> None:
+    if not request.question.strip():
+        raise MessageRefused("the question is empty")
+    if len(request.question) > QUERY_LIMIT_CHARS:
+        raise MessageRefused(
+            f"a question has at most {QUERY_LIMIT_CHARS} characters, this one has {len(request.question)}"
+        )
+    if not 1 <= len(request.columns) <= COLUMNS_MAX:
+        raise MessageRefused(f"a comparison has from 1 to {COLUMNS_MAX} columns")
+    if not 1 <= request.max_tokens <= TEXT_TOKENS_MAX:
+        raise MessageRefused(f"an answer has from 1 to {TEXT_TOKENS_MAX} tokens")
+    if not 0 <= request.seed <= SEED_MAX:
+        raise MessageRefused(f"the seed is from 0 to {SEED_MAX}")
+    for column in request.columns:
+        for name, value, known in (
+            ("model", column.model, models),
+            ("encode", column.encode, ENCODES),
+            ("strategy", column.strategy, STRATEGIES),
+        ):
+            if value not in known:
+                raise MessageRefused(f"{name} is one of {', '.join(known)}")
+        try:
+            check_budget(column.budget)
+        except BudgetError as error:
+            raise MessageRefused(str(error)) from error
+        if isinstance(column.budget, int) and column.budget > BUDGET_MAX:
+            raise MessageRefused(f"a budget has at most {BUDGET_MAX} tokens, got {column.budget}")
+
+
+class CompareEngine(Protocol):
+    """Answers comparisons, one job at a time."""
+
+    def answer(self, job: CompareJob, report: Callable[[dict[str, Any]], None]) -> None:
+        """Answer in all columns; `report` takes each message for the viewer. Raises CompareFailed."""
+        ...
+
+    def cancel(self, number: int) -> None:
+        """End the job of this number soon, if it runs; for any thread."""
+        ...
+
+    def close(self) -> None:
+        """End the running job and free all memory."""
+        ...
+
+
 @dataclass(eq=False, slots=True)
 class CompareClient:
     """A viewer of the compare page: its job, which waits or runs, and the messages for it."""
@@ -71,8 +137,8 @@ class CompareClient:
     job: CompareJob | None = None
     gone: bool = False
 
-    def tell(self, topic: str, **fields: Any) -> None:
-        """Leave a message; a viewer for which too many wait is gone."""
+    def enqueue(self, topic: str, **fields: Any) -> None:
+        """Queue a message for the viewer, who is gone if too many wait."""
         try:
             self.outgoing.put_nowait(msgspec.json.encode({"topic": topic, **fields}))
         except asyncio.QueueFull:
@@ -83,9 +149,12 @@ class CompareDesk:
     """Pictures and jobs of all viewers of the compare page. Belongs to the event loop of the thread that serves, but
     for `close`.
 
-    `models`: names among which a viewer may choose, the first one first, each with the only world that it knows, None
-    for a general model. `facts`: of program and machine, for the file
-    that is saved. `control`: viewers may do more than look.
+    Args:
+        engine: Process that answers.
+        models: Names among which a viewer may choose, the first one first, each with the only world that it knows, None
+            for a general model.
+        facts: Facts of program and machine, for the file that is saved.
+        control: Whether viewers may do more than look.
     """
 
     def __init__(
@@ -172,7 +241,8 @@ class CompareDesk:
             await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._clients.discard(client)
-            self._drop(client)
+            client.gone = True
+            self._cancel(client)
             for task in (sending, receiving):
                 task.cancel()
             await asyncio.gather(sending, receiving, return_exceptions=True)
@@ -180,7 +250,7 @@ class CompareDesk:
                 await socket.close()
 
     def _greet(self, client: CompareClient) -> None:
-        client.tell(
+        client.enqueue(
             "hello",
             models=self._models,
             encodes=ENCODES,
@@ -227,7 +297,7 @@ class CompareDesk:
                 if message.run is not None:
                     self._take(client, message.run)
             except MessageRefused as error:
-                client.tell("refused", error=str(error))
+                client.enqueue("refused", error=str(error))
 
     def _take(self, client: CompareClient, request: ComparisonRequest) -> None:
         """Put a comparison into the queue. Raises MessageRefused."""
@@ -235,12 +305,14 @@ class CompareDesk:
         if picture is None:
             raise MessageRefused("that picture is not kept any more; give it again")
         self._check_room(client)
-        client.job = make_job(next(self._numbers), picture, request, self._known_answer(request))
+        height, width = picture.rgb.shape[:2]
+        known = self._known_answer(request)
+        client.job = CompareJob(next(self._numbers), picture.rgb.tobytes(), height, width, request, known)
         self._waiting.append(client)
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._answer_all())
         else:
-            self._tell_places()
+            self._report_places()
 
     def _known_answer(self, request: ComparisonRequest) -> KnownAnswer | None:
         """Return the answer to an example's own question about its picture; None for all others."""
@@ -259,24 +331,20 @@ class CompareDesk:
         if client in self._waiting:
             self._waiting.remove(client)
             client.job = None
-            client.tell("ended", cancelled=True)
-            self._tell_places()
+            client.enqueue(ENDED, cancelled=True)
+            self._report_places()
         elif client is self._running and client.job is not None:
             self._engine.cancel(client.job.number)
 
-    def _drop(self, client: CompareClient) -> None:
-        client.gone = True
-        self._cancel(client)
-
-    def _tell_places(self) -> None:
+    def _report_places(self) -> None:
         for place, client in enumerate(self._waiting, 1):
-            client.tell("queued", place=place)
+            client.enqueue("queued", place=place)
 
     async def _answer_all(self) -> None:
         """Have the waiting jobs answered, one after the other."""
         while self._waiting and not self._closed:
             client = self._running = self._waiting.popleft()
-            self._tell_places()
+            self._report_places()
             await self._answer(client)
             self._running = client.job = None
 
@@ -284,22 +352,21 @@ class CompareDesk:
         loop, job = asyncio.get_running_loop(), client.job
         assert job is not None, "a client that waits has a job"
 
-        def tell(message: dict[str, Any]) -> None:
+        def pass_on(message: dict[str, Any]) -> None:
+            if not client.gone:
+                client.enqueue(**message)
+
+        def report(message: dict[str, Any]) -> None:
             with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(_pass_on, client, message)
+                loop.call_soon_threadsafe(pass_on, message)
 
-        client.tell("begun")
+        client.enqueue("begun")
         try:
-            await asyncio.to_thread(self._engine.answer, job, tell)
+            await asyncio.to_thread(self._engine.answer, job, report)
         except CompareFailed as error:
-            client.tell("ended", error=str(error))
+            client.enqueue(ENDED, error=str(error))
         except Exception as error:  # the page and the run beside it go on, whatever one comparison does
-            client.tell("ended", error=f"unexpected {describe(error)}")
-
-
-def _pass_on(client: CompareClient, message: dict[str, Any]) -> None:
-    if not client.gone:
-        client.tell(**message)
+            client.enqueue(ENDED, error=f"unexpected {describe(error)}")
 
 
 async def _send(socket: WebSocket, client: CompareClient) -> None:

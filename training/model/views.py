@@ -13,6 +13,7 @@ from typing import Literal
 import cv2
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.attending import AllocationHistory, AllocationRequest, allocate_frame
@@ -189,7 +190,7 @@ def _tiles_of(box_px: Box) -> tuple[slice, slice]:
 
 
 def _chosen(relevance: npt.NDArray[np.float32], tokens: int, strategy: str, lines: Lines | None = None) -> Regions:
-    request = AllocationRequest(relevance, tokens, 0.25, 0, AllocationHistory(), lines=lines)
+    request = AllocationRequest(torch.from_numpy(relevance), tokens, 0.25, 0, AllocationHistory(), lines=lines)
     return allocate_frame(request, strategy).regions.numpy()
 
 

@@ -71,7 +71,7 @@ def best_layout(size: tuple[int, int], relevance: npt.NDArray[np.float32], token
 
     `size` (height, width) in pixels, `relevance` [gh, gw]. Layouts are the whole view alone, or above one to
     four equal parts; parts are cut at full size or halved up to three times, and lie where they show most. Each octave
-    of scale counts the same on every tile, times relevance³, as in `split_worth`.
+    of scale counts the same on every tile, times relevance³, as in `CoverTree.split_worth`.
     """
     worth = np.maximum(relevance, 0).astype(np.float64) ** 3
     best = _whole_alone(size, tokens)

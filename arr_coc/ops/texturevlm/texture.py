@@ -14,8 +14,9 @@ import torch
 
 from arr_coc.budget import DEFAULT_BUDGET, Budget, fixed_tokens
 from arr_coc.errors import OptionError, ShapeError
+from arr_coc.ops.covers import fixation_cover, magnified_cover, nearest_regions, quadtree, top_level
 from arr_coc.ops.pictures import as_stack, check_finite, check_positive, check_tensor
-from arr_coc.ops.regions import exist_on, fixation_cover, magnified_cover, nearest_regions, quadtree, top_level
+from arr_coc.ops.regions import exist_on
 from arr_coc.ops.store.planes import Plane
 from arr_coc.ops.texturevlm.hardware import LARGEST_ERROR, HardwareTexture
 from arr_coc.ops.texturevlm.sampling import PackedMipChain, gather_strips, sample_along, sample_trilinear

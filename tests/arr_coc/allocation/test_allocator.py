@@ -9,22 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.allocation.allocator import (
-    UNKNOWN,
-    VOID_HYSTERESIS,
-    AllocatorOptions,
-    ChangeMeter,
-    FrameAllocation,
-    RegionSelector,
-    StreamAllocator,
-    jitter_share,
-)
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.attending import VOID_STRUCTURE, Tensions, map_structure
+from arr_coc.allocation.frame import VOID_HYSTERESIS, FrameAllocation, RegionSelector, SelectorOptions
+from arr_coc.allocation.temporal import ChangeMeter
 from arr_coc.budget import Budget, TokenLimits, adaptive_budget
 from arr_coc.errors import BudgetError, NonFiniteError, StrategyError
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import Feedback, QueryEmbedding, TileVersions
 from tests.support.motion import moved, pan
+from tests.support.selection import chosen
 from tests.support.video import PictureStream, scenery
 
 ROWS, COLS = 12, 20
@@ -87,9 +81,9 @@ def test_a_frame_that_is_asked_for_is_as_one_that_is_allocated(strategy: str) ->
         allocated, planned = one.allocate(stream.show(shaken(index))), other.observe(twin.show(shaken(index)))
         assert (planned.tiles, planned.is_chosen, planned.jitter_share) == (ROWS * COLS, False, None)
         assert planned.tokens == 64
-        assert planned.chosen.regions.equal(allocated.allocation.regions)
+        assert planned.allocation.regions.equal(allocated.allocation.regions)
         assert planned.relevance.equal(allocated.relevance)
-        assert planned.on_host().jitter_share == planned.jitter_share == allocated.jitter_share
+        assert planned.jitter_share == allocated.jitter_share
         assert planned.tokens == allocated.tokens
         if index % 3 == 1:
             one.mark_answered()
@@ -100,25 +94,30 @@ def test_a_frame_that_is_asked_for_is_as_one_that_is_allocated(strategy: str) ->
 def test_frames_that_nobody_asks_for_count_in_relevance_and_change_alone() -> None:
     one, other, stream, twin = StreamAllocator(OPTIONS), StreamAllocator(OPTIONS), PictureStream(), PictureStream()
     first, planned = one.allocate(stream.show(shaken(0))), other.observe(twin.show(shaken(0)))
-    assert planned.chosen.regions.equal(first.allocation.regions)
+    assert planned.allocation.regions.equal(first.allocation.regions)
     for index in range(1, 6):
         allocated, planned = one.allocate(stream.show(shaken(index))), other.observe(twin.show(shaken(index)))
         assert planned.relevance.equal(allocated.relevance)
         assert planned.change_since == allocated.change_since
         assert planned.change_since_look == allocated.change_since_look
     # the choice before is that of the first frame, not of one that nobody saw
-    assert planned.on_host().jitter_share == jitter_share(first.levels, planned.on_host().levels)
+    assert (first.levels != planned.levels).mean() == planned.jitter_share
 
 
-def test_only_the_newest_frame_is_chosen_from() -> None:
-    allocator, stream = StreamAllocator(OPTIONS), PictureStream()
-    frame = allocator.observe(stream.show(shaken(0)))
-    chosen = frame.on_host()
-    late = allocator.observe(stream.show(shaken(1)))
-    assert frame.on_host() is chosen
-    allocator.observe(stream.show(shaken(2)))
-    with pytest.raises(ValueError, match="too late"):
-        late.on_host()
+def test_a_frame_that_is_asked_for_late_has_its_own_regions_and_changes_no_others() -> None:
+    frames = {}
+    for late in (True, False):
+        allocator, stream = StreamAllocator(OPTIONS), PictureStream()
+        seen = [allocator.observe(stream.show(shaken(index))) for index in range(2)]
+        frames[late] = [seen[0]] if late else []
+        last = allocator.observe(stream.show(shaken(2)))
+        assert all(frame.allocation.tokens > 60 for frame in frames[late])
+        following = allocator.allocate(stream.show(shaken(3)))
+        frames[late] += [last, following]
+    fresh = StreamAllocator(OPTIONS).allocate(PictureStream().show(shaken(0)))
+    assert frames[True][0].allocation.regions.equal(fresh.allocation.regions)
+    for one, other in zip(frames[True][1:], frames[False], strict=True):
+        assert one.allocation.regions.equal(other.allocation.regions)
 
 
 def test_what_nobody_asked_for_was_not_shown() -> None:
@@ -382,7 +381,7 @@ def test_broken_weights_are_named() -> None:
         StreamAllocator(OPTIONS, realiser).allocate(PictureStream().show(scenery(ROWS, COLS)))
 
 
-PLAIN, THING = np.array([[0.1, 0.1, 0.2]], np.float32), np.array([[0.1, 0.7, 0.2]], np.float32)
+PLAIN, THING = torch.tensor([[0.1, 0.1, 0.2]]), torch.tensor([[0.1, 0.7, 0.2]])
 
 
 def versions(*frames: int, epoch: int = 1) -> TileVersions:
@@ -422,95 +421,103 @@ def test_another_grid_begins_anew() -> None:
     change = ChangeMeter(keep_vanished=True)
     change.measure(versions(0, 0, 0), THING)
     change.mark(versions(0, 0, 0))
-    assert change.measure(versions(0, 0, epoch=2), np.ones((1, 2), np.float32)) == 1
+    assert change.measure(versions(0, 0, epoch=2), torch.ones(1, 2)) == 1
 
 
 def test_where_nothing_is_relevant_tiles_count() -> None:
     change = ChangeMeter()
     change.mark(versions(0, 0, 0, 0))
-    assert change.measure(versions(1, 0, 0, 0), np.zeros((1, 4), np.float32)) == 0.25
+    assert change.measure(versions(1, 0, 0, 0), torch.zeros(1, 4)) == 0.25
 
 
-def blob(height: float = 0.8, col: int = 30) -> np.ndarray:
+def blob(height: float = 0.8, col: int = 30) -> torch.Tensor:
     rows, cols = np.indices((34, 60))
-    return (0.1 + height * np.exp(-((rows - 11) ** 2 + (cols - col) ** 2) / 30)).astype(np.float32)
+    made = 0.1 + height * np.exp(-((rows - 11) ** 2 + (cols - col) ** 2) / 30)
+    return torch.from_numpy(made.astype(np.float32))
 
 
-def noise(scale: float = 1) -> np.ndarray:
-    return (0.5 + scale * (np.random.default_rng(0).random((34, 60)) - 0.5)).astype(np.float32)
+def noise(scale: float = 1) -> torch.Tensor:
+    made = 0.5 + scale * (np.random.default_rng(0).random((34, 60)) - 0.5)
+    return torch.from_numpy(made.astype(np.float32))
+
+
+def selector_of(strategy: str, tensions: Tensions | None = None, *, levels: bool = False) -> RegionSelector:
+    return RegionSelector(SelectorOptions(strategy, tensions or Tensions(), levels))
 
 
 def test_the_same_maps_keep_the_choice() -> None:
-    selector, relevance, staleness = RegionSelector("foveated", Tensions()), blob(), blob(col=5)
-    first = selector.choose(relevance, 273, staleness)
-    again = selector.choose(relevance, 273, staleness)
+    selector, relevance, staleness = selector_of("foveated"), blob(), blob(col=5)
+    first = chosen(selector, relevance, 273, staleness)
+    again = chosen(selector, relevance, 273, staleness)
     assert again.allocation is first.allocation
-    assert again is selector.choose(relevance, 273, staleness)
+    assert again.selection is chosen(selector, relevance, 273, staleness).selection
     for changed in ((blob(), 273, staleness), (relevance, 200, staleness), (relevance, 273, blob(col=50))):
-        assert selector.choose(*changed).allocation is not first.allocation
+        assert chosen(selector, *changed).allocation is not first.allocation
 
 
 def test_jitter_is_counted_against_the_carried_map() -> None:
-    selector = RegionSelector("topk", Tensions(explore=0))
-    assert selector.choose(blob(), 100, None).jitter_share == 0
+    selector = selector_of("topk", Tensions(explore=0))
+    assert chosen(selector, blob(), 100, None).jitter_share == 0
     elsewhere = blob(col=40)
-    assert 0.02 < selector.choose(elsewhere, 100, None).jitter_share < 0.1
-    assert selector.choose(elsewhere, 100, None).jitter_share == 0
-    assert selector.choose(blob(col=40), 100, None).jitter_share == 0
+    assert 0.02 < chosen(selector, elsewhere, 100, None).jitter_share < 0.1
+    assert chosen(selector, elsewhere, 100, None).jitter_share == 0
+    assert chosen(selector, blob(col=40), 100, None).jitter_share == 0
     selector.follow(moved(blob().shape, 0, 5))
-    assert selector.choose(blob(col=45), 100, None).jitter_share == 0
+    assert chosen(selector, blob(col=45), 100, None).jitter_share == 0
 
 
 def test_jitter_leaves_out_what_came_into_view() -> None:
-    before, now = np.array([[0, 1, -1, UNKNOWN]], np.int8), np.array([[0, 2, -1, 0]], np.int8)
-    assert jitter_share(before, now) == pytest.approx(1 / 3)
-    assert jitter_share(None, now) == 0
-    assert jitter_share(np.full((1, 4), UNKNOWN, np.int8), now) == 0
+    selector = selector_of("topk", Tensions(explore=0))
+    first = chosen(selector, blob(), 2040)
+    selector.follow(moved(blob().shape, 0, 59))
+    assert chosen(selector, blob(), 1).jitter_share == 1
+    selector.follow(moved(blob().shape, 0, 60))
+    assert (chosen(selector, blob(), 2040).jitter_share, first.jitter_share) == (0, 0)
 
 
 def test_carrying_before_the_first_frame_is_nothing() -> None:
-    selector = RegionSelector("topk", Tensions())
+    selector = selector_of("topk")
     selector.follow(moved(blob().shape, 1, 1))
-    assert selector.choose(blob(), 10, None).jitter_share == 0
+    assert chosen(selector, blob(), 10, None).jitter_share == 0
 
 
 def test_the_void_guard_does_not_flutter() -> None:
-    selector = RegionSelector("auto", Tensions(), levels=True)
-    assert selector.choose(noise(), 273, None).strategy == "grid"
-    between = noise() + np.float32(1.5) * blob()
+    selector = selector_of("auto", levels=True)
+    assert chosen(selector, noise(), 273, None).strategy == "grid"
+    between = noise() + 1.5 * blob()
     assert VOID_STRUCTURE - VOID_HYSTERESIS < map_structure(between) < VOID_STRUCTURE + VOID_HYSTERESIS
-    assert selector.choose(between, 273, None).strategy == "grid"
-    assert selector.choose(blob(), 273, None).strategy == "foveated"
-    assert selector.choose(between, 273, None).strategy == "foveated"
-    assert selector.choose(noise(0.02), 273, None).strategy == "grid"
+    assert chosen(selector, between, 273, None).strategy == "grid"
+    assert chosen(selector, blob(), 273, None).strategy == "foveated"
+    assert chosen(selector, between, 273, None).strategy == "foveated"
+    assert chosen(selector, noise(0.02), 273, None).strategy == "grid"
 
 
 def test_a_limit_holds_whatever_the_budget_means_and_can_be_lifted() -> None:
-    selector, wide = RegionSelector("topk", Tensions(budget="adaptive")), blob()
-    free = adaptive_budget(wide)
-    assert [selector.choose(wide, "adaptive", None, limit).allocation.tokens for limit in (70, 400, None, 80)] == [
+    selector, wide = selector_of("topk", Tensions(budget="adaptive")), blob()
+    free = adaptive_budget(wide.numpy())
+    assert [chosen(selector, wide, "adaptive", None, limit).allocation.tokens for limit in (70, 400, None, 80)] == [
         70,
         free,
         free,
         80,
     ]
-    assert selector.choose(wide, 273, None, 100).allocation.tokens == 100
+    assert chosen(selector, wide, 273, None, 100).allocation.tokens == 100
     with pytest.raises(BudgetError):
-        selector.choose(wide, "adaptive", None, 0)
+        chosen(selector, wide, "adaptive", None, 0)
 
 
 def test_an_adaptive_budget_moves_only_for_a_reason() -> None:
-    selector = RegionSelector("topk", Tensions(budget="adaptive"))
-    first = selector.choose(blob(), "adaptive", None)
+    selector = selector_of("topk", Tensions(budget="adaptive"))
+    first = chosen(selector, blob(), "adaptive", None)
     tokens = first.allocation.tokens
-    assert tokens == adaptive_budget(blob())
-    assert selector.choose(blob(0.79), "adaptive", None).allocation.tokens == tokens
-    wide = np.maximum(blob(), np.maximum(blob(col=5), blob(col=55)))
-    assert selector.choose(wide, "adaptive", None).allocation.tokens == adaptive_budget(wide) > 1.05 * tokens
-    kept = selector.choose(wide, "adaptive", None)
-    assert selector.choose(wide, "adaptive", None).allocation.tokens == kept.allocation.tokens
+    assert tokens == adaptive_budget(blob().numpy())
+    assert chosen(selector, blob(0.79), "adaptive", None).allocation.tokens == tokens
+    wide = torch.maximum(blob(), torch.maximum(blob(col=5), blob(col=55)))
+    assert chosen(selector, wide, "adaptive", None).allocation.tokens == adaptive_budget(wide.numpy()) > 1.05 * tokens
+    kept = chosen(selector, wide, "adaptive", None)
+    assert chosen(selector, wide, "adaptive", None).allocation.tokens == kept.allocation.tokens
 
 
 def test_budgets_that_are_none() -> None:
     with pytest.raises(BudgetError):
-        RegionSelector("topk", Tensions()).choose(blob(), 0, None)
+        chosen(selector_of("topk"), blob(), 0)

@@ -144,7 +144,7 @@ def test_auto_follows_the_model_and_the_semantic_void() -> None:
 
 @pytest.mark.parametrize("strategy", ["topk", "mixed", "foveated"])
 def test_a_share_explores_what_is_neglected(strategy: str) -> None:
-    staleness = np.zeros((34, 60), np.float32)
+    staleness = torch.zeros(34, 60)
     staleness[30:32, 2:4] = 1
     without = levels_of(blob(), 273, strategy)
     explored = levels_of(blob(), 273, strategy, memory=AllocationHistory(staleness=staleness, explore=0.1))
@@ -158,8 +158,9 @@ def test_small_noise_does_not_move_what_was_shown(strategy: str) -> None:
     rng = np.random.default_rng(0)
     clean = blob()
     before = levels_of(clean, 273, strategy)
+    history = AllocationHistory(previous=torch.from_numpy(before))
     noisy = clean + torch.from_numpy(rng.normal(0, 0.04, (34, 60)).astype(np.float32))
-    steady = (levels_of(noisy, 273, strategy, memory=AllocationHistory(previous=before)) != before).mean()
+    steady = (levels_of(noisy, 273, strategy, memory=history) != before).mean()
     restless = (levels_of(noisy, 273, strategy) != before).mean()
     assert 0.5 * restless > steady
 
@@ -296,33 +297,32 @@ def test_an_object_and_a_single_tile_are_structure() -> None:
     blob[10:20, 20:40] = 0.7
     spot = np.full((34, 60), 0.1, np.float32)
     spot[7, 8] = 0.9
-    assert map_structure(blob) > 0.8
-    assert map_structure(spot) > 0.8
+    assert map_structure(torch.from_numpy(blob)) > 0.8
+    assert map_structure(torch.from_numpy(spot)) > 0.8
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_is_none(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for noise in (rng.random((34, 60)), rng.normal(0.5, 0.1, (34, 60)), rng.random((6, 6))):
-        assert map_structure(noise.astype(np.float32)) < VOID_STRUCTURE
+        assert map_structure(torch.from_numpy(noise.astype(np.float32))) < VOID_STRUCTURE
 
 
 def test_flat_maps_and_tiny_grids_have_none() -> None:
-    assert map_structure(np.full((34, 60), 0.5, np.float32)) == 0
-    assert map_structure(np.linspace(0.5, 0.54, 2040, dtype=np.float32).reshape(34, 60)) == 0
-    assert map_structure(np.array([[0.0, 1.0, 0.0]], np.float32)) == 0
+    assert map_structure(torch.full((34, 60), 0.5)) == 0
+    assert map_structure(torch.linspace(0.5, 0.54, 2040).reshape(34, 60)) == 0
+    assert map_structure(torch.tensor([[0.0, 1.0, 0.0]])) == 0
 
 
 def test_a_map_that_only_dips_is_judged_by_its_coherence() -> None:
-    dip = np.ones((8, 8), np.float32)
+    dip = torch.ones(8, 8)
     dip[2:6, 2:6] = 0
     assert map_structure(dip) > VOID_STRUCTURE
 
 
-def looks_of(picture: np.ndarray) -> np.ndarray:
+def looks_of(picture: np.ndarray) -> torch.Tensor:
     """What the guard judges of a picture uint8 [H, W, 3]: float32 [7, gh, gw]."""
-    texture = image_texture(torch.from_numpy(picture).permute(2, 0, 1)[None])
-    return torch.cat([texture.appearance, texture.entropy[:, None]], dim=1)[0].numpy()
+    return image_texture(torch.from_numpy(picture).permute(2, 0, 1)[None]).looks[0]
 
 
 def drops(seed: int) -> np.ndarray:
@@ -384,10 +384,10 @@ def test_a_page_of_print_is_structure_though_its_relevance_is_even() -> None:
 
 
 def test_a_picture_of_few_tiles_is_not_judged() -> None:
-    assert picture_structure(np.zeros((7, 6, 6), np.float32)) == 1
+    assert picture_structure(torch.zeros(7, 6, 6)) == 1
 
 
 @pytest.mark.parametrize("shape", [(2, 40), (40, 2), (1, 64), (64, 1)])
 def test_a_strip_can_be_judged(shape: tuple[int, int]) -> None:
-    appearance = np.random.default_rng(0).random((7, *shape), np.float32)
+    appearance = torch.from_numpy(np.random.default_rng(0).random((7, *shape), np.float32))
     assert 0 <= picture_structure(appearance) <= 1

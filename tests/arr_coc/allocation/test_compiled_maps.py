@@ -12,10 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_coc.allocation.allocator import ChangeMeter
-from arr_coc.allocation.compiled_maps import CompiledMaps
-from arr_coc.allocation.temporal import ExplorationTracker, FeedbackPrior, TemporalBlend
-from arr_coc.allocation.warping import Map, MotionHistory, Warp, WholeTileSteps
+from arr_coc.allocation.temporal import ChangeMeter, ExplorationTracker, FeedbackPrior, TemporalBlend
+from arr_coc.allocation.warping import CompiledMaps, MotionHistory, Warp, WholeTileSteps
 from arr_coc.ops.kernels import ArrayPool
 from arr_coc.relevance.kernel import kernel_path, load_kernel
 from arr_coc.types import Feedback, FrameStamp, TileMotion, TileVersions
@@ -45,6 +43,10 @@ def motion_of(rng: np.random.Generator, shape: tuple[int, int]) -> TileMotion:
     return TileMotion(moves[0], moves[1], np.ones(shape, np.float32))
 
 
+def random(rng: np.random.Generator, shape: tuple[int, ...], draw: Any = None) -> torch.Tensor:
+    return torch.from_numpy((draw or rng.random)(size=shape).astype(np.float32))
+
+
 def same(one: Any, other: Any, atol: float = 1e-6) -> None:
     np.testing.assert_allclose(one, other, rtol=0, atol=atol)
 
@@ -68,18 +70,18 @@ def test_warps_of_one_frame_and_of_many(shape: tuple[int, int], seed: int) -> No
         assert since[1] is not None
         same(since[1].origin, since[0].origin, 1e-4)
         for kind in (np.bool_, np.int8, np.int64, np.float32, np.float64):
-            kinds = rng.integers(0, 100, shape).astype(kind)
+            kinds = torch.from_numpy(rng.integers(0, 100, shape).astype(kind))
             taken = replace(since[0], maps=maps).nearest(kinds, 1)
             assert taken.dtype == kinds.dtype
-            np.testing.assert_array_equal(taken, since[0].nearest(kinds, 1))
+            assert taken.equal(since[0].nearest(kinds, 1))
 
 
 @given(shape=grids, seed=seeds)
 def test_blending(shape: tuple[int, int], seed: int) -> None:
     rng, maps = np.random.default_rng(seed), compiled_maps()
     blends = TemporalBlend(), TemporalBlend(maps=maps)
-    relevance, looks = torch.from_numpy(rng.random(shape, np.float32)), rng.random((6, *shape), np.float32)
-    before: list[Map] = []
+    relevance, looks = random(rng, shape), random(rng, (6, *shape))
+    before: list[torch.Tensor] = []
     for frame in range(12):
         moves = rng.random() < 0.4
         if moves:
@@ -87,9 +89,9 @@ def test_blending(shape: tuple[int, int], seed: int) -> None:
             for blend, warp in zip(blends, (Warp.of(motion), Warp.of(motion, maps)), strict=True):
                 blend.follow(warp)
         if rng.random() < 0.7:
-            scale = np.float32(rng.choice([0, 0.01, 0.3, 1]))
-            relevance = relevance + torch.from_numpy(scale * rng.normal(size=shape).astype(np.float32))
-            looks = looks + scale * rng.normal(size=looks.shape).astype(np.float32) * np.float32(0.2)
+            scale = float(rng.choice([0, 0.01, 0.3, 1]))
+            relevance = relevance + scale * random(rng, shape, rng.normal)
+            looks = looks + scale * 0.2 * random(rng, looks.shape, rng.normal)
         held = [blend.step(relevance, looks, frame * FRAME_NS) for blend in blends]
         same(held[1], held[0])
         if before and not moves:
@@ -103,14 +105,14 @@ def test_blending(shape: tuple[int, int], seed: int) -> None:
 def test_what_answers_taught(shape: tuple[int, int], seed: int) -> None:
     rng, maps = np.random.default_rng(seed), compiled_maps()
     priors = FeedbackPrior(), FeedbackPrior(maps)
-    looks, places = rng.random((7, *shape), np.float32), np.argwhere(np.ones(shape, bool))
+    looks, places = random(rng, (7, *shape)), np.argwhere(np.ones(shape, bool))
     for frame in range(8):
         media_ns = frame * 10 * FRAME_NS
         if rng.random() < 0.5:
             motion = motion_of(rng, shape)
             for prior, warp in zip(priors, (Warp.of(motion), Warp.of(motion, maps)), strict=True):
                 prior.follow(warp)
-            looks = looks + rng.normal(0, 0.1, looks.shape).astype(np.float32)
+            looks = looks + 0.1 * random(rng, looks.shape, rng.normal)
         if rng.random() < 0.4:
             shown = places[rng.random(len(places)) < 0.6]
             regions = np.concatenate([np.zeros((len(shown), 1), np.int64), shown], axis=1).astype(np.int32)
@@ -120,7 +122,7 @@ def test_what_answers_taught(shape: tuple[int, int], seed: int) -> None:
             for prior in priors:
                 if asked:
                     prior.on_request(frame, looks)
-                prior.update(told, shape, Warp.none(shape))
+                prior.update(told, looks, Warp.none(shape))
         found = [prior.evaluate(media_ns, looks) for prior in priors]
         assert (found[0] is None) == (found[1] is None)
         if found[0] is not None:
@@ -133,20 +135,20 @@ def test_what_changed_and_what_was_not_seen(shape: tuple[int, int], seed: int) -
     rng, maps = np.random.default_rng(seed), compiled_maps()
     meters = (ChangeMeter(keep_vanished=True), ChangeMeter(maps, keep_vanished=True))
     explorations = ExplorationTracker(), ExplorationTracker(maps)
-    versions, information = TileVersions(1, np.zeros(shape, np.int64)), rng.random(shape, np.float32)
+    versions, information = TileVersions(1, np.zeros(shape, np.int64)), random(rng, shape)
     for frame in range(8):
         epoch = versions.epoch + (rng.random() < 0.2)
         moved = rng.random(shape) < 0.2
         versions = TileVersions(epoch, np.where(moved, frame, versions.frame))
-        relevance = rng.random(shape, np.float32) * np.float32(rng.random() < 0.8)
+        relevance = random(rng, shape) * float(rng.random() < 0.8)
         shares = [meter.measure(versions, relevance) for meter in meters]
-        assert shares[1] == pytest.approx(shares[0], abs=1e-6)
-        information = information + rng.normal(0, 0.05, shape).astype(np.float32)
+        assert shares[1] == pytest.approx(float(shares[0]), abs=1e-6)
+        information = information + 0.05 * random(rng, shape, rng.normal)
         same(*(exploration.staleness(information) for exploration in explorations))
         if rng.random() < 0.4:
             for meter, exploration in zip(meters, explorations, strict=True):
                 meter.mark(versions)
-                exploration.mark_shown(np.where(moved, 0, 1).astype(np.int8))
+                exploration.mark_shown(torch.from_numpy(np.where(moved, 0, 1).astype(np.int8)))
 
 
 def test_the_interpreters_lock_is_kept() -> None:

@@ -6,17 +6,18 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from arr_coc.allocation.temporal import FADE_S, INFORMATION_BAND, RENEW, RENEWAL, ExplorationTracker, FeedbackPrior
 from arr_coc.allocation.warping import Warp
 from arr_coc.types import NS_PER_S, Feedback, FrameStamp
 from tests.support.motion import moved
 
-INFORMATION = np.array([[0.2, 0.4, 0.8]], np.float32)
+INFORMATION = torch.tensor([[0.2, 0.4, 0.8]])
 
 
-def levels(*values: int) -> np.ndarray:
-    return np.array([values], np.int8)
+def levels(*values: int) -> torch.Tensor:
+    return torch.tensor([values], dtype=torch.int8)
 
 
 def test_at_first_information_alone_counts() -> None:
@@ -47,7 +48,7 @@ def test_it_turns_with_answers_and_not_with_noise() -> None:
     tracker, rng = ExplorationTracker(), np.random.default_rng(0)
     staleness = tracker.staleness(INFORMATION)
     for _ in range(20):
-        noise = rng.uniform(-0.9, 0.9, (1, 3)).astype(np.float32) * INFORMATION_BAND
+        noise = torch.from_numpy(rng.uniform(-0.9, 0.9, (1, 3)).astype(np.float32)) * INFORMATION_BAND
         assert tracker.staleness(INFORMATION + noise) is staleness
     assert tracker.staleness(INFORMATION + 2 * INFORMATION_BAND) is not staleness
     tracker.mark_shown(levels(0, 0, 0))
@@ -60,11 +61,11 @@ def test_it_is_carried_along() -> None:
     tracker.staleness(INFORMATION)
     tracker.mark_shown(levels(0, 0, 0))
     tracker.follow(moved((1, 3), 0, 1))
-    assert tracker.staleness(np.ones((1, 3), np.float32)).tolist() == [[2, 1, 1]]
+    assert tracker.staleness(torch.ones(1, 3)).tolist() == [[2, 1, 1]]
 
 
 SHAPE = (4, 6)
-LOOKS = np.zeros((2, *SHAPE), np.float32)
+LOOKS = torch.zeros(2, *SHAPE)
 STILL = Warp.none(SHAPE)
 
 
@@ -87,19 +88,19 @@ def test_nothing_is_known_at_first() -> None:
 
 def test_regions_speak_for_all_their_tiles() -> None:
     prior = FeedbackPrior()
-    prior.update(feedback([(1, 0, 0), (0, 2, 3)], [1.0, 0.0625], [0.4, -0.9]), SHAPE, STILL)
+    prior.update(feedback([(1, 0, 0), (0, 2, 3)], [1.0, 0.0625], [0.4, -0.9]), LOOKS, STILL)
     known = prior.evaluate(0, LOOKS)
     assert known is not None
     assert known[0, :2, :2].tolist() == [[1, 1], [1, 1]]
     assert known[0, 2, 3] == 0.5
-    assert known[1, 0, 0] == np.float32(0.4)
+    assert known[1, 0, 0] == torch.tensor(0.4)
     assert known[1, 2, 3] == 0
     assert known[2].sum() == 5
 
 
 def test_a_coarse_region_is_not_looked_at_because_it_is_large() -> None:
     prior = FeedbackPrior()
-    prior.update(feedback([(2, 0, 0), (0, 0, 5), (1, 1, 2)], [1.0, 0.25, 0.25]), SHAPE, STILL)
+    prior.update(feedback([(2, 0, 0), (0, 0, 5), (1, 1, 2)], [1.0, 0.25, 0.25]), LOOKS, STILL)
     known = prior.evaluate(0, LOOKS)
     assert known is not None
     assert known[0, 0, 5] == 1
@@ -109,7 +110,7 @@ def test_a_coarse_region_is_not_looked_at_because_it_is_large() -> None:
 
 def test_an_answer_that_looked_at_nothing_is_no_error() -> None:
     prior = FeedbackPrior()
-    prior.update(feedback([(0, 0, 0)], [0.0]), SHAPE, STILL)
+    prior.update(feedback([(0, 0, 0)], [0.0]), LOOKS, STILL)
     known = prior.evaluate(0, LOOKS)
     assert known is not None
     assert known[0, 0, 0] == 0
@@ -117,7 +118,7 @@ def test_an_answer_that_looked_at_nothing_is_no_error() -> None:
 
 def test_it_is_carried_along_prior() -> None:
     prior = FeedbackPrior()
-    prior.update(feedback([(0, 1, 1)], [1.0]), SHAPE, moved(SHAPE, 1, 2))
+    prior.update(feedback([(0, 1, 1)], [1.0]), LOOKS, moved(SHAPE, 1, 2))
     prior.follow(moved(SHAPE, 0, 1))
     known = prior.evaluate(0, LOOKS)
     assert known is not None
@@ -127,7 +128,7 @@ def test_it_is_carried_along_prior() -> None:
 
 def test_it_fades_in_steps() -> None:
     prior = FeedbackPrior()
-    prior.update(feedback([(0, 1, 1)], [1.0]), SHAPE, STILL)
+    prior.update(feedback([(0, 1, 1)], [1.0]), LOOKS, STILL)
     trust = [prior.evaluate(int(age_s * NS_PER_S), LOOKS) for age_s in (0, 0.2, FADE_S)]
     assert trust[0] is trust[1]
     assert trust[2] is not None
@@ -138,7 +139,7 @@ def test_it_fades_in_steps() -> None:
 def test_time_may_begin_below_zero() -> None:
     prior = FeedbackPrior()
     for row in (1, 2):
-        prior.update(feedback([(0, row, 1)], [1.0], at_s=-0.1), SHAPE, STILL)
+        prior.update(feedback([(0, row, 1)], [1.0], at_s=-0.1), LOOKS, STILL)
         known = prior.evaluate(-NS_PER_S // 10, LOOKS)
         assert known is not None
         assert known[0, row, 1] == 1
@@ -146,8 +147,8 @@ def test_time_may_begin_below_zero() -> None:
 
 def test_newer_answers_weigh_more_and_leave_others_alone() -> None:
     prior = FeedbackPrior()
-    prior.update(feedback([(0, 1, 1), (0, 3, 5)], [1.0, 1.0]), SHAPE, STILL)
-    prior.update(feedback([(0, 1, 1), (0, 0, 0)], [0.25, 1.0], at_s=2), SHAPE, STILL)
+    prior.update(feedback([(0, 1, 1), (0, 3, 5)], [1.0, 1.0]), LOOKS, STILL)
+    prior.update(feedback([(0, 1, 1), (0, 0, 0)], [0.25, 1.0], at_s=2), LOOKS, STILL)
     known = prior.evaluate(2 * NS_PER_S, LOOKS)
     assert known is not None
     assert known[0, 1, 1] == pytest.approx(RENEW * 0.5 + (1 - RENEW))
@@ -157,10 +158,10 @@ def test_newer_answers_weigh_more_and_leave_others_alone() -> None:
 
 def test_another_question_forgets() -> None:
     prior = FeedbackPrior()
-    prior.update(feedback([(0, 1, 1)], [1.0]), SHAPE, STILL)
+    prior.update(feedback([(0, 1, 1)], [1.0]), LOOKS, STILL)
     prior.reset()
     assert prior.evaluate(0, LOOKS) is None
-    prior.update(feedback([(0, 0, 0)], [1.0]), SHAPE, STILL)
+    prior.update(feedback([(0, 0, 0)], [1.0]), LOOKS, STILL)
     known = prior.evaluate(0, LOOKS)
     assert known is not None
     assert known[2].sum() == 1
@@ -168,13 +169,13 @@ def test_another_question_forgets() -> None:
 
 def test_an_answer_about_no_token_teaches_nothing() -> None:
     prior = FeedbackPrior()
-    prior.update(feedback([], []), SHAPE, STILL)
+    prior.update(feedback([], []), LOOKS, STILL)
     known = prior.evaluate(0, LOOKS)
     assert known is None or not known[2].any()
 
 
-def changed(change: float, row: int, col: int) -> np.ndarray:
-    appearance = LOOKS.copy()
+def changed(change: float, row: int, col: int) -> torch.Tensor:
+    appearance = LOOKS.clone()
     appearance[1, row, col] += change
     return appearance
 
@@ -182,7 +183,7 @@ def changed(change: float, row: int, col: int) -> np.ndarray:
 def test_what_came_into_a_tile_has_not_been_looked_at() -> None:
     prior = FeedbackPrior()
     prior.on_request(0, LOOKS)
-    prior.update(feedback([(1, 0, 0), (0, 2, 3)], [1.0, 0.5]), SHAPE, STILL)
+    prior.update(feedback([(1, 0, 0), (0, 2, 3)], [1.0, 0.5]), LOOKS, STILL)
     for change, trust in ((0.0, 1), (RENEWAL / 5, 0.8), (-RENEWAL / 2, 0.5), (RENEWAL, 0), (2 * RENEWAL, 0)):
         known = prior.evaluate(0, changed(change, 0, 1))
         assert known is not None
@@ -192,8 +193,8 @@ def test_what_came_into_a_tile_has_not_been_looked_at() -> None:
 
 
 def test_the_same_looks_give_the_same_prior() -> None:
-    prior, appearance = FeedbackPrior(), LOOKS.copy()
-    prior.update(feedback([(0, 1, 1)], [1.0]), SHAPE, STILL)
+    prior, appearance = FeedbackPrior(), LOOKS.clone()
+    prior.update(feedback([(0, 1, 1)], [1.0]), LOOKS, STILL)
     first = prior.evaluate(0, appearance)
     assert prior.evaluate(0, appearance) is first
     assert prior.evaluate(0, LOOKS) is not first
@@ -206,7 +207,7 @@ def test_change_counts_from_the_frame_that_was_answered_about() -> None:
         prior = FeedbackPrior()
         prior.on_request(frame_index, before)
         prior.follow(moved(SHAPE, *way))
-        prior.update(feedback([(0, 1, 1), (0, 2, 2)], [1.0, 1.0]), SHAPE, moved(SHAPE, *way))
+        prior.update(feedback([(0, 1, 1), (0, 2, 2)], [1.0, 1.0]), LOOKS, moved(SHAPE, *way))
         now = changed(1.0, 1, 1 + way[1])
         known = prior.evaluate(0, now)
         assert known is not None
@@ -219,7 +220,7 @@ def test_change_counts_from_the_frame_that_was_answered_about() -> None:
 def test_change_is_measured_where_the_camera_has_carried_it() -> None:
     prior = FeedbackPrior()
     prior.on_request(0, changed(1.0, 1, 1))
-    prior.update(feedback([(0, 1, 1)], [1.0]), SHAPE, STILL)
+    prior.update(feedback([(0, 1, 1)], [1.0]), LOOKS, STILL)
     prior.follow(moved(SHAPE, 1, 2))
     known, gone = prior.evaluate(0, changed(1.0, 2, 3)), prior.evaluate(0, LOOKS)
     assert known is not None

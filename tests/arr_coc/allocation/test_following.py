@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from arr_coc.allocation.allocator import AllocatorOptions, FrameAllocation
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.types import Feedback, FrameStamp
 from arr_coc.video.picture_allocator import FrameAllocator
 from tests.support.camera_moves import (
@@ -55,6 +56,16 @@ def way_of(wide: npt.NDArray[np.uint8], first: Pose, last: Pose, at: Places) -> 
     return (pixels - 15.5) / 32
 
 
+def evaluated(allocator: StreamAllocator) -> npt.NDArray[np.float32] | None:
+    """What answers taught, as if no time had passed."""
+    memory, frame = allocator._memory, allocator._last
+    assert memory is not None
+    assert frame is not None
+    assert frame.maps is not None
+    prior = memory.prior.evaluate(0, frame.maps.looks)
+    return None if prior is None else prior.numpy()
+
+
 CLIPS: dict[str, Sequence[Pose]] = {
     "slow pan": [(-1.5 * i, 0.5 * i, 1.0, 0.0) for i in range(60)],
     "pan": [(-6.0 * i, 2.0 * i, 1.0, 0.0) for i in range(30)],
@@ -75,8 +86,8 @@ def test_what_an_answer_looked_at_is_followed(name: str, draw) -> None:  # type:
         if index == 0:
             allocator.on_answer(taught(made.allocation, row, col))
             continue
-        state = allocator.allocator._state
-        prior = state.prior.evaluate(0, allocator.allocator._appearance)
+        prior = evaluated(allocator.allocator)
+        assert prior is not None
         expected = way_of(wide, poses[0], pose, np.array([col + 0.5, row + 0.5]))
         assert centre_of(prior[0] * (prior[2] > 0.05)) == pytest.approx(expected, abs=0.5)
 
@@ -90,7 +101,7 @@ def test_what_moves_over_a_still_ground_takes_its_relevance_along() -> None:
         made = allocator.allocate(planes(shown), stamp(index))
         if index == 0:
             allocator.on_answer(taught(made.allocation, 6, 4))
-        prior = allocator.allocator._state.prior.evaluate(0, allocator.allocator._appearance)
+        prior = evaluated(allocator.allocator)
         if prior is not None and index:
             assert centre_of(prior[0] * prior[2]) == pytest.approx([4.5 + index / 8, 6.5], abs=0.5)
 

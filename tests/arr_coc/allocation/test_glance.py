@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arr_coc.allocation.allocator import AllocatorOptions, FrameAllocation, StreamAllocator
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.glance import LEAST_REGIONS, LEAST_S, UNKNOWN_SHARE, GlanceOptions, GlancePolicy
 from arr_coc.allocation.packets import frame_packet_from, overview_packet, packet_from
 from arr_coc.errors import BudgetError, OptionError
@@ -154,8 +155,8 @@ def test_what_a_glance_saw_moves_along_and_fades() -> None:
     moved = allocator.allocate(view, pan(view.grid.shape, 0, -64))
     seen = moved.scores[2]
     assert seen[4:8, 6:10].min() > seen[4:8, 10:14].max()
-    appearance = allocator._appearance
-    trust = [allocator._state.prior.evaluate(round(at_s * NS_PER_S), appearance)[2].max() for at_s in (0.1, 10.0)]
+    prior, looks = allocator._memory.prior, moved.maps.looks
+    trust = [prior.evaluate(round(at_s * NS_PER_S), looks)[2].max() for at_s in (0.1, 10.0)]
     assert trust[0] == pytest.approx(GLANCE_TRUST)
     assert trust[1] < GLANCE_TRUST / 5
 

@@ -1,4 +1,4 @@
-"""What an allocator shows of the frame that it allocated last, and its sibling for other pictures."""
+"""What an allocator shows of the frame that it allocated last, and its copy for other pictures."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
-from arr_coc.allocation.on_device.allocator import DeviceAllocator
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.channels import texture_array
 from arr_coc.types import Feedback, FrameStamp, QueryEmbedding
-from tests.arr_coc.allocation.on_device.test_allocator import CPU, DeviceView
+from tests.arr_coc.allocation.test_on_device import DeviceView
+from tests.support.device_tensors import DeviceTensors
 from tests.support.video import PictureStream, scenery
 
 ROWS, COLS = 12, 20
@@ -97,31 +97,33 @@ def test_channels_of_the_past_are_shown_as_the_scorers_read_them(profile: str) -
 
 
 def test_a_device_shows_the_same() -> None:
-    host, device = StreamAllocator(OPTIONS, realiser()), DeviceAllocator(OPTIONS, realiser())
+    host, device = (StreamAllocator(replace(OPTIONS, on_device=there), realiser()) for there in (False, True))
     view = PictureStream().show(scenery(ROWS, COLS))
     for allocator in (host, device):
         allocator.set_query(question())
     assert device.inspect(view.stamp) is None
     host.allocate(view)
-    device.allocate(DeviceView(view, CPU))
-    here, there = host.inspect(view.stamp), device.inspect(view.stamp)
+    with DeviceTensors() as tensors:
+        device.allocate(DeviceView(view, tensors.place))
+        here, there = host.inspect(view.stamp), device.inspect(view.stamp)
     assert here is not None
     assert there is not None
     for name in ("channels", "entropy", "scores", "weights", "own", "blended"):
         np.testing.assert_allclose(getattr(there, name), getattr(here, name), atol=1e-4, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", [StreamAllocator, DeviceAllocator])
-def test_a_sibling_chooses_alike_and_disturbs_nothing(kind: type) -> None:
-    allocator = kind(OPTIONS, realiser())
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_copy_for_another_thread_chooses_alike_and_disturbs_nothing(on_device: bool) -> None:
+    allocator = StreamAllocator(replace(OPTIONS, on_device=on_device), realiser())
     allocator.set_query(question())
-    sibling = allocator.sibling()
+    copy = allocator.copy_for_thread()
     picture = scenery(ROWS, COLS)
     fresh = StreamAllocator(OPTIONS, realiser())
     fresh.set_query(question())
     expected = fresh.allocate(PictureStream().show(picture))
-    chosen = sibling.allocate(PictureStream().show(picture))
+    assert not copy.on_device
+    chosen = copy.allocate(PictureStream().show(picture))
     assert chosen.allocation.regions.equal(expected.allocation.regions)
     assert chosen.scores.allclose(expected.scores)
-    assert sibling.question == "where?"
+    assert copy.question == "where?"
     assert allocator.inspect(chosen.stamp) is None

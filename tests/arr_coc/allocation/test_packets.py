@@ -11,16 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.allocation.allocator import AllocatorOptions, FrameAllocation, StreamAllocator
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.packets import SCORES, all_tokens, explain, frame_packet_from, packet_from, weights_of
 from arr_coc.ops.regions import region_mean
-from arr_coc.types import Allocation, FramePlanes, FrameStamp
+from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.config import AnswerConfig, OutputConfig
 from stream.events import Answer, AskedPicture, Explanation, FrameReady
 from stream.sinks.output_file import ExplanationSink, JsonlSink
 from tests.stream.runtime.test_pipeline import configured, run
 from tests.support.events import answer
+from tests.support.selection import frame_of
 from tests.support.video import PictureStream, make_video, moving_square, scenery
 
 
@@ -104,17 +106,8 @@ def test_ranks_go_by_relevance_and_of_equals_by_place(frame: FrameAllocation) ->
 def test_a_tile_has_the_values_of_its_own_place() -> None:
     regions = torch.tensor([[0, 0, 1], [0, 1, 0]])
     scores = torch.arange(12.0).reshape(3, 2, 2) / 12
-    frame = FrameAllocation(
-        stamp=FrameStamp(0, 0, 0),
-        allocation=Allocation(regions, torch.ones(2), torch.ones(2, dtype=torch.bool)),
-        relevance=torch.tensor([[0.0, 0.2], [0.9, 0.0]]),
-        scores=scores,
-        weights=torch.tensor([1.0, 0.5, 0.5]),
-        levels=np.zeros((2, 2), np.int8),
-        jitter_share=0.0,
-        change_since=1.0,
-        strategy="topk",
-    )
+    frame = frame_of(regions, torch.tensor([[0.0, 0.2], [0.9, 0.0]]))
+    frame.scores, frame.weights = scores, torch.tensor([1.0, 0.5, 0.5])
     first, second = explain(frame)
     assert (first.rank, second.rank) == (2, 1)
     assert first.scores == pytest.approx({"information": 1 / 12, "perspective": 5 / 12, "participation": 9 / 12})

@@ -12,7 +12,7 @@ from arr_coc.allocation.temporal import DEAD_BAND, RENEWAL, TemporalBlend
 from tests.support.motion import moved
 
 MS = 1_000_000
-SAME = np.zeros((3, 3, 4), np.float32)
+SAME = torch.zeros(3, 3, 4)
 
 
 def flat(value: float) -> torch.Tensor:
@@ -20,7 +20,7 @@ def flat(value: float) -> torch.Tensor:
 
 
 def test_the_first_frame_stands_for_itself() -> None:
-    assert (TemporalBlend().step(flat(0.7), SAME, 5 * MS) == np.float32(0.7)).all()
+    assert (TemporalBlend().step(flat(0.7), SAME, 5 * MS) == flat(0.7)).all()
 
 
 def test_the_share_of_the_past_is_0_7_at_30_frames_a_second() -> None:
@@ -38,12 +38,12 @@ def test_blending_does_not_depend_on_the_frame_rate() -> None:
         blend.step(flat(0.0), SAME, 0)
         for step in range(1, steps + 1):
             held = blend.step(flat(1.0), SAME, 160 * MS * step // steps)
-        ends.append(held[0, 0])
+        ends.append(float(held[0, 0]))
     assert ends == pytest.approx([ends[0]] * 3, abs=DEAD_BAND)
 
 
 def test_what_changed_its_looks_forgets() -> None:
-    blend, appearance = TemporalBlend(), SAME.copy()
+    blend, appearance = TemporalBlend(), SAME.clone()
     blend.step(flat(0.0), SAME, 0)
     appearance[0, 0, 0] = RENEWAL
     appearance[1, 0, 1] = RENEWAL / 2

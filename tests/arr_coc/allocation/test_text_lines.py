@@ -8,19 +8,23 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFont
 
-from arr_coc.allocation.allocator import AllocatorOptions, RegionSelector, StreamAllocator
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.attending import AllocationHistory, AllocationRequest, Tensions, allocate_frame
+from arr_coc.allocation.frame import RegionSelector, SelectorOptions
 from arr_coc.allocation.packets import explain, packet_from
 from arr_coc.allocation.text_lines import LineTree, line_pairs, line_strength, line_tiles, line_tree
 from arr_coc.ops.backends import open_store
-from arr_coc.ops.regions import ABSENT, QuadTree, first_tiles, shape_map, split_worth, tile_boxes, top_level
+from arr_coc.ops.covers import QuadTree, top_level
+from arr_coc.ops.regions import ABSENT, first_tiles, shape_map, tile_boxes
 from arr_coc.ops.store.base import TextureView
 from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import REGION_SHAPES, FramePlanes
+from tests.support.selection import chosen
 from tests.support.video import stamp
 
 Picture = npt.NDArray[np.uint8]
@@ -122,7 +126,7 @@ def test_covers_with_lines_are_disjoint_whole_and_use_the_budget(size: tuple[int
     if tree.roots > budget:
         return
     rng = np.random.default_rng(seed)
-    worth = split_worth(tree, rng.random(shape).astype(np.float32), None, 0.25)
+    worth = tree.split_worth(torch.from_numpy(rng.random(shape).astype(np.float32)), None, 0.25)
     inner = tree.parent[: tree.inner]
     assert (worth[inner >= 0] <= worth[inner[inner >= 0]]).all(), "a child's worth exceeds its parent's"
     leaves = tree.leaves(tree.refine(tree.root(), worth, budget))
@@ -140,10 +144,10 @@ def test_without_lines_the_tree_is_the_quadtree(rows: int, cols: int, top: int) 
     none = np.zeros((2, rows, cols), bool)
     assert isinstance(line_tree(top, none), QuadTree)
     tree, plain = LineTree((rows, cols), top, none), QuadTree((rows, cols), top)
-    relevance = np.random.default_rng(rows).random((rows, cols)).astype(np.float32)
+    relevance = torch.from_numpy(np.random.default_rng(rows).random((rows, cols)).astype(np.float32))
     for budget in (plain.roots, plain.roots + 7, rows * cols):
         covers = [
-            one.regions[one.leaves(one.refine(one.root(), split_worth(one, relevance, None, 0), budget))]
+            one.regions[one.leaves(one.refine(one.root(), one.split_worth(relevance, None, 0), budget))]
             for one in (tree, plain)
         ]
         assert covers[0].tolist() == covers[1].tolist()
@@ -153,11 +157,11 @@ def test_a_line_takes_fewer_tokens_at_full_detail() -> None:
     """One row of tiles among dull ones: squares also show the rows beside it finely, stripes do not."""
     lines = np.zeros((2, 8, 16), bool)
     lines[0, 3, :] = True
-    relevance = lines[0].astype(np.float32)
+    relevance = torch.from_numpy(lines[0].astype(np.float32))
 
     def tokens_needed(tree: QuadTree | LineTree) -> int:
         for budget in range(tree.roots, 128):
-            split = tree.refine(tree.root(), split_worth(tree, relevance, None, 0), budget)
+            split = tree.refine(tree.root(), tree.split_worth(relevance, None, 0), budget)
             if (shape_map(tree.regions[tree.leaves(split)], (8, 16))[3] == 0).all():
                 return budget
         raise AssertionError("the line is never shown finely")
@@ -169,7 +173,8 @@ def test_a_line_takes_fewer_tokens_at_full_detail() -> None:
 def request_of(lines: npt.NDArray[np.bool_] | None, tokens: int, **memory: object) -> AllocationRequest:
     relevance = np.random.default_rng(1).random(GRID).astype(np.float32) * np.float32(0.2)
     relevance[5, 2:18] = 0.9
-    return AllocationRequest(relevance, tokens, 0.25, 0, AllocationHistory(**memory), lines=lines)  # type: ignore[arg-type]
+    history = AllocationHistory(**memory)
+    return AllocationRequest(torch.from_numpy(relevance), tokens, 0.25, 0, history, lines=lines)
 
 
 def one_line(row: int = 5) -> npt.NDArray[np.bool_]:
@@ -181,7 +186,7 @@ def one_line(row: int = 5) -> npt.NDArray[np.bool_]:
 @pytest.mark.parametrize("strategy", ["foveated", "mixed"])
 @pytest.mark.parametrize("tokens", [20, 40, 70, 150, 287])
 def test_strategies_keep_their_budget_and_overlap_nowhere(strategy: str, tokens: int) -> None:
-    staleness = np.random.default_rng(2).random(GRID).astype(np.float32)
+    staleness = torch.from_numpy(np.random.default_rng(2).random(GRID).astype(np.float32))
     regions = allocate_frame(request_of(one_line(), tokens, staleness=staleness, explore=0.1), strategy).regions.numpy()
     assert tokens - 2 * (strategy == "foveated") <= len(regions) <= tokens
     counted = np.zeros(GRID, int)
@@ -204,11 +209,11 @@ def test_mixed_shows_more_of_a_line_for_the_same_tokens() -> None:
 
 
 def test_a_line_keeps_its_shapes_while_its_strength_wavers() -> None:
-    selector = RegionSelector("foveated", Tensions(), levels=True)
+    selector = RegionSelector(SelectorOptions("foveated", Tensions(), levels=True))
     relevance = request_of(None, 60).relevance
     strength = one_line().astype(np.float32)
-    first = selector.choose(relevance, 60, None, lines=strength)
-    weaker = selector.choose(relevance + np.float32(1e-4), 60, None, lines=strength * np.float32(0.8))
+    first = chosen(selector, relevance, 60, lines=strength)
+    weaker = chosen(selector, relevance + 1e-4, 60, lines=strength * np.float32(0.8))
     assert np.isin(first.levels, WIDE).any()
     assert weaker.jitter_share == 0
 

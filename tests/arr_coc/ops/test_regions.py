@@ -9,29 +9,31 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_coc.ops.regions import (
-    ABSENT,
+from arr_coc.ops.covers import (
     QuadTree,
-    exist_on,
-    first_tiles,
     fixation_cover,
     fixation_point,
+    pyramid_means,
+    quadtree,
+    top_level,
+)
+from arr_coc.ops.regions import (
+    ABSENT,
+    exist_on,
+    first_tiles,
     level_count,
     level_shape,
     paint,
-    quadtree,
     region_mean,
     region_scales,
     region_sides,
     shape_grid,
     shape_map,
     shape_pool,
-    split_worth,
     spread,
     tile_boxes,
     tile_counts,
     token_positions,
-    top_level,
 )
 from arr_coc.types import LEVELS, REGION_SHAPES
 
@@ -124,7 +126,7 @@ def test_covers_are_disjoint_whole_and_nearly_use_the_budget(rows: int, cols: in
     if level_count(shape, top) > budget:
         return
     tree = quadtree(shape, top)
-    worth = tree.pyramid(np.random.default_rng(seed).random(shape).astype(np.float32) ** 4)
+    worth = tree.pyramid(torch.from_numpy(np.random.default_rng(seed).random(shape).astype(np.float32) ** 4))
     split = tree.refine(tree.root(), worth, budget)
     leaves = tree.leaves(split)
     assert tree.tokens(split) == len(leaves) <= budget
@@ -134,7 +136,7 @@ def test_covers_are_disjoint_whole_and_nearly_use_the_budget(rows: int, cols: in
     for depth, down, right in zip(level, row, col, strict=True):
         counted[down << depth : (down + 1) << depth, right << depth : (right + 1) << depth] += 1
     assert (counted == 1).all()
-    assert int(tree.tiles[leaves].sum()) == rows * cols
+    assert int(tile_counts(tree.regions[leaves], shape).sum()) == rows * cols
     order = (row << level) * cols + (col << level)
     assert (np.diff(order) > 0).all()
 
@@ -143,7 +145,7 @@ def test_the_best_tile_becomes_fine_and_the_rest_stays_coarse() -> None:
     relevance = np.zeros((16, 16), np.float32)
     relevance[5, 9] = 1
     tree = quadtree((16, 16), 2)
-    split = tree.refine(tree.root(), split_worth(tree, relevance, None, 0), 16 + 6)
+    split = tree.refine(tree.root(), tree.split_worth(torch.from_numpy(relevance), None, 0), 16 + 6)
     levels = shape_map(tree.regions[tree.leaves(split)], (16, 16))
     assert levels[5, 9] == 0
     assert (levels == 0).sum() == 4
@@ -156,8 +158,8 @@ def test_refining_keeps_what_was_split_and_follows_the_second_worth() -> None:
     first[8, 8] = 1
     second = np.zeros((16, 16), np.float32)
     second[15, 15] = 1
-    split = tree.refine(tree.root(), tree.pyramid(first), 22)
-    both = tree.refine(split, tree.pyramid(second, np.maximum), 28)
+    split = tree.refine(tree.root(), tree.pyramid(torch.from_numpy(first)), 22)
+    both = tree.refine(split, tree.pyramid(torch.from_numpy(second), largest=True), 28)
     levels = shape_map(tree.regions[tree.leaves(both)], (16, 16))
     assert levels[8, 8] == levels[15, 15] == 0
     assert tree.tokens(both) == 28
@@ -166,26 +168,37 @@ def test_refining_keeps_what_was_split_and_follows_the_second_worth() -> None:
 
 def test_a_region_with_one_child_is_split_for_nothing() -> None:
     tree = quadtree((5, 5), 2)
-    levels = shape_map(tree.regions[tree.leaves(tree.refine(tree.root(), tree.pyramid(np.zeros((5, 5))), 4))], (5, 5))
+    levels = shape_map(tree.regions[tree.leaves(tree.refine(tree.root(), tree.pyramid(torch.zeros(5, 5)), 4))], (5, 5))
     assert levels[4, 4] == 0
     assert levels[0, 0] == 2
 
 
 def test_what_was_split_before_wins_against_its_equal() -> None:
-    relevance = np.full((4, 8), 0.5, np.float32)
+    relevance = torch.full((4, 8), 0.5)
     relevance[:, 4:] = 0.52
     tree = quadtree((4, 8), 2)
 
-    def finest(previous: np.ndarray | None) -> list[int]:
-        split = tree.refine(tree.root(), split_worth(tree, relevance, previous, 0.25), 5)
+    def finest(previous: torch.Tensor | None) -> list[int]:
+        split = tree.refine(tree.root(), tree.split_worth(relevance, previous, 0.25), 5)
         levels = shape_map(tree.regions[tree.leaves(split)], (4, 8))
         return [int(levels[0, 0]), int(levels[0, 7])]
 
-    before = np.full((4, 8), 2, np.int8)
+    before = torch.full((4, 8), 2, dtype=torch.int8)
     before[:, :4] = 1
     assert finest(None) == [2, 1]
     assert finest(before) == [1, 2]
-    assert finest(np.full((4, 8), -1, np.int8)) == [2, 1]
+    assert finest(torch.full((4, 8), -1, dtype=torch.int8)) == [2, 1]
+
+
+@given(rows=st.integers(1, 40), cols=st.integers(1, 40), seed=st.integers(0, 1000))
+def test_means_and_shapes_of_a_tree_are_those_of_its_regions(rows: int, cols: int, seed: int) -> None:
+    tree, relevance = quadtree((rows, cols), 4), np.random.default_rng(seed).random((rows, cols), np.float32)
+    np.testing.assert_array_equal(tree.means(torch.from_numpy(relevance)), region_mean(tree.regions, relevance))
+    split = tree.refine(tree.root(), tree.pyramid(torch.from_numpy(relevance)), 40)
+    np.testing.assert_array_equal(tree.shapes(split), shape_map(tree.regions[tree.leaves(split)], (rows, cols)))
+    squares = tree.regions[tree.regions[:, 0] == 2]
+    means = pyramid_means(torch.from_numpy(relevance), 2)[-1]
+    np.testing.assert_array_equal(means.flatten(), region_mean(squares, relevance))
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (34, 60)])

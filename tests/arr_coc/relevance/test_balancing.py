@@ -97,8 +97,8 @@ def batch(array: TextureArray) -> TextureArray:
     return TextureArray(array.channels[None], array.entropy[None])
 
 
-def prior() -> np.ndarray:
-    maps = np.zeros((3, 5, 6), np.float32)
+def prior() -> torch.Tensor:
+    maps = torch.zeros(3, 5, 6)
     maps[0, 2, 3] = 1
     maps[2] = 1
     return maps
@@ -118,7 +118,7 @@ def test_relevance_lies_between_the_scores() -> None:
 
 def test_what_answers_taught_moves_the_odds_of_relevance() -> None:
     torch.manual_seed(0)
-    realiser, query, known = RelevanceRealiser(query_dim=8), torch.randn(1, 4, 8), torch.from_numpy(prior())[None]
+    realiser, query, known = RelevanceRealiser(query_dim=8), torch.randn(1, 4, 8), prior()[None]
     known[:, 0] += 0.1
     before, after = realiser(batch(texture()), query), realiser(batch(texture()), query, known)
     assert torch.equal(after.scores, before.scores)
@@ -130,7 +130,7 @@ def test_what_answers_taught_moves_the_odds_of_relevance() -> None:
 
 def test_nothing_is_beyond_doubt() -> None:
     dull = TextureArray(torch.zeros(1, 13, 5, 6), torch.zeros(1, 5, 6))
-    realiser, known = RelevanceRealiser(), torch.from_numpy(prior())[None]
+    realiser, known = RelevanceRealiser(), prior()[None]
     known[:, 0] = 0
     known[:, 1, 2, 3] = 1
     relevance = realiser(dull, prior=known).relevance
@@ -185,7 +185,7 @@ def test_learned_parts_hear_only_their_own_model() -> None:
 @pytest.mark.parametrize("broken", ["channels", "entropy", "query", "prior", "weights"])
 def test_what_is_not_finite_is_named(broken: str) -> None:
     realiser, picture = RelevanceRealiser(query_dim=8), batch(texture())
-    query, known = torch.rand(1, 4, 8), torch.from_numpy(prior())[None]
+    query, known = torch.rand(1, 4, 8), prior()[None]
     if broken == "weights":
         torch.nn.init.constant_(realiser.balancer.out.weight, float("nan"))
     else:

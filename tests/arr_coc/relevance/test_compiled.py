@@ -102,11 +102,11 @@ class _Asking:
         prior = None
         for index, picture in enumerate(flickering(*grid, seed=7)):
             if with_prior and index % 2:
-                prior = rng.random((3, *grid), np.float32)
+                prior = torch.from_numpy(rng.random((3, *grid), np.float32))
             texture = texture_array(stream.show(picture), "core13", cache)
             found.append(relevance.compute(texture, prior))
             if with_prior:
-                found.append(relevance.compute(texture, rng.random((3, *grid), np.float32)))
+                found.append(relevance.compute(texture, torch.from_numpy(rng.random((3, *grid), np.float32))))
         return found
 
 

@@ -6,14 +6,13 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
 
-from arr_coc.allocation.allocator import FrameAllocation
+from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.budget import TokenLimits
-from arr_coc.types import NS_PER_S, Allocation, FrameStamp
+from arr_coc.types import NS_PER_S
 from stream.answer.latency import MET, MISSED, OFF, LatencyController, target_off
 from stream.answer.qwen import _window_options
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, WindowConfig
@@ -33,6 +32,7 @@ from tests.stream.stages.test_allocate import NEWEST, POLICY, Fixture
 from tests.support.clock import FakeClock
 from tests.support.events import TIMING, answer
 from tests.support.runs import StageRunner, expect, stage_runner
+from tests.support.selection import frame_of
 
 FILE = SourceInfo("a.mp4", 64, 48, 25.0, None, None, live=False, codec="h264", pixel_format="yuv420p")
 CAMERA = dataclasses.replace(FILE, name="camera", live=True)
@@ -45,12 +45,7 @@ def took(ttft_ms: float, tiles: int = 1024) -> Answer:
 
 def showing(tokens: int, change_since: float = 1.0) -> FrameAllocation:
     """A frame's allocation, as far as it matters here: its tokens, and how much changed since the last answer."""
-    regions = torch.zeros(tokens, 3, dtype=torch.int64)
-    allocation = Allocation(regions, torch.ones(tokens), torch.ones(tokens, dtype=torch.bool))
-    nothing, levels = torch.zeros(0), np.zeros((0, 0), np.int8)
-    return FrameAllocation(
-        FrameStamp(0, 0, 0), allocation, nothing, nothing, nothing, levels, 0.0, change_since, "topk"
-    )
+    return frame_of(torch.zeros(tokens, 3, dtype=torch.int64), torch.zeros(0, 0), change_since)
 
 
 def answers(target: LatencyController, ttft_ms: float, count: int, tiles: int = 1024) -> list[Notice]:

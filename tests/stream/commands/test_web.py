@@ -138,7 +138,7 @@ def test_sources_are_run_one_after_another_and_a_bad_one_ends_nothing(tmp_path: 
         viewer.next("answer")
         viewer.send(choose="browser/this browser’s camera")  # waits for a camera that nobody allows
         state(viewer, "opening")
-        while not viewer.next("hello")["camera"]:
+        while not viewer.next("hello")["browser_camera"]:
             pass
         viewer.send(choose="scene/demo")
         assert state(viewer, "running")["now"]["name"] == "demo"

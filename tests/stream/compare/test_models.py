@@ -10,8 +10,8 @@ import pytest
 from arr_coc.errors import ModelError, ModelNotFound
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.memory_estimate import MemoryEstimate
-from stream.compare.messages import NO_ALLOCATOR, ModelChoice, WorkerOptions
 from stream.compare.models import LoadedModels, QwenLoader
+from stream.protocol.comparison import NO_ALLOCATOR, CompareOptions, ModelChoice
 from tests.support.models import tiny_folder
 
 TILES = 384
@@ -45,12 +45,12 @@ class FakeLoader(QwenLoader):
 
 
 class Loading:
-    """Models `a`, `b`, `c` of one size, in memory for so many bytes. `loaded` as in `WorkerOptions`."""
+    """Models `a`, `b`, `c` of one size, in memory for so many bytes. `loaded` as in `CompareOptions`."""
 
     def __init__(self, folder: Path, *choices: ModelChoice, memory: int, loaded: int | None = None) -> None:
         self.loader = FakeLoader(memory)
         named = choices or [ModelChoice(name, str(folder / name)) for name in "abc"]
-        self.models = LoadedModels(WorkerOptions(list(named), loaded=loaded), self.loader)
+        self.models = LoadedModels(CompareOptions(list(named), loaded=loaded), self.loader)
         self.loader.models = self.models
 
     @property

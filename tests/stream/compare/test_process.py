@@ -14,10 +14,16 @@ import pytest
 
 from arr_coc.model import ARRCOCQwen
 from stream.compare import process as process_module
-from stream.compare.messages import ModelChoice, WorkerOptions
 from stream.compare.process import CompareProcess
+from stream.protocol.comparison import (
+    ColumnSettings,
+    CompareFailed,
+    CompareJob,
+    CompareOptions,
+    ComparisonRequest,
+    ModelChoice,
+)
 from stream.scenes.stills import draw_shapes
-from stream.web.compare_job import ColumnSettings, CompareFailed, CompareJob, ComparisonRequest
 from tests.support.network import LIMIT_S, until
 
 QUESTION = "What is in the picture?"
@@ -33,19 +39,19 @@ def job(number: int, *columns: ColumnSettings, warm: bool = False, **more: Any) 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[CompareProcess]:
     with closing(
-        CompareProcess(WorkerOptions([ModelChoice("bundled"), ModelChoice("elsewhere", "no/such-model")]))
+        CompareProcess(CompareOptions([ModelChoice("bundled"), ModelChoice("elsewhere", "no/such-model")]))
     ) as made:
         yield made
 
 
 def answered(engine: CompareProcess, asked: CompareJob) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = []
-    engine.answer(asked, told.append)
-    return told
+    messages: list[dict[str, Any]] = []
+    engine.answer(asked, messages.append)
+    return messages
 
 
-def of(told: list[dict[str, Any]], topic: str) -> list[dict[str, Any]]:
-    return [message for message in told if message["topic"] == topic]
+def of(messages: list[dict[str, Any]], topic: str) -> list[dict[str, Any]]:
+    return [message for message in messages if message["topic"] == topic]
 
 
 def test_the_answers_are_those_of_the_library(engine: CompareProcess) -> None:
@@ -57,8 +63,8 @@ def test_the_answers_are_those_of_the_library(engine: CompareProcess) -> None:
         ColumnSettings("bundled", "prune", "topk", 64),
         ColumnSettings("bundled", "weighted"),
     ]
-    told = answered(engine, job(1, *columns, max_tokens=24, seed=5))
-    results = of(told, "column")
+    messages = answered(engine, job(1, *columns, max_tokens=24, seed=5))
+    results = of(messages, "column")
     model = ARRCOCQwen.from_pretrained()
     assert len(results) == len(columns)
     for number, (column, result) in enumerate(zip(columns, results, strict=True)):
@@ -69,13 +75,13 @@ def test_the_answers_are_those_of_the_library(engine: CompareProcess) -> None:
         assert result["regions"] == own.regions.ravel().tolist()
         assert (result["rows"], result["cols"]) == own.heatmap.shape
         assert np.abs(np.array(result["relevance"]) / 255 - own.heatmap.ravel()).max() <= 0.5 / 255 + 1e-5
-        pieces = [message["text"] for message in of(told, "text") if message["column"] == number]
+        pieces = [message["text"] for message in of(messages, "text") if message["column"] == number]
         assert "".join(pieces) == own.text
         assert result["first_call"] is True
         assert result["ms"]["total"] >= result["ms"]["first_token"] > 0
         assert result["memory"]["of"] == "process"
         assert result["memory"]["peak_bytes"] > 50e6
-    (ended,) = of(told, "ended")
+    (ended,) = of(messages, "ended")
     assert ended["cancelled"] is False
     assert ended["verdicts"][0] is None
     assert ended["verdicts"][1]["token_share"] == results[1]["tokens"] / results[0]["tokens"]
@@ -84,24 +90,24 @@ def test_the_answers_are_those_of_the_library(engine: CompareProcess) -> None:
     ]
 
 
-def test_a_warm_up_is_told_and_made_once(engine: CompareProcess) -> None:
+def test_a_warm_up_is_reported_and_made_once(engine: CompareProcess) -> None:
     column = ColumnSettings("bundled", "sparse", "foveated", 30)
 
     def states(asked: CompareJob) -> list[str]:
-        told = answered(engine, asked)
-        assert of(told, "column")[0]["first_call"] is False
-        return [message["state"] for message in of(told, "progress")]
+        messages = answered(engine, asked)
+        assert of(messages, "column")[0]["first_call"] is False
+        return [message["state"] for message in of(messages, "progress")]
 
     assert states(job(2, column, warm=True, max_tokens=6))[-2:] == ["warming up", "answering"]
     assert states(job(3, column, warm=True, max_tokens=6)) == ["answering"]
 
 
 def test_a_column_that_cannot_be_answered_stops_no_other(engine: CompareProcess) -> None:
-    told = answered(engine, job(4, ColumnSettings("elsewhere"), ColumnSettings("bundled", budget=20), max_tokens=4))
-    first, second = of(told, "column")
+    messages = answered(engine, job(4, ColumnSettings("elsewhere"), ColumnSettings("bundled", budget=20), max_tokens=4))
+    first, second = of(messages, "column")
     assert "no/such-model is not on this machine" in first["error"]
     assert second["tokens"] <= 20
-    assert of(told, "ended")[0]["verdicts"] == [None, None]
+    assert of(messages, "ended")[0]["verdicts"] == [None, None]
 
 
 LONG = [ColumnSettings("bundled", "full")] * 200
@@ -110,17 +116,17 @@ LONG = [ColumnSettings("bundled", "full")] * 200
 
 def test_a_cancelled_job_ends_after_the_next_token(engine: CompareProcess) -> None:
     asked = job(5, *LONG)
-    told: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
 
-    def tell(message: dict[str, Any]) -> None:
-        told.append(message)
+    def report(message: dict[str, Any]) -> None:
+        messages.append(message)
         if message["topic"] == "text":
             engine.cancel(asked.number)
 
-    engine.answer(asked, tell)
-    assert told[-1]["topic"] == "ended"
-    assert told[-1]["cancelled"] is True
-    assert len(of(told, "column")) < len(LONG)
+    engine.answer(asked, report)
+    assert messages[-1]["topic"] == "ended"
+    assert messages[-1]["cancelled"] is True
+    assert len(of(messages, "column")) < len(LONG)
     engine.cancel(asked.number)  # too late: it changes nothing
     assert of(answered(engine, job(6, ColumnSettings("bundled"), max_tokens=4)), "ended")[0]["cancelled"] is False
 
@@ -130,14 +136,14 @@ def test_a_process_that_dies_is_one_line_and_the_next_job_starts_another(engine:
         if message["topic"] == "text" and engine._child is not None:
             os.kill(engine._child.pid, signal.SIGKILL)
 
-    with pytest.raises(CompareFailed, match=r"was killed by signal 9; there may be too little memory.*; ask again"):
+    with pytest.raises(CompareFailed, match=r"killed by SIGKILL; there may be too little memory.*; ask again"):
         engine.answer(job(7, *LONG), kill)
     assert of(answered(engine, job(8, ColumnSettings("bundled"), max_tokens=4)), "column")[0]["tokens"] > 0
 
 
 def test_a_job_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_module, "CANCEL_LIMIT_S", 0.0)
-    with closing(CompareProcess(WorkerOptions([ModelChoice("bundled")]))) as engine:
+    with closing(CompareProcess(CompareOptions([ModelChoice("bundled")]))) as engine:
 
         def stop_it(message: dict[str, Any]) -> None:
             if message["topic"] == "text":
@@ -145,12 +151,12 @@ def test_a_job_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> N
                 os.kill(engine._child.pid, signal.SIGSTOP)
                 engine.cancel(1)
 
-        with pytest.raises(CompareFailed, match="was killed by signal 9"):
+        with pytest.raises(CompareFailed, match="was killed by SIGKILL"):
             engine.answer(job(1, *LONG), stop_it)
 
 
 def test_closing_ends_the_running_job_and_its_process() -> None:
-    engine = CompareProcess(WorkerOptions([ModelChoice("bundled")]))
+    engine = CompareProcess(CompareOptions([ModelChoice("bundled")]))
     failed: list[Exception] = []
 
     def run() -> None:
@@ -167,6 +173,6 @@ def test_closing_ends_the_running_job_and_its_process() -> None:
     thread.join(LIMIT_S)
     assert [str(error) for error in failed] == ["the program ends"]
     assert child is not None
-    assert child.poll() is not None
+    assert child.exit_error() is not None
     with pytest.raises(CompareFailed, match="the program ends"):
         engine.answer(job(2, ColumnSettings("bundled")), lambda _: None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,16 @@ import numpy as np
 import pytest
 
 from arr_coc.model import ARRCOCQwen
-from stream.compare.messages import NO_ALLOCATOR, ModelChoice, WorkerOptions, read_frame, write_frame
 from stream.compare.models import LoadedModels, QwenLoader
 from stream.compare.worker import Comparer
-from stream.web.compare_job import ColumnSettings, CompareJob, ComparisonRequest
+from stream.protocol.comparison import (
+    NO_ALLOCATOR,
+    ColumnSettings,
+    CompareJob,
+    CompareOptions,
+    ComparisonRequest,
+    ModelChoice,
+)
 from tests.support.models import tiny_folder, tiny_qwen
 
 PICTURE = np.random.default_rng(3).integers(0, 255, (128, 192, 3), dtype=np.uint8)
@@ -29,14 +34,14 @@ def comparer(model: ARRCOCQwen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     loader = QwenLoader("cpu")
     monkeypatch.setattr(loader, "load", lambda _: model)
     choices = [ModelChoice("tiny", str(tiny_folder(tmp_path))), ModelChoice("bare", str(tmp_path), NO_ALLOCATOR)]
-    return Comparer(LoadedModels(WorkerOptions(choices), loader))
+    return Comparer(LoadedModels(CompareOptions(choices), loader))
 
 
 def answered(comparer: Comparer, number: int, *columns: ColumnSettings, warm: bool = True) -> list[dict[str, Any]]:
     request = ComparisonRequest("key", "Where?", list(columns), max_tokens=4, warm=warm)
-    told: list[dict[str, Any]] = []
-    comparer.answer(CompareJob(number, PICTURE.tobytes(), 128, 192, request), told.append, lambda: False)
-    return told
+    messages: list[dict[str, Any]] = []
+    comparer.answer(CompareJob(number, PICTURE.tobytes(), 128, 192, request), messages.append, lambda: False)
+    return messages
 
 
 def test_nothing_that_an_answer_kept_makes_the_next_one_quicker(model: ARRCOCQwen, comparer: Comparer) -> None:
@@ -50,8 +55,8 @@ def test_nothing_that_an_answer_kept_makes_the_next_one_quicker(model: ARRCOCQwe
 
 def test_a_first_call_is_said_to_be_one(comparer: Comparer) -> None:
     def first_calls(number: int, *columns: ColumnSettings, warm: bool) -> list[bool]:
-        told = answered(comparer, number, *columns, warm=warm)
-        return [message["first_call"] for message in told if message["topic"] == "column"]
+        messages = answered(comparer, number, *columns, warm=warm)
+        return [message["first_call"] for message in messages if message["topic"] == "column"]
 
     one, other = ColumnSettings("tiny", budget=8), ColumnSettings("tiny", budget=9)
     assert first_calls(1, one, one, other, warm=False) == [True, False, True]
@@ -59,17 +64,8 @@ def test_a_first_call_is_said_to_be_one(comparer: Comparer) -> None:
 
 
 def test_columns_of_one_model_load_it_once(comparer: Comparer) -> None:
-    told = answered(comparer, 1, ColumnSettings("tiny"), ColumnSettings("bare"), ColumnSettings("tiny", "full"))
-    states = [(message["column"], message["state"]) for message in told if message["topic"] == "progress"]
+    messages = answered(comparer, 1, ColumnSettings("tiny"), ColumnSettings("bare"), ColumnSettings("tiny", "full"))
+    states = [(message["column"], message["state"]) for message in messages if message["topic"] == "progress"]
     assert [column for column, state in states if state == "loading"] == [0, 1]
-    assert all("error" not in message for message in told)
+    assert all("error" not in message for message in messages)
     assert len(comparer._models._loaded) == 1
-
-
-def test_messages_keep_their_bounds_on_a_pipe() -> None:
-    pipe = io.BytesIO()
-    for body in (b"", b"one", bytes(70_000)):
-        write_frame(pipe, body)
-    pipe.write(b"\x09\0\0\0\0\0\0\0cut")
-    pipe.seek(0)
-    assert [read_frame(pipe) for _ in range(4)] == [b"", b"one", bytes(70_000), None]

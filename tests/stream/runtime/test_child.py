@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -99,6 +100,16 @@ def test_the_last_line_that_it_printed_says_why(make: MakeChild, caplog: pytest.
     assert (death.stage, death.cause) == ("answer", "its process exited with status 3 (no more memory)")
     assert not child.died_by_signal
     assert "the answer process printed: no more memory" in caplog.text
+
+
+def test_an_output_of_the_parent_takes_what_the_child_prints(forks: ForkServer | None, tmp_path: Path) -> None:
+    child = ChildProcess(
+        "answer", "tests.support.child", forks=forks, output=(tmp_path / "printed").open("wb", buffering=0)
+    )
+    child.send_line(b"exit 3 no more memory")
+    assert death_of(child).cause == "its process exited with status 3"
+    child.stop()
+    assert (tmp_path / "printed").read_text() == "no more memory\n"
 
 
 def test_without_a_word_the_status_is_all_there_is(make: MakeChild) -> None:

@@ -14,7 +14,8 @@ import torch
 from msgspec.structs import replace
 from PIL import Image
 
-from arr_coc.allocation.allocator import PlannedFrame, StreamAllocator
+from arr_coc.allocation.allocator import StreamAllocator
+from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.errors import DeviceLost, ModelNotFound
 from arr_coc.ops.store.base import TextureView
 from arr_coc.ops.store.native import kernel_in_use
@@ -192,7 +193,9 @@ def test_whole_frames_reach_the_model_as_the_texture_holds_them(
     sums: dict[int, int] = {}
     observe = StreamAllocator.observe
 
-    def note(self: StreamAllocator, view: TextureView, motion: TileMotion | None, *limits: int | None) -> PlannedFrame:
+    def note(
+        self: StreamAllocator, view: TextureView, motion: TileMotion | None, *limits: int | None
+    ) -> FrameAllocation:
         sums[view.stamp.frame_index] = int(view.read(0).sum(dtype=np.int64))
         return observe(self, view, motion, *limits)
 
@@ -208,7 +211,9 @@ def test_feedback_of_an_answer_reaches_exactly_the_frames_after_it(video: str, m
     learnt: list[tuple[int, int]] = []
     observe, learn = StreamAllocator.observe, StreamAllocator.apply_feedback
 
-    def count(self: StreamAllocator, view: TextureView, motion: TileMotion | None, *limits: int | None) -> PlannedFrame:
+    def count(
+        self: StreamAllocator, view: TextureView, motion: TileMotion | None, *limits: int | None
+    ) -> FrameAllocation:
         nonlocal frames
         frames += 1
         return observe(self, view, motion, *limits)
@@ -348,7 +353,7 @@ def test_where_allocation_fails_the_frame_is_shown_with_all_tokens(
 
     def fail_twice(
         self: StreamAllocator, view: TextureView, motion: TileMotion | None, *limits: int | None
-    ) -> PlannedFrame:
+    ) -> FrameAllocation:
         if view.stamp.frame_index in (10, 11):
             raise ArithmeticError("NaN in relevance")
         return observe(self, view, motion, *limits)

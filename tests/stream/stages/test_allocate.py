@@ -14,11 +14,11 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from arr_coc.allocation.allocator import AllocatorOptions, FrameAllocation, PlannedFrame, StreamAllocator
-from arr_coc.allocation.on_device.allocator import DeviceAllocator
+from arr_coc.allocation import frame as selection
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.frame import Selection, SelectionInputs
 from arr_coc.errors import StoreError
 from arr_coc.ops.cuda.view import CudaView
-from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import NS_PER_MS, NS_PER_S, FramePlanes, FrameStamp, QueryEmbedding, TileMotion
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.connection import AnswerEndpoint
@@ -130,11 +130,9 @@ class Fixture:
         self.stage = AllocateStage(policy, context, runner.control, self.clock)
         runner.start(self.stage)
 
-    def _make_allocator(self, hello: ServerHello) -> StreamAllocator | DeviceAllocator:
+    def _make_allocator(self, hello: ServerHello) -> StreamAllocator:
         self.hello = hello
-        options = AllocatorOptions(budget=4, levels=hello.knows_levels)
-        made = DeviceAllocator(options, RelevanceRealiser()) if self.on_device else StreamAllocator(options)
-        allocator: StreamAllocator | DeviceAllocator = made
+        allocator = StreamAllocator(AllocatorOptions(budget=4, levels=hello.knows_levels, on_device=self.on_device))
         set_query = allocator.set_query
 
         def noting(embedding: QueryEmbedding) -> None:
@@ -663,17 +661,18 @@ def test_an_allocation_that_fails_shows_all_tokens_and_is_reported_once(
     assert fixture.stage.drops["allocate.failed"] == 2
 
 
-@pytest.mark.parametrize(("with_maps", "chosen"), [(False, {0, 30}), (True, {0, 10, 20, 30})])
+@pytest.mark.parametrize(("with_maps", "chosen"), [(False, 2), (True, 4)])
 def test_regions_are_chosen_where_somebody_looks_at_them(
-    runner: StageRunner, monkeypatch: pytest.MonkeyPatch, with_maps: bool, chosen: set[int]
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch, with_maps: bool, chosen: int
 ) -> None:
-    looked_at, choose = set(), StreamAllocator.choose
+    looked_at, select = 0, SelectionInputs.select
 
-    def noting(self: StreamAllocator, frame: PlannedFrame) -> FrameAllocation:
-        looked_at.add(frame.stamp.frame_index)
-        return choose(self, frame)
+    def noting(self: SelectionInputs) -> Selection:
+        nonlocal looked_at
+        looked_at += 1
+        return select(self)
 
-    monkeypatch.setattr(StreamAllocator, "choose", noting)
+    monkeypatch.setattr(SelectionInputs, "select", noting)
     fixture = Fixture(runner, replace(POLICY, with_maps=with_maps), NEWEST)
     fixture.begin()
     fixture.show(0)
@@ -694,7 +693,7 @@ def test_a_choice_that_fails_shows_all_tokens(runner: StageRunner, monkeypatch: 
     def fail(*what: object) -> None:
         raise ArithmeticError("the spoon is bent")
 
-    monkeypatch.setattr(StreamAllocator, "choose", fail)
+    monkeypatch.setattr(selection, "picture_structure", fail)
     fixture = Fixture(runner)
     fixture.begin()
     fixture.show(0)

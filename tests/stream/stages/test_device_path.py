@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
-from arr_coc.allocation.on_device.allocator import DeviceAllocator, DeviceFrameAllocation
+from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.packets import overview_packet, packet_from
 from arr_coc.ops.cuda import device as cuda_device
 from arr_coc.ops.cuda import view as cuda_view
@@ -27,7 +27,7 @@ from tests.support.device_tensors import DeviceTensors, values_of
 from tests.support.video import scenery
 
 ROWS, COLS, STEP_PX = 4, 8, 8
-OPTIONS = AllocatorOptions(budget=12, levels=True)
+OPTIONS = AllocatorOptions(budget=12, levels=True, on_device=True)
 COPY = "cuMemcpyDtoHAsync"
 
 
@@ -52,11 +52,11 @@ def stamp(index: int) -> FrameStamp:
     return FrameStamp(index, index * 33_000_000, 0)
 
 
-def shown(updater: TextureUpdater, allocator: DeviceAllocator, index: int) -> DeviceFrameAllocation:
+def shown(updater: TextureUpdater, allocator: StreamAllocator, index: int) -> FrameAllocation:
     update = updater.process(planes(index), stamp(index))
     with updater.lease() as view:
         frame = allocator.allocate(view, update.motion)
-    assert isinstance(frame, DeviceFrameAllocation)
+    assert frame.relevance.device == DeviceTensors.place
     return frame
 
 
@@ -64,7 +64,7 @@ def test_frames_cost_no_copy_to_the_host_and_an_answer_costs_its_regions(
     cuda_on_cpu: CpuMachine, elsewhere: DeviceTensors
 ) -> None:
     updater, pixels = TextureUpdater(TextureOptions(backend="cuda", cuts=False)), LocalPixels()
-    allocator = DeviceAllocator(OPTIONS, RelevanceRealiser(), measures_change=False)
+    allocator = StreamAllocator(OPTIONS, RelevanceRealiser(), measures_change=False)
     frame = shown(updater, allocator, 0)
     for answer in range(2):
         with cuda_on_cpu.calls() as calls, elsewhere.counted() as copies:
@@ -107,9 +107,9 @@ def test_a_glance_costs_no_copy(cuda_on_cpu: CpuMachine, elsewhere: DeviceTensor
 
 
 def test_the_host_copies_maps_and_pixels_for_each_frame(cuda_on_cpu: CpuMachine, elsewhere: DeviceTensors) -> None:
-    """What the counters count, where the host's allocator reads a device's texture."""
+    """What the counters count, if a frame of a device's texture is allocated in host memory."""
     updater = TextureUpdater(TextureOptions(backend="cuda", cuts=False))
-    allocator = StreamAllocator(dataclasses.replace(OPTIONS, on_device=True), RelevanceRealiser())
+    allocator = StreamAllocator(dataclasses.replace(OPTIONS, budget="adaptive"), RelevanceRealiser())
     for index in range(2):
         update = updater.process(planes(index), stamp(index))
         with elsewhere.counted() as copies, updater.lease() as view:

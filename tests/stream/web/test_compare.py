@@ -18,10 +18,10 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from stream.compare.worker import is_right
+from stream.protocol.comparison import CompareFailed, CompareJob
 from stream.scenes.stills import HEIGHT_PX, STILLS, WIDTH_PX
 from stream.web import application
 from stream.web.compare import MESSAGES_AT_ONCE, CompareDesk
-from stream.web.compare_job import CompareFailed, CompareJob
 from tests.support.network import LIMIT_S, until
 from tests.support.web import PageClient, ServedPage, Visit, open_browser, shown
 
@@ -60,31 +60,31 @@ class MadeUpAnswers:
         self.fail: Exception | None = None
         self.closed = False
 
-    def answer(self, job: CompareJob, tell: Callable[[dict[str, Any]], None]) -> None:
+    def answer(self, job: CompareJob, report: Callable[[dict[str, Any]], None]) -> None:
         self.jobs.append(job)
         while not self.go.acquire(timeout=0.01):
             if job.number in self.cancelled or self.closed:
-                tell({"topic": "ended", "cancelled": True, "verdicts": []})
+                report({"topic": "ended", "cancelled": True, "verdicts": []})
                 return
         if self.fail is not None:
             raise self.fail
         verdicts: list[dict[str, Any] | None] = []
         for number, column in enumerate(job.request.columns):
-            tell({"topic": "progress", "column": number, "state": "loading"})
+            report({"topic": "progress", "column": number, "state": "loading"})
             if column.budget == 13:
-                tell({"topic": "column", "column": number, "error": "big needs about 90.0 GB, and 2.0 GB are free"})
+                report({"topic": "column", "column": number, "error": "big needs about 90.0 GB, and 2.0 GB are free"})
                 verdicts.append(None)
                 continue
             text = "a red circle." if number != 2 else "<b>a blue</b> circle."
             graded = {"right": None if job.known is None else is_right(text, job.known)}
             for piece in ("a red ", "circle."):
-                tell({"topic": "text", "column": number, "text": piece})
+                report({"topic": "text", "column": number, "text": piece})
             made = made_up(text, 384 >> number, 400.0 / (number + 1))
-            tell({"topic": "column", "column": number, **made, **graded})
+            report({"topic": "column", "column": number, **made, **graded})
             verdicts.append(
                 None if number == 0 else {"same": number == 1, "words": 0.8, "faster": 2.0, "token_share": 0.5}
             )
-        tell({"topic": "ended", "cancelled": False, "verdicts": verdicts})
+        report({"topic": "ended", "cancelled": False, "verdicts": verdicts})
 
     def cancel(self, number: int) -> None:
         self.cancelled.add(number)

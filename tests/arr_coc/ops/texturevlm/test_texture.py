@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from arr_coc.errors import BudgetError, NonFiniteError, OptionError, ShapeError
 from arr_coc.ops.backends import open_store
-from arr_coc.ops.regions import fixation_cover, shape_map
+from arr_coc.ops.covers import fixation_cover
+from arr_coc.ops.regions import shape_map
 from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.ops.texturevlm.mipmaps import generate_mipmaps
 from arr_coc.ops.texturevlm.texture import Foveation, Texture

@@ -6,6 +6,7 @@ differs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator, suits_device
+from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.glance import GlanceOptions
-from arr_coc.allocation.on_device.allocator import DeviceAllocator, DeviceFrameAllocation, suits_device
 from arr_coc.budget import TokenLimits
 from arr_coc.errors import NonFiniteError
 from arr_coc.ops.store.base import TextureView
@@ -28,7 +29,6 @@ from tests.support.video import PictureStream, scenery
 
 ROWS, COLS = 12, 20
 OPTIONS = AllocatorOptions(budget=64, levels=True)
-CPU = torch.device("cpu")
 
 
 class DeviceView(TextureView):
@@ -51,41 +51,49 @@ def realiser(query_dim: int = 0) -> RelevanceRealiser:
     return RelevanceRealiser(query_dim, "model" if query_dim else "").eval()
 
 
+@pytest.fixture
+def tensors() -> Iterator[DeviceTensors]:
+    with DeviceTensors() as tensors:
+        yield tensors
+
+
 class Pair:
-    """The same frames, told to both allocators."""
+    """The same frames, given to an allocator in host memory and to one on a device."""
 
-    def __init__(self, options: AllocatorOptions, place: torch.device = CPU, query_dim: int = 0) -> None:
-        self.place = place
-        self.stream = PictureStream()
+    def __init__(
+        self, options: AllocatorOptions, place: torch.device, query_dim: int = 0, *, measures_change: bool = True
+    ) -> None:
+        self.place, self.stream = place, PictureStream()
         self.host = StreamAllocator(options, realiser(query_dim))
-        self.device = DeviceAllocator(options, realiser(query_dim))
+        there = replace(options, on_device=True)
+        self.device = StreamAllocator(there, realiser(query_dim), measures_change=measures_change)
 
-    def show(self, picture: np.ndarray, motion: TileMotion | None = None) -> tuple[Any, DeviceFrameAllocation]:
+    def show(self, picture: np.ndarray, motion: TileMotion | None = None) -> tuple[FrameAllocation, FrameAllocation]:
         view = self.stream.show(picture)
         there = self.device.allocate(DeviceView(view, self.place), motion)
-        assert isinstance(there, DeviceFrameAllocation)
+        assert there.relevance.device == self.place
         return self.host.allocate(view, motion), there
 
     def both(self, call: str, *arguments: Any) -> list[Any]:
         return [getattr(allocator, call)(*arguments) for allocator in (self.host, self.device)]
 
 
-def assert_equal(one: Any, other: DeviceFrameAllocation) -> None:
-    brought = other.on_host()
-    torch.testing.assert_close(brought.relevance, one.relevance, atol=2e-5, rtol=0)
-    torch.testing.assert_close(brought.scores, one.scores, atol=2e-5, rtol=0)
-    assert brought.allocation.regions.tolist() == one.allocation.regions.tolist()
-    torch.testing.assert_close(brought.allocation.relevance, one.allocation.relevance, atol=2e-5, rtol=0)
-    np.testing.assert_array_equal(brought.levels, one.levels)
-    assert brought.jitter_share == pytest.approx(one.jitter_share, abs=1e-6)
-    assert brought.change_since == pytest.approx(one.change_since, abs=1e-4)
-    assert brought.change_since_look == pytest.approx(one.change_since_look, abs=1e-4)
-    assert brought.strategy == one.strategy
-    assert (brought.glance_tokens, brought.overview) == (one.glance_tokens, one.overview)
-    assert one.tokens <= other.tokens
+def assert_equal(one: FrameAllocation, other: FrameAllocation, *, change: bool = True) -> None:
+    assert one.tokens <= other.tokens, "those that are planned"
+    torch.testing.assert_close(other.relevance.cpu(), one.relevance, atol=2e-5, rtol=0)
+    torch.testing.assert_close(other.scores.cpu(), one.scores, atol=2e-5, rtol=0)
+    assert other.allocation.regions.tolist() == one.allocation.regions.tolist()
+    torch.testing.assert_close(other.allocation.relevance, one.allocation.relevance, atol=2e-5, rtol=0)
+    np.testing.assert_array_equal(other.levels, one.levels)
+    assert other.jitter_share == pytest.approx(one.jitter_share, abs=1e-6)
+    if change:
+        assert other.change_since == pytest.approx(one.change_since, abs=1e-4)
+        assert other.change_since_look == pytest.approx(one.change_since_look, abs=1e-4)
+    assert other.strategy == one.strategy
+    assert (other.glance_tokens, other.overview, other.tokens) == (one.glance_tokens, one.overview, one.tokens)
 
 
-def feedback_on(frame: Any, row: int, col: int) -> Feedback:
+def feedback_on(frame: FrameAllocation, row: int, col: int) -> Feedback:
     regions = frame.allocation.regions.numpy().astype(np.int32)
     shift = regions[:, 0]
     there = (regions[:, 1] == row >> shift) & (regions[:, 2] == col >> shift)
@@ -94,8 +102,8 @@ def feedback_on(frame: Any, row: int, col: int) -> Feedback:
 
 @pytest.mark.parametrize("strategy", ["auto", "topk", "mixed", "foveated", "grid", "uniform", "random"])
 @pytest.mark.parametrize("budget", [5, 64, 500])
-def test_a_moving_scene_is_allocated_as_in_host_memory(strategy: str, budget: int) -> None:
-    pair = Pair(replace(OPTIONS, strategy=strategy, budget=budget))
+def test_a_moving_scene_is_allocated_as_in_host_memory(tensors: DeviceTensors, strategy: str, budget: int) -> None:
+    pair = Pair(replace(OPTIONS, strategy=strategy, budget=budget), tensors.place)
     rng, wide = np.random.default_rng(0), scenery(ROWS, COLS + 8)
     for index in range(12):
         picture = wide[:, index * 9 : index * 9 + COLS * 32].astype(np.int16)
@@ -110,13 +118,14 @@ def test_a_moving_scene_is_allocated_as_in_host_memory(strategy: str, budget: in
             pair.both("mark_looked")
 
 
-def test_the_limits_of_a_share_hold_on_the_device() -> None:
-    one, other = Pair(replace(OPTIONS, budget="auto", limits=TokenLimits(6, 8))).show(scenery(ROWS, COLS))
+def test_the_limits_of_a_share_hold_on_the_device(tensors: DeviceTensors) -> None:
+    pair = Pair(replace(OPTIONS, budget="auto", limits=TokenLimits(6, 8)), tensors.place)
+    one, other = pair.show(scenery(ROWS, COLS))
     assert (one.tokens, other.tokens) == (8, 8)
 
 
-def test_a_still_scene_settles_and_is_not_scored_again() -> None:
-    pair, picture = Pair(OPTIONS), scenery(ROWS, COLS)
+def test_a_still_scene_settles_and_is_not_scored_again(tensors: DeviceTensors) -> None:
+    pair, picture = Pair(OPTIONS, tensors.place), scenery(ROWS, COLS)
     pair.show(scenery(ROWS, COLS, seed=4))
     for _ in range(40):
         one, other = pair.show(picture)
@@ -124,16 +133,16 @@ def test_a_still_scene_settles_and_is_not_scored_again() -> None:
     assert pair.show(picture)[1].relevance is other.relevance
 
 
-def test_a_question_is_heard_on_the_device() -> None:
-    pair = Pair(OPTIONS, query_dim=24)
+def test_a_question_is_heard_on_the_device(tensors: DeviceTensors) -> None:
+    pair = Pair(OPTIONS, tensors.place, query_dim=24)
     rng = np.random.default_rng(0)
     for text in ("what?", "where?"):
         pair.both("set_query", QueryEmbedding(text, rng.normal(size=(4, 24)).astype(np.float32), "model"))
         assert_equal(*pair.show(scenery(ROWS, COLS)))
 
 
-def test_a_void_is_covered_evenly_and_what_answers_saw_overrules_that() -> None:
-    pair = Pair(replace(OPTIONS, strategy="auto"))
+def test_a_void_is_covered_evenly_and_what_answers_saw_overrules_that(tensors: DeviceTensors) -> None:
+    pair = Pair(replace(OPTIONS, strategy="auto"), tensors.place)
     blank = np.full((ROWS * 32, COLS * 32, 3), 90, np.uint8)
     one, other = pair.show(blank)
     assert one.strategy == "grid"
@@ -146,22 +155,22 @@ def test_a_void_is_covered_evenly_and_what_answers_saw_overrules_that() -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_a_glance_draws_the_tokens_at_once(keep: bool) -> None:
-    pair = Pair(replace(OPTIONS, strategy="auto", glance=GlanceOptions(12, keep=keep)))
+def test_a_glance_draws_the_tokens_at_once(tensors: DeviceTensors, keep: bool) -> None:
+    pair = Pair(replace(OPTIONS, strategy="auto", glance=GlanceOptions(12, keep=keep)), tensors.place)
     view = pair.stream.show(scenery(ROWS, COLS))
-    one, other = pair.host.allocate(view), pair.device.allocate(DeviceView(view, CPU))
+    one, other = pair.host.allocate(view), pair.device.allocate(DeviceView(view, pair.place))
     assert pair.both("glance_due", 0) == [True, True]
     pair.both("on_glance")
     regions = np.array([[3, row, col] for row in range(2) for col in range(3)], np.int32)
     looked = np.array([0, 1, 0, 0, 0.2, 0], np.float32)
     pair.both("apply_glance", Feedback(one.stamp, regions, looked, looked))
-    assert_equal(pair.host.reallocate(view), pair.device.reallocate(DeviceView(view, CPU)))  # type: ignore[arg-type]
+    assert_equal(pair.host.reallocate(view), pair.device.reallocate(DeviceView(view, pair.place)))
     assert pair.both("glance_due", 1) == [False, False]
     assert other.stamp == one.stamp
 
 
-def test_nothing_is_remembered_across_a_cut() -> None:
-    pair = Pair(OPTIONS)
+def test_nothing_is_remembered_across_a_cut(tensors: DeviceTensors) -> None:
+    pair = Pair(OPTIONS, tensors.place)
     pair.show(scenery(ROWS, COLS))
     pair.both("mark_answered")
     pair.stream.cut()
@@ -172,8 +181,7 @@ def test_nothing_is_remembered_across_a_cut() -> None:
 def test_no_frame_is_copied_to_the_host(strategy: str) -> None:
     """In a moving scene with answers behind it: nothing but the numbers that a trigger asks for."""
     with DeviceTensors() as tensors:
-        pair = Pair(replace(OPTIONS, strategy=strategy), tensors.place)
-        pair.device = DeviceAllocator(pair.device.options, realiser(), measures_change=False)
+        pair = Pair(replace(OPTIONS, strategy=strategy), tensors.place, measures_change=False)
         wide = scenery(ROWS, COLS + 8)
         first = pair.show(wide[:, : COLS * 32])[0]
         pair.both("mark_answered")
@@ -186,10 +194,10 @@ def test_no_frame_is_copied_to_the_host(strategy: str) -> None:
             pair.both("mark_answered")
         assert copies == []
         with tensors.counted() as copies:
-            chosen = frames[-1][1].chosen
+            chosen = frames[-1][1].allocation
         assert copies == ["to"], "the regions and their relevance, once they are asked for"
         assert chosen.regions.tolist() == frames[-1][0].allocation.regions.tolist()
-        assert_equal(replace(frames[-1][0], change_since=1.0, change_since_look=1.0), frames[-1][1])
+        assert_equal(*frames[-1], change=False)
 
 
 def test_a_trigger_on_change_costs_one_copy_of_its_numbers() -> None:
@@ -208,12 +216,14 @@ def test_a_trigger_on_change_costs_one_copy_of_its_numbers() -> None:
 def test_broken_weights_are_found_when_a_frame_is_asked_about() -> None:
     weights = realiser()
     weights.information.gate.weight.data.fill_(float("nan"))
-    frame = DeviceAllocator(OPTIONS, weights).allocate(DeviceView(PictureStream().show(scenery(ROWS, COLS)), CPU))
-    with pytest.raises(NonFiniteError, match="chosen regions"):
-        frame.on_host()
+    with DeviceTensors() as tensors:
+        allocator = StreamAllocator(replace(OPTIONS, on_device=True), weights)
+        frame = allocator.allocate(DeviceView(PictureStream().show(scenery(ROWS, COLS)), tensors.place))
+        with pytest.raises(NonFiniteError, match="chosen regions"):
+            _ = frame.allocation
 
 
-def test_the_hosts_allocator_takes_over_where_the_device_is_gone() -> None:
+def test_frames_are_allocated_in_host_memory_once_the_device_is_gone() -> None:
     with DeviceTensors() as tensors:
         pair = Pair(OPTIONS, tensors.place, query_dim=24)
         question = QueryEmbedding("what?", np.ones((4, 24), np.float32), "model")
@@ -223,7 +233,7 @@ def test_the_hosts_allocator_takes_over_where_the_device_is_gone() -> None:
         view = pair.stream.show(scenery(ROWS, COLS, seed=2))
         with tensors.counted():
             taken = pair.device.allocate(view)
-        assert not isinstance(taken, DeviceFrameAllocation)
+        assert taken.relevance.is_cpu
         assert torch.equal(taken.allocation.regions, pair.host.allocate(view).allocation.regions)
         for call, arguments in (("mark_answered", ()), ("mark_looked", ()), ("set_query", (question,))):
             pair.both(call, *arguments)
@@ -238,6 +248,5 @@ def test_what_needs_the_host_is_said() -> None:
         (OPTIONS, "full40"),
     ):
         assert not suits_device(options, channels)
+        assert not StreamAllocator(replace(options, on_device=True), RelevanceRealiser(channels=channels)).on_device
     assert suits_device(OPTIONS, "core13")
-    with pytest.raises(ValueError, match="in host memory only"):
-        DeviceAllocator(replace(OPTIONS, budget="adaptive"), realiser())

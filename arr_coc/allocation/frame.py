@@ -1,0 +1,415 @@
+"""`FrameAllocation`: decision for one frame. The selection of its regions within its budget: what it follows from, and
+what it leaves to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from arr_coc.allocation.attending import (
+    VOID_STRUCTURE,
+    AllocationHistory,
+    AllocationRequest,
+    RegionChoice,
+    Tensions,
+    choose,
+    map_structure,
+    picture_structure,
+    resolve_strategy,
+)
+from arr_coc.allocation.glance import GlanceOptions
+from arr_coc.allocation.text_lines import line_tiles
+from arr_coc.allocation.warping import Warp
+from arr_coc.budget import ADAPTIVE, Budget, fixed_tokens, tokens_for
+from arr_coc.errors import DeviceLost, NonFiniteError
+from arr_coc.ops.covers import pyramid_means
+from arr_coc.ops.regions import REGION_AREAS, UNKNOWN
+from arr_coc.relevance.balancing import RelevanceMaps
+from arr_coc.relevance.channels import TextureArray
+from arr_coc.types import Allocation, FrameStamp, TileVersions
+
+Map = npt.NDArray[np.float32]
+
+VOID_HYSTERESIS = 0.05
+"""The semantic-void guard sets in this far below its threshold, and lets go this far above."""
+
+BUDGET_HYSTERESIS = 0.05
+"""An adaptive budget moves only by more than this share."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPlan:
+    """Division of a frame's `tokens` before regions are chosen: the regions [N, 3] of the `overview` that they have
+    room for, those of them that are `shown`, and how many tokens are `left` to choose."""
+
+    tokens: int
+    overview: npt.NDArray[np.int64]
+    shown: npt.NDArray[np.int64]
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorOptions:
+    """Options of all selections of a stream; `levels`: whether the model knows coarse tokens; `glance`: frames have an
+    overview."""
+
+    strategy: str
+    tensions: Tensions
+    levels: bool = False
+    seed: int = 0
+    glance: GlanceOptions | None = None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The regions of one frame: `choice`, of which the first `overview` regions are an overview.
+
+    `levels` int8 [gh, gw]: the shape that shows each tile, but for the overview; `jitter`, a scalar: the share of tiles
+    that are shown by another shape than before, carried along with motion. `void`, a scalar bool: the picture is one
+    (None if that was not judged); `covered`: so `grid` was chosen in the place of `strategy`, which on a device stays
+    to be seen. `lines` bool [2, gh, gw]: the tiles of lines of text.
+    """
+
+    choice: RegionChoice
+    overview: int
+    levels: torch.Tensor
+    jitter: torch.Tensor
+    planned: str
+    covered: torch.Tensor | bool
+    void: torch.Tensor | None
+    lines: npt.NDArray[np.bool_] | None
+
+    @property
+    def allocation(self) -> Allocation:
+        """The regions in host memory, from a device in one copy of 20 bytes a token.
+
+        Raises DeviceLost, and NonFiniteError for a device's broken weights: a frame of it is not looked at before.
+        """
+        return self._on_host[0]
+
+    @property
+    def jitter_share(self) -> float:
+        """`jitter` as a number. Raises as `allocation`."""
+        return self._on_host[1]
+
+    @property
+    def strategy(self) -> str:
+        """Strategy that `auto` meant. Raises as `allocation`."""
+        return self._on_host[2]
+
+    @property
+    def is_on_host(self) -> bool:
+        """True if the regions lie in host memory, or were brought there."""
+        return self.levels.is_cpu or "_on_host" in self.__dict__
+
+    @cached_property
+    def _on_host(self) -> tuple[Allocation, float, str]:
+        choice = self.choice
+        if self.levels.is_cpu:
+            allocation = Allocation(choice.regions, choice.relevance, choice.mask, overview=self.overview)
+            return allocation, float(self.jitter), "grid" if self.covered else self.planned
+        count, jitter = len(choice.mask), self.jitter.float()
+        covered = self.covered.float() if isinstance(self.covered, torch.Tensor) else torch.zeros_like(jitter)
+        numbers = torch.stack([jitter, covered])
+        parts = [choice.regions.int().flatten(), torch.cat([choice.relevance, numbers]).view(torch.int32)]
+        try:
+            together = torch.cat([*parts, choice.mask.int()]).cpu()
+        except torch.AcceleratorError as error:
+            raise DeviceLost(f"the GPU failed while a frame was chosen from ({str(error).splitlines()[0]})") from error
+        regions, relevance, two, mask = together.split((3 * count, count, 2, count))
+        kept = int(mask.sum())
+        shown, (jitter_share, grid) = relevance.view(torch.float32)[:kept], two.view(torch.float32).tolist()
+        if not torch.isfinite(shown).all():
+            raise NonFiniteError("the relevance of the chosen regions holds NaN or Inf")
+        tokens = torch.ones(kept, dtype=torch.bool)
+        allocation = Allocation(regions.view(-1, 3)[:kept].long(), shown, tokens, overview=self.overview)
+        return allocation, jitter_share, "grid" if grid else self.planned
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorMemory:
+    """Memory of a choice, for those that follow: its `selection`, the shapes that were shown, carried along with motion
+    (`previous` int8 [gh, gw]), the lines of text, and whether the picture that looks like `appearance` is a void.
+
+    `made_from`: the objects that the selection was made from. The same objects keep it.
+    """
+
+    selection: Selection | None = None
+    made_from: tuple[torch.Tensor, torch.Tensor | None, int] | None = None
+    previous: torch.Tensor | None = None
+    lines: npt.NDArray[np.bool_] | None = None
+    void: torch.Tensor | None = None
+    appearance: torch.Tensor | None = None
+
+    def is_made_from(self, inputs: SelectionInputs) -> bool:
+        """True if the selection was made from the same maps and as many tokens."""
+        if self.made_from is None:
+            return False
+        relevance, staleness, tokens = self.made_from
+        return relevance is inputs.relevance and staleness is inputs.staleness and tokens == inputs.plan.tokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SelectionInputs:
+    """All that the regions of a frame follow from; maps are not written to any more.
+
+    `relevance` float32 [gh, gw] is finite. `appearance` [7, gh, gw], as `picture_structure` takes it, is what the
+    semantic-void guard judges; without it, the map. Its last map, entropy, tells `fixation` what there is to look at.
+    `prior` [3, gh, gw] is what answers taught: attention, similarity and trust. `lines` [2, gh, gw], as `line_strength`
+    gives it, lets wide and tall regions show lines of text.
+    """
+
+    options: SelectorOptions
+    plan: TokenPlan
+    relevance: torch.Tensor
+    staleness: torch.Tensor | None = None
+    appearance: torch.Tensor | None = None
+    prior: torch.Tensor | None = None
+    lines: Map | None = None
+    memory: SelectorMemory = field(default_factory=SelectorMemory)
+
+    def select(self) -> Selection:
+        """Choose the regions; the same objects as before keep the selection before. A device is asked for nothing."""
+        memory, options = self.memory, self.options
+        if memory.selection is not None and memory.is_made_from(self):
+            return memory.selection
+        void, covered = self._judged() if options.strategy == "auto" else (None, False)
+        lines = None if self.lines is None else line_tiles(self.lines, memory.lines)
+        request = AllocationRequest(
+            self.relevance,
+            self.plan.left,
+            options.tensions.coverage,
+            options.seed,
+            AllocationHistory(memory.previous, self.staleness, options.tensions.explore),
+            None if self.appearance is None else self.appearance[-1],
+            lines,
+        )
+        glances = options.glance is not None
+        strategy = resolve_strategy(options.strategy, covered is True, request.tokens, options.levels, glances)
+        chosen = choose(request, strategy)
+        if isinstance(covered, torch.Tensor):
+            chosen = choose(request, "grid").or_else(chosen, covered)
+        return Selection(
+            choice=after_overview(self.plan.shown, chosen, self.relevance),
+            overview=len(self.plan.shown),
+            levels=chosen.levels,
+            jitter=_jitter(memory.previous, chosen.levels),
+            planned=strategy,
+            covered=covered,
+            void=void,
+            lines=lines,
+        )
+
+    def _judged(self) -> tuple[torch.Tensor, torch.Tensor | bool]:
+        """Whether the picture is a void, judged anew only if it is another, and whether it is covered evenly therefore:
+        not if answers looked at some tiles more than at others. A number only if the host may look at it."""
+        memory, void = self.memory, self.memory.void
+        if void is None or self.appearance is None or self.appearance is not memory.appearance:
+            limit: torch.Tensor | float = VOID_STRUCTURE
+            if void is not None:
+                limit = torch.where(void, VOID_STRUCTURE + VOID_HYSTERESIS, VOID_STRUCTURE - VOID_HYSTERESIS)
+            judged = map_structure(self.relevance) if self.appearance is None else picture_structure(self.appearance)
+            void = judged < limit
+        if self.prior is None or (void.is_cpu and not void):
+            return void, bool(void) if void.is_cpu else void
+        covered = void & (map_structure(self.prior[0] * self.prior[2]) < VOID_STRUCTURE)
+        return void, bool(covered) if covered.is_cpu else covered
+
+
+def after_overview(overview: npt.NDArray[np.int64], chosen: RegionChoice, relevance: torch.Tensor) -> RegionChoice:
+    """A choice behind the regions of an overview [N, 3], which may be none."""
+    if not len(overview):
+        return chosen
+    level, device = int(overview[0, 0]), relevance.device
+    areas = torch.from_numpy(REGION_AREAS).to(device)
+    return RegionChoice(
+        torch.cat([torch.from_numpy(overview).to(device), chosen.regions]),
+        torch.cat([torch.ones(len(overview), dtype=torch.bool, device=device), chosen.mask]),
+        torch.cat([pyramid_means(relevance, level)[-1].flatten(), chosen.relevance]),
+        torch.where(areas[chosen.levels.long()] <= areas[level], chosen.levels, level).to(torch.int8),
+    )
+
+
+def _jitter(previous: torch.Tensor | None, levels: torch.Tensor) -> torch.Tensor:
+    """Share of tiles whose shape (or absence) is another than in `previous`, among those that were in view; 0 without
+    it.
+
+    Both int8 [gh, gw]; `previous` is the frame before, carried along with motion, `UNKNOWN` where a tile came into
+    view.
+    """
+    if previous is None:
+        return torch.zeros((), device=levels.device)
+    seen = previous != UNKNOWN
+    return ((previous != levels) & seen).sum().double() / seen.sum().clamp(min=1)
+
+
+class RegionSelector:
+    """Plans the tokens of one epoch's frames, and remembers the choices that were made, for those that follow."""
+
+    def __init__(self, options: SelectorOptions) -> None:
+        self._options = options
+        self._memory = SelectorMemory()
+        self._spread_tokens = 0
+        self._spread: torch.Tensor | None = None
+
+    def follow(self, step: Warp) -> None:
+        """Content moved by whole tiles: what was shown moves with it."""
+        previous, lines = self._memory.previous, self._memory.lines
+        if previous is not None:
+            self._memory = replace(self._memory, previous=step.nearest(previous, UNKNOWN), made_from=None)
+        if lines is not None:
+            self._memory = replace(self._memory, lines=step.nearest(torch.from_numpy(lines), False).numpy())
+
+    def plan(
+        self, relevance: torch.Tensor, budget: Budget, at_most: int | None = None, *, glanced: bool = False
+    ) -> TokenPlan:
+        """Return how many tokens a frame gets, and for what; `at_most` limits what `budget` means.
+
+        Where frames have an overview, it comes first; where it is not shown, a frame that was `glanced` at has paid for
+        it all the same. Raises BudgetError.
+        """
+        tiles, (rows, cols), glance = relevance.numel(), relevance.shape, self._options.glance
+        tokens = self._steady_tokens(relevance, budget)
+        if at_most is not None:
+            tokens = min(tokens, fixed_tokens(at_most, tiles))
+        overview = np.zeros((0, 3), np.int64) if glance is None else glance.overview(tokens, (rows, cols))
+        shown = overview if glance is not None and glance.keeps(overview, glanced=glanced) else overview[:0]
+        return TokenPlan(tokens, overview, shown, tokens - (len(overview) if glanced else len(shown)))
+
+    def inputs(
+        self,
+        relevance: torch.Tensor,
+        plan: TokenPlan,
+        staleness: torch.Tensor | None = None,
+        appearance: torch.Tensor | None = None,
+        prior: torch.Tensor | None = None,
+        lines: Map | None = None,
+    ) -> SelectionInputs:
+        """Return the inputs of a frame's selection, in the light of the selection that was noted last."""
+        return SelectionInputs(self._options, plan, relevance, staleness, appearance, prior, lines, self._memory)
+
+    def note(self, inputs: SelectionInputs, selection: Selection) -> None:
+        """The newest frame's regions were chosen: those that follow are chosen in the light of that."""
+        if selection is not self._memory.selection:
+            made_from = inputs.relevance, inputs.staleness, inputs.plan.tokens
+            self._memory = SelectorMemory(
+                selection, made_from, selection.levels, selection.lines, selection.void, inputs.appearance
+            )
+
+    def note_judgement(self, inputs: SelectionInputs, selection: Selection) -> None:
+        """The newest frame is chosen from once more, in the light of the choice before: only what its picture is, and
+        where it has lines, is known already."""
+        self._memory = replace(
+            self._memory,
+            made_from=None,
+            lines=selection.lines,
+            void=selection.void,
+            appearance=inputs.appearance,
+        )
+
+    def _steady_tokens(self, relevance: torch.Tensor, budget: Budget) -> int:
+        limits = self._options.tensions.limits
+        if budget != ADAPTIVE:
+            return fixed_tokens(budget, relevance.numel(), limits)
+        if relevance is not self._spread:
+            tokens, self._spread = tokens_for(budget, relevance.numpy(), limits), relevance
+            if abs(tokens - self._spread_tokens) > BUDGET_HYSTERESIS * tokens:
+                self._spread_tokens = tokens
+        return self._spread_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class FrameMaps:
+    """Maps that a frame's relevance was made from: its `texture`, the same as it is `scored`, with what came before
+    filled in, the `versions` of its tiles, how they look (float32 [7, gh, gw], appearance and entropy), what answers
+    taught (`prior` [3, gh, gw]), and what was `realised` of that, before blending."""
+
+    texture: TextureArray
+    scored: TextureArray
+    versions: TileVersions | None
+    looks: torch.Tensor
+    prior: torch.Tensor | None
+    realised: RelevanceMaps
+
+
+@dataclass(eq=False)
+class FrameAllocation:
+    """Decision for one frame, with its reasons. It lies where the frame was allocated: in host memory, or on a device.
+
+    `relevance` float32 [gh, gw], as blended over time; `scores` float32 [3, gh, gw] (information, perspective,
+    participation) and their `weights` float32 [3], of this frame alone; `inputs`, all that its regions follow from,
+    which are chosen once they are asked for. `change_since`, the relevance-weighted share of tiles that changed since
+    the last answer, and `change_since_look`, since the last look, where what has vanished counts too.
+    """
+
+    stamp: FrameStamp
+    relevance: torch.Tensor
+    scores: torch.Tensor
+    weights: torch.Tensor
+    inputs: SelectionInputs
+    change_since: float = 1.0
+    change_since_look: float = 1.0
+    maps: FrameMaps | None = None
+
+    @cached_property
+    def selection(self) -> Selection:
+        """The regions, chosen now if they were not; on a device they stay there."""
+        with torch.inference_mode():
+            return self.inputs.select()
+
+    @property
+    def is_chosen(self) -> bool:
+        """True once its regions were asked for."""
+        return "selection" in self.__dict__
+
+    @property
+    def allocation(self) -> Allocation:
+        """The regions, in host memory. Raises as `Selection.allocation`."""
+        return self.selection.allocation
+
+    @property
+    def levels(self) -> npt.NDArray[np.int8]:
+        """The shape of the region that shows each tile (the level, of squares), −1 where none does: int8 [gh, gw]."""
+        return self.selection.choice.levels.cpu().numpy()
+
+    @property
+    def strategy(self) -> str:
+        """Strategy that `auto` meant. Raises as `allocation`."""
+        return self.selection.strategy
+
+    @property
+    def jitter_share(self) -> float | None:
+        """Share of tiles whose shape differs from the choice before, carried along with motion; None before its own is
+        made, and while that is on a device."""
+        if not self._is_known:
+            return None
+        return 0.0 if self.selection is self.inputs.memory.selection else self.selection.jitter_share
+
+    @property
+    def overview(self) -> int:
+        """Number of leading regions of the allocation that are an overview."""
+        return len(self.inputs.plan.shown)
+
+    @property
+    def glance_tokens(self) -> int:
+        """Number of tokens of the overview that a glance at it would take, 0 if none would be of use."""
+        return len(self.inputs.plan.overview)
+
+    @property
+    def tokens(self) -> int:
+        """Number of regions; before they are known in host memory, of those that are planned: a quadtree may leave two
+        of them, and the grid of a void some."""
+        return self.allocation.tokens if self._is_known else self.inputs.plan.left + self.overview
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles of the frame."""
+        return self.relevance.numel()
+
+    @property
+    def _is_known(self) -> bool:
+        return self.is_chosen and self.selection.is_on_host

@@ -1,1 +1,0 @@
-"""Allocation on the texture's device: maps of a stream, choices and packets that never visit the host."""
