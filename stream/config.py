@@ -740,6 +740,10 @@ def needs_keys(network: NetworkConfig, endpoint: str) -> bool:
     return False
 
 
+ASSIGNED_SERVERS = "assigned"
+"""Value of `answer.server` of a run whose answer servers come and go: `RunControl.set_servers` names them."""
+
+
 def server_addresses(server: str) -> tuple[str, ...]:
     """Return the addresses of `answer.server`. Raises ConfigError where one is missing or stands there twice."""
     addresses = tuple(address.strip() for address in server.split(","))

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 from arr_coc import errors as arr_coc_errors
 from arr_coc.errors import ArrCocError
@@ -41,6 +42,7 @@ class RunControl:
         self.cancelled = False
         self.failure: Exception | None = None
         self._queries: deque[str] = deque(maxlen=1)
+        self._servers: deque[tuple[Any, ...]] = deque(maxlen=1)
         self._seen_s: dict[str, float] = {}
 
     def ask(self, query: str) -> None:
@@ -50,6 +52,14 @@ class RunControl:
     def take_query(self) -> str | None:
         """Returns the query that was set since the last call; None where none was."""
         return self._queries.pop() if self._queries else None
+
+    def set_servers(self, servers: tuple[Any, ...]) -> None:
+        """Sets the answer servers of a run with `ASSIGNED_SERVERS`, as `ServerAddress` of the transport."""
+        self._servers.append(servers)
+
+    def take_servers(self) -> tuple[Any, ...] | None:
+        """Returns the answer servers that were set since the last call; None if none were."""
+        return self._servers.pop() if self._servers else None
 
     def end(self, outcome: str = INTERRUPTED) -> None:
         """Ends the run: no new frames; what is in flight is finished. Of several outcomes the first counts."""

@@ -71,8 +71,9 @@ class AnswerEndpoint:
 
     `snapshot` is the memory shared with a server process of this machine; `pixels` device memory. `supervised`: a
     supervisor notices its death. `on_timeout` is called if it is silent for too long, before a successor is looked for.
-    `observer` learns all that is sent on either side. `servers`: several servers, or one by its name; by `choice` one
-    of them is connected to, and `endpoint` is their name in messages.
+    `observer` learns all that is sent on either side. `servers`: several servers, or one by its name, or
+    none yet of those that are assigned; by `choice` one of them is connected to, and `endpoint` is their name in
+    messages. None for one server at an address that stays.
     """
 
     endpoint: str
@@ -82,12 +83,12 @@ class AnswerEndpoint:
     supervised: bool = True
     on_timeout: Callable[[], None] = lambda: None
     observer: LinkObserver | None = None
-    servers: tuple[ServerAddress, ...] = ()
+    servers: tuple[ServerAddress, ...] | None = None
     choice: Choice = "spread"
 
     def open_pool(self, transport: Transport, clock: Clock) -> ServerPool | None:
         """Return a pool of several servers, which has been started; None for one at an address that stays."""
-        if not self.servers:
+        if self.servers is None:
             return None
         pool = ServerPool(self.servers, transport, clock, self.choice)
         pool.start()
@@ -160,6 +161,15 @@ class ServerConnection:
         self.link.close()
         if self._pool is not None:
             self._pool.close()
+
+    def set_servers(self, servers: tuple[ServerAddress, ...]) -> None:
+        """Set the servers of the pool; one that is not among them is left at once."""
+        assert self._pool is not None
+        endpoint = self.link.endpoint
+        member, label = endpoint in self._pool, self._pool.label(endpoint)
+        self._pool.set_servers(servers)
+        if member and endpoint not in self._pool:
+            self._on_lost(f"{label} is gone")
 
     def flush(self) -> None:
         """Send what the client has to send, as far as there is room."""

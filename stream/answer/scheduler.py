@@ -256,6 +256,8 @@ class AnswerScheduler:
             client.set_query(query)
         elif query is not None:
             self._observer.on_event(QueryChanged(query=query, error=WATCHES_ONLY))
+        if (servers := self._control.take_servers()) is not None:
+            self.connection.set_servers(servers)
         for outcome in self.connection.exchange(timeout_ms):
             self._take(outcome)
         if self._standing is not None and client.requests.lost_answers > self._lost_answers:

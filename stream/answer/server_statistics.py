@@ -170,6 +170,13 @@ class ServerStatistics:
                 totals=totals,
             )
 
+    def status(self, silence_limit_s: float, *, draining: bool) -> tuple[str, str | None]:
+        """Return LOADING, SERVING, "draining", or "stalled" after a long silence, and the reason of that."""
+        silent_s = self.figures().silent_s
+        if self.state == SERVING and silent_s > silence_limit_s:
+            return "stalled", f"the model has said nothing for {silent_s:.0f} s"
+        return ("draining" if self.state == SERVING and draining else self.state), None
+
     def _count_time(self) -> int:
         """Bring the busy time up to this moment, which is returned, and keep the totals from time to time."""
         now_ns = self._clock.now_ns()

@@ -14,7 +14,7 @@ from arr_coc.types import NS_PER_S
 from stream.answer.connection import AnswerEndpoint
 from stream.answer.model import CONFIGURED
 from stream.clock import Clock, MonotonicClock
-from stream.config import Config, server_addresses
+from stream.config import ASSIGNED_SERVERS, Config, server_addresses
 from stream.control import RunControl
 from stream.events import Restarted
 from stream.protocol.buffers import SharedFrameWriter
@@ -209,6 +209,8 @@ def remote_endpoint(config: Config) -> AnswerEndpoint:
     """Returns the endpoint that `answer.server` names. Raises ConfigError for an unusable address or key."""
     server = config.answer.server
     assert server is not None
+    if server == ASSIGNED_SERVERS:
+        return AnswerEndpoint("the cluster", supervised=False, servers=())
     servers = tuple(ServerAddress(at, client_curve(config.network, at)) for at in server_addresses(server))
     if needs_pool(servers):
         return AnswerEndpoint(server, supervised=False, servers=servers, choice=config.answer.server_choice)

@@ -27,7 +27,7 @@ from stream.recording.identity import answer_provenance
 from stream.runtime.child import Heartbeat
 from stream.runtime.worker_messages import AnswerWorkerConfig
 from stream.transport import SocketDirectory, Transport, remove_after_parent
-from stream.transport.security import server_curve
+from stream.transport.security import ServerCurve, server_curve
 
 SLOTS_MAX = 8
 """Slots of an answer process that several runs share, if `answer.slots` is not set. With more, an answer of the bundled
@@ -100,16 +100,20 @@ def serve_answers(
     ready: Callable[[], None],
     control: RunControl | None = None,
     model_loader: str = CONFIGURED,
+    *,
+    curve: ServerCurve | None = None,
+    statistics: ServerStatistics | None = None,
 ) -> bool:
     """Loads the model and serves clients at `endpoint`, until the control ends or is cancelled, or a signal comes.
 
     Returns True where it drained: no answer was under way any more. `ready` is called once the model has been loaded.
-    For the main thread, unless `control` is given. Raises ConfigError where the address or the keys are no good,
+    `curve` has the keys, those of the configuration when absent; the figures are kept in `statistics`. For the main
+    thread, unless `control` is given. Raises ConfigError where the address or the keys are no good,
     ModelError where the model is not, OutputError where the port of the metrics is taken.
     """
-    curve = server_curve(config.network, endpoint)
+    curve = curve or server_curve(config.network, endpoint)
     stopping = control or RunControl()
-    statistics = ServerStatistics()
+    statistics = statistics or ServerStatistics()
     place = ServerOptions(
         endpoint,
         encode=config.answer.encode,

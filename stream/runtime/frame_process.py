@@ -178,8 +178,7 @@ class FrameProcess:
             nice=self._nice,
         )
         child.send_line(msgspec.json.encode(config))
-        if continuity.pending_query is not None:
-            child.send_line(msgspec.json.encode(WorkerCommand(query=continuity.pending_query)))
+        child.send_line(msgspec.json.encode(continuity.first_command))
         return child
 
     @property

@@ -194,6 +194,8 @@ class FrameStages:
         """Passes a command on to the stages; for any thread."""
         if command.query is not None:
             self._control.ask(command.query)
+        if command.servers is not None:
+            self._control.set_servers(command.servers)
         if command.end is not None:
             self._control.end(command.end)
         if command.cancel:

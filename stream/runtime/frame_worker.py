@@ -64,15 +64,14 @@ class ParentCommands:
         self._directory = directory
         self._lock = threading.Lock()
         self._stages: FrameStages | None = None
-        self._query: str | None = None
+        self._waiting = WorkerCommand()
         threading.Thread(target=self._follow, name="lifeline", daemon=True).start()
 
     def attach(self, stages: FrameStages) -> None:
         """Passes commands to `stages` from here on."""
         with self._lock:
             self._stages = stages
-            if self._query is not None:
-                stages.send(WorkerCommand(query=self._query))
+            stages.send(self._waiting)
 
     def _follow(self) -> None:
         for line in sys.stdin.buffer:
@@ -85,7 +84,11 @@ class ParentCommands:
         if self._stages is not None:
             self._stages.send(command)
             return
-        self._query = command.query or self._query
+        before = self._waiting
+        self._waiting = WorkerCommand(
+            query=command.query or before.query,
+            servers=before.servers if command.servers is None else command.servers,
+        )
         if command.end is not None or command.cancel:
             os._exit(0)
 

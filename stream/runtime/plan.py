@@ -17,7 +17,7 @@ from stream.answer.model import shows_scenes
 from stream.answer.request import ClientOptions
 from stream.answer.scheduler import SchedulePolicy, cancel_off
 from stream.answer.triggers import AnswerTriggerOptions, StandingQueryOptions, VerdictThresholds, YesNoTriggerOptions
-from stream.config import Config, StandingQueryConfig
+from stream.config import ASSIGNED_SERVERS, Config, StandingQueryConfig
 from stream.events import Notice
 from stream.media import SourceInfo
 from stream.protocol.messages import ServerHello
@@ -226,7 +226,7 @@ def _schedule_policy(config: Config, *, lockstep: bool, initial_verdict: bool | 
         lockstep=lockstep,
         source_is_drawn=shows_scenes(config),
         silence_limit_s=config.pipeline.timeout_s,
-        connect_limit_s=config.capture.open_timeout_s if answer.server is not None else None,
+        connect_limit_s=None if answer.server in (None, ASSIGNED_SERVERS) else config.capture.open_timeout_s,
         shadow_every=answer.shadow_every,
         cancel_on_cut=answer.on_cut == "cancel",
         glances=_glance_options(config) is not None,

@@ -42,6 +42,7 @@ from stream.runtime.worker_messages import (
     WorkerFinished,
 )
 from stream.transport import SocketDirectory, ipc_endpoint
+from stream.transport.pool import ServerAddress
 
 FRAMES = "frames"
 """Name of the frame worker in events and metrics."""
@@ -288,6 +289,9 @@ class Run:
         if (query := control.take_query()) is not None:
             self.continuity.pending_query = query
             self._worker.send(WorkerCommand(query=query))
+        if (servers := control.take_servers()) is not None:
+            self.continuity.servers = servers
+            self._worker.send(WorkerCommand(servers=servers))
         command = WorkerCommand(end=control.outcome if control.ending else None, cancel=control.cancelled)
         if command != self._sent:
             self._sent = command
@@ -303,7 +307,8 @@ class RunContinuity:
     """State that outlives a frame worker: it makes those of one run, one after another, look like one.
 
     `config` is the whole run's. `backend`, `kernel`: as the event `started` has them; `pending_query`: a query that no
-    answer server has accepted or refused yet; `verdict`: the answer to the standing query; None while it is unknown.
+    answer server has accepted or refused yet; `servers`: the answer servers that were assigned; `verdict`: the answer
+    to the standing query; None while it is unknown.
     """
 
     def __init__(self, config: Config, clock: Clock) -> None:
@@ -317,12 +322,18 @@ class RunContinuity:
         self._verdict_reported: str | None = None
         self.backend = self.kernel = ""
         self.pending_query: str | None = None
+        self.servers: tuple[ServerAddress, ...] | None = None
         self.verdict: bool | None = None
 
     @property
     def frames_before(self) -> int:
         """Number of frames before the present frame worker."""
         return self._rebaser.frames_before
+
+    @property
+    def first_command(self) -> WorkerCommand:
+        """Command to another frame worker: what was set while the run went on."""
+        return WorkerCommand(query=self.pending_query, servers=self.servers)
 
     def note_source(self, report: SourceOpened) -> None:
         """Notes that the present frame worker has opened its source."""

@@ -10,6 +10,7 @@ from stream.events import AnyEvent
 from stream.protocol.pictures import PictureEndpoints
 from stream.sources import SourceInfo
 from stream.transport import SocketDirectory
+from stream.transport.pool import ServerAddress
 
 
 class FrameWorkerConfig(msgspec.Struct, frozen=True):
@@ -51,11 +52,12 @@ class AnswerWorkerConfig(msgspec.Struct, frozen=True):
 
 class WorkerCommand(msgspec.Struct, frozen=True):
     """Command to a frame worker; to a frame process, a line on stdin. `end`: the outcome of a run that takes no new
-    frames; `query`: the query from the next answer on."""
+    frames; `query`: the query from the next answer on; `servers`: the answer servers from now on."""
 
     end: str | None = None
     cancel: bool = False
     query: str | None = None
+    servers: tuple[ServerAddress, ...] | None = None
 
 
 class SourceOpened(msgspec.Struct, frozen=True, tag_field="type", tag="source-opened"):

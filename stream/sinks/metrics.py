@@ -210,11 +210,8 @@ class ServerMetrics(MetricsServer):
         yield {}, _server_figures(self._statistics.figures(), self._health()[2])
 
     def _health(self) -> tuple[object, bool, bool]:
-        figures, status, reason = self._statistics.figures(), self._statistics.state, None
-        if status == SERVING and figures.silent_s > self._silence_limit_s:
-            status, reason = "stalled", f"the model has said nothing for {figures.silent_s:.0f} s"
-        elif status == SERVING and self._control.ending:
-            status = "draining"
+        figures = self._statistics.figures()
+        status, reason = self._statistics.status(self._silence_limit_s, draining=self._control.ending)
         ready = status == SERVING
         counts = {"clients": figures.clients, "slots": figures.slots, "turns_waiting": figures.waiting}
         return {"status": status, "reason": reason, "ready": ready, **counts}, status != "stalled", ready

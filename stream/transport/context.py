@@ -14,6 +14,7 @@ import secrets
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import msgspec
 import zmq
@@ -309,6 +310,17 @@ class EventSender:
         self._socket.close()
 
 
+@dataclass(frozen=True, slots=True)
+class KnownKeys:
+    """Public keys of clients that may connect, as the authenticator of ZeroMQ asks for them."""
+
+    keys: frozenset[bytes]
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Return whether a key is known."""
+        return key in self.keys
+
+
 class Transport:
     """ZeroMQ context of one process, which makes all of its sockets.
 
@@ -330,7 +342,7 @@ class Transport:
         if self._authenticator is None:
             self._authenticator = ThreadAuthenticator(self._context)
             self._authenticator.start()
-        self._authenticator.configure_curve(domain="*", location=str(curve.clients))
+        self._authenticator.configure_curve_callback(domain="*", credentials_provider=KnownKeys(curve.clients))
 
     def link(
         self,

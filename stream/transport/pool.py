@@ -149,31 +149,45 @@ class ServerPool:
         choice: Choice = "spread",
         resolver: Callable[[str, str], list[str]] = resolve,
     ) -> None:
-        self._servers = tuple(servers)
+        self._servers: tuple[ServerAddress, ...] = ()
         self._transport = transport
         self._clock = clock
         self._choice = choice
         self._resolver = resolver
         self._lock = threading.Lock()
         self._members: dict[str, PoolMember] = {}
-        self._unresolved: dict[int, str] = {}
+        self._unresolved: dict[ServerAddress, str] = {}
         self._untold: list[str] = []
         self._told: set[str] = set()
         self._chosen_ns = 0
         self._probes: dict[str, ServerProbe] = {}
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
-        for group, server in enumerate(self._servers):
+        self.set_servers(servers)
+
+    def set_servers(self, servers: Sequence[ServerAddress]) -> None:
+        """Replace the list of servers. What is known of those that stay is kept; there may be none for a while."""
+        with self._lock:
+            known, self._servers = self._servers, tuple(servers)
+            for endpoint, member in list(self._members.items()):
+                if member.server in servers:
+                    member.group = self._servers.index(member.server)
+                else:
+                    del self._members[endpoint]
+            self._unresolved = {server: reason for server, reason in self._unresolved.items() if server in servers}
+            added = [server for server in servers if server not in known]
+            self._unresolved |= {server: f"{server.name[0]} is not resolved yet" for server in added if server.name}
+        for server in added:
             if server.name is None:
-                self._set_members(group, [server.address])
-            else:
-                self._unresolved[group] = f"{server.name[0]} is not resolved yet"
+                self._set_members(server, [server.address])
+            elif self._threads:
+                self._start_thread("resolve", self._resolve_again, server, *server.name)
 
     def start(self) -> None:
         """Begin to resolve names and to probe servers."""
-        for group, server in enumerate(self._servers):
+        for server in self._servers:
             if server.name is not None:
-                self._start_thread("resolve", self._resolve_again, group, *server.name)
+                self._start_thread("resolve", self._resolve_again, server, *server.name)
         self._start_thread("probe", self._probe_again)
 
     def close(self) -> None:
@@ -182,6 +196,11 @@ class ServerPool:
         for thread in self._threads:
             if thread.name.startswith("probe"):
                 thread.join(JOIN_LIMIT_S)
+
+    def __contains__(self, endpoint: str) -> bool:
+        """Return whether a server is one of the pool's now."""
+        with self._lock:
+            return endpoint in self._members
 
     @property
     def hopeful(self) -> bool:
@@ -296,21 +315,23 @@ class ServerPool:
         group = member.group if self._choice == "order" else 0
         return member.standing(now_ns), group, member.clients_a_slot, member.group
 
-    def _set_members(self, group: int, endpoints: list[str]) -> None:
+    def _set_members(self, server: ServerAddress, endpoints: list[str]) -> None:
         """Let these be the servers of an address; those that stay keep what is known of them."""
         with self._lock:
-            self._unresolved.pop(group, None)
-            gone = [e for e, member in self._members.items() if member.group == group and e not in endpoints]
+            if server not in self._servers:
+                return
+            self._unresolved.pop(server, None)
+            gone = [e for e, member in self._members.items() if member.server == server and e not in endpoints]
             for endpoint in gone:
                 del self._members[endpoint]
             for endpoint in endpoints:
                 if endpoint not in self._members:
-                    self._members[endpoint] = PoolMember(endpoint, self._servers[group], group)
+                    self._members[endpoint] = PoolMember(endpoint, server, self._servers.index(server))
 
-    def _all_ready(self, group: int) -> bool:
+    def _all_ready(self, server: ServerAddress) -> bool:
         now_ns = self._clock.now_ns()
         with self._lock:
-            members = [member for member in self._members.values() if member.group == group]
+            members = [member for member in self._members.values() if member.server == server]
             return bool(members) and all(member.standing(now_ns) < 3 for member in members)
 
     def _start_thread(self, name: str, run: Callable[..., None], *arguments: object) -> None:
@@ -318,18 +339,18 @@ class ServerPool:
         self._threads.append(thread)
         thread.start()
 
-    def _resolve_again(self, group: int, host: str, port: str) -> None:
+    def _resolve_again(self, server: ServerAddress, host: str, port: str) -> None:
         """Resolve a name now and then, in a thread of its own: a name server may take seconds to reply."""
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and server in self._servers:
             try:
-                self._set_members(group, self._resolver(host, port))
+                self._set_members(server, self._resolver(host, port))
             except OSError as error:
                 reason = error.strerror or str(error)
                 log.debug("cannot resolve %s: %s", host, reason)
                 with self._lock:
-                    if all(member.group != group for member in self._members.values()):
-                        self._unresolved[group] = f"{host} cannot be resolved: {reason}"
-            self._stopping.wait(RESOLVE_S if self._all_ready(group) else RESOLVE_MISSING_S)
+                    if all(member.server != server for member in self._members.values()) and server in self._servers:
+                        self._unresolved[server] = f"{host} cannot be resolved: {reason}"
+            self._stopping.wait(RESOLVE_S if self._all_ready(server) else RESOLVE_MISSING_S)
 
     def _probe_again(self) -> None:
         """Probe the servers again and again, in a thread of its own."""

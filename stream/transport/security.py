@@ -13,7 +13,7 @@ import socket
 import stat
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import zmq
@@ -111,11 +111,11 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class ServerCurve:
-    """The end that binds: its secret key, and the folder of public keys that may connect."""
+    """The end that binds: its key pair, and the public keys that may connect."""
 
-    secret: bytes
+    secret: bytes = field(repr=False)
     public: bytes
-    clients: Path
+    clients: frozenset[bytes]
 
     def apply(self, bound: zmq.Socket[bytes]) -> None:
         """Prepare a socket, before it binds, to accept known keys only; needs `Transport.require_curve`."""
@@ -126,7 +126,7 @@ class ServerCurve:
 class ClientCurve:
     """The end that connects: its own keys, and the server's public key."""
 
-    secret: bytes
+    secret: bytes = field(repr=False)
     public: bytes
     server: bytes
 
@@ -134,6 +134,12 @@ class ClientCurve:
         """Makes a socket that is about to connect prove itself, and the server to it."""
         connecting.curve_secretkey, connecting.curve_publickey = self.secret, self.public
         connecting.curve_serverkey = self.server
+
+
+def new_curves() -> tuple[ServerCurve, ClientCurve]:
+    """Returns new keys for the end that binds, and for the ends that connect."""
+    (server, server_secret), (client, client_secret) = zmq.curve_keypair(), zmq.curve_keypair()
+    return ServerCurve(server_secret, server, frozenset({client})), ClientCurve(client_secret, client, server)
 
 
 def make_keys(folder: Path) -> list[Path]:
@@ -164,8 +170,14 @@ def server_curve(network: NetworkConfig, endpoint: str) -> ServerCurve | None:
         return None
     folder = _half(network, "server")
     public, secret = _pair(folder / "server.key_secret")
-    _check_clients(folder / "clients")
-    return ServerCurve(secret, public, folder / "clients")
+    clients = folder / "clients"
+    try:
+        known = zmq.auth.load_certificates(clients)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"cannot read who may connect: {error}; {clients} holds public keys, as `keys` makes them"
+        ) from error
+    return ServerCurve(secret, public, frozenset(known))
 
 
 def client_curve(network: NetworkConfig, endpoint: str) -> ClientCurve | None:
@@ -190,16 +202,6 @@ def _half(network: NetworkConfig, name: str) -> Path:
         if (candidate / f"{name}.key_secret").exists():
             return candidate
     raise ConfigError(f"{folder} holds no {name}.key_secret; make keys with `keys FOLDER` and copy FOLDER/{name} there")
-
-
-def _check_clients(folder: Path) -> None:
-    """Raises ConfigError where the public keys in `folder` cannot be read: then nobody could connect."""
-    try:
-        zmq.auth.load_certificates(folder)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"cannot read who may connect: {error}; {folder} holds public keys, as `keys` makes them"
-        ) from error
 
 
 def _pair(path: Path) -> tuple[bytes, bytes]:

@@ -19,11 +19,11 @@ AUTO = "auto"
 PROBE_S = 5.0
 """Time for a connection to the address of a cluster, before Ray itself tries for longer."""
 
-CLOSE_LIMIT_S = 1.0
-"""Time for an actor to tidy up before it is killed."""
-
 CALLS_AT_ONCE = 8
-"""Calls of an actor that may wait at once: the one for reports waits most of the time."""
+"""Calls of an actor that may be under way at once; the one that yields reports always is."""
+
+BATCHES_MAX = 16
+"""Batches of reports that may wait for the command before an actor waits."""
 
 ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -54,34 +54,41 @@ class ClusterActor:
         """Return what a method returns. Raises HostUnavailable where there is no reply in time, StageDied where the
         actor is gone for good, and what the method raised as StageDied too."""
         import ray
-        from ray import exceptions
 
-        try:
+        with _as_own_errors(self.name):
             return ray.get(getattr(self._handle, method).remote(*arguments), timeout=limit_s)
-        except exceptions.GetTimeoutError as error:
-            raise HostUnavailable(f"{self.name} does not reply") from error
-        except exceptions.ActorDiedError as error:
-            raise StageDied(self.name, _reason(str(error))) from error
-        except exceptions.RayTaskError as error:
-            raise StageDied(self.name, _reason(str(error))) from error
-        except exceptions.RayError as error:
-            raise HostUnavailable(f"{self.name} cannot be reached: its process or its node is gone") from error
+
+    def stream(self, method: str, *arguments: object) -> ActorStream:
+        """Return what a method yields."""
+        call = getattr(self._handle, method).options(_generator_backpressure_num_objects=BATCHES_MAX)
+        return ActorStream(self.name, call.remote(*arguments))
 
     def restart(self) -> None:
         """Kill its process; Ray starts it again, there or elsewhere."""
-        self._kill(no_restart=False)
+        self.kill(no_restart=False)
 
-    def kill(self) -> None:
+    def kill(self, *, no_restart: bool = True) -> None:
         """End its process for good; may be called twice."""
-        with contextlib.suppress(StreamError):
-            self.call("close", limit_s=CLOSE_LIMIT_S)
-        self._kill(no_restart=True)
-
-    def _kill(self, *, no_restart: bool) -> None:
         import ray
 
         with contextlib.suppress(Exception):  # the cluster may be gone
             ray.kill(self._handle, no_restart=no_restart)
+
+
+class ActorStream:
+    """Items that a method of an actor yields, in their order."""
+
+    def __init__(self, name: str, items: Any) -> None:
+        self._name = name
+        self._items = items
+
+    def next(self, wait_s: float) -> Any:
+        """Return the next item; None if there is none in time. Raises what `ClusterActor.call` raises."""
+        import ray
+
+        with _as_own_errors(self._name):
+            ready, _ = ray.wait([self._items], timeout=wait_s)
+            return ray.get(next(self._items)) if ready else None
 
 
 class RayCluster:
@@ -137,8 +144,11 @@ class RayCluster:
 
         return _holds(ray.available_resources(), resources)
 
-    def start(self, kind: Callable[[str], object], name: str, resources: Mapping[str, float]) -> ClusterActor:
-        """Start an actor, which Ray starts again wherever the resources are; returns at once."""
+    def start(
+        self, kind: Callable[..., object], name: str, resources: Mapping[str, float], *arguments: object
+    ) -> ClusterActor:
+        """Start an actor, which Ray starts again wherever the resources are, with the same arguments; returns at
+        once."""
         import ray
 
         others = {key: amount for key, amount in resources.items() if key not in ("CPU", "GPU")}
@@ -152,7 +162,7 @@ class RayCluster:
             max_concurrency=CALLS_AT_ONCE,
             scheduling_strategy="SPREAD",
         )
-        return ClusterActor(name, made.remote(name))
+        return ClusterActor(name, made.remote(name, *arguments))
 
     def close(self) -> None:
         """End the connection; Ray kills the actors."""
@@ -174,6 +184,21 @@ def node_address() -> str:
     import ray.util
 
     return ray.util.get_node_ip_address()
+
+
+@contextlib.contextmanager
+def _as_own_errors(name: str) -> Iterator[None]:
+    """Raise HostUnavailable or StageDied for an error of Ray inside the block."""
+    from ray import exceptions
+
+    try:
+        yield
+    except exceptions.GetTimeoutError as error:
+        raise HostUnavailable(f"{name} does not reply") from error
+    except (exceptions.ActorDiedError, exceptions.RayTaskError) as error:
+        raise StageDied(name, _reason(str(error))) from error
+    except exceptions.RayError as error:
+        raise HostUnavailable(f"{name} cannot be reached: its process or its node is gone") from error
 
 
 @contextlib.contextmanager

@@ -38,14 +38,7 @@ class ClusterFleet(Fleet):
         super().__init__(cameras, display, limit_s=limit_s, refused=refused, model_loader=model_loader)
         self._cluster = cluster
         self._settings = settings
-        self._servers = ClusterServers(
-            cameras,
-            cluster,
-            settings,
-            display.show_note,
-            lambda camera, error: self._controls[camera].fail(error),
-            model_loader,
-        )
+        self._servers = ClusterServers(cameras, cluster, settings, display.show_note, self._controls, model_loader)
         needs = {f"camera {camera.name}": settings.of_camera(camera.name) for camera in cameras}
         if len(self._servers):
             needs |= {f"answers {n}": settings.answers for n in range(1, settings.servers * len(self._servers) + 1)}
@@ -56,4 +49,4 @@ class ClusterFleet(Fleet):
 
     def _open(self, camera: NamedCamera, config: Config) -> RunHandle:
         host = self._cluster.start(CameraHost, f"camera {camera.name}", self._settings.of_camera(camera.name))
-        return run_in_actor(config, host, lambda: self._servers.start_of(camera), self._controls[camera.name])
+        return run_in_actor(config, host, self._controls[camera.name])

@@ -5,29 +5,26 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 
 import msgspec
 from msgspec.structs import replace
 
 from stream.clock import Clock
-from stream.config import Config
+from stream.config import ASSIGNED_SERVERS, Config
 from stream.control import RunControl
 from stream.errors import ConfigError, SourceError
 from stream.events import FrameReady, Notice, Restarted
-from stream.fleet.on_ray.cluster import ClusterActor, HostUnavailable
-from stream.fleet.on_ray.hosts import DISTRIBUTION
-from stream.fleet.on_ray.messages import CameraStart, HostIdentity
+from stream.fleet.on_ray.cluster import ActorStream, ClusterActor, HostUnavailable
+from stream.fleet.on_ray.hosts import DISTRIBUTION, WAIT_S
+from stream.fleet.on_ray.messages import HostIdentity
 from stream.protocol.pictures import PictureEndpoints
 from stream.runtime.run import FRAMES, Run
 from stream.runtime.worker_messages import Report, SourceOpened, WorkerCommand, WorkerFinished, unpack_report
 
-WAIT_S = 0.5
-"""Time that a call waits on the node for reports."""
-
 CALL_LIMIT_S = 5.0
-"""Time that a call may take, on a busy machine."""
+"""Time that a call, or the next batch of reports, may take on a busy machine."""
 
 PAUSE_S = 0.3
 """Time between two attempts to reach a host."""
@@ -42,27 +39,21 @@ MOVED = "host-moved"
 
 
 class FrameActor:
-    """Frame worker on a node of a cluster: `host`, which Ray starts on another node if its own is lost.
+    """Frame worker on a node of a cluster: `host`, which Ray starts on another node if its own is lost."""
 
-    `place` returns what a camera needs on its host beside its configuration.
-    """
-
-    def __init__(self, run: Run, host: ClusterActor, place: Callable[[], CameraStart]) -> None:
+    def __init__(self, run: Run, host: ClusterActor) -> None:
         self._continuity = run.continuity
         self._host = host
-        self._place = place
         self._open_limit_s = run.config.capture.open_timeout_s + PLACE_LIMIT_S
         self._open_until_s = time.monotonic() + self._open_limit_s
-        self._opened = self._ending = False
+        self._opened = self._ending = self._begun = False
         self._unsent: list[WorkerCommand] = []
-        self._incarnation: str | None = None
-        self._started: bytes | None = None
-        self._seen = 0
+        self._stream: ActorStream | None = None
+        self._heard_s = 0.0
         self._behind_ns = 0
-        self._lost: str | None = None
+        self._lost = False
         self._restarts: Counter[str] = Counter()
         self._news: list[Report] = []
-        self._routed: list[str | None] = []
         self.picture_endpoints = PictureEndpoints()
 
     def processes(self) -> dict[str, int]:
@@ -84,7 +75,7 @@ class FrameActor:
             raise SourceError(
                 f"no node has opened the source within {limit}; `ray status` shows whether the cluster has room"
             )
-        if self._ending and self._lost is not None:
+        if self._ending and self._lost:
             reports.append(WorkerFinished())
         news, self._news = self._news, []
         return [*news, *reports]
@@ -95,6 +86,8 @@ class FrameActor:
             raise error
         log.debug("%s: the source cannot be opened there: %s", self._host.name, error)
         self._host.restart()
+        self._stream = None
+        self._note_lost(f"{self._host.name} was started again")
 
     def stop(self) -> None:
         """Ends the host."""
@@ -113,30 +106,32 @@ class FrameActor:
     def _fetch(self) -> list[bytes]:
         """Return the packed reports that are new; begins the camera on a host that was started again."""
         try:
-            got = self._host.call("reports", self._seen, WAIT_S, limit_s=WAIT_S + CALL_LIMIT_S)
-            if got is None or (self._incarnation is not None and got[0] != self._incarnation):
-                self._begin()
-                return []
+            if self._stream is None:
+                self._stream = self._begin()
+            batch: list[bytes] | None = self._stream.next(WAIT_S)
         except HostUnavailable as error:
+            self._stream = None
             self._note_lost(str(error))
             time.sleep(PAUSE_S)
             return []
-        self._lost = None
+        if batch is None:
+            if time.monotonic() - self._heard_s > CALL_LIMIT_S:
+                self._note_lost(f"{self._host.name} does not reply")
+            return []
+        self._heard_s, self._lost = time.monotonic(), False
         self._send_all()
-        self._route()
-        self._seen += len(got[1])
-        return list(got[1])
+        return batch
 
     def _note_lost(self, reason: str) -> None:
         """Report, once until it is back, that the host cannot be reached; not before it was."""
-        if self._lost is None and self._incarnation is not None:
+        if not self._lost and self._begun:
             self._restarts[FRAMES] += 1
             self._news.append(Restarted(process=FRAMES, cause=reason, count=self._restarts[FRAMES]))
-        self._lost = reason
+        self._lost = True
 
-    def _begin(self) -> None:
-        """Begin the camera on its host, where things stand. Raises HostUnavailable, and ConfigError if that has another
-        version of this program."""
+    def _begin(self) -> ActorStream:
+        """Begin the camera on its host, where things stand; return its reports. Raises HostUnavailable, and ConfigError
+        if that has another version of this program."""
         identity = msgspec.json.decode(self._host.call("identity", limit_s=CALL_LIMIT_S), type=HostIdentity)
         here = version(DISTRIBUTION)
         if identity.version != here:
@@ -144,33 +139,21 @@ class FrameActor:
                 f"the node {identity.address} has {DISTRIBUTION} {identity.version}, this machine {here}; install the "
                 "same version on every node"
             )
-        if identity.incarnation != self._incarnation or self._started is None:
-            if self._incarnation is not None and self._lost is None:
-                self._note_lost(f"{self._host.name} was started again")
-            config = self._continuity.next_config()
-            start = replace(self._place(), config=config.model_dump_json(), verdict=self._continuity.verdict)
-            self._incarnation, self._started, self._seen = identity.incarnation, msgspec.json.encode(start), 0
-            self._routed = start.targets
-            self._behind_ns = identity.ahead_ns - (time.time_ns() - time.monotonic_ns())
-            self._news.append(Notice(code=MOVED, message=f"runs on the node {identity.address} ({identity.node[:8]})"))
-        self._host.call("begin", self._started, limit_s=CALL_LIMIT_S)
-        if self._continuity.pending_query is not None:
-            self.send(WorkerCommand(query=self._continuity.pending_query))
-
-    def _route(self) -> None:
-        """Send the host the addresses of the answer servers, if they have changed."""
-        targets = self._place().targets
-        if targets != self._routed:
-            try:
-                self._host.call("route", targets, limit_s=CALL_LIMIT_S)
-            except HostUnavailable:
-                return
-            self._routed = targets
+        config = self._continuity.next_config()
+        if not config.answer.elsewhere:  # the fleet assigns servers, which load the model
+            answer = config.answer.model_copy(update={"server": ASSIGNED_SERVERS, "model": None})
+            config = config.model_copy(update={"answer": answer})
+        self._behind_ns = identity.ahead_ns - (time.time_ns() - time.monotonic_ns())
+        reports = self._host.stream("run", config)
+        self._heard_s, self._begun = time.monotonic(), True
+        self._news.append(Notice(code=MOVED, message=f"runs on the node {identity.address} ({identity.node[:8]})"))
+        self._unsent.append(self._continuity.first_command)
+        return reports
 
     def _send_all(self) -> None:
         try:
             while self._unsent:
-                self._host.call("command", msgspec.json.encode(self._unsent[0]), limit_s=CALL_LIMIT_S)
+                self._host.call("command", self._unsent[0], limit_s=CALL_LIMIT_S)
                 del self._unsent[0]
         except HostUnavailable as error:
             self._note_lost(str(error))
@@ -179,7 +162,6 @@ class FrameActor:
 def run_in_actor(
     config: Config,
     host: ClusterActor,
-    place: Callable[[], CameraStart],
     control: RunControl | None = None,
     clock: Clock | None = None,
 ) -> Run:
@@ -189,4 +171,4 @@ def run_in_actor(
     """
     answer = config.answer
     model = answer.server or answer.model or "the bundled model"
-    return Run(config, lambda run: FrameActor(run, host, place), clock, control=control, model=model)
+    return Run(config, lambda run: FrameActor(run, host), clock, control=control, model=model)

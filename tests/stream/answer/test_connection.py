@@ -38,6 +38,7 @@ from stream.protocol.messages import (
     TurnRequest,
 )
 from stream.transport import Transport
+from stream.transport.pool import ServerAddress
 from stream.untrusted import HEARD_AT_ONCE
 from tests.support.answer_client import (
     GRID,
@@ -69,6 +70,13 @@ class ScriptedPool:
         self.refusal: Exception | None = None
         self.asked: list[tuple[KeepAlive, bool]] = []
         self.closed = self.lifeless = False
+        self.members = {"tcp://server-1", "tcp://server-2"}
+
+    def __contains__(self, endpoint: str) -> bool:
+        return endpoint in self.members
+
+    def set_servers(self, servers: Sequence[ServerAddress]) -> None:
+        self.members = {server.address for server in servers}
 
     def is_lifeless(self, endpoint: str) -> bool:
         return self.lifeless
@@ -411,6 +419,20 @@ def test_of_several_servers_the_one_that_answers_is_reported(opened: Opener, poo
     assert server.lose() == [Notice(code=ANSWERS_LOST, message=lost)]
     assert pool.noted[1:] == [("lost", "server-1")]
     assert messages_of(server.greet(), ANSWER_SERVER) == ["answers come from server-2"]
+
+
+def test_a_server_that_is_not_assigned_any_more_is_left_at_once(opened: Opener, pool: ScriptedPool) -> None:
+    server = opened(pool=pool, reconnect=True, supervised=False)
+    server.ask()
+    server.connection.set_servers((ServerAddress("tcp://server-1"), ServerAddress("tcp://server-3")))
+    assert len(server.links) == 1
+    server.connection.set_servers((ServerAddress("tcp://server-3"),))
+    assert len(server.links) == 2
+    lost = "no answers: server-1 is gone; looking for another server"
+    assert server.hear() == [Notice(code=ANSWERS_LOST, message=lost)]
+    pool.members = {"tcp://server-3"}
+    server.connection.set_servers(())
+    assert len(server.links) == 2, "it was not connected to any of them"
 
 
 def test_while_connecting_a_server_that_is_ready_is_preferred(opened: Opener, pool: ScriptedPool) -> None:

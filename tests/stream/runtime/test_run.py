@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace as replaced
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -24,7 +25,9 @@ from stream.events import (
     SegmentWritten,
 )
 from stream.runtime.run import EventRebaser, RunContinuity
-from stream.runtime.worker_messages import SourceOpened
+from stream.runtime.worker_messages import SourceOpened, WorkerCommand
+from stream.transport.pool import ServerAddress
+from stream.transport.security import new_curves
 from tests.support.clock import FakeClock
 from tests.support.events import answer, frame, look, segment
 from tests.support.runs import WATCHED_INFO
@@ -94,6 +97,14 @@ def test_a_question_that_was_taken_is_the_next_ones_and_one_that_was_not_is_not(
     run.rebase(QueryChanged(query="refused?", error="too long"))
     assert run.pending_query is None
     assert run.next_config().answer.query == "who?"
+
+
+def test_what_was_set_while_a_run_goes_on_is_the_next_workers_first_command() -> None:
+    run = continuity()
+    assert run.first_command == WorkerCommand()
+    run.pending_query, run.servers = "who?", (ServerAddress("tcp://10.0.0.1:1", new_curves()[1]),)
+    line = msgspec.json.encode(run.first_command)
+    assert msgspec.json.decode(line, type=WorkerCommand) == WorkerCommand(query="who?", servers=run.servers)
 
 
 def test_the_answer_that_holds_is_known_from_looks() -> None:

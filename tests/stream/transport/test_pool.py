@@ -55,8 +55,8 @@ def pool_of(transport: Transport, clock: FakeClock) -> Maker:
 
     def made(*servers: str, choice: Choice = "spread", **loads: KeepAlive | None) -> ServerPool:
         pool = ServerPool([ServerAddress(server) for server in servers], transport, clock, choice)
-        for group, server in enumerate(servers):
-            pool._set_members(group, [server])
+        for server in servers:
+            pool._set_members(ServerAddress(server), [server])
         return pool
 
     return made
@@ -126,10 +126,38 @@ def test_the_fewest_clients_a_slot_are_chosen_or_the_first_of_the_list(pool_of: 
 
 def test_servers_of_one_name_share_its_place_in_the_list(pool_of: Maker, clock: FakeClock) -> None:
     pool = pool_of(A, C, choice="order")
-    pool._set_members(0, [A, B])
+    pool._set_members(pool._servers[0], [A, B])
     for server, clients in ((A, 3), (B, 2), (C, 0)):
         says(pool, server, clock, clients=clients)
     assert chosen(pool) == B
+
+
+def test_servers_that_stay_in_the_list_keep_what_is_known_of_them(pool_of: Maker, clock: FakeClock) -> None:
+    pool = pool_of(choice="order")
+    assert pool.choose() is None
+    assert pool.refusal_of_all() is None
+    pool.set_servers([ServerAddress(A), ServerAddress(B)])
+    for server in (A, B):
+        says(pool, server, clock)
+    assert chosen(pool) == A
+    pool.set_servers([ServerAddress(C), ServerAddress(B), ServerAddress(A)])
+    assert chosen(pool) == B, "C is not ready, and A is the last now"
+    pool.set_servers([ServerAddress(A)])
+    assert chosen(pool) == A
+    assert pool.reason_to_move(B, KeepAlive()) is None
+    assert A in pool
+    assert B not in pool
+
+
+def test_a_name_that_joins_the_list_is_resolved(transport: Transport) -> None:
+    pool = ServerPool([], transport, MonotonicClock(), resolver=lambda host, port: [A])
+    with closing(pool):
+        pool.start()
+        pool.set_servers([ServerAddress("tcp://gpu.lan:5555")])
+        until(lambda: A in pool)
+        pool.set_servers([])
+        pool._set_members(ServerAddress("tcp://gpu.lan:5555"), [B])
+        assert pool.choose() is None, "its name was resolved too late"
 
 
 @pytest.mark.parametrize("load", [{"draining": True}, {"clients": CLIENTS_MAX}])
@@ -239,7 +267,7 @@ def test_a_run_returns_to_the_first_of_the_list_once_it_has_settled(pool_of: Mak
 def test_a_run_leaves_a_server_that_its_name_does_not_lead_to_any_more(pool_of: Maker, clock: FakeClock) -> None:
     pool = pool_of(A)
     assert chosen(pool) == A
-    pool._set_members(0, [B])
+    pool._set_members(pool._servers[0], [B])
     clock.advance(SETTLE_NS)
     assert pool.reason_to_move(A, KeepAlive()) is None
     says(pool, B, clock)

@@ -43,7 +43,9 @@ def test_keys_are_made_in_two_halves_that_know_each_other(keys: Path) -> None:
     assert server is not None
     assert client is not None
     assert client.server == server.public
-    assert server.clients == keys / "server" / "clients"
+    assert server.clients == {client.public}
+    assert client.secret.decode() not in repr(client)
+    assert server.secret.decode() not in repr(server)
     assert len({server.public, server.secret, client.public, client.secret}) == 4
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version
 from typing import Any
 
+import msgspec
 import pytest
 
 from stream.config import AnswerConfig
@@ -14,11 +16,19 @@ from stream.fleet.cameras import NamedCamera
 from stream.fleet.on_ray import cluster, run
 from stream.fleet.on_ray.cluster import HostUnavailable
 from stream.fleet.on_ray.fleet import ClusterFleet
-from stream.fleet.on_ray.hosts import CameraHost, ClusterHost
-from stream.fleet.on_ray.messages import CameraStart
+from stream.fleet.on_ray.hosts import DISTRIBUTION, CameraHost
+from stream.fleet.on_ray.messages import HostIdentity
 from stream.fleet.on_ray.run import MOVED, run_in_actor
 from stream.fleet.on_ray.settings import RaySettings
-from stream.runtime.worker_messages import DropReport, Report, SourceOpened, WorkerFinished, pack_report
+from stream.runtime.worker_messages import (
+    DropReport,
+    Report,
+    SourceOpened,
+    WorkerFailed,
+    WorkerFinished,
+    pack_report,
+    unpack_report,
+)
 from tests.support.fleets import FleetRecorder
 from tests.support.network import LIMIT_S
 from tests.support.runs import INFO, config
@@ -31,19 +41,21 @@ LOST_CALLS = 3
 class LocalActor:
     """A host in the place of an actor; `lose` ends it, and after some calls that fail there is another one."""
 
-    def __init__(self, kind: Callable[[str], Any], name: str) -> None:
-        self.name, self._kind = name, kind
-        self.host: ClusterHost | None = kind(name)
+    def __init__(self, name: str, make_host: Callable[[], Any]) -> None:
+        self.name, self._make_host = name, make_host
+        self.host = make_host()
         self._refusals = 0
 
     def call(self, method: str, *arguments: object, limit_s: float) -> Any:
-        host = self.host
         if self._refusals:
             self._refusals -= 1
             raise HostUnavailable(f"{self.name} cannot be reached")
-        if host is None:
-            host = self.host = self._kind(self.name)
-        return getattr(host, method)(*arguments)
+        if self.host is None:
+            self.host = self._make_host()
+        return getattr(self.host, method)(*arguments)
+
+    def stream(self, method: str, *arguments: object) -> LocalStream:
+        return LocalStream(self, self.call(method, *arguments, limit_s=LIMIT_S))
 
     def lose(self) -> None:
         self._refusals = LOST_CALLS
@@ -52,10 +64,21 @@ class LocalActor:
     def kill(self) -> None:
         host, self.host = self.host, None
         if host is not None:
-            host._control.cancel()  # type: ignore[attr-defined]
-            host.close()
-            if host._thread is not None:
+            host._control.cancel()
+            if isinstance(host, CameraHost) and host._thread is not None:
                 host._thread.join(LIMIT_S)
+
+
+class LocalStream:
+    """Items of a host, until its actor is lost."""
+
+    def __init__(self, actor: LocalActor, items: Iterator[Any]) -> None:
+        self._actor, self._host, self._items = actor, actor.host, items
+
+    def next(self, wait_s: float) -> Any:
+        if self._actor.host is not self._host:
+            raise HostUnavailable(f"{self._actor.name} cannot be reached")
+        return next(self._items)
 
 
 class LocalCluster:
@@ -68,8 +91,10 @@ class LocalCluster:
     def has_room(self, resources: Mapping[str, float]) -> bool:
         return True
 
-    def start(self, kind: Callable[[str], Any], name: str, resources: Mapping[str, float]) -> LocalActor:
-        self.actors[name] = LocalActor(kind, name)
+    def start(
+        self, kind: Callable[..., Any], name: str, resources: Mapping[str, float], *arguments: object
+    ) -> LocalActor:
+        self.actors[name] = LocalActor(name, lambda: kind(name, *arguments))
         return self.actors[name]
 
 
@@ -123,39 +148,42 @@ def test_a_node_with_another_version_is_told(monkeypatch: pytest.MonkeyPatch) ->
     assert list(hosts.needs) == ["camera door"], "it has a server of its own"
 
 
-def test_a_host_begins_once() -> None:
+def test_a_host_ends_its_reports_with_its_failure() -> None:
     host = CameraHost("camera door")
-    assert host.reports(0, 0.0) is None
-    start = b'{"config": "no configuration"}'
-    host.begin(start)
-    host.begin(start)
-    got = host.reports(0, LIMIT_S)
-    assert got is not None
-    assert len(got[1]) == 1, "it failed once"
+    nowhere = config().model_copy(update={"source": "/nowhere/clip.mp4"})
+    reports = [unpack_report(report) for batch in host.run(nowhere) for report in batch]
+    (failed,) = reports
+    assert isinstance(failed, WorkerFailed)
+    assert "/nowhere/clip.mp4" in failed.message
     assert repr(host) == "camera door"
 
 
-class ToldAtOnce:
-    """A camera's host whose first reports, up to the last one, come in one call."""
+class ReportsAtOnce:
+    """A camera's host whose reports, up to the last one, come in one batch."""
 
     name = "camera door"
 
     def __init__(self, *reports: Report) -> None:
         self._reports = [pack_report(report) for report in reports]
 
-    def call(self, method: str, *arguments: Any, limit_s: float) -> tuple[str, list[bytes]]:
-        assert method == "reports"
-        assert arguments[0] < len(self._reports), "the last one has been told"
-        return "host", self._reports[arguments[0] :]
+    def call(self, method: str, *arguments: Any, limit_s: float) -> bytes | None:
+        identity = HostIdentity("a" * 56, "10.0.0.9", version(DISTRIBUTION), 0)
+        return msgspec.json.encode(identity) if method == "identity" else None
+
+    def stream(self, method: str, *arguments: object) -> ReportsAtOnce:
+        return self
+
+    def next(self, wait_s: float) -> list[bytes]:
+        return self._reports
 
     def kill(self) -> None: ...
 
 
 def test_what_comes_together_with_the_open_source_is_not_lost() -> None:
     early = Notice(code="model-world", message="the model knows drawn scenes")
-    host = ToldAtOnce(SourceOpened(INFO, "cpu"), early, DropReport({"capture.replaced": 3}), WorkerFinished())
+    host = ReportsAtOnce(SourceOpened(INFO, "cpu"), early, DropReport({"capture.replaced": 3}), WorkerFinished())
     elsewhere = config().model_copy(update={"answer": AnswerConfig(server="tcp://127.0.0.1:1")})
-    remote = run_in_actor(elsewhere, host, lambda: CameraStart(config=""))  # type: ignore[arg-type]
+    remote = run_in_actor(elsewhere, host)  # type: ignore[arg-type]
     told = list(remote.run())
     assert early in told
     assert isinstance(told[-1], Summary)

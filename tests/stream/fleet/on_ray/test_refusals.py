@@ -10,23 +10,24 @@ import pytest
 from stream.errors import ConfigError
 from stream.fleet.on_ray import cluster
 from stream.fleet.on_ray.cluster import RayCluster
+from stream.options.extra import Extra
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "has_ray", lambda: False)
+    monkeypatch.setattr(Extra, "missing", lambda extra: ["ray"])
     with pytest.raises(ConfigError, match=re.escape("--ray needs ray; pip install 'arr-coc-stream[ray]'")):
         RayCluster("auto")
 
 
 @pytest.mark.parametrize("address", ["nowhere", "10.0.0.1", "10.0.0.1:99999", "ray://10.0.0.1:10001", ""])
 def test_what_is_no_address_is_told(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    monkeypatch.setattr(cluster, "has_ray", lambda: True)
+    monkeypatch.setattr(Extra, "missing", lambda extra: [])
     with pytest.raises(ConfigError, match="is not the address of a Ray cluster; give HOST:PORT"):
         RayCluster(address)
 
 
 def test_where_nothing_listens_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "has_ray", lambda: True)
+    monkeypatch.setattr(Extra, "missing", lambda extra: [])
     with socket.create_server(("127.0.0.1", 0)) as bound:
         port = bound.getsockname()[1]
     with pytest.raises(ConfigError, match=f"no Ray cluster at 127.0.0.1:{port}: Connection refused; start one with"):

@@ -1,41 +1,37 @@
-"""Answer servers on a cluster: which are begun, drained and given up, by what each says of itself."""
+"""Answer servers on a cluster: which are assigned, drained and given up, by what each reports."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-import msgspec
-
 from arr_coc.errors import ModelNotFound
+from stream.control import RunControl
 from stream.fleet.cameras import NamedCamera
 from stream.fleet.on_ray.cluster import HostUnavailable
-from stream.fleet.on_ray.hosts import AnswerHost
 from stream.fleet.on_ray.messages import ServerState
-from stream.fleet.on_ray.servers import ClusterServers
+from stream.fleet.on_ray.servers import ClusterServers, ServerGroup
 from stream.fleet.on_ray.settings import RaySettings
-from tests.support.http_server import LoopbackServer, QuietHandler
 from tests.support.runs import config
+
+CAMERAS = ("door", "yard")
 
 
 class ScriptedActor:
-    """An answer server that says `state` of itself; what it is asked to do stands in `calls`."""
+    """An answer server that reports `state`; what it is asked to do stands in `calls`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.state = ServerState("waiting")
+        self.state = ServerState("loading")
         self.away = False
         self.calls: list[str] = []
 
     def call(self, method: str, *arguments: object, limit_s: float) -> Any:
-        if method == "state":
-            return msgspec.json.encode(self.state)
-        self.calls.append(method)
+        if method != "state":
+            self.calls.append(method)
         if self.away:
             raise HostUnavailable(f"{self.name} does not reply")
-        return None
+        return self.state if method == "state" else None
 
     def restart(self) -> None:
         self.calls.append("restart")
@@ -51,67 +47,75 @@ class ScriptedCluster:
     def has_room(self, resources: dict[str, float]) -> bool:
         return True
 
-    def start(self, kind: Callable[[str], Any], name: str, resources: dict[str, float]) -> ScriptedActor:
+    def start(self, kind: object, name: str, resources: dict[str, float], *arguments: object) -> ScriptedActor:
         self.actors.append(ScriptedActor(name))
         return self.actors[-1]
 
 
 def two_servers(
-    fail: Callable[[str, Exception], None] = lambda camera, error: None,
-) -> tuple[ClusterServers, list[ScriptedActor], Callable[[], None]]:
-    """Two answer servers, of which one would be enough, and a check of them."""
+    controls: dict[str, RunControl],
+) -> tuple[ServerGroup, list[ScriptedActor], Callable[[], list[str] | None]]:
+    """Two answer servers, of which one would be enough, and a check of them: it returns the addresses that the first
+    camera was assigned."""
     cluster, settings = ScriptedCluster(), RaySettings(servers=1, servers_max=2)
-    cameras = [NamedCamera(name, config()) for name in ("door", "yard")]
-    answers = ClusterServers(cameras, cluster, settings, lambda line: None, fail)  # type: ignore[arg-type]
-    answers._keys = {"server": {}, "client": {}}
+    cameras = [NamedCamera(name, config()) for name in CAMERAS]
+    answers = ClusterServers(cameras, cluster, settings, lambda line: None, controls)  # type: ignore[arg-type]
     (group,) = answers._groups
     for _ in range(2):
         answers._add(group)
-    return answers, cluster.actors, lambda: answers._look_at(group)
+
+    def look() -> list[str] | None:
+        answers._look_at(group)
+        servers = controls[CAMERAS[0]].take_servers()
+        return None if servers is None else [server.address for server in servers]
+
+    return group, cluster.actors, look
+
+
+def test_cameras_are_assigned_the_servers_that_serve() -> None:
+    _, (one, other), look = two_servers({name: RunControl() for name in CAMERAS})
+    assert look() is None
+    one.state = ServerState("ok", "tcp://10.0.0.1:1")
+    other.state = ServerState("loading", "tcp://10.0.0.2:1")
+    assert look() == ["tcp://10.0.0.1:1"]
+    other.state = ServerState("ok", "tcp://10.0.0.2:1")
+    assert look() == ["tcp://10.0.0.1:1", "tcp://10.0.0.2:1"]
+    one.away = True
+    assert look() is None, "its node may be busy: connections show whether it is gone"
+    one.away, one.state = False, ServerState("loading", "tcp://10.0.0.3:1")
+    assert look() == ["tcp://10.0.0.2:1"]
+    one.state = ServerState("ok", "tcp://10.0.0.3:1")
+    assert look() == ["tcp://10.0.0.3:1", "tcp://10.0.0.2:1"]
 
 
 def test_a_server_that_is_not_needed_is_drained_whatever_becomes_of_it() -> None:
-    answers, (stays, leaves), look = two_servers()
+    group, (stays, leaves), look = two_servers({name: RunControl() for name in CAMERAS})
     stays.state = leaves.state = ServerState("ok", "tcp://10.0.0.1:1")
     look()
-    (group,) = answers._groups
-    assert group.places[1] is not None
-    group.places[1].draining = True
+    group.servers[1].draining = True
     leaves.away = True
     look()
+    assert leaves.calls == []
     leaves.away = False
     look()
-    assert leaves.calls == ["drain", "drain"], "it did not hear the first"
-    leaves.state = ServerState("waiting")
+    leaves.state = ServerState("loading")
     look()
-    assert leaves.calls[2:] == ["kill"], "Ray started it again, and nobody needs it"
-    assert group.places[1] is None
+    assert leaves.calls == ["drain", "drain"], "Ray started it again, and it is not needed"
+    leaves.state = ServerState("drained")
+    look()
+    assert leaves.calls[2:] == ["kill"]
+    assert len(group.servers) == 1
     assert stays.calls == []
 
 
 def test_servers_that_cannot_serve_are_given_up_for_good() -> None:
-    failures: list[tuple[str, str]] = []
-    answers, (one, other), look = two_servers(lambda camera, error: failures.append((camera, repr(error))))
+    controls = {name: RunControl() for name in CAMERAS}
+    group, (one, other), look = two_servers(controls)
     one.state = ServerState("failed", error="ModelNotFound", message="there is no such model")
     for _ in range(3):
         look()
-    error = repr(ModelNotFound("there is no such model"))
-    assert failures == [("door", error), ("yard", error)]
+    assert [repr(control.failure) for control in controls.values()] == [
+        repr(ModelNotFound("there is no such model"))
+    ] * 2
     assert (one.calls, other.calls) == (["kill"], ["kill"])
-    assert answers.states() == []
-
-
-def test_a_server_that_is_too_busy_for_its_pages_still_serves() -> None:
-    class Pages(QuietHandler, BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            health = b'{"status": "ok", "reason": null, "clients": 2, "turns_waiting": 1}'
-            self.send_whole(200, health if self.path == "/healthz" else b"arr_coc_server_turn_wait_p95_seconds 0.5\n")
-
-    host = AnswerHost("answers 1")
-    assert msgspec.json.decode(host.state(), type=ServerState).status == "waiting"
-    host._thread, host._endpoint = threading.current_thread(), "tcp://10.0.0.1:1"
-    with LoopbackServer(Pages) as pages:
-        host._metrics_port = pages.port
-        served = msgspec.json.decode(host.state(), type=ServerState)
-    assert served == ServerState("ok", "tcp://10.0.0.1:1", clients=2, turns_waiting=1, wait_p95_s=0.5)
-    assert msgspec.json.decode(host.state(), type=ServerState) == served, "its pages are not there now"
+    assert group.servers == []
