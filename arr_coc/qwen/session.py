@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import torch
 
 from arr_coc.errors import OptionError
 from arr_coc.qwen.attention import PROBED_TOKENS, unreadable_layer
-from arr_coc.qwen.batching.captured import Capture
 from arr_coc.qwen.batching.encoding import encode_packed
 from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
-from arr_coc.qwen.batching.step import Decoder, DecodeRow, SlotBlock, check_slots, choose_rows
-from arr_coc.qwen.decode import TextStream, not_finite, prefill
+from arr_coc.qwen.batching.step import DecodeRow, DecodeStep, SlotBlock, check_slots, likeliest
+from arr_coc.qwen.decode import TextStream, choose_finite, not_finite, prefill
 from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet
 from arr_coc.qwen.frame_window import FrameWindow, Ids
-from arr_coc.qwen.options import AnswerOptions
+from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.prompt import PromptBuilder
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.slot import AnswerResult, GlanceResult, PreparedQuestion, Slot
 from arr_coc.qwen.yes_no import YesNoScore, YesNoTokens, score_logits, yes_no_tokens
 from arr_coc.types import TokenPacket
+
+if TYPE_CHECKING:
+    from arr_coc.qwen.batching.captured import Capture, CapturedStep
+
+_log = logging.getLogger(__name__)
 
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
@@ -394,3 +399,46 @@ class AnswerSession:
         self._open.pop(answer.slot, None)
         answer.error, answer.ended = error, True
         self.slots[answer.slot].prompts.cache.reset()
+
+
+class Decoder:
+    """Next tokens of the answers under way: by captured steps on a GPU, one call after another elsewhere, and where
+    capturing fails.
+
+    `capture`: what makes a step repeatable; None: a CUDA graph on a GPU, and elsewhere nothing.
+    """
+
+    def __init__(self, qwen: QwenVL, block: SlotBlock, capture: Capture | None = None) -> None:
+        if capture is None and qwen.device.type == "cuda" and qwen.decodes_plainly:
+            from arr_coc.qwen.batching.captured import cuda_graph
+
+            capture = cuda_graph
+        self._step = DecodeStep(qwen, block)
+        self._captured: CapturedStep | None = None
+        if capture is not None:
+            from arr_coc.qwen.batching.captured import CapturedStep
+
+            self._captured = CapturedStep(qwen, block, capture)
+
+    def __call__(self, rows: Sequence[DecodeRow], options: Decoding) -> list[list[int]]:
+        """Add the token of each row. Returns for each the next one, and 1 where its logits are finite, else 0; the
+        device is waited for once."""
+        if self._captured is not None:
+            try:
+                return self._captured(rows, options)
+            except RuntimeError as error:
+                reason, *_ = str(error).strip().splitlines() or [type(error).__name__]
+                _log.warning("decoding continues without captured graphs: %s", reason)
+                self._captured = None
+        return choose_rows(rows, self._step(rows), options)
+
+
+def choose_rows(rows: Sequence[DecodeRow], logits: torch.Tensor, options: Decoding) -> list[list[int]]:
+    """The tokens that follow logits [N, vocabulary], as `Decoder` gives them."""
+    if options.temperature == 0:
+        choices = likeliest(logits)
+    else:
+        drawn = [choose_finite(own, options, row.generator) for row, own in zip(rows, logits, strict=True)]
+        choices = torch.stack([torch.stack(pair) for pair in drawn])
+    found: list[list[int]] = choices.tolist()
+    return found

@@ -74,7 +74,6 @@ _COUNT_LOG = np.rint(_COUNTS * np.log2(np.maximum(_COUNTS, 1)) * _FIXED_POINT).a
 _ENTROPY_SCALE = float(_TEXELS * np.log2(HISTOGRAM_BINS) * _FIXED_POINT)
 _VARIANCE_SCALE = 4 / 3 / 255**2
 _CUBE_DIAGONAL = 255 * np.sqrt(3)
-_SCALES = ChannelScales(_COUNT_LOG, _ENTROPY_SCALE, _VARIANCE_SCALE, _SOBEL_LARGEST * np.sqrt(2), _CUBE_DIAGONAL)
 
 _OPPONENTS = np.array([[1 / 3, 1 / 3, 1 / 3], [1, -1, 0], [-0.5, -0.5, 1]], np.float32) / 255
 
@@ -143,14 +142,17 @@ class CompiledChannels:
         self._picture.diagonal = scales.diagonal
 
     def update(self, levels: Sequence[npt.NDArray[np.uint8]], stale: npt.NDArray[np.bool_]) -> Maps:
-        """The channels of a picture, and behind them its entropy: float32 [14, gh, gw]; from its `KERNEL_LEVELS`, which differ
-        from the picture before where `stale` bool [gh, gw]."""
+        """The channels of a picture, and behind them its entropy: float32 [14, gh, gw]; from its `KERNEL_LEVELS`, which
+        differ from the picture before where `stale` bool [gh, gw]."""
         keep = [np.ascontiguousarray(level) for level in levels]
         keep.append(np.ascontiguousarray(stale))
         for name, array in zip(("level1", "level2", "level4", "level5", "stale"), keep, strict=True):
             setattr(self._picture, name, array.ctypes.data)
         self._kernel.scores_channels(ctypes.byref(self._picture))
         return self._arrays.copy(self._planes)
+
+
+_SCALES = ChannelScales(_COUNT_LOG, _ENTROPY_SCALE, _VARIANCE_SCALE, _SOBEL_LARGEST * np.sqrt(2), _CUBE_DIAGONAL)
 
 
 def _tile_means(image: npt.NDArray[Any], rows: int, cols: int) -> Maps:

@@ -84,7 +84,7 @@ class FrameTap:
 
     @property
     def needs_regions(self) -> bool:
-        """Whether the regions of the next frame are needed, even if it is not answered about."""
+        """Return True if the regions of the next frame are needed, even if it is not answered about."""
         requested = any(exchange.request is not None for exchange in self._exchanges)
         return requested or self.policy.maps or self._overlays is not None
 

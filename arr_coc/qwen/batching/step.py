@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional as F
@@ -18,21 +16,14 @@ from arr_coc.qwen.decode import (
     ROOM_TOKENS,
     GrowableLayer,
     PrefixCache,
-    choose_finite,
     decode_one_token,
     logits_of,
     through_layers,
 )
-from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.preprocess import text_positions
 from arr_coc.qwen.prompt import PromptCache
 from arr_coc.qwen.qwenvl import QwenVL, rotation
 from arr_coc.qwen.window_limits import free_bytes, megabytes
-
-if TYPE_CHECKING:
-    from arr_coc.qwen.batching.captured import Capture, CapturedStep
-
-_log = logging.getLogger(__name__)
 
 
 class LayerBlock:
@@ -281,49 +272,6 @@ class _SlotAttention:
         block = self._block.layers[layer]
         keys, values = (rows[row.slot, None, :, : row.held + 1] for rows in (block.keys, block.values))
         return F.scaled_dot_product_attention(query[None], keys, values)
-
-
-class Decoder:
-    """Next tokens of the answers under way: by captured steps on a GPU, one call after another elsewhere, and where
-    capturing fails.
-
-    `capture`: what makes a step repeatable; None: a CUDA graph on a GPU, and elsewhere nothing.
-    """
-
-    def __init__(self, qwen: QwenVL, block: SlotBlock, capture: Capture | None = None) -> None:
-        if capture is None and qwen.device.type == "cuda" and qwen.decodes_plainly:
-            from arr_coc.qwen.batching.captured import cuda_graph
-
-            capture = cuda_graph
-        self._step = DecodeStep(qwen, block)
-        self._captured: CapturedStep | None = None
-        if capture is not None:
-            from arr_coc.qwen.batching.captured import CapturedStep
-
-            self._captured = CapturedStep(qwen, block, capture)
-
-    def __call__(self, rows: Sequence[DecodeRow], options: Decoding) -> list[list[int]]:
-        """Add the token of each row. Returns for each the next one, and 1 where its logits are finite, else 0; the
-        device is waited for once."""
-        if self._captured is not None:
-            try:
-                return self._captured(rows, options)
-            except RuntimeError as error:
-                reason, *_ = str(error).strip().splitlines() or [type(error).__name__]
-                _log.warning("decoding continues without captured graphs: %s", reason)
-                self._captured = None
-        return choose_rows(rows, self._step(rows), options)
-
-
-def choose_rows(rows: Sequence[DecodeRow], logits: torch.Tensor, options: Decoding) -> list[list[int]]:
-    """The tokens that follow logits [N, vocabulary], as `Decoder` gives them."""
-    if options.temperature == 0:
-        choices = likeliest(logits)
-    else:
-        drawn = [choose_finite(own, options, row.generator) for row, own in zip(rows, logits, strict=True)]
-        choices = torch.stack([torch.stack(pair) for pair in drawn])
-    found: list[list[int]] = choices.tolist()
-    return found
 
 
 def likeliest(logits: torch.Tensor) -> torch.Tensor:
