@@ -81,7 +81,7 @@ struct Rules {
     double least_motion_px, least_confidence, coded_share, shift_share, guess_leaves, same_px, better, explains, filled;
     double structure, fits, misfits, explained, explained_of_change, noise, rest_texels, least_slope;
     double start_scale_px, end_scale_px, scale_step, inlier_px, inlier_share, least_support, affine_spread_tiles, ridge;
-    double least_bend_texels, whole_share, near_weights[5];
+    double least_bend_texels, whole_share;
     int32_t least_together, coded_frames[3], coded_samples, least_tiles, affine_tiles, tiles_used, reach_tiles, boxes_max;
 };
 
@@ -184,7 +184,7 @@ struct Motion {
     std::vector<Box> boxes, touched;
     std::vector<Tile> tiles;
     std::vector<int> stack;
-    std::vector<float> past[3], found[3], sure[3];
+    std::vector<float> past[3], found[3];
     std::vector<double> sorted;
     std::vector<Point> points;
     Camera camera, guess, last_camera;
@@ -196,7 +196,6 @@ struct Motion {
         : frame(*shared), rules(r), side(frame.texels), step(side > 4 ? 2 : 1), count(side * side / step) {
         for (auto &small : halved) small.assign(size_t(frame.height) * frame.width, 0);
         for (int i = 0; i < 3; i++) past[i].assign(size_t(all()), 0), found[i].assign(size_t(all()), 0);
-        for (auto &map : sure) map.assign(size_t(all()), 0);
         cover.assign(size_t(all()), 0);
     }
 
@@ -563,8 +562,8 @@ struct Motion {
             if (is_guess_shared()) found = true, with_camera(true);
             else if (fit_camera()) found = true, with_camera(false);
         }
-        if (std::any_of(tiles.begin(), tiles.end(), [](const Tile &t) { return t.weak; })) like_neighbours();
-        for (const Tile &tile : tiles) {
+        for (Tile &tile : tiles) {
+            if (tile.weak) tile.dy = tile.dx = 0;
             frame.motion[0][tile.index] = tile.dy, frame.motion[1][tile.index] = tile.dx;
             frame.motion[2][tile.index] = tile.confidence;
         }
@@ -686,44 +685,6 @@ struct Motion {
         if (std::max(std::abs(dy), std::abs(dx)) >= float(rules.least_motion_px)) frame.motion[2][index] = trust(tile, is_left);
     }
 
-    static int reflected(int at, int size) {
-        while (size > 1 && (at < 0 || at >= size)) at = at < 0 ? -at : 2 * size - 2 - at;
-        return size > 1 ? at : 0;
-    }
-
-    // Weighted sums of a tile and its neighbours.
-    float near(const std::vector<float> &map, const Tile &tile) const {
-        float sum = 0;
-        for (int x = 0; x < 5; x++) {
-            float down = 0;
-            for (int y = 0; y < 5; y++) {
-                const int row = reflected(tile.row + y - 2, frame.rows), col = reflected(tile.col + x - 2, frame.cols);
-                down += float(rules.near_weights[y]) * map[row * frame.cols + col];
-            }
-            sum += float(rules.near_weights[x]) * down;
-        }
-        return sum;
-    }
-
-    // Weak tiles move as those around them that are sure, where that explains them, or not at all.
-    void like_neighbours() {
-        for (auto &map : sure) std::fill(map.begin(), map.end(), 0.0f);
-        for (const Tile &tile : tiles)
-            sure[0][tile.index] = tile.sure, sure[1][tile.index] = tile.dy * tile.sure, sure[2][tile.index] = tile.dx * tile.sure;
-        uint8_t texels[COMPARED_MAX];
-        for (Tile &tile : tiles) {
-            if (!tile.weak) continue;
-            tile.dy = tile.dx = 0;
-            const float trusted = near(sure[0], tile), least = std::max(trusted, 1e-6f);
-            if (!(trusted > 0)) continue;
-            const float dy = near(sure[1], tile) / least, dx = near(sure[2], tile) / least;
-            const int64_t after = each(tile, dy, dx, texels);
-            if (!(left(after) <= float(rules.explains) * left(tile.apart) + noise())) continue;
-            tile.dy = dy, tile.dx = dx;
-            tile.confidence = float(rules.filled) * std::min(trusted, 1.0f) * fit(tile, after);
-        }
-    }
-
     // Goes on until all is done or the caller is wanted, who comes back with `answered`: whether there was an answer.
     Wants next(bool answered) {
         for (;;) switch (phase) {
@@ -765,7 +726,7 @@ struct Motion {
 extern "C" {
 
 // Number of this interface; the caller refuses another one.
-int32_t motion_version() { return 1; }
+int32_t motion_version() { return 2; }
 
 // Name of the instruction set; null where this processor has none of those compiled.
 const char *motion_set() { return chosen.name; }

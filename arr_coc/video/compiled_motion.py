@@ -20,7 +20,7 @@ from arr_coc.video import camera_motion, motion_search, tile_motion, tile_patche
 from arr_coc.video.motion_search import Box, FlowSearch, one_shift, texels_in
 from arr_coc.video.tile_motion import MOVING_SHARE, MotionEstimate, ReferenceMotion, TileMotionEstimator
 
-VERSION = 1
+VERSION = 2
 """Of the kernel's interface, as `motion_version` of kernels/motion.cpp has it."""
 
 VECTORS, SHIFT, FLOW = 1, 2, 3
@@ -32,11 +32,8 @@ Mask = npt.NDArray[np.bool_]
 _CONSTANTS: dict[str, Any] = {
     name.lower(): getattr(module, name)
     for module, names in (
-        (
-            tile_motion,
-            "CODED_SHARE SHIFT_SHARE GUESS_LEAVES SAME_PX BETTER EXPLAINS FILLED LEAST_TOGETHER CODED_FRAMES",
-        ),
-        (tile_motion, "CODED_SAMPLES NEAR_WEIGHTS"),
+        (tile_motion, "CODED_SHARE SHIFT_SHARE GUESS_LEAVES SAME_PX BETTER EXPLAINS FILLED LEAST_TOGETHER"),
+        (tile_motion, "CODED_FRAMES CODED_SAMPLES"),
         (tile_patches, "STRUCTURE FITS MISFITS EXPLAINED EXPLAINED_OF_CHANGE NOISE REST_TEXELS LEAST_SLOPE"),
         (
             camera_motion,
@@ -60,7 +57,6 @@ class KernelRules(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("end_scale_px", "scale_step", "inlier_px", "inlier_share")),
         *((name, ctypes.c_double) for name in ("least_support", "affine_spread_tiles", "ridge", "least_bend_texels")),
         ("whole_share", ctypes.c_double),
-        ("near_weights", ctypes.c_double * 5),
         ("least_together", ctypes.c_int32),
         ("coded_frames", ctypes.c_int32 * 3),
         *((name, ctypes.c_int32) for name in ("coded_samples", "least_tiles", "affine_tiles", "tiles_used")),

@@ -7,10 +7,10 @@ tiles only that no guess explains, backward, from the new picture to the old one
 (`motion_search`). One step of registration does the rest.
 
 A tile's confidence says whether it has structure in two directions (the smaller eigenvalue of its structure tensor; Shi
-and Tomasi, Good Features to Track, 1994), and how well its motion explains it. Where that tells little (a plain wall,
-repeated lines), a tile moves as the camera does (`camera_motion`), else as its neighbours, else not at all: whichever
-explains the picture. Tiles that did not change did not move, whatever moves around them; plain ones go with a camera
-that moves, because they cannot be told from their neighbours.
+and Tomasi, Good Features to Track, 1994), and how well its motion explains it. If that says little (a plain wall,
+repeated lines), a tile moves as the camera does (`camera_motion`) if that explains the picture, else not at all. Tiles
+that did not change did not move, whatever moves around them; plain ones go with a camera that moves, because they look
+like their neighbours.
 
 Two estimators do the same: the reference here, and one with a compiled kernel (`compiled_motion`).
 """
@@ -68,9 +68,6 @@ FILLED = 0.5
 
 MOVING_SHARE = 0.5
 """Share of tiles that move with the camera from which it counts as moving."""
-
-NEAR_WEIGHTS = 1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16
-"""How much neighbours count, down and across, for tiles that move as they do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +212,7 @@ class _Part:
             if camera is not None and of_camera is not None:
                 found = dy, dx, confidence
                 (dy, dx, confidence), weak = self._with_camera(found, best.left, weak, camera.support, of_camera)
-        if weak.any():
-            dy, dx, confidence = self._like_neighbours((dy, dx, confidence), best.left, weak, sure)
+        dy, dx = np.where(weak, np.float32(0), [dy, dx])
         moves = np.maximum(np.abs(dy), np.abs(dx)) >= LEAST_MOTION_PX
         confidence = np.where(self._dirty | moves, confidence, np.float32(1))
         return TileMotion(self._over_all(dy), self._over_all(dx), self._over_all(confidence, 1)), camera
@@ -346,35 +342,6 @@ class _Part:
         trust = np.float32(support) * self._pair.fit(after) * np.maximum(self._structure, np.float32(FILLED))
         dy, dx = np.where(fills, camera.dy_px, dy), np.where(fills, camera.dx_px, dx)
         return (dy, dx, np.where(fills, np.maximum(trust, confidence), confidence)), weak & ~fills
-
-    def _like_neighbours(
-        self, found: tuple[Floats, Floats, Floats], left: Floats, weak: Mask, sure: Floats
-    ) -> tuple[Floats, Floats, Floats]:
-        """Weak tiles move as those around them that are sure, where that explains them, or not at all."""
-        dy, dx, confidence = found
-        around, down, across = (self._around(values) for values in (sure, dy * sure, dx * sure))
-        least = np.maximum(around, np.float32(1e-6))
-        down, across = (np.asarray(way / least, np.float32) for way in (down, across))
-        near = weak & (around > 0)
-        after = self._pair.each(down, across, near).left
-        fills = near & (after <= np.float32(EXPLAINS) * left + np.float32(NOISE))
-        filled = np.float32(FILLED) * np.minimum(around, np.float32(1)) * self._pair.fit(after)
-        dy, dx = (np.where(weak, np.where(fills, new, np.float32(0)), old) for new, old in ((down, dy), (across, dx)))
-        return dy, dx, np.where(fills, filled, confidence)
-
-    def _around(self, values: Floats) -> Floats:
-        """Weighted sums of tiles and their neighbours, of values float32 [n]."""
-        reach = len(NEAR_WEIGHTS) // 2
-        rows, cols = self._shape
-        all_of = np.pad(self._over_all(values), reach, "reflect")
-        down = _weighted([all_of[at : at + rows] for at in range(2 * reach + 1)])
-        return _weighted([down[:, at : at + cols] for at in range(2 * reach + 1)]).ravel()[self._pair.tiles]
-
-
-def _weighted(parts: list[Floats]) -> Floats:
-    """Sum of neighbours [rows, cols] by `NEAR_WEIGHTS`, from the first to the last."""
-    weighed = [np.float32(weight) * part for weight, part in zip(NEAR_WEIGHTS, parts, strict=True)]
-    return sum(weighed[1:], weighed[0])
 
 
 def _together(tiles: Mask) -> Mask:
