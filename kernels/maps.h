@@ -1,5 +1,5 @@
-// Maps of tiles over time, for one instruction set: included as scores.h is, behind it. They follow arr_coc/allocation/warping.py
-// and temporal.py.
+// Maps of tiles over time, for one instruction set: included as scores.h is, behind it. They follow arr_coc/allocation/warping.py,
+// temporal.py and, in their structure, attending.py.
 
 // Places between tiles are rounded to so many steps, as OpenCV rounds them for five maps or more.
 constexpr float STEPS = 32;
@@ -303,4 +303,80 @@ TARGET static double changed(const Grid &g, const int64_t *marked, const int64_t
         moved += is ? double(relevance[i]) : 0, all += double(relevance[i]), count += is;
     }
     return all > 0 ? moved / all : double(count) / double(g.tiles());
+}
+
+// ---- the guard against pictures without structure ----
+
+// Mean correlation of horizontal and vertical neighbours.
+INLINE double coherence(const Grid &g, const float *map) {
+    double sum = 0, across = 0, down = 0, squares = 0;
+    for (int64_t i = 0; i < g.tiles(); i++) sum += double(map[i]);
+    const double mean = sum / double(g.tiles());
+    for (int r = 0; r < g.rows; r++)
+        for (int x = 0; x < g.cols; x++, map++) {
+            const double value = *map - mean;
+            squares += value * value;
+            across += x ? value * (map[-1] - mean) : 0;
+            down += r ? value * (map[-g.cols] - mean) : 0;
+        }
+    const int64_t pairs = 2 * g.tiles() - g.rows - g.cols;
+    return squares > 0 ? (across + down) / double(pairs) * double(g.tiles()) / squares : 0;
+}
+
+// 2·H − 1 with Hoyer's H of what exceeds the median; changes the order of the values.
+INLINE double sparsity(float *values, int64_t count) {
+    float *upper = values + count / 2, *end = values + count;
+    std::nth_element(values, upper, end);
+    const float median = count % 2 ? *upper : (*upper + *std::max_element(values, upper)) / 2;
+    double sum = 0, squares = 0;
+    for (const float *value = upper; value < end; value++) {
+        const double above = *value - median;
+        sum += above, squares += above * above;
+    }
+    const double root = std::sqrt(double(count));
+    return squares > 0 ? 2 * (root - sum / std::sqrt(squares)) / (root - 1) - 1 : 0;
+}
+
+// Whether a colour differs from its neighbours' mean by less than `step` everywhere; a strip has no neighbours all around.
+INLINE bool only_bends(const Grid &g, const float *map, float step) {
+    float most = g.rows < 3 || g.cols < 3 ? step : 0;
+    for (int r = 1; r < g.rows - 1; r++)
+        for (int x = 1; x < g.cols - 1; x++) {
+            const float *at = map + int64_t(r) * g.cols + x;
+            most = std::max(most, std::fabs(*at - (at[-g.cols] + at[g.cols] + at[-1] + at[1]) / 4));
+        }
+    return most < step;
+}
+
+INLINE float range(const float *map, int64_t count) {
+    const auto ends = std::minmax_element(map, map + count);
+    return *ends.second - *ends.first;
+}
+
+// Structure of a map, or of a picture [7, rows, cols] without its slopes: of edges first, which are no light.
+TARGET static float structure(const Grid &g, const Guard &guard, const float *maps) {
+    const int64_t tiles = g.tiles();
+    const float *edges = maps + 5 * tiles;
+    float *rest = guard.rest;
+    double most = 0;
+    for (const int kind : {3, 0, 1, 2, 4}) {
+        if (!guard.surfaces && kind) continue;
+        const float *map = maps + (kind < 3 ? kind : kind + 2) * tiles, *surface = guard.surfaces;
+        double slopes[6] = {};
+        if (surface)
+            for (int64_t i = 0; i < tiles; i++)
+                for (int k = 0; k < 6; k++) slopes[k] += double(map[i]) * double(surface[6 * i + k]);
+        for (int64_t i = 0; i < tiles; i++) {
+            double slope = 0;
+            for (int k = 0; surface && k < 6; k++) slope += slopes[k] * double(surface[6 * i + k]);
+            rest[i] = float(map[i] - slope);
+        }
+        if (range(rest, tiles) < guard.least[kind]) continue;
+        if (surface && (kind < 3 ? only_bends(g, map, guard.step) : kind == 4 && range(edges, tiles) < guard.edges)) continue;
+        most = std::max(most, coherence(g, rest));
+        for (int64_t i = 0; surface && i < tiles; i++) rest[i] = std::fabs(rest[i]);
+        if (most < guard.clear) most = std::max(most, sparsity(rest, tiles));
+        if (most >= guard.clear) break;
+    }
+    return float(std::min(most, 1.0));
 }

@@ -78,6 +78,14 @@ struct Learned {
     float *scratch;
 };
 
+// Limits of the guard, as arr_coc/allocation/attending.py has them. `surfaces` [rows · cols, 6]: what is taken away of a picture;
+// null: a map is judged as it is. `clear`: nothing else needs to be measured then. `rest` [rows, cols] is used meanwhile.
+struct Guard {
+    const float *surfaces, *least;
+    float step, edges, clear;
+    float *rest;
+};
+
 #define INLINE TARGET __attribute__((always_inline)) static inline
 
 // A wider vector than the set's registers goes through memory, which is several times slower.
@@ -127,11 +135,12 @@ struct Variant {
     void (*recall)(const Grid &, const Learned &, const float *, int32_t, double, float *);
     int32_t (*drift)(const Grid &, const float *, const float *, float, float *);
     double (*changed)(const Grid &, const int64_t *, const int64_t *, const float *);
+    float (*structure)(const Grid &, const Guard &, const float *);
 };
 
 #define VARIANT(name, set) \
     { name, set::channels, set::picture, set::balance, set::nearest, set::then, set::steps, set::blend, set::recall, \
-      set::drift, set::changed }
+      set::drift, set::changed, set::structure }
 
 static Variant choose() {
 #if defined(__x86_64__)
@@ -149,7 +158,7 @@ static const Variant chosen = choose();
 extern "C" {
 
 // Number of this interface; the caller refuses another one.
-int32_t scores_version() { return 3; }
+int32_t scores_version() { return 4; }
 
 // Name of the instruction set; null where the processor has none of them.
 const char *scores_set() { return chosen.name; }
@@ -213,5 +222,12 @@ int32_t maps_drift(int32_t rows, int32_t cols, const float *values, const float 
 // Share of relevance on tiles whose version is another than the marked one; of the tiles where nothing is relevant.
 double maps_changed(int32_t rows, int32_t cols, const int64_t *marked, const int64_t *versions, const float *relevance) {
     return chosen.changed({rows, cols}, marked, versions, relevance);
+}
+
+// Distance from noise, in [0, 1], of a picture's looks [7, rows, cols] without the `surfaces`; of a map, where these are null.
+// At least `clear` is as good as 1: other maps are not measured then.
+float maps_structure(int32_t rows, int32_t cols, const float *maps, const float *surfaces, const float *least, float step,
+                     float edges, float clear, float *rest) {
+    return chosen.structure({rows, cols}, {surfaces, least, step, edges, clear, rest}, maps);
 }
 }

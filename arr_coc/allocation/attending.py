@@ -33,6 +33,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from arr_coc.allocation.text_lines import line_pairs, line_tree
+from arr_coc.allocation.warping import maps_or_none
 from arr_coc.budget import DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits, tokens_for
 from arr_coc.errors import NonFiniteError, OptionError, ShapeError, StrategyError
 from arr_coc.ops.covers import (
@@ -66,7 +67,7 @@ VOID_RANGE = 0.05
 LEAST_TILES = 64
 """Pictures of fewer tiles are not judged: so few neighbours prove nothing, and most budgets show all of them."""
 
-_CLEAR = 0.35
+CLEAR = 0.35
 """Above every threshold, hysteresis included: nothing else needs to be measured."""
 
 LEAST_RANGES = (0.05, 0.05, 0.05, 0.02, 0.1)
@@ -84,6 +85,8 @@ has no edges."""
 
 Map = npt.NDArray[np.float32]
 
+_MAP_LEAST = torch.tensor([VOID_RANGE])
+
 
 def map_structure(relevance: torch.Tensor) -> torch.Tensor:
     """Return the distance of a map [gh, gw] from noise, in [0, 1]: the larger of its coherence and its sparsity.
@@ -95,6 +98,8 @@ def map_structure(relevance: torch.Tensor) -> torch.Tensor:
     """
     if relevance.numel() < 4:
         return relevance.new_zeros(())
+    if relevance.is_cpu and (compiled := maps_or_none()) is not None:
+        return compiled.structure(relevance, None, _MAP_LEAST, (0, 0, 1))
     maps = relevance[None]
     structure = torch.maximum(_coherence(maps), _sparsity(maps)).clamp(0, 1)
     return torch.where(_ranges(maps) < VOID_RANGE, 0.0, structure)[0]
@@ -106,22 +111,21 @@ def picture_structure(appearance: torch.Tensor) -> torch.Tensor:
     `appearance` float32 [7, gh, gw]: red, green, blue, Sobel gx, gy and magnitude, and entropy of each tile, all of
     them absolute. Of each of them but gx and gy, a slope over the frame (a surface of second order) is taken away; the
     largest of their structures counts, but for a colour that only bends, and for entropy without edges. 1 for fewer
-    than `LEAST_TILES` tiles. A scalar on the picture's device.
+    than `LEAST_TILES` tiles. Of a picture above `CLEAR`, not all may be measured. A scalar on the picture's device.
     """
     rows, cols = appearance.shape[1:]
     if rows * cols < LEAST_TILES:
         return appearance.new_ones(())
     slopes, least = _surfaces(rows, cols, appearance.device)
+    if appearance.is_cpu and (compiled := maps_or_none()) is not None:
+        return compiled.structure(appearance, slopes, least, (LEAST_STEP, LEAST_EDGES, CLEAR))
     values = torch.cat([appearance[:3], appearance[EDGES:]]).flatten(1)
     rest = (values - values @ slopes @ slopes.T).unflatten(1, (rows, cols))
-    counts, coherence = _ranges(rest) >= least, _coherence(rest)
-    if counts.is_cpu and counts[3] and coherence[3] >= _CLEAR:  # edges are no light
-        return coherence[3].clamp(max=1)
-    counts = counts & ~_are_light(appearance)
-    structure = torch.where(counts, coherence, 0.0)
-    if not structure.is_cpu or structure.max() < _CLEAR:  # a device is not asked, and measures both
+    counts = (_ranges(rest) >= least) & ~_are_light(appearance)
+    structure = torch.where(counts, _coherence(rest), 0.0)
+    if not structure.is_cpu or structure.max() < CLEAR:  # a device is not asked, and measures both
         structure = torch.where(counts, torch.maximum(structure, _sparsity(rest.abs())), 0.0)
-    return structure.max().clamp(max=1)
+    return structure.max().clamp(0, 1)
 
 
 def _are_light(appearance: torch.Tensor) -> torch.Tensor:
@@ -520,9 +524,9 @@ def _foveated(request: AllocationRequest) -> RegionChoice:
         split = tree.refine(split, tree.pyramid(memory.staleness, largest=True), request.tokens)
     leaf = tree.are_leaves(split)
     first = _first(leaf, request.tokens)
-    mask, index = leaf[first], tree.by_place[first]
-    regions = torch.where(mask[:, None], tree.places[index], 0)
-    means = torch.where(mask, tree.means(request.relevance)[index], 0.0)
+    mask, index = leaf.index_select(0, first), tree.by_place.index_select(0, first)
+    regions = tree.places.index_select(0, index) * mask[:, None]
+    means = tree.means(request.relevance).index_select(0, index).masked_fill(~mask, 0)
     return RegionChoice(regions, mask, means, tree.shapes(split))
 
 

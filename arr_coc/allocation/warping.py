@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import cv2
@@ -314,7 +314,17 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "maps_recall": (None, (*_GRID, *(_POINTER,) * 6, _INT, _DOUBLE, _FLOAT, _DOUBLE, *(_POINTER,) * 2)),
     "maps_drift": (_INT, (*_GRID, _POINTER, _POINTER, _FLOAT, _POINTER)),
     "maps_changed": (_DOUBLE, (*_GRID, *(_POINTER,) * 3)),
+    "maps_structure": (_FLOAT, (*_GRID, *(_POINTER,) * 3, *(_FLOAT,) * 3, _POINTER)),
 }
+
+
+@cache
+def _bound(kernel: ctypes.CDLL) -> ctypes.PyDLL:
+    library = ctypes.PyDLL(kernel._name, handle=kernel._handle)
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
 
 
 class CompiledMaps:
@@ -327,18 +337,14 @@ class CompiledMaps:
 
     def __init__(self, kernel: ctypes.CDLL, arrays: ArrayPool) -> None:
         self.arrays = arrays
-        library = ctypes.PyDLL(kernel._name, handle=kernel._handle)
-        for name, (result, arguments) in _SIGNATURES.items():
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
-        self._library = library
+        self._library = _bound(kernel)
         self._largest = ctypes.c_float()
         self._largest_at = ctypes.byref(self._largest)
 
     def nearest(self, origin: Map, values: torch.Tensor, entering: float) -> torch.Tensor:
         """See `Warp.nearest`; of values of 1, 4 or 8 bytes."""
         rows, cols = origin.shape[1:]
-        maps, taken, other = values.contiguous(), torch.empty_like(values), torch.tensor(entering, dtype=values.dtype)
+        maps, taken, other = values.contiguous(), torch.empty_like(values), torch.full((), entering, dtype=values.dtype)
         count, size = maps.numel() // (rows * cols), maps.element_size()
         at = self.arrays.address(origin), maps.data_ptr(), count, size, other.data_ptr(), taken.data_ptr()
         self._library.maps_nearest(rows, cols, *at)
@@ -426,6 +432,22 @@ class CompiledMaps:
         """Share of relevance on tiles whose version is another than the `marked` one; see `ChangeMeter.measure`."""
         at = self.arrays.address
         return float(self._library.maps_changed(*relevance.shape, at(marked), at(versions), relevance.data_ptr()))
+
+    def structure(
+        self,
+        maps: torch.Tensor,
+        surfaces: torch.Tensor | None,
+        least: torch.Tensor,
+        limits: tuple[float, float, float],
+    ) -> torch.Tensor:
+        """See `map_structure` of `arr_coc.allocation.attending`, and with `surfaces` [gh · gw, 6] `picture_structure`.
+
+        `least`: what each map must vary by. `limits`: least step of a colour and of edges, and what is clear.
+        """
+        rows, cols = maps.shape[-2:]
+        maps, rest = maps.float().contiguous(), self._take(rows, cols)
+        at = maps.data_ptr(), None if surfaces is None else surfaces.data_ptr(), least.data_ptr()
+        return torch.tensor(self._library.maps_structure(rows, cols, *at, *limits, rest.data_ptr()))
 
     def _take(self, *shape: int) -> torch.Tensor:
         return torch.from_numpy(self.arrays.take(shape))

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from arr_coc.ops.kernels import library_or_none, load_library
 
-VERSION = 3
+VERSION = 4
 """Of the kernel's interface, as `scores_version` of kernels/scores.cpp has it."""
 
 
+@cache
 def kernel_path() -> Path:
     """Place of the compiled kernel, whether it is there or not."""
     return Path(__file__).with_name("scores.abi3.so")

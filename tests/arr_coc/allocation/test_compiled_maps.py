@@ -12,9 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arr_coc.allocation.attending import CLEAR, map_structure, picture_structure
 from arr_coc.allocation.temporal import ChangeMeter, ExplorationTracker, FeedbackPrior, TemporalBlend
 from arr_coc.allocation.warping import CompiledMaps, MotionHistory, Warp, WholeTileSteps
-from arr_coc.ops.kernels import ArrayPool
+from arr_coc.ops.kernels import SETTING, ArrayPool
 from arr_coc.relevance.kernel import kernel_path, load_kernel
 from arr_coc.types import Feedback, FrameStamp, TileMotion, TileVersions
 
@@ -149,6 +150,21 @@ def test_what_changed_and_what_was_not_seen(shape: tuple[int, int], seed: int) -
             for meter, exploration in zip(meters, explorations, strict=True):
                 meter.mark(versions)
                 exploration.mark_shown(torch.from_numpy(np.where(moved, 0, 1).astype(np.int8)))
+
+
+@given(shape=grids, seed=seeds)
+def test_structure(shape: tuple[int, int], seed: int) -> None:
+    rng, found = np.random.default_rng(seed), []
+    noise = random(rng, (7, *shape), rng.normal) * float(rng.choice([0, 0.01, 0.2]))
+    slope = torch.linspace(0, 1, shape[1]) * random(rng, (7, 1, 1)) + torch.linspace(0, 1, shape[0])[:, None]
+    looks = (0.5 + noise + slope * float(rng.choice([0, 0.1, 1]))).contiguous()
+    if rng.random() < 0.5:
+        looks[random(rng, (7,)) < 0.5, : shape[0] // 2, : shape[1] // 3] += float(rng.random())
+    for setting in ("reference", "compiled"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(SETTING, setting)
+            found.append((map_structure(looks[0]), picture_structure(looks).clamp(max=CLEAR)))
+    same(found[1], found[0], 1e-4)
 
 
 def test_the_interpreters_lock_is_kept() -> None:
