@@ -4,6 +4,7 @@ maps over time by the compiled kernel, beside the array operations that give the
 from __future__ import annotations
 
 import ctypes
+import os
 from collections import deque
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.ops.kernels import ArrayPool
+from arr_coc.ops.kernels import SETTING, ArrayPool
 from arr_coc.relevance.kernel import kernel_or_none
 from arr_coc.types import TILE_PX, TileMotion
 
@@ -459,5 +460,11 @@ class CompiledMaps:
 def maps_or_none(arrays: ArrayPool | None = None) -> CompiledMaps | None:
     """Maps by the compiled kernel, in arrays of a stream's pool; None where the reference is used. Raises as
     `kernel_or_none`."""
-    kernel = kernel_or_none()
+    kernel = _kernel_of(os.environ.get(SETTING, ""))
     return None if kernel is None else CompiledMaps(kernel, arrays or ArrayPool())
+
+
+@cache
+def _kernel_of(setting: str) -> ctypes.CDLL | None:
+    """The kernel for a value of `SETTING`, looked up once: structure is judged in every frame."""
+    return kernel_or_none()
