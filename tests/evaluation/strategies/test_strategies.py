@@ -289,7 +289,7 @@ def test_what_the_decoder_looked_at_draws_tokens_when_a_scene_is_asked_about_aga
         there = (regions[:, 1:] == wanted).all(axis=1).astype(np.float32)
         return Feedback(prompt.stamps[-1], regions, there, np.zeros(70, np.float32))
 
-    monkeypatch.setattr("arr_coc.qwen.session.feedback_from", only_there)
+    monkeypatch.setattr("arr_coc.qwen.slot.feedback_from", only_there)
     assert [0, *wanted] in STRATEGIES["arr-coc-feedback"].answer(qwen, asked).regions.tolist()
 
 

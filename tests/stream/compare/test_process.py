@@ -143,10 +143,12 @@ def test_a_process_that_dies_is_one_line_and_the_next_job_starts_another(engine:
 
 def test_a_job_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_module, "CANCEL_LIMIT_S", 0.0)
+    stopped: list[dict[str, Any]] = []
     with closing(CompareProcess(CompareOptions([ModelChoice("bundled")]))) as engine:
 
         def stop_it(message: dict[str, Any]) -> None:
-            if message["topic"] == "text":
+            if message["topic"] == "text" and not stopped:  # more may be in the pipe once it is dead
+                stopped.append(message)
                 assert engine._child is not None
                 os.kill(engine._child.pid, signal.SIGSTOP)
                 engine.cancel(1)
