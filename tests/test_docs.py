@@ -72,7 +72,9 @@ def named_files(page: Path) -> Iterator[Path]:
         yield from (folder / name for name in re.findall(r"`([\w/]+\.py)`", line))
 
 
-@pytest.mark.parametrize("name", ["docs/architecture.md", "docs/runtime.md", "docs/methods.md", "docs/modules.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize(
+    "name", ["docs/architecture.md", "docs/runtime.md", "docs/methods.md", "docs/modules.md", "CONTRIBUTING.md"]
+)
 def test_the_files_that_a_page_names_are_there(name: str) -> None:
     assert [str(path) for path in named_files(ROOT / name) if not path.is_file()] == []
 
