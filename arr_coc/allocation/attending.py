@@ -33,7 +33,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from arr_coc.allocation.text_lines import line_pairs, line_tree
-from arr_coc.allocation.warping import maps_or_none
+from arr_coc.allocation.warping import structure_or_none
 from arr_coc.budget import DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits, tokens_for
 from arr_coc.errors import NonFiniteError, OptionError, ShapeError, StrategyError
 from arr_coc.ops.covers import (
@@ -98,8 +98,8 @@ def map_structure(relevance: torch.Tensor) -> torch.Tensor:
     """
     if relevance.numel() < 4:
         return relevance.new_zeros(())
-    if relevance.is_cpu and (compiled := maps_or_none()) is not None:
-        return compiled.structure(relevance, None, _MAP_LEAST, (0, 0, 1))
+    if relevance.is_cpu and (compiled := structure_or_none(relevance, None, _MAP_LEAST, (0, 0, 1))) is not None:
+        return compiled
     maps = relevance[None]
     structure = torch.maximum(_coherence(maps), _sparsity(maps)).clamp(0, 1)
     return torch.where(_ranges(maps) < VOID_RANGE, 0.0, structure)[0]
@@ -117,8 +117,9 @@ def picture_structure(appearance: torch.Tensor) -> torch.Tensor:
     if rows * cols < LEAST_TILES:
         return appearance.new_ones(())
     slopes, least = _surfaces(rows, cols, appearance.device)
-    if appearance.is_cpu and (compiled := maps_or_none()) is not None:
-        return compiled.structure(appearance, slopes, least, (LEAST_STEP, LEAST_EDGES, CLEAR))
+    limits = LEAST_STEP, LEAST_EDGES, CLEAR
+    if appearance.is_cpu and (compiled := structure_or_none(appearance, slopes, least, limits)) is not None:
+        return compiled
     values = torch.cat([appearance[:3], appearance[EDGES:]]).flatten(1)
     rest = (values - values @ slopes @ slopes.T).unflatten(1, (rows, cols))
     counts = (_ranges(rest) >= least) & ~_are_light(appearance)

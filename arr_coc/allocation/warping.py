@@ -434,22 +434,6 @@ class CompiledMaps:
         at = self.arrays.address
         return float(self._library.maps_changed(*relevance.shape, at(marked), at(versions), relevance.data_ptr()))
 
-    def structure(
-        self,
-        maps: torch.Tensor,
-        surfaces: torch.Tensor | None,
-        least: torch.Tensor,
-        limits: tuple[float, float, float],
-    ) -> torch.Tensor:
-        """See `map_structure` of `arr_coc.allocation.attending`, and with `surfaces` [gh · gw, 6] `picture_structure`.
-
-        `least`: what each map must vary by. `limits`: least step of a colour and of edges, and what is clear.
-        """
-        rows, cols = maps.shape[-2:]
-        maps, rest = maps.float().contiguous(), self._take(rows, cols)
-        at = maps.data_ptr(), None if surfaces is None else surfaces.data_ptr(), least.data_ptr()
-        return torch.tensor(self._library.maps_structure(rows, cols, *at, *limits, rest.data_ptr()))
-
     def _take(self, *shape: int) -> torch.Tensor:
         return torch.from_numpy(self.arrays.take(shape))
 
@@ -457,11 +441,29 @@ class CompiledMaps:
         return None if origin is None else self.arrays.address(origin)
 
 
-def maps_or_none(arrays: ArrayPool | None = None) -> CompiledMaps | None:
-    """Maps by the compiled kernel, in arrays of a stream's pool; None where the reference is used. Raises as
+def maps_or_none(arrays: ArrayPool) -> CompiledMaps | None:
+    """Maps by the compiled kernel, in arrays of a stream's pool; None if the reference is used. Raises as
     `kernel_or_none`."""
     kernel = _kernel_of(os.environ.get(SETTING, ""))
-    return None if kernel is None else CompiledMaps(kernel, arrays or ArrayPool())
+    return None if kernel is None else CompiledMaps(kernel, arrays)
+
+
+def structure_or_none(
+    maps: torch.Tensor, surfaces: torch.Tensor | None, least: torch.Tensor, limits: tuple[float, float, float]
+) -> torch.Tensor | None:
+    """`map_structure` of `arr_coc.allocation.attending` by the compiled kernel, and with `surfaces` [gh · gw, 6]
+    `picture_structure`; None if the reference is used.
+
+    `least`: the least range of each map. `limits`: least step of a colour and of edges, and what is clear. Raises as
+    `kernel_or_none`.
+    """
+    kernel = _kernel_of(os.environ.get(SETTING, ""))
+    if kernel is None:
+        return None
+    rows, cols = maps.shape[-2:]
+    maps, rest = maps.float().contiguous(), torch.empty(rows, cols)
+    at = maps.data_ptr(), None if surfaces is None else surfaces.data_ptr(), least.data_ptr()
+    return torch.tensor(_bound(kernel).maps_structure(rows, cols, *at, *limits, rest.data_ptr()))
 
 
 @cache
