@@ -371,6 +371,11 @@ class FrameAllocation:
         """The regions, in host memory. Raises as `Selection.allocation`."""
         return self.selection.allocation
 
+    def with_regions(self) -> FrameAllocation:
+        """This frame, once its regions are in host memory. Raises as `allocation`."""
+        _ = self.allocation
+        return self
+
     @property
     def levels(self) -> npt.NDArray[np.int8]:
         """The shape of the region that shows each tile (the level, of squares), −1 where none does: int8 [gh, gw]."""

@@ -298,7 +298,7 @@ class AllocateStage:
 
         def allocated() -> FrameAllocation:
             frame = self._allocator.observe(view, motion, *self._limits(view))
-            return _chosen(frame) if self._tap.needs_regions else frame
+            return frame.with_regions() if self._tap.needs_regions else frame
 
         return self._or_all_tokens(view, allocated)
 
@@ -306,7 +306,7 @@ class AllocateStage:
         """Return the newest frame with its regions; all of its tiles where choosing them fails."""
         frame = self._last
         assert frame is not None
-        return self._or_all_tokens(view, lambda: _chosen(frame))
+        return self._or_all_tokens(view, frame.with_regions)
 
     def _or_all_tokens(self, view: TextureView, allocate: Callable[[], FrameAllocation]) -> FrameAllocation:
         """Return what `allocate` gives; all tokens where it fails: better answered about than lost."""
@@ -386,12 +386,6 @@ class AllocateStage:
         if not self._store_lost:
             self._store_lost = True
             self._emit(store_lost(reason))
-
-
-def _chosen(frame: FrameAllocation) -> FrameAllocation:
-    """Return the frame once its regions are in host memory, which may fail."""
-    _ = frame.allocation
-    return frame
 
 
 def _full_packet(view: TextureView) -> FramePacket:
