@@ -18,7 +18,7 @@ from stream.media import AllocationOverlay, MapLayer
 from stream.protocol.buffers import SlotTable
 from stream.protocol.inspection import InspectedFrame, cropped, inspected_frame, known_levels, layers_of
 from stream.protocol.picture_files import encode_jpeg
-from stream.protocol.pictures import PictureExchange, ViewedFrame, level_for
+from stream.protocol.pictures import PictureBuffers, PictureExchange, PictureRequest, ViewedFrame, level_for
 
 PICTURE_WIDTH_PX = 960
 """Greatest width of an `AskedPicture`; a wider frame is halved until it fits."""
@@ -91,8 +91,8 @@ class FrameTap:
     def offer(self, view: TextureView, frame: FrameAllocation, motion: TileMotion | None) -> None:
         """Copy a frame for the subscribers that want it, while its lease lasts. `motion` of its tiles, if known."""
         for exchange in self._exchanges:
-            if exchange.request is not None:
-                exchange.put(self._viewed(view, frame, motion, exchange))
+            if (request := exchange.request) is not None:
+                exchange.put(self._viewed(view, frame, motion, request, exchange.buffers))
         if self._overlays is not None:
             layers: tuple[MapLayer, ...] = ()
             if self.policy.layers:
@@ -149,13 +149,15 @@ class FrameTap:
         return frame.tiles if self.policy.all_tiles else frame.tokens
 
     def _viewed(
-        self, view: TextureView, frame: FrameAllocation, motion: TileMotion | None, exchange: PictureExchange
+        self,
+        view: TextureView,
+        frame: FrameAllocation,
+        motion: TileMotion | None,
+        request: PictureRequest,
+        buffers: PictureBuffers,
     ) -> ViewedFrame:
-        request = exchange.request
-        assert request is not None
-
         def copied(levels: Iterable[int]) -> dict[int, npt.NDArray[np.uint8]]:
-            return {level: exchange.buffers.copy(cropped(view, level)) for level in levels}
+            return {level: buffers.copy(cropped(view, level)) for level in levels}
 
         levels = {width: level_for(view.grid.width_px, width) for width in request.widths}
         inspected = None
