@@ -46,10 +46,10 @@ def fingerprint(embeddings: torch.Tensor) -> str:
 
 
 def load_bundled_layer(folder: Path, embeddings: torch.Tensor, model_id: str) -> ARRCOCLayer | None:
-    """The trained allocator in a model's folder; None where there is none, or it was trained for other weights.
+    """The trained allocator in a model's folder; None if there is none, or it was trained for other weights.
 
     `embeddings` are the model's, [vocabulary, D]; questions that `model_id` embeds are given to what is returned.
-    Raises ModelError where the files do not fit the code.
+    Raises ModelError if the files do not fit the code.
     """
     own = folder / ALLOCATOR_FOLDER
     if not (own / CONFIG_FILE).is_file():
@@ -68,7 +68,7 @@ def load_bundled_layer(folder: Path, embeddings: torch.Tensor, model_id: str) ->
 def load_layer(name: str | Path, embeddings: torch.Tensor, model_id: str) -> ARRCOCLayer:
     """The allocator in a folder, or of a name on the hub, for the model of these `embeddings` [vocabulary, D].
 
-    Raises as `ARRCOCLayer.from_pretrained`, and ModelError where it was made for other weights.
+    Raises as `ARRCOCLayer.from_pretrained`, and ModelError if it was made for other weights.
     """
     layer = ARRCOCLayer.from_pretrained(name)
     if layer.config.trained_for != fingerprint(embeddings):
@@ -96,7 +96,7 @@ def serialize_realiser(realiser: RelevanceRealiser | None) -> bytes:
 
 
 def deserialize_realiser(data: bytes, model_id: str) -> RelevanceRealiser | None:
-    """Load the bytes of `serialize_realiser`, for questions that `model_id` embeds. Raises ModelError where it does
+    """Load the bytes of `serialize_realiser`, for questions that `model_id` embeds. Raises ModelError if it does
     not fit."""
     if not data:
         return None

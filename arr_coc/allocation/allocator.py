@@ -188,7 +188,7 @@ class StreamAllocator:
         return self._glances.due(media_ns, self._memory.prior.unknown_share(_looks_of(self._last)))
 
     def on_glance(self) -> None:
-        """A glance at the newest frame is asked for: `apply_glance` will tell what it saw."""
+        """A glance at the newest frame was requested: `apply_glance` gets its result."""
         if self._memory is not None and self._last is not None:
             self._memory.prior.on_request(self._last.stamp.frame_index, _looks_of(self._last))
 

@@ -252,7 +252,7 @@ class RegionChoice:
     """The regions of one frame, on the device of its relevance.
 
     `regions` int64 [K, 3] in token order, `relevance` float32 [K], mean over a region's tiles; `levels` int8 [gh, gw],
-    the shape of the region that shows each tile, −1 where none does. A device does not say how many regions there are:
+    the shape of the region that shows each tile, −1 if none does. A device does not say how many regions there are:
     K is then what was planned, and `mask` bool [K] is False for the padding behind them.
     """
 

@@ -158,7 +158,7 @@ class SelectionInputs:
     """All that the regions of a frame follow from; maps are not written to any more.
 
     `relevance` float32 [gh, gw] is finite. `appearance` [7, gh, gw], as `picture_structure` takes it, is what the
-    semantic-void guard judges; without it, the map. Its last map, entropy, tells `fixation` what there is to look at.
+    semantic-void guard judges; without it, the map. `fixation` looks at its last map, entropy.
     `prior` [3, gh, gw] is what answers taught: attention, similarity and trust. `lines` [2, gh, gw], as `line_strength`
     gives it, lets wide and tall regions show lines of text.
     """
@@ -269,7 +269,7 @@ class RegionSelector:
     ) -> TokenPlan:
         """Return how many tokens a frame gets, and for what; `at_most` limits what `budget` means.
 
-        Where frames have an overview, it comes first; where it is not shown, a frame that was `glanced` at has paid for
+        If frames have an overview, it comes first; if it is not shown, a frame that was `glanced` at has paid for
         it all the same. Raises BudgetError.
         """
         tiles, (rows, cols), glance = relevance.numel(), relevance.shape, self._options.glance
@@ -338,7 +338,7 @@ class FrameMaps:
 
 @dataclass(eq=False)
 class FrameAllocation:
-    """Decision for one frame, with its reasons. It lies where the frame was allocated: in host memory, or on a device.
+    """Decision for one frame, with its reasons. It is in host memory or on a device, as the frame.
 
     `relevance` float32 [gh, gw], as blended over time; `scores` float32 [3, gh, gw] (information, perspective,
     participation) and their `weights` float32 [3], of this frame alone; `inputs`, all that its regions follow from,
@@ -378,7 +378,7 @@ class FrameAllocation:
 
     @property
     def levels(self) -> npt.NDArray[np.int8]:
-        """The shape of the region that shows each tile (the level, of squares), −1 where none does: int8 [gh, gw]."""
+        """The shape of the region that shows each tile (the level, of squares), −1 if none does: int8 [gh, gw]."""
         return self.selection.choice.levels.cpu().numpy()
 
     @property

@@ -212,7 +212,7 @@ def _maps_of(feedback: Feedback, shape: tuple[int, int], *, glance: bool) -> Map
 class _Learned:
     """What answers taught, on the grid of one frame: `known` float32 [2, gh, gw] (attention, similarity), `learned_ns`
     float64 [gh, gw] (−inf for never), `confidence` [gh, gw] of what taught it, and the tiles' `appearance` [C, gh, gw]
-    at that time; NaN where nothing is known of it."""
+    at that time; NaN if nothing is known of it."""
 
     known: torch.Tensor
     learned_ns: torch.Tensor
@@ -290,8 +290,8 @@ class FeedbackPrior:
         `appearance` [C, gh, gw]."""
         self.answered |= not glance
         rows, cols = appearance.shape[1:]
-        told = torch.from_numpy(_maps_of(feedback, (rows, cols), glance=glance)).to(appearance.device)
-        maps = warp.sample(told, math.nan)
+        learned = torch.from_numpy(_maps_of(feedback, (rows, cols), glance=glance)).to(appearance.device)
+        maps = warp.sample(learned, math.nan)
         looked = warp.sample(self.appearance_asked(feedback.stamp.frame_index, appearance), math.nan)
         spoken, old = ~maps[0].isnan(), self._now() or _Learned.nothing(looked)
         mixed = torch.where(old.learned_ns.isfinite(), RENEW * maps + (1 - RENEW) * old.known, maps)
@@ -345,7 +345,7 @@ class FeedbackPrior:
 
 
 def _change(appearance: torch.Tensor, learned: _Learned) -> torch.Tensor:
-    """By how much tiles look different from when they were learned about; 0 where that is unknown."""
+    """By how much tiles look different from when they were learned about; 0 if that is unknown."""
     return (appearance - learned.appearance).abs().amax(dim=0).nan_to_num()
 
 

@@ -364,7 +364,7 @@ class CompiledMaps:
 
     def whole_steps(self, origin: Map, left: Map, at_tiles: float, with_tiles: float) -> Map | None:
         """Add a frame's motion to what is `left` [2, gh, gw], in place, and take what is due in whole tiles: float32
-        [2, gh, gw], None where nothing is; see `WholeTileSteps.step`."""
+        [2, gh, gw], None if nothing moved; see `WholeTileSteps.step`."""
         rows, cols = origin.shape[1:]
         whole, queue = self.arrays.take(origin.shape), self.arrays.take((rows, cols), np.int32)
         due, at = self.arrays.take((rows, cols), np.uint8), self.arrays.address
@@ -386,7 +386,7 @@ class CompiledMaps:
         The last map of `looks`, entropy, does not count.
 
         `limits`: the past's share, by how much a tile's looks renew it, and the dead band. Returns the blended map, the
-        held one, or None where it stays as it is, and how far blended is from `current` at most.
+        held one, or None if it stays as it is, and how far blended is from `current` at most.
         """
         rows, cols = current.shape
         count, take = len(looks) - 1, self._take
@@ -421,7 +421,7 @@ class CompiledMaps:
         return prior
 
     def drift(self, values: torch.Tensor, kept: torch.Tensor, band: float) -> torch.Tensor | None:
-        """`kept`, with the `values` that are farther from it than `band`, or unlike any; None where there are none."""
+        """`kept`, with the `values` that are farther from it than `band`, or unlike any; None if there are none."""
         rows, cols = values.shape
         moved = self._take(rows, cols)
         places = values.data_ptr(), kept.data_ptr(), band, moved.data_ptr()

@@ -212,7 +212,7 @@ def quadtree(shape: tuple[int, int], top: int, device: torch.device = CPU) -> Qu
 def top_level(shape: tuple[int, int], budget: int) -> int:
     """The coarsest level of a cover: the smallest that takes at most half of `budget` tokens.
 
-    Where none does: the smallest whose cover the budget pays at all, else the coarsest there is.
+    If none does: the smallest whose cover the budget pays at all, else the coarsest there is.
     """
     for limit in (budget // 2, budget):
         for level in range(LEVELS):

@@ -289,7 +289,7 @@ def prefill(qwen: QwenVL, part: PromptPart, kv: Any) -> torch.Tensor:
 def decode_one_token(qwen: QwenVL, token: torch.Tensor, position: int, kv: Any) -> torch.Tensor:
     """Adds one token (int64 scalar) at a text position to the cache, through the stock model's forward.
 
-    Returns the logits [vocabulary] after it. `DecodeStep` gives the same, sooner, where the model `decodes_plainly`.
+    Returns the logits [vocabulary] after it. `DecodeStep` gives the same, sooner, if the model `decodes_plainly`.
     """
     embeds = qwen.language_model.embed_tokens(token.view(1, 1))
     place = torch.full((3, 1, 1), float(position), device=embeds.device)

@@ -57,8 +57,8 @@ class SlotQuestion:
 class SlotAnswer:
     """Answer of one slot, while it is made.
 
-    `piece`: the text that the last step completed; may be empty. `ended`: nothing more comes; then `result` tells of
-    it, or `error` says why there is none. `score`: of a yes/no question, which ends at once.
+    `piece`: the text that the last step completed; may be empty. `ended`: nothing more comes; then `result` is
+    its record, or `error` the reason that there is none. `score`: of a yes/no question, which ends at once.
     """
 
     slot: int
@@ -96,7 +96,7 @@ class AnswerSession:
     def __init__(
         self, qwen: QwenVL, options: AnswerOptions | None = None, slots: int = 1, capture: Capture | None = None
     ) -> None:
-        """`capture` as `Decoder`. Raises OptionError where the model cannot answer several at once, or `slots` is below
+        """`capture` as `Decoder`. Raises OptionError if the model cannot answer several at once, or `slots` is below
         1."""
         if slots < 1:
             raise OptionError(f"slots must be at least 1, got {slots}")
@@ -263,12 +263,12 @@ class AnswerSession:
         return [one.answer for one in opened]
 
     def stop(self, slot: int) -> None:
-        """Say no more in a slot; the answer under way, if any, gets no result."""
+        """Free a slot; the answer under way, if any, gets no result."""
         if (opened := self._open.pop(slot, None)) is not None:
             opened.answer.ended = True
 
     def finish(self, slot: int) -> SlotAnswer:
-        """End the answer under way in a slot as it stands; it gets its result. Raises KeyError where there is none."""
+        """End the answer under way in a slot as it stands; it gets its result. Raises KeyError if there is none."""
         opened = self._open[slot]
         opened.answer.piece = ""
         self._end(opened)
@@ -387,7 +387,7 @@ class AnswerSession:
     def _fallible(
         self, answer: SlotAnswer, do: Callable[Given, Made], *given: Given.args, **named: Given.kwargs
     ) -> Made | None:
-        """What `do` returns; where it fails, None, and the error is the answer's."""
+        """What `do` returns; if it fails, None, and the error is the answer's."""
         try:
             return do(*given, **named)
         except Exception as error:
@@ -421,7 +421,7 @@ class Decoder:
             self._captured = CapturedStep(qwen, block, capture)
 
     def __call__(self, rows: Sequence[DecodeRow], options: Decoding) -> list[list[int]]:
-        """Add the token of each row. Returns for each the next one, and 1 where its logits are finite, else 0; the
+        """Add the token of each row. Returns for each the next one, and 1 if its logits are finite, else 0; the
         device is waited for once."""
         if self._captured is not None:
             try:

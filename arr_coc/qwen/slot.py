@@ -33,7 +33,7 @@ class AnswerResult:
     for in between, so on a GPU much of encoding counts as prefill.
 
     `shown`: the frames that it speaks of, in the prompt's order; `regions` int32 [K, 3]: what was shown of the newest.
-    `feedback` is None where none was wanted. `kept_bytes`: what frames, keys and values take in memory after it.
+    `feedback` is None if none was requested. `kept_bytes`: what frames, keys and values take in memory after it.
     `work`: the operations that it took, and that all tokens would have. `vision`: what incremental encoding took and
     keeps, where that is how frames were encoded.
     """
@@ -245,7 +245,7 @@ class Slot:
         return PreparedQuestion(prompt, frames, "", None, self.vision, record, self._probe(prompt))
 
     def conclude(self, question: PreparedQuestion) -> AnswerResult:
-        """The result of a question that was answered, or stopped; `last` tells of it, too."""
+        """The result of a question that was answered, or stopped; `last` is the same."""
         prompt, probe, record = question.prompt, question.probe, question.record
         encoded = question.vision.report if self.options.encode == "incremental" else None
         feedback = None

@@ -1,7 +1,7 @@
 """`CachedRelevance`: the relevance of one stream's pictures, made again where something moved.
 
 On the CPU `CompiledScores` does it by the compiled kernel, one picture after the other. The first layers' sums of a
-tile and its neighbours are kept, and made again where a channel changed. One channel, the distance to the colour
+tile and its neighbours are kept, and made again if a channel changed. One channel, the distance to the colour
 clusters, changes everywhere when one tile does: its part is kept apart, and added for every picture.
 """
 
@@ -201,7 +201,7 @@ def _packed(realiser: RelevanceRealiser, film: FilmWeights | None) -> Map:
 
 
 def _first_layer(layer: nn.Conv2d) -> torch.Tensor:
-    """A first layer's weights by input, neighbour and output [14, 9, 32]: 0 for entropy where it does not see that."""
+    """A first layer's weights by input, neighbour and output [14, 9, 32]: 0 for entropy if it does not see that."""
     weight = layer.weight.detach().flatten(2).permute(1, 2, 0)
     return weight if len(weight) > CORE else torch.cat([weight, torch.zeros_like(weight[:1])])
 

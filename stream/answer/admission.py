@@ -22,8 +22,8 @@ UNSEEN_CHARS = 40
 class ServerOptions:
     """Options of an answer server. `shared`: it serves clients of several runs, and outlives the failure of one answer.
 
-    `encode` is what it encodes, where its clients may expect otherwise. `on_ready` is called once the model has been
-    loaded; `provenance` returns from then on the model and settings that answers depend on. `statistics` are told of
+    `encode` is what it encodes, if its clients may expect otherwise. `on_ready` is called once the model has been
+    loaded; `provenance` returns from then on the model and settings that answers depend on. `statistics` count
     all that it does.
     """
 
@@ -37,7 +37,7 @@ class ServerOptions:
 
 
 def check_admission(message: Connect, options: ServerOptions, clients: ClientTable) -> None:
-    """Raises TransportError or OptionError where the sender cannot be admitted, saying what to do about it."""
+    """Raises TransportError or OptionError, with the remedy, if the sender cannot be admitted."""
     if message.protocol != PROTOCOL:
         raise TransportError(
             f"the answer server uses version {PROTOCOL} of the protocol, and the client version "
@@ -57,7 +57,7 @@ def server_hello(
 ) -> ServerHello:
     """Return the first message to a client: the model, and words of its standing query that are unknown to it.
 
-    `pixels_refused`: why its pixels do not stay on their device, None where they do.
+    `pixels_refused`: why its pixels do not stay on their device, None if they do.
     """
     return ServerHello(
         model_id=model.model_id,

@@ -408,7 +408,7 @@ class AnswerClient:
             self._send(*frame_message(number, self._turn, packet, in_snapshot=in_snapshot, wants_answer=wants_answer))
 
     def _place_of(self, packet: TokenPacket) -> PixelPlace | None:
-        """Lay pixels that are on a device where the server finds them; None if it wants them in the message."""
+        """Lay pixels that are on a device into memory that the server reads; None if it wants them in the message."""
         pixels, offered = self._options.pixels, self.hello is not None and self.hello.takes_device_pixels
         if pixels is None or not offered or isinstance(packet.pixels, np.ndarray):
             return None

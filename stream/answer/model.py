@@ -61,7 +61,7 @@ class ClientQuestion:
 
     `yes_no`: it is scored, and ends at once with `score` (the probability of yes, given yes or no, and of yes or no at
     all). `piece`: the text that the last step completed; may be empty. `ended`: nothing more comes; then `stats` are
-    there, or `error` says why there is no answer.
+    there, or `error` is the reason that there is no answer.
     """
 
     client: bytes
@@ -126,7 +126,7 @@ class AnswerModel(Protocol):
         ...
 
     def release(self, client: bytes) -> None:
-        """Give the client's slot back, and say no more in it; it may hold none."""
+        """Give the client's slot back, and end its answer; it may hold none."""
         ...
 
     def ask(self, questions: Sequence[ClientQuestion]) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from arr_coc.qwen.slot import AnswerResult
 
 QUESTION_TOKENS = 256
-"""Tokens that a question and the prompt around it may take, where the memory for several answers is checked
+"""Tokens that a question and the prompt around it may take, when the memory for several answers is checked
 beforehand."""
 
 
@@ -92,7 +92,7 @@ class QwenAnswerModel:
             self._session.forget(slot)
 
     def embed_query(self, query: str) -> QueryEmbedding:
-        """Raises ContextLengthError where the query is too long, alone or beside the client's window."""
+        """Raises ContextLengthError if the query is too long, alone or beside the client's window."""
         self._session.prompts.check_length(query, 1)
         if (window := self._windows.get(self._client)) is not None:
             self._session.prompts.check_window(query, window)
@@ -101,7 +101,7 @@ class QwenAnswerModel:
     def check_standing_query(self, query: str) -> tuple[str, ...]:
         """Return words that a model of a small world has never seen.
 
-        Raises ModelError where the tokenizer has no token for yes or no, or the calibration cannot be used, and
+        Raises ModelError if the tokenizer has no token for yes or no, or the calibration cannot be used, and
         ContextLengthError as `embed_query` does.
         """
         self.embed_query(query)

@@ -82,18 +82,18 @@ class PacketReader:
         self._pixels = pixels
 
     def refused_pixels(self, message: Connect, model: AnswerModel) -> str | None:
-        """Return why pixels do not stay on their device, "" if there is no gain in it; None where they do."""
+        """Return why pixels do not stay on their device, "" if there is no gain in it; None if they do."""
         if message.pixels_at is None or self._pixels is None or not model.takes_device_pixels:
             return ""
         return self._pixels.refusal(message.pixels_at)
 
     def tokens(self, received: Envelope) -> TokenPacket:
-        """Return the tokens of a message. Raises TransportError where they cannot be read."""
+        """Return the tokens of a message. Raises TransportError if they cannot be read."""
         assert isinstance(received.message, (TokenPacketMessage, GlancePacketMessage))
         return token_packet(received.message, received.parts, self._take_pixels)
 
     def packet(self, received: Envelope) -> Packet:
-        """Return the tokens or the frame of a message. Raises TransportError where they cannot be read."""
+        """Return the tokens or the frame of a message. Raises TransportError if they cannot be read."""
         message = received.message
         if not isinstance(message, FramePacketMessage):
             return self.tokens(received)

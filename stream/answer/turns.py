@@ -72,7 +72,7 @@ class ClientTable:
         self._statistics.clients_are(len(self._clients))
 
     def get(self, client: bytes) -> ClientState | None:
-        """Return the state of a client; None where it is not connected."""
+        """Return the state of a client; None if it is not connected."""
         return self._clients.get(client)
 
     def remove(self, client: bytes) -> None:
@@ -82,7 +82,7 @@ class ClientTable:
         self.dequeue(client)
 
     def enqueue(self, client: bytes) -> None:
-        """Let a client wait for a turn, in its old place where it waits already. Unknown ones get none."""
+        """Let a client wait for a turn, in its old place if it waits already. Unknown ones get none."""
         if client in self._clients:
             self._waiting.setdefault(client, None)
             self._statistics.turn_requested(client)

@@ -216,7 +216,7 @@ def _run(
         chooser.running()
         return made
 
-    # Nobody need look at the terminal of this program: no live view, no figures, no questions.
+    # The page replaces the terminal: no live view, no figures, no questions.
     display = open_display(captions=True, watched=WatchOptions(None, keyboard=False, live=False))
     report_note(f"watching {chosen.source.name}")
     summary: Summary | None = None

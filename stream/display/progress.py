@@ -41,7 +41,7 @@ PARTIAL_LINES = 2
 
 
 class ProgressDisplay(Display):
-    """Shows a run to a person. `captions` says whether finished captions are printed to stdout.
+    """Shows a run to a person. With `captions`, finished captions are printed to stdout.
 
     `typed` is a descriptor that lines to ask are read from.
     """

@@ -171,7 +171,7 @@ OPENING, STARTING = "opening", "starting"
 class CameraSnapshot:
     """All that a display shows of a camera, at one moment.
 
-    `state` says what it waits for or how it ended, "" while it runs; `ill`: that is a failure. `pending` is a question
+    `state` is what it waits for or how it ended, "" while it runs; `ill`: that is a failure. `pending` is a question
     that the run has not taken yet. Without a run there are no `info` and no `figures`.
     """
 

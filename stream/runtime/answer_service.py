@@ -116,7 +116,7 @@ class AnswerService:
     def report_hung(self) -> None:
         """Kills the process, which has been silent for longer than `pipeline.timeout_s`. For any thread.
 
-        Several runs report the same silence: a process that was started since has not been silent for so long.
+        Several runs report the same silence: a process that was started since has not been silent for that time.
         """
         limit_s = self._config.pipeline.timeout_s
         with self._lock:

@@ -108,7 +108,7 @@ def serve_answers(
 
     Returns True where it drained: no answer was under way any more. `ready` is called once the model has been loaded.
     `curve` has the keys, those of the configuration when absent; the figures are kept in `statistics`. For the main
-    thread, unless `control` is given. Raises ConfigError where the address or the keys are no good,
+    thread, unless `control` is given. Raises ConfigError if the address or the keys are no good,
     ModelError where the model is not, OutputError where the port of the metrics is taken.
     """
     curve = curve or server_curve(config.network, endpoint)

@@ -172,7 +172,7 @@ class Run:
         self.control.cancel()
 
     def ask(self, query: str) -> None:
-        """Changes the query; a `QueryChanged` event says whether it was accepted."""
+        """Changes the query; a `QueryChanged` event reports whether it was accepted."""
         self.control.ask(query)
 
     def processes(self) -> dict[str, int]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_source(address: str, capture: CaptureConfig, network: NetworkConfig) -> None:
-    """Raises SourceError, or ConfigError for an endpoint of ZeroMQ, where there cannot be such a source."""
+    """Raises SourceError, or ConfigError for an endpoint of ZeroMQ, if there cannot be such a source."""
     kind = source_type(address)
     if is_live_address(address) and scheme_of(address) not in ("http", "https"):  # HLS may have an end
         refuse_time_range(capture, redacted(address))

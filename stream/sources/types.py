@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourceOpening:
-    """Arguments of a source; `network` says who may connect over ZeroMQ, `segments` records the video."""
+    """Arguments of a source; `network` has the access rules of ZeroMQ, `segments` records the video."""
 
     address: str
     capture: CaptureConfig

@@ -29,7 +29,7 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 """Rows of the graphs; each is captured when it is first needed."""
 
 AHEAD_TOKENS = 2
-"""How many tokens are computed while the first of them is read; so many are in vain where an answer ends."""
+"""How many tokens are computed while the first of them is read; as many are in vain when an answer ends."""
 
 WARM_UP_STEPS = 3
 """How often a step is run before it is captured, as libraries set themselves up at their first calls."""
@@ -135,7 +135,7 @@ class _AheadStep:
 
 
 class CapturedStep:
-    """Next tokens of answers by graphs; one is captured again where the block's tensors are others.
+    """Next tokens of answers by graphs; one is captured again if the block's tensors are others.
 
     AHEAD_TOKENS more steps run while the choices of one are read, as long as the same answers go on.
     """
@@ -154,7 +154,7 @@ class CapturedStep:
 
     @torch.inference_mode()
     def __call__(self, rows: Sequence[DecodeRow], options: Decoding) -> list[list[int]]:
-        """As `Decoder`. Raises RuntimeError where a step cannot be captured."""
+        """As `Decoder`. Raises RuntimeError if a step cannot be captured."""
         if list(rows) != self._rows or not self._graph.fits(self._block):
             self._load(rows)
         # Not beyond the end of any answer, for which alone there is room.

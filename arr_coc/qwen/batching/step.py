@@ -48,7 +48,7 @@ class LayerBlock:
         return self.keys.shape[2] if self.keys.ndim == 4 else 0
 
     def make_room(self, tokens: int, like_keys: torch.Tensor, like_values: torch.Tensor) -> None:
-        """Sees to it that so many tokens fit in each slot; all that was written stays. The tensors say heads, head_dim,
+        """Makes room for `tokens` in each slot; all that was written stays. The tensors give heads, head_dim,
         dtype and device."""
         held = self.room
         if tokens <= held:
@@ -72,7 +72,7 @@ class SlotLayer(GrowableLayer):
         self._block = block
 
     def make_room(self, tokens: int, like_keys: torch.Tensor, like_values: torch.Tensor) -> None:
-        """Sees to it that so many tokens fit, in every slot."""
+        """Makes room for `tokens` in every slot."""
         self._block.make_room(tokens, like_keys, like_values)
 
     def look_at(self, keys: torch.Tensor, values: torch.Tensor) -> None:
@@ -99,14 +99,14 @@ class SlotBlock:
         return self.layers[0].room
 
     def make_room(self, tokens: int) -> None:
-        """Sees to it that so many tokens fit in each slot, once something was written."""
+        """Makes room for `tokens` in each slot, once something was written."""
         for layer in self.layers:
             layer.make_room(tokens, layer.keys, layer.values)
 
 
 def check_slots(qwen: QwenVL, slots: int, tokens: int, free: int | None = None) -> None:
-    """Raises OptionError where the model's decoder cannot answer several at once, or the keys and values of so many
-    slots of `tokens` tokens do not fit the memory. `free` in bytes is measured where it is not given."""
+    """Raises OptionError if the model's decoder cannot answer several at once, or the keys and values of `slots` slots
+    of `tokens` tokens do not fit the memory. `free` in bytes is measured if it is not given."""
     if not qwen.decodes_plainly:
         raise OptionError(
             f"{qwen.model_id} is spread over devices, or sees a part of the text only, so it answers one client at a "
