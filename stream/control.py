@@ -201,12 +201,21 @@ def signals_handled(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Delay SIGINT, SIGTERM and SIGHUP of this thread until the end of the block."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ending_signals())
+    """Delay SIGINT, SIGTERM and SIGHUP until the end of the block. Has no effect outside the main thread, where no
+    handler runs."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    # Not a signal mask: a thread without it would take the signal, and the handler would run here at once.
+    before = {number: signal.signal(number, lambda number, _: held.append(number)) for number in _ending_signals()}
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for taken in held:
+            signal.raise_signal(taken)
 
 
 def _ending_signals() -> list[signal.Signals]:

@@ -7,6 +7,8 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -170,9 +172,15 @@ def test_a_run_without_descriptors_ends_with_one_line() -> None:
 
 def test_a_held_signal_comes_at_the_end_of_the_block() -> None:
     steps: list[str] = []
+    ended = threading.Event()
+    other_thread = threading.Thread(target=ended.wait)  # it could take a signal that the main thread masks
+    other_thread.start()
     with signals_handled(lambda number: steps.append(number.name)):
         with signals_held():
             os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)
             steps.append("held")
         steps.append("released")
+    ended.set()
+    other_thread.join()
     assert steps == ["held", "SIGTERM", "released"]
