@@ -20,6 +20,7 @@ from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.replay import Replay, answered_by, open_recorded, replay_config
 from tests.support import api_server as fake
 from tests.support.api_server import ApiHandler, FakeApiServer, api_server
+from tests.support.network import LIMIT_S
 
 FRAMES = 48
 SECRET = "sk-a-secret"
@@ -85,6 +86,7 @@ def test_frames_never_wait_for_a_server_that_hangs(server: FakeApiServer) -> Non
     for event in run_in_threads(config(server, answers="newest")).run():
         events.append(event)
         if isinstance(event, FrameReady) and event.frame_index == FRAMES - 1:
+            assert server.asked.acquire(timeout=LIMIT_S)  # the process that asks may be slower than all frames
             assert len(server.bodies) == 1
             server.behaviour = fake.speak
             server.released.set()
