@@ -22,7 +22,7 @@ from zmq.auth.thread import ThreadAuthenticator
 
 from stream.control import check_descriptor_limit
 from stream.errors import NoSocketFolder
-from stream.transport.links import LINGER_MS, Link, LinkObserver, ServerLink
+from stream.transport.links import LINGER_MS, NOBLOCK, ArrivalPoller, Link, LinkObserver, ServerLink
 from stream.transport.pictures import PictureReceiver, PictureSender
 from stream.transport.security import ClientCurve, ServerCurve
 
@@ -277,13 +277,12 @@ class EventReceiver:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
         self._socket = context.socket(zmq.PULL)
         self._socket.setsockopt(zmq.RCVHWM, EVENT_QUEUE // 2)
+        self._arrivals = ArrivalPoller(self._socket)
         self._socket.bind(endpoint)
 
     def receive(self, timeout_ms: int) -> bytes | None:
         """Return the next encoded event, or None within the time limit."""
-        if not self._socket.poll(timeout_ms):
-            return None
-        return self._socket.recv(zmq.NOBLOCK)
+        return self._socket.recv(NOBLOCK) if self._arrivals.wait(timeout_ms) else None
 
     def close(self) -> None:
         self._socket.close(linger=0)
@@ -301,7 +300,7 @@ class EventSender:
     def send(self, event: bytes, timeout_ms: int) -> bool:
         """Send an event; return False if it was not taken within the time limit."""
         try:
-            self._socket.send(event, zmq.NOBLOCK)
+            self._socket.send(event, NOBLOCK)
         except zmq.Again:
             return bool(self._socket.poll(timeout_ms, zmq.POLLOUT)) and self.send(event, 0)
         return True

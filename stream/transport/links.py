@@ -50,6 +50,9 @@ HEARTBEAT_PART_BYTES_MAX = 4096
 """Of a message to a link with a heartbeat; a KeepAlive has some sixty."""
 
 
+NOBLOCK, SNDMORE, POLLIN = int(zmq.NOBLOCK), int(zmq.SNDMORE), int(zmq.POLLIN)
+"""Plain numbers: a link combines them several times a frame, and members of an enumeration are slow to combine."""
+
 PARTS_READ = ARRAYS_MAX + 2
 """A message's fields, its arrays, and one more, by which it has too many."""
 
@@ -77,7 +80,7 @@ class LinkObserver(Protocol):
 def send_arrays(socket: zmq.Socket[bytes], arrays: Sequence[npt.NDArray[Any]]) -> None:
     """The rest of a message whose first part has been sent: large arrays are not copied."""
     for index, array in enumerate(arrays, 1):
-        more = zmq.SNDMORE if index < len(arrays) else 0
+        more = SNDMORE if index < len(arrays) else 0
         socket.send(np.ascontiguousarray(array).data, more, copy=False)
 
 
@@ -85,7 +88,7 @@ def rest_of(socket: zmq.Socket[bytes]) -> tuple[memoryview, ...]:
     """The parts of a message whose first part has been received; of too many no more than show that they are."""
     parts: list[memoryview] = []
     while socket.getsockopt(zmq.RCVMORE):
-        part = socket.recv(zmq.NOBLOCK, copy=False)
+        part = socket.recv(NOBLOCK, copy=False)
         if len(parts) < PARTS_READ:
             parts.append(part.buffer)
     return tuple(parts)
@@ -122,6 +125,22 @@ def _ask_for_heartbeats(socket: zmq.Socket[bytes]) -> None:
         socket.setsockopt(option, value)
 
 
+class ArrivalPoller:
+    """Poller of one socket; belongs to the socket's thread."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
+        self._poller = zmq.Poller()
+        self._poller.register(socket, POLLIN)
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Return True if a message has come within the time limit."""
+        # The option first: a poll gives the interpreter to another thread, and has to get it back.
+        if int(self._socket.getsockopt(zmq.EVENTS)) & POLLIN:
+            return True
+        return timeout_ms > 0 and bool(self._poller.poll(timeout_ms))
+
+
 class Link:
     """One end of a two-way channel between two stages; belongs to the thread that made it.
 
@@ -155,6 +174,7 @@ class Link:
             self._socket.setsockopt(zmq.MAXMSGSIZE, REPLY_PART_BYTES_MAX)
         if heartbeat:
             _ask_for_heartbeats(self._socket)
+        self._arrivals = ArrivalPoller(self._socket)
         self._peer = _PeerMonitor(self._socket) if watched else None
         if curve is not None:
             curve.apply(self._socket)
@@ -210,7 +230,7 @@ class Link:
     def offer(self, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> bool:
         """Send where there is room at once; returns whether there was."""
         try:
-            self._socket.send(encode(message), zmq.NOBLOCK | (zmq.SNDMORE if arrays else 0))
+            self._socket.send(encode(message), NOBLOCK | (SNDMORE if arrays else 0))
         except zmq.Again:
             return False
         send_arrays(self._socket, arrays)
@@ -220,12 +240,9 @@ class Link:
 
     def receive(self, timeout_ms: int = 0) -> Envelope | None:
         """Return the next message, or None within the time limit. Raises TransportError for one that cannot be read."""
-        if timeout_ms:
-            self._socket.poll(timeout_ms)
-        # Asking is three times as fast as an exception where nothing has come, which is the rule.
-        if not int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        if not self._arrivals.wait(timeout_ms):
             return None
-        head = self._socket.recv(zmq.NOBLOCK)
+        head = self._socket.recv(NOBLOCK)
         parts = rest_of(self._socket)
         received = Envelope(decode(head), parts)
         if self._observer is not None:
