@@ -4,7 +4,6 @@ maps over time by the compiled kernel, beside the array operations that give the
 from __future__ import annotations
 
 import ctypes
-import os
 from collections import deque
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.ops.kernels import SETTING, ArrayPool
+from arr_coc.ops.kernels import ArrayPool
 from arr_coc.relevance.kernel import kernel_or_none
 from arr_coc.types import TILE_PX, TileMotion
 
@@ -328,6 +327,11 @@ def _bound(kernel: ctypes.CDLL) -> ctypes.PyDLL:
     return library
 
 
+@lru_cache(maxsize=8)
+def _scalar(value: float, dtype: torch.dtype) -> torch.Tensor:
+    return torch.full((), value, dtype=dtype)
+
+
 class CompiledMaps:
     """Maps of one stream by the compiled kernel, in arrays of a pool; used by one thread.
 
@@ -345,7 +349,7 @@ class CompiledMaps:
     def nearest(self, origin: Map, values: torch.Tensor, entering: float) -> torch.Tensor:
         """See `Warp.nearest`; of values of 1, 4 or 8 bytes."""
         rows, cols = origin.shape[1:]
-        maps, taken, other = values.contiguous(), torch.empty_like(values), torch.full((), entering, dtype=values.dtype)
+        maps, taken, other = values.contiguous(), torch.empty_like(values), _scalar(entering, values.dtype)
         count, size = maps.numel() // (rows * cols), maps.element_size()
         at = self.arrays.address(origin), maps.data_ptr(), count, size, other.data_ptr(), taken.data_ptr()
         self._library.maps_nearest(rows, cols, *at)
@@ -444,7 +448,7 @@ class CompiledMaps:
 def maps_or_none(arrays: ArrayPool) -> CompiledMaps | None:
     """Maps by the compiled kernel, in arrays of a stream's pool; None if the reference is used. Raises as
     `kernel_or_none`."""
-    kernel = _kernel_of(os.environ.get(SETTING, ""))
+    kernel = kernel_or_none()
     return None if kernel is None else CompiledMaps(kernel, arrays)
 
 
@@ -457,16 +461,10 @@ def structure_or_none(
     `least`: the least range of each map. `limits`: least step of a colour and of edges, and what is clear. Raises as
     `kernel_or_none`.
     """
-    kernel = _kernel_of(os.environ.get(SETTING, ""))
+    kernel = kernel_or_none()
     if kernel is None:
         return None
     rows, cols = maps.shape[-2:]
     maps, rest = maps.float().contiguous(), torch.empty(rows, cols)
     at = maps.data_ptr(), None if surfaces is None else surfaces.data_ptr(), least.data_ptr()
     return torch.tensor(_bound(kernel).maps_structure(rows, cols, *at, *limits, rest.data_ptr()))
-
-
-@cache
-def _kernel_of(setting: str) -> ctypes.CDLL | None:
-    """The kernel for a value of `SETTING`, looked up once: structure is judged in every frame."""
-    return kernel_or_none()
