@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.errors import counted
 from arr_coc.ops.regions import exist_on
 from arr_coc.types import (
     EMBEDDING_COMPONENTS,
@@ -25,12 +24,10 @@ from arr_coc.types import (
     FrameStamp,
     QueryEmbedding,
     TileGrid,
-    TileMotion,
     TokenPacket,
 )
 from stream.errors import TransportError
 from stream.protocol.messages import (
-    FRAME_TILES_MAX,
     AnswerReply,
     ArraySpec,
     FramePacketMessage,
@@ -39,7 +36,6 @@ from stream.protocol.messages import (
     Message,
     PixelPlace,
     QueryAccepted,
-    TextureUpdated,
     TokenPacketMessage,
     YesNoReply,
     check_bounds,
@@ -228,23 +224,6 @@ def check_taught(feedback: Feedback | None, stamp: FrameStamp, grid: TileGrid) -
     if feedback.stamp.frame_index > stamp.frame_index or feedback.stamp.media_ns > stamp.media_ns:
         raise TransportError(f"feedback on frame {feedback.stamp.frame_index} came before it")
     _check_regions("feedback", feedback.regions, grid.rows, grid.cols)
-
-
-def motion_arrays(motion: TileMotion | None) -> list[Array]:
-    """Return the parts of a TextureUpdated: none where nothing moved, else one."""
-    return [] if motion is None else [np.stack([motion.dy_px, motion.dx_px, motion.confidence])]
-
-
-def motion_of(message: TextureUpdated, parts: Sequence[Part]) -> TileMotion | None:
-    """Return how the tiles of a frame have moved, None where they did not."""
-    if not message.arrays:
-        _arrays(message, parts)
-        return None
-    (motion,) = _arrays(message, parts, ("float32", (3, "rows", "cols")))
-    if motion[0].size > FRAME_TILES_MAX:
-        raise TransportError(f"{type(message).__name__} holds motion of {counted(motion[0].size, 'tile')}")
-    _check_finite(type(message).__name__, motion)
-    return TileMotion(*motion)
 
 
 def _check_regions(what: str, regions: Array, rows: int, cols: int) -> None:

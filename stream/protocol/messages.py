@@ -127,9 +127,9 @@ class FrameCaptured(Message, frozen=True, tag="frame_captured"):
 class TextureUpdated(Message, frozen=True, tag="texture_updated"):
     """Texture to allocate: the texture holds this frame now.
 
-    Parts, where tiles moved: dy_px, dx_px and confidence of their motion since the frame before, float32 [rows, cols].
-    `cut_score` is the verdict's, where a new shot begins; `discontinuity` is why the frame cannot be compared with the
-    one before, which is then no cut; `fallback` is why the CPU store took over with this frame.
+    The motion of its tiles since the frame before lies in `motion_slot`; None if none moved. `cut_score` is the
+    verdict's, where a new shot begins; `discontinuity` is why the frame cannot be compared with the one before, which
+    is then no cut; `fallback` is why the CPU store took over with this frame.
     """
 
     stamp: FrameStamp
@@ -141,6 +141,7 @@ class TextureUpdated(Message, frozen=True, tag="texture_updated"):
     skipped: tuple[SkippedItem, ...] = ()
     segments: tuple[MediaSegment, ...] = ()
     duration_ns: int | None = None
+    motion_slot: Count | None = None
 
 
 class TokenPacketMessage(Message, frozen=True, tag="token_packet"):

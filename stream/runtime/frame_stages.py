@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from arr_coc.errors import DeviceLost
 from arr_coc.ops.backends import probe_backend
 from arr_coc.ops.store.base import Backend
 from arr_coc.ops.store.native import kernel_in_use
-from arr_coc.types import FramePlanes
+from arr_coc.types import FramePlanes, TileMotion
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.admission import ServerOptions
 from stream.answer.connection import AnswerEndpoint
@@ -28,7 +28,7 @@ from stream.answer.server import AnswerServer
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config, OutputConfig, is_hls
 from stream.control import RunControl, describe
-from stream.events import Notice, Restarted, pack_event, store_lost, unpack_event
+from stream.events import Event, Notice, Restarted, pack_event, store_lost
 from stream.media import AllocationOverlay
 from stream.monitor.statistics import RunStatistics
 from stream.protocol.buffers import SlotTable
@@ -65,6 +65,9 @@ POLL_MS = 50
 
 PLANES = 4
 """Frames whose planes may be between capture and texture; credits keep them fewer."""
+
+MOTIONS = 2
+"""Frames whose motion may be between texture and allocate: each has a credit."""
 
 DROPS_EVERY_S = 0.5
 """Time between two reports of drops."""
@@ -253,9 +256,17 @@ class FrameStages:
             try:
                 exchanges = tuple(thread.exchange for thread in pictures)
                 endpoint, restarts = self._start_answer(stack, transport)
-                self._start_frame_stages(transport, exchanges, self._shared_pixels(stack, endpoint), recorder)
-                received = self._received(events, restarts)
-                yield received if recorder is None else self._recorded(received, recorder)
+                endpoint, received = self._shared_pixels(stack, endpoint), self._received(events, restarts)
+                observers: tuple[Callable[[Event], None], ...] = ()
+                if recorder is not None:
+                    endpoint = replace(endpoint, observer=LinkRecorder(recorder, endpoint.snapshot), pixels=None)
+                    statistics = RunStatistics(self._clock, self._info.fps)
+                    observers, received = (
+                        (statistics.add, recorder.event),
+                        self._recorded(received, recorder, statistics),
+                    )
+                self._start_frame_stages(transport, exchanges, endpoint, observers)
+                yield received
             finally:
                 ended = self._group.stop()
                 for thread in pictures:
@@ -276,12 +287,9 @@ class FrameStages:
                 return
             yield data or b""
 
-    def _recorded(self, events: Iterator[bytes], recorder: Recorder) -> Iterator[bytes]:
+    def _recorded(self, events: Iterator[bytes], recorder: Recorder, statistics: RunStatistics) -> Iterator[bytes]:
         """Yields events and notices of the recorder, which gets a summary of these stages in the end."""
-        statistics = RunStatistics(self._clock, self._info.fps)
         for data in events:
-            if data:
-                statistics.add(unpack_event(data))
             yield data
             if (notice := recorder.take_notice()) is not None:
                 yield pack_event(notice)
@@ -328,21 +336,21 @@ class FrameStages:
         transport: Transport,
         pictures: tuple[PictureExchange, ...],
         endpoint: AnswerEndpoint,
-        recorder: Recorder | None,
+        observers: tuple[Callable[[Event], None], ...],
     ) -> None:
         plan, control, clock = self._plan, self._control, self._clock
         planes: SlotTable[FramePlanes] = SlotTable(PLANES)
-        if recorder is not None:
-            endpoint = replace(endpoint, observer=LinkRecorder(recorder, endpoint.snapshot), pixels=None)
+        motions: SlotTable[TileMotion] = SlotTable(MOTIONS)
         client = replace(plan.client, snapshot=endpoint.snapshot, pixels=endpoint.pixels)
         context = AllocateContext(
             transport=transport,
             make_scheduler=lambda observer: AnswerScheduler(plan.schedule, endpoint, client, observer, control, clock),
             tap=FrameTap(plan.tap, self._overlays, pictures, control.check),
             lease=self._updater.lease,
+            motions=motions,
             make_allocator=plan.make_allocator,
             latency=plan.make_latency_controller(),
-            recorder=recorder,
+            observers=observers,
         )
         self._group.start(
             CaptureStage(
@@ -355,7 +363,7 @@ class FrameStages:
                 realtime=plan.realtime,
                 segments=self._segments,
             ),
-            TextureStage(self._updater, planes, transport, control, drop_frames=plan.drop_frames),
+            TextureStage(self._updater, planes, motions, transport, control, drop_frames=plan.drop_frames),
             AllocateStage(plan.allocate, context, control, clock),
         )
 

@@ -34,10 +34,9 @@ from stream.answer.scheduler import AnswerObserver, AnswerScheduler
 from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl
 from stream.events import Answer, Event, pack_event, store_lost
-from stream.protocol.codec import motion_of
+from stream.protocol.buffers import SlotTable
 from stream.protocol.messages import Credit, End, ServerHello, SourceLost, TextureUpdated
 from stream.protocol.playout import PlayoutDelay
-from stream.recording.recorder import Recorder
 from stream.stages import frame_events
 from stream.stages.base import EVENTS, TEXTURE_ALLOCATE
 from stream.stages.frame_tap import FrameTap
@@ -80,18 +79,20 @@ class AllocateContext:
         make_scheduler: Makes the scheduler of answers, which the stage observes.
         tap: Gives copies of frames to their viewers.
         lease: Gives the texture's view.
+        motions: Motion of frames, put there by the texture stage.
         make_allocator: Called with the server's hello, because the best strategy depends on its model.
         latency: Controller of a latency target.
-        recorder: Takes every event.
+        observers: Called with every event.
     """
 
     transport: Transport
     make_scheduler: Callable[[AnswerObserver], AnswerScheduler]
     tap: FrameTap
     lease: Callable[[], AbstractContextManager[TextureView]]
+    motions: SlotTable[TileMotion]
     make_allocator: Callable[[ServerHello], StreamAllocator]
     latency: LatencyController | None = None
-    recorder: Recorder | None = None
+    observers: tuple[Callable[[Event], None], ...] = ()
 
 
 class AllocateStage:
@@ -235,8 +236,10 @@ class AllocateStage:
             if isinstance(received.message, SourceLost):
                 self._emit(frame_events.outage_of(received.message))
             elif isinstance(received.message, TextureUpdated):
+                slot = received.message.motion_slot
+                motion = None if slot is None else self._context.motions.take(slot)
                 if not self._control.found:
-                    self._process_frame(received.message, motion_of(received.message, received.parts))
+                    self._process_frame(received.message, motion)
                 self._texture.offer(Credit())
 
     def _process_frame(self, update: TextureUpdated, motion: TileMotion | None) -> None:
@@ -376,8 +379,8 @@ class AllocateStage:
     def _emit(self, *events: Event) -> None:
         """Send events to the sinks; waits for them, however slow they are, unless the run is cancelled."""
         for event in events:
-            if self._context.recorder is not None:
-                self._context.recorder.event(event)
+            for observe in self._context.observers:
+                observe(event)
             data = pack_event(event)
             while not self._events.send(data, WAIT_MS):
                 self._control.check()

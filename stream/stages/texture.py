@@ -5,16 +5,13 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
-import numpy.typing as npt
 from msgspec.structs import replace
 
-from arr_coc.types import NS_PER_MS, FramePlanes, FrameStamp
+from arr_coc.types import NS_PER_MS, FramePlanes, FrameStamp, TileMotion
 from arr_coc.video.texture_updater import PendingUpdate, TextureUpdater
 from stream.control import WAIT_MS, RunControl
 from stream.protocol.buffers import Mailbox, SlotTable
-from stream.protocol.codec import motion_arrays, specs_of
 from stream.protocol.messages import Credit, Discontinuity, End, FrameCaptured, SourceLost, TextureUpdated
 from stream.stages.base import CAPTURE_TEXTURE, TEXTURE_ALLOCATE
 from stream.transport import Link, LinkPoller, Transport
@@ -50,6 +47,7 @@ class TextureStage:
         self,
         updater: TextureUpdater,
         planes: SlotTable[FramePlanes],
+        motions: SlotTable[TileMotion],
         transport: Transport,
         control: RunControl,
         *,
@@ -57,6 +55,7 @@ class TextureStage:
     ) -> None:
         self._updater = updater
         self._planes = planes
+        self._motions = motions
         self._transport = transport
         self._control = control
         self._drop_frames = drop_frames
@@ -102,7 +101,7 @@ class TextureStage:
             if poller.has_message(capture):
                 self._receive_frame(capture, allocate, 0)
         if self._outbox.ready:
-            allocate.send(*self._write(self._outbox.take()))
+            allocate.send(self._write(self._outbox.take()))
             if not self._drop_frames:
                 capture.offer(Credit())
 
@@ -141,15 +140,17 @@ class TextureStage:
         pending = self._updater.prepare(planes, frame.discontinuity, frame.frame_index)
         self._outbox.put(ComparedFrame(frame, pending, time.monotonic_ns() - start_ns))
 
-    def _write(self, compared: ComparedFrame) -> tuple[TextureUpdated, list[npt.NDArray[Any]]]:
-        """Writes the frame; returns the message about it, and its parts."""
+    def _write(self, compared: ComparedFrame) -> TextureUpdated:
+        """Writes the frame; returns the message about it."""
         start_ns = time.monotonic_ns()
         frame = compared.frame
         stamp = FrameStamp(frame.frame_index, frame.media_ns, frame.capture_ns)
         update = self._updater.commit(compared.pending, stamp)
         texture_ns = compared.prepare_ns + time.monotonic_ns() - start_ns
-        arrays = motion_arrays(update.motion)
-        message = TextureUpdated(
+        slot: int | None = None
+        while update.motion is not None and (slot := self._motions.put(update.motion, WAIT_MS / 1000)) is None:
+            self._control.check()
+        return TextureUpdated(
             stamp=update.change.stamp,
             texture_ms=texture_ns / NS_PER_MS,
             dirty_share=update.change.dirty_share,
@@ -159,6 +160,5 @@ class TextureStage:
             skipped=frame.skipped,
             segments=frame.segments,
             duration_ns=frame.duration_ns,
-            arrays=specs_of(*arrays),
+            motion_slot=slot,
         )
-        return message, arrays

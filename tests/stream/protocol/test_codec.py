@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TileMotion, TokenPacket
+from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
 from stream.errors import TransportError
 from stream.protocol.codec import (
     Array,
@@ -21,13 +21,11 @@ from stream.protocol.codec import (
     frame_message,
     frame_packet,
     glance_message,
-    motion_arrays,
-    motion_of,
     specs_of,
     token_message,
     token_packet,
 )
-from stream.protocol.messages import FRAME_TILES_MAX, AnswerReply, ArraySpec, QueryAccepted, TextureUpdated
+from stream.protocol.messages import AnswerReply, ArraySpec, QueryAccepted
 
 STAMP = FrameStamp(7, 280_000_000, 123_456_789, 5)
 GRID = TileGrid.of(70, 100)
@@ -265,35 +263,3 @@ def test_feedback_needs_a_number_for_each_region() -> None:
     feedback = Feedback(STAMP, packet.regions, packet.relevance[:-1], packet.relevance)
     with pytest.raises(TransportError, match="feedback holds as many regions as it has numbers for"):
         checked_feedback(feedback)
-
-
-def moved(*maps: np.ndarray) -> tuple[TextureUpdated, list[bytes]]:
-    """A texture update with these maps of motion, and its parts."""
-    message = TextureUpdated(FrameStamp(1, 2, 3), texture_ms=1.0, dirty_share=0.5, arrays=specs_of(*maps))
-    return message, [part.tobytes() for part in maps]
-
-
-def test_motion_survives_the_way_and_no_motion_has_no_parts() -> None:
-    maps = [np.full((2, 3), value, np.float32) for value in (4.5, -32.0, 0.25)]
-    motion = motion_of(*moved(*motion_arrays(TileMotion(*maps))))
-    assert motion is not None
-    for got, sent in zip((motion.dy_px, motion.dx_px, motion.confidence), maps, strict=True):
-        np.testing.assert_array_equal(got, sent)
-    assert motion_of(*moved(*motion_arrays(None))) is None
-
-
-@pytest.mark.parametrize(
-    "shapes",
-    [[(2, 3), (2, 3)], [(2, 3), (2, 3), (3, 2)], [(6,), (6,), (6,)], [(1, FRAME_TILES_MAX + 1)] * 3],
-    ids=["two maps", "another grid", "no grid", "too many tiles"],
-)
-def test_motion_of_another_form_is_refused(shapes: list[tuple[int, ...]]) -> None:
-    with pytest.raises(TransportError):
-        motion_of(*moved(*(np.zeros(shape, np.float32) for shape in shapes)))
-
-
-def test_motion_that_is_no_number_is_refused() -> None:
-    maps = [np.zeros((2, 3), np.float32) for _ in range(3)]
-    maps[1][0, 0] = np.nan
-    with pytest.raises(TransportError):
-        motion_of(*moved(*maps))

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
@@ -43,7 +42,7 @@ from stream.events import (
 )
 from stream.media import AllocationOverlay, SkippedItem
 from stream.protocol.buffers import SlotTable
-from stream.protocol.codec import frame_packet, motion_arrays, specs_of, token_packet
+from stream.protocol.codec import frame_packet, specs_of, token_packet
 from stream.protocol.device_pixels import LocalPixels
 from stream.protocol.messages import (
     AnswerReply,
@@ -109,6 +108,7 @@ class Fixture:
         on_device: bool = False,
     ) -> None:
         self.updater = TextureUpdater()
+        self.motions: SlotTable[TileMotion] = SlotTable(2)
         self.on_device, self.pixels = on_device, pixels
         client = replace(client, pixels=pixels)
         self.hello: ServerHello | None = None
@@ -127,6 +127,7 @@ class Fixture:
             ),
             tap=FrameTap(tap, overlays, (), runner.control.check),
             lease=self.updater.lease,
+            motions=self.motions,
             make_allocator=self._make_allocator,
             latency=target,
         )
@@ -204,7 +205,7 @@ class Fixture:
     def show(
         self,
         index: int,
-        motion: list[npt.NDArray[Any]] | None = None,
+        motion: TileMotion | None = None,
         *,
         captured_ns: int | None = None,
         **fields: object,
@@ -214,15 +215,14 @@ class Fixture:
         captured_ns = 1000 + index if captured_ns is None else captured_ns
         update = self.updater.process(FramePlanes("rgb", (image,)), FrameStamp(index, index, captured_ns))
         stamp = update.change.stamp
-        arrays = motion or []
         message = TextureUpdated(
             stamp=stamp,
             texture_ms=0.5,
             dirty_share=1.0,
-            arrays=specs_of(*arrays),
+            motion_slot=None if motion is None else self.motions.put(motion),
             **fields,  # type: ignore[arg-type]
         )
-        self.texture.send(message, arrays)
+        self.texture.send(message)
 
     def next_event(self) -> Event:
         data = self.events.receive(LIMIT_MS)
@@ -489,11 +489,11 @@ def test_a_frame_says_how_far_its_tiles_surely_moved(runner: StageRunner) -> Non
     right[0], right[1], right[2, 0] = 6, 2, 0.1
     sure = np.ones((3, 4), np.float32)
     sure[1] = 0.1
-    arrays = motion_arrays(TileMotion(np.zeros_like(right), right, sure))
+    motion = TileMotion(np.zeros_like(right), right, sure)
     fixture.show(0)
     fixture.frame_asked()
     fixture.reply(0)
-    fixture.show(1, arrays)
+    fixture.show(1, motion)
     frames = [event for event in (fixture.next_event() for _ in range(3)) if isinstance(event, FrameReady)]
     assert [(frame.motion_px, frame.moving_share) for frame in frames] == [(0, 0), (6, pytest.approx(1 / 3))]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from arr_coc.errors import StoreError
-from arr_coc.types import FramePlanes
+from arr_coc.types import FramePlanes, TileMotion
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.errors import StageDied, TransportError
 from stream.media import MediaSegment, SkippedItem
@@ -32,7 +33,10 @@ class Fixture:
         self.capture = runner.link(CAPTURE_TEXTURE, bind=True)
         self.allocate = runner.link(TEXTURE_ALLOCATE)
         self.updater = TextureUpdater()
-        self.stage = TextureStage(self.updater, self.planes, runner.transport, runner.control, drop_frames=newest)
+        self.motions: SlotTable[TileMotion] = SlotTable(2)
+        self.stage = TextureStage(
+            self.updater, self.planes, self.motions, runner.transport, runner.control, drop_frames=newest
+        )
         runner.start(self.stage)
 
     def begin(self) -> int:
@@ -40,8 +44,8 @@ class Fixture:
         self.allocate.send(Credit())
         return expect(self.capture, Credit).count
 
-    def send(self, index: int, **fields: object) -> None:
-        image = np.full((64, 64, 3), 40 + index % 2 * 100, np.uint8)
+    def send(self, index: int, image: npt.NDArray[np.uint8] | None = None, **fields: object) -> None:
+        image = np.full((64, 64, 3), 40 + index % 2 * 100, np.uint8) if image is None else image
         slot = self.planes.put(FramePlanes("rgb", (image,)))
         assert slot is not None
         self.capture.send(
@@ -74,6 +78,19 @@ def test_a_frame_is_written_and_reported_for_its_credit(runner: StageRunner) -> 
     with fixture.updater.lease() as view:
         assert view.stamp == second.stamp
         assert int(view.read(0)[0, 0, 0]) == 140
+
+
+def test_the_motion_of_a_frame_lies_in_its_slot(runner: StageRunner) -> None:
+    fixture = Fixture(runner)
+    fixture.begin()
+    picture = np.kron(np.random.default_rng(0).integers(0, 256, (32, 32, 3)), np.ones((8, 8, 1))).astype(np.uint8)
+    fixture.send(0, picture)
+    assert expect(fixture.allocate, TextureUpdated).motion_slot is None
+    fixture.allocate.send(Credit())
+    fixture.send(1, np.roll(picture, 8, axis=1))
+    slot = expect(fixture.allocate, TextureUpdated).motion_slot
+    assert slot is not None
+    assert np.median(fixture.motions.take(slot).dx_px) == pytest.approx(8, abs=0.5)
 
 
 def test_frames_that_must_not_be_lost_wait_in_line(runner: StageRunner) -> None:
