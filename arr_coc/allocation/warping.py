@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.ops.kernels import ArrayPool
-from arr_coc.relevance.kernel import kernel_or_none
+from arr_coc.ops.kernels import ArrayPool, library_or_none
+from arr_coc.relevance.kernel import kernel_path, load_kernel
 from arr_coc.types import TILE_PX, TileMotion
 
 Map = npt.NDArray[np.float32]
@@ -447,8 +447,8 @@ class CompiledMaps:
 
 def maps_or_none(arrays: ArrayPool) -> CompiledMaps | None:
     """Maps by the compiled kernel, in arrays of a stream's pool; None if the reference is used. Raises as
-    `kernel_or_none`."""
-    kernel = kernel_or_none()
+    `library_or_none`."""
+    kernel = library_or_none(load_kernel, kernel_path())
     return None if kernel is None else CompiledMaps(kernel, arrays)
 
 
@@ -459,9 +459,9 @@ def structure_or_none(
     `picture_structure`; None if the reference is used.
 
     `least`: the least range of each map. `limits`: least step of a colour and of edges, and what is clear. Raises as
-    `kernel_or_none`.
+    `library_or_none`.
     """
-    kernel = kernel_or_none()
+    kernel = library_or_none(load_kernel, kernel_path())
     if kernel is None:
         return None
     rows, cols = maps.shape[-2:]

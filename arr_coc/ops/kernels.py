@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,19 +63,24 @@ def load_library(path: Path, kernel: str, prefix: str, version: int) -> ctypes.C
     return library
 
 
-def library_or_none(load: Callable[[], ctypes.CDLL]) -> ctypes.CDLL | None:
-    """Return what `load` gives, None where the reference is used; the log says so once, for all kernels.
+def library_or_none(load: Callable[[Path], ctypes.CDLL], path: Path) -> ctypes.CDLL | None:
+    """Return the library that `load` gives for `path`, None if the reference is used; the log says so once, for all
+    kernels.
 
-    Raises BackendMissing where the environment asks for the kernel and it cannot be had, StoreError where it asks for
+    Raises BackendMissing if the environment asks for the kernel and it cannot be had, StoreError if it asks for
     something else than the two.
     """
-    wanted = os.environ.get(SETTING, "")
+    return _library_or_none(load, path, os.environ.get(SETTING, ""))
+
+
+@cache
+def _library_or_none(load: Callable[[Path], ctypes.CDLL], path: Path, wanted: str) -> ctypes.CDLL | None:
     if wanted not in ("", "compiled", "reference"):
         raise StoreError(f"{SETTING} is compiled or reference, got {wanted!r}; unset it")
     if wanted == "reference":
         return None
     try:
-        return load()
+        return load(path)
     except BackendMissing as error:
         if wanted:
             raise

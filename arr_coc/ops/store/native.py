@@ -84,7 +84,7 @@ def load_kernel(path: Path) -> ctypes.CDLL:
 
 def kernel_or_none() -> ctypes.CDLL | None:
     """The compiled kernel that textures use, None where they use the reference. Raises as `library_or_none`."""
-    return library_or_none(lambda: load_kernel(kernel_path()))
+    return library_or_none(load_kernel, kernel_path())
 
 
 def kernel_threads() -> int:

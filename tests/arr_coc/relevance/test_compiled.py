@@ -214,6 +214,19 @@ def test_without_a_kernel_the_reference_is_used_and_that_is_said_once(
         kernel_or_none()
 
 
+def test_a_missing_kernel_is_looked_for_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(SETTING, raising=False)
+    paths: list[Path] = []
+
+    def load(path: Path) -> ctypes.CDLL:
+        paths.append(path)
+        raise BackendMissing("the kernel was not built")
+
+    for _ in range(2):
+        assert kernels.library_or_none(load, tmp_path) is None
+    assert paths == [tmp_path]
+
+
 def test_another_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SETTING, "fast")
     with pytest.raises(StoreError, match="compiled or reference, got 'fast'"):
