@@ -116,7 +116,7 @@ class DrawnPictures:
         packed = {
             level: pack_picture(made, level, encode_jpeg(made.images[level]), time.time_ns()) for level in made.images
         }
-        self._hub.show({width: packed[level] for width, level in made.levels.items()})
+        self._hub.pictures.show({width: packed[level] for width, level in made.levels.items()})
 
     def _inspect(self, request: InspectionRequest) -> None:
         self.inspections.append(request)
@@ -162,7 +162,7 @@ class ShownRun:
 
     def go_live(self) -> None:
         """Gives pictures and the first frame."""
-        self.hub.attach(self.pictures)
+        self.hub.pictures.attach(self.pictures)
         self.microscope.attach(self.pictures)
         self.tell(Started(source=self.source, model="fake", query="What?", backend="cpu"))
         self.tell(frame(0, 0.0))

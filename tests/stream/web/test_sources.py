@@ -171,7 +171,7 @@ class ChosenPage(ServedPage):
         self.monitor.follow(self.run)  # type: ignore[arg-type]
         self.hub.begin(self.monitor)
         self.pictures = DrawnPictures(self.hub, self.microscope)
-        self.hub.attach(self.pictures)
+        self.hub.pictures.attach(self.pictures)
         self.chooser.running()
         self.tell(Started(source=chosen.source.name, model="fake", query="What?", backend="cpu"))
         self.tell(frame(0, 0.0))
