@@ -6,13 +6,12 @@ A request is answered once. While nobody asks, nothing is computed or sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from arr_coc.types import LEVELS
@@ -120,12 +119,9 @@ class Microscope(PictureRequests):
 
 
 def microscope_routes(
-    microscope_of: Callable[[Request], Microscope | None],
-    page: Callable[[Request], Coroutine[Any, Any, Response]],
-    access: WebAccess,
-    uploads: PictureUploads,
+    microscope_of: Callable[[Request], Microscope | None], access: WebAccess, uploads: PictureUploads
 ) -> list[BaseRoute]:
-    """Return the routes of the microscope: its `page`, the newest frame's inspection, and that of a picture sent.
+    """Return the routes of the microscope: the newest frame's inspection, and that of a picture sent.
 
     `microscope_of` returns the one of the camera that a request names, None if there is no such camera.
     """
@@ -133,39 +129,28 @@ def microscope_routes(
     async def newest(request: Request) -> Response:
         microscope = microscope_of(request)
         if microscope is None:
-            return _problem(404, NO_CAMERA)
+            raise PictureRefused(NO_CAMERA, 404)
         if microscope.is_crowded:
-            return _problem(503, "too many look through the microscope; try again in a moment")
+            raise PictureRefused("too many look through the microscope; try again in a moment", 503)
         message = await microscope.newest(_levels(request))
         return Response(message or NO_FRAME, media_type=MEDIA_TYPE)
 
     async def picture(request: Request) -> Response:
         if not access.control:
-            return _problem(403, "this page only shows; it takes no pictures")
+            raise PictureRefused("this page only shows; it takes no pictures", 403)
         microscope = microscope_of(request)
         if microscope is None:
-            return _problem(404, NO_CAMERA)
-        try:
-            async with uploads.picture(request, LONGEST_PX) as sent:
-                message = await microscope.picture(sent, _levels(request))
-        except PictureRefused as error:
-            return _problem(error.status, str(error))
+            raise PictureRefused(NO_CAMERA, 404)
+        async with uploads.picture(request, LONGEST_PX) as sent:
+            message = await microscope.picture(sent, _levels(request))
         if message is None:
-            return _problem(503, "the run does not answer; the model may still be loading")
+            raise PictureRefused("the run does not answer; the model may still be loading", 503)
         return Response(message, media_type=MEDIA_TYPE)
 
-    return [
-        Route("/microscope", page),
-        Route("/microscope/frame", newest),
-        Route("/microscope/picture", picture, methods=["POST"]),
-    ]
+    return [Route("/microscope/frame", newest), Route("/microscope/picture", picture, methods=["POST"])]
 
 
 def _levels(request: Request) -> tuple[int, ...]:
     """Return the levels that a request names as digits."""
     named = request.query_params.get("levels", "0")[:LEVELS]
     return known_levels(int(digit) for digit in named if digit in "0123456789") or (0,)
-
-
-def _problem(status: int, words: str) -> Response:
-    return JSONResponse({"error": words}, status)
