@@ -15,7 +15,7 @@ from hypothesis import settings
 
 from tests.support.peak_memory import complaint, largest_process_bytes
 
-settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("repeatable")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -36,6 +36,9 @@ def test_the_answer_port_serves_whoever_speaks(first: bytes) -> None:
     with ExitStack() as stack:
         endpoint = f"tcp://127.0.0.1:{free_port()}"
         served = ServedAnswers(stack, endpoint)
+        early = served.client()
+        early.send(Connect(query="What?"))
+        until_message(early, QueryAccepted)  # the port is open
         stack.enter_context(half_open(endpoint, first))
         good = served.client()
         good.send(Connect(query="What?"))

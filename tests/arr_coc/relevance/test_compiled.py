@@ -26,7 +26,7 @@ from tests.support.video import PictureStream, scenery
 needs_kernel = pytest.mark.skipif(
     not kernel_path().is_file() and os.environ.get("CI") != "true", reason="the compiled kernel of scores was not built"
 )
-GRIDS = [(1, 1), (2, 17), (5, 16), (9, 33), (34, 60)]
+GRIDS = [(1, 1), (2, 17), (5, 16), (18, 33)]
 QUERY = 6
 ROUNDING = 5e-5
 """Untrained perspective undoes a sigmoid with slopes of some hundreds, which lets roundings of 1e-7 grow; with weights
@@ -130,7 +130,7 @@ def test_what_was_kept_gives_the_same_bits_as_scoring_all_tiles(
     query = QueryEmbedding("what?", np.ones((3, QUERY), np.float32), "m")
     following = CachedRelevance(realiser)
     following.set_query(query)
-    for picture in flickering(34, 60, 5):
+    for picture in flickering(18, 33, 5):
         view = stream.show(picture)
         texture, anew = texture_array(view, "core13", cache), CachedRelevance(realiser)
         anew.set_query(query)

@@ -150,7 +150,7 @@ def estimators_of(grid: TileGrid, layout: Layout) -> list[TileMotionEstimator]:
 
 
 @needs_kernel
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(
     size=st.sampled_from([(256, 320), (270, 490), (224, 1000), (130, 2000), (65, 33), (200, 320), (1, 1), (3, 4000)]),
     layout=st.sampled_from(["yuv", "gray", "rgb"]),

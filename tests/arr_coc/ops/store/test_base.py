@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_coc.errors import LeaseTimeout, ShapeError, StoreError
@@ -164,7 +164,6 @@ def updates(draw: st.DrawFn) -> tuple[FramePlanes, list[FramePlanes]]:
     return first, frames[1:]
 
 
-@settings(max_examples=60)
 @given(updates())
 def test_incremental_equals_full(case: tuple[FramePlanes, list[FramePlanes]]) -> None:
     """Bit for bit, over random sizes, formats and dirty sets; test_contract.py compares the other stores with this."""

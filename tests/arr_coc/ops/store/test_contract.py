@@ -31,7 +31,7 @@ FORMATS = [*(("yuv", name) for name in SUBSAMPLINGS), ("gray", "444"), ("rgb", "
 EXACT = Thresholds(mean=0, largest=0)
 WAIT_MS = 2000
 JOIN_S = 120.0
-EXAMPLES = {"compiled": 60, "gl": 60, "cuda": 20}
+EXAMPLES = {"compiled": 30, "gl": 30, "cuda": 12}
 """Fewer where the device may be one that the tests make of the CPU."""
 
 Mask = npt.NDArray[np.bool_]
