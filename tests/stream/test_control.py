@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -146,11 +147,8 @@ def test_the_limit_of_open_files_is_raised(soft: int, hard: int, limit: int, mon
 
 
 def test_a_limit_of_open_files_that_is_too_low_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(kind: int, new: tuple[int, int]) -> None:
-        raise ValueError("not allowed to raise maximum limit")
-
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (40, 4096))
-    monkeypatch.setattr(resource, "setrlimit", refuse)
+    monkeypatch.setattr(resource, "setrlimit", Mock(side_effect=ValueError("not allowed to raise maximum limit")))
     with pytest.raises(
         ConfigError, match=r"may open 40 files and connections, and a run needs 256; raise its hard limit"
     ):

@@ -7,6 +7,7 @@ import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -47,10 +48,7 @@ def test_a_check_is_reported_before_it_is_made_and_given_before_the_next_begins(
 
 
 def test_a_check_that_breaks_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> DiagnosticCheck:
-        raise RuntimeError("no\nluck")
-
-    monkeypatch.setattr(system, "ffmpeg", fail)
+    monkeypatch.setattr(system, "ffmpeg", Mock(side_effect=RuntimeError("no\nluck")))
     checks = {check.part: check for check in examine(config(answer={"device": "cpu"}))}
     assert checks["ffmpeg"].state == "broken"
     assert checks["ffmpeg"].found == "cannot be used: no luck"
@@ -146,10 +144,7 @@ class TestSoftware:
         assert system.sockets().state == "works"
 
         def refuse(error: Exception) -> Any:
-            def open_none() -> Any:
-                raise error
-
-            return open_none
+            return Mock(side_effect=error)
 
         monkeypatch.setattr("stream.transport.private_directory", refuse(TransportError("too long", "set TMPDIR")))
         assert (system.sockets().state, system.sockets().remedy) == ("broken", "set TMPDIR")

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import numpy as np
@@ -474,10 +475,7 @@ def test_an_answer_stage_that_says_nothing_for_too_long_is_named(video: str) -> 
 def test_a_stage_that_fails_is_named_and_the_others_stop(
     video: str, monkeypatch: pytest.MonkeyPatch, stage: str, patch: tuple[type, str]
 ) -> None:
-    def fail(*_: object) -> None:
-        raise ZeroDivisionError("on purpose")
-
-    monkeypatch.setattr(*patch, fail)
+    monkeypatch.setattr(*patch, Mock(side_effect=ZeroDivisionError("on purpose")))
     result = run(configured(video))
     assert isinstance(result.error, StageDied)
     assert str(result.error) == f"the {stage} stage died: ZeroDivisionError: on purpose"
@@ -603,10 +601,7 @@ class TestHardwareThatGivesUp:
     def test_hardware_that_is_lost_before_the_run_is_reported_at_its_beginning(
         self, video: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def lost(backend: str) -> str:
-            raise DeviceLost(GONE)
-
-        monkeypatch.setattr("stream.runtime.frame_stages.probe_backend", lost)
+        monkeypatch.setattr("stream.runtime.frame_stages.probe_backend", Mock(side_effect=DeviceLost(GONE)))
         result = run(configured(video))
         started, _, notice = result.events[:3]
         assert isinstance(started, Started)

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -113,11 +114,12 @@ def test_a_source_that_cannot_be_opened_destroys_nothing(tmp_path: Path) -> None
     old = tmp_path / "a.vtt"
     old.write_text("yesterday", encoding="utf-8")
 
-    def fail(config_of_session: Config) -> ScriptedRun:
-        raise StageDied("capture", "no such file")
-
     with pytest.raises(StageDied):
-        run_session(config_of_session(tmp_path), ProgressDisplay(captions=False), make_run=fail)
+        run_session(
+            config_of_session(tmp_path),
+            ProgressDisplay(captions=False),
+            make_run=Mock(side_effect=StageDied("capture", "no such file")),
+        )
     assert old.read_text(encoding="utf-8") == "yesterday"
     assert not (tmp_path / "a.jsonl").exists()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import av
 import numpy as np
@@ -216,10 +217,7 @@ def test_a_run_without_frames_leaves_no_video(tmp_path: Path) -> None:
 
 
 def test_an_encoder_that_is_missing_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: object, **options: object) -> None:
-        raise ValueError("no libx264 here")
-
-    monkeypatch.setattr(av, "open", refuse)
+    monkeypatch.setattr(av, "open", Mock(side_effect=ValueError("no libx264 here")))
     slots = Slots()
     sink = HeatmapSink(str(tmp_path / "out.mp4"), lambda: slots)
     sink.write(frame(0, 0.0, slot=slots.put(overlay())))
@@ -358,10 +356,7 @@ def test_a_live_frame_is_drawn_from_the_picture_that_comes_on_request(
 
 
 def test_a_live_heat_map_that_cannot_be_written_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: object, **options: object) -> None:
-        raise ValueError("no libx264 here")
-
-    monkeypatch.setattr(av, "open", refuse)
+    monkeypatch.setattr(av, "open", Mock(side_effect=ValueError("no libx264 here")))
     endpoint, slots = f"ipc://{tmp_path}/heatmap", Slots()
     slots.picture_endpoints = PictureEndpoints(heatmap=endpoint)
     sink = HeatmapSink(str(tmp_path / "out.mp4"), lambda: slots)

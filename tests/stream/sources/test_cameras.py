@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -198,10 +199,7 @@ def test_a_camera_that_cannot_be_read_says_why(device: FakeDevice, problem: str)
     ],
 )
 def test_a_device_that_cannot_be_opened(number: int, problem: str | None) -> None:
-    def refuse(device: str) -> Any:
-        raise OSError(number, os.strerror(number))
-
-    camera = read_camera("/dev/video0", refuse)
+    camera = read_camera("/dev/video0", Mock(side_effect=OSError(number, os.strerror(number))))
     assert (camera is None) == (problem is None)
     if camera is not None and problem is not None:
         assert camera.problem is not None

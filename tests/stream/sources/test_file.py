@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import av
 import numpy as np
@@ -265,10 +266,7 @@ def test_resized_frames_are_what_qwens_processor_makes_of_swscales(clip: Path) -
 
 
 def test_pictures_that_cannot_be_converted_are_an_error(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(frame: av.VideoFrame) -> None:
-        raise av.error.OSError(95, "Operation not supported")
-
-    monkeypatch.setattr(form, "planes_of", refuse)
+    monkeypatch.setattr(form, "planes_of", Mock(side_effect=av.error.OSError(95, "Operation not supported")))
     with pytest.raises(SourceError, match=r"clip\.mp4 has pictures of the format yuv420p, .* convert them to yuv420p"):
         read(clip)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import numpy.typing as npt
@@ -278,8 +279,5 @@ class TestWhereThereAreNone:
     def test_a_folder_that_may_not_be_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Asked of a stand-in, because the tests may run as root, who may read everything."""
 
-        def refuse(self: Path) -> None:
-            raise PermissionError(13, "Permission denied")
-
-        monkeypatch.setattr(Path, "iterdir", refuse)
+        monkeypatch.setattr(Path, "iterdir", Mock(side_effect=PermissionError(13, "Permission denied")))
         self.fails(tmp_path, SourceError, "cannot be read: Permission denied; change its permissions")

@@ -6,6 +6,7 @@ import errno
 import os
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import av
 import pytest
@@ -276,10 +277,7 @@ def test_streams_of_several_sources_need_folders_of_their_own() -> None:
 
 
 def test_nothing_is_claimed_where_folders_have_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lockless(*_: object) -> None:
-        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
-
-    monkeypatch.setattr(module.fcntl, "flock", lockless)
+    monkeypatch.setattr(module.fcntl, "flock", Mock(side_effect=OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))))
     Stream(tmp_path).sink.close()
 
 
