@@ -200,6 +200,32 @@ def events_of(config: Config) -> list[Event]:
     return list(run_in_threads(config).run())
 
 
+def run_across_a_loss(
+    config: Config, monkeypatch: pytest.MonkeyPatch, model: str = "FakeAnswerModel", *, from_frame: int = 0
+) -> list[Event]:
+    """The events of a run whose answer stage goes in the middle of an answer, and which another one follows."""
+    endpoint, gone = config.answer.server or "", threading.Event()
+    with ExitStack() as stack:
+        first = stack.enter_context(serving_at(endpoint, model=model))
+
+        def go(frame_index: int) -> None:
+            if frame_index >= from_frame and not gone.is_set():
+                first.control.cancel()
+                gone.set()
+
+        def follow() -> None:
+            assert gone.wait(LIMIT_S)
+            first.join()
+            stack.enter_context(serving_at(endpoint, model=model))
+
+        monkeypatch.setattr(answer_models, "on_packet", go)
+        follower = threading.Thread(target=follow)
+        follower.start()
+        events = events_of(config)
+        follower.join(LIMIT_S)
+    return events
+
+
 def without_clock(events: list[Event]) -> list[dict[str, Any]]:
     clocked = {"timing", "capture_ns", "ready_ns", "texture_ms", "allocate_ms"}
     return [{k: v for k, v in msgspec.to_builtins(event).items() if k not in clocked} for event in events]
@@ -321,25 +347,7 @@ def test_a_file_read_without_a_loss_is_answered_as_if_nothing_had_happened(
     """The answer stage goes in the middle of its second answer, and another one takes its place."""
     with serving_at(endpoint):
         unbroken = without_clock(without_pieces(events_of(client(endpoint))))
-    gone = threading.Event()
-    with ExitStack() as stack:
-        first = stack.enter_context(serving_at(endpoint))
-
-        def go(frame_index: int) -> None:
-            if frame_index and not gone.is_set():
-                first.control.cancel()
-                gone.set()
-
-        def follow() -> None:
-            assert gone.wait(LIMIT_S)
-            first.join()
-            stack.enter_context(serving_at(endpoint))
-
-        monkeypatch.setattr(answer_models, "on_packet", go)
-        follower = threading.Thread(target=follow)
-        follower.start()
-        events = events_of(client(endpoint))
-        follower.join(LIMIT_S)
+    events = run_across_a_loss(client(endpoint), monkeypatch, from_frame=1)
     lost = [event for event in events if isinstance(event, Notice) and event.code == ANSWERS_LOST]
     assert [event.message for event in lost] == [
         "no answers: the connection was lost; reconnecting to the answer server"

@@ -625,7 +625,7 @@ def test_another_model_gets_an_allocator_of_its_own(runner: StageRunner) -> None
 
 
 def test_an_allocation_that_fails_shows_all_tokens_and_is_reported_once(
-    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(StreamAllocator, "observe", Mock(side_effect=ArithmeticError("the spoon is bent")))
     fixture = Fixture(runner, schedule=NEWEST).begin()
@@ -634,9 +634,11 @@ def test_an_allocation_that_fails_shows_all_tokens_and_is_reported_once(
         fixture.credit()
     events = [fixture.next_event() for _ in range(3)]
     assert [type(event) for event in events] == [Notice, FrameReady, FrameReady]
-    assert [notice.message for notice in of_kind(events, Notice)] == [
-        "allocation failed (ArithmeticError: the spoon is bent); such frames are shown with all their tokens"
-    ]
+    assert (
+        [notice.message for notice in of_kind(events, Notice)]
+        == caplog.messages
+        == ["allocation failed (ArithmeticError: the spoon is bent); such frames are shown with all their tokens"]
+    )
     assert [(frame.tokens, frame.tiles) for frame in of_kind(events, FrameReady)] == [(12, 12)] * 2
     assert fixture.stage.drops["allocate.failed"] == 2
 
