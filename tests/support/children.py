@@ -45,6 +45,12 @@ class SharedForkServer:
         changed = {name: value for name, value in os.environ.items() if self._environment.get(name) != value}
         return self._server.fork(module, output, inherited, {**changed, **(environment or {})}, preload=preload)
 
+    def __enter__(self) -> SharedForkServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """It outlives the run that it was given to."""
+
     def close(self) -> None:
         self._stack.close()
 

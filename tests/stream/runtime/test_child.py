@@ -26,10 +26,9 @@ from stream.runtime.child import (
     HeartbeatMonitor,
     ProcessSupervisor,
     RestartPolicy,
-    start_fork_server,
 )
-from stream.runtime.fork_server import ForkServer, can_fork
-from tests.support.children import own_children
+from stream.runtime.fork_server import can_fork
+from tests.support.children import SHARED, SharedForkServer, own_children
 from tests.support.clock import FakeClock
 from tests.support.network import LIMIT_S, until
 
@@ -37,25 +36,19 @@ MakeChild = Callable[..., ChildProcess]
 
 
 @pytest.fixture(scope="module", params=["started", "forked"])
-def forks(request: pytest.FixtureRequest) -> Iterator[ForkServer | None]:
+def forks(request: pytest.FixtureRequest) -> SharedForkServer | None:
     """A fork server, or none: a child is the same either way."""
-    if request.param == "started":
-        yield None
-        return
-    if not can_fork():
+    if request.param == "forked" and not can_fork():
         pytest.skip("processes are not forked on this system, or beside its GPU driver")
-    server = start_fork_server()
-    assert server is not None
-    with server:
-        yield server
+    return SHARED if request.param == "forked" else None
 
 
 @pytest.fixture
-def make(forks: ForkServer | None) -> Iterator[MakeChild]:
+def make(forks: SharedForkServer | None) -> Iterator[MakeChild]:
     made: list[ChildProcess] = []
 
     def one(order: str = "", **environment: str) -> ChildProcess:
-        child = ChildProcess("answer", "tests.support.child", environment=environment, forks=forks)
+        child = ChildProcess("answer", "tests.support.child", environment=environment, forks=forks)  # type: ignore[arg-type]
         assert (psutil.Process(child.pid).ppid() == os.getpid()) == (forks is None)
         made.append(child)
         if order:
@@ -65,8 +58,7 @@ def make(forks: ForkServer | None) -> Iterator[MakeChild]:
     yield one
     for child in made:
         child.stop()
-    server = [] if forks is None else [forks.pid]
-    assert [child.pid for child in own_children()] == server
+    assert own_children() == []
 
 
 def death_of(child: ChildProcess) -> StageDied:
@@ -102,7 +94,7 @@ def test_the_last_line_that_it_printed_says_why(make: MakeChild, caplog: pytest.
     assert death_of(child).cause == "its process exited with status 3", "its output is closed"
 
 
-def test_an_output_of_the_parent_takes_what_the_child_prints(forks: ForkServer | None, tmp_path: Path) -> None:
+def test_an_output_of_the_parent_takes_what_the_child_prints(forks: SharedForkServer | None, tmp_path: Path) -> None:
     child = ChildProcess(
         "answer", "tests.support.child", forks=forks, output=(tmp_path / "printed").open("wb", buffering=0)
     )

@@ -191,14 +191,14 @@ def test_in_a_stream_of_one_question_hardly_any_answer_needs_a_glance() -> None:
     """Thirty frames a second, an answer with every other frame."""
     config = Config(
         source="scene:paced-720p30",
-        capture=CaptureConfig(max_frames=300, size="192x128"),
+        capture=CaptureConfig(max_frames=150, size="192x128"),
         allocate=AllocateConfig(budget=12),
         answer=AnswerConfig(every_s=1 / 15),
         pipeline=PipelineConfig(single_process=True),
     )
     result = run(config, MODEL)
     answers = result.of(Answer)
-    assert len(answers) >= 149
+    assert len(answers) >= 74
     assert 1 <= sum(answer.glances for answer in answers) <= 0.05 * len(answers)
 
 

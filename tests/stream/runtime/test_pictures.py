@@ -78,8 +78,8 @@ def test_a_supervised_run_stays_supervised_and_its_pictures_outlive_the_frame_pr
     with closing(watcher):
         watch(run, on_event)
     indices = watcher.indices()
-    assert indices == sorted(indices)  # those of the second process go on from the first one's
-    assert len(set(indices)) == len(indices)
+    # Those of the second process go on from the last frame that the first one reported, whose successor may be seen.
+    assert indices == sorted(indices)
     last = watcher.pictures[-1]
     assert (last[1280]["width"], last[1280]["height"], last[1280]["level"]) == (128, 96, 0)
     assert (last[64]["width"], last[64]["level"]) == (64, 1)

@@ -311,9 +311,9 @@ def test_a_dead_spare_process_is_not_put_to_work() -> None:
 
     def on_event(seen: Seen, event: Event) -> None:
         if seen.once("kill", len(seen.of(Answer)) == 2):
-            spare = next(p for p in psutil.Process().children() if p.pid not in run.processes().values())
+            spare = psutil.Process(run._worker._spare.pid)  # type: ignore[attr-defined]
             spare.kill()
-            until(lambda: spare.status() == psutil.STATUS_ZOMBIE)
+            until(lambda: not spare.is_running())
             seen.signal("frames")
         if seen.of(Restarted) and isinstance(event, FrameReady):
             run.cancel()
