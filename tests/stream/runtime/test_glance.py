@@ -65,11 +65,6 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(make_video(tmp_path_factory.mktemp("video") / "lamp.mp4", iter(frames), FPS))
 
 
-@pytest.fixture(autouse=True)
-def _ignore_packets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_models, "on_packet", lambda frame_index: None)
-
-
 def glancing(video: str, every_s: float = 60.0, **answer: Any) -> Config:
     given = {"every_s": 1.0, "glance": GlanceConfig(every_s=every_s), **answer}
     return configured(video, answer=AnswerConfig(**given))
