@@ -83,7 +83,7 @@ def test_live_runs_go_on_when_a_process_dies_unless_configured_otherwise(
         (FILE, {}, True, False),
         (CAMERA, {}, True, True),
         (CAMERA, {"pipeline": {"restart": True}}, True, True),
-        (CAMERA, {"pipeline": {"restart": False}}, False, False),
+        (CAMERA, {"pipeline": {"restart": False}}, False, True),
         (CAMERA, {"answer": {}}, True, False),
         (FILE, {"capture": {"realtime": True}}, True, True),
         (FILE, {"capture": {"realtime": True}, "pipeline": {"answers": "newest"}}, True, True),
