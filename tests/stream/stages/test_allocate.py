@@ -634,11 +634,9 @@ def test_an_allocation_that_fails_shows_all_tokens_and_is_reported_once(
         fixture.credit()
     events = [fixture.next_event() for _ in range(3)]
     assert [type(event) for event in events] == [Notice, FrameReady, FrameReady]
-    assert (
-        [notice.message for notice in of_kind(events, Notice)]
-        == caplog.messages
-        == ["allocation failed (ArithmeticError: the spoon is bent); such frames are shown with all their tokens"]
-    )
+    message = "allocation failed (ArithmeticError: the spoon is bent); such frames are shown with all their tokens"
+    assert [notice.message for notice in of_kind(events, Notice)] == [message]
+    assert caplog.messages == [f"frame 0: {message}"]
     assert [(frame.tokens, frame.tiles) for frame in of_kind(events, FrameReady)] == [(12, 12)] * 2
     assert fixture.stage.drops["allocate.failed"] == 2
 
