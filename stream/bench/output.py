@@ -43,9 +43,6 @@ ANSWER_STAGES = (
 )
 """Parts of the whole latency of a frame and of an answer, by their names in the report."""
 
-SHOWN_PERCENTILE = 99.9
-"""The distribution is drawn to here, so that one straggler does not press the rest into a line."""
-
 
 def print_report(series: Sequence[Series], source: str, *, scheduled: bool) -> None:
     """Prints one run, several, or two configurations beside each other."""
@@ -232,7 +229,8 @@ def _draw_answers(axes: Any, timeline: Timeline) -> None:
 
 def _draw_distribution(axes: Any, series: Sequence[Series]) -> None:
     pooled = [_pooled_ms(one) for one in series]
-    shown_ms = max((float(np.percentile(values, SHOWN_PERCENTILE)) for values in pooled if values.size), default=1)
+    # the distribution is drawn to here, so that one straggler does not press the rest into a line
+    shown_ms = max((float(np.percentile(values, 99.9)) for values in pooled if values.size), default=1)
     bins = np.linspace(0, 1.05 * shown_ms or 1, 80)
     share = axes.twinx()
     for one, values, colour in zip(series, pooled, SERIES_COLOURS, strict=False):

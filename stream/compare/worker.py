@@ -29,14 +29,6 @@ if TYPE_CHECKING:
 NICENESS = 5
 """Of this process: a run beside it goes first."""
 
-WARM_UP_TOKENS = 4
-"""Text of an answer that is made once before it is timed: enough for a captured decode step."""
-
-COLUMN_LIMIT_S = 600.0
-"""Time after which an answer is cut short."""
-
-RELEVANCE_MAX = 255
-
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 """Unit of a process's greatest memory."""
 
@@ -90,13 +82,15 @@ class Comparer:
                 column.strategy,
                 seed=request.seed,
                 on_text=on_text,
-                should_stop=lambda: is_over() or time.monotonic() - began_s > COLUMN_LIMIT_S,
+                # time after which an answer is cut short
+                should_stop=lambda: is_over() or time.monotonic() - began_s > 600.0,
             )
 
         first_call = kind not in self._warm
         if first_call and request.warm:
             report({"topic": "progress", "column": number, "state": "warming up"})
-            answer(min(WARM_UP_TOKENS, request.max_tokens), None)
+            # text of an answer that is made once before it is timed: enough for a captured decode step
+            answer(min(4, request.max_tokens), None)
             first_call = False
         self._warm.add(kind)
         report({"topic": "progress", "column": number, "state": "answering"})
@@ -146,7 +140,7 @@ def _described(generation: Generation) -> dict[str, Any]:
         "tiles": rows * cols,
         "rows": rows,
         "cols": cols,
-        "relevance": np.rint(generation.heatmap.clip(0, 1) * RELEVANCE_MAX).astype(int).ravel().tolist(),
+        "relevance": np.rint(generation.heatmap.clip(0, 1) * 255).astype(int).ravel().tolist(),
         "regions": generation.regions.ravel().tolist(),
         "overview": generation.overview,
         "text_tokens": generation.text_tokens,

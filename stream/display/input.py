@@ -15,8 +15,6 @@ from stream import logs
 from stream.events import QueryChanged
 from stream.untrusted import QUERY_LIMIT_CHARS, printable
 
-READ_BYTES = 4096
-
 KEPT_CHARS = 16_384
 """Of a longer line the rest is left out; it is far beyond any question, and is refused for its length."""
 
@@ -113,7 +111,7 @@ class QuestionReader:
             if self._woken in ready:
                 return
             try:
-                data = os.read(self._descriptor, READ_BYTES)
+                data = os.read(self._descriptor, 4096)
             except OSError:
                 return
             self._read_lines(data or (b"\n" if self._line else b""))

@@ -61,9 +61,6 @@ HINT_NO_KEYS = ("Ctrl-C ends",)
 
 PROMPT = " › "
 
-DRAW_S = 0.125
-"""Between two looks at the run: at most eight drawings a second."""
-
 MESSAGE_S = 8.0
 """A reply to what was typed is shown so long."""
 
@@ -72,8 +69,6 @@ JOIN_LIMIT_S = 1.0
 
 LAST_ENTRIES = 12
 """The last answers and messages, so many of them, stay on the terminal when the view has gone."""
-
-NOTES_KEPT = 50
 
 PLAIN_FORMS = str.maketrans({"·": "|", "─": "-", "…": "~", "›": ">", "–": "-", "×": "x"})
 """For terminals whose encoding is not Unicode."""
@@ -249,7 +244,7 @@ class LiveView:
     async def _refresh(self) -> None:
         """Draws where something has changed."""
         while True:
-            await asyncio.sleep(DRAW_S)
+            await asyncio.sleep(0.125)  # between two looks at the run: at most eight drawings a second
             termios.tcgetattr(self._out)  # fails where the terminal has gone
             if self._compose() != self._drawn:
                 self._app.invalidate()
@@ -304,7 +299,7 @@ class LiveDisplay(Display):
         self._lock = threading.Lock()
         self._cameras = {name: CameraState(self._clock, name) for name in names}
         self._alone = self._cameras.get("")
-        self._notes: deque[str] = deque(maxlen=NOTES_KEPT)
+        self._notes: deque[str] = deque(maxlen=50)
         self._questions = Questions(names, typed, self.show_note)
         self._view: LiveView | None = None
         self._stderr = sys.stderr

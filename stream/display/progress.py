@@ -36,9 +36,6 @@ from stream.monitor.health import RunHandle
 from stream.sinks.base import ALONE, Display
 from stream.untrusted import printable, printable_lines
 
-PARTIAL_LINES = 2
-"""Lines for the answer that is being generated."""
-
 
 class ProgressDisplay(Display):
     """Shows a run to a person. With `captions`, finished captions are printed to stdout.
@@ -147,7 +144,7 @@ class ProgressDisplay(Display):
             self._progress.update(self._task, description="", completed=done, counts=counts)
         parts: list[RenderableType] = []
         if self._partial:
-            room = PARTIAL_LINES * max(20, self._err.width - 4)
+            room = 2 * max(20, self._err.width - 4)  # lines for the answer that is being generated
             partial = printable(self._partial)
             parts.append(Padding(Text(partial[-room:], style="italic"), (0, 2)))
         if self._message:

@@ -15,8 +15,6 @@ from stream.web.access import WebAccess
 
 EXAMPLE = "door=rtsp://192.168.1.20/stream"
 
-LINES_SUFFIX = ".jsonl"
-
 NAME_CHARS = 40
 """A name stands before every line, and in the names of files."""
 
@@ -105,7 +103,7 @@ def shared_lines(cameras: Sequence[NamedCamera]) -> list[str]:
 
 def is_lines(path: str) -> bool:
     """Return True if an output takes JSON lines, so that several cameras can write it."""
-    return path == STDOUT or path.lower().endswith(LINES_SUFFIX)
+    return path == STDOUT or path.lower().endswith(".jsonl")
 
 
 def _files(cameras: Sequence[NamedCamera]) -> Iterator[tuple[str, str]]:

@@ -38,9 +38,6 @@ from stream.sources import SourceInfo
 from stream.sources.fit import FrameFitter
 from stream.untrusted import QUERY_LIMIT_CHARS
 
-STALL_MIN_S = 2.0
-"""A stream is not called stalled before this."""
-
 ANSWERS = "answers"
 """The name of the process that answers."""
 
@@ -112,7 +109,7 @@ class RunMonitor:
         self._statistics = RunStatistics(self._clock)
         self._fit = FrameFitter.of(config.capture)
         self._paced = config.capture.realtime
-        self._stall_limit_s = max(STALL_MIN_S, config.capture.stall_s)
+        self._stall_limit_s = max(2.0, config.capture.stall_s)  # a stream is not called stalled before this
         self._config = config
         self._run: RunHandle | None = None
         self._started = Started(source="", model="", query=config.answer.asked, backend="")

@@ -108,12 +108,6 @@ WINDOW_NS = 10 * NS_PER_S
 RATE_NS = 2 * NS_PER_S
 """The present frame rate and the share of changed tiles are measured over this."""
 
-FRAMES_KEPT = 4096
-"""Ten seconds at 400 frames a second; of a faster source, the newest frames of the window."""
-
-ANSWERS_KEPT = 60
-"""p95 of the time to the first token is of so many answers."""
-
 READY, CAPTURE, PTS, DIRTY = range(4)
 """Columns of the table of recent frames; DIRTY is in millionths of the grid."""
 
@@ -179,8 +173,9 @@ class RunStatistics:
         self._start_ns = clock.now_ns()
         self._lock = threading.Lock()
         self._period_ns = round(NS_PER_S / fps) if fps else None
-        self._recent: deque[tuple[int, int, int, int]] = deque(maxlen=FRAMES_KEPT)
-        self._ttft_ms: deque[float] = deque(maxlen=ANSWERS_KEPT)
+        # ten seconds at 400 frames a second; of a faster source, the newest frames of the window
+        self._recent: deque[tuple[int, int, int, int]] = deque(maxlen=4096)
+        self._ttft_ms: deque[float] = deque(maxlen=60)  # p95 of the time to the first token is of so many answers
         self._first: FrameReady | None = None
         self._newest: FrameReady | None = None
         self._answer: Answer | None = None

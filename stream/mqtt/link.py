@@ -17,13 +17,8 @@ from stream.mqtt.outbox import Outbox
 from stream.mqtt.session import BrokerLost, BrokerRefuses, BrokerSession
 from stream.mqtt.topics import MqttMessage
 
-FIGURES_EVERY_S = 10.0
-
 RETRY_S = (0.5, 30.0)
 """First and longest wait before another attempt; each is twice the one before."""
-
-STEADY_S = 10.0
-"""A connection that lasts so long is a good one: the next attempt after it comes soon."""
 
 WAIT_S = 1.0
 
@@ -113,7 +108,8 @@ class MqttLink:
             except Exception as error:
                 log.debug("the connection to the MQTT broker failed", exc_info=True)
                 self._note_lost(f"unexpected {type(error).__name__}")
-            if time.monotonic() - since_s > STEADY_S:
+            # a connection that lasts so long is a good one: the next attempt after it comes soon
+            if time.monotonic() - since_s > 10.0:
                 wait_s = self._retry_s[0]
             self._ending.wait(wait_s)
             wait_s = min(self._retry_s[1], 2 * wait_s)
@@ -123,7 +119,7 @@ class MqttLink:
         next_s = time.monotonic()
         while not (self._ending.is_set() and not len(self.outbox) and not session.busy):
             if time.monotonic() >= next_s:
-                next_s = time.monotonic() + FIGURES_EVERY_S
+                next_s = time.monotonic() + 10.0
                 for figures in self._figures():
                     self.outbox.put(figures)
             if not session.busy and (message := self.outbox.take()) is not None:

@@ -21,12 +21,7 @@ from stream.untrusted import KIB
 CONNECT_LIMIT_S = 5.0
 """Longest wait for the broker's host, for its TLS, and for its word that this client is let in; each."""
 
-KEEPALIVE_S = 30
-"""A broker that is silent for so long although it was asked is gone."""
-
 STEP_S = 0.5
-
-WAKE_BYTES = 4096
 
 PACKET_BYTES_MAX = 128 * KIB
 """Longest packet of a broker: a question has at most 16 kB, and a topic 64 KiB."""
@@ -98,7 +93,8 @@ class BrokerSession:
         try:
             if broker.tls:
                 self._client.tls_set_context(ssl.create_default_context(cafile=broker.ca))
-            self._client.connect(broker.host, broker.port, KEEPALIVE_S)
+            # a broker that is silent for so long although it was asked is gone
+            self._client.connect(broker.host, broker.port, 30)
         except ssl.SSLCertVerificationError as error:
             remedy = "name the file of its authority's certificate in output.mqtt_ca"
             raise BrokerRefuses(f"its certificate is not valid: {error.verify_message}", remedy) from error
@@ -138,7 +134,7 @@ class BrokerSession:
             poller.register(woken, select.POLLIN)
         ready = dict(poller.poll(0 if decrypted else round(wait_s * 1000)))
         if woken is not None and woken in ready:
-            os.read(woken, WAKE_BYTES)
+            os.read(woken, 4096)
         found = ready.get(connection.fileno(), 0)
         if decrypted or found & ~select.POLLOUT:
             self._client.loop_read()

@@ -35,12 +35,6 @@ HEADER = struct.Struct("<BBBBIddHHHHHHIII")
 CAMERA_AT = 3
 """Byte of the header with the camera's number; 0 unless a page shows several."""
 
-SPARE_MAX = 16
-"""Copies of pictures that are kept for others: of six levels, one that is encoded, and one that waits."""
-
-REQUEST_SIZES = 4
-"""Sizes of one frame that may be wanted at once; each is encoded."""
-
 
 class PictureEndpoints(msgspec.Struct, frozen=True):
     """Addresses at which the frame process asks for requests: of the live `page`, its `microscope`, and a `heatmap`
@@ -108,7 +102,8 @@ class PictureBuffers:
     def give_back(self, images: Iterable[npt.NDArray[np.uint8]]) -> None:
         """Take copies that nobody needs any more; those of sizes that went out of use are let go."""
         with self._lock:
-            self._spare = [*images, *self._spare][:SPARE_MAX]
+            # copies of pictures that are kept for others: of six levels, one that is encoded, and one that waits
+            self._spare = [*images, *self._spare][:16]
 
 
 class PictureExchange:
@@ -133,7 +128,8 @@ class PictureExchange:
     def want(self, request: PictureRequest) -> None:
         """Ask for the next frame."""
         with self._changed:
-            self._request = PictureRequest(request.widths[:REQUEST_SIZES], request.inspect)
+            # sizes of one frame that may be wanted at once; each is encoded
+            self._request = PictureRequest(request.widths[:4], request.inspect)
 
     def put(self, frame: ViewedFrame) -> None:
         """Leave a frame, in place of one that nobody has taken."""

@@ -20,9 +20,6 @@ from stream.untrusted import printable
 
 Picture = npt.NDArray[np.uint8]
 
-LONG_SIDE_PX = (640, 1280)
-"""The long side of what is drawn: small frames are enlarged, so that text can be read, and large ones reduced."""
-
 LEVEL_BRIGHTNESS = (1.0, 0.8, 0.66, 0.56, 0.5, 0.45)
 BRIGHTNESS = tuple(float(np.interp((a + b) / 2, range(LEVELS), LEVEL_BRIGHTNESS)) for a, b in REGION_SHAPES)
 """Of a region, by shape."""
@@ -52,8 +49,6 @@ TRUTH, TRUTH_TEXT = (72, 230, 120), "#48e678"
 """Colour of the boxes of what is really there."""
 TRUTH_LEGEND = "ground truth"
 """In the corner of a picture with such boxes, so that they are not taken for what the model has found."""
-
-LONGEST_NOTE = "00000 of 00000 tokens · 00:00:00.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +168,8 @@ def draw_heat(ground: Picture, values: npt.NDArray[np.floating], shape: tuple[in
 def drawn_size(width_px: int, height_px: int) -> tuple[int, int]:
     """(width, height) of the drawing of a frame of this size, without the strip: its shape, even sides, as H.264's
     4:2:0 wants them."""
-    low, high = LONG_SIDE_PX
+    # the long side of what is drawn: small frames are enlarged, so that text can be read, and large ones reduced
+    low, high = (640, 1280)
     long_side = max(width_px, height_px)
     scale = high / long_side if long_side > high else max(1, math.ceil(low / long_side))
     return max(2, round(width_px * scale / 2) * 2), max(2, round(height_px * scale / 2) * 2)
@@ -300,7 +296,7 @@ def _in_one_row(width_px: int) -> bool:
     """True where key and note fit beside each other."""
     height = _heights(width_px)[0]
     key_px = _renderer(height).width_px("sharp coarser not seen relevance") + 9 * height
-    return key_px + _renderer(height).width_px(LONGEST_NOTE) + 2 * height <= width_px
+    return key_px + _renderer(height).width_px("00000 of 00000 tokens · 00:00:00.0") + 2 * height <= width_px
 
 
 def _heights(width_px: int) -> tuple[int, int]:

@@ -29,9 +29,6 @@ FOLDERS = {
 
 SUFFIXES = {".ttf", ".otf", ".ttc", ".otc"}
 
-FILES_MAX = 400
-"""Fonts that are tried at most."""
-
 PREFERRED = ("dejavusans", "notosans", "wqy", "arialunicode", "pingfang", "msyh", "yugoth", "malgun", "segoeui")
 """Beginnings of the names of fonts that are plain to read; other ones are tried after them."""
 
@@ -39,12 +36,6 @@ ODD = ("bold", "italic", "oblique", "mono", "condensed", "light", "serif", "thin
 
 PLAIN = str.maketrans({"–": "-", "—": "-", "×": "x", "…": "...", "’": "'", "‘": "'", "→": ">", "•": "·"})
 """Signs that have a plain counterpart."""
-
-LAST_RESORT = "lastresort"
-"""In the name of fonts that have a box for every character there is."""
-
-NONCHARACTER = "\uffff"
-"""No font has it: what is drawn for it is what a font draws for all that it lacks."""
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +137,8 @@ def has(font: Font, character: str) -> bool:
     """True where a font has a character: it draws something else than for one that no font has."""
     if character.isspace():
         return True
-    drawn, lacking = font.getmask(character), font.getmask(NONCHARACTER)
+    # no font has it: what is drawn for it is what a font draws for all that it lacks
+    drawn, lacking = font.getmask(character), font.getmask("\uffff")
     return (drawn.size, bytes(drawn)) != (lacking.size, bytes(lacking))
 
 
@@ -158,14 +150,15 @@ def font_files() -> tuple[Path, ...]:
     if matplotlib is not None and matplotlib.origin is not None:
         folders.append(Path(matplotlib.origin).parent / "mpl-data" / "fonts" / "ttf")
     found = {path for folder in folders for path in files_in(folder)}
-    return tuple(sorted(found, key=_rank)[:FILES_MAX])
+    return tuple(sorted(found, key=_rank)[:400])  # fonts that are tried at most
 
 
 def files_in(folder: Path) -> Iterator[Path]:
     """The font files in a folder, however deep; none where it cannot be read."""
     try:
         for path in folder.rglob("*"):
-            if path.suffix.lower() in SUFFIXES and LAST_RESORT not in path.name.lower():
+            # in the name of fonts that have a box for every character there is
+            if path.suffix.lower() in SUFFIXES and "lastresort" not in path.name.lower():
                 yield path
     except OSError:
         return

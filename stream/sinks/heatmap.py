@@ -51,9 +51,6 @@ FRAGMENTS = {"movflags": "hybrid_fragmented+frag_every_frame", "flush_packets": 
 FRAMES_KNOWN = 256
 """Newest frame events that are kept for pictures that come after them."""
 
-EVENT_LIMIT_S = 2.0
-"""Longest wait for the event of a frame whose picture has come."""
-
 WAIT_MS = 250
 """Longest single wait for a picture; after it, the next one is asked for again."""
 
@@ -222,7 +219,8 @@ class _LiveFrames:
     def _draw(self, shown: ReadInspection) -> None:
         index = shown.head["frame_index"]
         with self._noted:
-            self._noted.wait_for(lambda: index in self._events or self._stop.is_set(), EVENT_LIMIT_S)
+            # longest wait for the event of a frame whose picture has come
+            self._noted.wait_for(lambda: index in self._events or self._stop.is_set(), 2.0)
             event = self._events.get(index)
         if event is not None:
             self._film.add(event, _overlay_of(shown, self._layers))

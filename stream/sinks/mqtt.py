@@ -29,9 +29,6 @@ from stream.mqtt.topics import MqttMessage, RunTopics
 from stream.sinks.base import Sink
 from stream.web.viewer import RateLimit
 
-FIRST_LIMIT_S = 3.0
-"""Longest wait for the first attempt; a wrong password is told before the model is loaded."""
-
 QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE = 2.0, 4.0
 
 log = logging.getLogger(__name__)
@@ -74,7 +71,8 @@ class MqttSink(Sink):
         self.link.put(self.topics.set_question(self._asked))
         self._tell_state()
         try:
-            self.link.start(FIRST_LIMIT_S)
+            # longest wait for the first attempt; a wrong password is told before the model is loaded
+            self.link.start(3.0)
         except BaseException:
             self.link.close()
             raise

@@ -43,15 +43,6 @@ from stream.sources.timing import MediaTimeline
 
 log = logging.getLogger(__name__)
 
-END_TOLERANCE_NS = NS_PER_S // 2
-"""Time by which a video may end earlier than declared before that counts as a loss: containers round and count
-differently."""
-
-
-REWINDS_S = (0, 2, 20)
-"""Seconds before `capture.start_s` at which a key frame is sought, before all is read from the beginning: a container
-without an index, such as MPEG-TS, may be entered behind the one that is needed."""
-
 
 class ContainerSource(Source):
     """One video stream of an open container, read from its first frame to its last.
@@ -183,7 +174,9 @@ class ContainerSource(Source):
         if self._stream.start_time is None:
             return self._first_counted()
         start_ns = self._part.start_ns
-        for begin_ns in (*(start_ns - rewind_s * NS_PER_S for rewind_s in REWINDS_S), None):
+        # seconds before `capture.start_s` at which a key frame is sought, before all is read from the beginning: a
+        # container without an index, such as MPEG-TS, may be entered behind the one that is needed.
+        for begin_ns in (*(start_ns - rewind_s * NS_PER_S for rewind_s in (0, 2, 20)), None):
             begin_near(self._container, self._stream, begin_ns)
             self._decoded = self._decoder.frames()
             first = next(self._decoded, None)
@@ -236,7 +229,9 @@ class ContainerSource(Source):
 
     def _missing_end(self, end_ns: int) -> tuple[SkippedItem, ...]:
         declared_ns = self._declared_ns
-        if declared_ns is None or declared_ns - end_ns <= END_TOLERANCE_NS:
+        # time by which a video may end earlier than declared before that counts as a loss: containers round and count
+        # differently
+        if declared_ns is None or declared_ns - end_ns <= NS_PER_S // 2:
             return ()
         missing = f"the last {(declared_ns - end_ns) / NS_PER_S:.2f} s"
         reason = f"the file ends early: it declares {declared_ns / NS_PER_S:.2f} s"

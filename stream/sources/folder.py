@@ -26,8 +26,6 @@ from stream.sources.checks import TimeRange, pictures_of, refuse_stream, root_of
 from stream.sources.fit import FrameFitter, FrameFormat
 from stream.sources.timing import DEFAULT_RATE
 
-WHITE = (255, 255, 255, 255)
-
 DAMAGED = (
     OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, TypeError, AttributeError, OverflowError,
     RuntimeError, MemoryError, struct.error, zlib.error, Image.DecompressionBombError,
@@ -82,7 +80,7 @@ def over_white(image: Image.Image) -> Image.Image:
     if "A" not in image.mode and "a" not in image.mode and "transparency" not in image.info:
         return image.convert("RGB")
     coloured = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", coloured.size, WHITE), coloured).convert("RGB")
+    return Image.alpha_composite(Image.new("RGBA", coloured.size, (255, 255, 255, 255)), coloured).convert("RGB")
 
 
 _SHOWN = 3

@@ -14,9 +14,6 @@ from stream.scenes import open_scene
 from stream.sources.checks import TimeRange, refuse_stream
 from stream.sources.fit import FrameFitter
 
-ENDLESS_FRAMES = 2**40
-"""Frames of a scene with `capture.loop`: more than a run can have."""
-
 
 class SceneSource(Source):
     """One generated scene, drawn frame by frame; the same on every run. With `capture.loop` its time goes on over its
@@ -31,7 +28,8 @@ class SceneSource(Source):
         self._name = name
         self._fit = FrameFitter.of(config)
         self._loop = config.loop
-        part, frames = TimeRange.of(config), range(ENDLESS_FRAMES if config.loop else self._scene.frames)
+        # frames of a scene with `capture.loop`: more than a run can have.
+        part, frames = TimeRange.of(config), range((2**40) if config.loop else self._scene.frames)
         wanted = range(
             *(bisect_left(frames, bound, key=self._media_ns) for bound in self._bounds_ns(part, len(frames)))
         )

@@ -25,9 +25,6 @@ LEAP_NS = 10 * NS_PER_S
 MAX_FAILURES = 3
 """Packets in a row that cannot be copied, after which the frames are encoded."""
 
-MAX_REORDERED = 16
-"""Pictures that H.264 and HEVC may hold back to show them in another order."""
-
 log = logging.getLogger(__name__)
 
 
@@ -130,7 +127,8 @@ class SegmentRecorder:
 
     def _copy(self, packet: av.Packet) -> None:
         """Take a packet; the first ones of a stream may come without DTS, which follow from the next one's."""
-        if packet.dts is None and packet.pts is not None and len(self._undated) < MAX_REORDERED:
+        # pictures that H.264 and HEVC may hold back to show them in another order
+        if packet.dts is None and packet.pts is not None and len(self._undated) < 16:
             self._undated.append(packet)
             return
         if packet.dts is not None:

@@ -19,11 +19,6 @@ MAX_MEDIA_S = Fraction(100 * 365 * 24 * 3600)
 """A time beyond a hundred years from the origin is damage, not time."""
 
 
-OVERTAKEN_STEP = Fraction(1, 10)
-"""Of a period: how far a good PTS is moved that an earlier clamped one has overtaken. Small, so that the true times are
-met again within a frame or two and nothing adds up over a long file."""
-
-
 class MediaTimeline:
     """Turns a stream's PTS into media time, in the order in which frames are shown.
 
@@ -55,7 +50,9 @@ class MediaTimeline:
         else:
             self.clamped_pts += 1
             overtaken = self._newest_pts is not None and time > self._newest_pts
-            self._last += self.period * OVERTAKEN_STEP if overtaken else self.period
+            # Of a period: how far a good PTS is moved that an earlier clamped one has overtaken. Small, so that the
+            # true times are met again within a frame or two and nothing adds up over a long file.
+            self._last += self.period * Fraction(1, 10) if overtaken else self.period
         if time is not None and (self._newest_pts is None or time > self._newest_pts):
             self._newest_pts = time
         return _floor_ns(self._last)

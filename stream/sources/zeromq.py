@@ -144,9 +144,6 @@ def _rgb(planes: FramePlanes) -> Image:
 WAIT_MS = 50
 """Longest single wait for a message, before the reader looks whether it shall stop."""
 
-SHARED_CLOCK_NS = 5 * NS_PER_S
-"""A sender on this machine has the same monotonic clock; a time of its that is older than this is of another one."""
-
 
 @dataclass(frozen=True, slots=True)
 class FrameAddress:
@@ -278,7 +275,8 @@ class _Receiver(ReaderThread):
     def _captured_ns(self, header: FrameHeader, now_ns: int) -> int:
         """Return the capture time: as the sender says, if it has the same clock; else the time of arrival."""
         sent_ns = header.t_ns if self._same_clock else None
-        return sent_ns if sent_ns is not None and 0 <= now_ns - sent_ns <= SHARED_CLOCK_NS else now_ns
+        # a sender on this machine has the same monotonic clock; a time of its that is older than this is of another one
+        return sent_ns if sent_ns is not None and 0 <= now_ns - sent_ns <= 5 * NS_PER_S else now_ns
 
     def _passed_over(self, header: FrameHeader, passed: int) -> int:
         """Return how many frames the sender numbered since the last one that was taken, or at least how many came.

@@ -34,9 +34,6 @@ DISTRIBUTION = "arr-coc-stream"
 
 DROPS_EVERY_S = 1.0
 
-REPORTS_MAX = 2_048
-"""Reports that may wait for the command before the camera waits."""
-
 WAIT_S = 0.5
 """Longest time between two batches of reports: an empty one is a sign of life."""
 
@@ -53,7 +50,8 @@ class CameraHost:
     def __init__(self, name: str) -> None:
         self._name = name
         self._control = RunControl()
-        self._reports: queue.Queue[bytes | None] = queue.Queue(REPORTS_MAX)
+        # reports that may wait for the command before the camera waits
+        self._reports: queue.Queue[bytes | None] = queue.Queue(2_048)
         self._thread: threading.Thread | None = None
 
     def __repr__(self) -> str:

@@ -26,9 +26,6 @@ from stream.runtime.worker_messages import Report, SourceOpened, WorkerCommand, 
 CALL_LIMIT_S = 5.0
 """Time that a call, or the next batch of reports, may take on a busy machine."""
 
-PAUSE_S = 0.3
-"""Time between two attempts to reach a host."""
-
 PLACE_LIMIT_S = 120.0
 """Time beyond `capture.open_timeout_s` for Ray to start a process on a node, and for that to import its libraries."""
 
@@ -112,7 +109,7 @@ class FrameActor:
         except HostUnavailable as error:
             self._stream = None
             self._note_lost(str(error))
-            time.sleep(PAUSE_S)
+            time.sleep(0.3)  # time between two attempts to reach a host
             return []
         if batch is None:
             if time.monotonic() - self._heard_s > CALL_LIMIT_S:

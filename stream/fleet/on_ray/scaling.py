@@ -10,9 +10,6 @@ HOLD_S = 15.0
 CALM_S = 120.0
 """Time for which the wait must be short before a server is drained."""
 
-CALM_SHARE = 0.25
-"""Share of the limit below which a wait is short: what a server fewer adds stays below the limit."""
-
 SETTLE_S = 60.0
 """Time after a change: the p95 is that of the last minute, so it still tells of what was before."""
 
@@ -41,7 +38,8 @@ class ScalingPolicy:
             return 0
         worst_s = max(waits_s, default=0.0)
         self._long_since_s = _since(self._long_since_s, now_s, holds=worst_s > self._wait_s)
-        self._short_since_s = _since(self._short_since_s, now_s, holds=worst_s < self._wait_s * CALM_SHARE)
+        # share of the limit below which a wait is short: what a server fewer adds stays below the limit
+        self._short_since_s = _since(self._short_since_s, now_s, holds=worst_s < self._wait_s * 0.25)
         if now_s < self._settled_s:
             return 0
         if servers < self._most and _lasted(self._long_since_s, now_s, HOLD_S):

@@ -31,12 +31,6 @@ POLL_S = 1.0
 
 CALL_LIMIT_S = 3.0
 
-LOST_LIMIT = 5
-"""Servers of one model that may fail one after the other before its cameras end."""
-
-SERVES = ("ok", "draining", "lost")
-"""States in which a server may answer: connections show whether one that does not reply to Ray is gone."""
-
 log = logging.getLogger(__name__)
 
 
@@ -129,7 +123,10 @@ class ClusterServers:
             if not self._stopping.is_set():
                 self._update(server)
                 self._act(group, server)
-        addresses = [server.state.endpoint for server in group.servers if server.state.status in SERVES]
+        # states in which a server may answer: connections show whether one that does not reply to Ray is gone
+        addresses = [
+            server.state.endpoint for server in group.servers if server.state.status in ("ok", "draining", "lost")
+        ]
         assigned = tuple(ServerAddress(address, self._client_curve) for address in addresses if address)
         if assigned != group.assigned:
             group.assigned = assigned
@@ -170,7 +167,8 @@ class ClusterServers:
         state, server.reported = server.state, ""
         error = remote_error(state.error, state.message)
         group.failures += 1
-        if is_user_fixable(error) or group.failures > LOST_LIMIT:
+        # servers of one model that may fail one after the other before its cameras end
+        if is_user_fixable(error) or group.failures > 5:
             group.given_up = True
             for camera in group.users:
                 self._controls[camera].fail(error or StageDied("answer", state.message))

@@ -32,8 +32,6 @@ from stream.sinks.output_file import VIDEO_PLAYLIST as VIDEO
 UNLISTED = re.compile(r"\.segment-\d+-\d+\.(m4s|mp4)|\.[\w.-]+\.\d+\.new")
 """Names of files that are not listed yet, or were left by a run that was killed."""
 
-LIVE_KEEP_S = 60.0
-
 NEW = ".new"
 
 log = logging.getLogger(__name__)
@@ -57,7 +55,7 @@ class HlsSink(Sink):
         self._master = Path(path)
         self._folder = self._master.parent
         self._hold_s = config.hold_s
-        keep_s: float | str = LIVE_KEEP_S if live else "all"
+        keep_s: float | str = 60.0 if live else "all"
         keep_s = keep_s if config.keep_s == "auto" else config.keep_s
         self._keep_s = math.inf if isinstance(keep_s, str) else keep_s
         check_writable(path)

@@ -28,11 +28,6 @@ from stream.untrusted import printable
 QUEUE_SPANS = 512
 """Spans that wait for the collector, 64 answers; where it is slower, the oldest are dropped."""
 
-BATCH_SPANS = 64
-
-EVERY_MS = 1000
-"""Longest time that a span waits for others to be sent with it."""
-
 REPLY_LIMIT_S = 2.0
 """Time that the collector has for a request and its repetitions."""
 
@@ -51,7 +46,8 @@ class OtlpSink(Sink):
     `output.otlp_text`. Raises ConfigError as `traces_url`.
     """
 
-    def __init__(self, config: Config, every_ms: float = EVERY_MS) -> None:
+    # longest time that a span waits for others to be sent with it
+    def __init__(self, config: Config, every_ms: float = 1000) -> None:
         assert config.output.otlp is not None
         url = traces_url(config.output.otlp)
         self._config = config
@@ -69,7 +65,7 @@ class OtlpSink(Sink):
             BatchSpanProcessor(
                 self._exporter,
                 max_queue_size=QUEUE_SPANS,
-                max_export_batch_size=BATCH_SPANS,
+                max_export_batch_size=64,
                 schedule_delay_millis=every_ms,
             )
         )

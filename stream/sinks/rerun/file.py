@@ -19,8 +19,6 @@ DISK_WAIT_S, DISK_WAITS = 1.0, 30
 """Longest single wait for the disk, and how many follow each other before it counts as one that takes nothing."""
 
 
-FAILED_LIMIT_S = 0.5
-
 LEAST_BYTES = 1 << 20
 """A disk with less room than this is full."""
 
@@ -58,7 +56,7 @@ class RerunFileSink(Sink):
                     self._flush(stream)
         finally:
             if stream is not None:
-                disconnect(stream, FAILED_LIMIT_S if self._failed else DISCONNECT_LIMIT_S)
+                disconnect(stream, 0.5 if self._failed else DISCONNECT_LIMIT_S)
             if self._failed and self._claim.regular:
                 with suppress(OSError):
                     os.truncate(self._claim.path, self._whole_bytes)  # a part of a message cannot be read

@@ -46,9 +46,6 @@ from stream.untrusted import printable
 
 APPLICATION = "arr-coc-stream"
 
-FIGURES_AT_ONCE = 64
-"""Frames whose figures are sent together; an answer sends what waits."""
-
 RATE_NS = 2 * NS_PER_S
 """Frames so old count in the frame rate, as they do in `stats`."""
 
@@ -140,7 +137,7 @@ class RunRecording:
     def _add_figures(self, frame: FrameReady) -> None:
         self._frame_index, self._pts_s = frame.frame_index, frame.pts_s
         self._waiting.append(frame)
-        if len(self._waiting) >= FIGURES_AT_ONCE:
+        if len(self._waiting) >= 64:  # frames whose figures are sent together; an answer sends what waits
             self.send_figures()
 
     def _rate(self, ready_ns: int) -> float:

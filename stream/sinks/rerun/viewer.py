@@ -35,9 +35,6 @@ RETRY_S = (0.5, 10.0)
 FLUSH_S = 0.5
 """Longest single wait for a viewer to take what was sent."""
 
-SPAWN_LIMIT_S = 30.0
-"""Longest wait for a viewer that was opened here to listen."""
-
 REMEDY = "write -o FILE.rrd and open that where there is one, or name a viewer elsewhere as HOST:PORT"
 
 SETTLE_S = 1.0
@@ -199,7 +196,8 @@ def is_listening(address: ViewerAddress) -> bool:
     return True
 
 
-def open_viewer(address: ViewerAddress, limit_s: float = SPAWN_LIMIT_S) -> None:
+# longest wait for a viewer that was opened here to listen
+def open_viewer(address: ViewerAddress, limit_s: float = 30.0) -> None:
     """Open a viewer of this machine that listens on loopback only, and outlives the run.
 
     Raises OutputError where it ends at once, or does not listen within the time limit.
