@@ -102,7 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs.set_up(debug=debug, as_json="--log-json" in given)
     raise_descriptor_limit()
     try:
-        _check_working_folder()
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            raise ConfigError("the working folder was removed; change to a folder that exists") from None
         return app(args=given, prog_name=_program(), standalone_mode=False) or 0
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
@@ -115,14 +118,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _explain(error)
     finally:
         leave_gone_terminal()  # what is left in a buffer would fail as Python ends
-
-
-def _check_working_folder() -> None:
-    """Raises ConfigError if the working folder was removed."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        raise ConfigError("the working folder was removed; change to a folder that exists") from None
 
 
 def _open_standard_streams() -> None:

@@ -192,7 +192,11 @@ def _draw(figure: Any, series: Sequence[Series]) -> None:
         timeline = one.middle_run().timeline
         _draw_latency(latency, timeline, colour, largest_ms)
         latency.set_title(_timeline_title(one, len(series)))
-        _draw_answers(answers, timeline)
+        waiting = [(captured, first - captured) for captured, first, _ in timeline.answers_s]
+        spoken = [(first, last - first) for _, first, last in timeline.answers_s]
+        answers.broken_barh(waiting, (0, 1), facecolors="silver", label="answer: to first token")
+        answers.broken_barh(spoken, (0, 1), facecolors="tab:green", label="answer: spoken")
+        answers.set(xlabel="time of the run, s", ylim=(0, 1), yticks=[])
         part.legend(loc="outside right upper", fontsize="small")
     spread, stages = parts[-1].subfigures(1, 2, width_ratios=(3, 2))
     _draw_distribution(spread.subplots(), series)
@@ -217,14 +221,6 @@ def _draw_latency(axes: Any, timeline: Timeline, colour: str, largest_ms: float)
         tops = np.full(len(places), 1.1 * largest_ms)
         axes.plot(places, tops, "v", markersize=5, color=DROP, label=f"dropped: {count}")
     axes.set(ylabel="frame latency, ms", ylim=(0, 1.2 * largest_ms or 1))
-
-
-def _draw_answers(axes: Any, timeline: Timeline) -> None:
-    waiting = [(captured, first - captured) for captured, first, _ in timeline.answers_s]
-    spoken = [(first, last - first) for _, first, last in timeline.answers_s]
-    axes.broken_barh(waiting, (0, 1), facecolors="silver", label="answer: to first token")
-    axes.broken_barh(spoken, (0, 1), facecolors="tab:green", label="answer: spoken")
-    axes.set(xlabel="time of the run, s", ylim=(0, 1), yticks=[])
 
 
 def _draw_distribution(axes: Any, series: Sequence[Series]) -> None:

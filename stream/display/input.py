@@ -114,15 +114,12 @@ class QuestionReader:
                 data = os.read(self._descriptor, 4096)
             except OSError:
                 return
-            self._read_lines(data or (b"\n" if self._line else b""))
+            *lines, rest = (self._line + self._decoder.decode(data or (b"\n" if self._line else b""))).split("\n")
+            self._line = rest[:KEPT_CHARS]
+            for line in lines:
+                self._take(line)
             if not data:
                 return
-
-    def _read_lines(self, data: bytes) -> None:
-        *lines, rest = (self._line + self._decoder.decode(data)).split("\n")
-        self._line = rest[:KEPT_CHARS]
-        for line in lines:
-            self._take(line)
 
 
 NAME = re.compile(r"[^\W_][\w.-]*")

@@ -86,7 +86,12 @@ class ProgressDisplay(Display):
             self._partial = ""
             self._print_answer(event.pts_s, printable(event.text))
         elif isinstance(event, VerdictChanged):
-            self._print_verdict(event)
+            # a verdict is printed in any case: it is what the run was started for
+            if self._captions:
+                self._print_answer(event.pts_s, verdict_text(event))
+            else:
+                line = f"{clock_text(event.pts_s)}  {verdict_text(event)}"
+                self._err.print(Text(line), soft_wrap=not self._err.is_terminal)
         elif isinstance(event, Summary):
             self.close()
             if text := summary_text(event):
@@ -116,14 +121,6 @@ class ProgressDisplay(Display):
         except OSError as error:
             if not leave_gone_terminal():
                 raise OutputFailed(f"cannot write stdout: {error.strerror}") from error
-
-    def _print_verdict(self, event: VerdictChanged) -> None:
-        """Prints a verdict in any case: it is what the run was started for."""
-        if self._captions:
-            self._print_answer(event.pts_s, verdict_text(event))
-        else:
-            line = f"{clock_text(event.pts_s)}  {verdict_text(event)}"
-            self._err.print(Text(line), soft_wrap=not self._err.is_terminal)
 
     def _print_event(self, event: Event, camera: str) -> None:
         if isinstance(event, Notice) and event.code == "loading":

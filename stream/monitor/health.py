@@ -231,7 +231,11 @@ class RunMonitor:
 
     def _add(self, event: Event, now_ns: int) -> None:
         if isinstance(event, FrameReady):
-            self._add_frame(event, now_ns)
+            self._frame_ns = self._progress_ns = now_ns
+            self._outage = None
+            self._restarting = {process: cause for process, cause in self._restarting.items() if process == ANSWERS}
+            if event.map is not None:
+                self._grid = event.map.rows, event.map.cols
         elif isinstance(event, (AnswerDeltaEvent, Answer, YesNoResult)):
             self._progress_ns, self._ready, self._answers_error = now_ns, True, None
             self._restarting.pop(ANSWERS, None)
@@ -250,10 +254,3 @@ class RunMonitor:
             self._started = replace(self._started, backend=CPU)
         elif isinstance(event, Summary):
             self._ended = event.error or event.ended
-
-    def _add_frame(self, frame: FrameReady, now_ns: int) -> None:
-        self._frame_ns = self._progress_ns = now_ns
-        self._outage = None
-        self._restarting = {process: cause for process, cause in self._restarting.items() if process == ANSWERS}
-        if frame.map is not None:
-            self._grid = frame.map.rows, frame.map.cols

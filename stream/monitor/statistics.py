@@ -192,7 +192,12 @@ class RunStatistics:
             if isinstance(event, FrameReady):
                 self._add_frame(event)
             elif isinstance(event, Answer):
-                self._add_answer(event)
+                self._answer = event
+                self.totals.answers += 1
+                self.totals.flops += event.flops
+                self.totals.full_flops += event.full_flops
+                if event.timing is not None:
+                    self._ttft_ms.append(event.timing.ttft_ms)
             elif isinstance(event, Glance):
                 totals.glances += 1
                 totals.glance_tokens += event.tokens_used
@@ -306,14 +311,6 @@ class RunStatistics:
         totals.dirty_share += event.dirty_share
         totals.motion_px += event.motion_px
         totals.moving_share += event.moving_share
-
-    def _add_answer(self, event: Answer) -> None:
-        self._answer = event
-        self.totals.answers += 1
-        self.totals.flops += event.flops
-        self.totals.full_flops += event.full_flops
-        if event.timing is not None:
-            self._ttft_ms.append(event.timing.ttft_ms)
 
     def _add_outage(self, event: Outage, now_ns: int) -> None:
         """An outage is no jitter: what came before it is not compared with what comes after."""

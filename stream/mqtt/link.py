@@ -95,7 +95,16 @@ class MqttLink:
             try:
                 with closing(self._make_session()) as session:
                     session.connect()
-                    self._note_connected()
+                    self.outbox.renew()
+                    if not self._tried.done():
+                        self._tried.set_result(None)
+                    if self._told_lost:
+                        self._told_lost = False
+                        logs.say(
+                            f"the MQTT broker at {self._broker.address} is there",
+                            event="mqtt",
+                            address=self._broker.address,
+                        )
                     self._serve(session)
             except BrokerRefuses as error:
                 if not self._tried.done():
@@ -126,14 +135,6 @@ class MqttLink:
                 session.send(message)
             session.step(self._woken, WAIT_S if session.busy or not len(self.outbox) else 0)
         session.leave()
-
-    def _note_connected(self) -> None:
-        self.outbox.renew()
-        if not self._tried.done():
-            self._tried.set_result(None)
-        if self._told_lost:
-            self._told_lost = False
-            logs.say(f"the MQTT broker at {self._broker.address} is there", event="mqtt", address=self._broker.address)
 
     def _note_lost(self, reason: str) -> None:
         """Tell that there is no broker, once until there is one."""

@@ -113,7 +113,9 @@ class BrokerSession:
                 raise BrokerLost("it does not answer as a broker does")
             self.step(None, STEP_S)
         if self._let_in.is_failure:
-            self._refuse(self._let_in)
+            if self._let_in.value in REFUSED:
+                raise BrokerRefuses(*REFUSED[self._let_in.value])
+            raise BrokerLost(str(self._let_in).lower())
         if self._command is not None:
             self._client.subscribe(self._command[0], qos=1)
 
@@ -157,11 +159,6 @@ class BrokerSession:
             return "it closed the connection"
         hint = "one without TLS needs mqtt://" if self._broker.tls else "one with TLS needs mqtts://"
         return f"it closed the connection at once ({hint})"
-
-    def _refuse(self, code: ReasonCode) -> None:
-        if code.value in REFUSED:
-            raise BrokerRefuses(*REFUSED[code.value])
-        raise BrokerLost(str(code).lower())
 
     def _on_connect(self, client: Client, _: Any, __: ConnectFlags, code: ReasonCode, ___: Any) -> None:
         self._let_in = code

@@ -50,7 +50,8 @@ class CueTrack:
 
     def answer(self, at_s: float, text: str) -> Cue | None:
         """Shows `text` from `at_s` on. Returns the cue that this completes."""
-        at_ms = self._advance(at_s)
+        self._now_ms = max(self._now_ms, round(at_s * 1000))
+        at_ms = self._now_ms
         text = text.strip()
         if self._open is not None and self._open.text == text:
             return None
@@ -66,10 +67,6 @@ class CueTrack:
         # a time may lie so far below the whole millisecond that it means: seconds are binary fractions
         end_ms = start_ms if end_s is None else math.floor(end_s * 1000 + 0.001)
         self._open = replace(self._open, end_ms=end_ms if end_ms > start_ms else start_ms + OPEN_CUE_MS)
-
-    def _advance(self, to_s: float) -> int:
-        self._now_ms = max(self._now_ms, round(to_s * 1000))
-        return self._now_ms
 
     def _complete(self, at_ms: int) -> Cue | None:
         if self._open is None or at_ms <= self._open.start_ms:

@@ -96,7 +96,9 @@ def draw_allocation(overlay: AllocationOverlay) -> Picture:
         picture = _within_frame(picture, overlay.image.shape[0], overlay.image.shape[1])
     padded_size = (round(picture.shape[1] * scale), round(picture.shape[0] * scale))
     picture = cv2.resize(picture, padded_size, interpolation=cv2.INTER_NEAREST if scale > 1 else cv2.INTER_AREA)
-    picture = _lit(picture, shapes)
+    brightness = np.array([*BRIGHTNESS, UNSEEN_BRIGHTNESS], dtype=np.float32)[shapes]
+    full = _over_tiles((brightness * 255).astype(np.uint8), picture.shape[1], picture.shape[0])
+    picture = cv2.multiply(picture, cv2.merge([full, full, full]), scale=1 / 255)
     picture = _tinted(picture, overlay.relevance)
     _outline(picture, overlay.regions[overlay.overview :], scale)
     picture = np.ascontiguousarray(picture[: size[1], : size[0]])
@@ -203,12 +205,6 @@ def _as_shown(image: Picture, shapes: npt.NDArray[np.int8]) -> Picture:
         mask = _over_tiles((shapes == code).astype(np.uint8), width, height)
         cv2.copyTo(coarse, mask, shown)
     return shown
-
-
-def _lit(picture: Picture, shapes: npt.NDArray[np.int8]) -> Picture:
-    brightness = np.array([*BRIGHTNESS, UNSEEN_BRIGHTNESS], dtype=np.float32)[shapes]
-    full = _over_tiles((brightness * 255).astype(np.uint8), picture.shape[1], picture.shape[0])
-    return cv2.multiply(picture, cv2.merge([full, full, full]), scale=1 / 255)
 
 
 def _tinted(picture: Picture, relevance: npt.NDArray[np.floating]) -> Picture:

@@ -96,20 +96,17 @@ class TextRenderer:
         for character in text:
             font, drawn = run_font, character
             if not run or unicodedata.category(character) not in ("Mn", "Me", "Cf"):
-                font, drawn = self._of(character)
+                # the font of a character, and what is drawn for it
+                if character not in self._found:
+                    self._found[character] = self._look_for(character)
+                found = self._found[character]
+                font, drawn = (self._fonts[0], character) if found is None else found
             if run and font is not run_font:
                 yield run_font, run
                 run = ""
             run_font, run = font, run + drawn
         if run:
             yield run_font, run
-
-    def _of(self, character: str) -> tuple[Font, str]:
-        """The font of a character, and what is drawn for it."""
-        if character not in self._found:
-            self._found[character] = self._look_for(character)
-        found = self._found[character]
-        return (self._fonts[0], character) if found is None else found
 
     def _look_for(self, character: str) -> tuple[Font, str] | None:
         for font in self._all():

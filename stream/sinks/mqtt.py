@@ -84,7 +84,10 @@ class MqttSink(Sink):
         elif isinstance(event, AskedPicture) and event.asked and self.topics.picture:
             self.link.put(MqttMessage(self.topics.picture_topic, event.jpeg))
         elif isinstance(event, YesNoResult):
-            self._tell_verdict(event)
+            self.link.put(MqttMessage(self.topics.verdict_details, encode_event(event).encode(), retain=True))
+            if event.holds != self._holds:
+                self._holds = event.holds
+                self.link.put(self.topics.set_verdict(event.holds))
         elif isinstance(event, Started) or (isinstance(event, QueryChanged) and event.error is None):
             self.link.put(self.topics.set_question(event.query))
 
@@ -99,12 +102,6 @@ class MqttSink(Sink):
         if state != self._state:
             self._state = state
             self.link.put(MqttMessage(self.topics.state, state.encode(), retain=True))
-
-    def _tell_verdict(self, look: YesNoResult) -> None:
-        self.link.put(MqttMessage(self.topics.verdict_details, encode_event(look).encode(), retain=True))
-        if look.holds != self._holds:
-            self._holds = look.holds
-            self.link.put(self.topics.set_verdict(look.holds))
 
     def _figures(self) -> Iterable[MqttMessage]:
         """The figures of this moment; in the thread of the link."""

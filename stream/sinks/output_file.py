@@ -117,7 +117,10 @@ class OutputFile:
         fd, self._fd = self._fd, None
         try:
             if self._made and not self._begun:
-                self._remove(fd)
+                # the file that was made, unless another program has written it, or put another one in its place
+                with suppress(OSError):
+                    if os.fstat(fd).st_size == 0 and os.path.samestat(os.lstat(self.path), os.fstat(fd)):
+                        os.unlink(self.path)
             elif self._begun:
                 self._check_named(fd)
         finally:
@@ -126,12 +129,6 @@ class OutputFile:
     def _check_named(self, fd: int) -> None:
         if self._named and os.fstat(fd).st_nlink == 0:
             raise OutputFailed(f"{self.path!r} is lost: the file or its folder was removed during the run")
-
-    def _remove(self, fd: int) -> None:
-        """Removes the file that was made, unless somebody has written it, or laid another one in its place."""
-        with suppress(OSError):
-            if os.fstat(fd).st_size == 0 and os.path.samestat(os.lstat(self.path), os.fstat(fd)):
-                os.unlink(self.path)
 
     def _claim(self) -> None:
         """Keeps other runs from writing the file; where the file system has no locks, they are not kept from it."""

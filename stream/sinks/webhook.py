@@ -175,7 +175,9 @@ class WebhookSink(Sink):
         for attempt in range(ATTEMPTS):
             problem, again = self._post(body, number)
             if problem is None:
-                self._note_success()
+                if self._failing:
+                    self._failing = False
+                    logs.say(f"the webhook at {self._webhook.address} takes events again", event="webhook")
                 return
             if not again or attempt == ATTEMPTS - 1 or self._superseded(event, self._retry_s * 2**attempt):
                 break
@@ -203,11 +205,6 @@ class WebhookSink(Sink):
         except (OSError, http.client.HTTPException) as error:
             return str(error) or type(error).__name__, True
         return None, False
-
-    def _note_success(self) -> None:
-        if self._failing:
-            self._failing = False
-            logs.say(f"the webhook at {self._webhook.address} takes events again", event="webhook")
 
     def _note_failure(self, problem: str | None) -> None:
         """Tell that events are lost, once until one arrives."""

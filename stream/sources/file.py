@@ -133,7 +133,9 @@ class ContainerSource(Source):
             if index == self._max_frames:
                 return
             last, frame = frame, next(self._decoded, None)
-        missing = self._missing_end(media_ns + self._shown_ns(last))
+        # the last frame lasts as long as its packet says, at least one period
+        declared = (last.duration or 0) * (self._stream.time_base or 0)
+        missing = self._missing_end(media_ns + int(max(declared, self._timeline.period) * NS_PER_S))
         self._trailing = self._in_part(self._decoder.lost_after_last() + missing)
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
@@ -213,11 +215,6 @@ class ContainerSource(Source):
         """Return the media time of a frame; `missing_ns` if it has no PTS."""
         media_ns = self._timeline.at_ns(frame.pts)
         return missing_ns if media_ns is None else media_ns
-
-    def _shown_ns(self, frame: av.VideoFrame) -> int:
-        """Return the duration of a frame: what its packet says, at least one period."""
-        declared = (frame.duration or 0) * (self._stream.time_base or 0)
-        return int(max(declared, self._timeline.period) * NS_PER_S)
 
     def _duration_ns(self, frame: av.VideoFrame, media_ns: int) -> int:
         """Return the duration of a frame: its packet's, else one period; not beyond the stream's declared end."""

@@ -155,19 +155,16 @@ class FolderSource(Source):
             if should_stop():
                 return
             try:
-                rgb = self._picture(path)
+                # the name of a folder stands for what lies in it, not for what links there lead to
+                if not path.resolve().is_relative_to(self._root):
+                    raise PictureError(f"it is a link that leads out of {self._root}; copy its target there")
+                rgb = read_picture(path, self._max_pixels)
             except PictureError as error:
                 skipped.append(SkippedItem(str(path), str(error), self._media_ns(place)))
                 continue
             yield _FolderPicture(place, path, rgb, self._media_ns(place), _in_few_words(skipped))
             skipped = []
         self._trailing = _in_few_words(skipped)
-
-    def _picture(self, path: Path) -> npt.NDArray[np.uint8]:
-        """Raises PictureError, also for a link to somewhere else: whoever names a folder names what lies in it."""
-        if not path.resolve().is_relative_to(self._root):
-            raise PictureError(f"it is a link that leads out of {self._root}; copy its target there")
-        return read_picture(path, self._max_pixels)
 
     def _first_loss(self) -> str:
         lost = self._trailing[0]

@@ -249,7 +249,10 @@ class _Receiver(ReaderThread):
         media_ns = self.timeline.media_ns(now_ns if header.t_ns is None else header.t_ns, now_ns)
         self._index += 1
         skipped, self._unreadable = tuple(self._unreadable), []
-        captured_ns = self._captured_ns(header, now_ns)
+        # As the sender says, if it has the same clock; else the time of arrival. A sender on this machine has the same
+        # monotonic clock; a time of its that is older than this is of another one.
+        sent_ns = header.t_ns if self._same_clock else None
+        captured_ns = sent_ns if sent_ns is not None and 0 <= now_ns - sent_ns <= 5 * NS_PER_S else now_ns
         frame = SourceFrame(self._index, media_ns, captured_ns, planes, discontinuity, skipped)
         self._problem, self._seen_ns, self._media_ns = None, now_ns, media_ns
         if not self._address.pull:
@@ -271,12 +274,6 @@ class _Receiver(ReaderThread):
             pixel_format=header.format,
         )
         self.ready.set()
-
-    def _captured_ns(self, header: FrameHeader, now_ns: int) -> int:
-        """Return the capture time: as the sender says, if it has the same clock; else the time of arrival."""
-        sent_ns = header.t_ns if self._same_clock else None
-        # a sender on this machine has the same monotonic clock; a time of its that is older than this is of another one
-        return sent_ns if sent_ns is not None and 0 <= now_ns - sent_ns <= 5 * NS_PER_S else now_ns
 
     def _passed_over(self, header: FrameHeader, passed: int) -> int:
         """Return how many frames the sender numbered since the last one that was taken, or at least how many came.

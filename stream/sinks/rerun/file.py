@@ -42,7 +42,10 @@ class RerunFileSink(Sink):
     def write(self, event: Event) -> None:
         with self._writing():
             if self._recording is None:
-                self._recording = self._begin()
+                self._claim.keep()
+                stream = self._stream = rr.RecordingStream(APPLICATION)
+                stream.save(self._claim.path, default_blueprint=blueprint())
+                self._recording = RunRecording(stream, self._name)
             self._recording.write(event)
             if self._stream is not None and isinstance(event, (Answer, Summary)):
                 self._flush(self._stream)
@@ -61,12 +64,6 @@ class RerunFileSink(Sink):
                 with suppress(OSError):
                     os.truncate(self._claim.path, self._whole_bytes)  # a part of a message cannot be read
             self._claim.close()
-
-    def _begin(self) -> RunRecording:
-        self._claim.keep()
-        stream = self._stream = rr.RecordingStream(APPLICATION)
-        stream.save(self._claim.path, default_blueprint=blueprint())
-        return RunRecording(stream, self._name)
 
     def _flush(self, stream: rr.RecordingStream) -> None:
         """Wait until all is in the file."""

@@ -97,7 +97,10 @@ class RunRecording:
     def write(self, event: Event) -> None:
         """Log an event. What has no time of its own is logged at the newest frame's."""
         if isinstance(event, FrameReady):
-            self._add_figures(event)
+            self._frame_index, self._pts_s = event.frame_index, event.pts_s
+            self._waiting.append(event)
+            if len(self._waiting) >= 64:  # frames whose figures are sent together; an answer sends what waits
+                self.send_figures()
         if isinstance(event, (FrameReady, AnswerDeltaEvent)):
             return
         self._stream.set_time("media", duration=getattr(event, "pts_s", self._pts_s))
@@ -133,12 +136,6 @@ class RunRecording:
         ]
         for entity, values in figures.items():
             self._stream.send_columns(entity, indexes, rr.Scalars.columns(scalars=values))
-
-    def _add_figures(self, frame: FrameReady) -> None:
-        self._frame_index, self._pts_s = frame.frame_index, frame.pts_s
-        self._waiting.append(frame)
-        if len(self._waiting) >= 64:  # frames whose figures are sent together; an answer sends what waits
-            self.send_figures()
 
     def _rate(self, ready_ns: int) -> float:
         """Return the frame rate of the last seconds; 0 where one frame does not tell."""
