@@ -76,7 +76,7 @@ def adapt(
     _check(clips or (), options["model"], question)
 
     from arr_coc.adaptation.adapt import AdaptOptions
-    from stream.adaptation.report import print_adaptation
+    from stream.adaptation.progress import print_adaptation
     from stream.adaptation.run import LearningMaterial, TeacherOptions, run_adaptation
     from stream.commands.run import report_written
 

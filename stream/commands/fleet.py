@@ -153,7 +153,7 @@ def _run_all(
             return Fleet(cameras, display, limit_s=limit_s, refused=refused).run()
 
         from stream.fleet.on_ray.cluster import RayCluster
-        from stream.fleet.on_ray.fleet import ClusterFleet
+        from stream.fleet.on_ray.run import ClusterFleet
 
         with closing(RayCluster(place.address)) as cluster:
             return ClusterFleet(cameras, display, cluster, place.settings, limit_s=limit_s, refused=refused).run()

@@ -20,8 +20,7 @@ from stream.config import Config
 from stream.control import RunControl, describe, signals_handled
 from stream.errors import OpeningCancelled, ReaderGone, SourceError, SourceOver, StreamError
 from stream.events import Restarted, Summary
-from stream.fleet.answers import answered_together
-from stream.fleet.cameras import NamedCamera
+from stream.fleet.cameras import NamedCamera, answered_together
 from stream.fleet.outputs import CameraLines, without_shared
 from stream.monitor.health import RunHandle, RunMonitor
 from stream.runtime.answer_service import AnswerService

@@ -19,7 +19,6 @@ from stream.answer.server_statistics import ServerStatistics
 from stream.config import Config
 from stream.control import RunControl, describe
 from stream.events import Started, Summary, pack_event
-from stream.fleet.on_ray.messages import HostIdentity, ServerState
 from stream.runtime.worker_messages import (
     DropReport,
     SourceOpened,
@@ -29,6 +28,27 @@ from stream.runtime.worker_messages import (
     pack_report,
 )
 from stream.transport.security import ServerCurve
+
+
+class HostIdentity(msgspec.Struct, frozen=True):
+    """Host of a camera. `ahead_ns` is by how much the Unix time of its node is ahead of its monotonic time."""
+
+    node: str
+    address: str
+    version: str
+    ahead_ns: int
+
+
+class ServerState(msgspec.Struct, frozen=True):
+    """State of an answer server: "loading", "ok", "draining", "stalled", "drained", "lost" (it does not reply), or
+    "failed" with class and message of the error. `wait_p95_s`: p95 of the wait for a turn over the last minute."""
+
+    status: str
+    endpoint: str = ""
+    wait_p95_s: float = 0.0
+    error: str = ""
+    message: str = ""
+
 
 DISTRIBUTION = "arr-coc-stream"
 
