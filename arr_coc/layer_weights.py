@@ -92,7 +92,13 @@ def serialize_realiser(realiser: RelevanceRealiser | None) -> bytes:
     if realiser is None:
         return b""
     weights = {name: rows.contiguous() for name, rows in realiser.state_dict().items()}
-    return _sorted_metadata(save(weights, {"scorer": realiser.scorer, "channels": realiser.channels}))
+    # safetensors writes metadata in any order; its keys are sorted here
+    data = save(weights, {"scorer": realiser.scorer, "channels": realiser.channels})
+    header = _header(data)
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    length = int.from_bytes(data[:8], "little")
+    return data[:8] + text.ljust(length) + data[8 + length :]
 
 
 def deserialize_realiser(data: bytes, model_id: str) -> RelevanceRealiser | None:
@@ -110,15 +116,6 @@ def deserialize_realiser(data: bytes, model_id: str) -> RelevanceRealiser | None
             f"the allocator's weights that came with {model_id} cannot be used; install the same version at both ends"
         ) from error
     return realiser.eval().requires_grad_(False)
-
-
-def _sorted_metadata(data: bytes) -> bytes:
-    """Return bytes of safetensors, which writes metadata in any order, with their keys sorted."""
-    header = _header(data)
-    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    text = json.dumps(header, separators=(",", ":")).encode()
-    length = int.from_bytes(data[:8], "little")
-    return data[:8] + text.ljust(length) + data[8 + length :]
 
 
 def _header(data: bytes) -> dict[str, Any]:

@@ -369,7 +369,22 @@ class LiveDisplay(Display):
         if view is not None:
             sys.stderr = self._stderr
             with contextlib.suppress(OSError):
-                self._leave_last_lines()
+                columns = terminal_columns(self._out)
+                width = max(map(len, self._cameras))
+                for note in list(self._notes)[-LAST_ENTRIES:]:
+                    logs.show("\n".join(wrap(note, columns)))
+                for camera, state in self._cameras.items():
+                    for entry in state.entries[-LAST_ENTRIES:]:
+                        label = f"{label_text(camera, width)}{entry.at}"
+                        indent = len(label) + 2
+                        if entry.is_message:
+                            logs.show("\n".join(wrap(entry.text, columns)))
+                        else:
+                            print_answer(
+                                label, f"\n{'':{indent}}".join(wrap(entry.display_text, max(1, columns - indent)))
+                            )
+                    if state.summary:
+                        logs.show("\n".join(wrap(f"{label_text(camera, width)}{state.summary}", columns)))
 
     def _open(self) -> None:
         self._end_waiting()
@@ -387,22 +402,6 @@ class LiveDisplay(Display):
         cameras = [state.snapshot() for state in self._cameras.values()]
         uptime_s = (self._clock.now_ns() - self._begin_ns) / NS_PER_S
         return compose_several(cameras, notes, uptime_s, message, width, height)
-
-    def _leave_last_lines(self) -> None:
-        columns = terminal_columns(self._out)
-        width = max(map(len, self._cameras))
-        for note in list(self._notes)[-LAST_ENTRIES:]:
-            logs.show("\n".join(wrap(note, columns)))
-        for camera, state in self._cameras.items():
-            for entry in state.entries[-LAST_ENTRIES:]:
-                label = f"{label_text(camera, width)}{entry.at}"
-                indent = len(label) + 2
-                if entry.is_message:
-                    logs.show("\n".join(wrap(entry.text, columns)))
-                else:
-                    print_answer(label, f"\n{'':{indent}}".join(wrap(entry.display_text, max(1, columns - indent))))
-            if state.summary:
-                logs.show("\n".join(wrap(f"{label_text(camera, width)}{state.summary}", columns)))
 
     def _end_waiting(self) -> None:
         if self._waiting:

@@ -204,7 +204,16 @@ class RunStatistics:
                 if event.timing is not None:
                     self._glance_ms = event.timing.total_ms
             elif isinstance(event, Outage):
-                self._add_outage(event, now_ns)
+                # an outage is no jitter: what came before it is not compared with what comes after
+                if event.lasted_s is not None:
+                    self._outage = None
+                    self.totals.outages_s += event.lasted_s
+                elif self._outage is None:
+                    self._outage = event.reason, now_ns
+                    self.totals.outages += 1
+                    self._recent.clear()
+                else:
+                    self._outage = event.reason, self._outage[1]
             elif isinstance(event, Cut):
                 totals.cuts += 1
             elif isinstance(event, PictureChanged):
@@ -311,18 +320,6 @@ class RunStatistics:
         totals.dirty_share += event.dirty_share
         totals.motion_px += event.motion_px
         totals.moving_share += event.moving_share
-
-    def _add_outage(self, event: Outage, now_ns: int) -> None:
-        """An outage is no jitter: what came before it is not compared with what comes after."""
-        if event.lasted_s is not None:
-            self._outage = None
-            self.totals.outages_s += event.lasted_s
-        elif self._outage is None:
-            self._outage = event.reason, now_ns
-            self.totals.outages += 1
-            self._recent.clear()
-        else:
-            self._outage = event.reason, self._outage[1]
 
     def _active_outage(self, now_ns: int) -> ActiveOutage | None:
         return None if self._outage is None else ActiveOutage(self._outage[0], (now_ns - self._outage[1]) / NS_PER_S)

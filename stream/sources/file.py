@@ -332,23 +332,20 @@ class PipeReader:
         """Up to `size` bytes as soon as there are some; none at the end, and none after an interrupt, which PyAV would
         print and then ignore."""
         try:
-            return self._wait_and_read(size)
+            since, reported = time.monotonic(), False
+            while not self.stopped:
+                if self._poll.poll(WAIT_MS):
+                    data = os.read(self._descriptor, size)
+                    self.bytes_read += len(data)
+                    return data
+                self.stopped = self.should_stop()
+                if not self.bytes_read and not reported and time.monotonic() - since > SAY_WAITING_S:
+                    log.warning("waiting for a video on standard input")
+                    reported = True
+            return b""
         except KeyboardInterrupt:
             self.stopped = self.interrupted = True
             return b""
-
-    def _wait_and_read(self, size: int) -> bytes:
-        since, reported = time.monotonic(), False
-        while not self.stopped:
-            if self._poll.poll(WAIT_MS):
-                data = os.read(self._descriptor, size)
-                self.bytes_read += len(data)
-                return data
-            self.stopped = self.should_stop()
-            if not self.bytes_read and not reported and time.monotonic() - since > SAY_WAITING_S:
-                log.warning("waiting for a video on standard input")
-                reported = True
-        return b""
 
 
 class FileReader(PipeReader):

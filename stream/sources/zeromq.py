@@ -228,11 +228,30 @@ class _Receiver(ReaderThread):
         try:
             header, planes, rgb = self._frames.read(parts)
         except InvalidFrameMessage as error:
-            self._note_unreadable(str(error))
+            # messages that cannot be read, one after the other, are reported as one, by the first one's reason
+            problem = str(error)
+            self._problem = problem
+            what, count = f"message {self._messages}", 1
+            if self._unreadable:
+                first = self._unreadable[0]
+                what, count = f"{first.what.partition(' to ')[0]} to {self._messages}", first.count + 1
+                problem = first.reason
+            self._unreadable = [SkippedItem(what, problem, None, count)]
             self._look_for_loss()
             return
         if self.info is None:
-            self._describe(header)
+            self.info = SourceInfo(
+                name=self._address.name,
+                width_px=header.width,
+                height_px=header.height,
+                fps=None,
+                duration_ns=None,
+                frames=None,
+                live=not self._address.pull,
+                codec="zmq",
+                pixel_format=header.format,
+            )
+            self.ready.set()
             while self._address.pull and not self._begun.wait(WAIT_MS / 1000):
                 pass
         now_ns = self._clock.now_ns()
@@ -261,20 +280,6 @@ class _Receiver(ReaderThread):
         while not self.queue.put_wait(frame, WAIT_MS / 1000) and not self._stopping.is_set():
             pass
 
-    def _describe(self, header: FrameHeader) -> None:
-        self.info = SourceInfo(
-            name=self._address.name,
-            width_px=header.width,
-            height_px=header.height,
-            fps=None,
-            duration_ns=None,
-            frames=None,
-            live=not self._address.pull,
-            codec="zmq",
-            pixel_format=header.format,
-        )
-        self.ready.set()
-
     def _passed_over(self, header: FrameHeader, passed: int) -> int:
         """Return how many frames the sender numbered since the last one that was taken, or at least how many came.
 
@@ -285,16 +290,6 @@ class _Receiver(ReaderThread):
             return passed
         gap = header.seq - before - 1
         return max(passed, gap) if gap <= SEQUENCE_GAP_MAX else passed
-
-    def _note_unreadable(self, problem: str) -> None:
-        """Messages that cannot be read, one after the other, are reported as one, by the first one's reason."""
-        self._problem = problem
-        what, count = f"message {self._messages}", 1
-        if self._unreadable:
-            first = self._unreadable[0]
-            what, count = f"{first.what.partition(' to ')[0]} to {self._messages}", first.count + 1
-            problem = first.reason
-        self._unreadable = [SkippedItem(what, problem, None, count)]
 
     def _look_for_loss(self) -> None:
         """Nothing that can be read has come: is the source lost?"""

@@ -400,18 +400,15 @@ class ServerLink:
         try:
             return name.bytes, Envelope(decode(parts[0] if parts else b""), parts[1:])
         except TransportError as error:
-            self._log_unreadable(name, error)
+            try:
+                peer = str(name.get("Peer-Address")) or "a process of this machine"
+            except zmq.ZMQError:
+                peer = "a process of this machine"
+            # senders of what cannot be read that are named in the log, once each
+            if peer not in self._named and len(self._named) < 16:
+                self._named.add(peer)
+                log.warning("%s sends invalid messages, which are dropped: %s", peer, error)
             return name.bytes, error
-
-    def _log_unreadable(self, name: zmq.Frame, error: TransportError) -> None:
-        try:
-            peer = str(name.get("Peer-Address")) or "a process of this machine"
-        except zmq.ZMQError:
-            peer = "a process of this machine"
-        # senders of what cannot be read that are named in the log, once each
-        if peer not in self._named and len(self._named) < 16:
-            self._named.add(peer)
-            log.warning("%s sends invalid messages, which are dropped: %s", peer, error)
 
     def send(self, client: Client, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> bool:
         """Send a message; return False if the client is gone. Arrays must not change afterwards."""

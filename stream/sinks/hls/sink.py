@@ -142,7 +142,18 @@ class HlsSink(Sink):
             due += 1
         if not due:
             return
-        self._drop_old()
+        # segments beyond `keep_s` leave the playlists, and later the folder
+        while len(self._listed) > 1 and _length_s(self._listed) - self._listed[0].duration_s >= self._keep_s:
+            old = self._listed.popleft()
+            self._discontinuities += old.header != self._listed[0].header
+            self._unlisted.append(old)
+        while self._unlisted and _length_s(self._unlisted) - self._unlisted[0].duration_s >= self._keep_s:
+            gone = self._unlisted.popleft()
+            still = {segment.header for segment in (*self._unlisted, *self._listed)}
+            for name in (gone.name + VIDEO_SUFFIX, gone.name + CAPTIONS_SUFFIX):
+                self._remove(name)
+            if gone.header not in still:
+                self._remove(gone.header)
         self._write_playlists()
         if self._number == due:
             self._write_master()
@@ -177,20 +188,6 @@ class HlsSink(Sink):
             for playlist in (self._master.name, VIDEO, CAPTIONS):
                 self._remove(playlist)
             self._remove_all(LISTED)
-
-    def _drop_old(self) -> None:
-        """Take out of the playlists, and later out of the folder, what is older than they are to be."""
-        while len(self._listed) > 1 and _length_s(self._listed) - self._listed[0].duration_s >= self._keep_s:
-            old = self._listed.popleft()
-            self._discontinuities += old.header != self._listed[0].header
-            self._unlisted.append(old)
-        while self._unlisted and _length_s(self._unlisted) - self._unlisted[0].duration_s >= self._keep_s:
-            gone = self._unlisted.popleft()
-            still = {segment.header for segment in (*self._unlisted, *self._listed)}
-            for name in (gone.name + VIDEO_SUFFIX, gone.name + CAPTIONS_SUFFIX):
-                self._remove(name)
-            if gone.header not in still:
-                self._remove(gone.header)
 
     def _write_playlists(self) -> None:
         state = PlaylistState(
