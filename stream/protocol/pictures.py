@@ -13,15 +13,13 @@ import struct
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.errors import counted
 from arr_coc.types import LEVELS
-from stream.errors import TransportError
 from stream.events import FrameMap
 from stream.protocol.inspection import InspectedFrame, InspectionRequest
 
@@ -184,32 +182,3 @@ def pack_picture(frame: ViewedFrame, level: int, jpeg: bytes, unix_ns: int, firs
 def of_camera_number(message: bytes, number: int) -> bytes:
     """Return the picture message as one of the camera with this number, 0 to 255, among several."""
     return message if number == 0 else b"".join((message[:CAMERA_AT], bytes((number,)), message[CAMERA_AT + 1 :]))
-
-
-def picture_fields(message: bytes) -> dict[str, Any]:
-    """Return what a picture message holds, by name. Raises TransportError where it is none."""
-    try:
-        kind, codec, level, camera, index, unix_ms, media_s, *rest = HEADER.unpack_from(message)
-    except struct.error as error:
-        raise TransportError(f"not a picture: {error}") from error
-    width, height, rows, cols, tokens, overview, *lengths = rest
-    if kind != KIND or HEADER.size + sum(lengths) != len(message):
-        raise TransportError(f"not a picture: kind {kind}, {counted(len(message), 'byte')}")
-    parts, at = [], HEADER.size
-    for length in lengths:
-        parts.append(message[at : at + length])
-        at += length
-    shown = FrameMap(rows=rows, cols=cols, relevance=parts[0], regions=parts[1], overview=overview)
-    return {
-        "codec": codec,
-        "level": level,
-        "camera": camera,
-        "frame_index": index,
-        "capture_unix_ms": unix_ms,
-        "media_s": media_s,
-        "width": width,
-        "height": height,
-        "tokens": tokens,
-        "map": shown,
-        "picture": parts[2],
-    }

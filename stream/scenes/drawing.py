@@ -67,12 +67,6 @@ def placed(shape: str, x_px: float, y_px: float, size_px: float, angle_deg: floa
     return tuple(points @ rotation + (x_px, y_px) for points in outline(shape))
 
 
-def box_of(contours: tuple[Contour, ...]) -> Box:
-    """The box around all contours."""
-    low, high = contours[0].min(axis=0), contours[0].max(axis=0)
-    return float(low[0]), float(low[1]), float(high[0]), float(high[1])
-
-
 def fill(image: Image, contours: tuple[Contour, ...], rgb: RGB) -> None:
     """Fills what lies inside an odd number of contours, with smooth edges; what lies outside the image is cut off.
 
@@ -147,8 +141,6 @@ PLACES: tuple[str, ...] = (
     *("bottom left", "bottom", "bottom right"),
 )
 """The nine thirds-by-thirds places of the picture, row by row."""
-
-COUNT_WORDS = ("nothing", "one", "two", "three")
 
 
 @dataclass(frozen=True, slots=True)
