@@ -32,11 +32,8 @@ if TYPE_CHECKING:
     from stream.fleet.on_ray.settings import RaySettings
     from stream.fleet.run import CameraOutcome
 
-CAMERA, NAME = "{camera}", "{name}"
-"""Placeholders in an output's name for the camera's name; the second is that of several sources in turn."""
-
-CAPTIONS = ".vtt"
-"""Suffix of the output where `-o` names a folder."""
+CAMERA = "{camera}"
+"""Placeholder in an output's name for the camera's name, beside that of several sources in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +172,7 @@ def _of_camera(config: Config, name: str) -> Config:
 
 def _placed(output: OutputConfig, name: str) -> OutputConfig:
     """Return outputs with the camera's name in the place of `{camera}`; a folder gets a file of that name."""
+    from stream.commands.run import CAPTIONS, NAME
     from stream.config import is_bag
 
     def named(path: str) -> str:

@@ -61,15 +61,13 @@ def web(
 
 def _check(config: Config) -> None:
     """Raise ConfigError or ModelError for what would fail with every source, or makes no sense here."""
+    from stream.sinks.checks import output_files
     from stream.web.access import WebAccess
 
     output = config.output
     if config.source:
         raise ConfigError(f"web takes sources as NAME=SOURCE, not as source = {config.source!r}; give one a name")
-    written = [
-        *output.paths,
-        *(path for path in (output.heatmap, output.why, output.overlay, output.record) if path is not None),
-    ]
+    written = [*output_files(output), *filter(None, [output.record])]
     if written:
         raise ConfigError(f"web writes no files, and {written[0]!r} would be one; watch the source with `watch`")
     WebAccess.of(output)
