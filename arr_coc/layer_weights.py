@@ -19,9 +19,6 @@ from arr_coc.relevance.balancing import RelevanceRealiser
 
 log = logging.getLogger(__name__)
 
-_BEGIN_BIAS = (-3.0, -3.0, 3.0)
-"""What is asked for leads from the start; else information and perspective learn first, and silence it."""
-
 
 def new_layer(embeddings: torch.Tensor, **options: Any) -> ARRCOCLayer:
     """An untrained layer for the questions of a model, which has these input embeddings [vocabulary, D].
@@ -32,7 +29,8 @@ def new_layer(embeddings: torch.Tensor, **options: Any) -> ARRCOCLayer:
     config = ARRCOCConfig(query_dim=embeddings.shape[1], trained_for=fingerprint(embeddings), **options)
     layer = ARRCOCLayer(config)
     with torch.no_grad():
-        layer.realiser.balancer.out.bias.copy_(torch.tensor(_BEGIN_BIAS))
+        # what is asked for leads from the start; else information and perspective learn first, and silence it
+        layer.realiser.balancer.out.bias.copy_(torch.tensor((-3.0, -3.0, 3.0)))
     return layer
 
 

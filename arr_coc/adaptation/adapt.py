@@ -27,8 +27,6 @@ from arr_coc.relevance.knowing import DEFAULT_SCORER, QueryScorer
 LEAST_PICTURES = 8
 """Fewer teach nothing that holds for others, and none could be held out."""
 
-SAVE_S = 30.0
-
 ASKING, LEARNING, MEASURING = "asking the model", "learning", "measuring"
 
 
@@ -120,7 +118,7 @@ class Adaptation:
                 done += 1
                 now_s = time.perf_counter()
                 self._asked_s = before_s + now_s - started_s
-                if now_s - saved_s > SAVE_S:
+                if now_s - saved_s > 30.0:
                     saved_s = now_s
                     self._folder.save_pictures(pictures, done, self._asked_s)
         finally:

@@ -39,15 +39,6 @@ LEAST_DEVIATION = 0.02
 STEP = 2.0
 """A budget at most doubles or halves between two answers."""
 
-LEARNING = 0.1
-"""By this share the known slope moves with each answer towards the one that is seen."""
-
-CLIP = 2.0
-"""In deviations: beyond it an answer pulls the line by its sign, no longer by its size (Huber)."""
-
-OUTLIER = 3.5
-"""In deviations: p95 is not looked for farther out, where outliers lie. That of exponential scatter is at 3.2."""
-
 Values = npt.NDArray[np.float64]
 
 
@@ -135,7 +126,8 @@ class BudgetController:
         if abs(self._streak) >= STREAK:
             self._begin_again()
         self._line = _fitted(self._seen, self._known_slope)
-        self._known_slope += LEARNING * (self._line.per_token_ms - self._known_slope)
+        # by this share the known slope moves with each answer towards the one that is seen
+        self._known_slope += 0.1 * (self._line.per_token_ms - self._known_slope)
 
     def _look_for_another_load(self, ratio: float) -> None:
         usual = np.array(self._ratios or [1.0])
@@ -173,7 +165,8 @@ class BudgetController:
         if count < STREAK:
             return 1 / AIM
         usual = np.array(self._ratios)
-        farthest = float(np.median(usual)) + OUTLIER * max(_deviation(usual), LEAST_DEVIATION)
+        # In deviations: p95 is not looked for farther out, where outliers lie. That of exponential scatter is at 3.2.
+        farthest = float(np.median(usual)) + 3.5 * max(_deviation(usual), LEAST_DEVIATION)
         rank = math.ceil(0.95 * count) - 1
         return max(1.0, min(float(np.sort(usual)[rank]), farthest))
 
@@ -195,7 +188,8 @@ def _fitted(seen: deque[tuple[int, float]], known_slope: float) -> LatencyModel:
     slope, base = known_slope, float(np.median(ttft - known_slope * tokens))
     for _ in range(4):  # rounds of weighting anew; later ones move a line by less than it is known
         off = ttft - base - slope * tokens
-        limit = CLIP * max(_deviation(off), LEAST_DEVIATION * float(np.median(ttft)))
+        # in deviations: beyond it an answer pulls the line by its sign, no longer by its size (Huber)
+        limit = 2.0 * max(_deviation(off), LEAST_DEVIATION * float(np.median(ttft)))
         weights = limit / np.maximum(np.abs(off), limit)
         middle, height = np.average(tokens, weights=weights), np.average(ttft, weights=weights)
         # the slope that was known counts as much as answers whose budgets differ by this share

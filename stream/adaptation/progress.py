@@ -74,8 +74,6 @@ class AdaptBar:
         self._bar.update(self._task, completed=done, counts=counts)
 
 
-WIDTH = 80
-
 ROWS = (
     ("of that, found with 25 % of the tokens", "recall", True),
     ("of that, found with 10 % of the tokens", "recall_small", True),
@@ -87,7 +85,7 @@ ROWS = (
 def print_adaptation(result: AdaptResult) -> None:
     """Print what was found on held-out frames, before and after."""
     console = PlainConsole()
-    console.width = min(console.width, WIDTH)
+    console.width = min(console.width, 80)
     console.print()
     console.print(
         f"{counted(result.held_out_questions, 'question')} about {counted(result.held_out, 'frame')} that nothing was "

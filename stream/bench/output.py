@@ -18,8 +18,6 @@ from stream.display.progress import PlainConsole
 from stream.errors import OutputError
 from stream.sources.address import shown_config
 
-WIDTH = 80
-
 SHOWN_STATISTICS = ("p50", "p99")
 """Of each latency, where several runs leave no room for more; the JSON has all."""
 
@@ -47,7 +45,7 @@ ANSWER_STAGES = (
 def print_report(series: Sequence[Series], source: str, *, scheduled: bool) -> None:
     """Prints one run, several, or two configurations beside each other."""
     console = PlainConsole()
-    console.width = min(console.width, WIDTH)
+    console.width = min(console.width, 80)
     console.print()
     if len(series) == 2:
         _print_comparison(console, source, *series)

@@ -16,8 +16,6 @@ from stream.errors import ConfigError, SourceError
 FRAMES, STEPS, MAX_TILES, SEED = 160, 1500, 1024, 1
 SCORERS = ("cross", "film")
 
-CONTINUE = "not finished: the same command with --resume goes on where this one stopped"
-
 
 @takes_options
 def adapt(
@@ -85,7 +83,7 @@ def adapt(
     learning = AdaptOptions(taken, limit, drawn, scorer or SCORERS[0])  # type: ignore[arg-type]
     result = run_adaptation(material, teacher, output, learning, resume=resume)
     if result is None:
-        report_note(CONTINUE)
+        report_note("not finished: the same command with --resume goes on where this one stopped")
         return INTERRUPTED
     print_adaptation(result)
     report_written([os.path.join(output, "adapt.json")])

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from stream.fleet.on_ray.settings import RaySettings
     from stream.fleet.run import CameraOutcome
 
-CAMERA = "{camera}"
-"""Placeholder in an output's name for the camera's name, beside that of several sources in turn."""
-
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlace:
@@ -176,7 +173,8 @@ def _placed(output: OutputConfig, name: str) -> OutputConfig:
     from stream.config import is_bag
 
     def named(path: str) -> str:
-        return path.replace(CAMERA, name).replace(NAME, name)
+        # placeholder in an output's name for the camera's name, beside that of several sources in turn
+        return path.replace("{camera}", name).replace(NAME, name)
 
     alone = {key: getattr(output, key) for key in ("heatmap", "why", "overlay", "record")}
     changed = {key: None if path is None else named(path) for key, path in alone.items()}

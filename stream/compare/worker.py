@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from arr_coc.model import ARRCOCQwen, Generation
     from arr_coc.types import Encode
 
-NICENESS = 5
-"""Of this process: a run beside it goes first."""
-
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 """Unit of a process's greatest memory."""
 
@@ -215,7 +212,7 @@ def main() -> int:
     line = sys.stdin.buffer.readline()
     if not line:
         return 1
-    os.nice(NICENESS)
+    os.nice(5)  # of this process: a run beside it goes first
     worker = msgspec.json.decode(line, type=CompareWorkerConfig)
     orders, replies = Orders(sys.stdin.buffer), os.fdopen(worker.replies, "wb")
     options = worker.options

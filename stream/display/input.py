@@ -18,11 +18,6 @@ from stream.untrusted import QUERY_LIMIT_CHARS, printable
 KEPT_CHARS = 16_384
 """Of a longer line the rest is left out; it is far beyond any question, and is refused for its length."""
 
-WAITING_MAX = 100
-"""Questions that wait at most; of more, the oldest are forgotten."""
-
-JOIN_LIMIT_S = 1.0
-
 
 HELP = "Enter asks, from the next answer on · arrow up: earlier questions · Ctrl-C ends"
 """Reply to a line of HELP_WORDS; fits into a line of the live view."""
@@ -48,7 +43,7 @@ class PendingQuestions:
     def __init__(self, ask: Callable[[str], None]) -> None:
         self._ask = ask
         self._lock = threading.Lock()
-        self._waiting: deque[str] = deque(maxlen=WAITING_MAX)
+        self._waiting: deque[str] = deque(maxlen=100)  # questions that wait at most; of more, the oldest are forgotten
 
     @property
     def newest(self) -> str:
@@ -102,7 +97,7 @@ class QuestionReader:
             return
         os.close(self._wake)
         self._wake = -1
-        self._thread.join(JOIN_LIMIT_S)
+        self._thread.join(1.0)
         os.close(self._woken)
 
     def _read(self) -> None:

@@ -64,9 +64,6 @@ PROMPT = " › "
 MESSAGE_S = 8.0
 """A reply to what was typed is shown so long."""
 
-JOIN_LIMIT_S = 1.0
-"""The drawing may take so long to end: a terminal that takes no output any more is left alone."""
-
 LAST_ENTRIES = 12
 """The last answers and messages, so many of them, stay on the terminal when the view has gone."""
 
@@ -188,7 +185,8 @@ class LiveView:
         if (loop := self._app.loop) is not None:  # otherwise it has not begun, or has ended
             with contextlib.suppress(RuntimeError):  # it ends at this moment
                 loop.call_soon_threadsafe(self._end)
-        self._thread.join(JOIN_LIMIT_S)
+        # the drawing may take so long to end: a terminal that takes no output any more is left alone
+        self._thread.join(1.0)
 
     def _application(self, keys: int | None) -> Application[None]:
         source: Input

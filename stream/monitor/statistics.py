@@ -40,8 +40,6 @@ from stream.monitor.metrics import (
 )
 from stream.monitor.schema import RecentJitter, StatsMessage
 
-PERIOD_S = 0.5
-
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
@@ -73,7 +71,7 @@ class MemorySampler:
     `processes` gives the ids of the run's processes by what they do; this one, where it is none of them, is "sinks".
     """
 
-    def __init__(self, processes: Callable[[], Mapping[str, int]], period_s: float = PERIOD_S) -> None:
+    def __init__(self, processes: Callable[[], Mapping[str, int]], period_s: float = 0.5) -> None:
         self._processes = processes
         self._period_s = period_s
         self._stop = threading.Event()

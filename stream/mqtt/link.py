@@ -58,8 +58,6 @@ class Outbox:
 RETRY_S = (0.5, 30.0)
 """First and longest wait before another attempt; each is twice the one before."""
 
-WAIT_S = 1.0
-
 STOP_LIMIT_S = 2.0
 """Time that the last messages have."""
 
@@ -171,7 +169,7 @@ class MqttLink:
                     self.outbox.put(figures)
             if not session.busy and (message := self.outbox.take()) is not None:
                 session.send(message)
-            session.step(self._woken, WAIT_S if session.busy or not len(self.outbox) else 0)
+            session.step(self._woken, 1.0 if session.busy or not len(self.outbox) else 0)
         session.leave()
 
     def _note_lost(self, reason: str) -> None:

@@ -21,8 +21,6 @@ from stream.untrusted import KIB
 CONNECT_LIMIT_S = 5.0
 """Longest wait for the broker's host, for its TLS, and for its word that this client is let in; each."""
 
-STEP_S = 0.5
-
 PACKET_BYTES_MAX = 128 * KIB
 """Longest packet of a broker: a question has at most 16 kB, and a topic 64 KiB."""
 
@@ -111,7 +109,7 @@ class BrokerSession:
         while self._let_in is None:
             if time.monotonic() > limit_s:
                 raise BrokerLost("it does not answer as a broker does")
-            self.step(None, STEP_S)
+            self.step(None, 0.5)
         if self._let_in.is_failure:
             if self._let_in.value in REFUSED:
                 raise BrokerRefuses(*REFUSED[self._let_in.value])

@@ -35,9 +35,6 @@ OUTLINE_OPACITY = 0.65
 LEAST_WIDTH_PX = 320
 """A strip is at least so wide, or its key does not fit."""
 
-WIDE_PX = 960
-"""From here on two lines hold a caption; a narrower strip has three."""
-
 BACKGROUND, BRIGHT, MUTED = (14, 16, 22), "#ffffff", "#a8b0c0"
 
 LAYERS_A_ROW = 4
@@ -301,7 +298,7 @@ def _heights(width_px: int) -> tuple[int, int]:
 
 
 def _caption_lines(width_px: int) -> int:
-    return 2 if width_px >= WIDE_PX else 3
+    return 2 if width_px >= 960 else 3  # from here on two lines hold a caption; a narrower strip has three
 
 
 def _step(height_px: int) -> int:

@@ -48,14 +48,6 @@ none refers to later ones either, which would move the video's start away from t
 FRAGMENTS = {"movflags": "hybrid_fragmented+frag_every_frame", "flush_packets": "1"}
 """Playable however the run ends: a fragment a frame while it is written, an ordinary MP4 once it is closed."""
 
-FRAMES_KNOWN = 256
-"""Newest frame events that are kept for pictures that come after them."""
-
-WAIT_MS = 250
-"""Longest single wait for a picture; after it, the next one is asked for again."""
-
-STOP_LIMIT_S = 5.0
-
 log = logging.getLogger(__name__)
 
 
@@ -188,14 +180,14 @@ class _LiveFrames:
         with self._noted:
             self._events[event.frame_index] = event
             self.frames += 1
-            while len(self._events) > FRAMES_KNOWN:
+            while len(self._events) > 256:  # newest frame events that are kept for pictures that come after them
                 self._events.popitem(last=False)
             self._noted.notify()
 
     def close(self) -> None:
         """End the thread. Raises OutputError where drawing has failed."""
         self._stop.set()
-        self._thread.join(STOP_LIMIT_S)
+        self._thread.join(5.0)
         if self._error is not None:
             raise self._error
 
@@ -211,7 +203,8 @@ class _LiveFrames:
         request = PictureRequest(inspect=InspectionRequest(maps=bool(self._layers)))
         receiver.request(request)
         while not self._stop.is_set():
-            message = (receiver.receive(WAIT_MS) or {}).get(INSPECTION)
+            # longest single wait for a picture; after it, the next one is asked for again
+            message = (receiver.receive(250) or {}).get(INSPECTION)
             if message is not None:
                 self._draw(read_inspection(message))
             receiver.request(request)

@@ -25,9 +25,6 @@ QUALITY = {"preset": "veryfast", "tune": "zerolatency", "crf": "23", "bf": "0", 
 QUEUE_FRAMES = 8
 """Frames that may wait for the encoder."""
 
-WAIT_S = 0.05
-"""Longest single wait for room in the queue."""
-
 STOP_S = 5.0
 """Longest wait for the frames that are still in the queue at the end."""
 
@@ -63,7 +60,7 @@ class FrameEncoder:
         """Take the next frame; where there is no room for it, wait, or leave it out and count it in `dropped`."""
         while self._thread.is_alive():
             try:
-                self._frames.put(frame, block=wait, timeout=WAIT_S)
+                self._frames.put(frame, block=wait, timeout=0.05)  # longest single wait for room in the queue
                 return
             except queue.Full:
                 if not wait:

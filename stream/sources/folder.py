@@ -83,10 +83,6 @@ def over_white(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", coloured.size, (255, 255, 255, 255)), coloured).convert("RGB")
 
 
-_SHOWN = 3
-"""Losses in a row that are reported one by one."""
-
-
 class FolderSource(Source):
     """Pictures in natural order, one every 1 / `capture.fps` seconds (25 a second when absent)."""
 
@@ -185,7 +181,7 @@ class _FolderPicture:
 
 def _in_few_words(skipped: Sequence[SkippedItem]) -> tuple[SkippedItem, ...]:
     """A few items as they are; of more, one for all of them."""
-    if len(skipped) <= _SHOWN:
+    if len(skipped) <= 3:  # losses in a row that are reported one by one
         return tuple(skipped)
     first, last = skipped[0], skipped[-1]
     return (SkippedItem(f"{first.what} to {last.what}", first.reason, first.media_ns, len(skipped)),)

@@ -25,9 +25,6 @@ MP4_OPTIONS = {
 """A fragment for each group of pictures. `delay_moov`: the header is made from the first packets, because a live source
 may not say its parameters before. `frag_duration` (in microseconds): so much is held of a source without key frames."""
 
-PERIOD_NS = NS_PER_S // 25
-"""Duration of a last frame that nothing is known of."""
-
 
 @dataclass(frozen=True, slots=True)
 class Fragments:
@@ -89,7 +86,10 @@ class Fragmenter:
         Returns the segment that ends before it, if one does. Raises av.FFmpegError.
         """
         pts_ns, dts_ns, key = _ns(packet, packet.pts), _ns(packet, packet.dts), packet.is_keyframe
-        shown_ns = _ns(packet, packet.duration or 0) or (dts_ns - self._last_dts_ns if self.started else PERIOD_NS)
+        # duration of a last frame that nothing is known of
+        shown_ns = _ns(packet, packet.duration or 0) or (
+            dts_ns - self._last_dts_ns if self.started else (NS_PER_S // 25)
+        )
         held = len(self._data)
         packet.stream = self._stream
         self._container.mux_one(packet)

@@ -35,9 +35,6 @@ from stream.sources.timing import Backoff, Pacer
 
 log = logging.getLogger(__name__)
 
-LARGE_PICTURE_THREADS = 4
-"""Threads for pictures above 1920x1088: slices, because whole frames in parallel would each wait for the next."""
-
 
 class ConnectionLost(Exception):
     """Error of a live source that gives nothing any more; its text says why."""
@@ -70,7 +67,8 @@ class LiveDecoder:
         context.options = {**decoder_options(config.max_pixels), **EXPORT_VECTORS}
         context.thread_type = "SLICE"
         one_thread = context.is_hwaccel or context.width * context.height <= ONE_THREAD_MAX_PX
-        context.thread_count = 1 if one_thread else LARGE_PICTURE_THREADS
+        # threads for pictures above 1920x1088: slices, because whole frames in parallel would each wait for the next
+        context.thread_count = 1 if one_thread else 4
 
     def frames(self, first_within_s: float) -> Iterator[av.VideoFrame]:
         """Pictures as they come; ends when `stop` is set.

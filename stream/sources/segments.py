@@ -19,9 +19,6 @@ from stream.sources.fragments import COPIED_CODECS, Fragmenter, Fragments, codec
 SEGMENT_PREFIX = ".segment-"
 """Beginning of the names of files that no playlist lists yet."""
 
-LEAP_NS = 10 * NS_PER_S
-"""A packet that is later than the one before by so much belongs to another timeline."""
-
 MAX_FAILURES = 3
 """Packets in a row that cannot be copied, after which the frames are encoded."""
 
@@ -147,7 +144,8 @@ class SegmentRecorder:
             self._give_up_copying("they have no usable times", after=MAX_FAILURES)
             return
         changed = packet.is_keyframe and self._coded_size() != self._track_size
-        if self._fragmenter is not None and (changed or not self._fragmenter.follows(packet, LEAP_NS)):
+        # a packet that is later than the one before by so much belongs to another timeline
+        if self._fragmenter is not None and (changed or not self._fragmenter.follows(packet, 10 * NS_PER_S)):
             self._end_track()
         if self._fragmenter is None and not packet.is_keyframe:
             return

@@ -73,9 +73,6 @@ def _floor_ns(time: Fraction) -> int:
     return time.numerator * NS_PER_S // time.denominator
 
 
-LEAP_NS = 10 * NS_PER_S
-"""A PTS this far ahead of the clock is damage, or another clock: no live source is that early."""
-
 FIRST_WAIT_S, LONGER_WAIT_S, LONGEST_WAIT_S = 0.2, 0.5, 2.0
 """Before the first attempt to reach a lost source again, and at most: each wait is twice the one before. Half a second
 leaves one and a half for opening, the next key frame and the first word, so that text comes within 2 s of the source's
@@ -120,7 +117,8 @@ class LiveTimeline:
         else:
             by_pts_ns = self._anchor[1] + ticked - self._anchor[0]
             assert self._last is not None
-            if self._last[0] < by_pts_ns <= by_clock_ns + LEAP_NS:
+            # a PTS this far ahead of the clock is damage, or another clock: no live source is that early
+            if self._last[0] < by_pts_ns <= by_clock_ns + 10 * NS_PER_S:
                 media_ns = by_pts_ns
             else:
                 self.clamped_pts += 1

@@ -354,9 +354,6 @@ class FrameSubscriber:
 Client: TypeAlias = bytes
 """What ZeroMQ calls one connected peer."""
 
-WAITING_MAX = 8
-"""Messages of one client that may wait in the socket: whoever keeps to its turns has one packet on its way."""
-
 
 class ServerLink:
     """Server's end: takes messages from any client, and sends to one of them. Belongs to the thread that made it."""
@@ -368,7 +365,8 @@ class ServerLink:
         for option, value in (
             (zmq.LINGER, LINGER_MS),
             (zmq.SNDHWM, 64),  # messages to one client that may wait
-            (zmq.RCVHWM, WAITING_MAX),
+            # messages of one client that may wait in the socket: whoever keeps to its turns has one packet on its way
+            (zmq.RCVHWM, 8),
             (zmq.ROUTER_MANDATORY, 1),
             (zmq.MAXMSGSIZE, PART_BYTES_MAX),
             (zmq.SNDTIMEO, SEND_LIMIT_MS),

@@ -40,8 +40,6 @@ AVOID_NS, AVOID_MAX_NS = 2 * NS_PER_S, 60 * NS_PER_S
 RESOLVE_S, RESOLVE_MISSING_S = 5.0, 1.0
 """How often a name is resolved; the shorter time while it is unknown or one of its servers is not ready."""
 
-JOIN_LIMIT_S = 2.0
-
 Choice = Literal["spread", "order"]
 
 
@@ -192,7 +190,7 @@ class ServerPool:
         self._stopping.set()
         for thread in self._threads:
             if thread.name.startswith("probe"):
-                thread.join(JOIN_LIMIT_S)
+                thread.join(2.0)
 
     def __contains__(self, endpoint: str) -> bool:
         """Return whether a server is one of the pool's now."""

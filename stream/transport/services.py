@@ -125,11 +125,6 @@ REQUEST_BYTES_MAX = 64 * 1024
 WAITING_MAX = 64
 """Requests, and replies to one client, that may wait."""
 
-WAIT_MS = 100
-
-REPLY_LIMIT_S = 3.0
-"""Longest wait of a client for its reply."""
-
 
 class RequestServer(SocketThread):
     """Answers each request at `endpoint` with what `reply` makes of it, in a thread of its own.
@@ -154,7 +149,7 @@ class RequestServer(SocketThread):
 
     def serve(self, public: zmq.Socket[bytes]) -> None:
         while not self._stop.is_set():
-            if public.poll(WAIT_MS):
+            if public.poll(100):
                 parts = public.recv_multipart()
                 # A client's name, then for REQ an empty part; the reply goes back behind the same ones.
                 envelope = parts[:2] if len(parts) > 2 and not parts[1] else parts[:1]
@@ -168,7 +163,8 @@ class RequestServer(SocketThread):
             self.finish()
 
 
-def request(endpoint: str, curve: ClientCurve | None, body: bytes, limit_s: float = REPLY_LIMIT_S) -> bytes:
+# longest wait of a client for its reply
+def request(endpoint: str, curve: ClientCurve | None, body: bytes, limit_s: float = 3.0) -> bytes:
     """The reply of the run at `endpoint`. Raises TransportError where none comes in time."""
     transport = Transport()
     try:

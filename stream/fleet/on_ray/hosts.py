@@ -52,8 +52,6 @@ class ServerState(msgspec.Struct, frozen=True):
 
 DISTRIBUTION = "arr-coc-stream"
 
-DROPS_EVERY_S = 1.0
-
 WAIT_S = 0.5
 """Longest time between two batches of reports: an empty one is a sign of life."""
 
@@ -126,7 +124,7 @@ class CameraHost:
             for event in run.run():
                 if not isinstance(event, (Started, Summary)):
                     self._reports.put(pack_event(event))
-                if time.monotonic() - reported_s > DROPS_EVERY_S:
+                if time.monotonic() - reported_s > 1.0:
                     reported_s = time.monotonic()
                     self._reports.put(pack_report(DropReport(run.drops())))
             self._reports.put(pack_report(DropReport(run.drops())))

@@ -79,9 +79,6 @@ def _lasted(since_s: float | None, now_s: float, limit_s: float) -> bool:
     return since_s is not None and now_s - since_s >= limit_s
 
 
-POLL_S = 1.0
-"""Time between two looks at the servers."""
-
 CALL_LIMIT_S = 3.0
 
 log = logging.getLogger(__name__)
@@ -167,7 +164,7 @@ class ClusterServers:
                     self._look_at(group)
                 except Exception:
                     log.debug("looking after the answer servers failed", exc_info=True)
-            self._stopping.wait(POLL_S)
+            self._stopping.wait(1.0)  # time between two looks at the servers
 
     def _look_at(self, group: ServerGroup) -> None:
         if group.given_up:

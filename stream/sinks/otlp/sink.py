@@ -28,12 +28,6 @@ from stream.untrusted import printable
 QUEUE_SPANS = 512
 """Spans that wait for the collector, 64 answers; where it is slower, the oldest are dropped."""
 
-REPLY_LIMIT_S = 2.0
-"""Time that the collector has for a request and its repetitions."""
-
-STOP_LIMIT_S = 2.0
-"""Time that the last traces have."""
-
 NAME = "arr-coc-stream"
 
 log = logging.getLogger(__name__)
@@ -56,7 +50,8 @@ class OtlpSink(Sink):
         self._answers = 0
         if not log.isEnabledFor(logging.DEBUG):
             logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # it tells of each batch that is lost
-        self._exporter = CountingExporter(OTLPSpanExporter(url, timeout=REPLY_LIMIT_S), redacted(url))
+        # time that the collector has for a request and its repetitions
+        self._exporter = CountingExporter(OTLPSpanExporter(url, timeout=2.0), redacted(url))
         resource = Resource.create(
             {"service.name": NAME, "service.version": _version(), "arr_coc.source": redacted(config.source)}
         )
@@ -90,7 +85,8 @@ class OtlpSink(Sink):
         self._exporter.ending = True
         thread = threading.Thread(target=self._provider.shutdown, name="otlp end", daemon=True)
         thread.start()
-        thread.join(STOP_LIMIT_S)  # one that still waits for the collector goes with the program
+        # time that the last traces have
+        thread.join(2.0)  # one that still waits for the collector goes with the program
         if self._exporter.answers < self._answers:
             sent = of_counted(self._exporter.answers, self._answers, "trace")
             logs.say(f"note: {sent} reached the collector at {self._exporter.url}", "warning", event="otlp")

@@ -46,9 +46,6 @@ from stream.untrusted import printable
 
 APPLICATION = "arr-coc-stream"
 
-RATE_NS = 2 * NS_PER_S
-"""Frames so old count in the frame rate, as they do in `stats`."""
-
 COLOURS = ((255, 226, 92), (150, 190, 255), (120, 220, 160), (240, 150, 110), (200, 140, 230), (150, 150, 150))
 """RGB of boxes, by the level of a region's longer side."""
 
@@ -140,7 +137,8 @@ class RunRecording:
     def _rate(self, ready_ns: int) -> float:
         """Return the frame rate of the last seconds; 0 where one frame does not tell."""
         self._ready_ns.append(ready_ns)
-        while self._ready_ns[0] < ready_ns - RATE_NS:
+        # frames so old count in the frame rate, as they do in `stats`
+        while self._ready_ns[0] < ready_ns - 2 * NS_PER_S:
             self._ready_ns.popleft()
         return frames_per_second(np.array(self._ready_ns, np.int64)) or 0.0
 
