@@ -22,7 +22,7 @@ from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.media import SkippedItem, Source, SourceFrame, SourceInfo, never_stop
-from stream.sources.checks import TimeRange, pictures_of, refuse_stream, root_of
+from stream.sources.checks import TimeRange, pictures_of, root_of
 from stream.sources.fit import FrameFitter, FrameFormat
 from stream.sources.timing import DEFAULT_RATE
 
@@ -88,7 +88,6 @@ class FolderSource(Source):
 
     def __init__(self, address: str, config: CaptureConfig, clock: Clock) -> None:
         """Raises SourceNotFound, SourceError, or ConfigError for a `capture.size` beyond measure."""
-        refuse_stream(config, address)
         self._fit = FrameFitter.of(config)
         self._fps = DEFAULT_RATE if config.fps is None else Fraction(str(config.fps))
         self._max_frames = config.max_frames

@@ -11,7 +11,7 @@ from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.media import Source, SourceFrame, SourceInfo, never_stop
 from stream.scenes import open_scene
-from stream.sources.checks import TimeRange, refuse_stream
+from stream.sources.checks import TimeRange
 from stream.sources.fit import FrameFitter
 
 
@@ -20,11 +20,8 @@ class SceneSource(Source):
     end."""
 
     def __init__(self, name: str, config: CaptureConfig, clock: Clock) -> None:
-        """Raises SourceNotFound for a name that no scene has, SourceError for a `capture.stream` above 0, ConfigError
-        for a `capture.size` beyond measure.
-        """
+        """Raises SourceNotFound for a name that no scene has, ConfigError for a `capture.size` beyond measure."""
         self._scene = open_scene(name)
-        refuse_stream(config, f"scene:{name}")
         self._name = name
         self._fit = FrameFitter.of(config)
         self._loop = config.loop

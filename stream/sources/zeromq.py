@@ -21,7 +21,7 @@ from stream.config import CaptureConfig, NetworkConfig, is_local
 from stream.errors import SourceError, TransportError
 from stream.media import SkippedItem, SourceFrame, SourceInfo
 from stream.sources.address import PULL, ZMQ_PREFIX
-from stream.sources.checks import refuse_stream, refuse_time_range
+from stream.sources.checks import refuse_time_range
 from stream.sources.connection import decoder_options
 from stream.sources.fit import FrameFormat
 from stream.sources.planes import planes_of, rgb_of
@@ -169,7 +169,6 @@ class ZmqSource(ThreadedSource):
         """Waits for the first frame. Raises SourceError where none comes within `capture.open_timeout_s`, or
         ConfigError for an address that is none, keys that are missing, or a `capture.size` beyond measure."""
         refuse_time_range(config, address)
-        refuse_stream(config, address)
         receiver = _Receiver(FrameAddress.of(address), config, clock, network)
         super().__init__(receiver, config.open_timeout_s)
 
