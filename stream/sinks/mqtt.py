@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
@@ -26,7 +25,7 @@ from stream.monitor.health import RunMonitor
 from stream.mqtt.broker import Broker, device_name
 from stream.mqtt.link import RETRY_S, MqttLink
 from stream.mqtt.topics import MqttMessage, RunTopics
-from stream.sinks.base import Sink
+from stream.sinks.base import Sink, program_version
 from stream.web.viewer import RateLimit
 
 QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE = 2.0, 4.0
@@ -64,7 +63,7 @@ class MqttSink(Sink):
             retry_s,
         )
         if output.mqtt_discovery is not None:
-            self.link.put(self.topics.discovery(output.mqtt_discovery, _version()))
+            self.link.put(self.topics.discovery(output.mqtt_discovery, program_version()))
         self.link.put(self.topics.set_availability(True))
         if self.topics.until:
             self.link.put(self.topics.set_verdict(None))
@@ -122,10 +121,3 @@ class MqttSink(Sink):
             problem = "too many questions at once"
         if problem is not None:
             logs.say(f"note: a question from MQTT was refused: {problem}", "warning", event="mqtt", refused=problem)
-
-
-def _version() -> str:
-    try:
-        return version("arr-coc-stream")
-    except PackageNotFoundError:
-        return "unknown"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import math
 import os
@@ -26,7 +25,7 @@ from stream.sinks.hls.playlists import (
     media_playlist,
 )
 from stream.sinks.output_file import CAPTIONS_PLAYLIST as CAPTIONS
-from stream.sinks.output_file import HLS_MARK, LISTED, check_writable
+from stream.sinks.output_file import HLS_MARK, LISTED, check_writable, claim
 from stream.sinks.output_file import VIDEO_PLAYLIST as VIDEO
 
 UNLISTED = re.compile(r"\.segment-\d+-\d+\.(m4s|mp4)|\.[\w.-]+\.\d+\.new")
@@ -65,7 +64,7 @@ class HlsSink(Sink):
             folder = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise OutputError(f"cannot write {path!r}: {error.strerror}") from error
-        self._lock(folder, path)
+        claim(folder, path, "into the folder of ", "folder")
         self._claim: int | None = folder
         self._marked = self._mark(path)
         self._remove_all(UNLISTED)
@@ -247,18 +246,6 @@ class HlsSink(Sink):
             os.close(folder)
             raise OutputError(f"cannot write {path!r}: {error.strerror}") from error
         return True
-
-    def _lock(self, folder: int, path: str) -> None:
-        """Keep other runs from the folder; where the file system has no locks, they are not kept from it."""
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(folder)
-            raise OutputError(
-                f"another run is writing into the folder of {path!r}; wait until it has ended, or name another folder"
-            ) from None
-        except OSError:
-            log.debug("%s cannot be locked", self._folder, exc_info=True)
 
 
 def _length_s(segments: deque[PlaylistSegment]) -> float:

@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -19,7 +18,7 @@ from arr_coc.errors import counted, of_counted
 from stream import logs
 from stream.config import Config
 from stream.events import Answer, Event, FrameReady, Started
-from stream.sinks.base import Sink
+from stream.sinks.base import Sink, program_version
 from stream.sinks.otlp.endpoint import traces_url
 from stream.sinks.otlp.spans import AnswerTrace, FrameTimes
 from stream.sources.address import redacted
@@ -53,7 +52,7 @@ class OtlpSink(Sink):
         # time that the collector has for a request and its repetitions
         self._exporter = CountingExporter(OTLPSpanExporter(url, timeout=2.0), redacted(url))
         resource = Resource.create(
-            {"service.name": NAME, "service.version": _version(), "arr_coc.source": redacted(config.source)}
+            {"service.name": NAME, "service.version": program_version(), "arr_coc.source": redacted(config.source)}
         )
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(
@@ -64,7 +63,7 @@ class OtlpSink(Sink):
                 schedule_delay_millis=every_ms,
             )
         )
-        self._tracer = self._provider.get_tracer(NAME, _version())
+        self._tracer = self._provider.get_tracer(NAME, program_version())
         self._open = True
 
     def write(self, event: Event) -> None:
@@ -175,10 +174,3 @@ class CountingExporter(SpanExporter):
 def _message(role: str, text: str) -> str:
     """A message as the semantic conventions have it, in JSON."""
     return json.dumps([{"role": role, "parts": [{"type": "text", "content": printable(text)}]}], ensure_ascii=False)
-
-
-def _version() -> str:
-    try:
-        return version(NAME)
-    except PackageNotFoundError:
-        return "unknown"

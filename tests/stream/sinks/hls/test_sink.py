@@ -18,7 +18,6 @@ from stream.recording.journal import journal_for
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.session import run_session
 from stream.sinks.checks import check_outputs
-from stream.sinks.hls import sink as module
 from stream.sinks.hls.sink import HlsSink
 from stream.sinks.output_file import HLS_MARK, check_distinct
 from tests.support.events import answer, frame, segment, summary
@@ -279,7 +278,7 @@ def test_nothing_is_claimed_where_folders_have_no_locks(tmp_path: Path, monkeypa
     def lockless(*_: object) -> None:
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
-    monkeypatch.setattr(module.fcntl, "flock", lockless)
+    monkeypatch.setattr("stream.sinks.output_file.fcntl.flock", lockless)
     Stream(tmp_path).sink.close()
 
 
