@@ -113,7 +113,7 @@ class WebSink(Sink):
         run = self._monitor.run
         if not self._relays and run is not None:
             for endpoint, viewers in (
-                (run.picture_endpoints.page, self._hub),
+                (run.picture_endpoints.page, self._hub.pictures),
                 (run.picture_endpoints.microscope, self._camera.microscope),
             ):
                 if endpoint is not None:
