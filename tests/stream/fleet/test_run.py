@@ -20,12 +20,12 @@ from stream.events import Answer, Event, FrameReady, Restarted
 from stream.fleet import run as fleet_run
 from stream.fleet.cameras import NamedCamera
 from stream.fleet.run import Fleet, may_come_back, niceness
-from stream.protocol.pictures import picture_fields
 from stream.runtime.run import Run
 from stream.sources.timing import Backoff
 from tests.support.children import SHARED, own_children
 from tests.support.fleets import FleetRecorder
 from tests.support.network import fetched, free_port
+from tests.support.pictures import picture_fields
 from tests.support.runs import config
 from tests.support.web import PageClient
 

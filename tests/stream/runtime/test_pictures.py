@@ -18,12 +18,13 @@ from stream.errors import TransportError
 from stream.events import Answer, Event, FrameReady, Restarted
 from stream.protocol.inspection import InspectionRequest, PictureToInspect, ReadInspection, read_inspection
 from stream.protocol.picture_files import encode_jpeg
-from stream.protocol.pictures import PictureEndpoints, PictureExchange, PictureRequest, picture_fields
+from stream.protocol.pictures import PictureEndpoints, PictureExchange, PictureRequest
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.pictures import PictureThread
 from stream.runtime.session import is_supervised
 from stream.sinks.heatmap import HeatmapSink
 from stream.web.relay import PictureRelay
+from tests.support.pictures import picture_fields
 from tests.support.runs import Seen, config, open_supervised, watch
 
 LOADER = "tests.support.answer_models:FakeAnswerModel"

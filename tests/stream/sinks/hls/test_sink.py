@@ -20,7 +20,6 @@ from stream.recording.journal import journal_for
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.session import run_session
 from stream.sinks.checks import check_outputs
-from stream.sinks.hls import sink as module
 from stream.sinks.hls.sink import HlsSink
 from stream.sinks.output_file import HLS_MARK, check_distinct
 from tests.support.events import answer, frame, segment, summary
@@ -263,7 +262,8 @@ def test_streams_of_several_sources_need_folders_of_their_own() -> None:
 
 
 def test_nothing_is_claimed_where_folders_have_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.fcntl, "flock", Mock(side_effect=OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))))
+    refused = Mock(side_effect=OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP)))
+    monkeypatch.setattr("stream.sinks.output_file.fcntl.flock", refused)
     Stream(tmp_path).sink.close()
 
 
