@@ -55,6 +55,8 @@ class SinkType:
     """Raises an error of the configuration for what would fail at once. Imports nothing heavy."""
     pictures: Literal["none", "asked", "every"] = "none"
     """Pictures that it takes: of frames that are asked about, and maybe every few frames (`output.pictures_every`)."""
+    pictures_key: str = ""
+    """Key of `output` that turns these pictures off."""
 
     def applies(self, output: OutputConfig) -> bool:
         """Return True if the configuration has such an output."""
@@ -85,7 +87,7 @@ def sinks_of(output: OutputConfig) -> Iterator[SinkType]:
 
 def takes_pictures(output: OutputConfig, *, every: bool = False) -> bool:
     """Return True if an output takes the picture of each frame that is answered about; `every`: of others, too."""
-    wishes = {sink.pictures for sink in sinks_of(output) if output.mqtt_picture or sink.key != "mqtt"}
+    wishes = {sink.pictures for sink in sinks_of(output) if not sink.pictures_key or getattr(output, sink.pictures_key)}
     return "every" in wishes or (not every and "asked" in wishes)
 
 
@@ -274,7 +276,7 @@ SERVICES = (
     SinkType(key="control", check=lambda to: needs_keys(to.network, to.output.control or ""), open=_control),
     SinkType(key="metrics_port", open=_metrics),
     SinkType(key="web", extra=WEB, check=_check_web, open=_web),
-    SinkType(key="mqtt", extra=MQTT, pictures="asked", check=_check_mqtt, open=_mqtt),
+    SinkType(key="mqtt", extra=MQTT, pictures="asked", pictures_key="mqtt_picture", check=_check_mqtt, open=_mqtt),
     SinkType(key="foxglove", extra=FOXGLOVE, pictures="every", check=_check_foxglove, open=_foxglove),
     SinkType(key="webhook", check=_check_webhook, open=_webhook),
     SinkType(key="otlp", extra=OTLP, check=_check_otlp, open=_otlp),

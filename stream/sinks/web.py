@@ -122,7 +122,10 @@ class WebSink(Sink):
 
     def _attach(self, endpoints: PictureEndpoints) -> None:
         """Ask the run for pictures from here on."""
-        for endpoint, viewers in ((endpoints.page, self._hub), (endpoints.microscope, self._camera.microscope)):
+        for endpoint, viewers in (
+            (endpoints.page, self._hub.pictures),
+            (endpoints.microscope, self._camera.microscope),
+        ):
             if endpoint is not None:
                 self._relays.append(PictureRelay(endpoint, viewers.show))
                 viewers.attach(self._relays[-1])
