@@ -54,6 +54,8 @@ STAYS_SHARE = 0.3
 UNCHANGED = (3, 5)
 """Answers between two changes of a sign."""
 
+TEXTS: tuple[Kind, ...] = ("word", "number")
+
 LOOKS_BACK = {0: "before", 2: "before", 3: "long before", 5: "long before"}
 """Answers since an event at which it is asked what happened; four frames reach back to what was before it, or not."""
 
@@ -158,7 +160,7 @@ def _sign(
     rng: np.random.Generator, size_px: tuple[int, int], times_s: tuple[float, ...], options: ClipOptions
 ) -> list[Planned]:
     """A word or a number in whose place another one stands after some answers. What does it say?"""
-    what, changes = one(rng, ("word", "number")), [0]
+    what, changes = one(rng, TEXTS), [0]
     while changes[-1] < len(times_s):
         changes.append(changes[-1] + int(rng.integers(UNCHANGED[0], UNCHANGED[1] + 1)))
     first = _text(rng, what, options)
@@ -274,7 +276,7 @@ def _cut(
     rng: np.random.Generator, size_px: tuple[int, int], times_s: tuple[float, ...], options: ClipOptions
 ) -> list[Planned]:
     """Another scene in the second half: what its text says, and whether something of the first one is there."""
-    middle, what = len(times_s) // 2, one(rng, ("word", "number"))
+    middle, what = len(times_s) // 2, one(rng, TEXTS)
     scenes = []
     for times in (times_s[:middle], times_s[middle:]):
         cast = apart(rng, [_text(rng, what, options), *_shapes(rng, options)], size_px)
