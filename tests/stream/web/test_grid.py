@@ -13,12 +13,12 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from stream.config import OutputConfig
 from stream.errors import ConfigError
 from stream.events import AnswerDeltaEvent, QueryChanged
-from stream.protocol.pictures import picture_fields
 from stream.sinks.web import CAMERAS_MAX, WebPage
 from stream.web import application, connection
 from tests.stream.web.test_page import CONTRAST, LABELS
 from tests.support.events import answer, summary
 from tests.support.network import until
+from tests.support.pictures import picture_fields
 from tests.support.web import (
     PageClient,
     SharedPage,

@@ -21,13 +21,13 @@ from websockets.sync.client import connect
 
 from stream.errors import OutputError
 from stream.events import AnswerDeltaEvent, Cut, Explanation, Outage
-from stream.protocol.pictures import picture_fields
 from stream.web import application, connection, server
 from stream.web.access import WebAccess
 from stream.web.application import VIEWERS_MAX
 from stream.web.viewer import MESSAGES_A_SECOND
 from tests.support.events import answer, look, summary
 from tests.support.network import LIMIT_S, until
+from tests.support.pictures import picture_fields
 from tests.support.tls import make_certificate
 from tests.support.web import COLS, REGIONS, ROWS, ServedPage, ask, closing_code, served, viewing
 
