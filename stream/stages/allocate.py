@@ -24,6 +24,7 @@ from arr_coc.types import (
     NS_PER_S,
     Feedback,
     FramePacket,
+    GroupPlace,
     QueryEmbedding,
     TileMotion,
     TokenPacket,
@@ -203,7 +204,7 @@ class AllocateStage:
         if self._tap.has_picture(frame):
             self._emit(self._tap.picture_event(frame, asked=asked))
 
-    def make_packet(self) -> TokenPacket | FramePacket | None:
+    def make_packet(self, kept: GroupPlace | None = None) -> TokenPacket | FramePacket | None:
         """Return the newest frame's packet, if the texture still holds that frame."""
         return self._read(self._packet)
 
