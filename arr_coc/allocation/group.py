@@ -182,7 +182,9 @@ class GroupOfPictures:
                 return newest
         began = self._ended(view, frame, kept)
         if newest is not None and not began:
-            grown = self._grown(newest, view, frame)
+            grown = self._grown(newest, view, frame, only_news=not (self.options.refine or self._asks_anew))
+            if grown is None and not self._asks_anew:  # the group is not given up for detail of what did not change
+                grown = self._grown(newest, view, frame, only_news=True)
             if grown is not None and 2 * grown.superseded_tokens <= grown.held:
                 return grown
             began = "full" if grown is None else "superseded"
@@ -224,12 +226,15 @@ class GroupOfPictures:
             versions=view.versions,
         )
 
-    def _grown(self, newest: GroupFrame, view: TextureView, frame: FrameAllocation) -> GroupFrame | None:
+    def _grown(
+        self, newest: GroupFrame, view: TextureView, frame: FrameAllocation, *, only_news: bool
+    ) -> GroupFrame | None:
         """Return the group with a frame that goes on with it; None if what must be shown exceeds its limit.
 
         The frame's budget pays for its chosen regions, those that do not show what the group shows as it is; then for
-        tiles that the group shows as they were; then, to refine, for tiles that it does not show at level 0. An overview
-        would show these coarsely once more, so a key frame alone has one.
+        tiles that the group shows as they were; then, to refine, for tiles that it does not show at level 0. With
+        `only_news`, a chosen region shows some tile that has changed. An overview would show tiles coarsely once more,
+        so a key frame alone has one.
         """
         allocation, shape, superseded = frame.allocation, view.grid.shape, newest.superseded
         changed, areas = newest.versions.stale(view.versions), newest.areas.copy()
@@ -240,7 +245,7 @@ class GroupOfPictures:
         before, relevance = areas.copy(), frame.relevance.cpu().numpy()
         chosen = allocation.regions.numpy()[allocation.overview :].astype(np.int32)
         scores = allocation.relevance.numpy()[allocation.overview :]
-        if not (self.options.refine or self._asks_anew):
+        if only_news:
             new = region_pool(chosen, (areas == STALE) | (areas == NEWS), np.logical_or)
             chosen, scores = chosen[new], scores[new]
         unshown = _show(chosen, areas)
