@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.errors import ArrCocError, StoreError
-from arr_coc.types import FramePacket, FrameStamp, TokenPacket
+from arr_coc.types import FramePacket, FrameStamp, GroupPlace, TokenPacket
 from stream.answer.request import AnswerRequest, ClientOptions, Outcome, RequestTracker
 from stream.control import remote_error
 from stream.errors import StageDied, StreamError, TransportError
@@ -129,6 +129,8 @@ class AnswerClient:
         """True if the server keeps frames of this shot."""
         self.moved = False
         """True if the query in force is that of a server that was changed to without a loss."""
+        self.kept: GroupPlace | None = None
+        """Frames of this run's group of pictures that the model knows, as the place of the next one."""
         self.requests = RequestTracker(options)
         self.outbox: deque[tuple[Message, list[npt.NDArray[Any]]]] = deque()
         self.phase = ClientPhase.CONNECTING
@@ -304,7 +306,7 @@ class AnswerClient:
             raise TransportError("it grants a turn that was not requested")
         if self.phase is ClientPhase.TURN_REQUESTED:
             self._turn_ns = now_ns - self._turn_requested_ns
-        self.phase, self._turn = ClientPhase.TURN_GRANTED, message.turn
+        self.phase, self._turn, self.kept = ClientPhase.TURN_GRANTED, message.turn, message.kept
         self._send_open(now_ns)
 
     def _on_answer(self, message: AnswerReply, received: Envelope, now_ns: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from arr_coc.types import NEEDS_TOKENS_ONLY, QueryEmbedding, TokenPacket
+from stream.answer.memory import GroupMemory
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats
 from stream.config import Config
 
@@ -77,6 +78,7 @@ class QwenAnswerModel:
         self.attention_readable = session.can_glance
         self.can_glance = session.options.encode in NEEDS_TOKENS_ONLY and session.can_glance
         self.takes_device_pixels = session.qwen.vision_device.type == "cuda"
+        self.memory: GroupMemory | None = None
         self.notice = "; ".join(session.qwen.notices)
 
     def select_client(self, client: bytes) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
+from arr_coc.types import Feedback, FramePacket, FrameStamp, GroupPlace, QueryEmbedding, TokenPacket
 from stream.answer.client import AnswerClient
 from stream.answer.connection import AnswerEndpoint, ServerConnection
 from stream.answer.model import doubt_about
@@ -102,8 +102,12 @@ class AnswerObserver(Protocol):
         """The standing query is evaluated with the newest frame."""
         ...
 
-    def make_packet(self) -> TokenPacket | FramePacket | None:
-        """Return the newest frame's packet; None where that frame is not there any more."""
+    def make_packet(self, kept: GroupPlace | None = None) -> TokenPacket | FramePacket | None:
+        """Return the newest frame's packet; None if that frame is not there any more.
+
+        `kept`: what is known to the model of this run's group of pictures, as the place of its next frame; a packet in
+        that place goes on with the group, any other begins a new one.
+        """
         ...
 
     def make_full_packet(self) -> FramePacket | None:
@@ -405,7 +409,7 @@ class AnswerScheduler:
         return True
 
     def _send_packet(self) -> None:
-        packet = self._observer.make_packet()
+        packet = self._observer.make_packet(self.client.kept)
         if packet is None:
             return
         self._glances = 0

@@ -194,6 +194,7 @@ class TellingModel:
     model_id = "telling"
     knows_levels = knows_wide = can_glance = takes_device_pixels = False
     attention_readable = True
+    memory = None
     notice = ""
     known_world: str | None = None
     allocator = b""

@@ -43,6 +43,7 @@ class FakeAnswerModel:
     can_glance = False
     attention_readable = True
     takes_device_pixels = False
+    memory = None
     notice = ""
 
     slots = 1

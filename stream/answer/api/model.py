@@ -18,6 +18,7 @@ from stream.answer.api.address import ApiAddress
 from stream.answer.api.connection import ApiConnection, ApiLimits, ChatPiece, ChatStream
 from stream.answer.api.pictures import ApiPictures, pictures_of
 from stream.answer.api.uuids import KEPT_BY, SentPictures
+from stream.answer.memory import GroupMemory
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet
 from stream.config import Config
 from stream.untrusted import HEARD_AT_ONCE
@@ -99,6 +100,7 @@ class ApiAnswerModel:
     allocator = b""
     can_glance = False
     attention_readable = False
+    memory: GroupMemory | None = None
     notice = ""
     takes_device_pixels = False
 
