@@ -107,14 +107,14 @@ class Costs:
             self.answer("full", tiles, tiles, text_tokens, answer_tokens).total,
         )
 
-    def work_after(self, kept: int, prefilled: int, encoded: int, among: int, tiles: int, answer_tokens: int) -> Work:
+    def answer_after(self, kept: int, prefilled: int, encoded: int, among: int, answer_tokens: int) -> Flops:
         """An answer of `answer_tokens` behind a memory of `kept` tokens, for which `prefilled` more were read, of them
-        `encoded` visual ones `among` those that the encoder keeps; beside the one from all `tiles` of the newest frame.
-        """
-        flops = self.encode(encoded, among) + self.prefill_after(kept, prefilled)
-        flops += self.decode([kept + prefilled] * self.layers, answer_tokens)
-        text_tokens = max(0, prefilled - encoded)
-        return Work(flops, self.answer("full", [tiles], [tiles], text_tokens, answer_tokens).total)
+        `encoded` visual ones `among` those that the encoder keeps."""
+        return Flops(
+            encode=self.encode(encoded, among),
+            prefill=self.prefill_after(kept, prefilled),
+            decode=self.decode([kept + prefilled] * self.layers, answer_tokens),
+        )
 
     def attention_row(self, tokens: int) -> int:
         """The attention of one token on so many in one layer, where the fused one gives no weights."""

@@ -266,18 +266,19 @@ class Slot:
     ) -> Work:
         """The operations of an answer to this prompt, and of one from all tokens of the frames that it shows."""
         if is_group(packets):
+            kept, tiles = prompt.part.tokens - prompt.prefilled_tokens, packets[-1].grid.tiles
             among = max(prompt.appended_tokens, self.vision.report.held_regions)
-            return self._costs.work_after(
-                prompt.part.tokens - prompt.prefilled_tokens,
-                prompt.prefilled_tokens,
-                prompt.appended_tokens,
-                among,
-                packets[-1].grid.tiles,
-                answer_tokens,
+            after = self._costs.answer_after(
+                kept, prompt.prefilled_tokens, prompt.appended_tokens, among, answer_tokens
             )
-        tiles = {frame.stamp: frame.grid.tiles for frame in (*(window.frames if window is not None else ()), *packets)}
+            text_tokens = prompt.prefilled_tokens - prompt.appended_tokens
+            whole = self._costs.answer("full", [tiles], [tiles], text_tokens, answer_tokens)
+            return Work(after.total, whole.total)
+        tiles_of = {
+            frame.stamp: frame.grid.tiles for frame in (*(window.frames if window is not None else ()), *packets)
+        }
         shown = [place.stop - place.start for place in prompt.places]
-        of_tiles = [tiles.get(stamp, tokens) for stamp, tokens in zip(prompt.stamps, shown, strict=True)]
+        of_tiles = [tiles_of.get(stamp, tokens) for stamp, tokens in zip(prompt.stamps, shown, strict=True)]
         text_tokens = prompt.part.tokens - sum(shown)
         return self._costs.work(self.options.encode, prompt.segments, of_tiles, text_tokens, answer_tokens)
 

@@ -91,7 +91,8 @@ def test_the_work_of_a_memory_is_what_is_appended() -> None:
     said(speaking, GROUP)
     last = speaking.last
     before = last.memory_tokens + len(speaking.prompts.question(QUERY)) - last.prefilled_tokens
-    assert last.work == costs.work_after(before, last.prefilled_tokens, 3, 7, 12, 4)
+    assert last.work.flops == costs.answer_after(before, last.prefilled_tokens, 3, 7, 4).total
+    assert last.work.full_flops > last.work.flops
     said(speaking, [*GROUP, NOTHING_NEW])
     assert speaking.last.work.flops < last.work.flops
 
