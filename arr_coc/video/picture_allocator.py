@@ -116,8 +116,8 @@ class PictureAllocator:
 
     The options' `levels` are the model's own, as is `wide` if it is None. `group`: with the option `memory`, the
     packets of the group of pictures up to the newest one, which a question is about together. `relevance` float32
-    [gh, gw] is the newest picture's. `fallbacks` counts pictures whose allocation failed, so that all their tokens are shown. Raises
-    BudgetError and StrategyError for options that do not hold.
+    [gh, gw] is the newest picture's. `fallbacks` counts pictures whose allocation failed, so that all their tokens are
+    shown. Raises BudgetError and StrategyError for options that do not hold.
     """
 
     def __init__(
