@@ -53,6 +53,8 @@ class AnswerResult:
     work: Work
     vision: VisionStats | None = None
     token_ids: tuple[int, ...] = ()
+    appended_tokens: int = 0
+    memory_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
