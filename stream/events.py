@@ -296,10 +296,19 @@ class ShadowCheck(Event, frozen=True, tag="shadow"):
     tokens_full: int
 
 
+class TokenMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """State of a token in the model's visual memory: "new" with the frame, "shown" as the picture still is, or
+    "superseded", if it has changed there since. The token shows the frame of media time `since_s`."""
+
+    state: str
+    since_s: float
+
+
 class Explanation(Event, frozen=True, tag="why"):
     """Reasons for the tokens of a frame that is being answered about; where a run writes this down.
 
-    `weights`: each score's in the balance, 1 in all; `tokens` in token order.
+    `weights`: each score's in the balance, 1 in all; `tokens` in token order. With a visual memory they are all that it
+    holds with this frame, in the order in which they were appended, and `memory` has the state of each.
     """
 
     frame_index: int
@@ -307,6 +316,7 @@ class Explanation(Event, frozen=True, tag="why"):
     strategy: str
     weights: dict[str, float]
     tokens: list[TokenReason]
+    memory: list[TokenMemory] | None = None
 
 
 class AskedPicture(Event, frozen=True, tag="picture"):
@@ -480,14 +490,15 @@ def event_fields(event: Event) -> dict[str, Any]:
 
 
 def encode_event(event: Event, camera: str | None = None) -> str:
-    """The event as one printable line of JSON: no `timing` or `warning` where there is none, floats to six decimals.
+    """The event as one printable line of JSON: no `timing`, `warning` or `memory` if there is none, floats to six
+    decimals.
 
     `camera`: the name of the camera that it is of, after the type, where a run is one of several.
     """
     data = event_fields(event)
     if camera is not None:
         data = {"type": data.pop("type"), "camera": camera, **data}
-    for name in ("timing", "warning"):
+    for name in ("timing", "warning", "memory"):
         if data.get(name, ...) is None:
             del data[name]
     return printable_json(msgspec.json.encode(rounded(data)).decode())

@@ -1,0 +1,303 @@
+"""`GroupOfPictures`: what a model's visual memory was shown of a stream, and what the next packet appends to it.
+
+A group is a key frame, which is an ordinary snapshot, and frames that hold only what is new since. Nothing of it is
+taken back: it only grows, until a new one begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.allocation.frame import FrameAllocation
+from arr_coc.allocation.packets import gathered
+from arr_coc.errors import OptionError
+from arr_coc.ops.regions import REGION_AREAS, region_pool, shape_grid, shape_pool, spread
+from arr_coc.ops.store.base import TextureView
+from arr_coc.types import NS_PER_S, TILE_PX, FrameStamp, GroupPlace, TileVersions, TokenPacket
+
+Regions = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
+TokenState = Literal["new", "shown", "superseded"]
+GroupReason = Literal["", "first", "epoch", "failed", "lost", "age", "full", "superseded"]
+"""Why a group begins with a frame: there was none; a cut, a seek or another size; the frame is shown whole because its
+allocation failed; the model holds another one; its age, its context steps, or what it shows as it was exceed a limit.
+Empty if the group goes on."""
+
+TEXT_STEPS = 12
+"""Context steps of a frame's time, which stands before its tokens as text."""
+
+STALE, NEWS, NEVER = 125, 126, 127
+"""In a map of areas: a tile that the group shows as it was, and one that it does not show, which has changed since it
+began, or has not."""
+
+_AREAS = REGION_AREAS.astype(np.int8)
+"""Log2 of a region's area in tiles, by shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """Limits of a group of pictures. Raises OptionError for values out of range.
+
+    `tokens`: the most context steps of a group, as `context_steps` counts those of a frame. `seconds`: media time after
+    which a new one begins. `refine`: what is left of a frame's budget shows tiles that were not shown at level 0;
+    without it, nothing is appended for a question as long as nothing changes.
+    """
+
+    tokens: int = 2048
+    seconds: float = 60.0
+    refine: bool = True
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise OptionError(f"a group of pictures has at least 1 token, got {self.tokens}")
+        if not self.seconds > 0:
+            raise OptionError(f"a group of pictures lasts more than 0 seconds, got {self.seconds!r}")
+
+
+def context_steps(tokens: int, shape: tuple[int, int]) -> int:
+    """Return the context steps that a frame of so many tokens takes, on a tile grid of `shape`; none without tokens.
+
+    Its positions reach as far as the longer side of its grid, however few tokens it has.
+    """
+    return TEXT_STEPS + max(tokens, *shape) if tokens else 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupFrame:
+    """A frame in its group, and the group up to it.
+
+    `place` is None for a frame that alone exceeds the group's limit: its packet is complete in itself. `began`: why the
+    group begins with it. `regions` int32 [N, 3] are all tokens of the group, in the order in which they were appended,
+    the last `appended` with this frame; `relevance` float32 [appended]. `shown_ns` int64 [N]: media time of the frame
+    that each shows; `superseded` bool [N]: some tile of it has changed since. The group began at `begun_ns` and takes
+    `steps`. `areas` int8 [gh, gw]: log2 of the area of the smallest token that shows each tile as it is, or STALE, NEWS
+    or NEVER; by the tiles' `versions`.
+    """
+
+    stamp: FrameStamp
+    place: GroupPlace | None
+    began: GroupReason
+    regions: Regions
+    relevance: npt.NDArray[np.float32]
+    shown_ns: npt.NDArray[np.int64]
+    superseded: Flags
+    overview: int
+    begun_ns: int
+    steps: int
+    areas: npt.NDArray[np.int8]
+    versions: TileVersions
+
+    @property
+    def appended(self) -> int:
+        """Number of tokens that this frame appends."""
+        return len(self.relevance)
+
+    @property
+    def held(self) -> int:
+        """Number of tokens of the group."""
+        return len(self.regions)
+
+    @property
+    def superseded_tokens(self) -> int:
+        """Number of tokens that show the picture as it was."""
+        return int(np.count_nonzero(self.superseded))
+
+    @property
+    def next_place(self) -> GroupPlace | None:
+        """Place of the next frame; this one's if it appends nothing, and None if there is no group."""
+        if self.place is None:
+            return None
+        return GroupPlace(self.place.group, self.place.frame + bool(self.appended))
+
+    @property
+    def states(self) -> list[TokenState]:
+        """State of each token."""
+        older = self.superseded[: self.held - self.appended].tolist()
+        return [*("superseded" if one else "shown" for one in older), *["new"] * self.appended]  # type: ignore[list-item]
+
+
+class GroupOfPictures:
+    """The group of one stream: what the model was shown of it, by the packets that were made; used by one thread.
+
+    `packet` takes the newest frame in, as it is sent. The same frame once more, for another request, gives the same
+    packet.
+    """
+
+    def __init__(self, options: GroupOptions | None = None) -> None:
+        self.options = options or GroupOptions()
+        self._number = 0
+        self._asks_anew = False
+        self._newest: GroupFrame | None = None
+        self._frame: FrameAllocation | None = None
+
+    def ask_anew(self) -> None:
+        """Another question: what it wants is appended with the next packet, even if nothing changed."""
+        self._asks_anew = True
+
+    def newest_of(self, frame: FrameAllocation | None) -> GroupFrame | None:
+        """Return the newest frame of the group if it is this one."""
+        return self._newest if frame is self._frame else None
+
+    @property
+    def newest(self) -> GroupFrame | None:
+        """The newest frame whose packet was made."""
+        return self._newest
+
+    def packet(self, view: TextureView, frame: FrameAllocation, kept: GroupPlace | None) -> TokenPacket:
+        """Return what a frame, whose texture is `view`, appends to the group: a key frame if a new one begins.
+
+        `kept`: what the model holds, as the place of the next frame of its group. Raises as
+        `FrameAllocation.allocation`.
+        """
+        made = self._next(view, frame, kept)
+        regions = made.regions[made.held - made.appended :]
+        pixels = gathered(view, regions) if made.appended else np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8)
+        packet = TokenPacket(view.stamp, view.grid, regions, made.relevance, pixels, made.overview, made.place)
+        self._newest, self._frame, self._asks_anew = made, frame, False
+        if made.place is not None:
+            self._number = made.place.group
+        return packet
+
+    def preview(self, view: TextureView, frame: FrameAllocation) -> GroupFrame:
+        """Return the group as it would be with the packet of a frame, if the model holds what it was sent."""
+        return self._next(view, frame, None if self._newest is None else self._newest.next_place)
+
+    def glance_packet(self, view: TextureView, frame: FrameAllocation, kept: GroupPlace | None) -> TokenPacket | None:
+        """Return a packet of no regions, with which the model looks at the group as it stands; None if a new group
+        begins with this frame."""
+        if self._newest is None or self._ended(view, frame, kept):
+            return None
+        nothing, pixels = np.zeros((0, 3), np.int32), np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8)
+        place = self._newest.next_place
+        return TokenPacket(view.stamp, view.grid, nothing, np.zeros(0, np.float32), pixels, place=place)
+
+    def _next(self, view: TextureView, frame: FrameAllocation, kept: GroupPlace | None) -> GroupFrame:
+        newest = self._newest
+        if newest is not None and frame is self._frame and newest.versions.is_comparable(view.versions):
+            if kept in (newest.place, newest.next_place):
+                return newest
+        began = self._ended(view, frame, kept)
+        if newest is not None and not began:
+            grown = self._grown(newest, view, frame, only_news=not (self.options.refine or self._asks_anew))
+            if grown is None and not self._asks_anew:  # the group is not given up for detail of what did not change
+                grown = self._grown(newest, view, frame, only_news=True)
+            if grown is not None and 2 * grown.superseded_tokens <= grown.held:
+                return grown
+            began = "full" if grown is None else "superseded"
+        return self._key_frame(view, frame, began, kept)
+
+    def _ended(self, view: TextureView, frame: FrameAllocation, kept: GroupPlace | None) -> GroupReason:
+        """Return why the group cannot go on with a frame, whatever that appends; empty if it can."""
+        newest = self._newest
+        if newest is None or newest.place is None:
+            return "first"
+        if not newest.versions.is_comparable(view.versions) or view.stamp.media_ns < newest.stamp.media_ns:
+            return "epoch"
+        if frame.maps is None:
+            return "failed"
+        if kept != newest.next_place:
+            return "lost"
+        return "age" if view.stamp.media_ns - newest.begun_ns > self.options.seconds * NS_PER_S else ""
+
+    def _key_frame(
+        self, view: TextureView, frame: FrameAllocation, began: GroupReason, kept: GroupPlace | None
+    ) -> GroupFrame:
+        allocation, shape = frame.allocation, view.grid.shape
+        regions, areas = allocation.regions.numpy().astype(np.int32), np.full(shape, NEVER, np.int8)
+        _show(regions, areas)
+        steps, number = context_steps(len(regions), shape), max(self._number, 0 if kept is None else kept.group) + 1
+        fits = steps <= self.options.tokens
+        return GroupFrame(
+            stamp=view.stamp,
+            place=GroupPlace(number, 0) if fits else None,
+            began=began if fits else "",
+            regions=regions,
+            relevance=allocation.relevance.numpy().copy(),
+            shown_ns=np.full(len(regions), view.stamp.media_ns, np.int64),
+            superseded=np.zeros(len(regions), bool),
+            overview=allocation.overview,
+            begun_ns=view.stamp.media_ns,
+            steps=steps,
+            areas=areas,
+            versions=view.versions,
+        )
+
+    def _grown(
+        self, newest: GroupFrame, view: TextureView, frame: FrameAllocation, *, only_news: bool
+    ) -> GroupFrame | None:
+        """Return the group with a frame that goes on with it; None if what must be shown exceeds its limit.
+
+        The frame's budget pays for its chosen regions, those that do not show what the group shows as it is; then for
+        tiles that the group shows as they were; then, to refine, for tiles that it does not show at level 0. With
+        `only_news`, a chosen region shows some tile that has changed. An overview would show tiles coarsely once more,
+        so a key frame alone has one.
+        """
+        allocation, shape, superseded = frame.allocation, view.grid.shape, newest.superseded
+        changed, areas = newest.versions.stale(view.versions), newest.areas.copy()
+        if changed.any():
+            areas[changed & (areas < STALE)] = STALE
+            areas[changed & (areas == NEVER)] = NEWS
+            superseded = superseded | region_pool(newest.regions, changed, np.logical_or)
+        before, relevance = areas.copy(), frame.relevance.cpu().numpy()
+        chosen = allocation.regions.numpy()[allocation.overview :].astype(np.int32)
+        scores = allocation.relevance.numpy()[allocation.overview :]
+        if only_news:
+            new = region_pool(chosen, (areas == STALE) | (areas == NEWS), np.logical_or)
+            chosen, scores = chosen[new], scores[new]
+        unshown = _show(chosen, areas)
+        parts, budget = [chosen[unshown]], frame.inputs.plan.tokens
+        needed = len(parts[0])
+        parts.append(_most_relevant(areas == STALE, relevance, budget - needed))
+        needed += len(parts[1])
+        room = self.options.tokens - newest.steps - TEXT_STEPS
+        if needed and max(needed, *shape) > room:
+            return None
+        if self.options.refine and max(shape) <= room:
+            blurred = (areas > 0) & (areas != STALE) & (areas == before)
+            parts.append(_most_relevant(blurred, relevance, min(budget, room) - needed))
+        tiles = np.concatenate(parts[1:])
+        areas[tiles[:, 1], tiles[:, 2]] = 0
+        regions = np.concatenate(parts)
+        place = newest.next_place
+        return GroupFrame(
+            stamp=view.stamp,
+            place=place,
+            began="",
+            regions=np.concatenate([newest.regions, regions]),
+            relevance=np.concatenate([scores[unshown], relevance[tiles[:, 1], tiles[:, 2]]]),
+            shown_ns=np.concatenate([newest.shown_ns, np.full(len(regions), view.stamp.media_ns, np.int64)]),
+            superseded=np.concatenate([superseded, np.zeros(len(regions), bool)]),
+            overview=0,
+            begun_ns=newest.begun_ns,
+            steps=newest.steps + context_steps(len(regions), shape),
+            areas=areas,
+            versions=view.versions,
+        )
+
+
+def _show(regions: Regions, areas: npt.NDArray[np.int8]) -> Flags:
+    """Show regions [K, 3], the smallest first, and return which of them show a tile that none as small showed: bool
+    [K]. `areas` [gh, gw] are brought up to date."""
+    shape, codes = (areas.shape[0], areas.shape[1]), regions[:, 0]
+    unshown = np.zeros(len(regions), bool)
+    for code in sorted(np.unique(codes).tolist(), key=lambda code: int(_AREAS[code])):
+        mine = np.flatnonzero(codes == code)
+        rows, cols = regions[mine, 1], regions[mine, 2]
+        new = shape_pool(areas, code, np.maximum)[rows, cols] > _AREAS[code]
+        unshown[mine] = new
+        shown: npt.NDArray[Any] = np.full(shape_grid(shape, code), NEVER, np.int8)
+        shown[rows[new], cols[new]] = _AREAS[code]
+        np.minimum(areas, spread(shown, code, shape), out=areas)
+    return unshown
+
+
+def _most_relevant(candidates: Flags, relevance: npt.NDArray[np.float32], count: int) -> Regions:
+    """Return up to `count` of the candidate tiles [gh, gw] at level 0, the most relevant first: int32 [n, 3]."""
+    tiles = np.flatnonzero(candidates) if count > 0 else np.zeros(0, np.int64)
+    tiles = tiles[np.argsort(-relevance.ravel()[tiles], kind="stable")[: max(count, 0)]]
+    rows, cols = np.divmod(tiles, candidates.shape[1])
+    return np.stack([np.zeros_like(rows), rows, cols], axis=1).astype(np.int32)
