@@ -39,7 +39,8 @@ class Work:
     """Operations of an answer from the tokens that were shown, and of the same answer from all tokens of its frames.
 
     Both from an empty cache: what is kept from an earlier answer, and what `incremental` need not encode again, is not
-    taken off. What choosing the tokens takes is not counted.
+    taken off, unless it is a group of pictures that is kept; its `full_flops` are those of its newest frame alone. What
+    choosing the tokens takes is not counted.
     """
 
     flops: int = 0
@@ -105,6 +106,15 @@ class Costs:
             self.answer(encode, shown, tiles, text_tokens, answer_tokens).total,
             self.answer("full", tiles, tiles, text_tokens, answer_tokens).total,
         )
+
+    def work_after(self, kept: int, prefilled: int, encoded: int, among: int, tiles: int, answer_tokens: int) -> Work:
+        """An answer of `answer_tokens` behind a memory of `kept` tokens, for which `prefilled` more were read, of them
+        `encoded` visual ones `among` those that the encoder keeps; beside the one from all `tiles` of the newest frame.
+        """
+        flops = self.encode(encoded, among) + self.prefill_after(kept, prefilled)
+        flops += self.decode([kept + prefilled] * self.layers, answer_tokens)
+        text_tokens = max(0, prefilled - encoded)
+        return Work(flops, self.answer("full", [tiles], [tiles], text_tokens, answer_tokens).total)
 
     def attention_row(self, tokens: int) -> int:
         """The attention of one token on so many in one layer, where the fused one gives no weights."""

@@ -17,7 +17,7 @@ from arr_coc.qwen.encoding import IncrementalEncoder, Packet, VisionStats
 from arr_coc.qwen.flops import Costs, Work
 from arr_coc.qwen.frame_window import FrameWindow, Ids
 from arr_coc.qwen.options import AnswerOptions
-from arr_coc.qwen.prompt import PreparedPrompt, PromptBuilder, PromptCache
+from arr_coc.qwen.prompt import PreparedPrompt, PromptBuilder, PromptCache, is_group
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import Feedback, FrameStamp, TokenPacket
 
@@ -27,10 +27,11 @@ class AnswerResult:
     """One answer.
 
     `tokens_used` are visual tokens, `text_tokens` those of the answer and `token_ids` their ids, without the one that
-    ends it; `prefilled_tokens` had to be computed before it,
-    the rest of the prompt was kept. Times in milliseconds: `encode_ms` for the frames, `prefill_ms` from there to
-    the first token, `decode_ms` from there to the last one; `first_token_ms` counts from the call. No device is waited
-    for in between, so on a GPU much of encoding counts as prefill.
+    ends it; `prefilled_tokens` had to be computed before it, `appended_tokens` visual ones among them; the rest of the
+    prompt was kept. `memory_tokens` of a group of pictures stay before the next question. Times in milliseconds:
+    `encode_ms` for the frames, `prefill_ms` from there to the first token, `decode_ms` from there to the last one;
+    `first_token_ms` counts from the call. No device is waited for in between, so on a GPU much of encoding counts as
+    prefill.
 
     `shown`: the frames that it speaks of, in the prompt's order; `regions` int32 [K, 3]: what was shown of the newest.
     `feedback` is None if none was requested. `kept_bytes`: what frames, keys and values take in memory after it.
@@ -53,6 +54,8 @@ class AnswerResult:
     work: Work
     vision: VisionStats | None = None
     token_ids: tuple[int, ...] = ()
+    appended_tokens: int = 0
+    memory_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,8 @@ class AnswerTimer:
             token_ids=tuple(self.token_ids),
             tokens_used=prompt.tokens_used,
             prefilled_tokens=prompt.prefilled_tokens,
+            appended_tokens=prompt.appended_tokens,
+            memory_tokens=prompt.memory_tokens,
             encode_ms=(self.encoded_s - self.started_s) * 1e3,
             prefill_ms=(first_s - self.encoded_s) * 1e3,
             first_token_ms=(first_s - self.started_s) * 1e3,
@@ -174,13 +179,14 @@ class Slot:
         self.prompts.vision = vision
 
     def glance(self, packets: Packet | Sequence[Packet], query: str, *, timed: bool = False) -> GlanceResult:
-        """Look at a frame's overview with `query` in mind, before it is known what to show of it.
+        """Look at a frame's overview with `query` in mind, before it is known what to show of it; or at a group of
+        pictures.
 
         Arguments and errors as `AnswerSession.glance`.
         """
         frames = [packets] if isinstance(packets, Packet) else list(packets)
-        overview = frames[-1] if frames else None
-        if not isinstance(overview, TokenPacket) or not overview.is_glance:
+        newest = frames[-1] if frames else None
+        if not isinstance(newest, TokenPacket) or not (newest.is_glance or is_group(frames)):
             raise OptionError("a glance needs an overview of the frame, and nothing else of it")
         check_readable(self.qwen)
         self.prompts.check_fits(frames, query, None)
@@ -188,7 +194,7 @@ class Slot:
         try:
             prompt = self.prompts.make_glance(frames, query, record.encoded, timed=timed or len(frames) > 1)
             kv = self.prompts.cache.kv
-            with AttentionProbe(self.qwen, kv, prompt.places[-1], glance=True) as probe:
+            with AttentionProbe(self.qwen, kv, prompt.looked_at, glance=True) as probe:
                 prefill(self.qwen, prompt.part, kv)
             self.prompts.cache.marks += prompt.marks
             feedback = feedback_from(prompt, probe, self.prompts.pooled(query), self.qwen.embedding_axes)
@@ -200,7 +206,7 @@ class Slot:
         made = record.result(prompt, feedback, 0, None, Work())
         return GlanceResult(
             feedback=feedback,
-            tokens_used=overview.overview,
+            tokens_used=prompt.appended_tokens if is_group(frames) else newest.overview,
             encode_ms=made.encode_ms,
             prefill_ms=made.prefill_ms,
             work=Work(flops),
@@ -259,6 +265,16 @@ class Slot:
         self, prompt: PreparedPrompt, packets: Sequence[Packet], window: FrameWindow | None, answer_tokens: int
     ) -> Work:
         """The operations of an answer to this prompt, and of one from all tokens of the frames that it shows."""
+        if is_group(packets):
+            among = max(prompt.appended_tokens, self.vision.report.held_regions)
+            return self._costs.work_after(
+                prompt.part.tokens - prompt.prefilled_tokens,
+                prompt.prefilled_tokens,
+                prompt.appended_tokens,
+                among,
+                packets[-1].grid.tiles,
+                answer_tokens,
+            )
         tiles = {frame.stamp: frame.grid.tiles for frame in (*(window.frames if window is not None else ()), *packets)}
         shown = [place.stop - place.start for place in prompt.places]
         of_tiles = [tiles.get(stamp, tokens) for stamp, tokens in zip(prompt.stamps, shown, strict=True)]
@@ -268,4 +284,4 @@ class Slot:
     def _probe(self, prompt: PreparedPrompt) -> AttentionProbe | None:
         """Return the probe of the decoder's attention on the newest frame, where feedback is wanted."""
         wanted = self.options.feedback
-        return AttentionProbe(self.qwen, self.prompts.cache.kv, prompt.places[-1]) if wanted else None
+        return AttentionProbe(self.qwen, self.prompts.cache.kv, prompt.looked_at) if wanted else None

@@ -236,6 +236,7 @@ def _schedule_policy(config: Config, *, lockstep: bool, initial_verdict: bool | 
         shadow_every=answer.shadow_every,
         cancel_on_cut=answer.on_cut == "cancel",
         glances=_glance_options(config) is not None,
+        memory=answer.keeps_groups,
         standing_query=_standing_query(answer.until, initial_verdict),
     )
 
