@@ -179,7 +179,7 @@ def _texture_options(config: Config) -> TextureOptions:
 
 def _allocator_options(config: Config, *, paced: bool) -> AllocatorOptions:
     """Only frames at a pace of their own are scored on the texture's device: a file gives the same on every backend."""
-    allocate = config.allocate
+    allocate, memory = config.allocate, config.answer.memory
     return AllocatorOptions(
         strategy=allocate.strategy,
         budget=allocate.budget,
@@ -192,6 +192,7 @@ def _allocator_options(config: Config, *, paced: bool) -> AllocatorOptions:
         limits=allocate.limits,
         on_device=paced,
         glance=_glance_options(config),
+        memory=GroupOptions(memory.tokens, memory.seconds, memory.refine) if config.answer.keeps_groups else None,
     )
 
 
