@@ -25,7 +25,7 @@ beforehand."""
 
 class ClientSlots:
     """Slots by number; `held` are those of clients. A client gets the one that it had before, whose prompt may still be
-    of use, else one that no client had, else the one that was used least recently."""
+    of use, else the lowest that no client had, else the one that was used least recently."""
 
     def __init__(self, slots: int) -> None:
         self.held: dict[bytes, int] = {}
@@ -39,7 +39,7 @@ class ClientSlots:
             return None
         free = [slot for slot in self._used if slot not in self.held.values()]
         mine = [slot for slot in free if self._last[slot] == client]
-        unused = [slot for slot in free if self._last[slot] is None]
+        unused = sorted(slot for slot in free if self._last[slot] is None)
         self.held[client] = slot = (mine or unused or free)[0]
         before, self._last[slot] = self._last[slot], client
         return None if before == client else before

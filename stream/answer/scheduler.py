@@ -93,8 +93,11 @@ class AnswerObserver(Protocol):
         """Return whether the model is to look at an overview of the newest frame before it is asked about it."""
         ...
 
-    def make_glance_packet(self) -> TokenPacket | None:
-        """Return the newest frame's overview, which is sent; None where that frame is not there any more."""
+    def make_glance_packet(self, kept: GroupPlace | None = None) -> TokenPacket | None:
+        """Return the newest frame's overview, which is sent; None if that frame is not there any more.
+
+        If the group of pictures goes on, `kept` as in `make_packet`, it is a packet in it, which may hold nothing.
+        """
         ...
 
     def on_event(self, event: Event) -> None:
@@ -396,7 +399,7 @@ class AnswerScheduler:
         while self._may_glance():
             recalled = self.client.requests.recall_glance(self._stamp)
             if recalled is not None:
-                self._observer.make_glance_packet()
+                self.client.note_recalled(self._observer.make_glance_packet(self.client.kept))
                 for outcome in recalled:
                     self._take(outcome)
                 return
@@ -411,7 +414,7 @@ class AnswerScheduler:
 
     def _send_glance(self) -> bool:
         """Send an overview of the newest frame; returns whether that frame was still there."""
-        packet = self._observer.make_glance_packet()
+        packet = self._observer.make_glance_packet(self.client.kept)
         if packet is None:
             return False
         self._glances += 1

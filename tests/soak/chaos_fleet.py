@@ -499,7 +499,7 @@ class CameraStage:
     def is_glance_due(self) -> bool:
         return False
 
-    def make_glance_packet(self) -> None:
+    def make_glance_packet(self, kept: GroupPlace | None = None) -> None:
         """It does not glance."""
 
     def make_full_packet(self) -> FramePacket | None:

@@ -216,7 +216,7 @@ class ScheduledRun:
     def is_glance_due(self) -> bool:
         return self.glance_due
 
-    def make_glance_packet(self) -> TokenPacket | None:
+    def make_glance_packet(self, kept: GroupPlace | None = None) -> TokenPacket | None:
         return make_overview(self.stamp, GRID) if self.there else None
 
     def on_event(self, event: Event) -> None:
