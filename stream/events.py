@@ -385,6 +385,16 @@ class FrameReady(Event, frozen=True, tag="frame"):
     held_ms: float = 0.0
 
 
+class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Groups of pictures of a run: how many began, by reason, and visual tokens: appended to groups, kept from earlier
+    answers (counted with each answer that was shown them), and superseded in the end."""
+
+    groups: dict[str, int]
+    appended_tokens: int
+    kept_tokens: int
+    superseded_tokens: int
+
+
 class Summary(Event, frozen=True, tag="summary"):
     """The end of the run: what it did, in numbers. `backend` is the texture store that ran last.
 
@@ -392,7 +402,7 @@ class Summary(Event, frozen=True, tag="summary"):
     operations of the answers all tokens of their frames would have taken; None without answers, or where the model does
     not tell. `found`: whether the answer to the standing question was ever yes; None where nothing was looked at for
     one. `glances`: looks at an overview before an answer. `mean_motion_px`, `mean_moving_share`: means over all frames
-    of what FrameReady tells.
+    of what FrameReady tells. `memory`: None without groups of pictures.
     """
 
     frames: int
@@ -413,6 +423,7 @@ class Summary(Event, frozen=True, tag="summary"):
     glances: int = 0
     mean_motion_px: float = 0.0
     mean_moving_share: float = 0.0
+    memory: MemorySummary | None = None
     timing: dict[str, float] | None = None
 
 
@@ -460,7 +471,7 @@ def unpack_event(data: bytes) -> AnyEvent:
         raise msgspec.DecodeError(str(error)) from error
 
 
-PICTURE = ("slot", "map")
+PICTURE: tuple[str, ...] = ("slot", "map")
 """Fields that hold, or name, a picture for a sink of this run."""
 
 MEMORY = ("group", "began", "prefilled_tokens", "appended_tokens", "memory_tokens", "superseded_tokens")
@@ -468,8 +479,13 @@ MEMORY = ("group", "began", "prefilled_tokens", "appended_tokens", "memory_token
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """The event as plain values, `type` first, without its picture; fields of MEMORY only if there is a group."""
-    absent = (*PICTURE, *MEMORY) if isinstance(event, Answer) and not event.group else PICTURE
+    """The event as plain values, `type` first, without its picture, and without what is of groups of pictures if there
+    are none."""
+    absent = PICTURE
+    if isinstance(event, Answer) and not event.group:
+        absent = (*PICTURE, *MEMORY)
+    elif isinstance(event, Summary) and event.memory is None:
+        absent = (*PICTURE, "memory")
     return {name: value for name, value in msgspec.to_builtins(event).items() if name not in absent}
 
 

@@ -72,7 +72,8 @@ class GroupFrame:
 
     `place` is None for a frame that alone exceeds the group's limit: its packet is complete in itself. `began`: why the
     group begins with it. `regions` int32 [N, 3] are all tokens of the group, in the order in which they were appended,
-    the last `appended` with this frame; `relevance` float32 [appended]. `shown_ns` int64 [N]: media time of the frame
+    the last `appended` with this frame; `relevance` float32 [appended]. The first `overview` are that of the key frame.
+    `shown_ns` int64 [N]: media time of the frame
     that each shows; `superseded` bool [N]: some tile of it has changed since. The group began at `begun_ns` and takes
     `steps`. `areas` int8 [gh, gw]: log2 of the area of the smallest token that shows each tile as it is, or STALE, NEWS
     or NEVER; by the tiles' `versions`.
@@ -156,7 +157,8 @@ class GroupOfPictures:
         made = self._next(view, frame, kept)
         regions = made.regions[made.held - made.appended :]
         pixels = gathered(view, regions) if made.appended else np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8)
-        packet = TokenPacket(view.stamp, view.grid, regions, made.relevance, pixels, made.overview, made.place)
+        overview = made.overview if made.appended == made.held else 0
+        packet = TokenPacket(view.stamp, view.grid, regions, made.relevance, pixels, overview, made.place)
         self._newest, self._frame, self._asks_anew = made, frame, False
         if made.place is not None:
             self._number = made.place.group
@@ -177,9 +179,9 @@ class GroupOfPictures:
 
     def _next(self, view: TextureView, frame: FrameAllocation, kept: GroupPlace | None) -> GroupFrame:
         newest = self._newest
-        if newest is not None and frame is self._frame and newest.versions.is_comparable(view.versions):
-            if kept in (newest.place, newest.next_place):
-                return newest
+        repeated = newest is not None and frame is self._frame and newest.versions.is_comparable(view.versions)
+        if newest is not None and repeated and kept in (newest.place, newest.next_place):
+            return newest
         began = self._ended(view, frame, kept)
         if newest is not None and not began:
             grown = self._grown(newest, view, frame, only_news=not (self.options.refine or self._asks_anew))
@@ -271,7 +273,7 @@ class GroupOfPictures:
             relevance=np.concatenate([scores[unshown], relevance[tiles[:, 1], tiles[:, 2]]]),
             shown_ns=np.concatenate([newest.shown_ns, np.full(len(regions), view.stamp.media_ns, np.int64)]),
             superseded=np.concatenate([superseded, np.zeros(len(regions), bool)]),
-            overview=0,
+            overview=newest.overview,
             begun_ns=newest.begun_ns,
             steps=newest.steps + context_steps(len(regions), shape),
             areas=areas,

@@ -43,7 +43,9 @@ def packet_from(view: TextureView, frame: FrameAllocation) -> TokenPacket:
     )
 
 
-def gathered(view: TextureView, regions: npt.NDArray[np.int64] | torch.Tensor) -> npt.NDArray[np.uint8] | torch.Tensor:
+def gathered(
+    view: TextureView, regions: npt.NDArray[np.integer[Any]] | torch.Tensor
+) -> npt.NDArray[np.uint8] | torch.Tensor:
     """The pixels of regions, where the texture lies."""
     if isinstance(view, DevicePatches):
         return view.patches(regions)

@@ -14,8 +14,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.errors import ArrCocError, StoreError
+from arr_coc.errors import ArrCocError, OptionError, StoreError, counted
 from arr_coc.types import FramePacket, FrameStamp, GroupPlace, TokenPacket
+from stream.answer.memory import GroupMemory
 from stream.answer.request import AnswerRequest, ClientOptions, Outcome, RequestTracker
 from stream.control import remote_error
 from stream.errors import StageDied, StreamError, TransportError
@@ -42,7 +43,7 @@ from stream.protocol.messages import (
     YesNoReply,
 )
 from stream.transport import Envelope
-from stream.untrusted import MISDEEDS_MAX, REASON_CHARS_MAX, cut_to
+from stream.untrusted import GROUP_TOKENS_MAX, MISDEEDS_MAX, REASON_CHARS_MAX, cut_to
 
 UNREADABLE_MAX = 3
 """Times that an answer may be repeated or dropped because a reply cannot be used, before that is a failure."""
@@ -57,6 +58,10 @@ PIXELS_COPIED = "device-pixels-copied"
 """Code of the notice that pixels do not stay on their device between the processes."""
 
 PIXELS_REASON = "pixels go to the model by way of host memory: {reason}; --single-process keeps them on the GPU"
+
+
+OWN = b""
+"""Name of the only client whose packets this end keeps."""
 
 
 class ClientPhase(Enum):
@@ -129,8 +134,9 @@ class AnswerClient:
         """True if the server keeps frames of this shot."""
         self.moved = False
         """True if the query in force is that of a server that was changed to without a loss."""
-        self.kept: GroupPlace | None = None
-        """Frames of this run's group of pictures that the model knows, as the place of the next one."""
+        self._kept: GroupPlace | None = None
+        self._sent = GroupMemory(GROUP_TOKENS_MAX)
+        self._memory_tokens = 0
         self.requests = RequestTracker(options)
         self.outbox: deque[tuple[Message, list[npt.NDArray[Any]]]] = deque()
         self.phase = ClientPhase.CONNECTING
@@ -188,6 +194,17 @@ class AnswerClient:
         if self.phase is ClientPhase.READY:
             self.phase, self._turn_requested_ns = ClientPhase.TURN_REQUESTED, now_ns
             self._send(TurnRequest())
+
+    @property
+    def kept(self) -> GroupPlace | None:
+        """Frames of this run's group of pictures that the next packet can build on, as the place of the next one: those
+        that the server has, or all that were sent if they are sent again after a loss."""
+        return self._sent.kept(OWN) if self._options.resend_after_loss else self._kept
+
+    def note_recalled(self, packet: TokenPacket | FramePacket | None) -> None:
+        """Note the packet of an answer that was recalled from a journal: later ones may build on it."""
+        if isinstance(packet, TokenPacket):
+            self._frames_before(packet)
 
     def send_glance(self, packet: TokenPacket, now_ns: int) -> None:
         """Send an overview for the turn that was granted, which goes on after the reply."""
@@ -291,6 +308,7 @@ class AnswerClient:
                 if self.hello is not None:
                     raise TransportError("it sends its hello twice")
                 self.hello = message
+                self._check_memory(message)
                 if message.pixels_refused:
                     self._report_copies(message.pixels_refused)
             case ErrorReply() as message:
@@ -301,12 +319,24 @@ class AnswerClient:
             case message:
                 raise TransportError(f"the answer server sent a message of the wrong kind, {type(message).__name__}")
 
+    def _check_memory(self, hello: ServerHello) -> None:
+        """Leave a server whose memory cannot hold the group of pictures that is to be sent to it again."""
+        tokens, self._memory_tokens = self._memory_tokens, hello.memory_tokens
+        if self.kept is not None and self._options.resend_after_loss and hello.memory_tokens < tokens:
+            ours = "--memory" if not hello.memory_tokens else f"--set answer.memory.tokens={tokens}"
+            self._memory_tokens = tokens
+            reason = (
+                f"it keeps {counted(hello.memory_tokens, 'token')} of visual memory, and the server before it "
+                f"{tokens}; start it with {ours}"
+            )
+            self._actions.append(Failure(reason, OptionError(reason)))
+
     def _on_turn(self, message: TurnGrant, now_ns: int) -> None:
         if self.phase in (ClientPhase.CONNECTING, ClientPhase.GLANCING, ClientPhase.IN_FLIGHT):
             raise TransportError("it grants a turn that was not requested")
         if self.phase is ClientPhase.TURN_REQUESTED:
             self._turn_ns = now_ns - self._turn_requested_ns
-        self.phase, self._turn, self.kept = ClientPhase.TURN_GRANTED, message.turn, message.kept
+        self.phase, self._turn, self._kept = ClientPhase.TURN_GRANTED, message.turn, message.kept
         self._send_open(now_ns)
 
     def _on_answer(self, message: AnswerReply, received: Envelope, now_ns: int) -> None:
@@ -393,8 +423,9 @@ class AnswerClient:
         glance, request = self.requests.glance, self.requests.request
         if glance is not None:
             self.phase = ClientPhase.GLANCING
-            place = self._place_of(glance.packet)
-            self._send(*glance_message(glance.number, self._turn, glance.packet, pixels_at=place))
+            earlier = self._frames_before(glance.packet)
+            place = self._place_of(glance.packet, earlier)
+            self._send(*glance_message(glance.number, self._turn, glance.packet, pixels_at=place, earlier=earlier))
             return
         if request is None:
             return
@@ -403,18 +434,37 @@ class AnswerClient:
         self.phase = ClientPhase.IN_FLIGHT
         number, packet, wants_answer = request.number, request.packet, request.wants_answer
         if isinstance(packet, TokenPacket):
-            place = self._place_of(packet)
-            self._send(*token_message(number, self._turn, packet, wants_answer=wants_answer, pixels_at=place))
+            earlier = self._frames_before(packet)
+            place = self._place_of(packet, earlier)
+            self._send(
+                *token_message(number, self._turn, packet, wants_answer=wants_answer, pixels_at=place, earlier=earlier)
+            )
         else:
             in_snapshot = self._options.snapshot is not None
             self._send(*frame_message(number, self._turn, packet, in_snapshot=in_snapshot, wants_answer=wants_answer))
 
-    def _place_of(self, packet: TokenPacket) -> PixelPlace | None:
+    def _frames_before(self, packet: TokenPacket) -> list[TokenPacket]:
+        """Return the packets of a packet's group of pictures that the server lacks, and keep this one for later ones;
+        none if nothing is sent again after a loss."""
+        place, kept = packet.place, self._kept
+        if place is None or not self._options.resend_after_loss:
+            return []
+        self._sent.add(OWN, packet)
+        held = kept.frame if kept is not None and kept.group == place.group else 0
+        return self._sent.before(OWN, place)[held:]
+
+    def _place_of(self, packet: TokenPacket, earlier: Sequence[TokenPacket]) -> PixelPlace | None:
         """Lay pixels that are on a device into memory that the server reads; None if it wants them in the message."""
         pixels, offered = self._options.pixels, self.hello is not None and self.hello.takes_device_pixels
-        if pixels is None or not offered or isinstance(packet.pixels, np.ndarray):
+        shown = [one.pixels for one in (*earlier, packet) if len(one.pixels)]
+        on_device = [one for one in shown if not isinstance(one, np.ndarray)]
+        if pixels is None or not offered or not shown or len(on_device) < len(shown):
             return None
-        return pixels.put(packet.pixels)
+        if len(on_device) == 1:
+            return pixels.put(on_device[0])
+        import torch
+
+        return pixels.put(torch.cat(on_device))
 
     def _drop_request(self) -> None:
         """The packet came to nothing: its request or glance is dropped, or stays open to be sent again."""

@@ -65,17 +65,15 @@ class GlanceStats:
 class ClientQuestion:
     """A question of one client, and its answer while it is made.
 
-    `earlier`: all frames of the packet's group of pictures before it. `yes_no`: it is scored, and ends at once with
-    `score` (the probability of yes, given yes or no, and of yes or no at all). `piece`: the text that the last step
-    completed; may be empty. `ended`: nothing more comes; then `stats` are there, or `error` is the reason that there is
-    no answer.
+    `yes_no`: it is scored, and ends at once with `score` (the probability of yes, given yes or no, and of yes or no at
+    all). `piece`: the text that the last step completed; may be empty. `ended`: nothing more comes; then `stats` are
+    there, or `error` is the reason that there is no answer.
     """
 
     client: bytes
     packet: Packet
     query: str
     yes_no: bool = False
-    earlier: tuple[TokenPacket, ...] = ()
     piece: str = ""
     ended: bool = False
     error: Exception | None = None
@@ -127,7 +125,10 @@ class AnswerModel(Protocol):
         ...
 
     def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
-        """Read an overview with a query. Raises ModelError if the model's attention cannot be read."""
+        """Read an overview with a query, or the client's group of pictures with what is new in a packet of it.
+
+        Raises ModelError if the model's attention cannot be read.
+        """
         ...
 
     def hold(self, client: bytes) -> None:

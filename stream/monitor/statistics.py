@@ -23,6 +23,7 @@ from stream.events import (
     Event,
     FrameReady,
     Glance,
+    MemorySummary,
     Outage,
     PictureChanged,
     Restarted,
@@ -166,6 +167,9 @@ class RunTotals:
     moving_share: float = 0.0
     flops: int = 0
     full_flops: int = 0
+    appended_tokens: int = 0
+    kept_tokens: int = 0
+    superseded_tokens: int = 0
 
 
 class RunStatistics:
@@ -189,6 +193,7 @@ class RunStatistics:
         self._glance_ms: float | None = None
         self.totals = RunTotals()
         self._restarts: Counter[str] = Counter()
+        self._groups: Counter[str] = Counter()
 
     def add(self, event: Event) -> None:
         """Takes the next event of the run."""
@@ -256,6 +261,7 @@ class RunStatistics:
                 glances=totals.glances,
                 glance_tokens=totals.glance_tokens,
                 glance_ms=self._glance_ms,
+                memory=self._memory(),
                 tokens=0 if newest is None else newest.tokens,
                 tiles=0 if newest is None else newest.tiles,
                 dirty_share=_dirty_share(table, now_ns),
@@ -293,6 +299,7 @@ class RunStatistics:
                 glances=totals.glances,
                 mean_motion_px=totals.motion_px / frames,
                 mean_moving_share=totals.moving_share / frames,
+                memory=self._memory(),
                 timing={"wall_s": (now_ns - self._start_ns) / NS_PER_S, "fps": self._fps_run() or 0.0},
             )
 
@@ -312,7 +319,27 @@ class RunStatistics:
         totals.motion_px += event.motion_px
         totals.moving_share += event.moving_share
 
+    def _memory(self) -> MemorySummary | None:
+        totals = self.totals
+        if not self._groups:
+            return None
+        return MemorySummary(
+            groups=dict(self._groups),
+            appended_tokens=totals.appended_tokens,
+            kept_tokens=totals.kept_tokens,
+            superseded_tokens=totals.superseded_tokens,
+        )
+
     def _add_answer(self, event: Answer) -> None:
+        if event.group:
+            before, totals, superseded = self._answer, self.totals, event.superseded_tokens
+            if before is None or before.group != event.group:
+                self._groups[event.began or "check"] += 1  # one that began with a check has no answer to name it
+            else:
+                superseded -= before.superseded_tokens
+            totals.appended_tokens += event.appended_tokens
+            totals.kept_tokens += event.tokens_used - event.appended_tokens
+            totals.superseded_tokens += superseded
         self._answer = event
         self.totals.answers += 1
         self.totals.flops += event.flops

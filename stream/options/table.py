@@ -26,6 +26,7 @@ OPTIONS = (
     Option("--encode NAME", "Vision encoding: sparse, incremental, prune, weighted, full, picture (with --api). [sparse]", also="doctor serve-answers", key="answer.encode", kind="value"),
     Option("--api URL", "OpenAI-compatible server that answers: http://HOST:PORT/v1. [a process here]", also="serve-answers", key="answer.api.url", kind="text"),
     Option("--window N", "Frames per answer. [1]", also="doctor", key="answer.window.frames", kind="value"),
+    Option("--memory / --no-memory", "Keep what the model was shown, and show it only what is new. [off]", also="serve-answers doctor", key="answer.memory.enabled", kind="switch"),
     Option("--until QUESTION", "End when the answer to this yes-or-no question is yes. [off]", without="demo", key="answer.until.question", kind="text"),
     Option("--go-on", "With --until: continue after a yes, and report each change.", without="demo", key="answer.until.go_on", kind="flag"),
     Option("--force", "With --until: run even if the model was not made for this source.", key="answer.until.force", kind="flag"),

@@ -68,6 +68,7 @@ ANSWER_KEYS = {
     "api",
     "incremental",
     "window",
+    "memory",
     "max_tokens",
     "temperature",
     "top_p",

@@ -149,7 +149,7 @@ class Run:
                     seen.add(shown)
                 tokens += 1
                 superseded += bool((versions[tiles] != now[tiles]).any())
-                area = sum(((region[0], region[0]) if region[0] < 6 else SHAPES[region[0]]))
+                area = sum((region[0], region[0]) if region[0] < 6 else SHAPES[region[0]])
                 areas[tiles] = np.where(versions[tiles] == now[tiles], np.minimum(areas[tiles], area), areas[tiles])
         assert (tokens, superseded) == (newest.held, newest.superseded_tokens)
         assert 2 * superseded <= tokens

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
+from arr_coc.types import Feedback, FramePacket, FrameStamp, GroupPlace, QueryEmbedding, TileGrid, TokenPacket
 from stream.answer.request import ClientOptions, GlanceOutcome
 from stream.answer.scheduler import AnswerObserver, AnswerScheduler, SchedulePolicy
 from stream.answer.triggers import AnswerTriggerOptions, StandingQueryOptions, VerdictThresholds, YesNoTriggerOptions
@@ -216,13 +216,13 @@ class ScheduledRun:
     def is_glance_due(self) -> bool:
         return self.glance_due
 
-    def make_glance_packet(self) -> TokenPacket | None:
+    def make_glance_packet(self, kept: GroupPlace | None = None) -> TokenPacket | None:
         return make_overview(self.stamp, GRID) if self.there else None
 
     def on_event(self, event: Event) -> None:
         self.events.append(event)
 
-    def make_packet(self) -> TokenPacket | None:
+    def make_packet(self, kept: GroupPlace | None = None) -> TokenPacket | None:
         return make_token_packet(self.stamp, GRID) if self.there else None
 
     def make_full_packet(self) -> FramePacket | None:
