@@ -246,7 +246,8 @@ class AnswerRequest:
             flops=reply.flops + glanced.flops,
             full_flops=reply.full_flops,
             prefilled_tokens=reply.prefilled_tokens,
-            appended_tokens=reply.appended_tokens,
+            # A server that lacked earlier frames has appended them as well, but they are not new to the group.
+            appended_tokens=min(reply.appended_tokens, len(self.packet.regions)),
             memory_tokens=reply.memory_tokens,
             glances=glanced.glances,
             glance_tokens=glanced.tokens,

@@ -103,6 +103,7 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
     if needed > spec.context_tokens:
         too_short = f"{said}: too short for the {needed} tokens of frame, question and answer"
         remedy = "lower --budget" if load.window == 1 else "lower --budget, or show fewer frames (--window)"
+        remedy = "lower answer.memory.tokens" if load.memory_tokens else remedy
         return DiagnosticCheck("model", "broken", too_short, remedy)
     if found.on_hub:
         return _download(said, spec.checkpoint_bytes, (free_disk or free_disk_bytes)())
