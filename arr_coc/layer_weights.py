@@ -19,9 +19,6 @@ from arr_coc.relevance.balancing import RelevanceRealiser
 
 log = logging.getLogger(__name__)
 
-_BEGIN_BIAS = (-3.0, -3.0, 3.0)
-"""What is asked for leads from the start; else information and perspective learn first, and silence it."""
-
 
 def new_layer(embeddings: torch.Tensor, **options: Any) -> ARRCOCLayer:
     """An untrained layer for the questions of a model, which has these input embeddings [vocabulary, D].
@@ -32,7 +29,8 @@ def new_layer(embeddings: torch.Tensor, **options: Any) -> ARRCOCLayer:
     config = ARRCOCConfig(query_dim=embeddings.shape[1], trained_for=fingerprint(embeddings), **options)
     layer = ARRCOCLayer(config)
     with torch.no_grad():
-        layer.realiser.balancer.out.bias.copy_(torch.tensor(_BEGIN_BIAS))
+        # what is asked for leads from the start; else information and perspective learn first, and silence it
+        layer.realiser.balancer.out.bias.copy_(torch.tensor((-3.0, -3.0, 3.0)))
     return layer
 
 
@@ -92,7 +90,13 @@ def serialize_realiser(realiser: RelevanceRealiser | None) -> bytes:
     if realiser is None:
         return b""
     weights = {name: rows.contiguous() for name, rows in realiser.state_dict().items()}
-    return _sorted_metadata(save(weights, {"scorer": realiser.scorer, "channels": realiser.channels}))
+    # safetensors writes metadata in any order; its keys are sorted here
+    data = save(weights, {"scorer": realiser.scorer, "channels": realiser.channels})
+    header = _header(data)
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    length = int.from_bytes(data[:8], "little")
+    return data[:8] + text.ljust(length) + data[8 + length :]
 
 
 def deserialize_realiser(data: bytes, model_id: str) -> RelevanceRealiser | None:
@@ -110,15 +114,6 @@ def deserialize_realiser(data: bytes, model_id: str) -> RelevanceRealiser | None
             f"the allocator's weights that came with {model_id} cannot be used; install the same version at both ends"
         ) from error
     return realiser.eval().requires_grad_(False)
-
-
-def _sorted_metadata(data: bytes) -> bytes:
-    """Return bytes of safetensors, which writes metadata in any order, with their keys sorted."""
-    header = _header(data)
-    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    text = json.dumps(header, separators=(",", ":")).encode()
-    length = int.from_bytes(data[:8], "little")
-    return data[:8] + text.ljust(length) + data[8 + length :]
 
 
 def _header(data: bytes) -> dict[str, Any]:

@@ -120,6 +120,8 @@ HEADS = (
     "IoU",
     "ratio",
     "flips",
+    "stale",
+    "prefilled",
 )
 
 EFFECT_HEADS = ("with", "suite", "strategy", "encode", "budget", "points", "95 %", "covered", "other answers", "asked")
@@ -155,6 +157,8 @@ def _row(cell: Cell) -> tuple[str, ...]:
         _optional(cell["iou"]),
         _optional(cell["asked_over_distractor"]),
         _optional(cell["flips"]),
+        _optional(cell["stale"]),
+        _optional(cell["prefilled"], digits=0),
     )
 
 
@@ -174,5 +178,5 @@ def _effect_row(effect: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _optional(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _optional(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -31,8 +31,9 @@ class EvalQuestion:
 
     `frames` uint8 RGB [H, W, 3] at `times_s`. `answers`: any of them is right; ten of them are people's votes (see
     `scoring`). `facts`: phrases that a description must hold. `boxes` and `distractors`: for each frame, in its pixels,
-    what is asked about and what must not draw the tokens. `group` names questions that ask the same of successive
-    frames; `before` are the frames of the group's earlier questions, at `before_s`.
+    what is asked about and what must not draw the tokens. `group` names questions about successive
+    frames of one clip; `before` are the frames of the group's earlier questions, at `before_s`. `stale`: answers that
+    were right for the same question earlier in the clip.
     """
 
     id: str
@@ -47,13 +48,14 @@ class EvalQuestion:
     group: str = ""
     before: tuple[Image, ...] = ()
     before_s: tuple[float, ...] = ()
+    stale: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, index: int, sample: Sample) -> EvalQuestion:
         """The `index`-th sample of a suite."""
         return cls(
             id=str(index),
-            kind=sample.kind,
+            kind=sample.part or sample.kind,
             text=sample.question,
             answers=(sample.answer,),
             frames=sample.clip.frames,
@@ -62,6 +64,7 @@ class EvalQuestion:
             boxes=sample.boxes,
             distractors=sample.distractors,
             group=sample.group,
+            stale=sample.stale,
         )
 
 

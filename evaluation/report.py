@@ -30,17 +30,19 @@ class Estimate:
     count: int
 
 
-def estimate(scores: Sequence[float]) -> Estimate:
-    """The mean of scores in [0, 1]: Wilson's interval where each is right or wrong, else the bootstrap's.
+def estimate(scores: Sequence[float], groups: Sequence[str] | None = None) -> Estimate:
+    """The mean of scores in [0, 1]: Wilson's interval if each is right or wrong and of a group of its own, else the
+    bootstrap's.
 
-    Raises ValueError where there are none.
+    Raises ValueError if there are none.
     """
     if not scores:
         raise ValueError("there is no score to take the mean of")
-    if all(score in (0.0, 1.0) for score in scores):
+    apart = groups is None or len(set(groups)) == len(groups)
+    if apart and all(score in (0.0, 1.0) for score in scores):
         low, high = wilson(sum(scores), len(scores))
     else:
-        low, high = bootstrap(scores)
+        low, high = bootstrap(scores, groups)
     return Estimate(float(np.mean(scores)), low, high, len(scores))
 
 
@@ -52,11 +54,15 @@ def wilson(right: float, count: int) -> tuple[float, float]:
     return max(0.0, (middle - reach) / (1 + spread)), min(1.0, (middle + reach) / (1 + spread))
 
 
-def bootstrap(scores: Sequence[float]) -> tuple[float, float]:
-    """The percentile interval of the mean over 2000 resamples (Efron 1979, Ann. Stat. 7, 1); the same on every call."""
-    values = np.asarray(scores, np.float64)
-    picks = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
-    low, high = np.percentile(values[picks].mean(axis=1), [2.5, 97.5])
+def bootstrap(scores: Sequence[float], groups: Sequence[str] | None = None) -> tuple[float, float]:
+    """The percentile interval of the mean over 2000 resamples (Efron 1979, Ann. Stat. 7, 1); the same on every call.
+
+    Whole groups are drawn: questions about one clip are not independent of each other.
+    """
+    names = range(len(scores)) if groups is None else np.unique(groups, return_inverse=True)[1]
+    sums, counts = np.bincount(names, scores), np.bincount(names)
+    picks = np.random.default_rng(0).integers(0, len(sums), (RESAMPLES, len(sums)))
+    low, high = np.percentile(sums[picks].sum(axis=1) / counts[picks].sum(axis=1), [2.5, 97.5])
     return float(low), float(high)
 
 
@@ -81,6 +87,12 @@ def scores_by_question(rows: Sequence[Row]) -> dict[str, float]:
     return {question: fmean(scores) for question, scores in found.items()}
 
 
+def groups_of(rows: Iterable[Row], questions: Iterable[str]) -> list[str]:
+    """The clip of each question; a question about none is a group of its own."""
+    clips = {row["id"]: row["group"] or f"question {row['id']}" for row in rows}
+    return [clips[question] for question in questions]
+
+
 def _cell(name: tuple[str, ...], rows: Sequence[Row]) -> Cell:
     kinds = sorted({row["kind"] for row in rows})
     tokens, of_tokens = (sum(row[part] for row in rows) for part in ("tokens", "of_tokens"))
@@ -100,17 +112,21 @@ def _cell(name: tuple[str, ...], rows: Sequence[Row]) -> Cell:
         "on_distractor": _mean(rows, "on_distractor"),
         "asked_over_distractor": _ratio(rows),
         "flips": _flips(rows),
+        "stale": _mean(rows, "stale"),
+        "prefilled": _mean(rows, "prefilled"),
+        "appended": fmean(row["tokens"] - row.get("kept", 0) for row in rows),
     }
 
 
 def _accuracy(rows: Sequence[Row]) -> dict[str, Any]:
-    found: Estimate = estimate(list(scores_by_question(rows).values()))
+    scores = scores_by_question(rows)
+    found: Estimate = estimate(list(scores.values()), groups_of(rows, scores))
     made = asdict(found)
     return {"accuracy": made.pop("mean"), **made}
 
 
 def _mean(rows: Sequence[Row], part: str) -> float | None:
-    values = [row[part] for row in rows if row[part] is not None]
+    values = [row[part] for row in rows if row.get(part) is not None]
     return fmean(values) if values else None
 
 
@@ -122,12 +138,14 @@ def _ratio(rows: Sequence[Row]) -> float | None:
 
 
 def _flips(rows: Sequence[Row]) -> float | None:
-    """Share of successive answers in a group that differ; None where no group has two."""
+    """Share of successive answers in a group that differ, though the question and what is right are the same; None if
+    no group has two of them."""
     grouped = sorted((row for row in rows if row["group"]), key=lambda row: (row["seed"], row["group"]))
     flips = [
         normalise(earlier["text"]) != normalise(later["text"])
         for _, answers in groupby(grouped, key=lambda row: (row["seed"], row["group"]))
         for earlier, later in pairwise(answers)
+        if all(earlier.get(part) == later.get(part) for part in ("question", "answers"))
     ]
     return fmean(flips) if flips else None
 
@@ -149,7 +167,7 @@ def at_equal_tokens(rows: Iterable[Row]) -> list[dict[str, Any]]:
         for other, theirs in scores.items():
             same_budget = ours[2] == other[2] or other[1] == FULL
             if ours[1] == OURS and other[1] != OURS and ours[0] == other[0] and same_budget:
-                difference = _difference(scores_by_question(own), scores_by_question(theirs))
+                difference = _difference(own, theirs)
                 if difference:
                     found.append({**dict(zip(CELL, ours, strict=True)), "against": _name(other), **difference})
     return found
@@ -184,12 +202,14 @@ def at_equal_flops(made: Sequence[Cell]) -> list[dict[str, Any]]:
     return found
 
 
-def _difference(ours: dict[str, float], theirs: dict[str, float]) -> dict[str, float] | None:
-    pairs = [ours[question] - theirs[question] for question in ours if question in theirs]
+def _difference(own: Sequence[Row], theirs: Sequence[Row]) -> dict[str, float] | None:
+    ours, other = scores_by_question(own), scores_by_question(theirs)
+    pairs = {question: ours[question] - other[question] for question in ours if question in other}
     if not pairs:
         return None
-    low, high = bootstrap(pairs)
-    return {"difference": float(np.mean(pairs)), "low": low, "high": high, "count": len(pairs)}
+    differences = list(pairs.values())
+    low, high = bootstrap(differences, groups_of(own, pairs))
+    return {"difference": float(np.mean(differences)), "low": low, "high": high, "count": len(pairs)}
 
 
 def _name(cell: tuple[str, ...]) -> str:

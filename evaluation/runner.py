@@ -14,8 +14,8 @@ from arr_coc.types import Encode
 from evaluation.errors import ChoiceError
 from evaluation.journal import AnswerJournal, Row, key_of, peak_bytes, reset_peak
 from evaluation.questions import EvalQuestion
-from evaluation.scoring import looking, score
-from evaluation.strategies.base import EVERYTHING, Ask, Budget, Strategy
+from evaluation.scoring import looking, normalise, score
+from evaluation.strategies.base import EVERYTHING, Ask, Budget, Reply, Strategy, Stream
 from evaluation.strategies.catalogue import strategy_named
 
 ENCODES: tuple[Encode, ...] = ("sparse", "incremental", "prune", "weighted", "full")
@@ -141,26 +141,36 @@ def run_suite(
     """Every answer that the journal does not hold yet; returns all rows of the suite, question by question.
 
     A strategy's first answer is made twice, and the second one kept: what the first use of anything takes is not its
-    cost.
+    cost. Questions of a group are answered by one stream of each strategy. If the journal holds the first of them, a
+    strategy that keeps something from answer to answer answers those once more.
     `told` hears of each question when it has been answered in every way.
     """
     keys = []
     warm: set[str] = set()
+    clip: list[EvalQuestion] = []
+    streams: dict[int, tuple[Stream, int]] = {}
     for question in suite.questions():
-        for way in ways:
+        if not clip or not question.group or question.group != clip[-1].group:
+            clip, streams = [], {}
+        clip.append(question)
+        for number, way in enumerate(ways):
             key = asking.key(suite, way, question.id)
             keys.append(key_of(key))
             if keys[-1] in journal:
                 continue
             if way.strategy.name not in warm:
-                _answer(asking, way, question)
+                _reply(asking, way, way.strategy.stream(asking.qwen), question)
                 warm.add(way.strategy.name)
-            journal.add({**key, **_answer(asking, way, question)})
+            stream, answered = streams.get(number) or (way.strategy.stream(asking.qwen), 0)
+            for earlier in clip[answered:-1] if way.strategy.begin is not None else ():
+                _reply(asking, way, stream, earlier)
+            streams[number] = stream, len(clip)
+            journal.add({**key, **_answer(asking, way, stream, question)})
         told(question)
     return journal.rows(iter(keys))
 
 
-def _answer(asking: ModelUnderTest, way: StrategyRun, question: EvalQuestion) -> dict[str, Any]:
+def _reply(asking: ModelUnderTest, way: StrategyRun, stream: Stream, question: EvalQuestion) -> Reply:
     ask = Ask(
         question.frames,
         question.times_s,
@@ -172,15 +182,24 @@ def _answer(asking: ModelUnderTest, way: StrategyRun, question: EvalQuestion) ->
         question.before,
         question.before_s,
     )
+    return stream(ask)
+
+
+def _answer(asking: ModelUnderTest, way: StrategyRun, stream: Stream, question: EvalQuestion) -> dict[str, Any]:
     reset_peak(asking.qwen.device)
-    reply = way.strategy.answer(asking.qwen, ask)
+    reply = _reply(asking, way, stream, question)
     return {
         "kind": question.kind,
         "group": question.group,
+        "question": question.text,
+        "answers": list(question.answers),
         "text": reply.text,
         "score": score(question, reply.text),
+        "stale": normalise(reply.text) in map(normalise, question.stale) if question.stale else None,
         "tokens": reply.tokens,
         "of_tokens": reply.of_tokens,
+        "kept": reply.kept,
+        "prefilled": reply.prefilled,
         "flops": asdict(reply.flops) | {"total": reply.flops.total},
         "ttft_ms": reply.ttft_ms,
         "peak_bytes": peak_bytes(asking.qwen.device),

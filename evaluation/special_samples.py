@@ -45,7 +45,7 @@ def camouflaged(rng: np.random.Generator, size_px: tuple[int, int], options: Cli
             )
             for _ in range(int(rng.integers(1, DISTRACTORS + 1)))
         ]
-        cast = _apart(rng, [word, *bright], size_px)
+        cast = apart(rng, [word, *bright], size_px)
         plan = ClipPlan(size_px, (0.0,), tuple(cast), options, None, (0, 0), int(rng.integers(_SEEDS)))
         sample = ask(rng, plan.facts(), "word", "test") if cast else None
         if sample is not None:
@@ -68,7 +68,7 @@ def panned(
 ) -> Iterator[tuple[ClipPlan, Sample]]:
     """A pan over a page, one sample for every frame; what is asked about is in all of them, and the answer the same."""
     for _ in range(_TRIES):
-        plan = _page(rng, size_px, frames, options)
+        plan = page(rng, size_px, frames, options)
         sample = ask(rng, plan.facts(), kind, "test")
         if sample is not None and all(sample.boxes):
             break
@@ -79,7 +79,7 @@ def panned(
         yield plan, replace(sample, clip=clip, boxes=sample.boxes[frame : frame + 1], group=group)
 
 
-def _page(rng: np.random.Generator, size_px: tuple[int, int], frames: int, options: ClipOptions) -> ClipPlan:
+def page(rng: np.random.Generator, size_px: tuple[int, int], frames: int, options: ClipOptions) -> ClipPlan:
     """Things all over what the camera sees while it goes left, right, up or down."""
     step = int(rng.integers(_PAN_STEPS_PX[0], _PAN_STEPS_PX[1] + 1)) * one(rng, (-1, 1))
     drift = (step, 0) if rng.random() < 0.7 else (0, step)
@@ -91,7 +91,7 @@ def _page(rng: np.random.Generator, size_px: tuple[int, int], frames: int, optio
     return ClipPlan(size_px, times, tuple(cast), options, None, drift, int(rng.integers(_SEEDS)))
 
 
-def _apart(rng: np.random.Generator, players: list[Player], size_px: tuple[int, int]) -> list[Player]:
+def apart(rng: np.random.Generator, players: list[Player], size_px: tuple[int, int]) -> list[Player]:
     """The players at places apart from each other; none where there is no room for one."""
     boxes = np.empty((0, 4))
     cast: list[Player] = []

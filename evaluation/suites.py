@@ -19,6 +19,7 @@ from evaluation.errors import SuiteError
 from evaluation.questions import EvalQuestion
 from evaluation.runner import Suite
 from evaluation.special_samples import camouflaged, panned, void
+from evaluation.stream_samples import ASKED, streamed
 from training.clips.cast import ClipOptions, one
 from training.clips.scenes import ClipPlan, clip_rng
 from training.clips.truth import KINDS, Box, Clip, Kind, Sample
@@ -53,7 +54,7 @@ Planned = tuple[ClipPlan, Sample]
 """What is to be drawn, and the question about it with blank frames."""
 
 Made = Callable[["SuiteSpec", int, np.random.Generator], Iterator[Planned]]
-"""(suite, number, generator) → the samples of that number: one, or one for every frame of a pan."""
+"""(suite, number, generator) → the samples of that number: one, or one for every frame of a pan or a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,10 @@ def _panned(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator
     yield from panned(rng, one(rng, suite.sizes_px), suite.frames[0], kind, suite.options, f"pan-{number:02d}")
 
 
+def _streamed(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator[Planned]:
+    yield from streamed(rng, one(rng, suite.sizes_px), number, suite.options)
+
+
 _MOVING: tuple[Kind, ...] = ("movement", "event")
 _STILL: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in _MOVING)
 
@@ -142,6 +147,15 @@ SUITES: dict[str, SuiteSpec] = {
             (15,),
             replace(PLAIN, things=(14, 22), moving_share=0.0, event_share=0.0, crowd_share=0.0),
         ),
+        SuiteSpec(
+            "stream",
+            "8 to 16 answers, 35 to 120 seconds: small details, what moves, changes or left, signs, slow pans, cuts",
+            _streamed,
+            (*ASKED, "event"),
+            (*SMALL_PX[:2], (384, 256), (512, 512)),
+            options=replace(PLAIN, moving_share=0.0, event_share=0.0, crowd_share=0.0),
+            count=1050,
+        ),
     )
 }
 
@@ -168,7 +182,8 @@ def suite_hash(name: str) -> str:
     digest = hashlib.sha256(json.dumps(_suite(name).parameters, sort_keys=True).encode())
     for _, sample in _planned(name, None):
         boxes = [_rounded(frame) for frame in (*sample.boxes, *sample.distractors)]
-        digest.update(json.dumps([sample.kind, sample.question, sample.answer, boxes]).encode())
+        of_stream = [sample.part, sample.group, sample.clip.times_s, sample.stale] if sample.part else []
+        digest.update(json.dumps([sample.kind, sample.question, sample.answer, boxes, *of_stream]).encode())
     return digest.hexdigest()
 
 
@@ -195,7 +210,7 @@ def _all_planned(suite: SuiteSpec) -> Iterator[Planned]:
 
 
 def _drawn(planned: Iterator[Planned]) -> Iterator[Sample]:
-    """The samples with their pictures. A pan is drawn once, and each of its samples gets the picture of its time."""
+    """The samples with their pictures. A clip is drawn once, and each of its samples gets the picture of its time."""
     last: ClipPlan | None = None
     for plan, sample in planned:
         if plan is not last:

@@ -206,6 +206,53 @@ def kinds() -> str:
     return markdown(("`still`, kind of question", "all tokens", "27 %", "10 %"), lines)
 
 
+PAST = ("before", "long before")
+"""Kinds of the suite `stream` that ask about what is no longer to be seen."""
+
+
+def stream(*parts: tuple[str, Callable[[Any], str]]) -> str:
+    """Figures of the suite `stream`, a row for each strategy and budget."""
+    cells = _results("stream")["cells"]
+    lines = ((f"`{cell['strategy']}`, {cell['budget']}", *(show(cell) for _, show in parts)) for cell in cells)
+    return markdown(("", *(head for head, _ in parts)), lines)
+
+
+def _of_kinds(*names: str) -> Callable[[Any], str]:
+    """Right answers in per cent over some kinds of questions."""
+
+    def shown(cell: Any) -> str:
+        kinds = [cell["kinds"][name] for name in names]
+        return f"{100 * sum(kind['accuracy'] * kind['count'] for kind in kinds) / sum(k['count'] for k in kinds):.0f}"
+
+    return shown
+
+
+def stream_right() -> str:
+    """Right answers by what a clip tests, in per cent."""
+    parts = (
+        *(("still", ("still",)), ("detail", ("detail",)), ("moving", ("moving",)), ("sign", ("sign",))),
+        *(("pan", ("pan",)), ("after a cut", ("after the cut", "gone")), ("another question", ("questions",))),
+        *(("event", ("event",)), ("before", ("before",)), ("long before", ("long before",))),
+    )
+    return stream(*((head, _of_kinds(*names)) for head, names in parts))
+
+
+def stream_costs() -> str:
+    """Right answers about now and before, stale answers, and what an answer costs."""
+    kinds = _results("stream")["cells"][0]["kinds"]
+    return stream(
+        ("now, %", _of_kinds(*(kind for kind in kinds if kind not in PAST))),
+        ("before, %", _of_kinds(*PAST)),
+        ("all, 95 %", lambda cell: f"{100 * cell['low']:.0f} to {100 * cell['high']:.0f}"),
+        ("stale, %", lambda cell: f"{100 * cell['stale']:.0f}"),
+        ("visual tokens", lambda cell: f"{cell['tokens']:.0f}"),
+        ("appended", lambda cell: f"{cell['appended']:.0f}"),
+        ("prefilled", lambda cell: f"{cell['prefilled']:.0f}"),
+        ("GFLOPs", lambda cell: f"{cell['flops']['total'] / 1e9:.2f}"),
+        ("first token, ms", lambda cell: f"{cell['ttft_ms']:.0f}"),
+    )
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "glances": glances,
     "scores-trained": lambda: scores("scores", "arr-coc"),
@@ -216,6 +263,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "presence": presence,
     "costs": costs,
     "kinds": kinds,
+    "stream-right": stream_right,
+    "stream-costs": stream_costs,
 }
 
 

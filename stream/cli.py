@@ -96,13 +96,25 @@ def root(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    _open_standard_streams()
+    # closed standard streams open to nowhere: otherwise the first files of the run would take their numbers
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # what a terminal that knows no Unicode cannot show ends no run
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     logs.set_up(debug=debug, as_json="--log-json" in given)
     raise_descriptor_limit()
     try:
-        _check_working_folder()
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            raise ConfigError("the working folder was removed; change to a folder that exists") from None
         return app(args=given, prog_name=_program(), standalone_mode=False) or 0
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
@@ -115,27 +127,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _explain(error)
     finally:
         leave_gone_terminal()  # what is left in a buffer would fail as Python ends
-
-
-def _check_working_folder() -> None:
-    """Raises ConfigError if the working folder was removed."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        raise ConfigError("the working folder was removed; change to a folder that exists") from None
-
-
-def _open_standard_streams() -> None:
-    """Open closed ones to nowhere: otherwise the first files of the run would take their numbers."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # what a terminal that knows no Unicode cannot show ends no run
 
 
 def _program() -> str:

@@ -203,7 +203,11 @@ def layer_from_file(name: str) -> ConfigLayer:
 def read_toml(path: Path, name: str) -> dict[str, Any]:
     """Return the tables of a TOML file, which messages call `name`. Raises ConfigError."""
     try:
-        values = tomllib.loads(_text_of(path))
+        with path.open("rb") as file:
+            data = file.read(CONFIG_BYTES_MAX + 1)
+        if len(data) > CONFIG_BYTES_MAX:
+            raise OSError(0, f"it has more than {CONFIG_BYTES_MAX} bytes")
+        values = tomllib.loads(data.decode("utf-8"))
         list(leaves(values))  # so that what is nested too deeply is refused here
     except FileNotFoundError as error:
         raise ConfigError(f"no configuration file {name!r}") from error
@@ -215,15 +219,6 @@ def read_toml(path: Path, name: str) -> dict[str, Any]:
     except ValueError as error:  # of TOML, or a number with thousands of digits
         raise ConfigError(f"{name}: not valid TOML: {error}") from error
     return values
-
-
-def _text_of(path: Path) -> str:
-    """Read a file. Raises OSError also for one that is far larger than any configuration."""
-    with path.open("rb") as file:
-        data = file.read(CONFIG_BYTES_MAX + 1)
-    if len(data) > CONFIG_BYTES_MAX:
-        raise OSError(0, f"it has more than {CONFIG_BYTES_MAX} bytes")
-    return data.decode("utf-8")
 
 
 def layer_from_assignment(assignment: str, option: str = "--set") -> ConfigLayer:

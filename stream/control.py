@@ -23,9 +23,6 @@ from stream.errors import ConfigError, StageDied, StreamError
 WAIT_MS = 50
 """Longest single wait of a stage before it checks again whether it must stop."""
 
-POLLING_STAGES = ("texture", "allocate")
-"""Stages that call `check` all the time. Capture waits for its source, which watches for stalls itself."""
-
 INTERRUPTED, FOUND, ELAPSED = "interrupted", "found", "elapsed"
 """Outcomes of runs that were ended: by the user, by their standing query, by their time limit."""
 
@@ -103,7 +100,8 @@ class RunControl:
         """Returns whether each polling stage that runs has called `check` within the time limit."""
         now_s = time.monotonic()
         seen_s = self._seen_s.copy()
-        return all(now_s - seen_s[stage] < limit_s for stage in POLLING_STAGES if stage in seen_s)
+        # Stages that call `check` all the time. Capture waits for its source, which watches for stalls itself.
+        return all(now_s - seen_s[stage] < limit_s for stage in ("texture", "allocate") if stage in seen_s)
 
     def stage_ended(self) -> None:
         """Takes the calling stage out of `is_alive`: it has ended."""

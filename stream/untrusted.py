@@ -26,18 +26,12 @@ REASON_CHARS_MAX = 4_000
 """Why something is refused, or failed."""
 DETAILS_CHARS_MAX = 65_536
 """A traceback."""
-NAME_CHARS_MAX = 1_024
-"""Of a model, a known world, a kind of encoding."""
-SETTINGS_CHARS_MAX = 65_536
-"""Provenance of answers, as JSON."""
 
 # Numbers.
 COUNT_MAX = 2**53
 """Beyond this a number is not the same in every language that reads JSON."""
 TIME_NS_MAX = 2**62
 """146 years on either side of a clock's start."""
-DURATION_MS_MAX = 1e9
-"""Eleven days for one answer."""
 SIDE_PX_MAX = 16_384
 """Of a picture from another program."""
 LONG_SIDE_PX_MAX = 2**20
@@ -88,14 +82,14 @@ SEQUENCE_GAP_MAX = 1_000_000
 Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 Length = Annotated[int, Meta(ge=0, le=2**31)]
 TimeNs = Annotated[int, Meta(ge=-TIME_NS_MAX, le=TIME_NS_MAX)]
-DurationMs = Annotated[float, Meta(ge=0, le=DURATION_MS_MAX)]
+DurationMs = Annotated[float, Meta(ge=0, le=1e9)]  # eleven days for one answer
 Share = Annotated[float, Meta(ge=0, le=1)]
-Name = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
+Name = Annotated[str, Meta(max_length=1_024)]  # of a model, a known world, a kind of encoding
 Query = Annotated[str, Meta(max_length=QUERY_LIMIT_CHARS)]
 Words = Annotated[str, Meta(max_length=ANSWER_CHARS_MAX)]
 Reason = Annotated[str, Meta(max_length=REASON_CHARS_MAX)]
 Details = Annotated[str, Meta(max_length=DETAILS_CHARS_MAX)]
-Settings = Annotated[str, Meta(max_length=SETTINGS_CHARS_MAX)]
+Settings = Annotated[str, Meta(max_length=65_536)]  # provenance of answers, as JSON
 Weights = Annotated[bytes, Meta(max_length=WEIGHTS_BYTES_MAX)]
 
 
@@ -103,9 +97,6 @@ def cut_to(text: str, chars: int) -> str:
     """The text in at most so many characters; an ellipsis says that there was more."""
     return text if len(text) <= chars else f"{text[: chars - 1]}…"
 
-
-REPLACEMENT = "\ufffd"
-"""Stands for what is no character: half of a surrogate pair, or a byte of a file's name that is no UTF-8."""
 
 MARKS_MAX = 4
 """Marks on one letter; more than any language puts there would cover the lines around it."""
@@ -174,7 +165,8 @@ def printable_json(line: str) -> str:
 
 def whole(text: str) -> str:
     """The text as UTF-8 can carry it, all else in it as it was."""
-    return text if text.isascii() else _SURROGATES.sub(REPLACEMENT, text)
+    # stands for what is no character: half of a surrogate pair, or a byte of a file's name that is no UTF-8
+    return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
 def _escaped(found: re.Match[str]) -> str:

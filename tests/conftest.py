@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import settings
 
 from tests.support.peak_memory import complaint, largest_process_bytes
 
-settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("repeatable")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -71,6 +73,19 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("runtime"))
 
 
+@pytest.fixture(autouse=True)
+def _growth(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test in which the process grew by more than its mark `growth_max_bytes` allows."""
+    if (mark := request.node.get_closest_marker("growth_max_bytes")) is None:
+        yield
+        return
+    import stream.runtime.frame_stages  # noqa: F401  (what a run loads is no growth)
+
+    before = psutil.Process().memory_info().rss
+    yield
+    assert psutil.Process().memory_info().rss - before < mark.args[0]
+
+
 @pytest.fixture(scope="session")
 def clips() -> Path:
     """The folder of real clips: `$ARR_COC_CLIPS`, or `../shared/clips` beside the checkout."""
@@ -97,14 +112,13 @@ def cuda_on_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if torch.cuda.is_available():
         pytest.skip("a CUDA device is here, which the other tests use; this one looks into a device on the CPU")
     from arr_coc.ops.cuda import device
-    from arr_coc.ops.cuda import device as compiling
 
     on_cpu = request.getfixturevalue("_cuda_machine")
     monkeypatch.setattr(torch.version, "cuda", "on the CPU")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(device, "_opened", lambda index: on_cpu.device)
-    monkeypatch.setattr(compiling, "nvcc", lambda: None)
+    monkeypatch.setattr(device, "nvcc", lambda: None)
     yield on_cpu
     on_cpu.recover()
 

@@ -29,7 +29,7 @@ LIGHT = {
     "stream.sinks.types": {"foxglove", "rosbags", "rerun", "opentelemetry", "starlette", "av", "cv2", "zmq", "torch"},
     "stream.sources.types": {"pyarrow", "av", "cv2", "zmq", "torch"},
     "stream.runtime.answer_worker": {"prometheus_client"},
-    "stream.fleet.on_ray.fleet": {"ray", "torch", "transformers", "av", "prometheus_client"},
+    "stream.fleet.on_ray.run": {"ray", "torch", "transformers", "av", "prometheus_client"},
     "arr_coc.qwen.checkpoint": {"torch", "transformers"},
     "arr_coc.qwen.resize": {"torch", "transformers"},
     "arr_coc.hub": {"torch", "transformers"},

@@ -27,7 +27,6 @@ from torch import nn
 
 from arr_coc.adaptation.cases import Batches, Embedder
 from arr_coc.adaptation.losses import box_loss, looked_at
-from arr_coc.adaptation.past import GlancedPast, fit_axes
 from arr_coc.adaptation.trainer import RATE, MapObjective, Objective, Trainer, new_layer
 from arr_coc.adaptation.training_run import Length
 from arr_coc.errors import ArrCocError, ModelError, OptionError
@@ -38,6 +37,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.relevance.knowing import DEFAULT_SCORER, QueryScorer
 from training.cases import FIRST_TRAINED, cases_of, random_samples
 from training.objectives import AnswerLoss, attended, last_layers
+from training.past import GlancedPast, fit_axes
 
 How = Literal["boxes", "attention", "answer"]
 RATES: dict[How, float] = {"boxes": RATE, "attention": RATE, "answer": 1e-3}

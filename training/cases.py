@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from arr_coc.adaptation.cases import AllocatorCase, texture_of, tile_shares
-from arr_coc.adaptation.past import GlancedPast
 from arr_coc.relevance.channels import TextureArray
 from arr_coc.relevance.history import with_history
 from arr_coc.types import TILE_PX, TileGrid
 from training.clips.fonts import Split
 from training.clips.scenes import SIZES_PX, clip_rng, random_plan
 from training.clips.truth import KINDS, Sample
+from training.past import GlancedPast
 from training.questions.samples import ask
 
 FIRST_TRAINED = 4_000_000

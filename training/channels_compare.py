@@ -21,7 +21,6 @@ import typer
 
 from arr_coc.adaptation.cases import AllocatorCase, Embedder
 from arr_coc.adaptation.found import measure, measure_map
-from arr_coc.adaptation.past import GlancedPast
 from arr_coc.adaptation.training_run import CHECKPOINT
 from arr_coc.errors import ArrCocError
 from arr_coc.layer import ARRCOCLayer
@@ -30,6 +29,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from training.allocator import Recipe, train
 from training.allocator_compare import FIRST_MEASURED, QUESTIONS
 from training.cases import cases_of, random_samples
+from training.past import GlancedPast
 
 RESULTS = Path(__file__).parent / "results" / "channels.json"
 

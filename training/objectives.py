@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from transformers.cache_utils import DynamicCache
 
 from arr_coc.adaptation.cases import AllocatorCase, Batches
-from arr_coc.adaptation.losses import logit
 from arr_coc.adaptation.teacher import AttentionTeacher
+from arr_coc.allocation.choice_gradient import logit
 from arr_coc.qwen.preprocess import after_frame, text_positions, to_tiles, visual_positions
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL

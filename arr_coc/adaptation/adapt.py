@@ -27,11 +27,6 @@ from arr_coc.relevance.knowing import DEFAULT_SCORER, QueryScorer
 LEAST_PICTURES = 8
 """Fewer teach nothing that holds for others, and none could be held out."""
 
-ASKING_SHARE = 0.5
-"""Of the time, where that is limited, this much at most is spent on asking the model."""
-
-SAVE_S = 30.0
-
 ASKING, LEARNING, MEASURING = "asking the model", "learning", "measuring"
 
 
@@ -123,7 +118,7 @@ class Adaptation:
                 done += 1
                 now_s = time.perf_counter()
                 self._asked_s = before_s + now_s - started_s
-                if now_s - saved_s > SAVE_S:
+                if now_s - saved_s > 30.0:
                     saved_s = now_s
                     self._folder.save_pictures(pictures, done, self._asked_s)
         finally:
@@ -148,7 +143,8 @@ class Adaptation:
 
     def _asked_enough(self, pictures: Sequence[TaughtPicture]) -> bool:
         limit = self._options.minutes
-        return limit is not None and len(pictures) >= LEAST_PICTURES and self._asked_s > 60 * limit * ASKING_SHARE
+        # of the time, where that is limited, this much at most is spent on asking the model
+        return limit is not None and len(pictures) >= LEAST_PICTURES and self._asked_s > 60 * limit * 0.5
 
     def _check(self, pictures: Sequence[TaughtPicture], planned: int) -> None:
         """Raise OptionError if there is too little to learn from, or to measure on; the next run then begins anew."""

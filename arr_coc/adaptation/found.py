@@ -17,9 +17,6 @@ from arr_coc.ops.regions import shape_map
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.channels import TextureArray
 
-SHARE = 0.25
-"""Share of the frame's tokens that is spent."""
-
 SMALL_SHARE = 0.10
 
 Tiles = npt.NDArray[np.bool_]
@@ -44,7 +41,7 @@ class Found:
 def found(relevance: torch.Tensor, wanted: torch.Tensor, levels: bool) -> Found:
     """Measures a map [gh, gw] against what is `wanted` of each tile; `levels` as `allocate` takes it."""
     asked = (wanted > LEAST_SHARE).numpy()
-    shown = fine_tiles(relevance, SHARE, levels)
+    shown = fine_tiles(relevance, 0.25, levels)  # share of the frame's tokens that is spent
     few = fine_tiles(relevance, SMALL_SHARE, levels)
     return Found(
         recall=_share(shown, asked),

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import torch
 from torch.nn import functional as F
 
+from arr_coc.allocation.choice_gradient import logit
 from arr_coc.relevance.balancing import RelevanceMaps
 
 Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -16,14 +17,8 @@ Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 LEAST_SHARE = 0.04
 """A tile holds what is asked from this share of its area on."""
 
-_EDGE = 1e-4
 _LIST_WEIGHT, _HIT_WEIGHT, _REST_WEIGHT = 0.3, 0.3, 3.0
 _SCORE_WEIGHTS = (0.2, 0.2, 0.5)
-
-
-def logit(relevance: torch.Tensor) -> torch.Tensor:
-    """Relevance in [0, 1] as a finite logit, whose gradient vanishes nowhere."""
-    return torch.logit(_EDGE + (1 - 2 * _EDGE) * relevance)
 
 
 def box_loss(relevance: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:

@@ -447,10 +447,6 @@ def _mixed(request: AllocationRequest) -> RegionChoice:
     return _of_tiles(request, _most_worth(request, chosen, int(even.sum())), request.tokens)
 
 
-PAIR_WORTH = 1.5
-"""Worth of two tiles of a line in one token, of one tile: 24 px text is read at 97 % there (benchmarks/README.md)."""
-
-
 _NO_PAIRS = np.zeros((0, 3), np.int64)
 
 
@@ -463,7 +459,8 @@ def _tiles_and_pairs(request: AllocationRequest, chosen: npt.NDArray[np.bool_], 
         shown = request.memory.previous.numpy() == shape_map(regions, request.shape)
         kept = region_pool(regions, shown.astype(np.int32), np.minimum) > 0
         matter = np.where(kept, matter * np.float32(1 + STICKINESS), matter)
-    of_pairs = matter[: len(pairs)] * np.float32(PAIR_WORTH)
+    # worth of two tiles of a line in one token, of one tile: 24 px text is read at 97 % there (benchmarks/README.md).
+    of_pairs = matter[: len(pairs)] * np.float32(1.5)
     worth = np.concatenate(
         [of_pairs, matter[len(pairs) :], 2 * matter[: len(pairs)] - of_pairs]
     )  # the last: of a split

@@ -37,9 +37,6 @@ Map = npt.NDArray[np.float32]
 VOID_HYSTERESIS = 0.05
 """The semantic-void guard sets in this far below its threshold, and lets go this far above."""
 
-BUDGET_HYSTERESIS = 0.05
-"""An adaptive budget moves only by more than this share."""
-
 
 @dataclass(frozen=True, slots=True)
 class TokenPlan:
@@ -317,7 +314,8 @@ class RegionSelector:
             return fixed_tokens(budget, relevance.numel(), limits)
         if relevance is not self._spread:
             tokens, self._spread = tokens_for(budget, relevance.numpy(), limits), relevance
-            if abs(tokens - self._spread_tokens) > BUDGET_HYSTERESIS * tokens:
+            # an adaptive budget moves only by more than this share
+            if abs(tokens - self._spread_tokens) > 0.05 * tokens:
                 self._spread_tokens = tokens
         return self._spread_tokens
 

@@ -18,9 +18,6 @@ from arr_coc.relevance.channels import TextureArray
 from arr_coc.relevance.history import LONG_S, FrameHistory, with_history
 from arr_coc.types import NS_PER_S, Feedback, TileMotion, TileVersions
 
-MEAN_S = 5.0
-"""Time constant of the mean attention of the answers."""
-
 _TICK_NS = NS_PER_S // 4  # ages go in steps, so that a still scene has a still history
 
 
@@ -101,7 +98,8 @@ class HistoryTracker:
         attention = _nearest(warp, paint(feedback.regions, attention_of(feedback, shape), shape, 0), 0)
         mean, media_ns, past = attention, feedback.stamp.media_ns, self._attention
         if past is not None:
-            kept = math.exp(-max(media_ns - past.media_ns, 0) / (MEAN_S * NS_PER_S))
+            # time constant of the mean attention of the answers
+            kept = math.exp(-max(media_ns - past.media_ns, 0) / (5.0 * NS_PER_S))
             mean = (kept * past.mean + (1 - kept) * attention).astype(np.float32)
         self._attention = _Attention(attention, mean, media_ns)
         if feedback.embedding is not None:

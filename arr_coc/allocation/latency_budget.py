@@ -24,13 +24,8 @@ LOW = 0.82
 SETTLING, EARLY_LOW, EARLY_HIGH = 8, 0.88, 0.97
 """For the first answers under a load the band is narrower: what is nearly right then would be put right late."""
 
-PERCENTILE = 0.95
-
 ANSWERS = 30
 """Answers that the line is fitted to, at most."""
-
-RATIOS = 60
-"""Answers whose distance from the line says where p95 lies: three of sixty lie above it."""
 
 STREAK = 3
 """So many answers are looked at before the budget moves; so many in a row beyond the usual mean another load."""
@@ -43,24 +38,6 @@ LEAST_DEVIATION = 0.02
 
 STEP = 2.0
 """A budget at most doubles or halves between two answers."""
-
-GROWING_SHARE = 0.7
-"""Of the time to the first token, what grows with tokens, as long as nothing is known of it."""
-
-PRIOR_SPREAD = 0.25
-"""The slope that was known counts as much as answers whose budgets differ by this share."""
-
-LEARNING = 0.1
-"""By this share the known slope moves with each answer towards the one that is seen."""
-
-CLIP = 2.0
-"""In deviations: beyond it an answer pulls the line by its sign, no longer by its size (Huber)."""
-
-OUTLIER = 3.5
-"""In deviations: p95 is not looked for farther out, where outliers lie. That of exponential scatter is at 3.2."""
-
-REWEIGHTINGS = 4
-"""Rounds of weighting anew; later ones move a line by less than it is known."""
 
 Values = npt.NDArray[np.float64]
 
@@ -107,7 +84,8 @@ class BudgetController:
         self._start, self._limits = start, limits
         self._budget: int | None = None
         self._seen: deque[tuple[int, float]] = deque(maxlen=ANSWERS)
-        self._ratios: deque[float] = deque(maxlen=RATIOS)
+        # answers whose distance from the line says where p95 lies: three of sixty lie above it
+        self._ratios: deque[float] = deque(maxlen=60)
         self._line: LatencyModel | None = None
         self._known_slope = 0.0
         self._streak = 0
@@ -140,14 +118,16 @@ class BudgetController:
 
     def _learn(self, ttft_ms: float, tokens: int) -> None:
         if self._line is None:
-            self._known_slope = GROWING_SHARE * ttft_ms / tokens
+            # of the time to the first token, what grows with tokens, as long as nothing is known of it
+            self._known_slope = 0.7 * ttft_ms / tokens
         else:
             self._look_for_another_load(ttft_ms / self._line.at(tokens))
         self._seen.append((tokens, ttft_ms))
         if abs(self._streak) >= STREAK:
             self._begin_again()
         self._line = _fitted(self._seen, self._known_slope)
-        self._known_slope += LEARNING * (self._line.per_token_ms - self._known_slope)
+        # by this share the known slope moves with each answer towards the one that is seen
+        self._known_slope += 0.1 * (self._line.per_token_ms - self._known_slope)
 
     def _look_for_another_load(self, ratio: float) -> None:
         usual = np.array(self._ratios or [1.0])
@@ -185,8 +165,9 @@ class BudgetController:
         if count < STREAK:
             return 1 / AIM
         usual = np.array(self._ratios)
-        farthest = float(np.median(usual)) + OUTLIER * max(_deviation(usual), LEAST_DEVIATION)
-        rank = math.ceil(PERCENTILE * count) - 1
+        # In deviations: p95 is not looked for farther out, where outliers lie. That of exponential scatter is at 3.2.
+        farthest = float(np.median(usual)) + 3.5 * max(_deviation(usual), LEAST_DEVIATION)
+        rank = math.ceil(0.95 * count) - 1
         return max(1.0, min(float(np.sort(usual)[rank]), farthest))
 
     def _verdict(self, least: int) -> Verdict | None:
@@ -205,12 +186,14 @@ def _fitted(seen: deque[tuple[int, float]], known_slope: float) -> LatencyModel:
     """The line through the answers, neither falling nor below 0 at no tokens."""
     tokens, ttft = (np.array(column, dtype=np.float64) for column in zip(*seen, strict=True))
     slope, base = known_slope, float(np.median(ttft - known_slope * tokens))
-    for _ in range(REWEIGHTINGS):
+    for _ in range(4):  # rounds of weighting anew; later ones move a line by less than it is known
         off = ttft - base - slope * tokens
-        limit = CLIP * max(_deviation(off), LEAST_DEVIATION * float(np.median(ttft)))
+        # in deviations: beyond it an answer pulls the line by its sign, no longer by its size (Huber)
+        limit = 2.0 * max(_deviation(off), LEAST_DEVIATION * float(np.median(ttft)))
         weights = limit / np.maximum(np.abs(off), limit)
         middle, height = np.average(tokens, weights=weights), np.average(ttft, weights=weights)
-        pull = weights.sum() * (PRIOR_SPREAD * middle) ** 2 / len(seen)
+        # the slope that was known counts as much as answers whose budgets differ by this share
+        pull = weights.sum() * (0.25 * middle) ** 2 / len(seen)
         apart = weights * (tokens - middle)
         slope = float((apart @ (ttft - height) + pull * known_slope) / (apart @ (tokens - middle) + pull))
         slope = min(max(slope, 0.0), float(height / middle))

@@ -122,9 +122,6 @@ def _steps(image: npt.NDArray[np.uint8], axis: int) -> npt.NDArray[np.uint8]:
     return steps
 
 
-HALVES = 1.5
-"""Worth of splitting a region one way, of splitting it both ways: half of the gain at a third of the cost."""
-
 LARGEST = 2
 """Level of the largest square that is split one way at a time."""
 
@@ -163,7 +160,8 @@ class LineTree(CoverTree):
         self._inner_scales = region_scales(self.regions[: self.inner]).sum(axis=1)
 
     def ranked(self, worth: torch.Tensor) -> torch.Tensor:
-        ranked = np.where(self._halved, worth.numpy() * np.float32(HALVES), worth.numpy())
+        # worth of splitting a region one way, of splitting it both ways: half of the gain at a third of the cost
+        ranked = np.where(self._halved, worth.numpy() * np.float32(1.5), worth.numpy())
         for scale in np.unique(self._inner_scales)[::-1].tolist():
             mine = np.flatnonzero((self._inner_scales == scale) & (self.parent[: self.inner] >= 0))
             ranked[mine] = np.minimum(ranked[mine], ranked[self.parent[mine]])

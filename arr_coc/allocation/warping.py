@@ -40,9 +40,6 @@ NEAR_TILES = 0.02
 PLACE_STEPS = 32
 """Places between tiles are rounded to so many steps, as the compiled kernel does."""
 
-KNOWN = 0.5
-"""Least weight of known neighbours for a value between tiles to be known."""
-
 
 @lru_cache(maxsize=8)
 def _places(rows: int, cols: int) -> Map:
@@ -165,7 +162,8 @@ class Warp:
         unknown = maps.isnan()
         known = at.read((~unknown).float())
         read = at.read(maps.masked_fill(unknown, 0)) / known.clamp(min=1e-6)
-        return torch.where(at.inside & (known >= KNOWN), read, entering).reshape(values.shape)
+        # least weight of known neighbours for a value between tiles to be known
+        return torch.where(at.inside & (known >= 0.5), read, entering).reshape(values.shape)
 
     def nearest(self, values: torch.Tensor, entering: float) -> torch.Tensor:
         """The same for values that do not mix: those of the nearest tile, in their own dtype."""

@@ -22,8 +22,6 @@ from arr_coc.ops.store.native import kernel_remedy
 from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.types import LEVELS, TILE_PX, FramePlanes, FrameStamp
 
-GREY = 128
-
 log = logging.getLogger(__name__)
 
 
@@ -90,7 +88,7 @@ def probe(backend: Backend) -> tuple[str, str]:
 
     Raises BackendMissing where it needs what is not here, DeviceLost where its hardware gave up.
     """
-    planes = FramePlanes("gray", (np.full((TILE_PX, TILE_PX), GREY, np.uint8),))
+    planes = FramePlanes("gray", (np.full((TILE_PX, TILE_PX), 128, np.uint8),))
     store = open_store(PlaneFormat.of(planes), backend)
     try:
         store.update(planes, FrameStamp(0, 0, 0))

@@ -221,12 +221,6 @@ def top_level(shape: tuple[int, int], budget: int) -> int:
     return LEVELS - 1
 
 
-FOVEA_TILES = 1.5
-"""Standard deviation, in tiles, of the neighbourhood that a fixation is chosen for."""
-
-RICH_ENTROPY = 0.1
-"""Entropy from which a tile holds enough to be looked at; print has 0.15 and more, a noisy wall hardly any."""
-
 EQUAL = 1e-4
 
 
@@ -310,8 +304,10 @@ def fixation_point(relevance: Map, entropy: Map | None = None) -> tuple[float, f
     """
     worth = relevance.astype(np.float32)
     if entropy is not None:
-        worth = (worth + np.float32(DULL)) * np.minimum(1, entropy.astype(np.float32) / np.float32(RICH_ENTROPY))
-    around = cv2.GaussianBlur(worth, (0, 0), FOVEA_TILES, borderType=cv2.BORDER_CONSTANT)
+        # entropy from which a tile holds enough to be looked at; print has 0.15 and more, a noisy wall hardly any.
+        worth = (worth + np.float32(DULL)) * np.minimum(1, entropy.astype(np.float32) / np.float32(0.1))
+    # standard deviation, in tiles, of the neighbourhood that a fixation is chosen for
+    around = cv2.GaussianBlur(worth, (0, 0), 1.5, borderType=cv2.BORDER_CONSTANT)
     rows, cols = np.nonzero(around >= around.max() - EQUAL)
     middles = rows + 0.5, cols + 0.5
     away = np.hypot(middles[0] - relevance.shape[0] / 2, middles[1] - relevance.shape[1] / 2)

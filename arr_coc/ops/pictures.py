@@ -90,7 +90,15 @@ def to_rgb(picture: object) -> Rgb:
     anything else, NonFiniteError for NaN or Inf, FileNotFoundError for a file that does not exist.
     """
     if isinstance(picture, (str, Path)):
-        return _from_file(picture)
+        try:
+            with Image.open(picture) as opened:
+                return _from_pillow(opened)
+        except (UnidentifiedImageError, IsADirectoryError) as error:
+            raise ShapeError(f"{picture} is not an image that can be read; give a picture's file") from error
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"there is no file {picture}; check the path of the picture") from error
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            raise ShapeError(f"{picture} cannot be read as a picture ({error}); save it again") from error
     if isinstance(picture, Image.Image):
         return _from_pillow(picture)
     if isinstance(picture, torch.Tensor):
@@ -107,34 +115,19 @@ def _kind(picture: object) -> str:
     return "None" if picture is None else type(picture).__name__
 
 
-def _from_file(path: str | Path) -> Rgb:
-    try:
-        with Image.open(path) as opened:
-            return _from_pillow(opened)
-    except (UnidentifiedImageError, IsADirectoryError) as error:
-        raise ShapeError(f"{path} is not an image that can be read; give a picture's file") from error
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"there is no file {path}; check the path of the picture") from error
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ShapeError(f"{path} cannot be read as a picture ({error}); save it again") from error
-
-
 def _from_pillow(image: Image.Image) -> Rgb:
     upright = ImageOps.exif_transpose(image)
     if 0 in upright.size:
         raise ShapeError(f"a picture has at least one pixel, got {upright.width}x{upright.height}")
     if upright.mode.startswith("I"):  # 16 bits, which Pillow would cut off at 255
-        return to_rgb(_sixteen_bits(np.asarray(upright)))
+        samples = np.asarray(upright)
+        low, high = int(samples.min()), int(samples.max())
+        if low < 0 or high > MAX_16_BIT:
+            raise ShapeError(f"a picture of integers has 16 bits, 0 to {MAX_16_BIT}, got values from {low} to {high}")
+        return to_rgb(samples.astype(np.uint16))
     if upright.mode == "F":
         return to_rgb(np.asarray(upright))
     return np.asarray(upright.convert("RGB"))
-
-
-def _sixteen_bits(samples: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
-    low, high = int(samples.min()), int(samples.max())
-    if low < 0 or high > MAX_16_BIT:
-        raise ShapeError(f"a picture of integers has 16 bits, 0 to {MAX_16_BIT}, got values from {low} to {high}")
-    return samples.astype(np.uint16)
 
 
 def _of_tensor(picture: torch.Tensor) -> npt.NDArray[Any]:

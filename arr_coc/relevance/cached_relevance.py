@@ -255,14 +255,6 @@ class CachedRelevance:
             self._query_weights = self._realiser.participation.encode_query(self._query)
         self._compiled = self._realised = None
 
-    def _move_to(self, device: torch.device) -> None:
-        """Scorers and question follow the texture, which changes its device where hardware gives up."""
-        if device != self._device:
-            self._device = device
-            self._realiser.to(device)
-            self._query = None if self._query is None else self._query.to(device)
-            self._encode_query()
-
     def compute(self, texture: TextureArray, prior: torch.Tensor | None) -> RelevanceMaps:
         """Relevance of one picture, not batched, with a `prior` float32 [3, gh, gw]; on the CPU, unless it stays.
 
@@ -280,7 +272,12 @@ class CachedRelevance:
         done, same_picture = self._realised, texture is self._texture
         if done is not None and same_picture and prior is self._prior:
             return done
-        self._move_to(texture.channels.device)
+        # scorers and question follow the texture, which changes its device where hardware gives up
+        if texture.channels.device != self._device:
+            self._device = texture.channels.device
+            self._realiser.to(texture.channels.device)
+            self._query = None if self._query is None else self._query.to(texture.channels.device)
+            self._encode_query()
         again = done is not None and same_picture
         made = None
         if self._kernel is not None and self._device.type == "cpu":

@@ -492,17 +492,14 @@ class _LocalChannels:
         self.channels[3, stale] = colour_variance(colour[stale])
         self.channels[4, stale] = luma_entropy(self._tiles[stale])
         if channel_count(self.profile) == FULL:
-            self._update_detail(near)
+            # Laplacian, edges and strokes where `near` bool [gh, gw]
+            from arr_coc.relevance.full40 import LumaDetail
 
-    def _update_detail(self, near: npt.NDArray[np.bool_]) -> None:
-        """Brings the Laplacian, edges and strokes up to date where `near` bool [gh, gw]."""
-        from arr_coc.relevance.full40 import LumaDetail
-
-        text = self.profile == TEXT_PROFILE
-        if self.detail is None or np.count_nonzero(near) > _WHOLE_FRAME_SHARE * near.size:
-            self.detail = LumaDetail.of(torch.from_numpy(self._luma[None]), text=text)
-        else:
-            self.detail.put(torch.from_numpy(near), LumaDetail.of(torch.from_numpy(self._haloed[near]), text=text))
+            text = self.profile == TEXT_PROFILE
+            if self.detail is None or np.count_nonzero(near) > _WHOLE_FRAME_SHARE * near.size:
+                self.detail = LumaDetail.of(torch.from_numpy(self._luma[None]), text=text)
+            else:
+                self.detail.put(torch.from_numpy(near), LumaDetail.of(torch.from_numpy(self._haloed[near]), text=text))
 
     def _update_luma(self, view: MipLevels, stale: npt.NDArray[np.bool_]) -> None:
         """Luma with its border replicated, over the box that holds every stale tile."""

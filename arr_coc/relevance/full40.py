@@ -43,22 +43,11 @@ EDGE_BLOCK = 4
 EDGE_REACH = 8
 """Distances end here, in blocks: 64 px."""
 
-LEAST_EDGE = 96.0
-"""Least absolute Laplacian of an edge: that of a step of 32 of 255."""
-
 LOW_PASS_TEXELS, LOW_PASS_SIGMA = (5, 5), (1.5, 1.5)
 LARGEST_CONTRAST = 100.0
 
 LEAST_STROKE = 24
 """Least difference of luma over two texels at the border of a stroke."""
-
-STROKE_TEXELS = 5
-"""Widest stroke, in texels of level 1: 10 px."""
-
-STROKE_SHARE = 0.2
-"""A tile counts as text where so large a share of it belongs to bright strokes, and as much to dark ones."""
-
-_LARGEST_LAPLACIAN = 8 * 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +66,10 @@ class LumaDetail:
         image = luma[:, None].float()
         curved = laplacian(image, 3, "replicate", normalized=False)[:, 0, 1:-1, 1:-1].abs()
         strongest = curved.unflatten(1, (-1, EDGE_BLOCK)).amax(dim=2).unflatten(2, (-1, EDGE_BLOCK)).amax(dim=3)
-        means = tile_means(curved) / _LARGEST_LAPLACIAN
+        means = tile_means(curved) / (8 * 255)
         likeness = text_likeness(luma) if text else torch.zeros_like(means)
-        return cls(means, likeness, strongest >= LEAST_EDGE)
+        # least absolute Laplacian of an edge: that of a step of 32 of 255
+        return cls(means, likeness, strongest >= 96.0)
 
     def put(self, where: torch.Tensor, tiles: LumaDetail) -> None:
         """Take over the tiles [n, 1, 1] measured alone, in a picture [1, h, w], where `where` bool [h, w]."""
@@ -111,7 +101,8 @@ def text_likeness(luma: torch.Tensor) -> torch.Tensor:
         texels[_strokes(*steps)].unflatten(1, (-1, LUMA_SIDE)).sum(dim=2) / (LUMA_SIDE * LUMA_SIDE)
         for steps in ((up, down), (down, up))
     )
-    return ((bright * dark).sqrt() / STROKE_SHARE).clamp(max=1)
+    # a tile counts as text where so large a share of it belongs to bright strokes, and as much to dark ones
+    return ((bright * dark).sqrt() / 0.2).clamp(max=1)
 
 
 def _row_bits(texels: torch.Tensor) -> torch.Tensor:
@@ -129,7 +120,7 @@ def _bit_counts(device: torch.device) -> torch.Tensor:
 def _strokes(opening: torch.Tensor, closing: torch.Tensor) -> torch.Tensor:
     """The texels from an opening step to a closing one within reach, inside a tile's row, as bits."""
     inside = torch.zeros_like(opening)
-    for width in range(1, STROKE_TEXELS + 1):
+    for width in range(1, 5 + 1):  # widest stroke, in texels of level 1: 10 px
         found = opening & (closing >> width)
         for offset in range(width):
             inside |= found << offset

@@ -23,9 +23,6 @@ PREVIOUS, ATTENTION = slice(34, 37), slice(37, 40)
 HISTORY = (ECCENTRICITY, MOTION, *range(17, FULL))
 """Channels of `full40` that are 0 while nothing earlier is known."""
 
-FASTEST_PX = 32.0
-"""Motion of a frame that counts as 1: a tile."""
-
 LONG_S = 5.0
 """Time without a change that counts as 1."""
 
@@ -61,7 +58,7 @@ class FrameHistory:
             if given is not None and given.shape[-2:] != shape:
                 raise ShapeError(f"the history's {name} is of a grid of {given.shape[-2:]}, the texture's is {shape}")
         if self.motion is not None:
-            speed = np.hypot(self.motion[0], self.motion[1]) / FASTEST_PX
+            speed = np.hypot(self.motion[0], self.motion[1]) / 32.0  # motion of a frame that counts as 1: a tile
             found[MOTION] = np.minimum(speed, 1) * self.motion[2]
         if self.relevance is not None:
             found[PREVIOUS][:2] = self.relevance

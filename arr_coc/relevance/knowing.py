@@ -267,12 +267,6 @@ _SCORERS: dict[str, Callable[[int, int], QueryAttention | QueryCrossAttention]] 
 }
 
 
-def check_scorer(scorer: str) -> None:
-    """Raises OptionError for a query scorer that there is not."""
-    if scorer not in _SCORERS:
-        raise OptionError(f"unknown query scorer {scorer!r}; there are {', '.join(_SCORERS)}")
-
-
 class ParticipatoryScorer(nn.Module):
     """Participatory knowing: what the question asks for.
 
@@ -286,7 +280,8 @@ class ParticipatoryScorer(nn.Module):
     def __init__(self, channels: int = CORE, query_dim: int = 0, scorer: str = DEFAULT_SCORER) -> None:
         """Raises OptionError for a scorer that there is not."""
         super().__init__()
-        check_scorer(scorer)
+        if scorer not in _SCORERS:
+            raise OptionError(f"unknown query scorer {scorer!r}; there are {', '.join(_SCORERS)}")
         self.asked = _SCORERS[scorer](query_dim, channels) if query_dim else None
         self.recall = nn.Parameter(torch.tensor([1.0, 0.0]))
 

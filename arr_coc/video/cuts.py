@@ -27,22 +27,9 @@ import numpy.typing as npt
 from arr_coc.types import FramePlanes
 from arr_coc.video.motion import Match, Thumbnail, found_at_full_size, found_in_place, match_blocks, without_bars
 
-REPLACED_SHARE = 0.35
-"""Least share of the frame that a cut replaces. Two pictures with half their area flat and alike still differ in this
-much; a title, a window or a vehicle that passes covers less."""
-
 OUTLIER = 8.0
 """Difference, of 255, above which a texel of the glance was replaced: above noise, compression and small movements of
 texture."""
-
-UNLIKENESS = 0.45
-"""Least unlikeness of a cut. Parts of unrelated pictures correlate with their best place by 0.46 or less (98 of 100
-pairs, drawn and filmed); those of a whip pan that is blurred by half the frame by 0.69 or more. This is the
-middle."""
-
-RECOLOURED_SHARE = 0.6
-"""Share of the frame with another hue from which little detail says enough: two plain shots may hold nothing but a few
-objects that resemble each other. Frames within a shot measure 0.3 at most, on film, drawings and screens."""
 
 DISPLACED = 0.5
 """How much the detail of such shots must differ in place (1 − correlation); the same picture in another light measures
@@ -50,13 +37,6 @@ less."""
 
 FAINT = 1.5
 """Standard deviation of detail, of 255, below which a picture shows nothing: rounding, noise, the start of a fade."""
-
-DETAIL_SIGMA = 4.0
-"""Texels of the glance. What is smoother than this is layout and light (sky above, ground below), which unrelated
-shots share."""
-
-MEMORY_FRAMES = 5
-"""How many frames a disturbance may last, after which the same picture comes back; a flash takes one to three."""
 
 FOUND = 0.3
 """Share of blocks of the new picture that, found in the old one, makes it the same shot. Across a hard cut 0.24 are
@@ -71,20 +51,9 @@ THROUGHOUT = 0.9
 holds things of their shapes, so there blocks do not outweigh another hue in this share of the frame. Whip pans over
 plain pictures measure 0.7."""
 
-TELLING_SHARE = 0.06
-"""Least share of blocks with detail, in both pictures, for that to count: a white or black frame holds nothing that
-could be found, a dark one little."""
-
 BRIGHT = 232
 BLOWN_SHARE = 0.3
 """From this share of texels above that luma on, light may have hidden what was there, as a flash does."""
-
-LEAST_DEPARTURE = 6.0
-"""Mean difference of the glance, of 255, below which nothing is looked for."""
-
-STANDS_OUT = 1.8
-"""By how much a cut's difference exceeds the unrest before it. In the tuning material 98 % of cuts exceed it by 1.4 and
-95 % by 4.5; frames of whip pans, slides and flights that nothing else explains by 1.6 or less."""
 
 UNREST_LEFT = 0.6
 """Share of the unrest that is left a frame later: a second cut of the same strength counts from the third frame on."""
@@ -148,7 +117,9 @@ class SceneCutDetector:
             departure=_departure(old, new),
             unrest=self._unrest,
         )
-        if verdict.departure < STANDS_OUT * verdict.unrest:
+        # By how much a cut's difference exceeds the unrest before it. In the tuning material 98 % of cuts exceed it by
+        # 1.4 and 95 % by 4.5; frames of whip pans, slides and flights that nothing else explains by 1.6 or less.
+        if verdict.departure < 1.8 * verdict.unrest:
             return verdict
         verdict = self._judged(before, after, replace(verdict, replaced=_replaced_share(old, new)))
         if verdict.is_cut and planes is not None and found_at_full_size(*planes, FOUND) >= FOUND:
@@ -170,7 +141,8 @@ class SceneCutDetector:
             self._seen.append((self._frame, after))
         self._unrest = max(departure, UNREST_LEFT * self._unrest)
         self._frame += 1
-        while self._seen and self._seen[0][0] < self._frame - MEMORY_FRAMES:
+        # how many frames a disturbance may last, after which the same picture comes back; a flash takes one to three
+        while self._seen and self._seen[0][0] < self._frame - 5:
             self._seen.popleft()
 
     def forget(self) -> None:
@@ -181,12 +153,15 @@ class SceneCutDetector:
     def _judged(self, before: Thumbnail, after: Thumbnail, verdict: CutVerdict) -> CutVerdict:
         """The verdict on a frame that stands out, from the dearer signals."""
         old, new = before.downscaled, after.downscaled
-        by_glance = verdict.replaced >= REPLACED_SHARE
+        # Least share of the frame that a cut replaces. Two pictures with half their area flat and alike still differ in
+        # this much; a title, a window or a vehicle that passes covers less.
+        by_glance = verdict.replaced >= 0.35
         if by_glance:
             unlikeness, recoloured = _unlikeness(old[0], new[0]), _recoloured_share(old, new)
             verdict = replace(verdict, unlikeness=unlikeness, recoloured=recoloured)
             by_glance = _is_another(old, new, unlikeness, recoloured)
-        if not by_glance and verdict.departure < LEAST_DEPARTURE:
+        # mean difference of the glance, of 255, below which nothing is looked for
+        if not by_glance and verdict.departure < 6.0:
             return verdict
         match = match_blocks(before, after, FOUND)
         is_new = match.found < FOUND or (by_glance and _is_plain_and_recoloured(old, new, verdict, match))
@@ -203,7 +178,9 @@ class SceneCutDetector:
 
 def _is_unknown(match: Match, downscaled: SmallPicture) -> bool:
     """Whether a picture with detail follows another one and shares none of it, though light explains the glance."""
-    if match.found > NOT_FOUND or match.telling < TELLING_SHARE:
+    # least share of blocks with detail, in both pictures, for that to count: a white or black frame holds nothing that
+    # could be found, a dark one little
+    if match.found > NOT_FOUND or match.telling < 0.06:
         return False
     return float((downscaled[0] > BRIGHT).mean()) < BLOWN_SHARE
 
@@ -232,9 +209,14 @@ def _departure(old: SmallPicture, new: SmallPicture) -> float:
 
 def _is_another(old: SmallPicture, new: SmallPicture, unlikeness: float, recoloured: float) -> bool:
     """Whether two pictures are of different shots: by detail, wherever it is, or by hue and detail in place."""
-    if unlikeness >= UNLIKENESS:
+    # Least unlikeness of a cut. Parts of unrelated pictures correlate with their best place by 0.46 or less (98 of 100
+    # pairs, drawn and filmed); those of a whip pan that is blurred by half the frame by 0.69 or more. This is the
+    # middle.
+    if unlikeness >= 0.45:
         return True
-    return recoloured >= RECOLOURED_SHARE and _displaced(old[0], new[0]) >= DISPLACED
+    # Share of the frame with another hue from which little detail says enough: two plain shots may hold nothing but a
+    # few objects that resemble each other. Frames within a shot measure 0.3 at most, on film, drawings and screens.
+    return recoloured >= 0.6 and _displaced(old[0], new[0]) >= DISPLACED
 
 
 def _displaced(old: SmallPicture, new: SmallPicture) -> float:
@@ -267,7 +249,9 @@ def _unlikeness(old: SmallPicture, new: SmallPicture) -> float:
 
 def _detail(luma: SmallPicture) -> Floats:
     picture = luma.astype(np.float32)
-    return picture - cv2.GaussianBlur(picture, (0, 0), DETAIL_SIGMA)
+    # Texels of the glance. What is smoother than this is layout and light (sky above, ground below), which unrelated
+    # shots share.
+    return picture - cv2.GaussianBlur(picture, (0, 0), 4.0)
 
 
 def _replaced_share(old: SmallPicture, new: SmallPicture) -> float:

@@ -25,9 +25,6 @@ from arr_coc.types import FramePlanes
 
 Floats = npt.NDArray[np.float32]
 
-LUMA_WIDTH_PX = 320
-"""Luma is halved until it is at most this wide: level 3 at 1920×1080, level 2 at 1280×720."""
-
 DOWNSCALED_SHAPE = (36, 64)
 """Rows and columns of the glance: about level 5 of 1920×1080, and the same for every frame size."""
 
@@ -50,7 +47,8 @@ class Thumbnail:
     def of(cls, planes: FramePlanes) -> Thumbnail:
         """Halves the planes with the box filter; an RGB picture is halved first and then turned to Y'CbCr."""
         texel_px = 1
-        while planes.width_px // texel_px > LUMA_WIDTH_PX and planes.height_px // texel_px > 1:
+        # luma is halved until it is at most this wide: level 3 at 1920×1080, level 2 at 1280×720
+        while planes.width_px // texel_px > 320 and planes.height_px // texel_px > 1:
             texel_px *= 2
         levels = [planes.planes[0]]
         for _ in range(texel_px.bit_length() - 1):
@@ -111,9 +109,6 @@ def block_means(values: Floats, side: int) -> Floats:
 FLAT = 6
 """Range of values, of 255, within which a border row or column is a letterbox bar."""
 
-LEAST_SHOWN = 0.25
-"""Least share of a picture between the bars; a picture that shows less has no bars but is dark."""
-
 Luma = npt.NDArray[np.uint8]
 
 
@@ -121,7 +116,8 @@ def without_bars(old: Luma, new: Luma) -> tuple[slice, slice]:
     """Return the rows and columns between the bars that both pictures uint8 [h, w] have; all of them where hardly any
     would be left."""
     rows, cols = (_between_bars(old, new, axis) for axis in (1, 0))
-    small = (rows.stop - rows.start) * (cols.stop - cols.start) < old.size * LEAST_SHOWN
+    # least share of a picture between the bars; a picture that shows less has no bars but is dark
+    small = (rows.stop - rows.start) * (cols.stop - cols.start) < old.size * 0.25
     return (slice(None), slice(None)) if small else (rows, cols)
 
 
@@ -293,9 +289,6 @@ SITE_PX = 32
 REACH_PX = 64
 """Blocks that are looked for in large pictures, and how far. They lie in the middle of equal parts of the picture."""
 
-HALVED_FROM_PX = 960
-"""Pictures as wide as this are looked at in half their size too, where blocks show more."""
-
 ALIKE_AT_FULL_SIZE = 0.6
 UNIQUE = 0.8
 APART_PX = 4
@@ -312,7 +305,8 @@ def found_at_full_size(before: FramePlanes, after: FramePlanes, enough: float) -
     if before.planes[0].shape != after.planes[0].shape:
         return 0.0
     found = _FinePair(before, after, 1).found(enough)
-    if found < enough and before.width_px >= HALVED_FROM_PX:
+    # pictures as wide as this are looked at in half their size too, where blocks show more
+    if found < enough and before.width_px >= 960:
         found = max(found, _FinePair(before, after, 2).found(enough))
     return found
 

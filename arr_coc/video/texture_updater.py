@@ -17,10 +17,6 @@ from arr_coc.video.cuts import NO_CUT, CutVerdict, SceneCutDetector
 from arr_coc.video.motion import Thumbnail
 from arr_coc.video.tile_motion import MotionEstimate, TileMotionEstimator
 
-BUSY_SHARE = 0.25
-"""Share of dirty tiles from which a frame may be a cut; below it nothing more is computed. A dark shot's cut may leave
-most of the frame black."""
-
 
 @dataclass(frozen=True, slots=True)
 class TextureOptions:
@@ -189,7 +185,9 @@ class TextureUpdater:
     def _judged(self, planes: FramePlanes, store: TextureStore, difference: Difference) -> PendingUpdate:
         """A frame that differs, and where it differs much, whether it is a cut."""
         share = difference.dirty_share
-        if share < BUSY_SHARE:
+        # Share of dirty tiles from which a frame may be a cut; below it nothing more is computed. A dark shot's cut may
+        # leave most of the frame black.
+        if share < 0.25:
             return PendingUpdate(planes, store.format, difference, cut=CutVerdict(dirty_share=share))
         before, after = self._last or Thumbnail.of(store.held), Thumbnail.of(planes)
         cut = self._cuts.judge(before, after, share, (store.held, planes))

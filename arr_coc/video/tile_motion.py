@@ -310,7 +310,11 @@ class _Part:
             wanted, camera = _together(wanted), guess.camera
         dy, dx = camera.over(*self._shape)
         if self._whole:
-            wanted &= _in_view(dy, dx)
+            # tiles that were in view before they moved so, but for a pixel: bool [rows, cols]
+            rows, cols = dy.shape
+            down, right = (np.arange(size, dtype=np.float32) * TILE_PX for size in (rows, cols))
+            top, left = down[:, None] - dy, right - dx
+            wanted &= (top >= -1) & (top <= down[-1] + 1) & (left >= -1) & (left <= right[-1] + 1)
         if not wanted.any():
             return best
         flow.add(wanted, self._new, lambda box: self._moved(box, camera), dy, dx)
@@ -348,11 +352,3 @@ def _together(tiles: Mask) -> Mask:
     """Those of the tiles of which some lie together."""
     _, groups, stats, _ = cv2.connectedComponentsWithStats(tiles.view(np.uint8), connectivity=8)
     return np.asarray(tiles & (stats[:, cv2.CC_STAT_AREA] >= LEAST_TOGETHER)[groups])
-
-
-def _in_view(dy_px: Floats, dx_px: Floats) -> Mask:
-    """Tiles that were in view before they moved so, but for a pixel: bool [rows, cols]."""
-    rows, cols = dy_px.shape
-    down, right = (np.arange(size, dtype=np.float32) * TILE_PX for size in (rows, cols))
-    top, left = down[:, None] - dy_px, right - dx_px
-    return (top >= -1) & (top <= down[-1] + 1) & (left >= -1) & (left <= right[-1] + 1)

@@ -70,6 +70,7 @@ def reply_from(qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], spoken: Sess
         grid=views[-1].grid,
         flops=replace(flops, choose=choosing_flops(qwen.realiser, of_tokens)),
         ttft_ms=allocate_ms + made.first_token_ms,
+        prefilled=made.prefilled_tokens,
     )
 
 
@@ -112,7 +113,8 @@ def _answer_glanced(qwen: QwenVL, ask: Ask, options: GlanceOptions) -> Reply:
     flops = replace(
         _glanced_flops(qwen, ask, views, spoken, glancer.glances), encode=encode + Costs(qwen).encode(unshown)
     )
-    return replace(reply, tokens=reply.tokens + unshown, flops=flops)
+    prefilled = reply.prefilled + sum(seen.prefilled_tokens for seen in glancer.glances)
+    return replace(reply, tokens=reply.tokens + unshown, flops=flops, prefilled=prefilled)
 
 
 def _glanced_flops(

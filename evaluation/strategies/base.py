@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -125,7 +126,9 @@ def stamps_of(times_s: Sequence[float]) -> list[FrameStamp]:
 class Reply:
     """An answer and its cost.
 
-    `tokens`: visual tokens of all frames that the answer's last layer saw, of the `of_tokens` that there are.
+    `tokens`: visual tokens of all frames that the answer's last layer saw, of the `of_tokens` that there are; `kept` of
+    them were in the cache since an earlier answer, the others were appended. `prefilled`: tokens of the prompt, text
+    and visual ones, that were computed for it.
     `regions` int32 [K, 3] on `grid`: those of the newest frame. `ttft_ms`: from the frames to the first token.
     """
 
@@ -136,9 +139,14 @@ class Reply:
     grid: TileGrid
     flops: Flops
     ttft_ms: float
+    prefilled: int
+    kept: int = 0
 
 
 Answer: TypeAlias = Callable[[QwenVL, Ask], Reply]
+
+Stream: TypeAlias = Callable[[Ask], Reply]
+"""Answers the questions of one clip in turn, `Ask.frames` being the newest frame; may keep state between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +154,8 @@ class Strategy:
     """A way to spend a budget: its name, how it answers, and the encodings that it knows (the first is its own).
 
     `seeded`: its answers depend on a seed, so it is run with several. `budgeted`: it spends a budget; else it is run
-    once.
+    once. `begin`: of a strategy that keeps something from answer to answer, makes the stream of a clip; `remembering`
+    derives the answer to a lone question from it.
     """
 
     name: str
@@ -154,3 +163,15 @@ class Strategy:
     encodes: tuple[Encode, ...] = ("sparse", "incremental", "prune")
     seeded: bool = False
     budgeted: bool = True
+    begin: Callable[[QwenVL], Stream] | None = None
+
+    def stream(self, qwen: QwenVL) -> Stream:
+        """Return what answers the questions of one clip."""
+        return self.begin(qwen) if self.begin is not None else partial(self.answer, qwen)
+
+
+def remembering(
+    name: str, begin: Callable[[QwenVL], Stream], encodes: tuple[Encode, ...] = ("sparse",), *, budgeted: bool = True
+) -> Strategy:
+    """Return a strategy whose stream of a clip keeps something from answer to answer."""
+    return Strategy(name, lambda qwen, ask: begin(qwen)(ask), encodes, budgeted=budgeted, begin=begin)

@@ -84,6 +84,7 @@ def _answer(qwen: QwenVL, ask: Ask, kind: PictureKind) -> Reply:
             decode=costs.decode(done.lengths, len(qwen.plain_token_ids(said))),
         ),
         ttft_ms=(first_s - started_s) * 1e3,
+        prefilled=done.lengths[0],
     )
 
 

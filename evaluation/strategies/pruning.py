@@ -173,6 +173,7 @@ class AfterEncoder:
             grid=views[-1].grid,
             flops=self._flops(qwen, everything, wanted, done, keep, text),
             ttft_ms=(first_s - started_s) * 1e3,
+            prefilled=done.lengths[0],
         )
 
     def _flops(

@@ -120,6 +120,7 @@ def answer_from(choose: Choose, qwen: QwenVL, ask: Ask, frames: Frames = "causal
         grid=views[-1].grid,
         flops=packet_flops(qwen, ask, views, shown, spoken),
         ttft_ms=chosen_ms + made.first_token_ms,
+        prefilled=made.prefilled_tokens,
     )
 
 

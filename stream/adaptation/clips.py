@@ -24,9 +24,6 @@ QUESTIONS_A_FRAME = 6
 HELD_OUT_PART = 5
 """One frame of so many is measured on, not learned from: the last ones of a clip, which are least like the others."""
 
-_EARLY = 0.25
-"""Part of a frame's duration by which it is sought too early, because containers round times."""
-
 Image = npt.NDArray[np.uint8]
 
 
@@ -65,7 +62,8 @@ def clip_frames(address: str, count: int) -> list[ClipFrame]:
         return []
     step_s, frame_s = duration_s / count, duration_s / frames
     first_s = step_s / 2 if 2 * count <= frames else 0.0
-    return [ClipFrame(address, max(0.0, first_s + index * step_s - _EARLY * frame_s)) for index in range(count)]
+    # part of a frame's duration by which it is sought too early, because containers round times
+    return [ClipFrame(address, max(0.0, first_s + index * step_s - 0.25 * frame_s)) for index in range(count)]
 
 
 def plan_clips(

@@ -15,9 +15,6 @@ from stream.adaptation.clips import HELD_OUT_PART, ClipFrame, clip_frames
 from stream.adaptation.question_lines import QuestionLine, read_question_lines
 from stream.errors import SourceError
 
-VIDEO_FRAMES = 4
-"""Of a video, evaluation shows so many frames by default; the boxes are in the last of them."""
-
 
 @dataclass(frozen=True, slots=True)
 class Label:
@@ -51,7 +48,8 @@ def _lesson(labels: Sequence[Label], max_tiles: int) -> Lesson | None:
     """The picture, with its boxes in the pixels that it has now."""
     path = str(labels[0].path)
     try:
-        frame = clip_frames(path, VIDEO_FRAMES)[-1] if labels[0].is_video else ClipFrame(path)
+        # of a video, evaluation shows so many frames by default; the boxes are in the last of them
+        frame = clip_frames(path, 4)[-1] if labels[0].is_video else ClipFrame(path)
         sampled = frame.read(max_tiles)
     except (SourceError, IndexError):
         return None

@@ -18,9 +18,6 @@ from stream.monitor.statistics import MemorySampler
 from stream.runtime.session import open_run, run_session
 from stream.sinks.base import Display
 
-STOPPED = ("interrupted", "cancelled")
-"""The ends of a run that the user has stopped."""
-
 
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
@@ -92,7 +89,7 @@ def measure(
             break
         scheduled = scheduled or record.scheduled
         measured = report(record, warmup_s=plan.warmup_s)
-        interrupted = measured.ended in STOPPED
+        interrupted = measured.ended in ("interrupted", "cancelled")  # the ends of a run that the user has stopped
         if not (interrupted and begun):
             reports[name].append(measured)
         if interrupted:

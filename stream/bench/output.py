@@ -18,8 +18,6 @@ from stream.display.progress import PlainConsole
 from stream.errors import OutputError
 from stream.sources.address import shown_config
 
-WIDTH = 80
-
 SHOWN_STATISTICS = ("p50", "p99")
 """Of each latency, where several runs leave no room for more; the JSON has all."""
 
@@ -43,14 +41,11 @@ ANSWER_STAGES = (
 )
 """Parts of the whole latency of a frame and of an answer, by their names in the report."""
 
-SHOWN_PERCENTILE = 99.9
-"""The distribution is drawn to here, so that one straggler does not press the rest into a line."""
-
 
 def print_report(series: Sequence[Series], source: str, *, scheduled: bool) -> None:
     """Prints one run, several, or two configurations beside each other."""
     console = PlainConsole()
-    console.width = min(console.width, WIDTH)
+    console.width = min(console.width, 80)
     console.print()
     if len(series) == 2:
         _print_comparison(console, source, *series)
@@ -195,7 +190,11 @@ def _draw(figure: Any, series: Sequence[Series]) -> None:
         timeline = one.middle_run().timeline
         _draw_latency(latency, timeline, colour, largest_ms)
         latency.set_title(_timeline_title(one, len(series)))
-        _draw_answers(answers, timeline)
+        waiting = [(captured, first - captured) for captured, first, _ in timeline.answers_s]
+        spoken = [(first, last - first) for _, first, last in timeline.answers_s]
+        answers.broken_barh(waiting, (0, 1), facecolors="silver", label="answer: to first token")
+        answers.broken_barh(spoken, (0, 1), facecolors="tab:green", label="answer: spoken")
+        answers.set(xlabel="time of the run, s", ylim=(0, 1), yticks=[])
         part.legend(loc="outside right upper", fontsize="small")
     spread, stages = parts[-1].subfigures(1, 2, width_ratios=(3, 2))
     _draw_distribution(spread.subplots(), series)
@@ -222,17 +221,10 @@ def _draw_latency(axes: Any, timeline: Timeline, colour: str, largest_ms: float)
     axes.set(ylabel="frame latency, ms", ylim=(0, 1.2 * largest_ms or 1))
 
 
-def _draw_answers(axes: Any, timeline: Timeline) -> None:
-    waiting = [(captured, first - captured) for captured, first, _ in timeline.answers_s]
-    spoken = [(first, last - first) for _, first, last in timeline.answers_s]
-    axes.broken_barh(waiting, (0, 1), facecolors="silver", label="answer: to first token")
-    axes.broken_barh(spoken, (0, 1), facecolors="tab:green", label="answer: spoken")
-    axes.set(xlabel="time of the run, s", ylim=(0, 1), yticks=[])
-
-
 def _draw_distribution(axes: Any, series: Sequence[Series]) -> None:
     pooled = [_pooled_ms(one) for one in series]
-    shown_ms = max((float(np.percentile(values, SHOWN_PERCENTILE)) for values in pooled if values.size), default=1)
+    # the distribution is drawn to here, so that one straggler does not press the rest into a line
+    shown_ms = max((float(np.percentile(values, 99.9)) for values in pooled if values.size), default=1)
     bins = np.linspace(0, 1.05 * shown_ms or 1, 80)
     share = axes.twinx()
     for one, values, colour in zip(series, pooled, SERIES_COLOURS, strict=False):

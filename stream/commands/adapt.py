@@ -16,8 +16,6 @@ from stream.errors import ConfigError, SourceError
 FRAMES, STEPS, MAX_TILES, SEED = 160, 1500, 1024, 1
 SCORERS = ("cross", "film")
 
-CONTINUE = "not finished: the same command with --resume goes on where this one stopped"
-
 
 @takes_options
 def adapt(
@@ -76,7 +74,7 @@ def adapt(
     _check(clips or (), options["model"], question)
 
     from arr_coc.adaptation.adapt import AdaptOptions
-    from stream.adaptation.report import print_adaptation
+    from stream.adaptation.progress import print_adaptation
     from stream.adaptation.run import LearningMaterial, TeacherOptions, run_adaptation
     from stream.commands.run import report_written
 
@@ -85,7 +83,7 @@ def adapt(
     learning = AdaptOptions(taken, limit, drawn, scorer or SCORERS[0])  # type: ignore[arg-type]
     result = run_adaptation(material, teacher, output, learning, resume=resume)
     if result is None:
-        report_note(CONTINUE)
+        report_note("not finished: the same command with --resume goes on where this one stopped")
         return INTERRUPTED
     print_adaptation(result)
     report_written([os.path.join(output, "adapt.json")])

@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 AS_FAST_AS_IT_GOES = {"pipeline.answers": "newest"}
 """No frame waits for an answer."""
 
-PICTURE_SUFFIXES = (".png",)
-
-RUNS_TO_COMPARE = 5
-"""Runs of each of two configurations where nothing else is asked for."""
-
 
 @takes_options
 def bench(
@@ -88,7 +83,8 @@ def bench(
     from stream.sinks.output_file import OutputFile, check_distinct
 
     configs = _configurations(options, source, against or (), against_set or ())
-    count = (RUNS_TO_COMPARE if len(configs) > 1 else 1) if runs is None else parse_count("--runs", runs)
+    # runs of each of two configurations where nothing else is asked for
+    count = (5 if len(configs) > 1 else 1) if runs is None else parse_count("--runs", runs)
     _check_source(configs["A"], count * len(configs))
     limit_s = None if limit is None else parse_duration("--for", limit)
     warmup_s = None if warmup is None else parse_duration("--warmup", warmup)
@@ -147,7 +143,7 @@ def _check_files(paths: Sequence[str], png_path: str | None) -> None:
     from stream.sinks.output_file import check_suffix, check_writable
 
     if png_path is not None:
-        check_suffix(png_path, PICTURE_SUFFIXES, "the picture", "figures go to --json")
+        check_suffix(png_path, (".png",), "the picture", "figures go to --json")
         if find_spec("matplotlib") is None:
             raise ConfigError("--png needs matplotlib, which is not installed: pip install matplotlib")
     for path in paths:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from stream.recording.journal import Journal
     from stream.runtime.answer_service import AnswerService
 
-CONTINUE = "not finished: the same command with --resume continues from here"
-
 
 @takes_options
 def caption(
@@ -114,7 +112,7 @@ def _end(journal: Journal, *, finished: bool) -> None:
     resumable = journal.is_resumable
     journal.close()
     if resumable:
-        report_note(CONTINUE)
+        report_note("not finished: the same command with --resume continues from here")
 
 
 MARK = ".arr-coc-demo"

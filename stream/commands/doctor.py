@@ -110,7 +110,8 @@ def _as_lines(config: Config, streams: int) -> bool:
     checks = []
     for check in examine(config, streams):
         checks.append(check)
-        print_line(_line(check))
+        remedy = f"; do: {check.remedy}" if check.remedy else ""
+        print_line(f"{check.state:<{STATE_WIDTH}}  {check.part:<{PART_WIDTH}}  {check.found}{remedy}")
     return all_needed_work(checks)
 
 
@@ -127,11 +128,6 @@ def _at_terminal(config: Config, streams: int) -> bool:
             checks.append(check)
             console.print(_row(check))
     return all_needed_work(checks)
-
-
-def _line(check: DiagnosticCheck) -> str:
-    remedy = f"; do: {check.remedy}" if check.remedy else ""
-    return f"{check.state:<{STATE_WIDTH}}  {check.part:<{PART_WIDTH}}  {check.found}{remedy}"
 
 
 def _row(check: DiagnosticCheck) -> Table:

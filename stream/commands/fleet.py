@@ -32,12 +32,6 @@ if TYPE_CHECKING:
     from stream.fleet.on_ray.settings import RaySettings
     from stream.fleet.run import CameraOutcome
 
-CAMERA, NAME = "{camera}", "{name}"
-"""Placeholders in an output's name for the camera's name; the second is that of several sources in turn."""
-
-CAPTIONS = ".vtt"
-"""Suffix of the output where `-o` names a folder."""
-
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlace:
@@ -153,7 +147,7 @@ def _run_all(
             return Fleet(cameras, display, limit_s=limit_s, refused=refused).run()
 
         from stream.fleet.on_ray.cluster import RayCluster
-        from stream.fleet.on_ray.fleet import ClusterFleet
+        from stream.fleet.on_ray.run import ClusterFleet
 
         with closing(RayCluster(place.address)) as cluster:
             return ClusterFleet(cameras, display, cluster, place.settings, limit_s=limit_s, refused=refused).run()
@@ -175,10 +169,12 @@ def _of_camera(config: Config, name: str) -> Config:
 
 def _placed(output: OutputConfig, name: str) -> OutputConfig:
     """Return outputs with the camera's name in the place of `{camera}`; a folder gets a file of that name."""
+    from stream.commands.run import CAPTIONS, NAME
     from stream.config import is_bag
 
     def named(path: str) -> str:
-        return path.replace(CAMERA, name).replace(NAME, name)
+        # placeholder in an output's name for the camera's name, beside that of several sources in turn
+        return path.replace("{camera}", name).replace(NAME, name)
 
     alone = {key: getattr(output, key) for key in ("heatmap", "why", "overlay", "record")}
     changed = {key: None if path is None else named(path) for key, path in alone.items()}

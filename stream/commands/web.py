@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from stream.web.compare import CompareDesk
     from stream.web.sources import ChosenSource, SourceChooser
 
-ADDRESS = "8090"
-"""Not 8080, which is llama.cpp's own."""
-
 OF_ITS_OWN = {"capture.realtime": True, "pipeline.restart": True}
 """Files play at their own pace, and every run has processes of its own: one that fails does not take the page along."""
 
@@ -54,22 +51,21 @@ def web(
         raise ConfigError(f"one [HOST:]PORT, and each source as NAME=SOURCE; got {', '.join(map(repr, places))}")
     top = [ConfigLayer("[HOST:]PORT", {"output.web": place}) for place in places]
     top += [ConfigLayer("NAME=SOURCE", {"output.web_sources": named})] if named else []
-    config = options.configuration(base=[ConfigLayer("web", {"output.web": ADDRESS, **OF_ITS_OWN})], top=top)
+    # not 8080, which is llama.cpp's own
+    config = options.configuration(base=[ConfigLayer("web", {"output.web": "8090", **OF_ITS_OWN})], top=top)
     _check(config)
     return _serve(config)
 
 
 def _check(config: Config) -> None:
     """Raise ConfigError or ModelError for what would fail with every source, or makes no sense here."""
+    from stream.sinks.checks import output_files
     from stream.web.access import WebAccess
 
     output = config.output
     if config.source:
         raise ConfigError(f"web takes sources as NAME=SOURCE, not as source = {config.source!r}; give one a name")
-    written = [
-        *output.paths,
-        *(path for path in (output.heatmap, output.why, output.overlay, output.record) if path is not None),
-    ]
+    written = [*output_files(output), *filter(None, [output.record])]
     if written:
         raise ConfigError(f"web writes no files, and {written[0]!r} would be one; watch the source with `watch`")
     WebAccess.of(output)

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 MEMORY_SHARE = 0.75
 """Share of the free memory that models may fill when their number is automatic; the run beside them keeps the rest."""
 
-OTHER_TOKENS = 512
-"""Tokens of question, template and answer, for the estimate."""
-
 GB = 1e9
 
 
@@ -65,7 +62,8 @@ class QwenLoader:
         cuda = self._resolved_device().type == "cuda"
         spec = ModelSpec.read(folder, name).loaded(cuda=cuda)
         dtype = dtype_on_cpu(spec) if self._dtype == "auto" and not cuda else self._dtype
-        return MemoryEstimate.of(spec, dtype, Workload(visual_tokens=tiles, other_tokens=OTHER_TOKENS))
+        # tokens of question, template and answer, for the estimate
+        return MemoryEstimate.of(spec, dtype, Workload(visual_tokens=tiles, other_tokens=512))
 
     def free_bytes(self) -> int:
         """Return the memory that can still be had on the device."""

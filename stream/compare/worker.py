@@ -26,17 +26,6 @@ if TYPE_CHECKING:
     from arr_coc.model import ARRCOCQwen, Generation
     from arr_coc.types import Encode
 
-NICENESS = 5
-"""Of this process: a run beside it goes first."""
-
-WARM_UP_TOKENS = 4
-"""Text of an answer that is made once before it is timed: enough for a captured decode step."""
-
-COLUMN_LIMIT_S = 600.0
-"""Time after which an answer is cut short."""
-
-RELEVANCE_MAX = 255
-
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 """Unit of a process's greatest memory."""
 
@@ -90,13 +79,15 @@ class Comparer:
                 column.strategy,
                 seed=request.seed,
                 on_text=on_text,
-                should_stop=lambda: is_over() or time.monotonic() - began_s > COLUMN_LIMIT_S,
+                # time after which an answer is cut short
+                should_stop=lambda: is_over() or time.monotonic() - began_s > 600.0,
             )
 
         first_call = kind not in self._warm
         if first_call and request.warm:
             report({"topic": "progress", "column": number, "state": "warming up"})
-            answer(min(WARM_UP_TOKENS, request.max_tokens), None)
+            # text of an answer that is made once before it is timed: enough for a captured decode step
+            answer(min(4, request.max_tokens), None)
             first_call = False
         self._warm.add(kind)
         report({"topic": "progress", "column": number, "state": "answering"})
@@ -146,7 +137,7 @@ def _described(generation: Generation) -> dict[str, Any]:
         "tiles": rows * cols,
         "rows": rows,
         "cols": cols,
-        "relevance": np.rint(generation.heatmap.clip(0, 1) * RELEVANCE_MAX).astype(int).ravel().tolist(),
+        "relevance": np.rint(generation.heatmap.clip(0, 1) * 255).astype(int).ravel().tolist(),
         "regions": generation.regions.ravel().tolist(),
         "overview": generation.overview,
         "text_tokens": generation.text_tokens,
@@ -221,7 +212,7 @@ def main() -> int:
     line = sys.stdin.buffer.readline()
     if not line:
         return 1
-    os.nice(NICENESS)
+    os.nice(5)  # of this process: a run beside it goes first
     worker = msgspec.json.decode(line, type=CompareWorkerConfig)
     orders, replies = Orders(sys.stdin.buffer), os.fdopen(worker.replies, "wb")
     options = worker.options

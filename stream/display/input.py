@@ -15,15 +15,8 @@ from stream import logs
 from stream.events import QueryChanged
 from stream.untrusted import QUERY_LIMIT_CHARS, printable
 
-READ_BYTES = 4096
-
 KEPT_CHARS = 16_384
 """Of a longer line the rest is left out; it is far beyond any question, and is refused for its length."""
-
-WAITING_MAX = 100
-"""Questions that wait at most; of more, the oldest are forgotten."""
-
-JOIN_LIMIT_S = 1.0
 
 
 HELP = "Enter asks, from the next answer on · arrow up: earlier questions · Ctrl-C ends"
@@ -50,7 +43,7 @@ class PendingQuestions:
     def __init__(self, ask: Callable[[str], None]) -> None:
         self._ask = ask
         self._lock = threading.Lock()
-        self._waiting: deque[str] = deque(maxlen=WAITING_MAX)
+        self._waiting: deque[str] = deque(maxlen=100)  # questions that wait at most; of more, the oldest are forgotten
 
     @property
     def newest(self) -> str:
@@ -104,7 +97,7 @@ class QuestionReader:
             return
         os.close(self._wake)
         self._wake = -1
-        self._thread.join(JOIN_LIMIT_S)
+        self._thread.join(1.0)
         os.close(self._woken)
 
     def _read(self) -> None:
@@ -113,18 +106,15 @@ class QuestionReader:
             if self._woken in ready:
                 return
             try:
-                data = os.read(self._descriptor, READ_BYTES)
+                data = os.read(self._descriptor, 4096)
             except OSError:
                 return
-            self._read_lines(data or (b"\n" if self._line else b""))
+            *lines, rest = (self._line + self._decoder.decode(data or (b"\n" if self._line else b""))).split("\n")
+            self._line = rest[:KEPT_CHARS]
+            for line in lines:
+                self._take(line)
             if not data:
                 return
-
-    def _read_lines(self, data: bytes) -> None:
-        *lines, rest = (self._line + self._decoder.decode(data)).split("\n")
-        self._line = rest[:KEPT_CHARS]
-        for line in lines:
-            self._take(line)
 
 
 NAME = re.compile(r"[^\W_][\w.-]*")

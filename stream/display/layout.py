@@ -21,9 +21,6 @@ from stream.untrusted import printable
 Row: TypeAlias = list[tuple[str, str]]
 """Pieces of text, each after the name of its style, as prompt_toolkit takes them."""
 
-COLUMN_CELLS = 64
-"""A column of figures is at least so wide, where there are several."""
-
 LABEL_CELLS = 9
 TIME_CELLS = 8
 SEPARATOR = " · "
@@ -54,7 +51,7 @@ def figure_lines(figures: StatisticsSnapshot, width: int, without: Sequence[str]
     `without`: names of rows that are left out.
     """
     rows = [row for row in figure_rows(figures) if row[0] not in without]
-    columns = max(1, min(3, width // COLUMN_CELLS))
+    columns = max(1, min(3, width // 64))  # a column of figures is at least so wide, where there are several
     cells = [_figure_cell(label, items, width // columns) for label, items in rows]
     tall = -(-len(cells) // columns)
     stacks = [cells[at : at + tall] for at in range(0, len(cells), tall)]

@@ -36,8 +36,6 @@ from stream.monitor.statistics import StatisticsSnapshot
 from stream.sinks.base import ALONE, Display
 from stream.untrusted import printable
 
-JOIN_LIMIT_S = 1.0
-
 log = logging.getLogger(__name__)
 
 
@@ -54,7 +52,7 @@ class RepeatedCall:
     def close(self) -> None:
         """End the thread; may be called twice."""
         self._closing.set()
-        self._thread.join(JOIN_LIMIT_S)
+        self._thread.join(1.0)
 
     def _run(self) -> None:
         while not self._closing.wait(self._every_s):

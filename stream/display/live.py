@@ -61,19 +61,11 @@ HINT_NO_KEYS = ("Ctrl-C ends",)
 
 PROMPT = " › "
 
-DRAW_S = 0.125
-"""Between two looks at the run: at most eight drawings a second."""
-
 MESSAGE_S = 8.0
 """A reply to what was typed is shown so long."""
 
-JOIN_LIMIT_S = 1.0
-"""The drawing may take so long to end: a terminal that takes no output any more is left alone."""
-
 LAST_ENTRIES = 12
 """The last answers and messages, so many of them, stay on the terminal when the view has gone."""
-
-NOTES_KEPT = 50
 
 PLAIN_FORMS = str.maketrans({"·": "|", "─": "-", "…": "~", "›": ">", "–": "-", "×": "x"})
 """For terminals whose encoding is not Unicode."""
@@ -193,7 +185,8 @@ class LiveView:
         if (loop := self._app.loop) is not None:  # otherwise it has not begun, or has ended
             with contextlib.suppress(RuntimeError):  # it ends at this moment
                 loop.call_soon_threadsafe(self._end)
-        self._thread.join(JOIN_LIMIT_S)
+        # the drawing may take so long to end: a terminal that takes no output any more is left alone
+        self._thread.join(1.0)
 
     def _application(self, keys: int | None) -> Application[None]:
         source: Input
@@ -249,7 +242,7 @@ class LiveView:
     async def _refresh(self) -> None:
         """Draws where something has changed."""
         while True:
-            await asyncio.sleep(DRAW_S)
+            await asyncio.sleep(0.125)  # between two looks at the run: at most eight drawings a second
             termios.tcgetattr(self._out)  # fails where the terminal has gone
             if self._compose() != self._drawn:
                 self._app.invalidate()
@@ -304,7 +297,7 @@ class LiveDisplay(Display):
         self._lock = threading.Lock()
         self._cameras = {name: CameraState(self._clock, name) for name in names}
         self._alone = self._cameras.get("")
-        self._notes: deque[str] = deque(maxlen=NOTES_KEPT)
+        self._notes: deque[str] = deque(maxlen=50)
         self._questions = Questions(names, typed, self.show_note)
         self._view: LiveView | None = None
         self._stderr = sys.stderr
@@ -374,7 +367,22 @@ class LiveDisplay(Display):
         if view is not None:
             sys.stderr = self._stderr
             with contextlib.suppress(OSError):
-                self._leave_last_lines()
+                columns = terminal_columns(self._out)
+                width = max(map(len, self._cameras))
+                for note in list(self._notes)[-LAST_ENTRIES:]:
+                    logs.show("\n".join(wrap(note, columns)))
+                for camera, state in self._cameras.items():
+                    for entry in state.entries[-LAST_ENTRIES:]:
+                        label = f"{label_text(camera, width)}{entry.at}"
+                        indent = len(label) + 2
+                        if entry.is_message:
+                            logs.show("\n".join(wrap(entry.text, columns)))
+                        else:
+                            print_answer(
+                                label, f"\n{'':{indent}}".join(wrap(entry.display_text, max(1, columns - indent)))
+                            )
+                    if state.summary:
+                        logs.show("\n".join(wrap(f"{label_text(camera, width)}{state.summary}", columns)))
 
     def _open(self) -> None:
         self._end_waiting()
@@ -392,22 +400,6 @@ class LiveDisplay(Display):
         cameras = [state.snapshot() for state in self._cameras.values()]
         uptime_s = (self._clock.now_ns() - self._begin_ns) / NS_PER_S
         return compose_several(cameras, notes, uptime_s, message, width, height)
-
-    def _leave_last_lines(self) -> None:
-        columns = terminal_columns(self._out)
-        width = max(map(len, self._cameras))
-        for note in list(self._notes)[-LAST_ENTRIES:]:
-            logs.show("\n".join(wrap(note, columns)))
-        for camera, state in self._cameras.items():
-            for entry in state.entries[-LAST_ENTRIES:]:
-                label = f"{label_text(camera, width)}{entry.at}"
-                indent = len(label) + 2
-                if entry.is_message:
-                    logs.show("\n".join(wrap(entry.text, columns)))
-                else:
-                    print_answer(label, f"\n{'':{indent}}".join(wrap(entry.display_text, max(1, columns - indent))))
-            if state.summary:
-                logs.show("\n".join(wrap(f"{label_text(camera, width)}{state.summary}", columns)))
 
     def _end_waiting(self) -> None:
         if self._waiting:

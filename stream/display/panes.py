@@ -14,22 +14,13 @@ from stream.display.text import wrap
 from stream.monitor.statistics import StatisticsSnapshot
 from stream.untrusted import printable
 
-IDLE_ROWS_MAX = 3
-"""Rows of a camera that has no run: its name, and what it waits for or why it failed."""
-
 FIGURES_SHARE = 3
 """One row of so many shows figures, if a pane has that many rows twice."""
-
-IN_HEAD = ("frames", "answers")
-"""Figures that the head of a pane shows already."""
 
 NOTES_SHOWN = 2
 NOTE_ROWS_MAX = 3
 NOTES_HEIGHT = 16
 """The newest notes have up to so many rows on a terminal of this height or more; on a lower one the newest has one."""
-
-NAME_CELLS = 16
-"""Longest part of a name that is shown."""
 
 
 def compose_several(
@@ -53,7 +44,7 @@ def _panes(cameras: Sequence[CameraSnapshot], width: int, room: int) -> list[Row
     """Return the cameras in as many rows each as there is room for; the last row counts those that have none."""
     if not cameras or room <= 0:
         return []
-    name_cells = min(NAME_CELLS, max(cell_len(camera.name) for camera in cameras))
+    name_cells = min(16, max(cell_len(camera.name) for camera in cameras))  # longest part of a name that is shown
     if len(cameras) > room:
         shown = cameras[: room - 1]
         more = len(cameras) - len(shown)
@@ -68,7 +59,8 @@ def _panes(cameras: Sequence[CameraSnapshot], width: int, room: int) -> list[Row
 
 def _heights(cameras: Sequence[CameraSnapshot], room: int) -> list[int]:
     """Return the rows of each camera's pane: those that run share what the others leave."""
-    idle = min(IDLE_ROWS_MAX, room // len(cameras))
+    # rows of a camera that has no run: its name, and what it waits for or why it failed
+    idle = min(3, room // len(cameras))
     running = [number for number, camera in enumerate(cameras) if camera.figures is not None]
     heights = [idle] * len(cameras)
     spare = room - idle * (len(cameras) - len(running))
@@ -106,7 +98,8 @@ def _pane(camera: CameraSnapshot, name_cells: int, width: int, tall: int, *, que
     rest = tall - len(rows)
     figures: list[Row] = []
     if camera.figures is not None and rest >= 2 * FIGURES_SHARE:
-        figures = figure_lines(camera.figures, width, IN_HEAD)[: rest // FIGURES_SHARE]
+        # figures that the head of a pane shows already
+        figures = figure_lines(camera.figures, width, ("frames", "answers"))[: rest // FIGURES_SHARE]
     return [*rows, *transcript_rows(camera.entries, camera.partial, width, rest - len(figures)), *figures]
 
 

@@ -36,9 +36,6 @@ from stream.monitor.health import RunHandle
 from stream.sinks.base import ALONE, Display
 from stream.untrusted import printable, printable_lines
 
-PARTIAL_LINES = 2
-"""Lines for the answer that is being generated."""
-
 
 class ProgressDisplay(Display):
     """Shows a run to a person. With `captions`, finished captions are printed to stdout.
@@ -89,7 +86,12 @@ class ProgressDisplay(Display):
             self._partial = ""
             self._print_answer(event.pts_s, printable(event.text))
         elif isinstance(event, VerdictChanged):
-            self._print_verdict(event)
+            # a verdict is printed in any case: it is what the run was started for
+            if self._captions:
+                self._print_answer(event.pts_s, verdict_text(event))
+            else:
+                line = f"{clock_text(event.pts_s)}  {verdict_text(event)}"
+                self._err.print(Text(line), soft_wrap=not self._err.is_terminal)
         elif isinstance(event, Summary):
             self.close()
             if text := summary_text(event):
@@ -120,14 +122,6 @@ class ProgressDisplay(Display):
             if not leave_gone_terminal():
                 raise OutputFailed(f"cannot write stdout: {error.strerror}") from error
 
-    def _print_verdict(self, event: VerdictChanged) -> None:
-        """Prints a verdict in any case: it is what the run was started for."""
-        if self._captions:
-            self._print_answer(event.pts_s, verdict_text(event))
-        else:
-            line = f"{clock_text(event.pts_s)}  {verdict_text(event)}"
-            self._err.print(Text(line), soft_wrap=not self._err.is_terminal)
-
     def _print_event(self, event: Event, camera: str) -> None:
         if isinstance(event, Notice) and event.code == "loading":
             self._progress.update(self._task, description=printable(event.message))
@@ -147,7 +141,7 @@ class ProgressDisplay(Display):
             self._progress.update(self._task, description="", completed=done, counts=counts)
         parts: list[RenderableType] = []
         if self._partial:
-            room = PARTIAL_LINES * max(20, self._err.width - 4)
+            room = 2 * max(20, self._err.width - 4)  # lines for the answer that is being generated
             partial = printable(self._partial)
             parts.append(Padding(Text(partial[-room:], style="italic"), (0, 2)))
         if self._message:

@@ -108,7 +108,11 @@ class Transcript:
             self.clock.sync(event)
             return None
         if isinstance(event, AnswerDeltaEvent):
-            self._add_delta(event)
+            if event.answer != self._partial_answer:
+                self._drop_partial()
+                self._partial_answer = event.answer
+                self._partial_at = "" if event.pts_s is None else self.clock.text(event.pts_s)
+            self._partial.append(event.text)
             return None
         entry = None
         if isinstance(event, Answer):
@@ -144,13 +148,6 @@ class Transcript:
 
     def _repeats(self, text: str) -> bool:
         return self._newest is not None and self._newest.text.startswith(text)
-
-    def _add_delta(self, event: AnswerDeltaEvent) -> None:
-        if event.answer != self._partial_answer:
-            self._drop_partial()
-            self._partial_answer = event.answer
-            self._partial_at = "" if event.pts_s is None else self.clock.text(event.pts_s)
-        self._partial.append(event.text)
 
     def _drop_partial(self) -> None:
         self._partial_answer = None

@@ -65,9 +65,6 @@ def wrap(text: str, width: int) -> list[str]:
 ABOUT_THE_MODEL = ("model-files", "model-world", "glances-off")
 """Codes of notices that every run of a model would repeat."""
 
-LEAST_RATIO = 1.05
-"""Smaller savings are not named."""
-
 SKIPS_SHOWN = 3
 """Losses that get a line each; the others are counted in the summary."""
 
@@ -152,15 +149,12 @@ class EventText:
 DROPPED = {"capture": "frame", "texture": "frame", "answer": "answer", "answer.refused": "message", "glance": "glance"}
 """Queues, and causes that differ from their queue → what is dropped there."""
 
-NO_DROP = "texture.fallbacks"
-"""Counted with the drops, and none: the CPU store has taken over."""
-
 
 def dropped_text(dropped: Mapping[str, int]) -> str:
     """Drops by queue and cause, in words: `3 frames, 2 answers dropped`."""
     counts: Counter[str] = Counter()
     for queue, count in dropped.items():
-        if queue != NO_DROP:
+        if queue != "texture.fallbacks":  # counted with the drops, and none: the CPU store has taken over
             counts[DROPPED.get(queue) or DROPPED.get(queue.partition(".")[0], queue)] += count
     return f"{', '.join(counted(count, kind) for kind, count in counts.items()) or 'nothing'} dropped"
 
@@ -213,5 +207,5 @@ def saved_text(summary: Summary) -> str:
     if shown >= tiles:
         return f"{counted(shown, 'token')} a frame" + (", which is all" if tiles else "")
     ratio = summary.work_ratio
-    less = "" if ratio is None or ratio < LEAST_RATIO else f", {ratio:.1f}× less work"
+    less = "" if ratio is None or ratio < 1.05 else f", {ratio:.1f}× less work"  # smaller savings are not named
     return f"{of_counted(shown, tiles, 'token')} a frame{less}"

@@ -15,9 +15,6 @@ from stream.sources.types import SOURCES
 
 __all__ = ["DiagnosticCheck", "all_needed_work", "examine"]
 
-STORES = ("cpu", "gl", "cuda")
-"""Texture stores that are tried."""
-
 log = logging.getLogger(__name__)
 
 
@@ -44,7 +41,8 @@ def examine(config: Config, streams: int = 1, begin: Callable[[str], None] | Non
         ("frames", system.shared_frames),
         ("cameras", system.cameras),
         ("screens", system.screens),
-        *((f"texture {name}", partial(system.texture, name, config.texture.backend)) for name in STORES),
+        # texture stores that are tried
+        *((f"texture {name}", partial(system.texture, name, config.texture.backend)) for name in ("cpu", "gl", "cuda")),
         ("cuda", partial(system.cuda, config.answer.device)),
         ("model", partial(model_fit.model, config)),
         ("memory", partial(model_fit.memory, config, streams=streams)),

@@ -23,12 +23,7 @@ from stream.doctor.system import DiagnosticCheck
 FRAME_PROCESS_BYTES, ANSWER_PROCESS_BYTES = 250 << 20, 280 << 20
 """Memory of the two processes at 1080p without a model: Python, torch and the frames; measured."""
 
-USUAL_SIZE = "1920x1080"
-
 REMEDY = "close other programs, or give --dtype bfloat16, a lower --budget, fewer frames (--window) or a smaller model"
-
-PROMPT_TOKENS = 64
-"""Tokens of the chat template and a short question, roughly."""
 
 CARDS_GB = (8, 12, 16, 24, 32, 48, 80)
 
@@ -206,7 +201,7 @@ def _memory_name(config: Config, streams: int) -> str:
 
 def tiles_of(config: Config) -> int:
     """Return the tiles of a frame, as far as the configuration tells."""
-    width_px, height_px = map(int, (config.capture.size or USUAL_SIZE).split("x"))
+    width_px, height_px = map(int, (config.capture.size or "1920x1080").split("x"))
     tiles = TileGrid.of(height_px, width_px).tiles
     return min(tiles, config.capture.max_tiles or tiles)
 
@@ -222,7 +217,8 @@ def tokens_of(config: Config) -> tuple[int, int]:
     limits = config.allocate.limits
     budget = limits.max_tokens if config.answer.target_ms is not None else config.allocate.budget
     visual = budget if isinstance(budget, int) else most_tokens(budget, tiles_of(config), limits)
-    return visual, PROMPT_TOKENS + len(config.answer.query) // 3 + config.answer.max_tokens
+    # tokens of the chat template and a short question, roughly
+    return visual, 64 + len(config.answer.query) // 3 + config.answer.max_tokens
 
 
 def _free_on_cuda(device: str) -> int:

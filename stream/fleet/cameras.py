@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from arr_coc.budget import ADAPTIVE, AUTO
 from stream.config import STDOUT, Config
 from stream.display.input import NAME
 from stream.errors import ConfigError
+from stream.recording.identity import ANSWER_KEYS
 from stream.sources.address import BROWSER, STDIN
 from stream.web.access import WebAccess
 
 EXAMPLE = "door=rtsp://192.168.1.20/stream"
-
-LINES_SUFFIX = ".jsonl"
 
 NAME_CHARS = 40
 """A name stands before every line, and in the names of files."""
@@ -105,7 +106,7 @@ def shared_lines(cameras: Sequence[NamedCamera]) -> list[str]:
 
 def is_lines(path: str) -> bool:
     """Return True if an output takes JSON lines, so that several cameras can write it."""
-    return path == STDOUT or path.lower().endswith(LINES_SUFFIX)
+    return path == STDOUT or path.lower().endswith(".jsonl")
 
 
 def _files(cameras: Sequence[NamedCamera]) -> Iterator[tuple[str, str]]:
@@ -124,3 +125,33 @@ def _refuse_twice(places: Iterable[tuple[str, str]], problem: str) -> None:
             told = problem.format(place=place, suffix=os.path.splitext(place)[1])
             raise ConfigError(f"the cameras {seen[place]} and {name} both {told}")
         seen[place] = name
+
+
+ANSWERED_BY = {*ANSWER_KEYS, "model", "allocator", "slots"} - {"target_ms"}
+"""Keys of `answer` that an answer process is started with; the other keys are each camera's own."""
+
+
+def answering_options(config: Config) -> str | None:
+    """Return what an answer process must be started with, equal where one may answer for both; None where a camera
+    has an answer server elsewhere, or a process of its own that asks one over the network."""
+    answer = config.answer
+    if answer.elsewhere:
+        return None
+    options = answer.model_dump(mode="json", include=ANSWERED_BY)
+    if answer.window.frames > 1:
+        allocate, has_target = config.allocate, answer.target_ms is not None
+        options |= {"budget": allocate.budget, "target": has_target}
+        if has_target or allocate.budget in (AUTO, ADAPTIVE):
+            options |= {"limits": [allocate.min_tokens, allocate.max_tokens]}
+    return json.dumps(options, sort_keys=True)
+
+
+def answered_together(cameras: Iterable[NamedCamera]) -> dict[str, list[NamedCamera]]:
+    """Return the cameras for which one answer process may answer, by what it must be started with; none of those that
+    have an answer server elsewhere."""
+    together: dict[str, list[NamedCamera]] = {}
+    for camera in cameras:
+        options = answering_options(camera.config)
+        if options is not None:
+            together.setdefault(options, []).append(camera)
+    return together

@@ -58,7 +58,10 @@ def read_fleet(name: str) -> FleetFile:
         raise
     cameras = tables.pop(CAMERAS, None)
     if not isinstance(cameras, Mapping) or not cameras:
-        _refuse_near_miss(name, tables)
+        # a table that looks as if it were to be that of the cameras
+        near = difflib.get_close_matches(CAMERAS, tables, n=1)
+        if near:
+            raise ConfigError(f"{name}: unknown key {near[0]}; did you mean {CAMERAS}?")
         raise ConfigError(f"{name}: it has no cameras; write a table for each, such as {EXAMPLE}")
     ray = read_settings(tables.pop(CLUSTER, {}), f"{name}: [{CLUSTER}]", cameras)
     found = FleetFile(_layers(name, tables), ray=ray)
@@ -102,10 +105,3 @@ def _layers(origin: str, table: Mapping[str, Any]) -> list[ConfigLayer]:
         raise ConfigError(f"{origin}: {error}") from error
     keys = {key: value for key, value in table.items() if key != CONFIG}
     return [*layers, ConfigLayer(origin, dict(leaves(keys)))]
-
-
-def _refuse_near_miss(name: str, tables: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a table that looks as if it were to be that of the cameras."""
-    near = difflib.get_close_matches(CAMERAS, tables, n=1)
-    if near:
-        raise ConfigError(f"{name}: unknown key {near[0]}; did you mean {CAMERAS}?")

@@ -20,8 +20,7 @@ from stream.config import Config
 from stream.control import RunControl, describe, signals_handled
 from stream.errors import OpeningCancelled, ReaderGone, SourceError, SourceOver, StreamError
 from stream.events import Restarted, Summary
-from stream.fleet.answers import answered_together
-from stream.fleet.cameras import NamedCamera
+from stream.fleet.cameras import NamedCamera, answered_together
 from stream.fleet.outputs import CameraLines, without_shared
 from stream.monitor.health import RunHandle, RunMonitor
 from stream.runtime.answer_service import AnswerService
@@ -29,7 +28,7 @@ from stream.runtime.child import start_fork_server
 from stream.runtime.fork_server import ForkServer
 from stream.runtime.frame_process import run_in_child
 from stream.runtime.session import FINISHING, STOPPING, run_session
-from stream.sinks.base import Display, Sink
+from stream.sinks.base import Display
 from stream.sources.address import is_live_address, scrubbed
 from stream.sources.timing import Backoff
 
@@ -184,10 +183,11 @@ class Fleet:
         try:
             # Held also while the source is not there: a crash loop of the model ends the wait for it.
             with nullcontext() if answers is None else answers.hold(control):
+                sinks = self._lines.sinks(camera)
                 summary = run_session(
                     without_shared(camera.config),
                     self._display.camera(name),
-                    extra=self._sinks(camera),
+                    extra=sinks if self._metrics is None else [*sinks, self._metrics.sinks[camera.name]],
                     make_run=self._opener(camera),
                     limit_s=self._limit_s,
                     page=None if self._page is None else self._page.cameras[name],
@@ -258,10 +258,6 @@ class Fleet:
         until_s = time.monotonic() + wait_s
         while time.monotonic() < until_s and not self._controls[camera.name].ending:
             time.sleep(POLL_S)
-
-    def _sinks(self, camera: NamedCamera) -> list[Sink]:
-        sinks = self._lines.sinks(camera)
-        return sinks if self._metrics is None else [*sinks, self._metrics.sinks[camera.name]]
 
     def _on_signal(self, number: signal.Signals) -> None:
         """End all cameras well; the second signal cancels them, a third kills."""

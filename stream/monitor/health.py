@@ -38,9 +38,6 @@ from stream.sources import SourceInfo
 from stream.sources.fit import FrameFitter
 from stream.untrusted import QUERY_LIMIT_CHARS
 
-STALL_MIN_S = 2.0
-"""A stream is not called stalled before this."""
-
 ANSWERS = "answers"
 """The name of the process that answers."""
 
@@ -112,7 +109,7 @@ class RunMonitor:
         self._statistics = RunStatistics(self._clock)
         self._fit = FrameFitter.of(config.capture)
         self._paced = config.capture.realtime
-        self._stall_limit_s = max(STALL_MIN_S, config.capture.stall_s)
+        self._stall_limit_s = max(2.0, config.capture.stall_s)  # a stream is not called stalled before this
         self._config = config
         self._run: RunHandle | None = None
         self._started = Started(source="", model="", query=config.answer.asked, backend="")
@@ -234,7 +231,11 @@ class RunMonitor:
 
     def _add(self, event: Event, now_ns: int) -> None:
         if isinstance(event, FrameReady):
-            self._add_frame(event, now_ns)
+            self._frame_ns = self._progress_ns = now_ns
+            self._outage = None
+            self._restarting = {process: cause for process, cause in self._restarting.items() if process == ANSWERS}
+            if event.map is not None:
+                self._grid = event.map.rows, event.map.cols
         elif isinstance(event, (AnswerDeltaEvent, Answer, YesNoResult)):
             self._progress_ns, self._ready, self._answers_error = now_ns, True, None
             self._restarting.pop(ANSWERS, None)
@@ -253,10 +254,3 @@ class RunMonitor:
             self._started = replace(self._started, backend=CPU)
         elif isinstance(event, Summary):
             self._ended = event.error or event.ended
-
-    def _add_frame(self, frame: FrameReady, now_ns: int) -> None:
-        self._frame_ns = self._progress_ns = now_ns
-        self._outage = None
-        self._restarting = {process: cause for process, cause in self._restarting.items() if process == ANSWERS}
-        if frame.map is not None:
-            self._grid = frame.map.rows, frame.map.cols

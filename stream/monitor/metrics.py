@@ -9,17 +9,8 @@ import numpy.typing as npt
 
 Nanoseconds = npt.NDArray[np.int64]
 
-SLOPE_SPAN_NS = 60 * 1_000_000_000
-"""A slope is only given for values that span at least this."""
-
-RFC3550_GAIN = 1 / 16
-"""Gain of the smoothed estimate of interarrival jitter, RFC 3550 section 6.4.1."""
-
 TRIM_S = 1.0
 """Seconds left out at each end of a run, where it warms up and runs dry."""
-
-MIDDLE_NS = 1_000_000_000
-"""A run is measured whole where less than this would be left of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +49,8 @@ def trimmed(at_ns: Nanoseconds, start_s: float = TRIM_S, end_s: float = TRIM_S) 
     All of them where less than a second would be left, which is no middle to speak of.
     """
     start_ns, end_ns = round(start_s * 1e9), round(end_s * 1e9)
-    if at_ns.size < 2 or at_ns[-1] - at_ns[0] < start_ns + end_ns + MIDDLE_NS:
+    # a run is measured whole where less than this would be left of it
+    if at_ns.size < 2 or at_ns[-1] - at_ns[0] < start_ns + end_ns + 1_000_000_000:
         return np.ones(at_ns.size, dtype=bool)
     return (at_ns >= at_ns[0] + start_ns) & (at_ns <= at_ns[-1] - end_ns)
 
@@ -74,7 +66,8 @@ def interarrival_ms(out_ns: Nanoseconds, pts_ns: Nanoseconds) -> float:
     """RFC 3550's estimate after the last frame: J += (|D| − J)/16, D the change in (output time − PTS)."""
     jitter = 0.0
     for deviation in np.abs(_deviations_ms(out_ns, pts_ns)):
-        jitter += (float(deviation) - jitter) * RFC3550_GAIN
+        # gain of the smoothed estimate of interarrival jitter, RFC 3550 section 6.4.1
+        jitter += (float(deviation) - jitter) * (1 / 16)
     return jitter
 
 
@@ -119,7 +112,8 @@ def slope_per_hour(at_ns: Nanoseconds, values: npt.ArrayLike) -> float | None:
 
     None where they span less than a minute, which says nothing about an hour.
     """
-    if at_ns.size < 3 or at_ns[-1] - at_ns[0] < SLOPE_SPAN_NS:
+    # a slope is only given for values that span at least this
+    if at_ns.size < 3 or at_ns[-1] - at_ns[0] < 60 * 1_000_000_000:
         return None
     hours = (at_ns - at_ns[0]) / 3.6e12
     slope, _ = np.polyfit(hours, np.asarray(values, dtype=np.float64), 1)

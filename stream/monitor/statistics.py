@@ -41,8 +41,6 @@ from stream.monitor.metrics import (
 )
 from stream.monitor.schema import RecentJitter, StatsMessage
 
-PERIOD_S = 0.5
-
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
@@ -74,7 +72,7 @@ class MemorySampler:
     `processes` gives the ids of the run's processes by what they do; this one, where it is none of them, is "sinks".
     """
 
-    def __init__(self, processes: Callable[[], Mapping[str, int]], period_s: float = PERIOD_S) -> None:
+    def __init__(self, processes: Callable[[], Mapping[str, int]], period_s: float = 0.5) -> None:
         self._processes = processes
         self._period_s = period_s
         self._stop = threading.Event()
@@ -108,12 +106,6 @@ WINDOW_NS = 10 * NS_PER_S
 
 RATE_NS = 2 * NS_PER_S
 """The present frame rate and the share of changed tiles are measured over this."""
-
-FRAMES_KEPT = 4096
-"""Ten seconds at 400 frames a second; of a faster source, the newest frames of the window."""
-
-ANSWERS_KEPT = 60
-"""p95 of the time to the first token is of so many answers."""
 
 READY, CAPTURE, PTS, DIRTY = range(4)
 """Columns of the table of recent frames; DIRTY is in millionths of the grid."""
@@ -183,8 +175,9 @@ class RunStatistics:
         self._start_ns = clock.now_ns()
         self._lock = threading.Lock()
         self._period_ns = round(NS_PER_S / fps) if fps else None
-        self._recent: deque[tuple[int, int, int, int]] = deque(maxlen=FRAMES_KEPT)
-        self._ttft_ms: deque[float] = deque(maxlen=ANSWERS_KEPT)
+        # ten seconds at 400 frames a second; of a faster source, the newest frames of the window
+        self._recent: deque[tuple[int, int, int, int]] = deque(maxlen=4096)
+        self._ttft_ms: deque[float] = deque(maxlen=60)  # p95 of the time to the first token is of so many answers
         self._first: FrameReady | None = None
         self._newest: FrameReady | None = None
         self._answer: Answer | None = None
@@ -209,7 +202,16 @@ class RunStatistics:
                 if event.timing is not None:
                     self._glance_ms = event.timing.total_ms
             elif isinstance(event, Outage):
-                self._add_outage(event, now_ns)
+                # an outage is no jitter: what came before it is not compared with what comes after
+                if event.lasted_s is not None:
+                    self._outage = None
+                    self.totals.outages_s += event.lasted_s
+                elif self._outage is None:
+                    self._outage = event.reason, now_ns
+                    self.totals.outages += 1
+                    self._recent.clear()
+                else:
+                    self._outage = event.reason, self._outage[1]
             elif isinstance(event, Cut):
                 totals.cuts += 1
             elif isinstance(event, PictureChanged):
@@ -346,18 +348,6 @@ class RunStatistics:
         self.totals.full_flops += event.full_flops
         if event.timing is not None:
             self._ttft_ms.append(event.timing.ttft_ms)
-
-    def _add_outage(self, event: Outage, now_ns: int) -> None:
-        """An outage is no jitter: what came before it is not compared with what comes after."""
-        if event.lasted_s is not None:
-            self._outage = None
-            self.totals.outages_s += event.lasted_s
-        elif self._outage is None:
-            self._outage = event.reason, now_ns
-            self.totals.outages += 1
-            self._recent.clear()
-        else:
-            self._outage = event.reason, self._outage[1]
 
     def _active_outage(self, now_ns: int) -> ActiveOutage | None:
         return None if self._outage is None else ActiveOutage(self._outage[0], (now_ns - self._outage[1]) / NS_PER_S)

@@ -13,19 +13,50 @@ from contextlib import closing, suppress
 from stream import logs
 from stream.errors import OutputError
 from stream.mqtt.broker import Broker
-from stream.mqtt.outbox import Outbox
 from stream.mqtt.session import BrokerLost, BrokerRefuses, BrokerSession
 from stream.mqtt.topics import MqttMessage
 
-FIGURES_EVERY_S = 10.0
+
+class Outbox:
+    """At most one message waits for each topic: a newer one takes its place. For any thread; nothing waits here.
+
+    `dropped` counts messages whose place a newer one took. Retained messages are remembered, because a broker that was
+    started again has forgotten them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[str, MqttMessage] = {}
+        self._retained: dict[str, MqttMessage] = {}
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, message: MqttMessage) -> None:
+        """Leave a message, in place of an older one of its topic."""
+        with self._lock:
+            if message.retain:
+                self._retained[message.topic] = message
+            if self._waiting.pop(message.topic, None) is not None:
+                self.dropped += 1
+            self._waiting[message.topic] = message
+
+    def take(self) -> MqttMessage | None:
+        """Return the message that waits longest, None without one."""
+        with self._lock:
+            if not self._waiting:
+                return None
+            return self._waiting.pop(next(iter(self._waiting)))
+
+    def renew(self) -> None:
+        """A new connection: retained messages go first and again, in the order in which their topics began."""
+        with self._lock:
+            self._waiting = {**self._retained, **{k: m for k, m in self._waiting.items() if not m.retain}}
+
 
 RETRY_S = (0.5, 30.0)
 """First and longest wait before another attempt; each is twice the one before."""
-
-STEADY_S = 10.0
-"""A connection that lasts so long is a good one: the next attempt after it comes soon."""
-
-WAIT_S = 1.0
 
 STOP_LIMIT_S = 2.0
 """Time that the last messages have."""
@@ -100,7 +131,16 @@ class MqttLink:
             try:
                 with closing(self._make_session()) as session:
                     session.connect()
-                    self._note_connected()
+                    self.outbox.renew()
+                    if not self._tried.done():
+                        self._tried.set_result(None)
+                    if self._told_lost:
+                        self._told_lost = False
+                        logs.say(
+                            f"the MQTT broker at {self._broker.address} is there",
+                            event="mqtt",
+                            address=self._broker.address,
+                        )
                     self._serve(session)
             except BrokerRefuses as error:
                 if not self._tried.done():
@@ -113,7 +153,8 @@ class MqttLink:
             except Exception as error:
                 log.debug("the connection to the MQTT broker failed", exc_info=True)
                 self._note_lost(f"unexpected {type(error).__name__}")
-            if time.monotonic() - since_s > STEADY_S:
+            # a connection that lasts so long is a good one: the next attempt after it comes soon
+            if time.monotonic() - since_s > 10.0:
                 wait_s = self._retry_s[0]
             self._ending.wait(wait_s)
             wait_s = min(self._retry_s[1], 2 * wait_s)
@@ -123,21 +164,13 @@ class MqttLink:
         next_s = time.monotonic()
         while not (self._ending.is_set() and not len(self.outbox) and not session.busy):
             if time.monotonic() >= next_s:
-                next_s = time.monotonic() + FIGURES_EVERY_S
+                next_s = time.monotonic() + 10.0
                 for figures in self._figures():
                     self.outbox.put(figures)
             if not session.busy and (message := self.outbox.take()) is not None:
                 session.send(message)
-            session.step(self._woken, WAIT_S if session.busy or not len(self.outbox) else 0)
+            session.step(self._woken, 1.0 if session.busy or not len(self.outbox) else 0)
         session.leave()
-
-    def _note_connected(self) -> None:
-        self.outbox.renew()
-        if not self._tried.done():
-            self._tried.set_result(None)
-        if self._told_lost:
-            self._told_lost = False
-            logs.say(f"the MQTT broker at {self._broker.address} is there", event="mqtt", address=self._broker.address)
 
     def _note_lost(self, reason: str) -> None:
         """Tell that there is no broker, once until there is one."""

@@ -21,13 +21,6 @@ from stream.untrusted import KIB
 CONNECT_LIMIT_S = 5.0
 """Longest wait for the broker's host, for its TLS, and for its word that this client is let in; each."""
 
-KEEPALIVE_S = 30
-"""A broker that is silent for so long although it was asked is gone."""
-
-STEP_S = 0.5
-
-WAKE_BYTES = 4096
-
 PACKET_BYTES_MAX = 128 * KIB
 """Longest packet of a broker: a question has at most 16 kB, and a topic 64 KiB."""
 
@@ -98,7 +91,8 @@ class BrokerSession:
         try:
             if broker.tls:
                 self._client.tls_set_context(ssl.create_default_context(cafile=broker.ca))
-            self._client.connect(broker.host, broker.port, KEEPALIVE_S)
+            # a broker that is silent for so long although it was asked is gone
+            self._client.connect(broker.host, broker.port, 30)
         except ssl.SSLCertVerificationError as error:
             remedy = "name the file of its authority's certificate in output.mqtt_ca"
             raise BrokerRefuses(f"its certificate is not valid: {error.verify_message}", remedy) from error
@@ -115,9 +109,11 @@ class BrokerSession:
         while self._let_in is None:
             if time.monotonic() > limit_s:
                 raise BrokerLost("it does not answer as a broker does")
-            self.step(None, STEP_S)
+            self.step(None, 0.5)
         if self._let_in.is_failure:
-            self._refuse(self._let_in)
+            if self._let_in.value in REFUSED:
+                raise BrokerRefuses(*REFUSED[self._let_in.value])
+            raise BrokerLost(str(self._let_in).lower())
         if self._command is not None:
             self._client.subscribe(self._command[0], qos=1)
 
@@ -138,7 +134,7 @@ class BrokerSession:
             poller.register(woken, select.POLLIN)
         ready = dict(poller.poll(0 if decrypted else round(wait_s * 1000)))
         if woken is not None and woken in ready:
-            os.read(woken, WAKE_BYTES)
+            os.read(woken, 4096)
         found = ready.get(connection.fileno(), 0)
         if decrypted or found & ~select.POLLOUT:
             self._client.loop_read()
@@ -161,11 +157,6 @@ class BrokerSession:
             return "it closed the connection"
         hint = "one without TLS needs mqtt://" if self._broker.tls else "one with TLS needs mqtts://"
         return f"it closed the connection at once ({hint})"
-
-    def _refuse(self, code: ReasonCode) -> None:
-        if code.value in REFUSED:
-            raise BrokerRefuses(*REFUSED[code.value])
-        raise BrokerLost(str(code).lower())
 
     def _on_connect(self, client: Client, _: Any, __: ConnectFlags, code: ReasonCode, ___: Any) -> None:
         self._let_in = code

@@ -13,15 +13,13 @@ import struct
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.errors import counted
 from arr_coc.types import LEVELS
-from stream.errors import TransportError
 from stream.events import FrameMap
 from stream.protocol.inspection import InspectedFrame, InspectionRequest
 
@@ -34,12 +32,6 @@ HEADER = struct.Struct("<BBBBIddHHHHHHIII")
 
 CAMERA_AT = 3
 """Byte of the header with the camera's number; 0 unless a page shows several."""
-
-SPARE_MAX = 16
-"""Copies of pictures that are kept for others: of six levels, one that is encoded, and one that waits."""
-
-REQUEST_SIZES = 4
-"""Sizes of one frame that may be wanted at once; each is encoded."""
 
 
 class PictureEndpoints(msgspec.Struct, frozen=True):
@@ -108,7 +100,8 @@ class PictureBuffers:
     def give_back(self, images: Iterable[npt.NDArray[np.uint8]]) -> None:
         """Take copies that nobody needs any more; those of sizes that went out of use are let go."""
         with self._lock:
-            self._spare = [*images, *self._spare][:SPARE_MAX]
+            # copies of pictures that are kept for others: of six levels, one that is encoded, and one that waits
+            self._spare = [*images, *self._spare][:16]
 
 
 class PictureExchange:
@@ -133,7 +126,8 @@ class PictureExchange:
     def want(self, request: PictureRequest) -> None:
         """Ask for the next frame."""
         with self._changed:
-            self._request = PictureRequest(request.widths[:REQUEST_SIZES], request.inspect)
+            # sizes of one frame that may be wanted at once; each is encoded
+            self._request = PictureRequest(request.widths[:4], request.inspect)
 
     def put(self, frame: ViewedFrame) -> None:
         """Leave a frame, in place of one that nobody has taken."""
@@ -188,32 +182,3 @@ def pack_picture(frame: ViewedFrame, level: int, jpeg: bytes, unix_ns: int, firs
 def of_camera_number(message: bytes, number: int) -> bytes:
     """Return the picture message as one of the camera with this number, 0 to 255, among several."""
     return message if number == 0 else b"".join((message[:CAMERA_AT], bytes((number,)), message[CAMERA_AT + 1 :]))
-
-
-def picture_fields(message: bytes) -> dict[str, Any]:
-    """Return what a picture message holds, by name. Raises TransportError where it is none."""
-    try:
-        kind, codec, level, camera, index, unix_ms, media_s, *rest = HEADER.unpack_from(message)
-    except struct.error as error:
-        raise TransportError(f"not a picture: {error}") from error
-    width, height, rows, cols, tokens, overview, *lengths = rest
-    if kind != KIND or HEADER.size + sum(lengths) != len(message):
-        raise TransportError(f"not a picture: kind {kind}, {counted(len(message), 'byte')}")
-    parts, at = [], HEADER.size
-    for length in lengths:
-        parts.append(message[at : at + length])
-        at += length
-    shown = FrameMap(rows=rows, cols=cols, relevance=parts[0], regions=parts[1], overview=overview)
-    return {
-        "codec": codec,
-        "level": level,
-        "camera": camera,
-        "frame_index": index,
-        "capture_unix_ms": unix_ms,
-        "media_s": media_s,
-        "width": width,
-        "height": height,
-        "tokens": tokens,
-        "map": shown,
-        "picture": parts[2],
-    }

@@ -9,10 +9,6 @@ from arr_coc.types import NS_PER_MS
 LIMIT_NS = 20 * NS_PER_MS
 """Longest delay; with it a frame is ready within 25 ms of its capture, however even the others are."""
 
-LIMIT_SHARE = 0.6
-"""Longest delay as a share of the time since the frame before: the rest is for the work on the next one, and frames
-that come in a burst are hardly delayed."""
-
 WINDOW_FRAMES = 300
 """Frames whose latencies the delay covers: ten seconds at 30 fps, so that a shot's cut is still known at the next."""
 
@@ -39,5 +35,7 @@ class PlayoutDelay:
         self._captured_ns = capture_ns
         self._latencies_ns.append(min(done_ns - capture_ns, LIMIT_NS))
         self._delay_ns = max(*self._latencies_ns, self._delay_ns - FALL_NS)
-        limit_ns = min(self._delay_ns, round(LIMIT_SHARE * gap_ns))
+        # longest delay as a share of the time since the frame before: the rest is for the work on the next one, and
+        # frames that come in a burst are hardly delayed
+        limit_ns = min(self._delay_ns, round(0.6 * gap_ns))
         return max(done_ns, capture_ns + limit_ns)

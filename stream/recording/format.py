@@ -36,9 +36,6 @@ FORMAT = b"arr-coc recording "
 SUFFIX = ".rec"
 
 
-ZLIB_LEVEL = 1
-"""Higher ones take several times as long and save a tenth."""
-
 Array: TypeAlias = npt.NDArray[Any]
 
 
@@ -108,7 +105,8 @@ def compress_array(array: Array) -> bytes:
     OpenCV's PNG encoder takes twice the time for the same size.
     """
     planes = _planes(array)
-    return zlib.compress((np.ascontiguousarray(array) if planes is None else _differences(planes)).data, ZLIB_LEVEL)
+    # higher ones take several times as long and save a tenth
+    return zlib.compress((np.ascontiguousarray(array) if planes is None else _differences(planes)).data, 1)
 
 
 def decompress_array(data: bytes, spec: ArraySpec) -> bytes:

@@ -44,9 +44,6 @@ from stream.transport import Envelope
 WAITING_BYTES = 64 << 20
 """Bytes that may wait for the disk, ten whole frames of 1080p: a recording that falls further behind ends."""
 
-EVENT_BYTES = 512
-"""Size assumed for a record without arrays."""
-
 CLOSE_LIMIT_S = 5.0
 """Time limit for the disk at the end of a run."""
 
@@ -122,7 +119,7 @@ class Recorder:
             log.warning("%s", notice.message)
 
     def _put(self, make: MakeRecord, array_bytes: int = 0) -> None:
-        size = array_bytes + EVENT_BYTES
+        size = array_bytes + 512  # size assumed for a record without arrays
         with self._changed:
             if self._over:
                 return

@@ -32,8 +32,6 @@ _ARROWS = (0.375, 0.77)
 _ASPHALT: RGB = (112, 112, 116)
 _PAINT: RGB = (176, 174, 168)
 _GRAIN = 3.0
-_PIXELS_A_BIT = 5000
-"""Of the picture, for every bit of litter."""
 
 
 def street(width_px: int, height_px: int) -> Image:
@@ -48,7 +46,7 @@ def street(width_px: int, height_px: int) -> Image:
     for share in _ARROWS:
         fill(image, placed("arrow", share * width_px, 0.9 * height_px, 0.1 * height_px), _PAINT)
     boxes = [box for _, box in sign_boxes_px(width_px, height_px)]
-    clutter(rng, image, width_px * height_px // _PIXELS_A_BIT, np.array(boxes))
+    clutter(rng, image, width_px * height_px // 5000, np.array(boxes))  # of the picture, for every bit of litter
     image = grained(rng, image, _GRAIN)
     for word, _, ink in SIGNS:
         _sign(image, word, ink)

@@ -67,12 +67,6 @@ def placed(shape: str, x_px: float, y_px: float, size_px: float, angle_deg: floa
     return tuple(points @ rotation + (x_px, y_px) for points in outline(shape))
 
 
-def box_of(contours: tuple[Contour, ...]) -> Box:
-    """The box around all contours."""
-    low, high = contours[0].min(axis=0), contours[0].max(axis=0)
-    return float(low[0]), float(low[1]), float(high[0]), float(high[1])
-
-
 def fill(image: Image, contours: tuple[Contour, ...], rgb: RGB) -> None:
     """Fills what lies inside an odd number of contours, with smooth edges; what lies outside the image is cut off.
 
@@ -147,8 +141,6 @@ PLACES: tuple[str, ...] = (
     *("bottom left", "bottom", "bottom right"),
 )
 """The nine thirds-by-thirds places of the picture, row by row."""
-
-COUNT_WORDS = ("nothing", "one", "two", "three")
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +288,13 @@ def draw_object(image: Image, thing: SceneObject) -> None:
     if thing.movement != "still":
         _draw_streak(image, thing, rgb)
     if thing.shape == "number":
-        _draw_number(image, thing, rgb)
+        font, text = cv2.FONT_HERSHEY_SIMPLEX, f"{thing.number:02d}"
+        thickness = max(2, round(thing.size_px / 8))
+        (width_px, height_px), _ = cv2.getTextSize(text, font, 1.0, 2)
+        scale = min((thing.size_px - thickness) / height_px, (thing.width_px - thickness) / width_px)
+        (width_px, height_px), _ = cv2.getTextSize(text, font, scale, thickness)
+        origin = (round(thing.x_px - width_px / 2), round(thing.y_px + height_px / 2))
+        cv2.putText(image, text, origin, font, scale, rgb, thickness, cv2.LINE_AA)
     elif thing.shape in ("circle", "ring"):
         _draw_round(image, thing, rgb)
     else:
@@ -327,16 +325,6 @@ def _draw_streak(image: Image, thing: SceneObject, rgb: RGB) -> None:
     opacity = _STREAK_OPACITY * np.clip(1 - behind_px / thing.streak_px, 0, 1)
     below = image[y0:y1, x0:x1].astype(np.float32)
     image[y0:y1, x0:x1] = (below + opacity * (np.asarray(rgb, np.float32) - below) + 0.5).astype(np.uint8)
-
-
-def _draw_number(image: Image, thing: SceneObject, rgb: RGB) -> None:
-    font, text = cv2.FONT_HERSHEY_SIMPLEX, f"{thing.number:02d}"
-    thickness = max(2, round(thing.size_px / 8))
-    (width_px, height_px), _ = cv2.getTextSize(text, font, 1.0, 2)
-    scale = min((thing.size_px - thickness) / height_px, (thing.width_px - thickness) / width_px)
-    (width_px, height_px), _ = cv2.getTextSize(text, font, scale, thickness)
-    origin = (round(thing.x_px - width_px / 2), round(thing.y_px + height_px / 2))
-    cv2.putText(image, text, origin, font, scale, rgb, thickness, cv2.LINE_AA)
 
 
 def _draw_round(image: Image, thing: SceneObject, rgb: RGB) -> None:

@@ -238,7 +238,12 @@ class Scene:
     def render(self, frame_index: int) -> Image:
         """The frame's picture: a new uint8 RGB [height_px, width_px, 3]. Raises IndexError outside the scene."""
         shot_index, frame_of_shot, things = self._things(frame_index)
-        image = self._background(shot_index, frame_of_shot)
+        shot = self.shots[shot_index]
+        if shot_index not in self._backdrops:
+            self._backdrops[shot_index] = shot.backdrop(*self._backdrop_size_px(shot))
+        whole = self._backdrops[shot_index]
+        x0, y0 = shot.pan_px[0] * frame_of_shot, shot.pan_px[1] * frame_of_shot
+        image = whole[y0 : y0 + self.height_px, x0 : x0 + self.width_px].copy()
         for thing in things:
             draw_object(image, thing)
         if self.noise_sigma:
@@ -279,11 +284,3 @@ class Scene:
     def _backdrop_size_px(self, shot: Shot) -> tuple[int, int]:
         last_frame = round(shot.seconds * self.fps) - 1
         return self.width_px + abs(shot.pan_px[0]) * last_frame, self.height_px + abs(shot.pan_px[1]) * last_frame
-
-    def _background(self, shot_index: int, frame_of_shot: int) -> Image:
-        shot = self.shots[shot_index]
-        if shot_index not in self._backdrops:
-            self._backdrops[shot_index] = shot.backdrop(*self._backdrop_size_px(shot))
-        whole = self._backdrops[shot_index]
-        x0, y0 = shot.pan_px[0] * frame_of_shot, shot.pan_px[1] * frame_of_shot
-        return whole[y0 : y0 + self.height_px, x0 : x0 + self.width_px].copy()

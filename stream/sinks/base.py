@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from stream import logs
@@ -10,6 +11,14 @@ from stream.events import Event
 
 if TYPE_CHECKING:
     from stream.monitor.health import RunHandle
+
+
+def program_version() -> str:
+    """Version of this program, for the receivers of its events; "unknown" if it is not installed."""
+    try:
+        return version("arr-coc-stream")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 class Sink(ABC):

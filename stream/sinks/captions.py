@@ -23,9 +23,6 @@ from stream.untrusted import printable, printable_lines
 OPEN_CUE_MS = 1000
 """Length of a caption as long as nobody knows when the next one comes, and of that of a still picture."""
 
-ROUNDING_MS = 0.001
-"""A time may lie so far below the whole millisecond that it means: seconds are binary fractions."""
-
 
 @dataclass(frozen=True, slots=True)
 class Cue:
@@ -53,7 +50,8 @@ class CueTrack:
 
     def answer(self, at_s: float, text: str) -> Cue | None:
         """Shows `text` from `at_s` on. Returns the cue that this completes."""
-        at_ms = self._advance(at_s)
+        self._now_ms = max(self._now_ms, round(at_s * 1000))
+        at_ms = self._now_ms
         text = text.strip()
         if self._open is not None and self._open.text == text:
             return None
@@ -66,21 +64,15 @@ class CueTrack:
         if self._open is None:
             return
         start_ms = self._open.start_ms
-        end_ms = start_ms if end_s is None else math.floor(end_s * 1000 + ROUNDING_MS)
+        # a time may lie so far below the whole millisecond that it means: seconds are binary fractions
+        end_ms = start_ms if end_s is None else math.floor(end_s * 1000 + 0.001)
         self._open = replace(self._open, end_ms=end_ms if end_ms > start_ms else start_ms + OPEN_CUE_MS)
-
-    def _advance(self, to_s: float) -> int:
-        self._now_ms = max(self._now_ms, round(to_s * 1000))
-        return self._now_ms
 
     def _complete(self, at_ms: int) -> Cue | None:
         if self._open is None or at_ms <= self._open.start_ms:
             return None
         return replace(self._open, end_ms=at_ms)
 
-
-LINE_CHARS = 42
-"""The usual limit of subtitle guidelines for one line."""
 
 SUBRIP_TAGS = re.compile(r"<(?=[/!?A-Za-z])|\{(?=\\|[A-Za-z]:)")
 """Places where players read HTML's `<b>`, SubStation's `{\\an8}` or MicroDVD's `{y:b}`."""
@@ -217,7 +209,8 @@ def caption_text(text: str) -> str:
     """The text as the lines of a caption: printable, blank lines gone, long lines wrapped."""
     lines: list[str] = []
     for line in printable_lines(text).split("\n"):
-        lines += textwrap.wrap(printable(line), LINE_CHARS, break_long_words=False, break_on_hyphens=False)
+        # the usual limit of subtitle guidelines for one line
+        lines += textwrap.wrap(printable(line), 42, break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines)
 
 

@@ -20,9 +20,6 @@ from stream.untrusted import printable
 
 Picture = npt.NDArray[np.uint8]
 
-LONG_SIDE_PX = (640, 1280)
-"""The long side of what is drawn: small frames are enlarged, so that text can be read, and large ones reduced."""
-
 LEVEL_BRIGHTNESS = (1.0, 0.8, 0.66, 0.56, 0.5, 0.45)
 BRIGHTNESS = tuple(float(np.interp((a + b) / 2, range(LEVELS), LEVEL_BRIGHTNESS)) for a, b in REGION_SHAPES)
 """Of a region, by shape."""
@@ -41,9 +38,6 @@ OUTLINE_OPACITY = 0.65
 LEAST_WIDTH_PX = 320
 """A strip is at least so wide, or its key does not fit."""
 
-WIDE_PX = 960
-"""From here on two lines hold a caption; a narrower strip has three."""
-
 BACKGROUND, BRIGHT, MUTED = (14, 16, 22), "#ffffff", "#a8b0c0"
 
 LAYERS_A_ROW = 4
@@ -55,8 +49,6 @@ TRUTH, TRUTH_TEXT = (72, 230, 120), "#48e678"
 """Colour of the boxes of what is really there."""
 TRUTH_LEGEND = "ground truth"
 """In the corner of a picture with such boxes, so that they are not taken for what the model has found."""
-
-LONGEST_NOTE = "00000 of 00000 tokens · 00:00:00.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +107,9 @@ def draw_allocation(overlay: AllocationOverlay) -> Picture:
         picture = _within_frame(picture, overlay.image.shape[0], overlay.image.shape[1])
     padded_size = (round(picture.shape[1] * scale), round(picture.shape[0] * scale))
     picture = cv2.resize(picture, padded_size, interpolation=cv2.INTER_NEAREST if scale > 1 else cv2.INTER_AREA)
-    picture = _lit(picture, shapes)
+    brightness = np.array([*BRIGHTNESS, UNSEEN_BRIGHTNESS], dtype=np.float32)[shapes]
+    full = _over_tiles((brightness * 255).astype(np.uint8), picture.shape[1], picture.shape[0])
+    picture = cv2.multiply(picture, cv2.merge([full, full, full]), scale=1 / 255)
     picture = _tinted(picture, overlay.relevance)
     lined = np.arange(len(overlay.regions)) >= overlay.overview
     for state, colour in (("superseded", SUPERSEDED), ("shown", None), ("new", NEW if overlay.states else None)):
@@ -190,7 +184,8 @@ def draw_heat(ground: Picture, values: npt.NDArray[np.floating], shape: tuple[in
 def drawn_size(width_px: int, height_px: int) -> tuple[int, int]:
     """(width, height) of the drawing of a frame of this size, without the strip: its shape, even sides, as H.264's
     4:2:0 wants them."""
-    low, high = LONG_SIDE_PX
+    # the long side of what is drawn: small frames are enlarged, so that text can be read, and large ones reduced
+    low, high = (640, 1280)
     long_side = max(width_px, height_px)
     scale = high / long_side if long_side > high else max(1, math.ceil(low / long_side))
     return max(2, round(width_px * scale / 2) * 2), max(2, round(height_px * scale / 2) * 2)
@@ -224,12 +219,6 @@ def _as_shown(image: Picture, shapes: npt.NDArray[np.int8]) -> Picture:
         mask = _over_tiles((shapes == code).astype(np.uint8), width, height)
         cv2.copyTo(coarse, mask, shown)
     return shown
-
-
-def _lit(picture: Picture, shapes: npt.NDArray[np.int8]) -> Picture:
-    brightness = np.array([*BRIGHTNESS, UNSEEN_BRIGHTNESS], dtype=np.float32)[shapes]
-    full = _over_tiles((brightness * 255).astype(np.uint8), picture.shape[1], picture.shape[0])
-    return cv2.multiply(picture, cv2.merge([full, full, full]), scale=1 / 255)
 
 
 def _tinted(picture: Picture, relevance: npt.NDArray[np.floating]) -> Picture:
@@ -321,7 +310,7 @@ def _in_one_row(width_px: int, items: tuple[KeyItem, ...]) -> bool:
     height = _heights(width_px)[0]
     names = " ".join([*(item.name for item in items), "relevance"])
     key_px = _renderer(height).width_px(names) + 3 * len(items) * height
-    return key_px + _renderer(height).width_px(LONGEST_NOTE) + 2 * height <= width_px
+    return key_px + _renderer(height).width_px("00000 of 00000 tokens · 00:00:00.0") + 2 * height <= width_px
 
 
 def _heights(width_px: int) -> tuple[int, int]:
@@ -330,7 +319,7 @@ def _heights(width_px: int) -> tuple[int, int]:
 
 
 def _caption_lines(width_px: int) -> int:
-    return 2 if width_px >= WIDE_PX else 3
+    return 2 if width_px >= 960 else 3  # from here on two lines hold a caption; a narrower strip has three
 
 
 def _step(height_px: int) -> int:

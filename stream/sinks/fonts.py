@@ -29,9 +29,6 @@ FOLDERS = {
 
 SUFFIXES = {".ttf", ".otf", ".ttc", ".otc"}
 
-FILES_MAX = 400
-"""Fonts that are tried at most."""
-
 PREFERRED = ("dejavusans", "notosans", "wqy", "arialunicode", "pingfang", "msyh", "yugoth", "malgun", "segoeui")
 """Beginnings of the names of fonts that are plain to read; other ones are tried after them."""
 
@@ -39,12 +36,6 @@ ODD = ("bold", "italic", "oblique", "mono", "condensed", "light", "serif", "thin
 
 PLAIN = str.maketrans({"–": "-", "—": "-", "×": "x", "…": "...", "’": "'", "‘": "'", "→": ">", "•": "·"})
 """Signs that have a plain counterpart."""
-
-LAST_RESORT = "lastresort"
-"""In the name of fonts that have a box for every character there is."""
-
-NONCHARACTER = "\uffff"
-"""No font has it: what is drawn for it is what a font draws for all that it lacks."""
 
 log = logging.getLogger(__name__)
 
@@ -105,20 +96,17 @@ class TextRenderer:
         for character in text:
             font, drawn = run_font, character
             if not run or unicodedata.category(character) not in ("Mn", "Me", "Cf"):
-                font, drawn = self._of(character)
+                # the font of a character, and what is drawn for it
+                if character not in self._found:
+                    self._found[character] = self._look_for(character)
+                found = self._found[character]
+                font, drawn = (self._fonts[0], character) if found is None else found
             if run and font is not run_font:
                 yield run_font, run
                 run = ""
             run_font, run = font, run + drawn
         if run:
             yield run_font, run
-
-    def _of(self, character: str) -> tuple[Font, str]:
-        """The font of a character, and what is drawn for it."""
-        if character not in self._found:
-            self._found[character] = self._look_for(character)
-        found = self._found[character]
-        return (self._fonts[0], character) if found is None else found
 
     def _look_for(self, character: str) -> tuple[Font, str] | None:
         for font in self._all():
@@ -146,7 +134,8 @@ def has(font: Font, character: str) -> bool:
     """True where a font has a character: it draws something else than for one that no font has."""
     if character.isspace():
         return True
-    drawn, lacking = font.getmask(character), font.getmask(NONCHARACTER)
+    # no font has it: what is drawn for it is what a font draws for all that it lacks
+    drawn, lacking = font.getmask(character), font.getmask("\uffff")
     return (drawn.size, bytes(drawn)) != (lacking.size, bytes(lacking))
 
 
@@ -158,14 +147,15 @@ def font_files() -> tuple[Path, ...]:
     if matplotlib is not None and matplotlib.origin is not None:
         folders.append(Path(matplotlib.origin).parent / "mpl-data" / "fonts" / "ttf")
     found = {path for folder in folders for path in files_in(folder)}
-    return tuple(sorted(found, key=_rank)[:FILES_MAX])
+    return tuple(sorted(found, key=_rank)[:400])  # fonts that are tried at most
 
 
 def files_in(folder: Path) -> Iterator[Path]:
     """The font files in a folder, however deep; none where it cannot be read."""
     try:
         for path in folder.rglob("*"):
-            if path.suffix.lower() in SUFFIXES and LAST_RESORT not in path.name.lower():
+            # in the name of fonts that have a box for every character there is
+            if path.suffix.lower() in SUFFIXES and "lastresort" not in path.name.lower():
                 yield path
     except OSError:
         return

@@ -48,17 +48,6 @@ none refers to later ones either, which would move the video's start away from t
 FRAGMENTS = {"movflags": "hybrid_fragmented+frag_every_frame", "flush_packets": "1"}
 """Playable however the run ends: a fragment a frame while it is written, an ordinary MP4 once it is closed."""
 
-FRAMES_KNOWN = 256
-"""Newest frame events that are kept for pictures that come after them."""
-
-EVENT_LIMIT_S = 2.0
-"""Longest wait for the event of a frame whose picture has come."""
-
-WAIT_MS = 250
-"""Longest single wait for a picture; after it, the next one is asked for again."""
-
-STOP_LIMIT_S = 5.0
-
 log = logging.getLogger(__name__)
 
 
@@ -191,14 +180,14 @@ class _LiveFrames:
         with self._noted:
             self._events[event.frame_index] = event
             self.frames += 1
-            while len(self._events) > FRAMES_KNOWN:
+            while len(self._events) > 256:  # newest frame events that are kept for pictures that come after them
                 self._events.popitem(last=False)
             self._noted.notify()
 
     def close(self) -> None:
         """End the thread. Raises OutputError where drawing has failed."""
         self._stop.set()
-        self._thread.join(STOP_LIMIT_S)
+        self._thread.join(5.0)
         if self._error is not None:
             raise self._error
 
@@ -214,7 +203,8 @@ class _LiveFrames:
         request = PictureRequest(inspect=InspectionRequest(maps=bool(self._layers)))
         receiver.request(request)
         while not self._stop.is_set():
-            message = (receiver.receive(WAIT_MS) or {}).get(INSPECTION)
+            # longest single wait for a picture; after it, the next one is asked for again
+            message = (receiver.receive(250) or {}).get(INSPECTION)
             if message is not None:
                 self._draw(read_inspection(message))
             receiver.request(request)
@@ -222,7 +212,8 @@ class _LiveFrames:
     def _draw(self, shown: ReadInspection) -> None:
         index = shown.head["frame_index"]
         with self._noted:
-            self._noted.wait_for(lambda: index in self._events or self._stop.is_set(), EVENT_LIMIT_S)
+            # longest wait for the event of a frame whose picture has come
+            self._noted.wait_for(lambda: index in self._events or self._stop.is_set(), 2.0)
             event = self._events.get(index)
         if event is not None:
             self._film.add(event, _overlay_of(shown, self._layers))

@@ -21,9 +21,6 @@ CONNECTIONS_MAX = 8
 """Connections open at a time. The oldest is closed for one more, so that a thousand idle clients take eight threads and
 keep nobody out."""
 
-READ_LIMIT_S = 5.0
-"""Seconds that a client may be silent."""
-
 POLL_S = 0.1
 STOP_LIMIT_S = 5.0
 
@@ -106,7 +103,7 @@ class HttpServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     """Answers one request with a page of the server."""
 
-    timeout = READ_LIMIT_S
+    timeout = 5.0  # seconds that a client may be silent
     server_version = "arr-coc-stream"
 
     def version_string(self) -> str:

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
@@ -26,11 +25,8 @@ from stream.monitor.health import RunMonitor
 from stream.mqtt.broker import Broker, device_name
 from stream.mqtt.link import RETRY_S, MqttLink
 from stream.mqtt.topics import MqttMessage, RunTopics
-from stream.sinks.base import Sink
+from stream.sinks.base import Sink, program_version
 from stream.web.viewer import RateLimit
-
-FIRST_LIMIT_S = 3.0
-"""Longest wait for the first attempt; a wrong password is told before the model is loaded."""
 
 QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE = 2.0, 4.0
 
@@ -67,14 +63,15 @@ class MqttSink(Sink):
             retry_s,
         )
         if output.mqtt_discovery is not None:
-            self.link.put(self.topics.discovery(output.mqtt_discovery, _version()))
+            self.link.put(self.topics.discovery(output.mqtt_discovery, program_version()))
         self.link.put(self.topics.set_availability(True))
         if self.topics.until:
             self.link.put(self.topics.set_verdict(None))
         self.link.put(self.topics.set_question(self._asked))
         self._tell_state()
         try:
-            self.link.start(FIRST_LIMIT_S)
+            # longest wait for the first attempt; a wrong password is told before the model is loaded
+            self.link.start(3.0)
         except BaseException:
             self.link.close()
             raise
@@ -86,7 +83,10 @@ class MqttSink(Sink):
         elif isinstance(event, AskedPicture) and event.asked and self.topics.picture:
             self.link.put(MqttMessage(self.topics.picture_topic, event.jpeg))
         elif isinstance(event, YesNoResult):
-            self._tell_verdict(event)
+            self.link.put(MqttMessage(self.topics.verdict_details, encode_event(event).encode(), retain=True))
+            if event.holds != self._holds:
+                self._holds = event.holds
+                self.link.put(self.topics.set_verdict(event.holds))
         elif isinstance(event, Started) or (isinstance(event, QueryChanged) and event.error is None):
             self.link.put(self.topics.set_question(event.query))
 
@@ -101,12 +101,6 @@ class MqttSink(Sink):
         if state != self._state:
             self._state = state
             self.link.put(MqttMessage(self.topics.state, state.encode(), retain=True))
-
-    def _tell_verdict(self, look: YesNoResult) -> None:
-        self.link.put(MqttMessage(self.topics.verdict_details, encode_event(look).encode(), retain=True))
-        if look.holds != self._holds:
-            self._holds = look.holds
-            self.link.put(self.topics.set_verdict(look.holds))
 
     def _figures(self) -> Iterable[MqttMessage]:
         """The figures of this moment; in the thread of the link."""
@@ -127,10 +121,3 @@ class MqttSink(Sink):
             problem = "too many questions at once"
         if problem is not None:
             logs.say(f"note: a question from MQTT was refused: {problem}", "warning", event="mqtt", refused=problem)
-
-
-def _version() -> str:
-    try:
-        return version("arr-coc-stream")
-    except PackageNotFoundError:
-        return "unknown"

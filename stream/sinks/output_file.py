@@ -66,7 +66,7 @@ class OutputFile:
         self.regular = stat.S_ISREG(about.st_mode)
         self._named = self.regular and about.st_nlink > 0  # /dev/fd/3 may have no name from the beginning
         if self.regular:
-            self._claim()
+            claim(self._fd, path)
         self._old_bytes = about.st_size
         self._rewritten: bytearray | None = bytearray() if resume else None
         if resume and not self.regular:
@@ -117,7 +117,10 @@ class OutputFile:
         fd, self._fd = self._fd, None
         try:
             if self._made and not self._begun:
-                self._remove(fd)
+                # the file that was made, unless another program has written it, or put another one in its place
+                with suppress(OSError):
+                    if os.fstat(fd).st_size == 0 and os.path.samestat(os.lstat(self.path), os.fstat(fd)):
+                        os.unlink(self.path)
             elif self._begun:
                 self._check_named(fd)
         finally:
@@ -126,26 +129,6 @@ class OutputFile:
     def _check_named(self, fd: int) -> None:
         if self._named and os.fstat(fd).st_nlink == 0:
             raise OutputFailed(f"{self.path!r} is lost: the file or its folder was removed during the run")
-
-    def _remove(self, fd: int) -> None:
-        """Removes the file that was made, unless somebody has written it, or laid another one in its place."""
-        with suppress(OSError):
-            if os.fstat(fd).st_size == 0 and os.path.samestat(os.lstat(self.path), os.fstat(fd)):
-                os.unlink(self.path)
-
-    def _claim(self) -> None:
-        """Keeps other runs from writing the file; where the file system has no locks, they are not kept from it."""
-        assert self._fd is not None
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._fd)
-            self._fd = None
-            raise OutputError(
-                f"another run is writing {self.path!r}; wait until it has ended, or name another output"
-            ) from None
-        except OSError:
-            log.debug("%s cannot be locked", self.path, exc_info=True)
 
     def _rewrite(self, offset: int, data: bytes) -> None:
         assert self._rewritten is not None
@@ -165,6 +148,22 @@ class OutputFile:
             yield self._fd
         except OSError as error:
             raise OutputFailed(f"cannot write {self.path!r}: {error.strerror}") from error
+
+
+def claim(descriptor: int, path: str, where: str = "", other: str = "output") -> None:
+    """Keep other runs from writing a file, or into a folder, if the file system has locks.
+
+    Raises OutputError, having closed the descriptor, if another run writes there.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise OutputError(
+            f"another run is writing {where}{path!r}; wait until it has ended, or name another {other}"
+        ) from None
+    except OSError:
+        log.debug("%s cannot be locked", path, exc_info=True)
 
 
 def _opened(path: str) -> tuple[int, bool]:

@@ -120,7 +120,9 @@ class ControlHandler:
         if request.ask is None and not request.status:
             raise RequestRefused(f'the request is empty; send for example {EXAMPLE}, or {{"status": true}}')
         if request.ask is not None:
-            self._ask(request.ask)
+            problem = self._monitor.ask(request.ask)
+            if problem is not None:
+                raise RequestRefused(problem)
         if not request.status:
             return ControlReply(ok=True)
         return ControlReply(
@@ -128,11 +130,6 @@ class ControlHandler:
             status=envelope(STATUS, msgspec.to_builtins(self._monitor.status())),
             stats=envelope(STATS, msgspec.to_builtins(self._monitor.stats())),
         )
-
-    def _ask(self, query: str) -> None:
-        problem = self._monitor.ask(query)
-        if problem is not None:
-            raise RequestRefused(problem)
 
 
 def ask_request(query: str) -> bytes:

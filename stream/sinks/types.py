@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stream.config import BAG_SUFFIX, HLS_SUFFIX, MCAP_SUFFIX, RERUN_SUFFIX, STDOUT, Config, OutputConfig, needs_keys
 from stream.options.extra import FOXGLOVE, MQTT, OTLP, RERUN, ROS2, WEB, Extra
+from stream.sinks.otlp.endpoint import traces_url
+from stream.sinks.rerun.address import ViewerAddress
+from stream.sinks.robotics.address import foxglove_address
+from stream.sources.address import is_live_address, redacted
 
 if TYPE_CHECKING:
     from stream.monitor.health import RunMonitor
@@ -55,6 +59,8 @@ class SinkType:
     """Raises an error of the configuration for what would fail at once. Imports nothing heavy."""
     pictures: Literal["none", "asked", "every"] = "none"
     """Pictures that it takes: of frames that are asked about, and maybe every few frames (`output.pictures_every`)."""
+    pictures_key: str = ""
+    """Key of `output` that turns these pictures off."""
 
     def applies(self, output: OutputConfig) -> bool:
         """Return True if the configuration has such an output."""
@@ -85,7 +91,7 @@ def sinks_of(output: OutputConfig) -> Iterator[SinkType]:
 
 def takes_pictures(output: OutputConfig, *, every: bool = False) -> bool:
     """Return True if an output takes the picture of each frame that is answered about; `every`: of others, too."""
-    wishes = {sink.pictures for sink in sinks_of(output) if output.mqtt_picture or sink.key != "mqtt"}
+    wishes = {sink.pictures for sink in sinks_of(output) if not sink.pictures_key or getattr(output, sink.pictures_key)}
     return "every" in wishes or (not every and "asked" in wishes)
 
 
@@ -103,7 +109,6 @@ def _json_lines(at: FileOpening) -> Sink:
 
 def _hls(at: FileOpening) -> Sink:
     from stream.sinks.hls.sink import HlsSink
-    from stream.sources.address import is_live_address
 
     return HlsSink(at.path, at.output.hls, live=is_live_address(at.source))
 
@@ -122,7 +127,6 @@ def _rosbag(at: FileOpening) -> Sink:
 
 def _rerun_file(at: FileOpening) -> Sink:
     from stream.sinks.rerun.file import RerunFileSink
-    from stream.sources.address import redacted
 
     return RerunFileSink(at.path, redacted(at.source))
 
@@ -194,12 +198,6 @@ def _foxglove(at: ServiceOpening) -> Sink:
     return FoxgloveSink(at.config)
 
 
-def _check_foxglove(config: Config) -> None:
-    from stream.sinks.robotics.address import foxglove_address
-
-    foxglove_address(config)
-
-
 def _webhook(at: ServiceOpening) -> Sink:
     from stream.sinks.webhook import WebhookSink
 
@@ -218,24 +216,10 @@ def _otlp(at: ServiceOpening) -> Sink:
     return OtlpSink(at.config)
 
 
-def _check_otlp(config: Config) -> None:
-    from stream.sinks.otlp.endpoint import traces_url
-
-    traces_url(config.output.otlp or "")
-
-
 def _rerun(at: ServiceOpening) -> Sink:
-    from stream.sinks.rerun.address import ViewerAddress
     from stream.sinks.rerun.viewer import RerunViewerSink
-    from stream.sources.address import redacted
 
     return RerunViewerSink(ViewerAddress.of(at.config.output.rerun or ""), redacted(at.config.source))
-
-
-def _check_rerun(config: Config) -> None:
-    from stream.sinks.rerun.address import ViewerAddress
-
-    ViewerAddress.of(config.output.rerun or "")
 
 
 JSON_LINES = SinkType(help="JSON lines (docs/cli.md#json-lines)", suffixes=(".jsonl",), open=_json_lines)
@@ -274,11 +258,17 @@ SERVICES = (
     SinkType(key="control", check=lambda to: needs_keys(to.network, to.output.control or ""), open=_control),
     SinkType(key="metrics_port", open=_metrics),
     SinkType(key="web", extra=WEB, check=_check_web, open=_web),
-    SinkType(key="mqtt", extra=MQTT, pictures="asked", check=_check_mqtt, open=_mqtt),
-    SinkType(key="foxglove", extra=FOXGLOVE, pictures="every", check=_check_foxglove, open=_foxglove),
+    SinkType(key="mqtt", extra=MQTT, pictures="asked", pictures_key="mqtt_picture", check=_check_mqtt, open=_mqtt),
+    SinkType(key="foxglove", extra=FOXGLOVE, pictures="every", check=foxglove_address, open=_foxglove),
     SinkType(key="webhook", check=_check_webhook, open=_webhook),
-    SinkType(key="otlp", extra=OTLP, check=_check_otlp, open=_otlp),
-    SinkType(key="rerun", extra=RERUN, pictures="every", check=_check_rerun, open=_rerun),
+    SinkType(key="otlp", extra=OTLP, check=lambda to: traces_url(to.output.otlp or ""), open=_otlp),
+    SinkType(
+        key="rerun",
+        extra=RERUN,
+        pictures="every",
+        check=lambda to: ViewerAddress.of(to.output.rerun or ""),
+        open=_rerun,
+    ),
 )
 """Those for other programs, by their keys."""
 

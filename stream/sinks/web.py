@@ -12,7 +12,6 @@ from stream.errors import ConfigError
 from stream.events import Event, Notice
 from stream.monitor.health import RunMonitor
 from stream.monitor.schema import StatusMessage
-from stream.protocol.pictures import PictureEndpoints
 from stream.sinks.base import Sink
 from stream.web.access import WebAccess
 from stream.web.application import PageCamera
@@ -113,19 +112,18 @@ class WebSink(Sink):
         self._tell_address()
         run = self._monitor.run
         if not self._relays and run is not None:
-            self._attach(run.picture_endpoints)
+            for endpoint, viewers in (
+                (run.picture_endpoints.page, self._hub.pictures),
+                (run.picture_endpoints.microscope, self._camera.microscope),
+            ):
+                if endpoint is not None:
+                    self._relays.append(PictureRelay(endpoint, viewers.show))
+                    viewers.attach(self._relays[-1])
         status = self._monitor.status()
         if status != self._status and not isinstance(event, Notice):
             self._status = status
             self._hub.publish_status()
         self._hub.publish(event)
-
-    def _attach(self, endpoints: PictureEndpoints) -> None:
-        """Ask the run for pictures from here on."""
-        for endpoint, viewers in ((endpoints.page, self._hub), (endpoints.microscope, self._camera.microscope)):
-            if endpoint is not None:
-                self._relays.append(PictureRelay(endpoint, viewers.show))
-                viewers.attach(self._relays[-1])
 
     def _tell_address(self) -> None:
         """Tell where its own page is, again where a live view has taken the place of what was printed before."""

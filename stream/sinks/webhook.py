@@ -38,12 +38,6 @@ RETRY_S = 1.0
 
 REPLY_LIMIT_S = 5.0
 
-STOP_LIMIT_S = 2.0
-"""Time that the last events have."""
-
-AGAIN = (408, 425, 429)
-"""Refusals after which another attempt may do, beside those from 500 on."""
-
 log = logging.getLogger(__name__)
 
 
@@ -154,7 +148,7 @@ class WebhookSink(Sink):
         with self._changed:
             self._closing = True
             self._changed.notify()
-        self._thread.join(STOP_LIMIT_S)
+        self._thread.join(2.0)  # time that the last events have
 
     def _run(self) -> None:
         while True:
@@ -175,7 +169,9 @@ class WebhookSink(Sink):
         for attempt in range(ATTEMPTS):
             problem, again = self._post(body, number)
             if problem is None:
-                self._note_success()
+                if self._failing:
+                    self._failing = False
+                    logs.say(f"the webhook at {self._webhook.address} takes events again", event="webhook")
                 return
             if not again or attempt == ATTEMPTS - 1 or self._superseded(event, self._retry_s * 2**attempt):
                 break
@@ -194,7 +190,8 @@ class WebhookSink(Sink):
         except urllib.error.HTTPError as error:
             error.close()
             where = " (give the address that it leads to)" if 300 <= error.code < 400 else ""
-            return f"status {error.code}{where}", error.code >= 500 or error.code in AGAIN
+            # refusals after which another attempt may do, beside those from 500 on
+            return f"status {error.code}{where}", error.code >= 500 or error.code in (408, 425, 429)
         except urllib.error.URLError as error:
             reason = error.reason
             if isinstance(reason, ssl.SSLCertVerificationError):
@@ -203,11 +200,6 @@ class WebhookSink(Sink):
         except (OSError, http.client.HTTPException) as error:
             return str(error) or type(error).__name__, True
         return None, False
-
-    def _note_success(self) -> None:
-        if self._failing:
-            self._failing = False
-            logs.say(f"the webhook at {self._webhook.address} takes events again", event="webhook")
 
     def _note_failure(self, problem: str | None) -> None:
         """Tell that events are lost, once until one arrives."""

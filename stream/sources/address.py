@@ -12,9 +12,6 @@ from stream.config import Config
 HIDDEN = "***"
 """Text that stands for a secret wherever an address is shown."""
 
-SHORTEST_SECRET = 4
-"""A password shorter than this is not looked for in other texts: it would blank out half of them."""
-
 NETWORK_SCHEMES = frozenset({"rtsp", "rtsps", "http", "https", "udp", "rtp", "rtmp", "rtmps", "tcp", "onvif", "onvifs"})
 
 SCENE_PREFIX = "scene:"
@@ -141,7 +138,8 @@ def _secrets(address: str) -> list[str]:
     for credentials in _CREDENTIALS.findall(address) or _SLASHED_CREDENTIALS.findall(address):
         found |= {credentials[:-1], credentials[:-1].partition(":")[2]}
     found |= {unquote(secret) for secret in found}
-    return sorted((secret for secret in found if len(secret) >= SHORTEST_SECRET), key=len, reverse=True)
+    # a password shorter than this is not looked for in other texts: it would blank out half of them
+    return sorted((secret for secret in found if len(secret) >= 4), key=len, reverse=True)
 
 
 def chosen_index(text: str, count: int) -> int | None:

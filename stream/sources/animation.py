@@ -26,9 +26,6 @@ from stream.sources.folder import DAMAGED, over_white, reason_of_damage
 SHORT_MS, INSTEAD_MS = 10, 100
 """Durations up to the first are shown for the second, as browsers do."""
 
-FRAMES_MAX = 1_000_000
-"""More frames than that are damage."""
-
 
 def frame_durations_ms(path: Path) -> list[int]:
     """Return how long each frame of an animated WebP is shown; nothing for any other file."""
@@ -40,7 +37,7 @@ def frame_durations_ms(path: Path) -> list[int]:
             riff, _, form = struct.unpack("<4sI4s", file.read(12))
             if (riff, form) != (b"RIFF", b"WEBP"):
                 return []
-            while len(head := file.read(8)) == 8 and len(durations) < FRAMES_MAX:
+            while len(head := file.read(8)) == 8 and len(durations) < 1_000_000:  # more frames than that are damage
                 kind, size = struct.unpack("<4sI", head)
                 read = file.read(16) if kind == b"ANMF" else b""
                 if len(read) == 16:

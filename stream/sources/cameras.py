@@ -23,9 +23,6 @@ VIDEO_CAPTURE, VIDEO_CAPTURE_MPLANE, DEVICE_CAPS = 0x1, 0x1000, 0x80000000
 DISCRETE = 1
 """V4L2_FRMSIZE_TYPE_DISCRETE and V4L2_FRMIVAL_TYPE_DISCRETE; other types name the least, the most and a step."""
 
-ENTRIES_MAX = 256
-"""No driver lists more; one that never ends is broken."""
-
 COMMON_SIZES = ((320, 240), (640, 480), (1280, 720), (1920, 1080))
 """Named of a camera that takes any size, beside its largest."""
 
@@ -161,7 +158,7 @@ def _entries(
     call: Call, request: int, head: Callable[[int], bytes], size: int, form: str
 ) -> Iterator[tuple[bytearray, int]]:
     """Asks for entry after entry until the driver has no more; each structure, and the number in it at `form`."""
-    for index in range(ENTRIES_MAX):
+    for index in range(256):  # no driver lists more; one that never ends is broken
         structure = bytearray(head(index).ljust(size, b"\0"))
         try:
             call(request, structure)

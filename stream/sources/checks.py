@@ -148,8 +148,6 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 METADATA_MAX_BYTES = 16 << 20
 """All unfolded metadata of a file; a colour profile of a printing press has two or three MB."""
 
-_COMPRESSED = (b"zTXt", b"iCCP")
-
 
 def check_png(path: Path, max_pixels: int) -> None:
     """Raises SourceError for a PNG of more than `max_pixels`, or whose metadata unfold to more than
@@ -186,7 +184,7 @@ def _unfolded_bytes(file: BinaryIO) -> int:
     total = 0
     while total <= METADATA_MAX_BYTES and len(head := file.read(8)) == 8:
         length, kind = struct.unpack(">I4s", head)
-        if kind not in _COMPRESSED:
+        if kind not in (b"zTXt", b"iCCP"):
             file.seek(length + 4, os.SEEK_CUR)
             continue
         data = file.read(min(length, METADATA_MAX_BYTES + 1))
@@ -201,8 +199,6 @@ def _unfolded(data: bytes, most: int) -> int:
     except zlib.error:
         return 0
 
-
-_SNIFFED_BYTES = 4096
 
 _KINDS = (
     (b"#EXTM3U", "an HLS playlist"),
@@ -232,7 +228,7 @@ def check_file(path: Path, max_pixels: int) -> None:
 def _check_playlist(path: Path) -> None:
     """Raises SourceError for what names other things to be opened; FFmpeg refuses those by itself, in other words."""
     with path.open("rb") as file:
-        head = file.read(_SNIFFED_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n")
+        head = file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")
     for mark, kind in _KINDS:
         if head.startswith(mark) or (mark.startswith(b"<") and mark in head):
             raise SourceError(

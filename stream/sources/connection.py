@@ -91,9 +91,6 @@ class FailureAdvice:
     remedy: str
 
 
-TOO_SLOW = 0.9
-"""Of a time limit: an error that comes this late is the limit's doing, whatever FFmpeg calls it."""
-
 CREDENTIALS = FailureAdvice(
     "rejects the user name or password",
     "write them in front of the host name, as USER:PASSWORD@HOST, with %40 for an @ in them",
@@ -147,7 +144,8 @@ _NETWORK_NUMBERS = {
 
 def network_failure(error: av.FFmpegError, took_s: float, limit_s: float) -> FailureAdvice:
     """Return the reason that an address on a network could not be opened."""
-    if isinstance(error, (av.error.ExitError, av.error.TimeoutError)) or took_s >= TOO_SLOW * limit_s:
+    # of a time limit: an error that comes this late is the limit's doing, whatever FFmpeg calls it
+    if isinstance(error, (av.error.ExitError, av.error.TimeoutError)) or took_s >= 0.9 * limit_s:
         return too_slow(limit_s)
     for kind, failure in _NETWORK:
         if isinstance(error, kind):
@@ -187,9 +185,6 @@ def reason_of(error: av.FFmpegError) -> str:
 
 
 US_PER_S = 1_000_000
-
-GRACE_S = 0.5
-"""Time that FFmpeg may take beyond its own limit: a name server, for instance, does not know of it."""
 
 _DESCRIBED = {"fflags": "nobuffer", "probesize": "32"}
 """For protocols that say beforehand which streams there are: opening reads hardly anything, and the decoder finds size
@@ -312,7 +307,8 @@ def opened_within(target: LiveTarget, limit_s: float) -> av.container.InputConta
 
     threading.Thread(target=attempt, name="open source", daemon=True).start()
     try:
-        return opening.result(limit_s + GRACE_S)
+        # time that FFmpeg may take beyond its own limit: a name server, for instance, does not know of it
+        return opening.result(limit_s + 0.5)
     except WaitedTooLong as error:
         if opening.cancel():
             raise cannot(target.name, target.too_slow(limit_s)) from error

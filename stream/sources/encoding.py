@@ -19,19 +19,11 @@ from stream.media import SourceFrame
 CLOCK_HZ = 90_000
 """Time base of the video, that of MPEG: it holds every usual frame rate exactly."""
 
-ENCODER = "libx264"
-
 QUALITY = {"preset": "veryfast", "tune": "zerolatency", "crf": "23", "bf": "0", "g": "100000"}
 """No frame waits for later ones. Key frames are asked for, at the beginning of each segment."""
 
-NOMINAL_RATE = Fraction(30)
-"""Rate that the level of the video is chosen by; frames keep their own times."""
-
 QUEUE_FRAMES = 8
 """Frames that may wait for the encoder."""
-
-WAIT_S = 0.05
-"""Longest single wait for room in the queue."""
 
 STOP_S = 5.0
 """Longest wait for the frames that are still in the queue at the end."""
@@ -68,7 +60,7 @@ class FrameEncoder:
         """Take the next frame; where there is no room for it, wait, or leave it out and count it in `dropped`."""
         while self._thread.is_alive():
             try:
-                self._frames.put(frame, block=wait, timeout=WAIT_S)
+                self._frames.put(frame, block=wait, timeout=0.05)  # longest single wait for room in the queue
                 return
             except queue.Full:
                 if not wait:
@@ -108,11 +100,11 @@ class FrameEncoder:
 
 
 def _encoder(width_px: int, height_px: int) -> av.VideoCodecContext:
-    context = av.VideoCodecContext.create(ENCODER, "w")
+    context = av.VideoCodecContext.create("libx264", "w")
     context.width, context.height = width_px, height_px
     context.pix_fmt = "yuv420p"
     context.time_base = Fraction(1, CLOCK_HZ)
-    context.framerate = NOMINAL_RATE
+    context.framerate = Fraction(30)  # rate that the level of the video is chosen by; frames keep their own times
     context.thread_count = 1
     context.options = dict(QUALITY)
     return context

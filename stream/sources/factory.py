@@ -43,6 +43,8 @@ def open_source(
     if not address.strip():
         raise SourceNotFound("no source was given; give the path of a video file, or scene:NAME for a generated clip")
     kind = source_type(address)
+    if kind.one_stream:
+        refuse_stream(config, redacted(address))
     if config.loop and kind is not SCENE:
         raise ConfigError(f"capture.loop repeats drawn scenes, and {redacted(address)!r} is none; set it to false")
     return kind.open(SourceOpening(address, config, clock, network or NetworkConfig(), segments))

@@ -43,15 +43,6 @@ from stream.sources.timing import MediaTimeline
 
 log = logging.getLogger(__name__)
 
-END_TOLERANCE_NS = NS_PER_S // 2
-"""Time by which a video may end earlier than declared before that counts as a loss: containers round and count
-differently."""
-
-
-REWINDS_S = (0, 2, 20)
-"""Seconds before `capture.start_s` at which a key frame is sought, before all is read from the beginning: a container
-without an index, such as MPEG-TS, may be entered behind the one that is needed."""
-
 
 class ContainerSource(Source):
     """One video stream of an open container, read from its first frame to its last.
@@ -142,7 +133,9 @@ class ContainerSource(Source):
             if index == self._max_frames:
                 return
             last, frame = frame, next(self._decoded, None)
-        missing = self._missing_end(media_ns + self._shown_ns(last))
+        # the last frame lasts as long as its packet says, at least one period
+        declared = (last.duration or 0) * (self._stream.time_base or 0)
+        missing = self._missing_end(media_ns + int(max(declared, self._timeline.period) * NS_PER_S))
         self._trailing = self._in_part(self._decoder.lost_after_last() + missing)
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
@@ -183,7 +176,9 @@ class ContainerSource(Source):
         if self._stream.start_time is None:
             return self._first_counted()
         start_ns = self._part.start_ns
-        for begin_ns in (*(start_ns - rewind_s * NS_PER_S for rewind_s in REWINDS_S), None):
+        # seconds before `capture.start_s` at which a key frame is sought, before all is read from the beginning: a
+        # container without an index, such as MPEG-TS, may be entered behind the one that is needed.
+        for begin_ns in (*(start_ns - rewind_s * NS_PER_S for rewind_s in (0, 2, 20)), None):
             begin_near(self._container, self._stream, begin_ns)
             self._decoded = self._decoder.frames()
             first = next(self._decoded, None)
@@ -221,11 +216,6 @@ class ContainerSource(Source):
         media_ns = self._timeline.at_ns(frame.pts)
         return missing_ns if media_ns is None else media_ns
 
-    def _shown_ns(self, frame: av.VideoFrame) -> int:
-        """Return the duration of a frame: what its packet says, at least one period."""
-        declared = (frame.duration or 0) * (self._stream.time_base or 0)
-        return int(max(declared, self._timeline.period) * NS_PER_S)
-
     def _duration_ns(self, frame: av.VideoFrame, media_ns: int) -> int:
         """Return the duration of a frame: its packet's, else one period; not beyond the stream's declared end."""
         duration_ns = int((frame.duration or 0) * (self._stream.time_base or 0) * NS_PER_S)
@@ -236,7 +226,9 @@ class ContainerSource(Source):
 
     def _missing_end(self, end_ns: int) -> tuple[SkippedItem, ...]:
         declared_ns = self._declared_ns
-        if declared_ns is None or declared_ns - end_ns <= END_TOLERANCE_NS:
+        # time by which a video may end earlier than declared before that counts as a loss: containers round and count
+        # differently
+        if declared_ns is None or declared_ns - end_ns <= NS_PER_S // 2:
             return ()
         missing = f"the last {(declared_ns - end_ns) / NS_PER_S:.2f} s"
         reason = f"the file ends early: it declares {declared_ns / NS_PER_S:.2f} s"
@@ -340,23 +332,20 @@ class PipeReader:
         """Up to `size` bytes as soon as there are some; none at the end, and none after an interrupt, which PyAV would
         print and then ignore."""
         try:
-            return self._wait_and_read(size)
+            since, reported = time.monotonic(), False
+            while not self.stopped:
+                if self._poll.poll(WAIT_MS):
+                    data = os.read(self._descriptor, size)
+                    self.bytes_read += len(data)
+                    return data
+                self.stopped = self.should_stop()
+                if not self.bytes_read and not reported and time.monotonic() - since > SAY_WAITING_S:
+                    log.warning("waiting for a video on standard input")
+                    reported = True
+            return b""
         except KeyboardInterrupt:
             self.stopped = self.interrupted = True
             return b""
-
-    def _wait_and_read(self, size: int) -> bytes:
-        since, reported = time.monotonic(), False
-        while not self.stopped:
-            if self._poll.poll(WAIT_MS):
-                data = os.read(self._descriptor, size)
-                self.bytes_read += len(data)
-                return data
-            self.stopped = self.should_stop()
-            if not self.bytes_read and not reported and time.monotonic() - since > SAY_WAITING_S:
-                log.warning("waiting for a video on standard input")
-                reported = True
-        return b""
 
 
 class FileReader(PipeReader):

@@ -22,11 +22,9 @@ from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.media import SkippedItem, Source, SourceFrame, SourceInfo, never_stop
-from stream.sources.checks import TimeRange, pictures_of, refuse_stream, root_of
+from stream.sources.checks import TimeRange, pictures_of, root_of
 from stream.sources.fit import FrameFitter, FrameFormat
 from stream.sources.timing import DEFAULT_RATE
-
-WHITE = (255, 255, 255, 255)
 
 DAMAGED = (
     OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, TypeError, AttributeError, OverflowError,
@@ -82,11 +80,7 @@ def over_white(image: Image.Image) -> Image.Image:
     if "A" not in image.mode and "a" not in image.mode and "transparency" not in image.info:
         return image.convert("RGB")
     coloured = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", coloured.size, WHITE), coloured).convert("RGB")
-
-
-_SHOWN = 3
-"""Losses in a row that are reported one by one."""
+    return Image.alpha_composite(Image.new("RGBA", coloured.size, (255, 255, 255, 255)), coloured).convert("RGB")
 
 
 class FolderSource(Source):
@@ -94,7 +88,6 @@ class FolderSource(Source):
 
     def __init__(self, address: str, config: CaptureConfig, clock: Clock) -> None:
         """Raises SourceNotFound, SourceError, or ConfigError for a `capture.size` beyond measure."""
-        refuse_stream(config, address)
         self._fit = FrameFitter.of(config)
         self._fps = DEFAULT_RATE if config.fps is None else Fraction(str(config.fps))
         self._max_frames = config.max_frames
@@ -157,19 +150,16 @@ class FolderSource(Source):
             if should_stop():
                 return
             try:
-                rgb = self._picture(path)
+                # the name of a folder stands for what lies in it, not for what links there lead to
+                if not path.resolve().is_relative_to(self._root):
+                    raise PictureError(f"it is a link that leads out of {self._root}; copy its target there")
+                rgb = read_picture(path, self._max_pixels)
             except PictureError as error:
                 skipped.append(SkippedItem(str(path), str(error), self._media_ns(place)))
                 continue
             yield _FolderPicture(place, path, rgb, self._media_ns(place), _in_few_words(skipped))
             skipped = []
         self._trailing = _in_few_words(skipped)
-
-    def _picture(self, path: Path) -> npt.NDArray[np.uint8]:
-        """Raises PictureError, also for a link to somewhere else: whoever names a folder names what lies in it."""
-        if not path.resolve().is_relative_to(self._root):
-            raise PictureError(f"it is a link that leads out of {self._root}; copy its target there")
-        return read_picture(path, self._max_pixels)
 
     def _first_loss(self) -> str:
         lost = self._trailing[0]
@@ -190,7 +180,7 @@ class _FolderPicture:
 
 def _in_few_words(skipped: Sequence[SkippedItem]) -> tuple[SkippedItem, ...]:
     """A few items as they are; of more, one for all of them."""
-    if len(skipped) <= _SHOWN:
+    if len(skipped) <= 3:  # losses in a row that are reported one by one
         return tuple(skipped)
     first, last = skipped[0], skipped[-1]
     return (SkippedItem(f"{first.what} to {last.what}", first.reason, first.media_ns, len(skipped)),)

@@ -25,15 +25,6 @@ MP4_OPTIONS = {
 """A fragment for each group of pictures. `delay_moov`: the header is made from the first packets, because a live source
 may not say its parameters before. `frag_duration` (in microseconds): so much is held of a source without key frames."""
 
-HEVC_TAG = "hvc1"
-"""Sample entry that Apple's players take."""
-
-START_CODES = (b"\0\0\1", b"\0\0\0\1")
-"""Beginnings of parameters that come with each key frame as well; the newer ones count."""
-
-PERIOD_NS = NS_PER_S // 25
-"""Duration of a last frame that nothing is known of."""
-
 
 @dataclass(frozen=True, slots=True)
 class Fragments:
@@ -69,10 +60,11 @@ class Fragmenter:
             size_px = template.codec_context.width, template.codec_context.height
             if (self._stream.width, self._stream.height) != size_px:  # not told before the first picture, or another
                 self._stream.width, self._stream.height = size_px
-                if (template.codec_context.extradata or b"").startswith(START_CODES):
+                # beginnings of parameters that come with each key frame as well; the newer ones count
+                if (template.codec_context.extradata or b"").startswith((b"\0\0\1", b"\0\0\0\1")):
                     self._stream.codec_context.extradata = None
             if template.codec_context.codec.canonical_name == "hevc":
-                self._stream.codec_context.codec_tag = HEVC_TAG
+                self._stream.codec_context.codec_tag = "hvc1"  # sample entry that Apple's players take
         else:
             self._stream = self._container.add_mux_stream("h264", width=size_px[0], height=size_px[1])
         self._first_dts_ns: int | None = None
@@ -94,7 +86,10 @@ class Fragmenter:
         Returns the segment that ends before it, if one does. Raises av.FFmpegError.
         """
         pts_ns, dts_ns, key = _ns(packet, packet.pts), _ns(packet, packet.dts), packet.is_keyframe
-        shown_ns = _ns(packet, packet.duration or 0) or (dts_ns - self._last_dts_ns if self.started else PERIOD_NS)
+        # duration of a last frame that nothing is known of
+        shown_ns = _ns(packet, packet.duration or 0) or (
+            dts_ns - self._last_dts_ns if self.started else (NS_PER_S // 25)
+        )
         held = len(self._data)
         packet.stream = self._stream
         self._container.mux_one(packet)

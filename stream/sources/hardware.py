@@ -12,9 +12,6 @@ from stream.config import CaptureConfig
 DEVICES = ("cuda", "vaapi", "videotoolbox")
 """FFmpeg's names for NVDEC, VA-API and VideoToolbox, in the order in which `auto` tries them."""
 
-TRIED_CODEC = "h264"
-"""Every device that decodes video decodes this codec."""
-
 _FAILURES = (av.FFmpegError, OSError, RuntimeError, NotImplementedError, ValueError)
 """Exceptions of PyAV where a device is absent, may not be used, or is broken."""
 
@@ -26,7 +23,8 @@ def device_failure(device: str) -> str | None:
     if device not in hwdevices_available():
         return "this FFmpeg was built without it"
     try:
-        HWAccel(device, allow_software_fallback=False).create(av.Codec(TRIED_CODEC, "r"))
+        # every device that decodes video decodes this codec
+        HWAccel(device, allow_software_fallback=False).create(av.Codec("h264", "r"))
     except _FAILURES as error:
         words = str(getattr(error, "strerror", None) or error or type(error).__name__)
         return words[:1].lower() + words[1:]

@@ -24,8 +24,6 @@ EXAMPLE = f"{LEROBOT_PREFIX}FOLDER#episode=0&camera=NAME"
 
 INFO = Path("meta", "info.json")
 
-INFO_BYTES_MAX = 16 << 20
-
 AGAIN = "download the dataset again"
 
 _SHOWN = 12
@@ -125,7 +123,7 @@ def _info(folder: Path) -> dict[str, Any]:
                 "OWNER/NAME --local-dir FOLDER)"
             )
         with path.open("rb") as file:
-            values = json.loads(file.read(INFO_BYTES_MAX))
+            values = json.loads(file.read(16 << 20))
     except SourceNotFound:
         raise
     except OSError as error:

@@ -35,15 +35,6 @@ from stream.sources.timing import Backoff, Pacer
 
 log = logging.getLogger(__name__)
 
-CAMERA_POLL_S = 0.002
-"""Time between two requests for the next picture of a camera that does not block."""
-
-LARGE_PICTURE_THREADS = 4
-"""Threads for pictures above 1920x1088: slices, because whole frames in parallel would each wait for the next."""
-
-SILENCE = 0.9
-"""Of `stall_s`: an end that follows a wait as long as this is not the other end's doing."""
-
 
 class ConnectionLost(Exception):
     """Error of a live source that gives nothing any more; its text says why."""
@@ -76,7 +67,8 @@ class LiveDecoder:
         context.options = {**decoder_options(config.max_pixels), **EXPORT_VECTORS}
         context.thread_type = "SLICE"
         one_thread = context.is_hwaccel or context.width * context.height <= ONE_THREAD_MAX_PX
-        context.thread_count = 1 if one_thread else LARGE_PICTURE_THREADS
+        # threads for pictures above 1920x1088: slices, because whole frames in parallel would each wait for the next
+        context.thread_count = 1 if one_thread else 4
 
     def frames(self, first_within_s: float) -> Iterator[av.VideoFrame]:
         """Pictures as they come; ends when `stop` is set.
@@ -94,7 +86,7 @@ class LiveDecoder:
                     return
                 self._check(since_ns, limit_s)
             self._check(since_ns, limit_s)
-            self._stop.wait(CAMERA_POLL_S)
+            self._stop.wait(0.002)  # time between two requests for the next picture of a camera that does not block
 
     def skipped(self) -> tuple[SkippedItem, ...]:
         """Takes out what could not be used since the last call."""
@@ -125,7 +117,8 @@ class LiveDecoder:
             return
         except av.FFmpegError as error:
             raise ConnectionLost(reading_failure(error)) from error
-        silence = self._waited_ns >= SILENCE * self._stall_s * NS_PER_S
+        # of `stall_s`: an end that follows a wait as long as this is not the other end's doing
+        silence = self._waited_ns >= 0.9 * self._stall_s * NS_PER_S
         raise ConnectionLost(silent(self._stall_s) if silence else "the other end closed the stream")
 
     def _decode(self, packet: av.Packet) -> list[av.VideoFrame]:
@@ -142,9 +135,6 @@ class LiveDecoder:
 RETRY_S = 3.0
 """Longest attempt to reach a lost source again, or twice what the first opening took: an attempt that was begun while
 the other end was still away may hang, and shall not be what keeps it away."""
-
-STEADY_NS = 5 * NS_PER_S
-"""After so long a connection the waits begin short again."""
 
 
 class ReconnectingReader(ReaderThread):
@@ -217,7 +207,8 @@ class ReconnectingReader(ReaderThread):
                 if self._stopping.is_set() or self._index + 1 == self._config.max_frames:
                     return None
         except ConnectionLost as lost:
-            if self._clock.now_ns() - begin_ns >= STEADY_NS:
+            # after so long a connection the waits begin short again
+            if self._clock.now_ns() - begin_ns >= 5 * NS_PER_S:
                 self._backoff.reset()
             return str(lost)
         return None

@@ -18,13 +18,6 @@ from arr_coc.types import TILE_PX, TileGrid
 EXPORT_VECTORS = {"flags2": "+export_mvs"}
 """Option of a decoder; those that export nothing ignore it."""
 
-LEAST_BLOCK_PX2 = 16
-"""Pixels of the smallest block that any of these codecs moves, 4×4. A block refers to two frames at most, so a frame
-with more vectors than that allows is not believed."""
-
-COVERED = 0.5
-"""Least share of a tile that vectors speak of."""
-
 Floats = npt.NDArray[np.float32]
 
 
@@ -61,7 +54,9 @@ class DecodedVectors:
         Blocks that refer to a frame before count; where there are none, those that refer to a later one, turned round.
         """
         vectors = np.asarray(self.exported.to_ndarray())
-        most = 2 * self.coded_px[0] * self.coded_px[1] // LEAST_BLOCK_PX2
+        # Pixels of the smallest block that any of these codecs moves, 4×4. A block refers to two frames at most, so a
+        # frame with more vectors than that allows is not believed.
+        most = 2 * self.coded_px[0] * self.coded_px[1] // 16
         if not 0 < len(vectors) <= most:
             return None
         if (vectors["motion_scale"] == 0).any():
@@ -83,7 +78,8 @@ class DecodedVectors:
         tile = row * grid.cols + col
         covered = np.bincount(tile, area, grid.tiles)
         sums = np.stack([np.bincount(tile, area * dy, grid.tiles), np.bincount(tile, area * dx, grid.tiles)])
-        means = np.where(covered >= COVERED * TILE_PX**2, sums / np.maximum(covered, 1), np.nan)
+        # least share of a tile that vectors speak of
+        means = np.where(covered >= 0.5 * TILE_PX**2, sums / np.maximum(covered, 1), np.nan)
         motion: Floats = means.astype(np.float32)
         return motion.reshape(2, *grid.shape)
 

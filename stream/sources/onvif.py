@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
     from stream.config import CaptureConfig
 
-SERVICE = "/onvif/device_service"
-"""Path of the device service; the same on every camera (ONVIF Core, 5.1.1)."""
-
 HTTP = {"onvif": "http", "onvifs": "https"}
 """Schemes of addresses, and what the camera is asked by."""
 
@@ -54,11 +51,6 @@ MEDIA = "http://www.onvif.org/ver10/media/wsdl"
 SCHEMA = "http://www.onvif.org/ver10/schema"
 
 _CHECK = "check that ONVIF is switched on in the camera's settings, and its port (often 80, 8000, 8080 or 2020)"
-
-_STREAM_SCHEMES = ("rtsp", "rtsps")
-
-_SHORTEST_S = 0.5
-"""Left for opening the stream where finding its address took the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +75,8 @@ class OnvifAddress:
         credentials, _, _ = parts.netloc.rpartition("@")
         user, _, password = credentials.partition(":")
         profile = parse_qs(parts.query).get("profile", [None])[0]
-        path = parts.path if len(parts.path) > 1 else SERVICE
+        # path of the device service; the same on every camera (ONVIF Core, 5.1.1).
+        path = parts.path if len(parts.path) > 1 else "/onvif/device_service"
         port = parts.port or PORTS[HTTP[parts.scheme]]
         return cls(parts.scheme, parts.hostname or "", port, path, profile, unquote(user), unquote(password))
 
@@ -226,7 +219,7 @@ def _with_credentials(uri: str, given: OnvifAddress, name: str) -> str:
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), None
-    if parts.scheme not in _STREAM_SCHEMES:
+    if parts.scheme not in ("rtsp", "rtsps"):
         raise SourceError(f"{name} names no RTSP stream; give the camera's RTSP address, as its manual says")
     host = f"[{given.host}]" if ":" in given.host else given.host
     credentials = f"{quote(given.user, safe='')}:{quote(given.password, safe='')}@" if given.user else ""
@@ -245,7 +238,8 @@ def onvif_target(address: str, config: CaptureConfig) -> LiveTarget:
     def open_it(limit_s: float) -> av.container.InputContainer:
         start_s = time.monotonic()
         found = stream.get(limit_s)
-        left_s = max(limit_s - (time.monotonic() - start_s), _SHORTEST_S)
+        # left for opening the stream where finding its address took the time
+        left_s = max(limit_s - (time.monotonic() - start_s), 0.5)
         try:
             return opened_network(found, name, config, hardware, left_s)
         except SourceError:

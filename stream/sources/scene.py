@@ -11,11 +11,8 @@ from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.media import Source, SourceFrame, SourceInfo, never_stop
 from stream.scenes import open_scene
-from stream.sources.checks import TimeRange, refuse_stream
+from stream.sources.checks import TimeRange
 from stream.sources.fit import FrameFitter
-
-ENDLESS_FRAMES = 2**40
-"""Frames of a scene with `capture.loop`: more than a run can have."""
 
 
 class SceneSource(Source):
@@ -23,15 +20,13 @@ class SceneSource(Source):
     end."""
 
     def __init__(self, name: str, config: CaptureConfig, clock: Clock) -> None:
-        """Raises SourceNotFound for a name that no scene has, SourceError for a `capture.stream` above 0, ConfigError
-        for a `capture.size` beyond measure.
-        """
+        """Raises SourceNotFound for a name that no scene has, ConfigError for a `capture.size` beyond measure."""
         self._scene = open_scene(name)
-        refuse_stream(config, f"scene:{name}")
         self._name = name
         self._fit = FrameFitter.of(config)
         self._loop = config.loop
-        part, frames = TimeRange.of(config), range(ENDLESS_FRAMES if config.loop else self._scene.frames)
+        # frames of a scene with `capture.loop`: more than a run can have.
+        part, frames = TimeRange.of(config), range((2**40) if config.loop else self._scene.frames)
         wanted = range(
             *(bisect_left(frames, bound, key=self._media_ns) for bound in self._bounds_ns(part, len(frames)))
         )

@@ -19,14 +19,8 @@ from stream.sources.fragments import COPIED_CODECS, Fragmenter, Fragments, codec
 SEGMENT_PREFIX = ".segment-"
 """Beginning of the names of files that no playlist lists yet."""
 
-LEAP_NS = 10 * NS_PER_S
-"""A packet that is later than the one before by so much belongs to another timeline."""
-
 MAX_FAILURES = 3
 """Packets in a row that cannot be copied, after which the frames are encoded."""
-
-MAX_REORDERED = 16
-"""Pictures that H.264 and HEVC may hold back to show them in another order."""
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +124,8 @@ class SegmentRecorder:
 
     def _copy(self, packet: av.Packet) -> None:
         """Take a packet; the first ones of a stream may come without DTS, which follow from the next one's."""
-        if packet.dts is None and packet.pts is not None and len(self._undated) < MAX_REORDERED:
+        # pictures that H.264 and HEVC may hold back to show them in another order
+        if packet.dts is None and packet.pts is not None and len(self._undated) < 16:
             self._undated.append(packet)
             return
         if packet.dts is not None:
@@ -149,7 +144,8 @@ class SegmentRecorder:
             self._give_up_copying("they have no usable times", after=MAX_FAILURES)
             return
         changed = packet.is_keyframe and self._coded_size() != self._track_size
-        if self._fragmenter is not None and (changed or not self._fragmenter.follows(packet, LEAP_NS)):
+        # a packet that is later than the one before by so much belongs to another timeline
+        if self._fragmenter is not None and (changed or not self._fragmenter.follows(packet, 10 * NS_PER_S)):
             self._end_track()
         if self._fragmenter is None and not packet.is_keyframe:
             return

@@ -28,9 +28,6 @@ _UTILITY = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-u
 _DIGEST = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-username-token-profile-1.0#PasswordDigest"
 _BASE64 = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-soap-message-security-1.0#Base64Binary"
 
-SHORTEST_S = 0.1
-"""Time limit of an exchange whose connection took the rest."""
-
 _HASHES = {"MD5": hashlib.md5, "SHA-256": hashlib.sha256}
 
 
@@ -94,7 +91,8 @@ class SoapClient:
         )
         try:
             connection.request("POST", path, envelope, headers)
-            connection.sock.settimeout(max(self.deadline_s - time.monotonic(), SHORTEST_S))
+            # time limit of an exchange whose connection took the rest
+            connection.sock.settimeout(max(self.deadline_s - time.monotonic(), 0.1))
             response = connection.getresponse()
             reply = response.read(REPLY_BYTES_MAX + 1)
         except ssl.SSLError:  # some are ValueErrors, too

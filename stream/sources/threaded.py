@@ -22,9 +22,6 @@ from stream.sources.timing import LiveTimeline
 
 log = logging.getLogger(__name__)
 
-CAPACITY = 4
-"""Frames that may wait. Whoever takes them is nearly always waiting; this covers a pause of its thread."""
-
 ITEMS_MAX = 64
 """Frames and outages that may wait together: a bound for a taker that is gone."""
 
@@ -38,7 +35,8 @@ class FrameQueue:
     discontinuity, what was skipped) goes over to the next one. `put_wait` waits instead.
     """
 
-    def __init__(self, capacity: int = CAPACITY) -> None:
+    # Frames that may wait. Whoever takes them is nearly always waiting; this covers a pause of its thread.
+    def __init__(self, capacity: int = 4) -> None:
         self._capacity = capacity
         self._items: deque[Item] = deque()
         self._changed = threading.Condition()

@@ -19,11 +19,6 @@ MAX_MEDIA_S = Fraction(100 * 365 * 24 * 3600)
 """A time beyond a hundred years from the origin is damage, not time."""
 
 
-OVERTAKEN_STEP = Fraction(1, 10)
-"""Of a period: how far a good PTS is moved that an earlier clamped one has overtaken. Small, so that the true times are
-met again within a frame or two and nothing adds up over a long file."""
-
-
 class MediaTimeline:
     """Turns a stream's PTS into media time, in the order in which frames are shown.
 
@@ -55,7 +50,9 @@ class MediaTimeline:
         else:
             self.clamped_pts += 1
             overtaken = self._newest_pts is not None and time > self._newest_pts
-            self._last += self.period * OVERTAKEN_STEP if overtaken else self.period
+            # Of a period: how far a good PTS is moved that an earlier clamped one has overtaken. Small, so that the
+            # true times are met again within a frame or two and nothing adds up over a long file.
+            self._last += self.period * Fraction(1, 10) if overtaken else self.period
         if time is not None and (self._newest_pts is None or time > self._newest_pts):
             self._newest_pts = time
         return _floor_ns(self._last)
@@ -75,9 +72,6 @@ class MediaTimeline:
 def _floor_ns(time: Fraction) -> int:
     return time.numerator * NS_PER_S // time.denominator
 
-
-LEAP_NS = 10 * NS_PER_S
-"""A PTS this far ahead of the clock is damage, or another clock: no live source is that early."""
 
 FIRST_WAIT_S, LONGER_WAIT_S, LONGEST_WAIT_S = 0.2, 0.5, 2.0
 """Before the first attempt to reach a lost source again, and at most: each wait is twice the one before. Half a second
@@ -123,7 +117,8 @@ class LiveTimeline:
         else:
             by_pts_ns = self._anchor[1] + ticked - self._anchor[0]
             assert self._last is not None
-            if self._last[0] < by_pts_ns <= by_clock_ns + LEAP_NS:
+            # a PTS this far ahead of the clock is damage, or another clock: no live source is that early
+            if self._last[0] < by_pts_ns <= by_clock_ns + 10 * NS_PER_S:
                 media_ns = by_pts_ns
             else:
                 self.clamped_pts += 1

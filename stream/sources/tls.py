@@ -23,8 +23,6 @@ PORTS = {"https": 443, "rtsps": 322, "rtmps": 443, "onvifs": 443}
 SIGNED = frozenset({"https", "rtmps"})
 """Those of the web, whose certificates somebody has signed. A camera has usually signed its own."""
 
-SHORTEST_S = 1.0
-
 
 def is_checked(scheme: str, config: CaptureConfig) -> bool:
     """Return whether a server's certificate is checked."""
@@ -75,7 +73,7 @@ def problem_at(address: str, config: CaptureConfig, limit_s: float) -> tuple[str
     parts = urlsplit(address)
     if parts.scheme not in PORTS or not parts.hostname:
         return None
-    end_s = time.monotonic() + max(limit_s, SHORTEST_S)
+    end_s = time.monotonic() + max(limit_s, 1.0)
     try:
         place = parts.hostname, parts.port or PORTS[parts.scheme]
         with socket.create_connection(place, end_s - time.monotonic()) as connection:

@@ -63,7 +63,7 @@ class SourceType:
     check: Callable[[str, CaptureConfig, NetworkConfig], object] | None = None
     """Raises an error of the configuration for what cannot be opened. Imports nothing heavy."""
     one_stream: bool = False
-    """True if it has one video stream, so that `capture.stream` is refused."""
+    """True if it has one video stream, so that `capture.stream` is refused before it is opened."""
     extra: Extra | None = None
 
 

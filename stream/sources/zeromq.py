@@ -21,7 +21,7 @@ from stream.config import CaptureConfig, NetworkConfig, is_local
 from stream.errors import SourceError, TransportError
 from stream.media import SkippedItem, SourceFrame, SourceInfo
 from stream.sources.address import PULL, ZMQ_PREFIX
-from stream.sources.checks import refuse_stream, refuse_time_range
+from stream.sources.checks import refuse_time_range
 from stream.sources.connection import decoder_options
 from stream.sources.fit import FrameFormat
 from stream.sources.planes import planes_of, rgb_of
@@ -144,9 +144,6 @@ def _rgb(planes: FramePlanes) -> Image:
 WAIT_MS = 50
 """Longest single wait for a message, before the reader looks whether it shall stop."""
 
-SHARED_CLOCK_NS = 5 * NS_PER_S
-"""A sender on this machine has the same monotonic clock; a time of its that is older than this is of another one."""
-
 
 @dataclass(frozen=True, slots=True)
 class FrameAddress:
@@ -172,7 +169,6 @@ class ZmqSource(ThreadedSource):
         """Waits for the first frame. Raises SourceError where none comes within `capture.open_timeout_s`, or
         ConfigError for an address that is none, keys that are missing, or a `capture.size` beyond measure."""
         refuse_time_range(config, address)
-        refuse_stream(config, address)
         receiver = _Receiver(FrameAddress.of(address), config, clock, network)
         super().__init__(receiver, config.open_timeout_s)
 
@@ -231,11 +227,30 @@ class _Receiver(ReaderThread):
         try:
             header, planes, rgb = self._frames.read(parts)
         except InvalidFrameMessage as error:
-            self._note_unreadable(str(error))
+            # messages that cannot be read, one after the other, are reported as one, by the first one's reason
+            problem = str(error)
+            self._problem = problem
+            what, count = f"message {self._messages}", 1
+            if self._unreadable:
+                first = self._unreadable[0]
+                what, count = f"{first.what.partition(' to ')[0]} to {self._messages}", first.count + 1
+                problem = first.reason
+            self._unreadable = [SkippedItem(what, problem, None, count)]
             self._look_for_loss()
             return
         if self.info is None:
-            self._describe(header)
+            self.info = SourceInfo(
+                name=self._address.name,
+                width_px=header.width,
+                height_px=header.height,
+                fps=None,
+                duration_ns=None,
+                frames=None,
+                live=not self._address.pull,
+                codec="zmq",
+                pixel_format=header.format,
+            )
+            self.ready.set()
             while self._address.pull and not self._begun.wait(WAIT_MS / 1000):
                 pass
         now_ns = self._clock.now_ns()
@@ -252,7 +267,10 @@ class _Receiver(ReaderThread):
         media_ns = self.timeline.media_ns(now_ns if header.t_ns is None else header.t_ns, now_ns)
         self._index += 1
         skipped, self._unreadable = tuple(self._unreadable), []
-        captured_ns = self._captured_ns(header, now_ns)
+        # As the sender says, if it has the same clock; else the time of arrival. A sender on this machine has the same
+        # monotonic clock; a time of its that is older than this is of another one.
+        sent_ns = header.t_ns if self._same_clock else None
+        captured_ns = sent_ns if sent_ns is not None and 0 <= now_ns - sent_ns <= 5 * NS_PER_S else now_ns
         frame = SourceFrame(self._index, media_ns, captured_ns, planes, discontinuity, skipped)
         self._problem, self._seen_ns, self._media_ns = None, now_ns, media_ns
         if not self._address.pull:
@@ -260,25 +278,6 @@ class _Receiver(ReaderThread):
             return
         while not self.queue.put_wait(frame, WAIT_MS / 1000) and not self._stopping.is_set():
             pass
-
-    def _describe(self, header: FrameHeader) -> None:
-        self.info = SourceInfo(
-            name=self._address.name,
-            width_px=header.width,
-            height_px=header.height,
-            fps=None,
-            duration_ns=None,
-            frames=None,
-            live=not self._address.pull,
-            codec="zmq",
-            pixel_format=header.format,
-        )
-        self.ready.set()
-
-    def _captured_ns(self, header: FrameHeader, now_ns: int) -> int:
-        """Return the capture time: as the sender says, if it has the same clock; else the time of arrival."""
-        sent_ns = header.t_ns if self._same_clock else None
-        return sent_ns if sent_ns is not None and 0 <= now_ns - sent_ns <= SHARED_CLOCK_NS else now_ns
 
     def _passed_over(self, header: FrameHeader, passed: int) -> int:
         """Return how many frames the sender numbered since the last one that was taken, or at least how many came.
@@ -290,16 +289,6 @@ class _Receiver(ReaderThread):
             return passed
         gap = header.seq - before - 1
         return max(passed, gap) if gap <= SEQUENCE_GAP_MAX else passed
-
-    def _note_unreadable(self, problem: str) -> None:
-        """Messages that cannot be read, one after the other, are reported as one, by the first one's reason."""
-        self._problem = problem
-        what, count = f"message {self._messages}", 1
-        if self._unreadable:
-            first = self._unreadable[0]
-            what, count = f"{first.what.partition(' to ')[0]} to {self._messages}", first.count + 1
-            problem = first.reason
-        self._unreadable = [SkippedItem(what, problem, None, count)]
 
     def _look_for_loss(self) -> None:
         """Nothing that can be read has come: is the source lost?"""

@@ -7,8 +7,6 @@ import zmq
 
 from stream.errors import TransportError
 
-FRAMES_WAITING = 2
-
 
 class CameraSender:
     """PUB end of a ZeroMQ source; belongs to the thread that made it. Raises TransportError where it cannot be bound.
@@ -20,7 +18,7 @@ class CameraSender:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.PUB)
         self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, FRAMES_WAITING)
+        self._socket.setsockopt(zmq.SNDHWM, 2)
         try:
             self._socket.bind(endpoint)
         except zmq.ZMQError as error:

@@ -30,9 +30,6 @@ FOLDER = "arr-coc-stream"
 
 SUFFIX = ".run"
 
-RECORD_MAX_BYTES = 8192
-"""A path is at most 4096 bytes long."""
-
 log = logging.getLogger(__name__)
 
 
@@ -81,7 +78,7 @@ def _sweep_one(folder: int, name: str, tidy: Callable[[bytes], None]) -> None:
         if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
             return
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        tidy(os.read(held, RECORD_MAX_BYTES))
+        tidy(os.read(held, 8192))  # a path is at most 4096 bytes long
         os.unlink(name, dir_fd=folder)
     finally:
         os.close(held)
@@ -145,17 +142,11 @@ def _host() -> str:
     return os.uname().nodename.replace("/", "_")
 
 
-IPC_PATH_MAX_BYTES = 107
-"""A Unix socket's path may be this long on Linux (sun_path, less the final zero)."""
-
-
 LONGEST_NAME = "reports"
 """Of the sockets that lie there."""
 
 
 PREFIX = "arr-coc-"
-
-PRIVATE_MODE = 0o700
 
 
 class SocketDirectory(msgspec.Struct, frozen=True):
@@ -211,7 +202,7 @@ class SocketDirectory(msgspec.Struct, frozen=True):
         about = os.fstat(opened)
         if (about.st_dev, about.st_ino) != (self.device, self.inode):
             raise OSError("another directory has taken its place")
-        if about.st_uid != os.geteuid() or stat.S_IMODE(about.st_mode) != PRIVATE_MODE:
+        if about.st_uid != os.geteuid() or stat.S_IMODE(about.st_mode) != 0o700:
             raise OSError("others may enter it")
         names = os.listdir(opened)
         if names and self.marker not in names:
@@ -239,7 +230,8 @@ def private_directory() -> Iterator[SocketDirectory]:
         raise NoSocketFolder(f"no folder for sockets can be made: {error.strerror}", "set TMPDIR to another") from error
     with keep_record(msgspec.json.encode(directory)):
         try:
-            if len(os.fsencode(ipc_endpoint(directory, LONGEST_NAME))) - len("ipc://") > IPC_PATH_MAX_BYTES:
+            # a Unix socket's path may be this long on Linux (sun_path, less the final zero)
+            if len(os.fsencode(ipc_endpoint(directory, LONGEST_NAME))) - len("ipc://") > 107:
                 raise NoSocketFolder(f"{directory.path} is too long for a Unix socket", "set TMPDIR to a shorter path")
             yield directory
         finally:

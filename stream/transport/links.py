@@ -43,16 +43,6 @@ TURNED_AWAY_MAX = 3
 QUEUE_MESSAGES = 64
 """Bound of each socket's own queue; data stay far below it, because they need credits."""
 
-REPLIES_WAITING = 16
-"""Messages from another process that may wait in the socket; whoever sends more waits."""
-
-HEARTBEAT_PART_BYTES_MAX = 4096
-"""Of a message to a link with a heartbeat; a KeepAlive has some sixty."""
-
-
-PARTS_READ = ARRAYS_MAX + 2
-"""A message's fields, its arrays, and one more, by which it has too many."""
-
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
@@ -86,7 +76,7 @@ def rest_of(socket: zmq.Socket[bytes]) -> tuple[memoryview, ...]:
     parts: list[memoryview] = []
     while socket.getsockopt(zmq.RCVMORE):
         part = socket.recv(zmq.NOBLOCK, copy=False)
-        if len(parts) < PARTS_READ:
+        if len(parts) < ARRAYS_MAX + 2:  # a message's fields, its arrays, and one more, by which it has too many
             parts.append(part.buffer)
     return tuple(parts)
 
@@ -116,7 +106,7 @@ def _ask_for_heartbeats(socket: zmq.Socket[bytes]) -> None:
         (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_LIMIT_MS),
         (zmq.HANDSHAKE_IVL, 0),
         (zmq.RCVHWM, 0),
-        (zmq.MAXMSGSIZE, HEARTBEAT_PART_BYTES_MAX),
+        (zmq.MAXMSGSIZE, 4096),  # of a message to a link with a heartbeat; a KeepAlive has some sixty
         (zmq.LINGER, 0),
     ):
         socket.setsockopt(option, value)
@@ -151,7 +141,8 @@ class Link:
         self._socket.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
         self._socket.setsockopt(zmq.RCVHWM, QUEUE_MESSAGES)
         if watched:
-            self._socket.setsockopt(zmq.RCVHWM, REPLIES_WAITING)
+            # messages from another process that may wait in the socket; whoever sends more waits
+            self._socket.setsockopt(zmq.RCVHWM, 16)
             self._socket.setsockopt(zmq.MAXMSGSIZE, REPLY_PART_BYTES_MAX)
         if heartbeat:
             _ask_for_heartbeats(self._socket)
@@ -300,9 +291,6 @@ class LinkPoller:
 FRAME_QUEUE_MESSAGES = 4
 """Frames that may wait in the socket; only the newest is wanted, or the sender shall wait."""
 
-DRAIN_LIMIT = 64
-"""Messages taken out at once at most, so that a flood cannot hold the reader."""
-
 
 class FrameSubscriber:
     """The end that connects to a sender of frames. Belongs to the thread that made it.
@@ -337,7 +325,8 @@ class FrameSubscriber:
         if not self._socket.poll(timeout_ms):
             return None, 0
         newest, passed = None, -1
-        for _ in range(DRAIN_LIMIT if self._drains else 1):
+        # messages taken out at once at most, so that a flood cannot hold the reader
+        for _ in range(64 if self._drains else 1):
             try:
                 newest = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -365,15 +354,6 @@ class FrameSubscriber:
 Client: TypeAlias = bytes
 """What ZeroMQ calls one connected peer."""
 
-WAITING_MAX = 8
-"""Messages of one client that may wait in the socket: whoever keeps to its turns has one packet on its way."""
-
-REPLIES_WAITING_MAX = 64
-"""Messages to one client that may wait."""
-
-PEERS_NAMED = 16
-"""Senders of what cannot be read that are named in the log, once each."""
-
 
 class ServerLink:
     """Server's end: takes messages from any client, and sends to one of them. Belongs to the thread that made it."""
@@ -384,8 +364,9 @@ class ServerLink:
         self._socket = context.socket(zmq.ROUTER)
         for option, value in (
             (zmq.LINGER, LINGER_MS),
-            (zmq.SNDHWM, REPLIES_WAITING_MAX),
-            (zmq.RCVHWM, WAITING_MAX),
+            (zmq.SNDHWM, 64),  # messages to one client that may wait
+            # messages of one client that may wait in the socket: whoever keeps to its turns has one packet on its way
+            (zmq.RCVHWM, 8),
             (zmq.ROUTER_MANDATORY, 1),
             (zmq.MAXMSGSIZE, PART_BYTES_MAX),
             (zmq.SNDTIMEO, SEND_LIMIT_MS),
@@ -417,17 +398,15 @@ class ServerLink:
         try:
             return name.bytes, Envelope(decode(parts[0] if parts else b""), parts[1:])
         except TransportError as error:
-            self._log_unreadable(name, error)
+            try:
+                peer = str(name.get("Peer-Address")) or "a process of this machine"
+            except zmq.ZMQError:
+                peer = "a process of this machine"
+            # senders of what cannot be read that are named in the log, once each
+            if peer not in self._named and len(self._named) < 16:
+                self._named.add(peer)
+                log.warning("%s sends invalid messages, which are dropped: %s", peer, error)
             return name.bytes, error
-
-    def _log_unreadable(self, name: zmq.Frame, error: TransportError) -> None:
-        try:
-            peer = str(name.get("Peer-Address")) or "a process of this machine"
-        except zmq.ZMQError:
-            peer = "a process of this machine"
-        if peer not in self._named and len(self._named) < PEERS_NAMED:
-            self._named.add(peer)
-            log.warning("%s sends invalid messages, which are dropped: %s", peer, error)
 
     def send(self, client: Client, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> bool:
         """Send a message; return False if the client is gone. Arrays must not change afterwards."""

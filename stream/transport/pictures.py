@@ -18,11 +18,6 @@ from stream.untrusted import MIB
 PICTURES_WAITING = 2
 """Pictures that may wait in a socket."""
 
-REQUESTS_WAITING = 16
-"""Requests that may; the newest counts."""
-
-PICTURE_BYTES_MAX = 32 * MIB
-
 
 class PictureSender:
     """End of the frame process; belongs to the thread that made it."""
@@ -67,9 +62,9 @@ class PictureReceiver:
         self._socket = context.socket(zmq.DEALER)
         for option, value in (
             (zmq.LINGER, 0),
-            (zmq.SNDHWM, REQUESTS_WAITING),
+            (zmq.SNDHWM, 16),  # requests that may; the newest counts
             (zmq.RCVHWM, PICTURES_WAITING),
-            (zmq.MAXMSGSIZE, PICTURE_BYTES_MAX),
+            (zmq.MAXMSGSIZE, 32 * MIB),
         ):
             self._socket.setsockopt(option, value)
         try:

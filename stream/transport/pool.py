@@ -28,9 +28,6 @@ POLL_MS = 100
 REFUSES = 5
 """Standing of a server that has refused this run a short while ago."""
 
-PROBE_NS = 1 * NS_PER_S
-"""How often a server is asked for its load."""
-
 STALE_NS = 5 * NS_PER_S
 """A server that has not replied for so long is chosen only where no other one replies: it may hang, or be encoding."""
 
@@ -42,8 +39,6 @@ AVOID_NS, AVOID_MAX_NS = 2 * NS_PER_S, 60 * NS_PER_S
 
 RESOLVE_S, RESOLVE_MISSING_S = 5.0, 1.0
 """How often a name is resolved; the shorter time while it is unknown or one of its servers is not ready."""
-
-JOIN_LIMIT_S = 2.0
 
 Choice = Literal["spread", "order"]
 
@@ -195,7 +190,7 @@ class ServerPool:
         self._stopping.set()
         for thread in self._threads:
             if thread.name.startswith("probe"):
-                thread.join(JOIN_LIMIT_S)
+                thread.join(2.0)
 
     def __contains__(self, endpoint: str) -> bool:
         """Return whether a server is one of the pool's now."""
@@ -430,7 +425,12 @@ class ServerProbe:
                 raise TransportError("it tells its load again and again")
             load, self._due = received.message, True
         now_ns = self._clock.now_ns()
-        if self._due and (self._asked_ns is None or now_ns - self._asked_ns >= PROBE_NS) and self.link.offer(Probe()):
+        # how often a server is asked for its load
+        if (
+            self._due
+            and (self._asked_ns is None or now_ns - self._asked_ns >= 1 * NS_PER_S)
+            and self.link.offer(Probe())
+        ):
             self._asked_ns, self._due = now_ns, False
         return load
 

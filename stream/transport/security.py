@@ -23,11 +23,6 @@ from zmq.utils import z85
 from stream.config import PORT_MAX, NetworkConfig, check_reachable, needs_keys
 from stream.errors import ConfigError, OutputError
 
-PROBE_LIMIT_S = 0.5
-
-HANDSHAKE_LIMIT_MS = 5_000
-"""Time that a connection has for its handshake, before it is closed."""
-
 BACKLOG = 1_024
 """Connections that may wait to be taken: with a short queue the system makes others wait for seconds."""
 
@@ -69,7 +64,7 @@ def bind_endpoint(bound: zmq.Socket[bytes], endpoint: str) -> BoundPath | None:
     port = endpoint.rpartition(":")[2]
     if scheme == "tcp" and port.isdigit() and int(port) > PORT_MAX:
         raise OutputError(f"cannot open {endpoint}: ports end at {PORT_MAX}")
-    bound.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_LIMIT_MS)
+    bound.setsockopt(zmq.HANDSHAKE_IVL, 5_000)  # time that a connection has for its handshake, before it is closed
     bound.setsockopt(zmq.BACKLOG, BACKLOG)
     try:
         bound.bind(endpoint)
@@ -95,7 +90,7 @@ def _check_path(endpoint: str, path: str) -> None:
     if not stat.S_ISSOCK(mode):
         raise OutputError(f"cannot open {endpoint}: there is something else at that path; name another")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(PROBE_LIMIT_S)
+        probe.settimeout(0.5)
         try:
             probe.connect(path)
         except (ConnectionRefusedError, FileNotFoundError):

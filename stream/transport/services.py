@@ -125,11 +125,6 @@ REQUEST_BYTES_MAX = 64 * 1024
 WAITING_MAX = 64
 """Requests, and replies to one client, that may wait."""
 
-WAIT_MS = 100
-
-REPLY_LIMIT_S = 3.0
-"""Longest wait of a client for its reply."""
-
 
 class RequestServer(SocketThread):
     """Answers each request at `endpoint` with what `reply` makes of it, in a thread of its own.
@@ -154,7 +149,7 @@ class RequestServer(SocketThread):
 
     def serve(self, public: zmq.Socket[bytes]) -> None:
         while not self._stop.is_set():
-            if public.poll(WAIT_MS):
+            if public.poll(100):
                 parts = public.recv_multipart()
                 # A client's name, then for REQ an empty part; the reply goes back behind the same ones.
                 envelope = parts[:2] if len(parts) > 2 and not parts[1] else parts[:1]
@@ -168,7 +163,8 @@ class RequestServer(SocketThread):
             self.finish()
 
 
-def request(endpoint: str, curve: ClientCurve | None, body: bytes, limit_s: float = REPLY_LIMIT_S) -> bytes:
+# longest wait of a client for its reply
+def request(endpoint: str, curve: ClientCurve | None, body: bytes, limit_s: float = 3.0) -> bytes:
     """The reply of the run at `endpoint`. Raises TransportError where none comes in time."""
     transport = Transport()
     try:
@@ -195,24 +191,12 @@ def request(endpoint: str, curve: ClientCurve | None, body: bytes, limit_s: floa
 
 TopicMessage = tuple[str, bytes]
 
-SUBSCRIBER_MESSAGES = 32
-"""Messages that may wait for one subscriber; whoever is slower loses those that follow, and nobody else does."""
-
 SUBSCRIBER_BUFFER_BYTES = 128 * 1024
 """Of the system's own send buffer for one TCP connection, which would otherwise grow to megabytes of old frames."""
-
-SUBSCRIPTION_BYTES_MAX = 1024
-"""Subscribers send nothing but the names of topics."""
 
 SUBSCRIPTIONS_REMEMBERED_MAX = 20_000
 """libzmq remembers every subscription while its connection lasts, also those to topics that do not exist: 3 KB each.
 After so many the socket is opened anew; whoever subscribes to what exists comes back by itself."""
-
-SUBSCRIPTIONS_WAITING = 64
-"""Requests of one subscriber that may wait."""
-
-TOPIC_BYTES_MAX = 64
-"""No topic has a longer name; whoever subscribes to one is not served."""
 
 HANDED_OVER = 256
 """Messages that may wait for the publisher's thread."""
@@ -300,10 +284,11 @@ class _PublicSocket(SocketThread):
     def options(self) -> Mapping[int, int]:
         return {
             zmq.XPUB_MANUAL: 1,
-            zmq.RCVHWM: SUBSCRIPTIONS_WAITING,
-            zmq.SNDHWM: SUBSCRIBER_MESSAGES,
+            zmq.RCVHWM: 64,  # requests of one subscriber that may wait
+            # messages that may wait for one subscriber; whoever is slower loses those that follow, and nobody else does
+            zmq.SNDHWM: 32,
             zmq.SNDBUF: SUBSCRIBER_BUFFER_BYTES,
-            zmq.MAXMSGSIZE: SUBSCRIPTION_BYTES_MAX,
+            zmq.MAXMSGSIZE: 1024,  # subscribers send nothing but the names of topics
         }
 
     def serve(self, public: zmq.Socket[bytes]) -> None:
@@ -357,7 +342,8 @@ class _PublicSocket(SocketThread):
                 sent = public.recv(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            if len(sent) - 1 > TOPIC_BYTES_MAX or not self._is_known(sent[1:]):
+            # no topic has a longer name; whoever subscribes to one is not served
+            if len(sent) - 1 > 64 or not self._is_known(sent[1:]):
                 self._unknown += 1
                 continue
             # XPUB_MANUAL: the socket remembers what it is set to, for whoever has just sent it.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,9 +23,11 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from stream.errors import SourceNotFound, TransportError
 from stream.web.access import WebAccess
 from stream.web.camera import BrowserCamera
+from stream.web.connection import CAMERA_IN_USE, CROWDED, GOING_AWAY, REFUSED, converse, messages, send
 from stream.web.hub import Hub, encoded
 from stream.web.microscope import Microscope, microscope_routes
 from stream.web.sources import scene_thumbnail
+from stream.web.uploads.decoder import PictureRefused
 from stream.web.uploads.receiver import PictureUploads
 from stream.web.viewer import MESSAGES_A_SECOND, MessageRefused, RateLimit, Viewer, read_message
 
@@ -37,20 +39,8 @@ PAGE = Path(__file__).parent / "page"
 VIEWERS_MAX = 64
 """Viewers of the page at a time, of one camera or of all; one more is told so."""
 
-SEND_LIMIT_S = 10.0
-"""A viewer that takes nothing for so long is let go."""
-
-CLOSE_LIMIT_S = 1.0
-"""Time that a viewer may take to be told that it is let go."""
-
 WRONG_TOKEN_S = 0.5
 """Time that a wrong token costs."""
-
-REFUSED, CROWDED, GOING_AWAY, CAMERA_IN_USE = 1008, 4001, 1001, 4002
-"""Close codes: the message or its sender is not allowed; too many viewers already; the program ends; another camera."""
-
-TEXT_BYTES_MAX = 64 * 1024
-"""Longest message of a viewer; a question has at most 4,000 characters."""
 
 CLOSE_CHARS_MAX = 100
 """A reason for closing has at most 123 bytes (RFC 6455)."""
@@ -72,26 +62,23 @@ HEADERS = {
     "cache-control": "no-cache",
 }
 
-TOKEN_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>ARR-COC Stream</title>
+NOTE_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="icon" href="/page/icon.svg"><link rel="stylesheet" href="/page/style.css"></head>
-<body class="gate"><main><h1>ARR-COC Stream</h1><p>{message}</p>
+<body class="gate"><main>{body}</main></body></html>
+"""
+"""Page in place of one that is not served."""
+
+TOKEN = """<h1>ARR-COC Stream</h1><p>{message}</p>
 <form method="get" action="/"><label for="token">Token</label>
 <input id="token" name="token" type="password" autocomplete="off" autofocus required>
-<button>Show the run</button></form></main></body></html>
-"""
+<button>Show the run</button></form>"""
 
-
-NO_COMPARE_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Compare · ARR-COC Stream</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" href="/page/icon.svg"><link rel="stylesheet" href="/page/style.css"></head>
-<body class="gate"><main><h1>Compare answers</h1>
+NO_COMPARE = """<h1>Compare answers</h1>
 <p>The page of <code>watch</code> shows one run and compares nothing. The command
 <code>python run_stream.py web 8090 NAME=SOURCE</code> has the page that compares, and shows the source too.</p>
-<p><a href="/">Back to the run</a></p></main></body></html>
-"""
+<p><a href="/">Back to the run</a></p>"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +172,7 @@ class Gate:
 
 
 def _token_page(message: str) -> Response:
-    return HTMLResponse(TOKEN_PAGE.format(message=html.escape(message)), 401)
+    return HTMLResponse(NOTE_PAGE.format(title="ARR-COC Stream", body=TOKEN.format(message=html.escape(message))), 401)
 
 
 def make_application(
@@ -225,7 +212,7 @@ def make_application(
 
     async def compare_page(request: Request) -> Response:
         if compare is None:
-            return HTMLResponse(NO_COMPARE_PAGE, 404)
+            return HTMLResponse(NOTE_PAGE.format(title="Compare · ARR-COC Stream", body=NO_COMPARE), 404)
         return await files.get_response("compare.html", request.scope)
 
     async def scene(request: Request) -> Response:
@@ -250,19 +237,13 @@ def make_application(
         sockets.add(socket)
         wake = asyncio.Event()
         viewers = {name: camera.hub.add(wake) for name, camera in asked.items()}
-        sending = asyncio.create_task(_send(socket, list(viewers.values()), wake))
-        receiving = asyncio.create_task(_receive(socket, viewers, asked))
-        try:
-            await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
-        finally:
+
+        def leave() -> None:
             sockets.discard(socket)
             for name, viewer in viewers.items():
                 asked[name].hub.remove(viewer)
-            for task in (sending, receiving):
-                task.cancel()
-            await asyncio.gather(sending, receiving, return_exceptions=True)
-            with suppress(Exception):  # it may be closed already, in either of two libraries' ways
-                await asyncio.wait_for(socket.close(GOING_AWAY), CLOSE_LIMIT_S)
+
+        await converse(socket, _send(socket, list(viewers.values()), wake), _receive(socket, viewers, asked), leave)
 
     async def camera_frames(socket: WebSocket) -> None:
         await socket.accept()
@@ -282,11 +263,17 @@ def make_application(
         Mount("/page", files),
         Route("/scene/{name}", scene),
         Route("/compare", compare_page),
-        *microscope_routes(microscope_of, microscope_page, access, uploads),
+        Route("/microscope", microscope_page),
+        *microscope_routes(microscope_of, access, uploads),
     ]
     if compare is not None:
         routes += compare.routes(uploads)
-    return Gate(Starlette(routes=routes), access)
+    return Gate(Starlette(routes=routes, exception_handlers={PictureRefused: _refuse}), access)
+
+
+async def _refuse(_request: Request, refusal: Exception) -> Response:
+    assert isinstance(refusal, PictureRefused)
+    return JSONResponse({"error": str(refusal)}, refusal.status)
 
 
 async def _send(socket: WebSocket, viewers: Sequence[Viewer], wake: asyncio.Event) -> None:
@@ -299,14 +286,10 @@ async def _send(socket: WebSocket, viewers: Sequence[Viewer], wake: asyncio.Even
         while waiting:
             waiting = False
             for viewer in viewers:
-                if (message := viewer.next()) is None:
-                    continue
-                waiting = True
-                sent = socket.send_bytes(message) if isinstance(message, bytes) else socket.send_text(message)
-                try:
-                    await asyncio.wait_for(sent, SEND_LIMIT_S)
-                except (asyncio.TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
-                    return
+                if (message := viewer.next()) is not None:
+                    waiting = True
+                    if not await send(socket, message):
+                        return
 
 
 async def _take_frames(socket: WebSocket, camera: BrowserCamera, hub: Hub) -> None:
@@ -318,11 +301,12 @@ async def _take_frames(socket: WebSocket, camera: BrowserCamera, hub: Hub) -> No
             if message["type"] == "websocket.disconnect":
                 return
             camera.publish(message.get("bytes") or b"")
-            await asyncio.wait_for(socket.send_text("ok"), SEND_LIMIT_S)
+            if not await send(socket, "ok"):
+                return
         await socket.close(GOING_AWAY, "the run is over")
     except (MessageRefused, TransportError) as error:
         await socket.close(REFUSED, str(error)[:CLOSE_CHARS_MAX])
-    except (asyncio.TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
+    except (WebSocketDisconnect, RuntimeError, OSError):
         return
     finally:
         camera.in_use = False
@@ -330,19 +314,9 @@ async def _take_frames(socket: WebSocket, camera: BrowserCamera, hub: Hub) -> No
 
 async def _receive(socket: WebSocket, viewers: Mapping[str, Viewer], cameras: Mapping[str, PageCamera]) -> None:
     """Follow the messages of a connection, for one camera or for all, until it is closed or breaks the limits."""
-    limit = RateLimit(MESSAGES_A_SECOND, 2 * MESSAGES_A_SECOND)
     unreadable = 0
-    while True:
-        message = await socket.receive()
-        if message["type"] == "websocket.disconnect":
-            return
-        if not limit.take(asyncio.get_running_loop().time()):
-            await socket.close(REFUSED, "too many messages")
-            return
+    async for text in messages(socket, RateLimit(MESSAGES_A_SECOND, 2 * MESSAGES_A_SECOND)):
         try:
-            text = message.get("text") or message.get("bytes") or b""
-            if len(text) > TEXT_BYTES_MAX:
-                raise MessageRefused(f"a message has at most {TEXT_BYTES_MAX} bytes")
             followed = read_message(text)
             if followed.camera is not None and followed.camera not in viewers:
                 raise MessageRefused(f"no camera has that name; there are {', '.join(viewers)}")

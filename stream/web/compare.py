@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any, Protocol, get_args
 
@@ -14,7 +14,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
 from arr_coc.budget import check_budget
 from arr_coc.errors import BudgetError
@@ -24,11 +24,12 @@ from stream.config import AllocateConfig
 from stream.control import describe
 from stream.protocol.comparison import ENDED, CompareFailed, CompareJob, ComparisonRequest
 from stream.scenes.stills import STILLS, KnownAnswer
-from stream.untrusted import QUERY_LIMIT_CHARS
+from stream.web.connection import CROWDED, REFUSED, converse, messages, send
+from stream.web.picture_requests import call_in
 from stream.web.uploads.decoder import SIDE_PX_MAX, PictureRefused
 from stream.web.uploads.receiver import UPLOAD_BYTES_MAX, PictureUploads
 from stream.web.uploads.store import PictureStore, Rgb, keyed
-from stream.web.viewer import MessageRefused, RateLimit
+from stream.web.viewer import MessageRefused, RateLimit, check_length, decode_message
 
 COLUMNS_MAX = 6
 TEXT_TOKENS_MAX = 256
@@ -49,16 +50,8 @@ MESSAGES_WAITING = 4000
 
 MESSAGES_A_SECOND, MESSAGES_AT_ONCE = 5.0, 30.0
 
-SEND_LIMIT_S = 20.0
-
 LONGEST_PX = 1024
 """A larger picture is shrunk to this: 1024 tiles at most, which a CPU can still answer about with all tokens."""
-
-TEXT_BYTES_MAX = 64 * 1024
-"""Longest message of a viewer."""
-
-REFUSED, CROWDED = 1008, 4001
-"""Close codes, as of the live page."""
 
 ONLY_SHOWS = "this page only shows; comparing takes this machine's time, and needs --web-control"
 
@@ -75,10 +68,7 @@ _decoder = msgspec.json.Decoder(CompareMessage)
 
 def read_compare_message(text: str | bytes, models: Sequence[str]) -> CompareMessage:
     """Return a viewer's message. Raises MessageRefused, in one line."""
-    try:
-        message = _decoder.decode(text)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise MessageRefused(f"not a message: {error}") from error
+    message = decode_message(_decoder, text)
     if message.run is not None:
         _check(message.run, models)
     return message
@@ -87,10 +77,7 @@ def read_compare_message(text: str | bytes, models: Sequence[str]) -> CompareMes
 def _check(request: ComparisonRequest, models: Sequence[str]) -> None:
     if not request.question.strip():
         raise MessageRefused("the question is empty")
-    if len(request.question) > QUERY_LIMIT_CHARS:
-        raise MessageRefused(
-            f"a question has at most {QUERY_LIMIT_CHARS} characters, this one has {len(request.question)}"
-        )
+    check_length(request.question)
     if not 1 <= len(request.columns) <= COLUMNS_MAX:
         raise MessageRefused(f"a comparison has from 1 to {COLUMNS_MAX} columns")
     if not 1 <= request.max_tokens <= TEXT_TOKENS_MAX:
@@ -191,23 +178,17 @@ class CompareDesk:
 
     async def _take_picture(self, request: Request) -> Response:
         if not self._control:
-            return _refusal(403, ONLY_SHOWS)
-        try:
-            async with self._uploads.picture(request, LONGEST_PX) as rgb:
-                return await self._keep(rgb)
-        except PictureRefused as error:
-            return _refusal(error.status, str(error))
+            raise PictureRefused(ONLY_SHOWS, 403)
+        async with self._uploads.picture(request, LONGEST_PX) as rgb:
+            return await self._keep(rgb)
 
     async def _take_example(self, request: Request) -> Response:
         if not self._control:
-            return _refusal(403, ONLY_SHOWS)
-        try:
-            self._uploads.check_rate()
-        except PictureRefused as error:
-            return _refusal(error.status, str(error))
+            raise PictureRefused(ONLY_SHOWS, 403)
+        self._uploads.check_rate()
         still = next((still for still in STILLS if still.name == request.path_params["name"]), None)
         if still is None:
-            return _refusal(404, f"there are {', '.join(still.name for still in STILLS)}")
+            raise PictureRefused(f"there are {', '.join(still.name for still in STILLS)}", 404)
         return await self._keep(await asyncio.to_thread(still.draw), still.draw)
 
     async def _keep(self, rgb: Rgb, drawn_by: Callable[[], Rgb] | None = None) -> Response:
@@ -221,7 +202,7 @@ class CompareDesk:
     async def _show_picture(self, request: Request) -> Response:
         picture = self._pictures.get(request.path_params["key"])
         if picture is None:
-            return _refusal(404, "that picture is not kept any more; give it again")
+            raise PictureRefused("that picture is not kept any more; give it again", 404)
         return Response(picture.jpeg, media_type="image/jpeg")
 
     async def _serve(self, socket: WebSocket) -> None:
@@ -235,19 +216,13 @@ class CompareDesk:
         client = CompareClient()
         self._clients.add(client)
         self._greet(client)
-        sending = asyncio.create_task(_send(socket, client))
-        receiving = asyncio.create_task(self._receive(socket, client))
-        try:
-            await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
-        finally:
+
+        def leave() -> None:
             self._clients.discard(client)
             client.gone = True
             self._cancel(client)
-            for task in (sending, receiving):
-                task.cancel()
-            await asyncio.gather(sending, receiving, return_exceptions=True)
-            with suppress(Exception):  # it may be closed already, in either of two libraries' ways
-                await socket.close()
+
+        await converse(socket, _send(socket, client), self._receive(socket, client), leave)
 
     def _greet(self, client: CompareClient) -> None:
         client.enqueue(
@@ -278,19 +253,8 @@ class CompareDesk:
         )
 
     async def _receive(self, socket: WebSocket, client: CompareClient) -> None:
-        """Follow a viewer's messages until it leaves or sends too many."""
-        limit = RateLimit(MESSAGES_A_SECOND, MESSAGES_AT_ONCE)
-        while not client.gone:
-            received = await socket.receive()
-            if received["type"] == "websocket.disconnect":
-                return
-            if not limit.take(asyncio.get_running_loop().time()):
-                await socket.close(REFUSED, "too many messages")
-                return
+        async for text in messages(socket, RateLimit(MESSAGES_A_SECOND, MESSAGES_AT_ONCE)):
             try:
-                text = received.get("text") or received.get("bytes") or b""
-                if len(text) > TEXT_BYTES_MAX:
-                    raise MessageRefused(f"a message has at most {TEXT_BYTES_MAX} bytes")
                 message = read_compare_message(text, self._models)
                 if message.cancel:
                     self._cancel(client)
@@ -298,6 +262,8 @@ class CompareDesk:
                     self._take(client, message.run)
             except MessageRefused as error:
                 client.enqueue("refused", error=str(error))
+            if client.gone:
+                return
 
     def _take(self, client: CompareClient, request: ComparisonRequest) -> None:
         """Put a comparison into the queue. Raises MessageRefused."""
@@ -356,13 +322,9 @@ class CompareDesk:
             if not client.gone:
                 client.enqueue(**message)
 
-        def report(message: dict[str, Any]) -> None:
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(pass_on, message)
-
         client.enqueue("begun")
         try:
-            await asyncio.to_thread(self._engine.answer, job, report)
+            await asyncio.to_thread(self._engine.answer, job, partial(call_in, loop, pass_on))
         except CompareFailed as error:
             client.enqueue(ENDED, error=str(error))
         except Exception as error:  # the page and the run beside it go on, whatever one comparison does
@@ -371,13 +333,5 @@ class CompareDesk:
 
 async def _send(socket: WebSocket, client: CompareClient) -> None:
     """Send what waits for a viewer until it is gone, or takes nothing any more."""
-    while not client.gone:
-        message = await client.outgoing.get()
-        try:
-            await asyncio.wait_for(socket.send_text(message.decode()), SEND_LIMIT_S)
-        except (asyncio.TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
-            return
-
-
-def _refusal(status: int, reason: str) -> Response:
-    return JSONResponse({"error": reason}, status)
+    while not client.gone and await send(socket, (await client.outgoing.get()).decode()):
+        pass

@@ -1,15 +1,13 @@
-"""The viewers of a camera's run, or of one run after another: gives each the state so far, then what happens, and asks
-for pictures while somebody looks."""
+"""The viewers of a camera's run, or of one run after another: each gets the state so far, then what happens."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,8 +15,8 @@ from arr_coc.types import REGION_SHAPES, TILE_PX
 from stream.events import AnswerDeltaEvent, Event, Explanation, FrameReady, Notice, Summary, rounded
 from stream.monitor.health import HealthReport, RunMonitor
 from stream.monitor.schema import STATS, STATUS, envelope, event_message
-from stream.protocol.pictures import PictureRequest, of_camera_number
 from stream.sources.address import name_of
+from stream.web.picture_requests import LivePictures, call_in
 from stream.web.viewer import RateLimit, Viewer, ViewerMessage
 
 if TYPE_CHECKING:
@@ -38,20 +36,6 @@ STATS_EVERY_S = 1.0
 QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE = 2.0, 4.0
 
 CHOICES_A_SECOND, CHOICES_AT_ONCE = 1.0, 4.0
-
-FRESH_S = 1.0
-"""A newcomer is shown the newest picture at once unless it is older than this."""
-
-UNANSWERED_S = 0.25
-"""A request for a picture is made again after this: there may have been no frame process, or no frame."""
-
-
-class PictureSource(Protocol):
-    """Whatever is asked for pictures of the next frame."""
-
-    def request(self, request: PictureRequest) -> None:
-        """Ask for pictures of the next frame."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +64,7 @@ class Hub:
     """Viewers of the run that `begin` names, until `finish`. Belongs to the event loop of the thread that serves, but
     for the methods that say otherwise.
 
-    Pictures are asked for one by one, by a request that only the next frame answers, so nothing is encoded while nobody
-    is ready for it. With a `chooser` viewers choose the source.
+    `pictures` shows them the run's pictures. With a `chooser` viewers choose the source.
     """
 
     def __init__(
@@ -93,16 +76,12 @@ class Hub:
         self._runs = 0
         self._choices = RateLimit(CHOICES_A_SECOND, CHOICES_AT_ONCE)
         self._viewers: set[Viewer] = set()
+        self.pictures = LivePictures(self._viewers, options.rate, options.number)
         self._kept: dict[str, bytes] = {}
         self._history: deque[bytes] = deque(maxlen=HISTORY)
         self._speaking: tuple[int, str, float | None] | None = None
-        self._newest: dict[int, tuple[bytes, float]] = {}
         self._questions = RateLimit(QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE)
-        self._pictures: PictureSource | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._next_request_s = 0.0
-        self._requested_s: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def viewers(self) -> int:
@@ -116,9 +95,9 @@ class Hub:
 
     async def run(self, ending: asyncio.Event) -> None:
         """Tell viewers figures and state once a second until `ending` is set."""
-        self._loop = asyncio.get_running_loop()
+        self._loop = self.pictures.loop = asyncio.get_running_loop()
         if self._chooser is not None:
-            self._chooser.on_change = self._note_choice
+            self._chooser.on_change = lambda: call_in(self._loop, self._tell_sources)
         while not ending.is_set():
             if self._viewers:
                 await self._tell_figures()
@@ -132,17 +111,17 @@ class Hub:
         """
         self._monitor = monitor
         self._options = replace(self._options, until=until, browser_camera=browser_camera)
-        self._in_loop(self._begin)
+        call_in(self._loop, self._begin)
 
     def finish(self) -> None:
         """The run is over; for any thread. With a chooser there is none until the next `begin`; without one, viewers
         see how it ended."""
         if self._chooser is None:
-            self._in_loop(self._forget_pictures)
+            call_in(self._loop, self.pictures.clear)
             return
         self._monitor = None
         self._options = replace(self._options, until=None, browser_camera=False)
-        self._in_loop(self._finish)
+        call_in(self._loop, self._finish)
 
     def unreachable(self, reason: str) -> None:
         """The source of the run cannot be opened yet; for any thread."""
@@ -154,11 +133,7 @@ class Hub:
         if self._monitor is not None:
             self._monitor.fail(reason)
         report = HealthReport("ended", reason, ready=False, frame_age_s=None, frames=0, answers=0)
-        self._in_loop(self._keep, "health", self._encoded("health", asdict(report)))
-
-    def attach(self, pictures: PictureSource) -> None:
-        """Ask this source for pictures from here on; for any thread."""
-        self._in_loop(self._attach, pictures)
+        call_in(self._loop, self._keep, "health", self._encoded("health", asdict(report)))
 
     def publish(self, event: Event) -> None:
         """Take the next event of the run; for any thread."""
@@ -166,20 +141,14 @@ class Hub:
             return
         message = _message_of(event)
         if message is not None:
-            self._in_loop(self._publish, event, *message)
+            call_in(self._loop, self._publish, event, *message)
 
     def publish_status(self) -> None:
         """Tell viewers of the run's changed status; for any thread."""
         if self._monitor is not None:
             status = self._monitor.status()
-            self._in_loop(
-                self._keep, STATUS, self._encoded(STATUS, asdict(replace(status, source=name_of(status.source))))
-            )
-
-    def show(self, pictures: dict[int, bytes]) -> None:
-        """Take the pictures of a frame, by their widths; for any thread."""
-        number = self._options.number
-        self._in_loop(self._show, {width: of_camera_number(body, number) for width, body in pictures.items()})
+            body = self._encoded(STATUS, asdict(replace(status, source=name_of(status.source))))
+            call_in(self._loop, self._keep, STATUS, body)
 
     def add(self, wake: asyncio.Event | None = None) -> Viewer:
         """Return a new viewer, who is told the state so far first. `wake` is set if a message waits for it."""
@@ -197,8 +166,8 @@ class Hub:
             viewer.tell(self._encoded("text", {"answer": number, "text": text, "pts_s": pts_s}))
         self._viewers.add(viewer)
         self._tell_count()
-        self._show_newest(viewer, self._now_s())
-        self._request()
+        self.pictures.show_newest(viewer)
+        self.pictures.update()
         return viewer
 
     def remove(self, viewer: Viewer) -> None:
@@ -217,13 +186,13 @@ class Hub:
                 viewer.tell(self._encoded("refused", {"query": message.ask, "error": problem}))
         if message.chooses and (problem := self._choose(message)) is not None:
             viewer.tell(self._encoded("refused", {"choice": True, "error": problem}))
-        self._request()
+        self.pictures.update()
 
     def _ask(self, query: str) -> str | None:
         """Return why the question is not asked."""
         if not self._options.control:
             return "this page only shows; the run takes no questions from it"
-        if not self._questions.take(self._now_s()):
+        if not self._questions.take(time.monotonic()):
             return "too many questions at once; ask again in a moment"
         if self._monitor is None:
             return "nothing runs; choose a source first"
@@ -233,16 +202,13 @@ class Hub:
         """Return why a choice of the source is not followed."""
         if self._chooser is None or not self._options.control:
             return "this page only shows; its source cannot be changed from it"
-        if not self._choices.take(self._now_s()):
+        if not self._choices.take(time.monotonic()):
             return "too many choices at once; choose again in a moment"
         if message.choose is not None:
             return self._chooser.choose(message.choose)
         if message.open is not None:
             return self._chooser.open(message.open)
         return self._chooser.stop()
-
-    def _note_choice(self) -> None:
-        self._in_loop(self._tell_sources)
 
     def _tell_sources(self) -> None:
         if self._chooser is not None:
@@ -253,7 +219,7 @@ class Hub:
         self._kept.clear()
         self._history.clear()
         self._speaking = None
-        self._forget_pictures()
+        self.pictures.clear()
         self._tell(self._hello())
         self._tell(self._encoded("history", {"events": []}))
 
@@ -261,27 +227,8 @@ class Hub:
         for topic in (STATUS, "health", STATS):
             self._kept.pop(topic, None)
         self._speaking = None
-        self._forget_pictures()
+        self.pictures.clear()
         self._tell(self._hello())
-
-    def _forget_pictures(self) -> None:
-        self._newest = {}
-        self._pictures = self._requested_s = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _in_loop(self, call: Callable[..., None], *arguments: Any) -> None:
-        loop = self._loop
-        if loop is None:  # the server has not begun: nobody else is there
-            call(*arguments)
-            return
-        with suppress(RuntimeError):  # it has ended
-            loop.call_soon_threadsafe(call, *arguments)
-
-    def _attach(self, pictures: PictureSource) -> None:
-        self._pictures, self._requested_s = pictures, None
-        self._request()
 
     def _publish(self, event: Event, topic: str, fields: dict[str, Any]) -> None:
         self._note_speech(event, topic)
@@ -307,44 +254,6 @@ class Hub:
             self._speaking = event.answer, before + event.text, event.pts_s
         elif topic in ("answer", "cancelled"):
             self._speaking = None
-
-    def _show(self, pictures: dict[int, bytes]) -> None:
-        now_s = self._now_s()
-        self._requested_s = None
-        self._newest = {width: (body, now_s) for width, body in pictures.items()}
-        for viewer in self._viewers:
-            self._show_newest(viewer, now_s)
-        self._request()
-
-    def _show_newest(self, viewer: Viewer, now_s: float) -> None:
-        newest = self._newest.get(viewer.width)
-        if newest is not None and now_s - newest[1] < FRESH_S:
-            viewer.show(newest[0], now_s)
-
-    def _request(self) -> None:
-        """Ask for a picture if a viewer is ready for one, or see to it that this is looked at again when one is."""
-        if self._pictures is None or self._loop is None:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        now_s = self._now_s()
-        due = [(due_s, viewer.width) for viewer in self._viewers if (due_s := viewer.due_s()) is not None]
-        if not due:
-            return
-        wait_s = max(min(due)[0], self._next_request_s) - now_s
-        if self._requested_s is not None:
-            wait_s = max(wait_s, self._requested_s + UNANSWERED_S - now_s)
-        if wait_s > 0:
-            self._timer = self._loop.call_later(wait_s, self._request)
-            return
-        interval_s = 1 / self._options.rate
-        if self._requested_s is None:
-            self._next_request_s = max(self._next_request_s, now_s - interval_s) + interval_s
-        self._requested_s = now_s
-        widths = {width for due_s, width in due if due_s <= now_s + interval_s}
-        self._pictures.request(PictureRequest(tuple(sorted(widths))))
-        self._timer = self._loop.call_later(UNANSWERED_S, self._request)
 
     async def _tell_figures(self) -> None:
         monitor = self._monitor
@@ -384,9 +293,6 @@ class Hub:
         """Return a message, with the camera's name if it has one."""
         named = {"camera": self._options.name} if self._options.name else {}
         return encoded(topic, {**named, **fields})
-
-    def _now_s(self) -> float:
-        return 0.0 if self._loop is None else self._loop.time()
 
 
 def _message_of(event: Event) -> tuple[str, dict[str, Any]] | None:

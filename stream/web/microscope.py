@@ -6,21 +6,19 @@ A request is answered once. While nobody asks, nothing is computed or sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from arr_coc.types import LEVELS
 from stream.protocol.inspection import InspectionRequest, PictureToInspect, known_levels, pack_failure
 from stream.protocol.pictures import INSPECTION, PictureRequest
 from stream.web.access import WebAccess
-from stream.web.hub import PictureSource
+from stream.web.picture_requests import PictureRequests
 from stream.web.uploads.decoder import PictureRefused
 from stream.web.uploads.receiver import PictureUploads
 
@@ -51,32 +49,18 @@ NO_CAMERA = "no camera has that name; add ?camera=NAME"
 MEDIA_TYPE = "application/octet-stream"
 
 
-class Microscope:
-    """Inspections of one run. All but `attach` and `show` belongs to the event loop of the thread that serves.
+class Microscope(PictureRequests):
+    """Inspections of one run.
 
     Those who wait for the newest frame share an inspection; pictures are inspected one after another.
     """
 
     def __init__(self) -> None:
-        self._pictures: PictureSource | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        super().__init__(INTERVAL_S, UNANSWERED_S)
         self._waiting: dict[asyncio.Future[bytes], tuple[int, ...]] = {}
-        self._asked_s = float("-inf")
-        self._timer: asyncio.TimerHandle | None = None
         self._turn = asyncio.Lock()
         self._of_picture: asyncio.Future[bytes] | None = None
         self._number = 0
-
-    def attach(self, pictures: PictureSource | None) -> None:
-        """Ask this source from here on, none for None; for any thread."""
-        self._pictures = pictures
-
-    def show(self, pictures: dict[int, bytes]) -> None:
-        """Take an inspection that has come; for any thread."""
-        loop = self._loop
-        if loop is not None:
-            with suppress(RuntimeError):  # it has ended
-                loop.call_soon_threadsafe(self._show, pictures)
 
     @property
     def is_crowded(self) -> bool:
@@ -85,10 +69,10 @@ class Microscope:
 
     async def newest(self, levels: tuple[int, ...]) -> bytes | None:
         """Return an inspection of the next frame with pictures of these levels; None where none comes in time."""
-        self._loop = asyncio.get_running_loop()
-        answer: asyncio.Future[bytes] = self._loop.create_future()
+        self.loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bytes] = self.loop.create_future()
         self._waiting[answer] = levels
-        self._request()
+        self.update()
         try:
             return await asyncio.wait_for(answer, FRAME_LIMIT_S)
         except asyncio.TimeoutError:
@@ -99,36 +83,30 @@ class Microscope:
     async def picture(self, pixels: Rgb, levels: tuple[int, ...]) -> bytes | None:
         """Return the inspection of a picture uint8 RGB [H, W, 3]; None where none comes in time."""
         async with self._turn:
-            if self._pictures is None:
+            if self._source is None:
                 return None
-            self._loop = asyncio.get_running_loop()
-            self._of_picture = self._loop.create_future()
+            self.loop = asyncio.get_running_loop()
+            self._of_picture = self.loop.create_future()
             self._number += 1
             picture = PictureToInspect(self._number, pixels.shape[0], pixels.shape[1], pixels.tobytes())
-            self._pictures.request(PictureRequest(inspect=InspectionRequest(levels, picture=picture)))
+            self._source.request(PictureRequest(inspect=InspectionRequest(levels, picture=picture)))
             try:
                 return await asyncio.wait_for(self._of_picture, PICTURE_LIMIT_S)
             except asyncio.TimeoutError:
                 return None
             finally:
                 self._of_picture = None
-                self._request()
+                self.update()
 
-    def _request(self) -> None:
-        """Ask for the next frame if somebody waits for it, now or as soon as may be; and again where nothing comes."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._pictures is None or self._loop is None or self._of_picture is not None or not self._waiting:
-            return
-        wait_s = self._asked_s + INTERVAL_S - self._loop.time()
-        if wait_s <= 0:
-            wait_s, self._asked_s = UNANSWERED_S, self._loop.time()
-            levels = known_levels(level for one in self._waiting.values() for level in one)
-            self._pictures.request(PictureRequest(inspect=InspectionRequest(levels)))
-        self._timer = self._loop.call_later(wait_s, self._request)
+    def _due_s(self) -> float | None:
+        # A source holds one request: a frame's would take the place of the picture's.
+        return 0.0 if self._waiting and self._of_picture is None else None
 
-    def _show(self, pictures: dict[int, bytes]) -> None:
+    def _request(self, now_s: float) -> PictureRequest:
+        levels = known_levels(level for one in self._waiting.values() for level in one)
+        return PictureRequest(inspect=InspectionRequest(levels))
+
+    def _give(self, pictures: dict[int, bytes]) -> None:
         of_picture, of_frame = pictures.get(-self._number), pictures.get(INSPECTION)
         if of_picture is not None and self._of_picture is not None and not self._of_picture.done():
             self._of_picture.set_result(of_picture)
@@ -137,15 +115,13 @@ class Microscope:
         for answer in self._waiting:
             if not answer.done():
                 answer.set_result(of_frame)
+        self._waiting.clear()
 
 
 def microscope_routes(
-    microscope_of: Callable[[Request], Microscope | None],
-    page: Callable[[Request], Coroutine[Any, Any, Response]],
-    access: WebAccess,
-    uploads: PictureUploads,
+    microscope_of: Callable[[Request], Microscope | None], access: WebAccess, uploads: PictureUploads
 ) -> list[BaseRoute]:
-    """Return the routes of the microscope: its `page`, the newest frame's inspection, and that of a picture sent.
+    """Return the routes of the microscope: the newest frame's inspection, and that of a picture sent.
 
     `microscope_of` returns the one of the camera that a request names, None if there is no such camera.
     """
@@ -153,39 +129,28 @@ def microscope_routes(
     async def newest(request: Request) -> Response:
         microscope = microscope_of(request)
         if microscope is None:
-            return _problem(404, NO_CAMERA)
+            raise PictureRefused(NO_CAMERA, 404)
         if microscope.is_crowded:
-            return _problem(503, "too many look through the microscope; try again in a moment")
+            raise PictureRefused("too many look through the microscope; try again in a moment", 503)
         message = await microscope.newest(_levels(request))
         return Response(message or NO_FRAME, media_type=MEDIA_TYPE)
 
     async def picture(request: Request) -> Response:
         if not access.control:
-            return _problem(403, "this page only shows; it takes no pictures")
+            raise PictureRefused("this page only shows; it takes no pictures", 403)
         microscope = microscope_of(request)
         if microscope is None:
-            return _problem(404, NO_CAMERA)
-        try:
-            async with uploads.picture(request, LONGEST_PX) as sent:
-                message = await microscope.picture(sent, _levels(request))
-        except PictureRefused as error:
-            return _problem(error.status, str(error))
+            raise PictureRefused(NO_CAMERA, 404)
+        async with uploads.picture(request, LONGEST_PX) as sent:
+            message = await microscope.picture(sent, _levels(request))
         if message is None:
-            return _problem(503, "the run does not answer; the model may still be loading")
+            raise PictureRefused("the run does not answer; the model may still be loading", 503)
         return Response(message, media_type=MEDIA_TYPE)
 
-    return [
-        Route("/microscope", page),
-        Route("/microscope/frame", newest),
-        Route("/microscope/picture", picture, methods=["POST"]),
-    ]
+    return [Route("/microscope/frame", newest), Route("/microscope/picture", picture, methods=["POST"])]
 
 
 def _levels(request: Request) -> tuple[int, ...]:
     """Return the levels that a request names as digits."""
     named = request.query_params.get("levels", "0")[:LEVELS]
     return known_levels(int(digit) for digit in named if digit in "0123456789") or (0,)
-
-
-def _problem(status: int, words: str) -> Response:
-    return JSONResponse({"error": words}, status)

@@ -20,8 +20,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from stream.errors import OutputError
 from stream.web.access import WebAccess
-from stream.web.application import TEXT_BYTES_MAX, PageCamera, make_application
+from stream.web.application import PageCamera, make_application
 from stream.web.camera import FRAME_BYTES_MAX, BrowserCamera
+from stream.web.viewer import TEXT_BYTES_MAX
 
 if TYPE_CHECKING:
     from uvicorn.server import Protocols

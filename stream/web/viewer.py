@@ -5,10 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
 from stream.untrusted import COUNT_MAX, QUERY_LIMIT_CHARS
+
+Decoded = TypeVar("Decoded")
+
+TEXT_BYTES_MAX = 64 * 1024
+"""Longest message of a viewer; a question has at most 4,000 characters."""
 
 TEXTS_WAITING = 200
 """Messages that may wait for a viewer; then the oldest is dropped, and the viewer is told how many."""
@@ -54,12 +60,25 @@ class MessageRefused(Exception):
     """A viewer's message cannot be followed; the viewer is told why."""
 
 
-def read_message(text: str | bytes) -> ViewerMessage:
-    """Return a viewer's message. Raises MessageRefused."""
+def decode_message(decoder: msgspec.json.Decoder[Decoded], text: str | bytes) -> Decoded:
+    """Return a viewer's message. Raises MessageRefused, in one line."""
+    if len(text) > TEXT_BYTES_MAX:
+        raise MessageRefused(f"a message has at most {TEXT_BYTES_MAX} bytes")
     try:
-        message = _decoder.decode(text)
+        return decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise MessageRefused(f"not a message: {error}") from error
+
+
+def check_length(question: str) -> None:
+    """Raise MessageRefused for a question that is too long."""
+    if len(question) > QUERY_LIMIT_CHARS:
+        raise MessageRefused(f"a question has at most {QUERY_LIMIT_CHARS} characters, this one has {len(question)}")
+
+
+def read_message(text: str | bytes) -> ViewerMessage:
+    """Return a message of a viewer of a run. Raises MessageRefused."""
+    message = decode_message(_decoder, text)
     if message.ok is not None and not 1 <= message.ok <= CREDITS:
         raise MessageRefused(f"ok is from 1 to {CREDITS}")
     if message.clock is not None and not 0 <= message.clock <= COUNT_MAX:
@@ -68,8 +87,7 @@ def read_message(text: str | bytes) -> ViewerMessage:
         raise MessageRefused(f"rate is above 0 and at most {RATE_MAX:g}")
     if message.width is not None and message.width not in WIDTHS:
         raise MessageRefused(f"width is one of {', '.join(map(str, WIDTHS))}")
-    if message.ask is not None and len(message.ask) > QUERY_LIMIT_CHARS:
-        raise MessageRefused(f"a question has at most {QUERY_LIMIT_CHARS} characters, this one has {len(message.ask)}")
+    check_length(message.ask or "")
     return message
 
 

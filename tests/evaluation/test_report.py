@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evaluation.output import effects_table, table
-from evaluation.report import at_equal_flops, at_equal_tokens, cells, effects, wilson
+from evaluation.report import at_equal_flops, at_equal_tokens, cells, effects, estimate, wilson
 from tests.support.evaluation import row
 
 
@@ -64,6 +64,41 @@ def test_flips_are_counted_inside_a_group_and_a_seed() -> None:
         for text in texts[group][index : index + 1]
     ]
     assert cells(rows)[0]["flips"] == pytest.approx(1 / 3)
+
+
+def test_flips_leave_out_other_questions_and_other_right_answers() -> None:
+    rows = [
+        row(id="0", group="p", text="red"),
+        row(id="1", group="p", text="blue", question="Which one?"),
+        row(id="2", group="p", text="blue", question="Which one?", answers=["blue"]),
+        row(id="3", group="p", text="red", question="Which one?", answers=["blue"]),
+    ]
+    assert cells(rows[:3])[0]["flips"] is None
+    assert cells(rows)[0]["flips"] == 1
+
+
+def test_stale_answers_and_what_was_appended_are_reported() -> None:
+    rows = [
+        row(id="0", tokens=30, kept=20, prefilled=15, stale=True),
+        row(id="1", tokens=40, kept=30, prefilled=25, stale=False),
+        row(id="2", tokens=6),
+    ]
+    (cell,) = cells(rows)
+    assert (cell["stale"], cell["appended"], cell["prefilled"]) == (0.5, pytest.approx(26 / 3), pytest.approx(70 / 3))
+    assert "0.50   23" in table([cell])
+
+
+def test_questions_of_one_clip_are_drawn_together() -> None:
+    scores = [1.0] * 8 + [0.0] * 8
+    together, apart = estimate(scores, ["p"] * 8 + ["q"] * 8), estimate(scores)
+    assert (together.mean, together.low, together.high, together.count) == (0.5, 0, 1, 16)
+    assert 0.2 < apart.low < apart.high < 0.8
+    assert estimate(scores, list(map(str, range(16)))) == apart
+    grouped = [row(id=str(n), score=score, group="p" if n < 8 else "q") for n, score in enumerate(scores)]
+    assert (cells(grouped)[0]["low"], cells(grouped)[0]["high"]) == (0, 1)
+    ours = [dict(one, strategy="arr-coc") for one in grouped]
+    (against,) = at_equal_tokens([*ours, *(dict(one, score=0.0) for one in grouped)])
+    assert (against["difference"], against["low"], against["high"]) == (0.5, 0, 1)
 
 
 def test_at_equal_tokens_the_same_questions_are_compared() -> None:

@@ -20,11 +20,11 @@ from evaluation.journal import model_hash
 from evaluation.output import _styles, check_plotting, plot
 from evaluation.report import cells
 from evaluation.run import Outputs, evaluate
-from evaluation.runner import ModelUnderTest, plan
-from evaluation.strategies.base import Ask, Reply
+from evaluation.runner import ModelUnderTest, Suite, plan
+from evaluation.strategies.base import Ask, Reply, Strategy, Stream, remembering
 from evaluation.strategies.catalogue import STRATEGIES
 from evaluation.suites import named_suite
-from tests.support.evaluation import picture, row, suite
+from tests.support.evaluation import picture, question, row, suite
 from tests.support.models import tiny_folder
 
 
@@ -173,7 +173,7 @@ def test_a_users_questions_are_asked(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--suite", "stil"], "unknown suite 'stil'; there are still, video, text, camouflage, void, pan"),
+        (["--suite", "stil"], "unknown suite 'stil'; there are still, video, text, camouflage, void, pan, stream"),
         (["--suite", "still", "--strategy", "best"], "unknown strategy 'best'; there are arr-coc"),
         (["--suite", "still", "--budget", "much"], "a budget is a share of the tokens such as 27%"),
         (["--suite", "still", "--encode", "none"], "unknown encoding 'none'"),
@@ -225,6 +225,57 @@ def test_a_pan_s_questions_know_the_frames_before_them() -> None:
     assert third.before[1] is second.frames[0]
     assert third.before_s == (*first.times_s, *second.times_s)
     assert all(question.before == () for question in named_suite("still", 3).questions())
+
+
+def remembering_grid(noted: list[str], stop_after: int = 10**6) -> Strategy:
+    """A strategy that answers with `grid` and reports the tokens of earlier answers as kept; `noted` lists what streams
+    were asked."""
+
+    def begin(qwen: Any) -> Stream:
+        kept = [0]
+
+        def answer(ask: Ask) -> Reply:
+            if len(noted) == stop_after:
+                raise KeyboardInterrupt
+            noted.append(f"{ask.times_s[0]:g} s, {kept[0]} kept")
+            reply = STRATEGIES["grid"].answer(qwen, ask)
+            kept[0] += reply.tokens
+            return replace(reply, tokens=kept[0], kept=kept[0] - reply.tokens)
+
+        return answer
+
+    return remembering("kept-grid", begin)
+
+
+def streams() -> Suite:
+    """Two clips of two answers, and a question about no clip."""
+    named = [("p", 0), ("p", 1), ("q", 2), ("q", 3), ("", 4)]
+    return Suite("streams", "hash", lambda: (question(n, group=group, stale=("old",)) for group, n in named))
+
+
+@pytest.mark.parametrize("stop_after", [10**6, 3, 4])
+def test_a_strategy_keeps_its_state_through_the_answers_of_a_clip_and_a_killed_run(
+    asking: ModelUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int
+) -> None:
+    outputs, noted, again = Outputs(tmp_path / "out.json", None, fresh=False), list[str](), list[str]()
+    monkeypatch.setitem(STRATEGIES, "kept-grid", remembering_grid(noted, stop_after))
+    if stop_after < 6:
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(asking, [streams()], plan("kept-grid", "50%", None, 1), outputs)
+        monkeypatch.setitem(STRATEGIES, "kept-grid", remembering_grid(again))
+    (cell,) = evaluate(asking, [streams()], plan("kept-grid", "50%", None, 1), outputs)["cells"]
+    rows = [json.loads(line) for line in outputs.answers.read_text().splitlines()]
+    assert [row["kept"] for row in rows] == [0, 18, 0, 18, 0]
+    assert [row["tokens"] for row in rows] == [18, 36, 18, 36, 18]
+    assert (cell["appended"], cell["tokens"], cell["stale"]) == (18, 126 / 5, 0)
+    assert cell["prefilled"] == pytest.approx(sum(row["prefilled"] for row in rows) / 5)
+    first, second = "0 s, 0 kept", "0 s, 18 kept"
+    if stop_after == 3:  # one of them to warm up
+        assert (noted, again) == ([first, first, second], [first, first, second, first])
+    elif stop_after == 4:
+        assert again == [first, first, second, first], "the clip's first answer is made once more for the second"
+    else:
+        assert noted == [first, first, second, first, second, first]
 
 
 def test_figures_that_cannot_be_written_are_reported(asking: ModelUnderTest, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ GRID = TileGrid.of(128, 128)
 
 
 def reply(*regions: tuple[int, int, int]) -> Reply:
-    return Reply("", len(regions), 16, np.array(regions, np.int32).reshape(-1, 3), GRID, Flops(), 1.0)
+    return Reply("", len(regions), 16, np.array(regions, np.int32).reshape(-1, 3), GRID, Flops(), 1.0, 0)
 
 
 def looked(boxes: tuple[Box, ...], distractors: tuple[Box, ...], *regions: tuple[int, int, int]) -> Looking:

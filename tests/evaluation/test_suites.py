@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from importlib.metadata import version
-from itertools import groupby
+from itertools import groupby, islice
 
 import numpy as np
 import pytest
 
 import evaluation.suites
 from arr_coc.errors import OptionError
+from evaluation import stream_samples
 from evaluation.freeze import FROZEN, thumbnails
+from evaluation.stream_samples import streamed
 from evaluation.suites import SEEDS_OF_A_SUITE, SUITES, first_seed, suite_hash, suite_samples
 from training.clips.fonts import WORDS
 from training.clips.scenes import clip_rng
+from training.clips.truth import Sample
+from training.questions.stories import middle as middle_of
 
 WRITTEN = json.loads(FROZEN.read_text(encoding="utf-8"))
 OTHER_LIBRARIES = {name for name, wanted in WRITTEN["versions"].items() if version(name) != wanted}
@@ -24,9 +29,9 @@ needs_the_same_fonts = pytest.mark.skipif(
 )
 
 
-def test_there_are_the_six_suites() -> None:
-    assert list(SUITES) == ["still", "video", "text", "camouflage", "void", "pan"]
-    assert {suite.count for suite in SUITES.values()} == {300}
+def test_there_are_the_seven_suites() -> None:
+    assert list(SUITES) == ["still", "video", "text", "camouflage", "void", "pan", "stream"]
+    assert [suite.count for suite in SUITES.values()] == [300] * 6 + [1050]
     assert SUITES["pan"].frames == (15,), "which makes twenty pans"
 
 
@@ -109,6 +114,80 @@ def test_a_pan_asks_the_same_of_a_thing_that_stays_in_the_picture() -> None:
         width, height = pan[0].clip.size_px
         for left, top, right, bottom in (box for sample in pan for box in sample.boxes[0]):
             assert min(left, top, width - right, height - bottom) >= 0
+
+
+@pytest.fixture(scope="module")
+def streams() -> list[list[Sample]]:
+    """The first three clips of each part of the suite `stream`, undrawn."""
+    planned = (sample for _, sample in evaluation.suites._planned("stream", None))
+    clips = (list(samples) for _, samples in groupby(planned, key=lambda sample: sample.group))
+    return list(islice(clips, 21))
+
+
+def test_a_stream_has_8_to_16_answers_in_35_to_120_seconds(streams: list[list[Sample]]) -> None:
+    for clip in streams:
+        times_s = [sample.clip.times_s[0] for sample in clip]
+        assert 8 <= len(clip) <= 16
+        assert 35 <= times_s[-1] - times_s[0] <= 120
+        assert len(set(np.diff(times_s))) == 1
+        assert {len(sample.clip.frames) for sample in clip} == {1}
+    parts = [{sample.part for sample in clip} for clip in streams[:7]]
+    assert parts == [
+        *({"still", "detail"}, {"moving"}, {"sign"}, {"event", "before", "long before"}),
+        *({"pan"}, {"cut", "after the cut", "gone"}, {"questions"}),
+    ]
+
+
+def test_stale_answers_were_right_for_the_same_question_and_are_not_now(streams: list[list[Sample]]) -> None:
+    stale = 0
+    for clip in streams:
+        for index, sample in enumerate(clip):
+            earlier = {other.answer for other in clip[:index] if other.question == sample.question}
+            assert set(sample.stale) == earlier - {sample.answer}
+            stale += len(sample.stale)
+    assert stale > 50
+
+
+def test_answers_of_a_stream_are_true_of_its_newest_frame(streams: list[list[Sample]]) -> None:
+    for sample in (sample for clip in streams for sample in clip):
+        (things,) = sample.clip.things
+        if sample.part in ("sign", "cut", "after the cut") and sample.kind in ("word", "number"):
+            assert [thing.text for thing in things if thing.what == sample.kind] == [sample.answer.rstrip(".")]
+        elif sample.part in ("event", "cut", "gone"):
+            subject = re.sub("What colour is the |Is there an? ", "", sample.question).rstrip("?").split()
+            matching = [thing for thing in things if set(subject) <= {thing.what, thing.colour}]
+            known = matching[0].colour if sample.kind == "colour" else "yes" if matching else "no"
+            assert sample.answer == f"{known}."
+        elif sample.part == "moving":
+            (box,) = sample.boxes[0]
+            ninth = [3 * middle // side for middle, side in zip(middle_of(box), sample.clip.size_px, strict=True)]
+            across, down = ("left", "", "right"), ("top", "", "bottom")
+            name = f"{down[int(ninth[1])]} {across[int(ninth[0])]}".strip() or "centre"
+            assert sample.answer == f"{name}."
+
+
+def test_what_happened_is_asked_within_the_reach_of_four_frames_and_beyond(streams: list[list[Sample]]) -> None:
+    for clip, happens in zip(streams[3::7], ("turned", "left", "appeared"), strict=True):
+        (happened,) = {sample.answer for sample in clip if sample.kind == "event"}
+        assert happened.startswith(f"it {happens}")
+        asked = [index for index, sample in enumerate(clip) if sample.kind == "event"]
+        assert [clip[index].part for index in asked] == ["before", "before", "long before", "long before"]
+        assert [index - asked[0] for index in asked] == [0, 2, 3, 5]
+        standing = {clip[index].answer for index in range(asked[0])}
+        assert not standing & {sample.answer for sample in clip[asked[0] :]}, "the event changes the standing answer"
+
+
+def test_what_the_border_of_a_pan_cuts_is_not_asked_about(streams: list[list[Sample]]) -> None:
+    for sample in streams[4] + streams[11]:
+        width, height = sample.clip.size_px
+        for left, top, right, bottom in sample.boxes[0]:
+            assert min(left, top, width - right, height - bottom) >= 0
+
+
+def test_no_room_for_a_stream_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_samples, "_PARTS", (lambda *given: [],))
+    with pytest.raises(OptionError, match="no clip of 90x80 pixels had room for its questions in 300 tries"):
+        list(streamed(clip_rng("test", 0), (90, 80), 0, SUITES["stream"].options))
 
 
 def test_bad_input_is_reported_with_the_choices() -> None:

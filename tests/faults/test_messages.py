@@ -10,15 +10,10 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import psutil
 import pytest
 import zmq
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
-from stream.answer.admission import ServerOptions
-from stream.answer.server import AnswerServer
-from stream.config import Config
-from stream.control import RunControl
 from stream.errors import RecordingError, ResumeError, TransportError
 from stream.events import Cut, FrameMap, Notice, Outage, QueryChanged, Restarted, Skipped, pack_event, unpack_event
 from stream.media import SkippedItem
@@ -67,16 +62,17 @@ from stream.recording.format import (
 )
 from stream.recording.journal import Journal, JournalGlance
 from stream.recording.log import frame_record
-from stream.stages.base import StageThread
 from stream.transport import Link, Transport, ipc_endpoint, private_directory
-from tests.support.answer_models import FakeAnswerModel
 from tests.support.events import answer, frame, glance, summary
 from tests.support.faults import many
 from tests.support.network import LIMIT_S
+from tests.support.served_answers import ServedAnswers
 
 COUNTS = [1000, pytest.param(100_000, marks=pytest.mark.slow)]
 GROWTH_MAX_BYTES = 64 << 20
 """What decoding garbage may add to the process: far above noise, far below what garbage announces."""
+
+pytestmark = pytest.mark.growth_max_bytes(GROWTH_MAX_BYTES)
 
 GRID = TileGrid.of(96, 64)
 STAMP = FrameStamp(7, 280_000_000, 123, (5 << 32) | 1)
@@ -144,13 +140,6 @@ WITH_PARTS: list[list[bytes]] = [
     sent(GLANCED, feedback_arrays(FEEDBACK)),
     sent(ASKING, [np.zeros((2, 8), np.float32)]),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _memory_stays() -> Iterator[None]:
-    before = psutil.Process().memory_info().rss
-    yield
-    assert psutil.Process().memory_info().rss - before < GROWTH_MAX_BYTES
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -293,38 +282,6 @@ def test_a_link_survives_whatever_it_is_sent(endpoint: str, count: int) -> None:
         assert received.message == AnswerDelta(answer=1, text="well")
 
 
-class Served:
-    """An answer stage in a thread, that whoever likes may reach."""
-
-    def __init__(self, stack: ExitStack, endpoint: str) -> None:
-        self.transport = Transport()
-        stack.callback(self.transport.close)
-        self.endpoint = endpoint
-        self.control = RunControl()
-        place = ServerOptions(endpoint, shared=True)
-        self._thread = StageThread(
-            AnswerServer(lambda: FakeAnswerModel(Config()), place, self.transport, self.control), self.control
-        )
-        self._thread.start()
-        stack.callback(self.stop)
-        self._stack = stack
-
-    def stop(self) -> None:
-        self.control.cancel()
-        self._thread.join(LIMIT_S)
-        assert not self._thread.is_alive()
-
-    def client(self) -> Link:
-        return self._stack.enter_context(closing(self.transport.link(self.endpoint)))
-
-    def raw(self) -> zmq.Socket[bytes]:
-        socket = self.transport.context.socket(zmq.DEALER)
-        self._stack.callback(socket.close, linger=0)
-        socket.setsockopt(zmq.SNDTIMEO, int(LIMIT_S * 1000))
-        socket.connect(self.endpoint)
-        return socket
-
-
 def until(link: Link, kind: type[Message], each: Callable[[], None] = lambda: None) -> Message:
     """The next message of this kind."""
     waited_ms = 0
@@ -353,7 +310,7 @@ def answered(link: Link, number: int) -> str:
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_garbage_client_does_not_disturb_a_good_one(endpoint: str, count: int) -> None:
     with ExitStack() as stack:
-        served = Served(stack, endpoint)
+        served = ServedAnswers(stack, endpoint)
         good = served.client()
         good.send(Connect(query="What?"))
         until(good, QueryAccepted)
@@ -378,7 +335,7 @@ def test_a_garbage_client_does_not_disturb_a_good_one(endpoint: str, count: int)
 def test_a_client_that_talks_without_end_does_not_keep_the_others_waiting() -> None:
     with ExitStack() as stack:
         endpoint = ipc_endpoint(stack.enter_context(private_directory()))
-        served = Served(stack, endpoint)
+        served = ServedAnswers(stack, endpoint)
         good = served.client()
         good.send(Connect(query="What?"))
         until(good, QueryAccepted)

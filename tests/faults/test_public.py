@@ -11,7 +11,6 @@ from fractions import Fraction
 import av
 import msgspec
 import numpy as np
-import psutil
 import pytest
 import zmq
 
@@ -29,6 +28,8 @@ ANYWHERE = "tcp://127.0.0.1:*"
 GROWTH_MAX_BYTES = 256 << 20
 """Above what one decoder of JPEG holds for the largest picture that its header may claim."""
 
+pytestmark = pytest.mark.growth_max_bytes(GROWTH_MAX_BYTES)
+
 STATUS = b'{"v": 1, "status": true}'
 REQUESTS = [
     ask_request("Where is it?"),
@@ -36,13 +37,6 @@ REQUESTS = [
     msgspec.msgpack.encode({"v": 1, "ask": "Who?"}),
     b"[[[[",
 ]
-
-
-@pytest.fixture(autouse=True)
-def _memory_stays() -> Iterator[None]:
-    before = psutil.Process().memory_info().rss
-    yield
-    assert psutil.Process().memory_info().rss - before < GROWTH_MAX_BYTES
 
 
 @pytest.fixture

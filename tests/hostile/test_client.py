@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-import psutil
 import pytest
-import zmq
 
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
-from stream.answer.admission import ServerOptions
-from stream.answer.server import AnswerServer
-from stream.config import Config, NetworkConfig
-from stream.control import RunControl
 from stream.protocol.codec import glance_message, token_message
 from stream.protocol.messages import (
     AnswerReply,
@@ -33,16 +27,17 @@ from stream.protocol.messages import (
     TurnRequest,
     encode,
 )
-from stream.stages.base import StageThread
-from stream.transport import Link, Transport
-from stream.transport.security import client_curve, make_keys, server_curve
+from stream.transport import Link
 from stream.untrusted import QUERY_LIMIT_CHARS
 from tests.hostile.lies import NUMBERS
 from tests.hostile.nasty import NASTY
 from tests.support.answer_models import GlancingAnswerModel
 from tests.support.network import LIMIT_S, free_port
+from tests.support.served_answers import ServedAnswers
 
 GROWTH_MAX_BYTES = 200 << 20
+
+pytestmark = pytest.mark.growth_max_bytes(GROWTH_MAX_BYTES)
 HONEST_FRAME, HONEST_SUM = 777, 3 * 32 * 32 * 5
 HONEST = TokenPacket(
     FrameStamp(HONEST_FRAME, 1, 1, 9),
@@ -52,13 +47,6 @@ HONEST = TokenPacket(
     np.full((1, 3, 32, 32), 5, np.uint8),
 )
 OTHER = TokenPacket(FrameStamp(1, 1, 1, 9), HONEST.grid, HONEST.regions, HONEST.relevance, np.zeros_like(HONEST.pixels))
-
-
-@pytest.fixture(autouse=True)
-def _memory_stays() -> Iterator[None]:
-    before = psutil.Process().memory_info().rss
-    yield
-    assert psutil.Process().memory_info().rss - before < GROWTH_MAX_BYTES
 
 
 class EchoingAnswerModel(GlancingAnswerModel):
@@ -72,41 +60,6 @@ class EchoingAnswerModel(GlancingAnswerModel):
     def answer(self, packet: Any, query: str) -> Iterator[str]:
         yield f"{query} "
         yield from super().answer(packet, query)
-
-
-class Place:
-    """An answer stage that only holders of a key reach, in a thread."""
-
-    def __init__(self, stack: ExitStack, folder: Path) -> None:
-        make_keys(folder / "keys")
-        network = NetworkConfig(keys=str(folder / "keys"))
-        self.endpoint = f"tcp://127.0.0.1:{free_port()}"
-        self.control, self.transport = RunControl(), Transport()
-        stack.callback(self.transport.close)
-        self._curve = client_curve(network, self.endpoint)
-        place = ServerOptions(self.endpoint, curve=server_curve(network, self.endpoint), shared=True)
-        stage = AnswerServer(lambda: EchoingAnswerModel(Config()), place, self.transport, self.control)
-        self._thread = StageThread(stage, self.control)
-        self._stack = stack
-        self._thread.start()
-        stack.callback(self._stop)
-
-    def _stop(self) -> None:
-        self.control.cancel()
-        self._thread.join(LIMIT_S)
-        assert not self._thread.is_alive()
-
-    def client(self) -> Link:
-        return self._stack.enter_context(closing(self.transport.link(self.endpoint, curve=self._curve, watched=True)))
-
-    def raw(self) -> zmq.Socket[bytes]:
-        socket = self.transport.context.socket(zmq.DEALER)
-        self._stack.callback(socket.close, linger=0)
-        socket.setsockopt(zmq.SNDTIMEO, int(LIMIT_S * 1000))
-        assert self._curve is not None
-        self._curve.apply(socket)
-        socket.connect(self.endpoint)
-        return socket
 
 
 class Honest:
@@ -174,76 +127,74 @@ def structured(rng: random.Random) -> list[bytes]:
     return altered
 
 
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServedAnswers]:
+    """An answer server that only holders of a key reach; whatever they send, it does not fail."""
+    with ExitStack() as stack:
+        served = ServedAnswers(stack, f"tcp://127.0.0.1:{free_port()}", EchoingAnswerModel, tmp_path / "keys")
+        yield served
+        assert served.control.failure is None
+
+
+@pytest.fixture
+def honest(server: ServedAnswers) -> Honest:
+    return Honest(server.client(), "What is mine?")
+
+
 @pytest.mark.parametrize("count", [2_000, pytest.param(50_000, marks=pytest.mark.slow)])
-def test_structured_lies_take_nothing_from_an_honest_client(tmp_path: Path, count: int) -> None:
-    with ExitStack() as stack:
-        place = Place(stack, tmp_path)
-        honest = Honest(place.client(), "What is mine?")
-        bad, rng = place.raw(), random.Random(5)
-        for number in range(count):
-            bad.send_multipart(structured(rng))
-            while bad.poll(0):
-                bad.recv_multipart()
-            if number % (count // 20) == 0:
-                honest.ask()
-        honest.ask()
-        assert place.control.failure is None
-
-
-def test_a_flood_of_questions_is_looked_at_a_few_at_a_time(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        place = Place(stack, tmp_path)
-        honest = Honest(place.client(), "What is mine?")
-        bad = place.raw()
-        for number in range(1_000):
-            bad.send(encode(Connect(query=f"question {number}")))
-            while bad.poll(0):
-                bad.recv_multipart()
-            if number % 100 == 0:
-                honest.ask()
-        assert place.control.failure is None
-
-
-def test_one_that_wants_turns_and_takes_none_loses_them_sooner_and_sooner(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        place = Place(stack, tmp_path)
-        honest = Honest(place.client(), "What is mine?")
-        bad = place.raw()
-        bad.send(encode(Connect(query="mine too")))
-        for _ in range(8):
-            bad.send(encode(TurnRequest()))
+def test_structured_lies_take_nothing_from_an_honest_client(server: ServedAnswers, honest: Honest, count: int) -> None:
+    bad, rng = server.raw(), random.Random(5)
+    for number in range(count):
+        bad.send_multipart(structured(rng))
+        while bad.poll(0):
+            bad.recv_multipart()
+        if number % (count // 20) == 0:
             honest.ask()
-        assert place.control.failure is None
+    honest.ask()
 
 
-def test_one_that_glances_without_end_gets_no_more_than_its_share(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        place = Place(stack, tmp_path)
-        honest = Honest(place.client(), "What is mine?")
-        bad = place.raw()
-        bad.send(encode(Connect(query="mine too")))
-        for turn in range(200):
-            bad.send(encode(TurnRequest()))
-            message, arrays = glance_message(turn, turn, OTHER)
-            for _ in range(5):
-                bad.send_multipart([encode(message), *(array.tobytes() for array in arrays)])
-            while bad.poll(0):
-                bad.recv_multipart()
-            if turn % 40 == 0:
-                honest.ask()
+def test_a_flood_of_questions_is_looked_at_a_few_at_a_time(server: ServedAnswers, honest: Honest) -> None:
+    bad = server.raw()
+    for number in range(1_000):
+        bad.send(encode(Connect(query=f"question {number}")))
+        while bad.poll(0):
+            bad.recv_multipart()
+        if number % 100 == 0:
+            honest.ask()
+
+
+def test_one_that_wants_turns_and_takes_none_loses_them_sooner_and_sooner(
+    server: ServedAnswers, honest: Honest
+) -> None:
+    bad = server.raw()
+    bad.send(encode(Connect(query="mine too")))
+    for _ in range(8):
+        bad.send(encode(TurnRequest()))
         honest.ask()
-        assert place.control.failure is None
 
 
-def test_an_honest_client_survives_another_that_goes_in_the_middle_of_its_answer(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        place = Place(stack, tmp_path)
-        honest = Honest(place.client(), "What is mine?")
+def test_one_that_glances_without_end_gets_no_more_than_its_share(server: ServedAnswers, honest: Honest) -> None:
+    bad = server.raw()
+    bad.send(encode(Connect(query="mine too")))
+    for turn in range(200):
+        bad.send(encode(TurnRequest()))
+        message, arrays = glance_message(turn, turn, OTHER)
         for _ in range(5):
-            bad = place.raw()
-            bad.send(encode(Connect(query="mine too")))
-            bad.send(encode(TurnRequest()))
+            bad.send_multipart([encode(message), *(array.tobytes() for array in arrays)])
+        while bad.poll(0):
+            bad.recv_multipart()
+        if turn % 40 == 0:
             honest.ask()
-            bad.close(linger=0)
+    honest.ask()
+
+
+def test_an_honest_client_survives_another_that_goes_in_the_middle_of_its_answer(
+    server: ServedAnswers, honest: Honest
+) -> None:
+    for _ in range(5):
+        bad = server.raw()
+        bad.send(encode(Connect(query="mine too")))
+        bad.send(encode(TurnRequest()))
         honest.ask()
-        assert place.control.failure is None
+        bad.close(linger=0)
+    honest.ask()

@@ -6,41 +6,39 @@ import http.client
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
-import psutil
 import pytest
 import zmq
 
 from stream.protocol.messages import Connect, QueryAccepted
 from stream.sinks.metrics_server import HttpServer, Page
 from stream.transport.services import Publisher, RequestServer, request
-from tests.faults.test_messages import Served, answered
+from tests.faults.test_messages import answered
 from tests.faults.test_messages import until as until_message
 from tests.hostile.crowd import half_open, room_for_a_crowd
 from tests.support.network import LIMIT_S, free_port, listening
+from tests.support.served_answers import ServedAnswers
 
 ANYWHERE = "tcp://127.0.0.1:*"
 GROWTH_MAX_BYTES = 200 << 20
 ZMTP_GREETING = b"\xff" + bytes(8) + b"\x7f\x03"
 """The first half of what a ZeroMQ peer says."""
 
-pytestmark = pytest.mark.skipif(not room_for_a_crowd(), reason="this process may not have some 2500 open files")
-
-
-@pytest.fixture(autouse=True)
-def _memory_stays() -> Iterator[None]:
-    before = psutil.Process().memory_info().rss
-    yield
-    assert psutil.Process().memory_info().rss - before < GROWTH_MAX_BYTES
+pytestmark = [
+    pytest.mark.growth_max_bytes(GROWTH_MAX_BYTES),
+    pytest.mark.skipif(not room_for_a_crowd(), reason="this process may not have some 2500 open files"),
+]
 
 
 @pytest.mark.parametrize("first", [b"", ZMTP_GREETING, b"\x00" * 64])
 def test_the_answer_port_serves_whoever_speaks(first: bytes) -> None:
     with ExitStack() as stack:
         endpoint = f"tcp://127.0.0.1:{free_port()}"
-        served = Served(stack, endpoint)
+        served = ServedAnswers(stack, endpoint)
+        early = served.client()
+        early.send(Connect(query="What?"))
+        until_message(early, QueryAccepted)  # the port is open
         stack.enter_context(half_open(endpoint, first))
         good = served.client()
         good.send(Connect(query="What?"))

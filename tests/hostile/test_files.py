@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import numpy as np
-import psutil
 import pytest
 
 from arr_coc.types import REGION_SHAPES
@@ -28,14 +26,7 @@ from tests.support.faults import many
 
 GROWTH_MAX_BYTES = 200 << 20
 
-
-@pytest.fixture(autouse=True)
-def _memory_stays() -> Iterator[None]:
-    import stream.runtime.frame_stages  # noqa: F401  (what a run loads is no growth)
-
-    before = psutil.Process().memory_info().rss
-    yield
-    assert psutil.Process().memory_info().rss - before < GROWTH_MAX_BYTES
+pytestmark = pytest.mark.growth_max_bytes(GROWTH_MAX_BYTES)
 
 
 BEGAN = msgspec.msgpack.encode(SessionStarted("0.1.0", "x", "now"))

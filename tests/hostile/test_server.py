@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, OutputConfig, PipelineConfig
@@ -21,14 +19,9 @@ from tests.hostile.lies import LIES, LOOKS, answered, lie
 GROWTH_MAX_BYTES = 250 << 20
 """Both ends are in this process, and the lies of 40 MB with them."""
 
+pytestmark = pytest.mark.growth_max_bytes(GROWTH_MAX_BYTES)
+
 FRAMES = 12
-
-
-@pytest.fixture(autouse=True)
-def _memory_stays() -> Iterator[None]:
-    before = psutil.Process().memory_info().rss
-    yield
-    assert psutil.Process().memory_info().rss - before < GROWTH_MAX_BYTES
 
 
 def config(endpoint: str, *, live: bool = False, size: str = "128x96", **sections: object) -> Config:

@@ -305,7 +305,8 @@ def check_outputs(folder: Path, *, ended: bool) -> tuple[list[str], dict[str, di
     `ended`: the run was ended well, so each file is complete; else a last line may be cut off.
     """
     faults: list[str] = []
-    lines = (folder / "day.jsonl").read_bytes().split(b"\n")
+    day = folder / "day.jsonl"
+    lines = day.read_bytes().split(b"\n") if day.exists() else [b""]  # a run may end before its first event
     if lines.pop() and ended:
         faults.append("day.jsonl: the last line is cut off")
     events = [json.loads(line) for line in lines]

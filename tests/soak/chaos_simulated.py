@@ -21,6 +21,7 @@ import gc
 import json
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,14 @@ OBJECTS_GROW_MAX = 0.03
 
 
 def measure(hours: float, cameras: int, servers: int, every_s: float, seed: int) -> dict[str, Any]:
-    """Return what has become of a fleet after so long."""
+    """Run a fleet for so long and report on it after each hour and at the end."""
     begin_s, others = time.monotonic(), threading.active_count()
     fleet = ChaosFleet(cameras, servers, every_s=every_s, seed=seed)
     looks: list[dict[str, Any]] = []
-    for number in range(round(hours)):
-        fleet.run(HOUR_S)
+    rest_s = hours * HOUR_S
+    while rest_s > 0:
+        fleet.run(span_s := min(rest_s, HOUR_S))
+        rest_s -= span_s
         gc.collect()
         looks.append(
             {
@@ -53,7 +56,7 @@ def measure(hours: float, cameras: int, servers: int, every_s: float, seed: int)
                 "answers": [camera.answers for camera in fleet.cameras],
             }
         )
-        print(f"{number + 1} h:", json.dumps(looks[-1]), dict(fleet.deeds), flush=True)
+        print(f"{hours - rest_s / HOUR_S:g} h:", json.dumps(looks[-1]), dict(fleet.deeds), flush=True)
     fleet.close()
     faults = fleet.faults()
     if looks[-1]["objects"] > looks[0]["objects"] * (1 + OBJECTS_GROW_MAX):
@@ -83,7 +86,7 @@ def measure(hours: float, cameras: int, servers: int, every_s: float, seed: int)
     }
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=10.0)
     parser.add_argument("--cameras", type=int, default=6)
@@ -91,7 +94,10 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=12.0, help="mean seconds between two deeds")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    for name in ("hours", "cameras", "servers", "every"):
+        if not 0 < getattr(options, name) < float("inf"):
+            parser.error(f"--{name} is a positive number, got {getattr(options, name):g}")
     about = {"hours_simulated": options.hours, "servers": options.servers, "every_s": options.every}
     found = measure(options.hours, options.cameras, options.servers, options.every, options.seed)
     print(json.dumps(found, indent=2))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.soak import chaos_simulated
 from tests.soak.chaos import QUESTIONS, check_outputs
 from tests.soak.chaos_fleet import ChaosFleet
 
@@ -67,6 +68,22 @@ def test_a_server_that_stands_still_alone_is_waited_for(quiet: ChaosFleet) -> No
     assert all(new > old for new, old in zip(answers(quiet), before, strict=True))
 
 
+def test_a_simulation_may_be_shorter_than_an_hour(tmp_path: Path) -> None:
+    out = tmp_path / "report.json"
+    assert chaos_simulated.main(["--hours", "0.02", "--cameras", "2", "--servers", "1", "--out", str(out)]) == 0
+    report = json.loads(out.read_text(encoding="utf-8"))
+    assert report["faults"] == []
+    assert len(report["hours"]) == 1
+    assert min(report["hours"][0]["answers"]) > 0
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
+def test_a_simulation_of_no_length_is_refused_in_one_line(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        chaos_simulated.main([f"--hours={value}"])
+    assert capsys.readouterr().err.endswith(f"error: --hours is a positive number, got {value}\n")
+
+
 def leave(folder: Path, answers: dict[str, list[dict[str, Any]]], captions: dict[str, list[str]]) -> None:
     """Write what a run would have left."""
     lines = [
@@ -99,6 +116,8 @@ def test_what_is_lost_or_doubled_in_the_files_is_found(tmp_path: Path) -> None:
         "own1: two answers are about the same frame, or out of order",
         "own2: it has an answer to another question",
     ]
+    (tmp_path / "day.jsonl").unlink()
+    assert "own2: it has 0 summaries" in check_outputs(tmp_path, ended=True)[0]
     leave(tmp_path, {"own1": good}, {})
     assert check_outputs(tmp_path, ended=False)[0] == ["own1.vtt: 0 captions, 2 in day.jsonl"]
     (tmp_path / "own1.vtt").write_text("WEBVTT\n\n1\n00:00:02.000 --> 00:00:01.000\na\n\n", encoding="utf-8")

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -293,10 +294,7 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_fault_of_the_program_is_one_line_too(
     clip: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*arguments: object, **options: object) -> None:
-        raise KeyError("oops")
-
-    monkeypatch.setattr("stream.runtime.session.run_session", fail)
+    monkeypatch.setattr("stream.runtime.session.run_session", Mock(side_effect=KeyError("oops")))
     status, error = error_of(capsys, "caption", clip)
     assert status == 1
     assert "unexpected KeyError: 'oops'" in error
@@ -305,10 +303,7 @@ def test_a_fault_of_the_program_is_one_line_too(
 def test_ctrl_c_before_the_run_has_a_status_and_no_traceback(
     clip: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*arguments: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("stream.runtime.session.run_session", interrupt)
+    monkeypatch.setattr("stream.runtime.session.run_session", Mock(side_effect=KeyboardInterrupt))
     assert main(["caption", clip]) == 130
     assert capsys.readouterr().err == ""
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from arr_coc.errors import ModelError, ModelNotFound, NonFiniteError
+from stream.cli import main
 from stream.control import (
     DESCRIPTORS,
     FOUND,
@@ -145,29 +144,16 @@ def test_the_limit_of_open_files_is_raised(soft: int, hard: int, limit: int, mon
     check_descriptor_limit()
 
 
-def test_a_limit_of_open_files_that_is_too_low_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(kind: int, new: tuple[int, int]) -> None:
-        raise ValueError("not allowed to raise maximum limit")
-
+def test_a_limit_of_open_files_that_is_too_low_ends_a_run_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (40, 4096))
-    monkeypatch.setattr(resource, "setrlimit", refuse)
-    with pytest.raises(
-        ConfigError, match=r"may open 40 files and connections, and a run needs 256; raise its hard limit"
-    ):
+    monkeypatch.setattr(resource, "setrlimit", Mock(side_effect=ValueError("not allowed to raise maximum limit")))
+    problem = "may open 40 files and connections, and a run needs 256; raise its hard limit"
+    with pytest.raises(ConfigError, match=problem):
         check_descriptor_limit()
-
-
-def test_a_run_without_descriptors_ends_with_one_line() -> None:
-    command = Path(__file__).parents[2] / "run_stream.py"
-    run = subprocess.run(
-        [sys.executable, command, "caption", "scene:demo"],
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)),
-        check=False,
-    )
-    assert (run.returncode, run.stdout) == (2, "")
-    assert run.stderr.splitlines()[-1].startswith("error: this process may open 40 files and connections")
+    assert main(["caption", "scene:demo"]) == 2
+    assert problem in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_held_signal_comes_at_the_end_of_the_block() -> None:

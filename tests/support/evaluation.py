@@ -46,7 +46,8 @@ def row(**changes: Any) -> dict[str, Any]:
     return {
         **{"model": "m", "dtype": "float32", "suite": "still", "suite_hash": "h", "strategy": "grid"},
         **{"budget": "27%", "encode": "sparse", "seed": 0, "max_tokens": 64, "id": "0"},
-        **{"kind": "colour", "group": "", "text": "red", "score": 1.0, "tokens": 16, "of_tokens": 64},
+        **{"kind": "colour", "group": "", "question": "What is it?", "answers": ["red"], "text": "red", "score": 1.0},
+        **{"tokens": 16, "of_tokens": 64, "kept": 0, "prefilled": 30, "stale": None},
         **{"flops": {"choose": 0, "encode": 60, "prefill": 30, "decode": 10, "total": 100}},
         **{"ttft_ms": 10.0, "peak_bytes": 2_000_000},
         **{"iou": None, "covered": None, "on_asked": None, "on_distractor": None},

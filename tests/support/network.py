@@ -9,10 +9,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import zmq
+
+from stream.config import NetworkConfig
+from stream.transport.security import make_keys
 
 LIMIT_S = 120.0
 """Only what hangs takes this long: a test that waits for an event never measures the machine's speed."""
@@ -26,6 +30,12 @@ def until(seen: Callable[[], object], limit_s: float = LIMIT_S) -> None:
     while not seen():
         assert time.monotonic() < deadline_s, f"nothing came of it within {limit_s:g} s"
         time.sleep(0.01)
+
+
+def keyed(folder: Path, name: str = "keys") -> NetworkConfig:
+    """Configuration of hosts that share new keys, in a folder of their own."""
+    make_keys(folder / name)
+    return NetworkConfig(keys=str(folder / name))
 
 
 def free_port() -> int:

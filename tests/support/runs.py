@@ -173,19 +173,21 @@ def config(source: str = ENDLESS, *, every_s: float = 0.2, **pipeline: Any) -> C
     )
 
 
-def watch(run: Run, on_event: Callable[[Seen, Event], None]) -> Seen:
-    """Reads the run to its end; fails one that goes on for too long."""
+def watch(run: Run, on_event: Callable[[Seen, Event], None] | None = None, *, fails: bool = False) -> Seen:
+    """Reads the run to its end; fails one that goes on for too long, and one that fails unless it has to."""
     seen = Seen(run)
     begin_s = time.monotonic()
     try:
         for event in run.run():
             seen.events.append(event)
-            on_event(seen, event)
+            if on_event is not None:
+                on_event(seen, event)
             if seen.once("limit", time.monotonic() - begin_s > RUN_LIMIT_S):
                 run.cancel()
     except Exception as error:
         seen.error = error
     assert "limit" not in seen.done, "it went on for too long"
+    assert (seen.error is not None) == fails, seen.error
     return seen
 
 

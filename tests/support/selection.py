@@ -15,7 +15,7 @@ from arr_coc.allocation.frame import (
     TokenPlan,
 )
 from arr_coc.budget import Budget
-from arr_coc.types import FrameStamp
+from arr_coc.types import Feedback, FrameStamp
 
 OVERVIEW = np.zeros((0, 3), np.int64)
 
@@ -47,3 +47,11 @@ def frame_of(
     choice = RegionChoice(regions, torch.ones(len(regions), dtype=torch.bool), torch.ones(len(regions)), levels)
     frame.selection = Selection(choice, 0, levels, torch.zeros(()), strategy, False, None, None)
     return frame
+
+
+def feedback_on(frame: FrameAllocation, row: int, col: int) -> Feedback:
+    """An answer that looked at one tile of a frame, and nowhere else."""
+    regions = frame.allocation.regions.numpy().astype(np.int32)
+    shift = regions[:, 0]
+    attention = ((regions[:, 1] == row >> shift) & (regions[:, 2] == col >> shift)).astype(np.float32)
+    return Feedback(frame.stamp, regions, attention, 0.5 * attention)

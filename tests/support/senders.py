@@ -313,6 +313,10 @@ class Reading:
     def frames(self, count: int) -> list[SourceFrame]:
         return frames_of(self.until(lambda items: len(frames_of(items)) == count))
 
+    def frame(self, wanted: Callable[[SourceFrame], bool]) -> SourceFrame:
+        """The next frame that is wanted."""
+        return frames_of(self.until(lambda items: any(map(wanted, frames_of(items[-1:])))))[-1]
+
     def lost(self) -> SourceOutage:
         """The next outage that begins."""
         return self._outage(lambda outage: outage.lasted_s is None)

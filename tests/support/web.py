@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import http.client
+import io
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
+from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from stream.config import Config, OutputConfig
@@ -116,7 +121,7 @@ class DrawnPictures:
         packed = {
             level: pack_picture(made, level, encode_jpeg(made.images[level]), time.time_ns()) for level in made.images
         }
-        self._hub.show({width: packed[level] for width, level in made.levels.items()})
+        self._hub.pictures.show({width: packed[level] for width, level in made.levels.items()})
 
     def _inspect(self, request: InspectionRequest) -> None:
         self.inspections.append(request)
@@ -162,7 +167,7 @@ class ShownRun:
 
     def go_live(self) -> None:
         """Gives pictures and the first frame."""
-        self.hub.attach(self.pictures)
+        self.hub.pictures.attach(self.pictures)
         self.microscope.attach(self.pictures)
         self.tell(Started(source=self.source, model="fake", query="What?", backend="cpu"))
         self.tell(frame(0, 0.0))
@@ -225,6 +230,51 @@ def served(**options: Any) -> Iterator[ServedPage]:
         yield page
 
 
+class Reply(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode("utf-8", "replace")
+
+    @property
+    def json(self) -> dict[str, Any]:
+        fields: dict[str, Any] = json.loads(self.body)
+        return fields
+
+
+def ask(page: ServedPage | SharedPage, path: str = "/", body: bytes | None = None, **headers: str) -> Reply:
+    """Get a path, or post a body to it."""
+    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=LIMIT_S)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    with closing(connection):
+        connection.request("GET" if body is None else "POST", path, body, named)
+        reply = connection.getresponse()
+        return Reply(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
+
+
+def written(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
+    """Return an image as a file."""
+    file = io.BytesIO()
+    image.save(file, form, **options)
+    return file.getvalue()
+
+
+def png(width: int, height: int) -> bytes:
+    return written(Image.new("RGB", (width, height), (200, 30, 30)))
+
+
+def closing_code(socket: ClientConnection) -> int | None:
+    """The code with which the page closes the connection."""
+    try:
+        while True:
+            socket.recv(timeout=LIMIT_S)
+    except ConnectionClosed as closed:
+        return None if closed.rcvd is None else closed.rcvd.code
+
+
 class PageClient:
     """A viewer that is no browser."""
 
@@ -271,29 +321,32 @@ FLAGS = [
     "--disable-renderer-backgrounding",
     "--disable-backgrounding-occluded-windows",
     "--host-resolver-rules=MAP other.test 127.0.0.1",
+    "--use-fake-device-for-media-stream",
+    "--use-fake-ui-for-media-stream",
 ]
 
 
 @contextmanager
-def open_browser(*flags: str) -> Iterator[Browser]:
+def open_browser() -> Iterator[Browser]:
     """A browser; the test is skipped where there is none, and fails where CI should have installed one."""
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None:
         message = "no Chromium: apt-get install --no-install-recommends chromium-headless-shell"
         pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=[*FLAGS, *flags])
+        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
         yield browser
         browser.close()
 
 
 class Visit:
-    """A visit to the page, which must throw nothing, log no error and ask no other host."""
+    """A visit to the page, which must throw nothing, log only errors that match `allowed`, and ask no other host."""
 
     def __init__(self, browser: Browser, **options: Any) -> None:
         options = {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light", **options}
-        self.context = browser.new_context(**options)
+        self.context = browser.new_context(ignore_https_errors=True, **options)
         self.context.set_default_timeout(LIMIT_S * 1000)
+        self.allowed = "^$"
         self.errors: list[str] = []
         self.outside: list[str] = []
         self.page = self.new_page()
@@ -305,9 +358,49 @@ class Visit:
         page.on("request", lambda request: self._note(request.url))
         return page
 
+    def see(self, url: str, count: int = 3) -> None:
+        """Open the live page and wait until so many pictures have been drawn."""
+        self.page.goto(url)
+        shown(self.page, count)
+
     def _note(self, url: str) -> None:
         if not url.startswith(("http://127.0.0.1:", "https://127.0.0.1:", "ws://127.0.0.1:", "blob:", "data:")):
             self.outside.append(url)
+
+    def close(self) -> None:
+        """End the visit; nothing was wrong in the page, and nothing was requested from another host."""
+        self.context.close()
+        assert [error for error in self.errors if not re.search(self.allowed, error)] == []
+        assert self.outside == []
+
+
+def text(page: Page, where: str) -> str:
+    return " ".join(page.locator(where).inner_text().split())
+
+
+def has(page: Page, where: str, words: str) -> None:
+    """Waits until an element has words that match."""
+    page.locator(where).filter(has_text=re.compile(words)).first.wait_for()
+
+
+def pixel(page: Page, canvas: str, x: float, y: float) -> list[int]:
+    """Red, green, blue and opacity of a place, in parts of the width and height."""
+    colour: list[int] = page.evaluate(
+        """([canvas, x, y]) => {
+            const on = document.getElementById(canvas);
+            const at = [Math.floor(x * on.width), Math.floor(y * on.height)];
+            return [...on.getContext("2d").getImageData(...at, 1, 1).data];
+        }""",
+        [canvas, x, y],
+    )
+    return colour
+
+
+def on_phone(visit: Visit, scheme: Literal["light", "dark"] = "dark") -> Page:
+    """The page of a visit in the window of a phone."""
+    visit.page.set_viewport_size({"width": 400, "height": 800})
+    visit.page.emulate_media(color_scheme=scheme)
+    return visit.page
 
 
 def shown(page: Page, count: int = 3) -> None:

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from stream.scenes.drawing import COLOURS, RGB, SHAPE_NAMES, Contour, box_of, fill, placed
+from stream.scenes.drawing import COLOURS, RGB, SHAPE_NAMES, Contour, fill, placed
 from stream.scenes.textures import TextMask, set_text, stamp
 from training.clips.fonts import Split, random_face, random_number, random_word, redrawn
 from training.clips.truth import Box, Image, Seen
@@ -75,8 +75,8 @@ class Player:
             low = _corner(self.body, x, y)
             width, height = self.body.size_px
             return float(low[0]), float(low[1]), float(low[0] + width), float(low[1] + height)
-        left, top, right, bottom = box_of(self.body)
-        return left + x, top + y, right + x, bottom + y
+        low, high = self.body[0].min(axis=0), self.body[0].max(axis=0)
+        return float(low[0]) + x, float(low[1]) + y, float(high[0]) + x, float(high[1]) + y
 
     def swept_px(self, frames: int, margin_px: float) -> Box:
         """The box around all places that it takes, with a margin."""

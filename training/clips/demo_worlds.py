@@ -15,7 +15,6 @@ import numpy as np
 
 from stream.scenes.drawing import (
     COLOURS,
-    COUNT_WORDS,
     DIRECTIONS,
     MOVEMENTS,
     RGB,
@@ -317,7 +316,7 @@ def _number(rng: np.random.Generator, facts: GroundTruth) -> tuple[str, str]:
 
 def _count(rng: np.random.Generator, facts: GroundTruth) -> tuple[str, str]:
     wordings = ("How many things are there?", "How many things do you see?", "Count the things.")
-    return _pick(rng, wordings), f"{COUNT_WORDS[len(facts.things)]}."
+    return _pick(rng, wordings), f"{('nothing', 'one', 'two', 'three')[len(facts.things)]}."
 
 
 def _exists(rng: np.random.Generator, facts: GroundTruth) -> tuple[str, str]:

@@ -14,11 +14,7 @@ import numpy as np
 from arr_coc.errors import OptionError
 from stream.scenes.drawing import COLOURS, RGB, SHAPE_NAMES, Image
 from stream.scenes.textures import (
-    CALM_GROUNDS,
-    GROUNDS,
-    Degradation,
     Field,
-    Lighting,
     clutter,
     grained,
     mixed,
@@ -37,6 +33,7 @@ from training.clips.cast import (
     tinted,
 )
 from training.clips.fonts import Split, random_number, random_word
+from training.clips.grounds import CALM_GROUNDS, GROUNDS, Degradation, Lighting
 from training.clips.truth import Clip, Seen
 
 PATTERNS: tuple[str, ...] = ("noise", "marble", "stripes", "checks", "waves")

@@ -55,7 +55,8 @@ class Sample:
     """One question about a clip. `boxes` holds, for each frame, where the things are that it asks about.
 
     `facts` are the phrases that a description must hold; `distractors` what must not draw the tokens, frame by frame.
-    `group` names samples that ask the same of successive frames.
+    `group` names samples that ask about successive frames of one clip. `part`: what the clip tests, in figures in place
+    of the kind; `stale`: answers to this question that were right earlier in the clip.
     """
 
     clip: Clip
@@ -66,3 +67,5 @@ class Sample:
     facts: tuple[str, ...] = ()
     distractors: tuple[tuple[Box, ...], ...] = field(default=())
     group: str = ""
+    part: str = ""
+    stale: tuple[str, ...] = ()

@@ -28,8 +28,6 @@ _log = logging.getLogger(__name__)
 FLAGS = ("-std=c++17", "-O3", "-fmad=false", "-Werror", "all-warnings")
 """Without contracted multiply-adds results are those of the CPU, bit for bit. scripts/build_kernels.sh has the same."""
 
-TIMEOUT_S = 120
-
 
 def source_hash() -> str:
     """SHA-256 of all sources, headers first. Raises BackendMissing where there are none."""
@@ -103,7 +101,7 @@ def _compile(compiler: str, source: Path, architecture: str, target: Path) -> No
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         made = Path(scratch) / target.name
         command = [compiler, *FLAGS, "-cubin", f"-arch={architecture}", "-o", str(made), str(source)]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_S)
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
         os.replace(made, target)
 
 

@@ -36,9 +36,6 @@ from arr_coc.ops.store.base import BaseTextureStore
 from arr_coc.ops.store.planes import Difference, Mask, Plane, PlaneFormat, Thresholds
 from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileChange
 
-SLOTS = 3
-"""Parts of the ring: one is filled while two are on their way."""
-
 
 class CudaStore(BaseTextureStore):
     """A texture on the CUDA device that is torch's current one where the store is opened.
@@ -136,7 +133,8 @@ class CudaStore(BaseTextureStore):
         self._texture = MipTexture(self.grid, owned)
         self._order = StreamOrder(owned)
         room = room_for(min(AT_ONCE, self.grid.tiles))
-        self._ring = StagingRing(self._device, SLOTS, room, owned)
+        # parts of the ring: one is filled while two are on their way
+        self._ring = StagingRing(self._device, 3, room, owned)
         self._taker = FrameUploader(self._device, self._texture, self.grid, self._order, owned)
         slot = StagingBuffer(self._device, room, owned)
         self._mirror = HostMirror(self._device, self._texture, self._order, slot, self._level0)

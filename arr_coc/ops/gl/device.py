@@ -142,7 +142,8 @@ class GlDevice:
             library.egl.eglInitialize(choice.display, ctypes.c_long(), ctypes.c_long())
             self._root = self._first_context()
             with self.current():
-                self.version = self._version()
+                gl = self.library.gl
+                self.version = int(gl.glGetIntegerv(gl.GL_MAJOR_VERSION)), int(gl.glGetIntegerv(gl.GL_MINOR_VERSION))
                 self.renderer = library.gl.glGetString(library.gl.GL_RENDERER).decode()
         except library.egl.EGLError as error:
             raise BackendMissing(f"{choice.name}: {_egl_name(error)}") from error
@@ -267,10 +268,6 @@ class GlDevice:
         egl.eglBindAPI(egl.EGL_OPENGL_API)
         array = (ctypes.c_int * (len(self._attributes) + 1))(*self._attributes, egl.EGL_NONE)
         return egl.eglCreateContext(self._pointer, None, shared, array)
-
-    def _version(self) -> tuple[int, int]:
-        gl = self.library.gl
-        return int(gl.glGetIntegerv(gl.GL_MAJOR_VERSION)), int(gl.glGetIntegerv(gl.GL_MINOR_VERSION))
 
 
 _devices: dict[int | None, GlDevice] = {}

@@ -38,8 +38,6 @@ from arr_coc.types import TILE_PX
 PLACE_BYTES = 16
 PLACES_ALIGNED = ALIGNMENT // PLACE_BYTES
 
-SMALLEST_SCRATCH = 1 << 20
-
 Array = npt.NDArray[Any]
 
 
@@ -62,7 +60,7 @@ def scratch(device: GlDevice, context: GlContext, nbytes: int) -> MappedBuffer:
     if buffer is None or len(buffer.memory) < nbytes:
         if buffer is not None:
             buffer.release()
-        size = max(SMALLEST_SCRATCH, 1 << (nbytes - 1).bit_length())
+        size = max(1 << 20, 1 << (nbytes - 1).bit_length())
         buffer = context.scratch["results"] = MappedBuffer(device, size, "read")
     return buffer
 
@@ -169,12 +167,6 @@ def _texel_box(rectangle: Rectangle, level: int) -> Rectangle:
     return row0, col0, row1, col1
 
 
-SAMPLE_GROUP = 64
-"""Invocations of a workgroup of `sample_points.comp`."""
-
-LARGEST_RATIO = 16
-"""How many times longer than wide a footprint may be; a longer one is blurred as if it were wider."""
-
 Floats = npt.NDArray[np.floating]
 
 
@@ -210,7 +202,8 @@ def sample_along(
         raise OptionError(f"a footprint's width is a positive number of texels, got {width_px}")
     if not (np.abs(footprints).max(axis=1, initial=0) > 0).all():
         raise ShapeError("a footprint needs a direction and a length, got (0, 0); use `sample` for points")
-    if not texture.device.software and texture.anisotropy < LARGEST_RATIO:
+    # how many times longer than wide a footprint may be; a longer one is blurred as if it were wider
+    if not texture.device.software and texture.anisotropy < 16:
         raise BackendMissing(
             f"{texture.device.renderer} filters {texture.anisotropy:g}:1 at most, and footprints need 16:1",
             "update its driver",
@@ -230,6 +223,6 @@ def _check(name: str, array: Floats, columns: int) -> None:
 def _sampled(texture: TileTexture, records: npt.NDArray[np.float32], *defines: str) -> npt.NDArray[np.float32]:
     colours = np.empty((len(records), 3), np.float32)
     if len(records):
-        groups = -(-len(records) // SAMPLE_GROUP)
+        groups = -(-len(records) // 64)  # invocations of a workgroup of `sample_points.comp`
         compute(texture.device, "sample_points", [records], colours, [Dispatch(groups, defines=defines)], texture)
     return colours

@@ -21,9 +21,6 @@ from arr_coc.ops.store.planes import Mask, Plane, PlaneFormat, Thresholds
 from arr_coc.ops.store.raster import allocate_levels
 from arr_coc.types import FramePlanes
 
-RECTANGLE_COST = 100
-"""What reading a rectangle costs beside its tiles, in tiles: five levels, two calls each."""
-
 
 class GlTexels:
     """Level 0 is the host's own copy, from which the texture was filled. The others are read back, where they changed.
@@ -65,7 +62,8 @@ class GlTexels:
 
     def _refresh(self) -> None:
         """All levels at once: one wait for the device is dearer than the texels that nobody wants."""
-        rectangles = cheaper(cover(self._stale), RECTANGLE_COST)
+        # what reading a rectangle costs beside its tiles, in tiles: five levels, two calls each
+        rectangles = cheaper(cover(self._stale), 100)
         read_back(self._texture, rectangles, {level: self._levels[level] for level in self._levels if level})
         self._stale[:] = False
 

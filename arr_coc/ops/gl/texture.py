@@ -106,12 +106,8 @@ def _refused(device: GlDevice, kernel: str, log: Any) -> BackendMissing:
     )
 
 
-MOST_RING_BYTES = 256 << 20
-
 MOST_TILES_AT_ONCE = 65520
 """Workgroups of one dispatch: what every device takes, and records that end at an aligned place."""
-
-_WRITTEN = TEXTURE_FETCH_BARRIER | SHADER_IMAGE_ACCESS_BARRIER | TEXTURE_UPDATE_BARRIER
 
 
 class TileTexture(GlResource):
@@ -130,7 +126,7 @@ class TileTexture(GlResource):
             _check_size(device, rows, cols)
             self._make()
             frame = rows * cols * (TILE_BYTES + RECORD_BYTES) + 4096
-            self.ring = UploadRing(device, max(frame, min(MOST_RING_BYTES, frames_in_flight * frame)))
+            self.ring = UploadRing(device, max(frame, min(256 << 20, frames_in_flight * frame)))
             self._bind_ring()
             device.check("making a texture")
 
@@ -155,7 +151,7 @@ class TileTexture(GlResource):
                 calls.glBindImageTexture(level, self.words, level, False, 0, WRITE_ONLY, R32UI)
             self._dispatch(layout.blocks, slot, 0, not copies)
             self._dispatch(layout.strip, slot, layout.strip_offset, True)
-            calls.glMemoryBarrier(_WRITTEN)
+            calls.glMemoryBarrier(TEXTURE_FETCH_BARRIER | SHADER_IMAGE_ACCESS_BARRIER | TEXTURE_UPDATE_BARRIER)
             self._written = Fence(self.device)
             self.ring.seal(self._written)
             self.device.check("updating the texture")

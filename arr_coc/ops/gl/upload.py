@@ -29,9 +29,6 @@ Way = Literal["parts", "box", "whole"]
 BLOCK_COST = 40
 """What a block costs beside its tiles, for the calls that it takes."""
 
-STRIP_COST = 8
-"""What a tile costs in a strip, more than its mipmaps would alone."""
-
 SMALL_TILES = 6
 """Area below which a rectangle costs more than its tiles in a strip."""
 
@@ -64,7 +61,8 @@ def plan_upload(rectangles: tuple[Rectangle, ...], shape: tuple[int, int], way: 
     small = [rectangle for rectangle in rectangles if area(rectangle) < SMALL_TILES]
     large = [rectangle for rectangle in rectangles if area(rectangle) >= SMALL_TILES]
     box = box_around(rectangles)
-    partly = sum(BLOCK_COST + area(rectangle) for rectangle in large) + STRIP_COST * sum(map(area, small))
+    # what a tile costs in a strip, more than its mipmaps would alone
+    partly = sum(BLOCK_COST + area(rectangle) for rectangle in large) + 8 * sum(map(area, small))
     if way == "box" or (way is None and partly > BLOCK_COST + area(box)):
         return UploadPlan("box", (Block(box, tiles_of(rectangles)),), tiles_of(()))
     blocks = tuple(Block(rectangle, tiles_of([rectangle])) for rectangle in large)

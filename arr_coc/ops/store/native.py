@@ -26,9 +26,6 @@ from arr_coc.types import LEVELS, TILE_PX, FramePlanes
 VERSION = 4
 """Of the kernel's interface, as `tiles_version` of kernels/tiles.cpp has it."""
 
-MOST_THREADS = 4
-"""More add little: memory is what the kernel waits for."""
-
 
 class KernelPlane(ctypes.Structure):
     """`Plane` of kernels/tiles.cpp."""
@@ -90,7 +87,7 @@ def kernel_or_none() -> ctypes.CDLL | None:
 def kernel_threads() -> int:
     """Number of threads that share the tiles of a frame: half of the cores, because others decode and choose."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores // 2, MOST_THREADS))
+    return max(1, min(cores // 2, 4))  # more add little: memory is what the kernel waits for
 
 
 def kernel_in_use() -> str:

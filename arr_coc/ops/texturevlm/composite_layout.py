@@ -38,9 +38,6 @@ PART_COST = 0.02
 NEAR = 0.02
 """Windows whose worth differs by less are equal, so that what matters stands in the middle of a part."""
 
-TORN = 0.5
-"""What the worth just outside a part takes from its value: a thing in one piece and smaller beats its pieces."""
-
 COARSEST_PART = 3
 """Parts may be shown smaller by up to 2 to this power."""
 
@@ -191,7 +188,8 @@ def _richest(
     is torn. Of neighbouring windows that are equal it is the middle one.
     """
     around = _sums(np.pad(worth, 1), rows + 2, cols + 2) - _sums(worth, rows, cols)
-    values = _sums(left, rows, cols) - TORN * around
+    # what the worth just outside a part takes from its value: a thing in one piece and smaller beats its pieces
+    values = _sums(left, rows, cols) - 0.5 * around
     equals = np.argwhere(values >= values.max() - NEAR * abs(values.max()))
     near = equals[(np.abs(equals - equals[0]) < (rows, cols)).all(axis=1)]
     row, col = near[np.abs(near - near.mean(axis=0)).sum(axis=1).argmin()]

@@ -129,10 +129,6 @@ def _bilinear(chain: PackedMipChain, points: torch.Tensor, level: torch.Tensor, 
     return (1 - down) * rows[0] + down * rows[1]
 
 
-MOST_TAPS = 16
-"""What graphics hardware offers as its largest degree of anisotropy."""
-
-
 def sample_along(
     chain: PackedMipChain, points: torch.Tensor, along: torch.Tensor, across_px: torch.Tensor, layer: torch.Tensor
 ) -> torch.Tensor:
@@ -149,7 +145,8 @@ def sample_along(
     Returns [..., 3]; differentiable but for the number of taps.
     """
     length = torch.linalg.vector_norm(along, dim=-1)
-    taps = (length.detach() / across_px.detach()).ceil().clamp(1, MOST_TAPS)
+    # what graphics hardware offers as its largest degree of anisotropy
+    taps = (length.detach() / across_px.detach()).ceil().clamp(1, 16)
     level = torch.log2(torch.maximum(length, across_px) / taps)
     total = torch.zeros(*torch.broadcast_shapes(points.shape[:-1], length.shape, layer.shape), 3).to(points)
     for tap in range(int(taps.max()) if taps.numel() else 0):

@@ -16,15 +16,6 @@ from stream.options.extra import RAY
 
 AUTO = "auto"
 
-PROBE_S = 5.0
-"""Time for a connection to the address of a cluster, before Ray itself tries for longer."""
-
-CALLS_AT_ONCE = 8
-"""Calls of an actor that may be under way at once; the one that yields reports always is."""
-
-BATCHES_MAX = 16
-"""Batches of reports that may wait for the command before an actor waits."""
-
 ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -60,7 +51,8 @@ class ClusterActor:
 
     def stream(self, method: str, *arguments: object) -> ActorStream:
         """Return what a method yields."""
-        call = getattr(self._handle, method).options(_generator_backpressure_num_objects=BATCHES_MAX)
+        # batches of reports that may wait for the command before an actor waits
+        call = getattr(self._handle, method).options(_generator_backpressure_num_objects=16)
         return ActorStream(self.name, call.remote(*arguments))
 
     def restart(self) -> None:
@@ -159,7 +151,7 @@ class RayCluster:
             resources=others,
             max_restarts=-1,
             max_task_retries=0,
-            max_concurrency=CALLS_AT_ONCE,
+            max_concurrency=8,  # calls of an actor that may be under way at once; the one that yields reports always is
             scheduling_strategy="SPREAD",
         )
         return ClusterActor(name, made.remote(name, *arguments))
@@ -236,7 +228,8 @@ def _probe(address: str) -> None:
     if found is None or int(found["port"]) > 65535:
         raise ConfigError(f"--ray {address} is not the address of a Ray cluster; give HOST:PORT, such as 10.0.0.1:6379")
     try:
-        socket.create_connection((found["host"].strip("[]"), int(found["port"])), PROBE_S).close()
+        # time for a connection to the address of a cluster, before Ray itself tries for longer
+        socket.create_connection((found["host"].strip("[]"), int(found["port"])), 5.0).close()
     except OSError as error:
         raise ConfigError(
             f"no Ray cluster at {address}: {error.strerror or error}; start one with `ray start --head`, which prints "

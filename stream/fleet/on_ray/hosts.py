@@ -19,7 +19,6 @@ from stream.answer.server_statistics import ServerStatistics
 from stream.config import Config
 from stream.control import RunControl, describe
 from stream.events import Started, Summary, pack_event
-from stream.fleet.on_ray.messages import HostIdentity, ServerState
 from stream.runtime.worker_messages import (
     DropReport,
     SourceOpened,
@@ -30,12 +29,28 @@ from stream.runtime.worker_messages import (
 )
 from stream.transport.security import ServerCurve
 
+
+class HostIdentity(msgspec.Struct, frozen=True):
+    """Host of a camera. `ahead_ns` is by how much the Unix time of its node is ahead of its monotonic time."""
+
+    node: str
+    address: str
+    version: str
+    ahead_ns: int
+
+
+class ServerState(msgspec.Struct, frozen=True):
+    """State of an answer server: "loading", "ok", "draining", "stalled", "drained", "lost" (it does not reply), or
+    "failed" with class and message of the error. `wait_p95_s`: p95 of the wait for a turn over the last minute."""
+
+    status: str
+    endpoint: str = ""
+    wait_p95_s: float = 0.0
+    error: str = ""
+    message: str = ""
+
+
 DISTRIBUTION = "arr-coc-stream"
-
-DROPS_EVERY_S = 1.0
-
-REPORTS_MAX = 2_048
-"""Reports that may wait for the command before the camera waits."""
 
 WAIT_S = 0.5
 """Longest time between two batches of reports: an empty one is a sign of life."""
@@ -53,7 +68,8 @@ class CameraHost:
     def __init__(self, name: str) -> None:
         self._name = name
         self._control = RunControl()
-        self._reports: queue.Queue[bytes | None] = queue.Queue(REPORTS_MAX)
+        # reports that may wait for the command before the camera waits
+        self._reports: queue.Queue[bytes | None] = queue.Queue(2_048)
         self._thread: threading.Thread | None = None
 
     def __repr__(self) -> str:
@@ -108,7 +124,7 @@ class CameraHost:
             for event in run.run():
                 if not isinstance(event, (Started, Summary)):
                     self._reports.put(pack_event(event))
-                if time.monotonic() - reported_s > DROPS_EVERY_S:
+                if time.monotonic() - reported_s > 1.0:
                     reported_s = time.monotonic()
                     self._reports.put(pack_report(DropReport(run.drops())))
             self._reports.put(pack_report(DropReport(run.drops())))

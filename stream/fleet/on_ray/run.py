@@ -5,29 +5,33 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from importlib.metadata import version
 
 import msgspec
 from msgspec.structs import replace
 
+from stream.answer.model import CONFIGURED
 from stream.clock import Clock
 from stream.config import ASSIGNED_SERVERS, Config
 from stream.control import RunControl
 from stream.errors import ConfigError, SourceError
 from stream.events import FrameReady, Notice, Restarted
-from stream.fleet.on_ray.cluster import ActorStream, ClusterActor, HostUnavailable
-from stream.fleet.on_ray.hosts import DISTRIBUTION, WAIT_S
-from stream.fleet.on_ray.messages import HostIdentity
+from stream.fleet.cameras import NamedCamera
+from stream.fleet.on_ray.cluster import ActorStream, ClusterActor, HostUnavailable, RayCluster
+from stream.fleet.on_ray.hosts import DISTRIBUTION, WAIT_S, CameraHost, HostIdentity
+from stream.fleet.on_ray.servers import ClusterServers
+from stream.fleet.on_ray.settings import RaySettings
+from stream.fleet.run import Fleet
+from stream.monitor.health import RunHandle
 from stream.protocol.pictures import PictureEndpoints
 from stream.runtime.run import FRAMES, Run
 from stream.runtime.worker_messages import Report, SourceOpened, WorkerCommand, WorkerFinished, unpack_report
+from stream.sinks.base import Display
 
 CALL_LIMIT_S = 5.0
 """Time that a call, or the next batch of reports, may take on a busy machine."""
-
-PAUSE_S = 0.3
-"""Time between two attempts to reach a host."""
 
 PLACE_LIMIT_S = 120.0
 """Time beyond `capture.open_timeout_s` for Ray to start a process on a node, and for that to import its libraries."""
@@ -112,7 +116,7 @@ class FrameActor:
         except HostUnavailable as error:
             self._stream = None
             self._note_lost(str(error))
-            time.sleep(PAUSE_S)
+            time.sleep(0.3)  # time between two attempts to reach a host
             return []
         if batch is None:
             if time.monotonic() - self._heard_s > CALL_LIMIT_S:
@@ -172,3 +176,37 @@ def run_in_actor(
     answer = config.answer
     model = answer.server or answer.model or "the bundled model"
     return Run(config, lambda run: FrameActor(run, host), clock, control=control, model=model)
+
+
+class ClusterFleet(Fleet):
+    """Several cameras, each on a node of a cluster; outputs, metrics and signals are as with `Fleet`.
+
+    Raises ConfigError where the cluster lacks resources.
+    """
+
+    def __init__(
+        self,
+        cameras: Sequence[NamedCamera],
+        display: Display,
+        cluster: RayCluster,
+        settings: RaySettings,
+        *,
+        limit_s: float | None = None,
+        refused: Mapping[str, str] | None = None,
+        model_loader: str = CONFIGURED,
+    ) -> None:
+        super().__init__(cameras, display, limit_s=limit_s, refused=refused, model_loader=model_loader)
+        self._cluster = cluster
+        self._settings = settings
+        self._servers = ClusterServers(cameras, cluster, settings, display.show_note, self._controls, model_loader)
+        needs = {f"camera {camera.name}": settings.of_camera(camera.name) for camera in cameras}
+        if len(self._servers):
+            needs |= {f"answers {n}": settings.answers for n in range(1, settings.servers * len(self._servers) + 1)}
+        cluster.check(needs)
+
+    def _start_answers(self, stack: ExitStack) -> None:
+        stack.enter_context(self._servers.running())
+
+    def _open(self, camera: NamedCamera, config: Config) -> RunHandle:
+        host = self._cluster.start(CameraHost, f"camera {camera.name}", self._settings.of_camera(camera.name))
+        return run_in_actor(config, host, self._controls[camera.name])

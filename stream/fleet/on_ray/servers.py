@@ -16,26 +16,70 @@ from stream.answer.model import CONFIGURED
 from stream.config import Config
 from stream.control import RunControl, is_user_fixable, remote_error
 from stream.errors import StageDied
-from stream.fleet.answers import answered_together
-from stream.fleet.cameras import NamedCamera
+from stream.fleet.cameras import NamedCamera, answered_together
 from stream.fleet.on_ray.cluster import ClusterActor, HostUnavailable, RayCluster
-from stream.fleet.on_ray.hosts import AnswerHost
-from stream.fleet.on_ray.messages import ServerState
-from stream.fleet.on_ray.scaling import ScalingPolicy
+from stream.fleet.on_ray.hosts import AnswerHost, ServerState
 from stream.fleet.on_ray.settings import RaySettings
 from stream.transport.pool import ServerAddress
 from stream.transport.security import new_curves
 
-POLL_S = 1.0
-"""Time between two looks at the servers."""
+HOLD_S = 15.0
+"""Time for which the wait must be too long before another server is started: one long answer is no reason."""
+
+CALM_S = 120.0
+"""Time for which the wait must be short before a server is drained."""
+
+SETTLE_S = 60.0
+"""Time after a change: the p95 is that of the last minute, so it still tells of what was before."""
+
+
+class ScalingPolicy:
+    """Decides on one server more or fewer, between `least` and `most`. Pure: times are given."""
+
+    def __init__(self, least: int, most: int, wait_s: float) -> None:
+        self._least = least
+        self._most = most
+        self._wait_s = wait_s
+        self._settled_s = 0.0
+        self._long_since_s: float | None = None
+        self._short_since_s: float | None = None
+
+    def decide(self, servers: int, waits_s: Sequence[float], now_s: float) -> int:
+        """Return 1 for another server, -1 for one fewer, 0 for no change.
+
+        `servers` are those that there are, ready or not; `waits_s` has the p95 of the wait for a turn of each that is
+        ready.
+        """
+        if servers < self._least:
+            return 1
+        if len(waits_s) < servers:  # one is starting: it is waited for
+            self._settled_s, self._long_since_s, self._short_since_s = now_s + SETTLE_S, None, None
+            return 0
+        worst_s = max(waits_s, default=0.0)
+        self._long_since_s = _since(self._long_since_s, now_s, holds=worst_s > self._wait_s)
+        # share of the limit below which a wait is short: what a server fewer adds stays below the limit
+        self._short_since_s = _since(self._short_since_s, now_s, holds=worst_s < self._wait_s * 0.25)
+        if now_s < self._settled_s:
+            return 0
+        if servers < self._most and _lasted(self._long_since_s, now_s, HOLD_S):
+            return 1
+        if servers > self._least and _lasted(self._short_since_s, now_s, CALM_S):
+            self._settled_s, self._short_since_s = now_s + SETTLE_S, None
+            return -1
+        return 0
+
+
+def _since(before_s: float | None, now_s: float, *, holds: bool) -> float | None:
+    if not holds:
+        return None
+    return now_s if before_s is None else before_s
+
+
+def _lasted(since_s: float | None, now_s: float, limit_s: float) -> bool:
+    return since_s is not None and now_s - since_s >= limit_s
+
 
 CALL_LIMIT_S = 3.0
-
-LOST_LIMIT = 5
-"""Servers of one model that may fail one after the other before its cameras end."""
-
-SERVES = ("ok", "draining", "lost")
-"""States in which a server may answer: connections show whether one that does not reply to Ray is gone."""
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +164,7 @@ class ClusterServers:
                     self._look_at(group)
                 except Exception:
                     log.debug("looking after the answer servers failed", exc_info=True)
-            self._stopping.wait(POLL_S)
+            self._stopping.wait(1.0)  # time between two looks at the servers
 
     def _look_at(self, group: ServerGroup) -> None:
         if group.given_up:
@@ -129,7 +173,10 @@ class ClusterServers:
             if not self._stopping.is_set():
                 self._update(server)
                 self._act(group, server)
-        addresses = [server.state.endpoint for server in group.servers if server.state.status in SERVES]
+        # states in which a server may answer: connections show whether one that does not reply to Ray is gone
+        addresses = [
+            server.state.endpoint for server in group.servers if server.state.status in ("ok", "draining", "lost")
+        ]
         assigned = tuple(ServerAddress(address, self._client_curve) for address in addresses if address)
         if assigned != group.assigned:
             group.assigned = assigned
@@ -170,7 +217,8 @@ class ClusterServers:
         state, server.reported = server.state, ""
         error = remote_error(state.error, state.message)
         group.failures += 1
-        if is_user_fixable(error) or group.failures > LOST_LIMIT:
+        # servers of one model that may fail one after the other before its cameras end
+        if is_user_fixable(error) or group.failures > 5:
             group.given_up = True
             for camera in group.users:
                 self._controls[camera].fail(error or StageDied("answer", state.message))

@@ -11,9 +11,6 @@ from collections import deque
 from stream.sinks.captions import Cue, CueTrack, caption_text, timestamp, webvtt_text
 from stream.sinks.hls.playlists import PlaylistSegment
 
-TIMESTAMP_MAP = "X-TIMESTAMP-MAP=LOCAL:00:00:00.000,MPEGTS:0"
-"""Times of the file are those of the track."""
-
 
 class SegmentedCaptions:
     """Cues of a run, given out segment by segment.
@@ -54,7 +51,8 @@ class SegmentedCaptions:
         if (last := self._track.open) is not None:
             shown.append((last.start_ms, end_ms, last.text))
         self._given_ms = end_ms
-        lines = ["WEBVTT", TIMESTAMP_MAP, ""]
+        # times of the file are those of the track
+        lines = ["WEBVTT", "X-TIMESTAMP-MAP=LOCAL:00:00:00.000,MPEGTS:0", ""]
         for begins_ms, ends_ms, text in shown:
             begins_ms, ends_ms = max(begins_ms, start_ms), min(ends_ms, end_ms)
             if begins_ms < ends_ms:

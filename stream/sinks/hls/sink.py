@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import math
 import os
@@ -26,13 +25,11 @@ from stream.sinks.hls.playlists import (
     media_playlist,
 )
 from stream.sinks.output_file import CAPTIONS_PLAYLIST as CAPTIONS
-from stream.sinks.output_file import HLS_MARK, LISTED, check_writable
+from stream.sinks.output_file import HLS_MARK, LISTED, check_writable, claim
 from stream.sinks.output_file import VIDEO_PLAYLIST as VIDEO
 
 UNLISTED = re.compile(r"\.segment-\d+-\d+\.(m4s|mp4)|\.[\w.-]+\.\d+\.new")
 """Names of files that are not listed yet, or were left by a run that was killed."""
-
-LIVE_KEEP_S = 60.0
 
 NEW = ".new"
 
@@ -57,7 +54,7 @@ class HlsSink(Sink):
         self._master = Path(path)
         self._folder = self._master.parent
         self._hold_s = config.hold_s
-        keep_s: float | str = LIVE_KEEP_S if live else "all"
+        keep_s: float | str = 60.0 if live else "all"
         keep_s = keep_s if config.keep_s == "auto" else config.keep_s
         self._keep_s = math.inf if isinstance(keep_s, str) else keep_s
         check_writable(path)
@@ -67,7 +64,7 @@ class HlsSink(Sink):
             folder = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise OutputError(f"cannot write {path!r}: {error.strerror}") from error
-        self._lock(folder, path)
+        claim(folder, path, "into the folder of ", "folder")
         self._claim: int | None = folder
         self._marked = self._mark(path)
         self._remove_all(UNLISTED)
@@ -144,7 +141,18 @@ class HlsSink(Sink):
             due += 1
         if not due:
             return
-        self._drop_old()
+        # segments beyond `keep_s` leave the playlists, and later the folder
+        while len(self._listed) > 1 and _length_s(self._listed) - self._listed[0].duration_s >= self._keep_s:
+            old = self._listed.popleft()
+            self._discontinuities += old.header != self._listed[0].header
+            self._unlisted.append(old)
+        while self._unlisted and _length_s(self._unlisted) - self._unlisted[0].duration_s >= self._keep_s:
+            gone = self._unlisted.popleft()
+            still = {segment.header for segment in (*self._unlisted, *self._listed)}
+            for name in (gone.name + VIDEO_SUFFIX, gone.name + CAPTIONS_SUFFIX):
+                self._remove(name)
+            if gone.header not in still:
+                self._remove(gone.header)
         self._write_playlists()
         if self._number == due:
             self._write_master()
@@ -179,20 +187,6 @@ class HlsSink(Sink):
             for playlist in (self._master.name, VIDEO, CAPTIONS):
                 self._remove(playlist)
             self._remove_all(LISTED)
-
-    def _drop_old(self) -> None:
-        """Take out of the playlists, and later out of the folder, what is older than they are to be."""
-        while len(self._listed) > 1 and _length_s(self._listed) - self._listed[0].duration_s >= self._keep_s:
-            old = self._listed.popleft()
-            self._discontinuities += old.header != self._listed[0].header
-            self._unlisted.append(old)
-        while self._unlisted and _length_s(self._unlisted) - self._unlisted[0].duration_s >= self._keep_s:
-            gone = self._unlisted.popleft()
-            still = {segment.header for segment in (*self._unlisted, *self._listed)}
-            for name in (gone.name + VIDEO_SUFFIX, gone.name + CAPTIONS_SUFFIX):
-                self._remove(name)
-            if gone.header not in still:
-                self._remove(gone.header)
 
     def _write_playlists(self) -> None:
         state = PlaylistState(
@@ -252,18 +246,6 @@ class HlsSink(Sink):
             os.close(folder)
             raise OutputError(f"cannot write {path!r}: {error.strerror}") from error
         return True
-
-    def _lock(self, folder: int, path: str) -> None:
-        """Keep other runs from the folder; where the file system has no locks, they are not kept from it."""
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(folder)
-            raise OutputError(
-                f"another run is writing into the folder of {path!r}; wait until it has ended, or name another folder"
-            ) from None
-        except OSError:
-            log.debug("%s cannot be locked", self._folder, exc_info=True)
 
 
 def _length_s(segments: deque[PlaylistSegment]) -> float:

@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -19,7 +18,7 @@ from arr_coc.errors import counted, of_counted
 from stream import logs
 from stream.config import Config
 from stream.events import Answer, Event, FrameReady, Started
-from stream.sinks.base import Sink
+from stream.sinks.base import Sink, program_version
 from stream.sinks.otlp.endpoint import traces_url
 from stream.sinks.otlp.spans import AnswerTrace, FrameTimes
 from stream.sources.address import redacted
@@ -27,17 +26,6 @@ from stream.untrusted import printable
 
 QUEUE_SPANS = 512
 """Spans that wait for the collector, 64 answers; where it is slower, the oldest are dropped."""
-
-BATCH_SPANS = 64
-
-EVERY_MS = 1000
-"""Longest time that a span waits for others to be sent with it."""
-
-REPLY_LIMIT_S = 2.0
-"""Time that the collector has for a request and its repetitions."""
-
-STOP_LIMIT_S = 2.0
-"""Time that the last traces have."""
 
 NAME = "arr-coc-stream"
 
@@ -51,7 +39,8 @@ class OtlpSink(Sink):
     `output.otlp_text`. Raises ConfigError as `traces_url`.
     """
 
-    def __init__(self, config: Config, every_ms: float = EVERY_MS) -> None:
+    # longest time that a span waits for others to be sent with it
+    def __init__(self, config: Config, every_ms: float = 1000) -> None:
         assert config.output.otlp is not None
         url = traces_url(config.output.otlp)
         self._config = config
@@ -60,20 +49,21 @@ class OtlpSink(Sink):
         self._answers = 0
         if not log.isEnabledFor(logging.DEBUG):
             logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # it tells of each batch that is lost
-        self._exporter = CountingExporter(OTLPSpanExporter(url, timeout=REPLY_LIMIT_S), redacted(url))
+        # time that the collector has for a request and its repetitions
+        self._exporter = CountingExporter(OTLPSpanExporter(url, timeout=2.0), redacted(url))
         resource = Resource.create(
-            {"service.name": NAME, "service.version": _version(), "arr_coc.source": redacted(config.source)}
+            {"service.name": NAME, "service.version": program_version(), "arr_coc.source": redacted(config.source)}
         )
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(
             BatchSpanProcessor(
                 self._exporter,
                 max_queue_size=QUEUE_SPANS,
-                max_export_batch_size=BATCH_SPANS,
+                max_export_batch_size=64,
                 schedule_delay_millis=every_ms,
             )
         )
-        self._tracer = self._provider.get_tracer(NAME, _version())
+        self._tracer = self._provider.get_tracer(NAME, program_version())
         self._open = True
 
     def write(self, event: Event) -> None:
@@ -94,7 +84,8 @@ class OtlpSink(Sink):
         self._exporter.ending = True
         thread = threading.Thread(target=self._provider.shutdown, name="otlp end", daemon=True)
         thread.start()
-        thread.join(STOP_LIMIT_S)  # one that still waits for the collector goes with the program
+        # time that the last traces have
+        thread.join(2.0)  # one that still waits for the collector goes with the program
         if self._exporter.answers < self._answers:
             sent = of_counted(self._exporter.answers, self._answers, "trace")
             logs.say(f"note: {sent} reached the collector at {self._exporter.url}", "warning", event="otlp")
@@ -183,10 +174,3 @@ class CountingExporter(SpanExporter):
 def _message(role: str, text: str) -> str:
     """A message as the semantic conventions have it, in JSON."""
     return json.dumps([{"role": role, "parts": [{"type": "text", "content": printable(text)}]}], ensure_ascii=False)
-
-
-def _version() -> str:
-    try:
-        return version(NAME)
-    except PackageNotFoundError:
-        return "unknown"

@@ -9,9 +9,6 @@ from urllib.parse import urlsplit
 from stream.config import PORT_MAX
 from stream.errors import ConfigError
 
-SPAWN = "spawn"
-"""In place of an address: a viewer of this machine, which is opened if there is none."""
-
 PORT = 9876
 """Port of a viewer that nobody gave another one."""
 
@@ -32,7 +29,7 @@ class ViewerAddress:
     @classmethod
     def of(cls, text: str) -> ViewerAddress:
         """Return the place that `--rerun` names. Raises ConfigError where it is none."""
-        if text == SPAWN:
+        if text == "spawn":  # in place of an address: a viewer of this machine, which is opened if there is none
             return cls("127.0.0.1", PORT, _url("127.0.0.1", PORT), spawn=True)
         try:
             parts = urlsplit(text if "://" in text else f"rerun+http://{text}")

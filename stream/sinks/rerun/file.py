@@ -19,8 +19,6 @@ DISK_WAIT_S, DISK_WAITS = 1.0, 30
 """Longest single wait for the disk, and how many follow each other before it counts as one that takes nothing."""
 
 
-FAILED_LIMIT_S = 0.5
-
 LEAST_BYTES = 1 << 20
 """A disk with less room than this is full."""
 
@@ -44,7 +42,10 @@ class RerunFileSink(Sink):
     def write(self, event: Event) -> None:
         with self._writing():
             if self._recording is None:
-                self._recording = self._begin()
+                self._claim.keep()
+                stream = self._stream = rr.RecordingStream(APPLICATION)
+                stream.save(self._claim.path, default_blueprint=blueprint())
+                self._recording = RunRecording(stream, self._name)
             self._recording.write(event)
             if self._stream is not None and isinstance(event, (Answer, Summary)):
                 self._flush(self._stream)
@@ -58,17 +59,11 @@ class RerunFileSink(Sink):
                     self._flush(stream)
         finally:
             if stream is not None:
-                disconnect(stream, FAILED_LIMIT_S if self._failed else DISCONNECT_LIMIT_S)
+                disconnect(stream, 0.5 if self._failed else DISCONNECT_LIMIT_S)
             if self._failed and self._claim.regular:
                 with suppress(OSError):
                     os.truncate(self._claim.path, self._whole_bytes)  # a part of a message cannot be read
             self._claim.close()
-
-    def _begin(self) -> RunRecording:
-        self._claim.keep()
-        stream = self._stream = rr.RecordingStream(APPLICATION)
-        stream.save(self._claim.path, default_blueprint=blueprint())
-        return RunRecording(stream, self._name)
 
     def _flush(self, stream: rr.RecordingStream) -> None:
         """Wait until all is in the file."""

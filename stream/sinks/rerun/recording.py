@@ -46,12 +46,6 @@ from stream.untrusted import printable
 
 APPLICATION = "arr-coc-stream"
 
-FIGURES_AT_ONCE = 64
-"""Frames whose figures are sent together; an answer sends what waits."""
-
-RATE_NS = 2 * NS_PER_S
-"""Frames so old count in the frame rate, as they do in `stats`."""
-
 COLOURS = ((255, 226, 92), (150, 190, 255), (120, 220, 160), (240, 150, 110), (200, 140, 230), (150, 150, 150))
 """RGB of boxes, by the level of a region's longer side."""
 
@@ -100,7 +94,10 @@ class RunRecording:
     def write(self, event: Event) -> None:
         """Log an event. What has no time of its own is logged at the newest frame's."""
         if isinstance(event, FrameReady):
-            self._add_figures(event)
+            self._frame_index, self._pts_s = event.frame_index, event.pts_s
+            self._waiting.append(event)
+            if len(self._waiting) >= 64:  # frames whose figures are sent together; an answer sends what waits
+                self.send_figures()
         if isinstance(event, (FrameReady, AnswerDeltaEvent)):
             return
         self._stream.set_time("media", duration=getattr(event, "pts_s", self._pts_s))
@@ -137,16 +134,11 @@ class RunRecording:
         for entity, values in figures.items():
             self._stream.send_columns(entity, indexes, rr.Scalars.columns(scalars=values))
 
-    def _add_figures(self, frame: FrameReady) -> None:
-        self._frame_index, self._pts_s = frame.frame_index, frame.pts_s
-        self._waiting.append(frame)
-        if len(self._waiting) >= FIGURES_AT_ONCE:
-            self.send_figures()
-
     def _rate(self, ready_ns: int) -> float:
         """Return the frame rate of the last seconds; 0 where one frame does not tell."""
         self._ready_ns.append(ready_ns)
-        while self._ready_ns[0] < ready_ns - RATE_NS:
+        # frames so old count in the frame rate, as they do in `stats`
+        while self._ready_ns[0] < ready_ns - 2 * NS_PER_S:
             self._ready_ns.popleft()
         return frames_per_second(np.array(self._ready_ns, np.int64)) or 0.0
 

@@ -27,21 +27,13 @@ from stream.sinks.rerun.recording import APPLICATION, RunRecording, blueprint
 EVENTS_MAX = 512
 """Events that wait for a viewer; the oldest make room. Of pictures only the newest waits."""
 
-CONNECT_LIMIT_S = 1.0
-
 RETRY_S = (0.5, 10.0)
 """First and longest wait before another attempt to connect; each is twice the one before."""
 
 FLUSH_S = 0.5
 """Longest single wait for a viewer to take what was sent."""
 
-SPAWN_LIMIT_S = 30.0
-"""Longest wait for a viewer that was opened here to listen."""
-
 REMEDY = "write -o FILE.rrd and open that where there is one, or name a viewer elsewhere as HOST:PORT"
-
-SETTLE_S = 1.0
-"""A viewer listens before it has a window, and ends where it gets none."""
 
 STOP_LIMIT_S = 2.0
 """Time that the last events have."""
@@ -193,13 +185,14 @@ class RerunViewerSink(Sink):
 def is_listening(address: ViewerAddress) -> bool:
     """Return True if somebody accepts connections there."""
     try:
-        socket.create_connection((address.host, address.port), CONNECT_LIMIT_S).close()
+        socket.create_connection((address.host, address.port), 1.0).close()
     except OSError:
         return False
     return True
 
 
-def open_viewer(address: ViewerAddress, limit_s: float = SPAWN_LIMIT_S) -> None:
+# longest wait for a viewer that was opened here to listen
+def open_viewer(address: ViewerAddress, limit_s: float = 30.0) -> None:
     """Open a viewer of this machine that listens on loopback only, and outlives the run.
 
     Raises OutputError where it ends at once, or does not listen within the time limit.
@@ -227,7 +220,8 @@ def open_viewer(address: ViewerAddress, limit_s: float = SPAWN_LIMIT_S) -> None:
                 raise OutputError(f"the Rerun viewer ended at once: {_last_line(said.fileno())}", REMEDY)
             if listening_s is None and is_listening(address):
                 listening_s = time.monotonic()
-            if listening_s is not None and time.monotonic() - listening_s > SETTLE_S:
+            # a viewer listens before it has a window, and ends where it gets none
+            if listening_s is not None and time.monotonic() - listening_s > 1.0:
                 return
             time.sleep(0.05)
         viewer.kill()

@@ -14,9 +14,6 @@ from stream.sinks.robotics.address import foxglove_address
 from stream.sinks.robotics.foxglove_topics import FoxgloveTopics
 from stream.sinks.robotics.pictures import EventClock
 
-BACKLOG = 128
-"""Messages that wait for one viewer; where more come, the oldest is dropped, and nobody else waits."""
-
 ERRORS = {
     "Address already in use": "another program uses that port; name another with --foxglove",
     "Cannot assign requested address": "this machine does not have that address; give --foxglove PORT",
@@ -39,7 +36,12 @@ class FoxgloveSink(Sink):
         self._topics = FoxgloveTopics(context, clock, config.output.frame_id)
         try:
             self._server = foxglove.start_server(
-                name="ARR-COC Stream", host=host, port=port, context=context, message_backlog_size=BACKLOG
+                # messages that wait for one viewer; where more come, the oldest is dropped, and nobody else waits
+                name="ARR-COC Stream",
+                host=host,
+                port=port,
+                context=context,
+                message_backlog_size=128,
             )
         except RuntimeError as error:
             remedy = next((remedy for said, remedy in ERRORS.items() if said in str(error)), str(error))

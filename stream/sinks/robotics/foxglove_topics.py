@@ -51,8 +51,6 @@ LETTER_PX_MIN = 8.0
 LETTER_SHARE = 0.55
 """Width of a letter, of its height; a usual mean of sans-serif fonts."""
 
-CAPTION_LINES = 4
-
 PICTURE, RELEVANCE, HEAT_MAP, REGIONS, CAPTION, LOG = (
     "/picture",
     "/relevance",
@@ -139,7 +137,7 @@ class FoxgloveTopics:
             return
         letter, stamp = max(LETTER_PX_MIN, height * CAPTION_SHARE), _stamp(at_ns)
         chars = max(8, int((width - letter) / (letter * LETTER_SHARE)))
-        lines = textwrap.wrap(printable(text), chars, max_lines=CAPTION_LINES, placeholder="…")
+        lines = textwrap.wrap(printable(text), chars, max_lines=4, placeholder="…")
         texts = [
             TextAnnotation(
                 timestamp=stamp,

@@ -58,17 +58,14 @@ class McapSink(Sink):
                 self._recording.close()
         finally:
             if self._recording is not None and self._written != self._path:
-                self._replace()
+                # what a continued run has written takes the place of the file, unless it is less
+                old, new = os.path.realpath(self._path), self._written
+                with suppress(OSError):
+                    if self._finished or os.path.getsize(new) >= os.path.getsize(old):
+                        os.replace(new, old)
+                    else:
+                        os.unlink(new)
             self._claim.close()
-
-    def _replace(self) -> None:
-        """Let what a continued run has written take the place of the file, unless it is less."""
-        old, new = os.path.realpath(self._path), self._written
-        with suppress(OSError):
-            if self._finished or os.path.getsize(new) >= os.path.getsize(old):
-                os.replace(new, old)
-            else:
-                os.unlink(new)
 
 
 class _Recording:

@@ -17,9 +17,6 @@ from stream.sinks.drawing import draw_heat
 
 US_PER_S = 1_000_000
 
-HEAT_WIDTH_PX = 480
-"""Greatest width of a heat map's picture."""
-
 
 class EventClock:
     """Times of events in nanoseconds: media time, or with `unix` that of the clock on the wall.
@@ -108,7 +105,7 @@ class ShownPicture:
     def heat_map(self) -> bytes:
         """Return relevance in colours over the darkened picture, as JPEG."""
         width, height = self.size
-        scale = min(1.0, HEAT_WIDTH_PX / width)
+        scale = min(1.0, 480 / width)  # greatest width of a heat map's picture
         small = cv2.resize(
             self._grey, (max(1, round(width * scale)), max(1, round(height * scale))), interpolation=cv2.INTER_AREA
         )

@@ -44,7 +44,10 @@ class RosMessages:
             added.update(get_types_from_msg(fields, f"vision_msgs/msg/{name}"))
         self.store.register(added)
         self._frame_id = frame_id
-        self._nowhere = self._pose()
+        point = self._new("geometry_msgs/msg/Point", x=0.0, y=0.0, z=0.0)
+        turn = self._new("geometry_msgs/msg/Quaternion", x=0.0, y=0.0, z=0.0, w=1.0)
+        pose = self._new("geometry_msgs/msg/Pose", position=point, orientation=turn)
+        self._nowhere = self._new("geometry_msgs/msg/PoseWithCovariance", pose=pose, covariance=np.zeros(36))
 
     def picture(self, jpeg: bytes, at_ns: int) -> bytes:
         """Return a sensor_msgs/CompressedImage."""
@@ -85,12 +88,6 @@ class RosMessages:
         guess = self._new("vision_msgs/msg/ObjectHypothesis", class_id=str(box.shape), score=box.relevance)
         result = self._new("vision_msgs/msg/ObjectHypothesisWithPose", hypothesis=guess, pose=self._nowhere)
         return self._new("vision_msgs/msg/Detection2D", header=header, results=[result], bbox=bounds, id="")
-
-    def _pose(self) -> Any:
-        point = self._new("geometry_msgs/msg/Point", x=0.0, y=0.0, z=0.0)
-        turn = self._new("geometry_msgs/msg/Quaternion", x=0.0, y=0.0, z=0.0, w=1.0)
-        pose = self._new("geometry_msgs/msg/Pose", position=point, orientation=turn)
-        return self._new("geometry_msgs/msg/PoseWithCovariance", pose=pose, covariance=np.zeros(36))
 
     def _header(self, at_ns: int) -> Any:
         stamp = self._new("builtin_interfaces/msg/Time", sec=at_ns // NS_PER_S, nanosec=at_ns % NS_PER_S)

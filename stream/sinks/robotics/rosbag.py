@@ -64,7 +64,13 @@ class RosbagSink(Sink):
             self._put("/relevance", at_ns, self._messages.grid(picture.relevance, at_ns))
         else:
             return
-        self._flush()
+        # so that the file has all that was written, not whole chunks only
+        storage = self._writer.storage
+        assert isinstance(storage, McapWriter)
+        if storage.chunk.msgs:
+            with self._failing():
+                storage.close_chunk()
+                storage.bio.flush()
 
     def close(self) -> None:
         if not self._open:
@@ -76,15 +82,6 @@ class RosbagSink(Sink):
             return
         with self._failing():
             self._writer.close()
-
-    def _flush(self) -> None:
-        """Let the file have all that was written, not whole chunks only."""
-        storage = self._writer.storage
-        assert isinstance(storage, McapWriter)
-        if storage.chunk.msgs:
-            with self._failing():
-                storage.close_chunk()
-                storage.bio.flush()
 
     def _put(self, topic: str, at_ns: int, data: bytes) -> None:
         with self._failing():
@@ -104,13 +101,10 @@ class RosbagSink(Sink):
             if isinstance(error, OutputError):
                 raise
             self._open = False
-            self._give_up()
+            with suppress(OSError):
+                self._writer.abort()
+            for path in Path(self._path).glob("*.mcap"):
+                with suppress(OSError), open(path, "r+b") as file:
+                    if not end_records(file.fileno()):
+                        shutil.rmtree(self._path, ignore_errors=True)
             raise OutputFailed(f"cannot write {self._path!r}: {error.strerror}") from error
-
-    def _give_up(self) -> None:
-        with suppress(OSError):
-            self._writer.abort()
-        for path in Path(self._path).glob("*.mcap"):
-            with suppress(OSError), open(path, "r+b") as file:
-                if not end_records(file.fileno()):
-                    shutil.rmtree(self._path, ignore_errors=True)

@@ -1,12 +1,12 @@
 // What the run says: text as it is spoken, whole answers with their figures, and events between them.
 
+import { byId, make } from "./dom.js";
+import { download } from "./files.js";
 import { remember, remembered } from "./settings.js";
-import { download } from "./stage.js";
 
 const PIECE_MS = 50;
 const LINES_MAX = 300;
 const EVENTS_KEPT = 2000;
-const byId = (id) => document.getElementById(id);
 
 export function clock(seconds) {
   if (seconds === null || seconds === undefined) return "";
@@ -61,7 +61,7 @@ export class Answers {
 
   clear() {
     this.events = [];
-    this.list.replaceChildren(Object.assign(document.createElement("li"), { className: "none", textContent: "Nothing has been said yet." }));
+    this.list.replaceChildren(make("li", { className: "none" }, "Nothing has been said yet."));
     this.speak(null);
   }
 
@@ -118,8 +118,6 @@ export class Answers {
   }
 
   answerLine(event) {
-    const line = document.createElement("li");
-    line.className = "answer";
     const timing = event.timing ?? {};
     const facts = [
       `${event.tokens_used} of ${event.tokens_total * event.frames} tokens`,
@@ -129,20 +127,15 @@ export class Answers {
       event.trigger in TRIGGERS ? TRIGGERS[event.trigger] : event.trigger,
       event.before_cut ? BEFORE_CUT : null,
     ].filter(Boolean);
-    const time = Object.assign(document.createElement("time"), { textContent: clock(event.pts_s) });
-    line.append(time, event.text, Object.assign(document.createElement("span"), { className: "meta", textContent: facts.join(" · ") }));
-    line.title = event.query;
-    return line;
+    const meta = make("span", { className: "meta" }, facts.join(" · "));
+    return make("li", { className: "answer", title: event.query }, make("time", {}, clock(event.pts_s)), event.text, meta);
   }
 
   eventLine(event) {
     const words = wordsOf(event);
     if (!words) return null;
-    const line = document.createElement("li");
-    line.className = `event${words.bad ? " bad" : ""}${words.asked ? " asked" : ""}`;
-    if (words.at) line.append(Object.assign(document.createElement("time"), { textContent: words.at }));
-    line.append(words.text);
-    return line;
+    const className = `event${words.bad ? " bad" : ""}${words.asked ? " asked" : ""}`;
+    return make("li", { className }, ...(words.at ? [make("time", {}, words.at)] : []), words.text);
   }
 
   turnOrder() {

@@ -1,17 +1,29 @@
 // This browser's camera as the source of the run: asks for it, sends its pictures, and says in words why it cannot.
 
+import { byId, setPressed, tellNote } from "./dom.js";
+import { openSocket } from "./link.js";
+
 const QUALITY = 0.8;
 const CREDITS = 2;
 const IN_USE = 4002;
-const byId = (id) => document.getElementById(id);
 
 const PROBLEMS = {
-  NotAllowedError: "The camera was not allowed. Allow it in the browser’s address bar, and start it again.",
+  NotAllowedError: "The camera was not allowed. Allow it in the browser’s address bar, and try again.",
   NotFoundError: "This machine has no camera.",
   NotReadableError: "The camera is there, but another program uses it.",
   OverconstrainedError: "The camera has no such size.",
 };
 const INSECURE = "Browsers give their camera to secure pages only. Open the page at 127.0.0.1 (from another machine by ssh -L), or serve it with a certificate.";
+
+/** Open this browser's camera. Throws an error that says in words why it cannot be used. */
+export async function openCamera(video) {
+  if (!navigator.mediaDevices?.getUserMedia) throw new Error(INSECURE);
+  try {
+    return await navigator.mediaDevices.getUserMedia({ video });
+  } catch (error) {
+    throw new Error(PROBLEMS[error.name] ?? `The camera cannot be used: ${error.message}`);
+  }
+}
 
 export class Camera {
   constructor() {
@@ -22,10 +34,9 @@ export class Camera {
   }
 
   tell(words, bad = false) {
-    byId("camera-state").textContent = words;
-    byId("camera-state").classList.toggle("bad", bad);
+    tellNote("camera-state", words, bad);
     byId("camera-start").textContent = this.on ? "Stop the camera" : "Start this browser’s camera";
-    byId("camera-start").setAttribute("aria-pressed", String(this.on));
+    setPressed(byId("camera-start"), this.on);
   }
 
   async restart() {
@@ -34,17 +45,14 @@ export class Camera {
   }
 
   async start() {
-    if (!navigator.mediaDevices?.getUserMedia) return this.tell(INSECURE, true);
     this.tell("Asking for the camera …");
     const [width, height] = byId("camera-size").value.split("×").map(Number);
     const device = byId("camera-device").value;
     this.rate = Number(byId("camera-rate").value);
     try {
-      this.stream = await navigator.mediaDevices.getUserMedia({
-        video: { ...(device && { deviceId: { exact: device } }), width: { ideal: width }, height: { ideal: height }, frameRate: { ideal: this.rate } },
-      });
+      this.stream = await openCamera({ ...(device && { deviceId: { exact: device } }), width: { ideal: width }, height: { ideal: height }, frameRate: { ideal: this.rate } });
     } catch (error) {
-      return this.tell(PROBLEMS[error.name] ?? `The camera cannot be used: ${error.message}`, true);
+      return this.tell(error.message, true);
     }
     this.on = true;
     this.stream.getVideoTracks()[0].onended = () => this.stop("The camera is gone.", true);
@@ -55,9 +63,8 @@ export class Camera {
   }
 
   connect() {
-    const scheme = location.protocol === "https:" ? "wss:" : "ws:";
     this.credits = CREDITS;
-    this.socket = new WebSocket(`${scheme}//${location.host}/camera`);
+    this.socket = openSocket("/camera");
     this.socket.onopen = () => {
       this.tell("Sending the camera’s pictures.");
       this.timer = setInterval(() => this.send(), 1000 / this.rate);

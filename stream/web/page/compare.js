@@ -1,36 +1,22 @@
 // The compare page: a picture, a question, columns of settings, and their answers side by side.
 
+import { openCamera } from "./camera.js";
 import { Column, mb, ms } from "./compare_columns.js";
-import { readPicture } from "./link.js";
-import { startTheme, turnTheme } from "./settings.js";
-import { download } from "./stage.js";
+import { byId, make, setPressed, tellNote, writeState } from "./dom.js";
+import { download, onFile } from "./files.js";
+import { Link, openSocket, readPicture } from "./link.js";
+import { LAYERS, namesOf, startTheme, writeAddress } from "./settings.js";
 
-const LAYERS = ["t", "h", "d", "m"];
-const LONGEST_WAIT_MS = 4000;
-const CROWDED = 4001;
+const FIELDS = [["q", "question", ""], ["max", "max-tokens", "48"], ["seed", "seed", "0"]];
 const DEFAULT_COLUMNS = ["full", "sparse"];
-const byId = (id) => document.getElementById(id);
 
 startTheme();
-const page = { known: null, columns: [], picture: null, bitmap: null, running: null, settings: null, wait: 250, taking: 0, wanted: false };
+const page = { known: null, columns: [], picture: null, bitmap: null, running: null, settings: null, taking: 0, wanted: false };
 const given = new URLSearchParams(location.search);
 const view = new Set(LAYERS.filter((name) => (given.get("layers") ?? "td").includes(name)));
-let socket = null;
 
-function tellState(state, words) {
-  byId("state").dataset.state = state;
-  byId("state-words").textContent = words;
-}
-
-function tell(words, bad = false) {
-  byId("note").textContent = words;
-  byId("note").classList.toggle("bad", bad);
-}
-
-function tellPicture(words, bad = false) {
-  byId("picture-note").textContent = words;
-  byId("picture-note").classList.toggle("bad", bad);
-}
+const tell = (words, bad) => tellNote("note", words, bad);
+const tellPicture = (words, bad) => tellNote("picture-note", words, bad);
 
 /* The link to the server */
 
@@ -38,14 +24,12 @@ const handlers = {
   hello(message) {
     const first = !page.known;
     page.known = message;
-    tellState("ok", "ready");
+    writeState("ok", "ready");
     if (!first) return;
     readAddress();
     byId("max-tokens").max = message.limits.max_tokens;
     for (const { name, question, general } of message.examples) {
-      const button = Object.assign(document.createElement("button"), { type: "button", textContent: name });
-      button.onclick = () => takeExample(name, question);
-      byId(general ? "general-examples" : "examples").append(button);
+      byId(general ? "general-examples" : "examples").append(make("button", { type: "button", onclick: () => takeExample(name, question) }, name));
     }
     const example = message.examples.find(({ name }) => name === given.get("example"));
     if (example) takeExample(example.name, given.get("q") ? null : example.question);
@@ -79,28 +63,24 @@ const handlers = {
   },
 };
 
-function connect() {
-  const scheme = location.protocol === "https:" ? "wss:" : "ws:";
-  socket = new WebSocket(`${scheme}//${location.host}/compare/socket`);
-  socket.onopen = () => (page.wait = 250);
-  socket.onmessage = ({ data }) => {
-    const message = JSON.parse(data);
+const link = new Link({
+  onMessage(message) {
     if (page.running === "asked" && ["queued", "begun"].includes(message.topic)) page.running = "taken";
     handlers[message.topic]?.(message);
-  };
-  socket.onclose = ({ code, reason }) => {
+  },
+  onState(state, reason) {
+    if (state === "connected") return;
     if (page.running) {
       stop();
       tell("The program was lost; ask again when it is back.", true);
     }
-    if (code === CROWDED) tellState("refused", "this page has as many viewers as it can; it tries again");
-    else if (reason) tellState("refused", reason);
-    else tellState("reconnecting", "reconnecting: the program does not answer");
+    if (state === "crowded") writeState("refused", "this page has as many viewers as it can; it tries again");
+    else if (reason) writeState("refused", reason);
+    else writeState("reconnecting", "reconnecting: the program does not answer");
     byId("go").disabled = true;
-    if (!reason || code === CROWDED) setTimeout(connect, page.wait);
-    page.wait = Math.min(2 * page.wait, LONGEST_WAIT_MS);
-  };
-}
+    if (reason && state !== "crowded") link.stop();
+  },
+}, "/compare/socket");
 
 /* The picture */
 
@@ -142,7 +122,6 @@ async function takeKept(path, body) {
 }
 
 async function takeFile(file) {
-  if (!file) return;
   const most = page.known?.limits.bytes;
   if (most && file.size > most) return tellPicture(`A picture has at most ${Math.floor(most / 2 ** 20)} MiB; save it smaller.`, true);
   setExample(null);
@@ -153,12 +132,12 @@ async function takeExample(name, question) {
   if (question) byId("question").value = question;
   setExample(name);
   await keepPicture(`/compare/example/${encodeURIComponent(name)}`);
-  writeAddress();
+  writeChoices();
 }
 
 function setExample(name) {
   page.example = name;
-  for (const button of document.querySelectorAll(".examples button")) button.setAttribute("aria-pressed", String(button.textContent === name));
+  for (const button of document.querySelectorAll(".examples button")) setPressed(button, button.textContent === name);
   tellKnown();
 }
 
@@ -176,9 +155,7 @@ function tellKnown() {
 
 /** The newest frame of the run, as a viewer of the live page gets it. */
 function takeLive() {
-  const scheme = location.protocol === "https:" ? "wss:" : "ws:";
-  const live = new WebSocket(`${scheme}//${location.host}/live`);
-  live.binaryType = "arraybuffer";
+  const live = openSocket("/live");
   tellPicture("Waiting for a frame …");
   const late = setTimeout(() => {
     live.close();
@@ -192,12 +169,6 @@ function takeLive() {
   };
 }
 
-const CAMERA_PROBLEMS = {
-  NotAllowedError: "The camera was not allowed. Allow it in the browser’s address bar, and try again.",
-  NotFoundError: "This machine has no camera.",
-  NotReadableError: "The camera is there, but another program uses it.",
-};
-
 /** First press: show the camera; second press: take its picture. */
 async function takeCamera() {
   const video = byId("camera");
@@ -209,14 +180,11 @@ async function takeCamera() {
     const blob = await new Promise((done) => canvas.toBlob(done, "image/jpeg", 0.92));
     return takeFile(blob);
   }
-  if (!navigator.mediaDevices?.getUserMedia) {
-    return tellPicture("Browsers give their camera to secure pages only. Open the page at 127.0.0.1 (from another machine by ssh -L), or serve it with a certificate.", true);
-  }
   tellPicture("Asking for the camera …");
   try {
-    page.stream = await navigator.mediaDevices.getUserMedia({ video: { width: { ideal: 1280 } } });
+    page.stream = await openCamera({ width: { ideal: 1280 } });
   } catch (error) {
-    return tellPicture(CAMERA_PROBLEMS[error.name] ?? `The camera cannot be used: ${error.message}`, true);
+    return tellPicture(error.message, true);
   }
   video.srcObject = page.stream;
   await video.play();
@@ -245,14 +213,14 @@ function addColumn(settings) {
 
 function columnChanged() {
   tellWorld();
-  writeAddress();
+  writeChoices();
 }
 
 function removeColumn(column) {
   page.columns = page.columns.filter((one) => one !== column);
   column.root.remove();
   tellColumns();
-  writeAddress();
+  writeChoices();
   tellTable();
 }
 
@@ -283,25 +251,17 @@ function readAddress() {
   const usual = DEFAULT_COLUMNS.map((encode) => ({ encode, strategy: "auto", budget: "auto", model: models[0] }));
   for (const settings of wanted.filter((one) => encodes.includes(one.encode)).slice(0, page.known.limits.columns)) addColumn(settings);
   if (!page.columns.length) usual.forEach(addColumn);
-  for (const [name, id] of [["q", "question"], ["max", "max-tokens"], ["seed", "seed"]]) if (given.get(name)) byId(id).value = given.get(name);
+  for (const [name, id] of FIELDS) if (given.get(name)) byId(id).value = given.get(name);
   byId("warm").checked = given.get("warm") !== "0";
 }
 
-function writeAddress() {
+function writeChoices() {
   if (!page.known) return;
-  const now = new URLSearchParams();
-  for (const [name, id, usual] of [["q", "question", ""], ["max", "max-tokens", "48"], ["seed", "seed", "0"]]) {
-    if (byId(id).value !== usual) now.set(name, byId(id).value);
-  }
-  if (!byId("warm").checked) now.set("warm", "0");
-  if (page.example) now.set("example", page.example);
-  const layers = LAYERS.filter((name) => view.has(name)).join("");
-  if (layers !== "td") now.set("layers", layers);
-  for (const { settings } of page.columns) {
-    const parts = [settings.encode, settings.strategy, settings.budget];
-    now.append("c", (settings.model === page.known.models[0] ? parts : [...parts, settings.model]).join(","));
-  }
-  history.replaceState(null, "", `?${now}`);
+  const columns = page.columns.map(({ settings: { encode, strategy, budget, model } }) => [encode, strategy, budget, ...(model === page.known.models[0] ? [] : [model])].join(","));
+  writeAddress(
+    ...FIELDS.map(([name, id, usual]) => [name, byId(id).value, usual]),
+    ["warm", byId("warm").checked ? "" : "0"], ["example", page.example ?? ""], ["layers", namesOf(view), "td"], ["c", columns],
+  );
 }
 
 /* Asking */
@@ -311,7 +271,7 @@ function ask(event) {
   event?.preventDefault();
   page.wanted = page.taking > 0;
   if (page.wanted) return tell("Asking when the picture is there …");
-  if (page.running || !page.picture || socket.readyState !== WebSocket.OPEN) return;
+  if (page.running || !page.picture || !link.isOpen) return;
   page.running = "asked";
   page.asked = { bitmap: page.bitmap, question: byId("question").value, width: page.bitmap.width, height: page.bitmap.height, answer: knownAnswer() };
   const run = {
@@ -319,10 +279,10 @@ function ask(event) {
     seed: Number(byId("seed").value), warm: byId("warm").checked, columns: page.columns.map((column) => column.settings),
   };
   page.asked.run = run;
-  socket.send(JSON.stringify({ run }));
+  link.send({ run });
   tell("Asking …");
   tellReady();
-  writeAddress();
+  writeChoices();
 }
 
 function stop() {
@@ -331,7 +291,7 @@ function stop() {
 }
 
 function tellReady() {
-  byId("go").disabled = !(page.picture || page.taking) || Boolean(page.running) || socket?.readyState !== WebSocket.OPEN;
+  byId("go").disabled = !(page.picture || page.taking) || Boolean(page.running) || !link.isOpen;
   byId("cancel").hidden = !page.running;
   for (const column of page.columns) for (const field of Object.values(column.fields)) field.disabled = Boolean(page.running);
   if (!page.running) page.columns.forEach((column) => column.tellTitle());
@@ -345,22 +305,15 @@ const HEADS = ["column", "answer", "tokens", "first token", "choose", "encode", 
 function tellTable() {
   const done = page.columns.filter((column) => column.result || column.error);
   byId("save").disabled = !done.some((column) => column.result);
-  const cell = (tag, text, fields = {}) => Object.assign(document.createElement(tag), { textContent: text, ...fields });
-  const head = document.createElement("tr");
-  head.append(...HEADS.map((name, at) => cell("th", name, { scope: "col", className: at === 1 ? "text" : "" })));
+  const head = make("tr", {}, ...HEADS.map((name, at) => make("th", { scope: "col", className: at === 1 ? "text" : "" }, name)));
   byId("table").tHead.replaceChildren(...(done.length ? [head] : []));
   byId("table").tBodies[0].replaceChildren(...done.map((column) => {
-    const row = document.createElement("tr");
-    row.append(cell("th", column.name, { scope: "row" }));
-    if (column.error) {
-      row.append(cell("td", column.error, { className: "text", colSpan: HEADS.length - 1 }));
-      return row;
-    }
+    const name = make("th", { scope: "row" }, column.name);
+    if (column.error) return make("tr", {}, name, make("td", { className: "text", colSpan: HEADS.length - 1 }, column.error));
     const { result } = column;
     const times = [result.ms.first_token, result.ms.allocate + result.ms.glance, result.ms.encode, result.ms.prefill, result.ms.decode, result.ms.total];
     const values = [`${result.tokens} of ${result.tiles}`, ...times.map(ms), mb(result.memory.kept_bytes), column.told?.text ?? "–"];
-    row.append(cell("td", result.text, { className: "text" }), ...values.map((value) => cell("td", value)));
-    return row;
+    return make("tr", {}, name, make("td", { className: "text" }, result.text), ...values.map((value) => make("td", {}, value)));
   }));
 }
 
@@ -381,47 +334,26 @@ function save() {
 function turnLayer(name) {
   view.has(name) ? view.delete(name) : view.add(name);
   tellLayers();
-  writeAddress();
+  writeChoices();
 }
 
 function tellLayers() {
-  for (const name of LAYERS) byId(`layer-${name}`).setAttribute("aria-pressed", String(view.has(name)));
+  for (const name of LAYERS) setPressed(byId(`layer-${name}`), view.has(name));
   for (const column of page.columns) column.draw();
 }
 
 for (const name of LAYERS) byId(`layer-${name}`).onclick = () => turnLayer(name);
-byId("file").onchange = ({ target }) => {
-  takeFile(target.files[0]);
-  target.value = "";
-};
+onFile(byId("drop"), byId("file"), takeFile);
 byId("take-camera").onclick = takeCamera;
 byId("take-live").onclick = takeLive;
 byId("add").onclick = () => {
   addColumn({ model: page.known.models[0], encode: "sparse", strategy: "auto", budget: page.columns.length > 1 ? "64" : "auto" });
-  writeAddress();
+  writeChoices();
 };
 byId("ask").onsubmit = ask;
-byId("cancel").onclick = () => socket.send(JSON.stringify({ cancel: true }));
+byId("cancel").onclick = () => link.send({ cancel: true });
 byId("save").onclick = save;
-byId("theme").onclick = turnTheme;
 byId("question").addEventListener("input", tellKnown);
-for (const id of ["question", "max-tokens", "seed", "warm"]) byId(id).addEventListener("change", writeAddress);
-const drop = byId("drop");
-for (const kind of ["dragenter", "dragover"]) {
-  drop.addEventListener(kind, (event) => {
-    event.preventDefault();
-    drop.classList.add("over");
-  });
-}
-for (const kind of ["dragleave", "drop"]) drop.addEventListener(kind, () => drop.classList.remove("over"));
-drop.addEventListener("drop", (event) => {
-  event.preventDefault();
-  takeFile(event.dataTransfer.files[0]);
-});
-addEventListener("paste", (event) => {
-  const file = [...event.clipboardData.files].find((one) => one.type.startsWith("image/"));
-  if (file) takeFile(file);
-});
+for (const id of ["question", "max-tokens", "seed", "warm"]) byId(id).addEventListener("change", writeChoices);
 tellLayers();
-connect();
 globalThis.compare = page;

@@ -1,13 +1,9 @@
 // Columns of a comparison: the settings of each, and its answer as it comes, with picture, tokens, times and verdict.
 
+import { make } from "./dom.js";
 import { drawAsModelSees, drawDimming, drawHeat, drawOutlines, regionsOf } from "./layers.js";
 
 const STEPS = [["allocate", "choose tokens"], ["glance", "glance"], ["encode", "encode"], ["prefill", "prefill"], ["decode", "decode"]];
-const make = (tag, fields = {}, ...parts) => {
-  const made = Object.assign(document.createElement(tag), fields);
-  made.append(...parts);
-  return made;
-};
 
 export const ms = (value) => (value < 10 ? `${value.toFixed(1)} ms` : value < 10000 ? `${Math.round(value)} ms` : `${(value / 1000).toFixed(1)} s`);
 export const mb = (bytes) => (bytes >= 1e9 ? `${(bytes / 1e9).toFixed(2)} GB` : `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`);
@@ -35,13 +31,11 @@ export class Column {
     this.error = "";
     this.root = make("article", { className: "column" });
     this.title = make("h3");
-    const away = make("button", { type: "button", className: "icon", textContent: "×", onclick: () => remove(this) });
-    away.setAttribute("aria-label", "Remove the column");
-    this.away = away;
+    this.away = make("button", { type: "button", className: "icon", ariaLabel: "Remove the column", onclick: () => remove(this) }, "×");
     this.fields = {
-      model: this.choice("Model", known.models, settings.model),
-      encode: this.choice("Encode", known.encodes, settings.encode),
-      strategy: this.choice("Strategy", known.strategies, settings.strategy),
+      model: this.choice(known.models, settings.model),
+      encode: this.choice(known.encodes, settings.encode),
+      strategy: this.choice(known.strategies, settings.strategy),
       budget: make("input", { value: settings.budget, required: true, title: "A number of tokens, a share such as 27%, auto or adaptive" }),
     };
     const labelled = { model: "Model", encode: "Encode", strategy: "Strategy", budget: "Budget" };
@@ -53,25 +47,20 @@ export class Column {
         changed();
       };
     }
-    this.seen = make("div", { className: "seen" });
-    this.canvas = make("canvas", { width: 0, height: 0 });
-    this.layers = make("canvas", { width: 0, height: 0 });
-    this.canvas.setAttribute("role", "img");
-    this.layers.setAttribute("aria-hidden", "true");
-    this.seen.append(this.canvas, this.layers);
+    this.canvas = make("canvas", { width: 0, height: 0, role: "img" });
+    this.layers = make("canvas", { width: 0, height: 0, ariaHidden: "true" });
+    this.seen = make("div", { className: "seen" }, this.canvas, this.layers);
     this.said = make("p", { className: "said" });
-    this.steps = make("div", { className: "steps" });
-    this.steps.setAttribute("role", "img");
+    this.steps = make("div", { className: "steps", role: "img" });
     this.figures = make("dl");
     this.verdict = make("p", { className: "verdict" });
-    this.root.append(make("div", { className: "head" }, this.title, away), make("div", { className: "fields" }, ...fields), this.seen, this.said, this.verdict, this.steps, this.figures);
+    this.root.append(make("div", { className: "head" }, this.title, this.away), make("div", { className: "fields" }, ...fields), this.seen, this.said, this.verdict, this.steps, this.figures);
     this.tellTitle();
     this.clear();
   }
 
-  choice(label, values, chosen) {
-    const select = make("select");
-    select.append(...values.map((value) => new Option(value, value)));
+  choice(values, chosen) {
+    const select = make("select", {}, ...values.map((value) => new Option(value, value)));
     select.value = values.includes(chosen) ? chosen : values[0];
     return select;
   }

@@ -1,9 +1,10 @@
 // Figures of the run once a second: sliding charts with marks at cuts and outages, or a table of numbers.
 
+import { byId, make, setPressed } from "./dom.js";
+
 const KEPT = 600;
 const GAP_S = 2.5; // statistics come once a second: between rows further apart nothing was measured
 const SPANS = [["1 minute", 60], ["10 minutes", 600]];
-const byId = (id) => document.getElementById(id);
 const whole = (value) => Math.round(value).toLocaleString("en");
 const ms = (value) => (value < 10 ? value.toFixed(1) : whole(value));
 const mb = (bytes) => bytes / 1e6;
@@ -37,16 +38,10 @@ export class Figures {
   }
 
   part(chart) {
-    const box = document.createElement("div");
-    box.className = "chart";
+    const [now, all] = [make("p", { className: "now" }, "–"), make("p", { className: "all" })];
+    const canvas = make("canvas", { role: "img", ariaLabel: `Chart: ${chart.title}` });
+    const box = make("div", { className: "chart" }, make("h3", {}, chart.title), now, canvas, all);
     box.dataset.chart = chart.name;
-    const make = (tag, name) => Object.assign(document.createElement(tag), { className: name });
-    const [title, now, canvas, all] = [make("h3", ""), make("p", "now"), make("canvas", ""), make("p", "all")];
-    title.textContent = chart.title;
-    now.textContent = "–";
-    canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", `Chart: ${chart.title}`);
-    box.append(title, now, canvas, all);
     this.root.append(box);
     return { chart, now, canvas, all };
   }
@@ -84,13 +79,13 @@ export class Figures {
   turnSpan() {
     this.span = 1 - this.span;
     byId("span").textContent = SPANS[this.span][0];
-    byId("span").setAttribute("aria-pressed", String(Boolean(this.span)));
+    setPressed(byId("span"), Boolean(this.span));
     this.draw();
   }
 
   turnTable() {
     this.tabled = !this.tabled;
-    byId("as-table").setAttribute("aria-pressed", String(this.tabled));
+    setPressed(byId("as-table"), this.tabled);
     byId("table").hidden = !this.tabled;
     this.root.hidden = this.tabled;
     this.draw();
@@ -108,8 +103,7 @@ export class Figures {
     const colours = Object.fromEntries(["chart", "chart2", "mark", "line", "soft"].map((name) => [name, style.getPropertyValue(`--${name}`)]));
     for (const part of this.parts) {
       const value = part.chart.read(newest.now, newest.own);
-      const unit = Object.assign(document.createElement("small"), { textContent: ` ${part.chart.unit}` });
-      part.now.replaceChildren(known(value) ? part.chart.digits(value) : "–", unit);
+      part.now.replaceChildren(known(value) ? part.chart.digits(value) : "–", make("small", {}, ` ${part.chart.unit}`));
       part.all.textContent = part.chart.totals(newest.now, newest.own);
       this.drawChart(part, rows, newest.now.uptime_s, colours);
     }
@@ -165,22 +159,13 @@ export class Figures {
   }
 
   drawTable(rows, newest) {
-    const cell = (tag, text, scope) => {
-      const made = Object.assign(document.createElement(tag), { textContent: text });
-      if (scope) made.scope = scope;
-      return made;
-    };
     byId("table").tBodies[0].replaceChildren(...this.parts.map(({ chart }) => {
       const values = rows.map((row) => chart.read(row.now, row.own)).filter(known);
       const now = chart.read(newest.now, newest.own);
       const words = (value) => (known(value) ? `${chart.digits(value)} ${chart.unit}` : "–");
-      const row = document.createElement("tr");
-      row.append(
-        cell("th", chart.title, "row"), cell("td", words(now)),
-        cell("td", values.length ? words(Math.min(...values)) : "–"), cell("td", values.length ? words(Math.max(...values)) : "–"),
-        cell("td", chart.totals(newest.now, newest.own)),
-      );
-      return row;
+      const [least, most] = values.length ? [words(Math.min(...values)), words(Math.max(...values))] : ["–", "–"];
+      const cells = [words(now), least, most, chart.totals(newest.now, newest.own)];
+      return make("tr", {}, make("th", { scope: "row" }, chart.title), ...cells.map((text) => make("td", {}, text)));
     }));
   }
 }

@@ -1,17 +1,17 @@
 // All cameras of a page: a picture, the state and the newest answer of each, over one connection; each leads to its own page.
 
 import { clock } from "./answers.js";
+import { byId, make, onResize, setPressed, tellNote, writeState } from "./dom.js";
 import { drawOutlines, regionsOf, tilePx } from "./layers.js";
-import { Link } from "./link.js";
-import { readView, startTheme, turnTheme, writeView } from "./settings.js";
+import { Link, NewestPicture } from "./link.js";
+import { onKeys, readView, startTheme, writeView } from "./settings.js";
 import { isIll, STATE_WORDS, stateOfHealth } from "./states.js";
+import { pixelRatio } from "./tiles.js";
 
 const PICTURES_A_SECOND = 5;
 const PICTURES_OF_ALL = 60;
 const WIDTHS = [320, 640, 1280];
 const STALE_MS = 1000;
-const byId = (id) => document.getElementById(id);
-const make = (tag, className) => Object.assign(document.createElement(tag), { className });
 
 startTheme();
 const view = readView();
@@ -20,23 +20,19 @@ const page = { linked: "connecting", tiles: new Map() };
 /** One camera: what is shown of it, and its part of the page. */
 class Tile {
   constructor(name) {
-    Object.assign(this, { name, run: null, shown: 0, drawnMs: null, coming: null, health: null, status: null, speaking: null, shapes: [], tile: 32 });
-    this.root = make("a", "tile");
-    this.stage = make("div", "stage");
-    this.picture = Object.assign(make("canvas", "picture"), { width: 0, height: 0 });
-    this.picture.setAttribute("role", "img");
-    this.picture.setAttribute("aria-label", `Picture of ${name}`);
-    this.waiting = Object.assign(make("p", "waiting"), { textContent: "no picture yet" });
-    this.badge = Object.assign(make("p", "badge"), { hidden: true });
-    this.stage.append(this.picture, this.waiting, this.badge);
-    const [bar, title, dot] = [make("div", "bar"), Object.assign(make("h2", ""), { textContent: name }), make("span", "dot")];
-    [this.state, this.words, this.facts] = [make("p", "state"), make("span", ""), make("p", "facts")];
-    this.state.append(dot, this.words);
-    bar.append(title, this.state, this.facts);
-    [this.said, this.own] = [make("p", "said"), Object.assign(make("p", "own"), { hidden: true })];
-    this.root.append(this.stage, bar, this.said, this.own);
-    this.item = make("li", "");
-    this.item.append(this.root);
+    Object.assign(this, { name, run: null, shown: 0, drawnMs: null, health: null, status: null, speaking: null, shapes: [], tile: 32 });
+    this.newest = new NewestPicture((frame) => this.draw(frame), () => link.send({ camera: name, ok: 1 }));
+    this.picture = make("canvas", { className: "picture", width: 0, height: 0, role: "img", ariaLabel: `Picture of ${name}` });
+    this.waiting = make("p", { className: "waiting" }, "no picture yet");
+    this.badge = make("p", { className: "badge", hidden: true });
+    this.stage = make("div", { className: "stage" }, this.picture, this.waiting, this.badge);
+    this.words = make("span");
+    this.state = make("p", { className: "state" }, make("span", { className: "dot" }), this.words);
+    this.facts = make("p", { className: "facts" });
+    this.said = make("p", { className: "said" });
+    this.own = make("p", { className: "own", hidden: true });
+    this.root = make("a", { className: "tile" }, this.stage, make("div", { className: "bar" }, make("h2", {}, name), this.state, this.facts), this.said, this.own);
+    this.item = make("li", {}, this.root);
     this.tellAddress();
   }
 
@@ -74,7 +70,7 @@ class Tile {
   say(answer) {
     if (answer?.topic === "answer") this.speaking = null;
     if (!answer) return;
-    this.said.replaceChildren(Object.assign(document.createElement("time"), { textContent: clock(answer.pts_s) }), answer.text.trim());
+    this.said.replaceChildren(make("time", {}, clock(answer.pts_s)), answer.text.trim());
   }
 
   get stateNow() {
@@ -95,27 +91,6 @@ class Tile {
     this.stage.classList.toggle("stale", stale);
     this.badge.hidden = !stale;
     if (stale) this.badge.textContent = `no new picture for ${(waited / 1000).toFixed(0)} s`;
-  }
-
-  async take(frame) {
-    const sent = () => link.send({ camera: this.name, ok: 1 });
-    try {
-      frame.bitmap = await createImageBitmap(new Blob([frame.picture], { type: "image/jpeg" }));
-    } catch {
-      sent();
-      return;
-    }
-    if (this.coming) {
-      this.coming.bitmap.close();
-      sent();
-    } else {
-      requestAnimationFrame(() => {
-        this.draw(this.coming);
-        this.coming = null;
-        sent();
-      });
-    }
-    this.coming = frame;
   }
 
   draw(frame) {
@@ -160,7 +135,7 @@ const link = new Link({
     if (["status", "health"].includes(message.topic)) tellState();
   },
   onPicture(frame) {
-    [...page.tiles.values()].find((tile) => tile.number === frame.camera)?.take(frame);
+    [...page.tiles.values()].find((tile) => tile.number === frame.camera)?.newest.take(frame);
   },
   onState(state) {
     page.linked = state;
@@ -171,7 +146,7 @@ const link = new Link({
 
 /** Pictures as wide as they are shown, and less often the more cameras there are. */
 function tellWishes() {
-  const widest = Math.max(...[...page.tiles.values()].map((tile) => tile.stage.clientWidth)) * Math.min(2, devicePixelRatio || 1);
+  const widest = Math.max(...[...page.tiles.values()].map((tile) => tile.stage.clientWidth)) * pixelRatio();
   link.send({ width: WIDTHS.find((width) => width >= widest) ?? WIDTHS.at(-1), rate: Math.min(PICTURES_A_SECOND, PICTURES_OF_ALL / page.tiles.size) });
 }
 
@@ -180,9 +155,9 @@ function tellState() {
   for (const tile of tiles) tile.tellState();
   const ill = tiles.filter((tile) => isIll(...tile.stateNow)).length;
   const linked = { connected: null, connecting: "connecting", lost: "reconnecting: the program does not answer", crowded: "full: this page has as many viewers as it can; it tries again" }[page.linked];
-  byId("state").dataset.state = page.linked !== "connected" ? { crowded: "refused", lost: "reconnecting" }[page.linked] ?? "connecting" : ill ? "stalled" : "ok";
+  const state = page.linked !== "connected" ? { crowded: "refused", lost: "reconnecting" }[page.linked] ?? "connecting" : ill ? "stalled" : "ok";
   const words = linked ?? `${tiles.length} cameras${ill ? `, ${ill} not well` : ""}`;
-  if (byId("state-words").textContent !== words) byId("state-words").textContent = words;
+  writeState(state, words);
   document.title = `${words} · ARR-COC Stream`;
   byId("facts").textContent = [...new Set(tiles.map((tile) => tile.status?.model).filter(Boolean))].join(", ");
   const questions = new Set(tiles.map((tile) => tile.status?.query).filter(Boolean));
@@ -194,42 +169,29 @@ function tellState() {
 }
 
 function tellAsked(text, bad) {
-  byId("asked").classList.toggle("bad", bad);
-  byId("asked").textContent = text;
+  tellNote("asked", text, bad);
   if (!bad) tellState();
 }
 
 function turnTiles() {
   view.layers.has("t") ? view.layers.delete("t") : view.layers.add("t");
-  byId("layer-t").setAttribute("aria-pressed", String(view.layers.has("t")));
+  setPressed(byId("layer-t"), view.layers.has("t"));
   writeView(view);
   for (const tile of page.tiles.values()) tile.tellAddress();
 }
 
-document.addEventListener("keydown", (event) => {
-  if (event.target.tagName === "INPUT" || event.ctrlKey || event.metaKey || event.altKey) return;
-  const action = { t: turnTiles, "/": () => byId("question").focus() }[event.key];
-  if (!action) return;
-  event.preventDefault();
-  action();
-});
+onKeys({ t: ["tiles", turnTiles], "/": ["go to the question", () => byId("question").focus()] });
 byId("layer-t").onclick = turnTiles;
-byId("layer-t").setAttribute("aria-pressed", String(view.layers.has("t")));
-byId("theme").onclick = turnTheme;
+setPressed(byId("layer-t"), view.layers.has("t"));
 byId("ask").onsubmit = (event) => {
   event.preventDefault();
   const query = byId("question").value.trim();
   if (!query) return;
   byId("question").value = "";
-  byId("asked").classList.remove("bad");
-  byId("asked").textContent = `Asking all: ${query}`;
+  tellNote("asked", `Asking all: ${query}`);
   link.send({ ask: query });
 };
-let resized = null;
-addEventListener("resize", () => {
-  clearTimeout(resized);
-  resized = setTimeout(tellWishes, 300);
-});
+onResize(tellWishes);
 setInterval(tellState, 500);
 
 globalThis.fleet = { page, link };

@@ -32,7 +32,7 @@ export class Inspection {
     const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, HEADER_BYTES, length)));
     if (head.error) throw new Error(head.error);
     const made = new Inspection();
-    Object.assign(made, { head, rows: head.rows, cols: head.cols, overview: head.overview, maps: new Map(), bitmaps: new Map() });
+    Object.assign(made, { head, rows: head.rows, cols: head.cols, width: head.width, height: head.height, level: 0, overview: head.overview, maps: new Map(), bitmaps: new Map() });
     let at = HEADER_BYTES + length;
     const take = (bytes) => buffer.slice(at, (at += bytes));
     for (const map of head.maps) made.maps.set(map.name, new TileMap(map, new Uint16Array(take(2 * head.rows * head.cols))));

@@ -74,19 +74,61 @@ export class ClockDifference {
   }
 }
 
+/** The newest picture that has come, drawn with the screen's next one. */
+export class NewestPicture {
+  /** `draw` takes a frame with its `bitmap`; `sent` confirms each frame, so that another one comes. */
+  constructor(draw, sent) {
+    Object.assign(this, { draw, sent, coming: null, epoch: 0 });
+  }
+
+  async take(frame) {
+    const { epoch } = this;
+    try {
+      frame.bitmap = await createImageBitmap(new Blob([frame.picture], { type: "image/jpeg" }));
+    } catch {
+      this.sent();
+      return;
+    }
+    if (this.coming) {
+      this.coming.frame.bitmap.close();
+      this.sent();
+    } else {
+      requestAnimationFrame(() => this.drawComing());
+    }
+    this.coming = { frame, epoch };
+  }
+
+  drawComing() {
+    const { frame, epoch } = this.coming;
+    this.coming = null;
+    this.sent();
+    if (epoch === this.epoch) this.draw(frame);
+    else frame.bitmap.close();
+  }
+
+  /** Draw none of those that have come: they are another run's. */
+  clear() {
+    this.epoch++;
+  }
+}
+
+export function openSocket(path) {
+  const scheme = location.protocol === "https:" ? "wss:" : "ws:";
+  const socket = new WebSocket(`${scheme}//${location.host}${path}`);
+  socket.binaryType = "arraybuffer";
+  return socket;
+}
+
 export class Link {
-  /** `on` has onMessage(object), onPicture(frame), onState("connected" | "lost" | "crowded"). */
-  constructor(on) {
-    this.on = on;
-    this.wait = FIRST_WAIT_MS;
+  /** `on` has onMessage(object), onPicture(frame), onState("connected" | "lost" | "crowded", reason). */
+  constructor(on, path = "/live") {
+    Object.assign(this, { on, path, wait: FIRST_WAIT_MS, stopped: false });
     this.open();
   }
 
   open() {
-    const scheme = location.protocol === "https:" ? "wss:" : "ws:";
     const camera = new URLSearchParams(location.search).get("camera");
-    this.socket = new WebSocket(`${scheme}//${location.host}/live${camera === null ? "" : `?camera=${encodeURIComponent(camera)}`}`);
-    this.socket.binaryType = "arraybuffer";
+    this.socket = openSocket(camera === null ? this.path : `${this.path}?camera=${encodeURIComponent(camera)}`);
     this.socket.onopen = () => {
       this.wait = FIRST_WAIT_MS;
       this.on.onState("connected");
@@ -95,14 +137,24 @@ export class Link {
       if (typeof data === "string") this.on.onMessage(JSON.parse(data));
       else this.on.onPicture(readPicture(data));
     };
-    this.socket.onclose = ({ code }) => {
-      this.on.onState(code === CROWDED ? "crowded" : "lost");
+    this.socket.onclose = ({ code, reason }) => {
+      this.on.onState(code === CROWDED ? "crowded" : "lost", reason);
+      if (this.stopped) return;
       setTimeout(() => this.open(), code === CROWDED ? 5 * LONGEST_WAIT_MS : this.wait);
       this.wait = Math.min(2 * this.wait, LONGEST_WAIT_MS);
     };
   }
 
+  /** Open the connection no more. */
+  stop() {
+    this.stopped = true;
+  }
+
+  get isOpen() {
+    return this.socket.readyState === WebSocket.OPEN;
+  }
+
   send(message) {
-    if (this.socket.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(message));
+    if (this.isOpen) this.socket.send(JSON.stringify(message));
   }
 }

@@ -2,16 +2,16 @@
 
 import { Answers, clock } from "./answers.js";
 import { Camera } from "./camera.js";
+import { byId, make, onResize, setPressed, tellNote, writeState } from "./dom.js";
 import { Figures } from "./figures.js";
 import { ClockDifference, Link } from "./link.js";
-import { LAYERS, readView, remember, remembered, startKeys, startTheme, turnTheme, writeView } from "./settings.js";
+import { LAYERS, readView, remember, remembered, startKeys, startTheme, writeView } from "./settings.js";
 import { Sources } from "./sources.js";
 import { Stage } from "./stage.js";
 import { STATE_WORDS, stateOfHealth } from "./states.js";
 
 const QUESTIONS_KEPT = 20;
 const MARKED = ["cut", "outage", "restarted", "discontinuity"];
-const byId = (id) => document.getElementById(id);
 
 startTheme();
 const view = readView();
@@ -100,7 +100,7 @@ const link = new Link({
     if (!["history", "text"].includes(message.topic)) answers.add(message);
     if (MARKED.includes(message.topic)) figures.mark(message.topic);
   },
-  onPicture: (frame) => stage.take(frame),
+  onPicture: (frame) => stage.newest.take(frame),
   onState(state) {
     run.linked = state;
     state === "connected" ? clockDifference.start() : clockDifference.stop();
@@ -115,12 +115,8 @@ function tellCameras(names, own) {
   run.name = own;
   if (own) byId("microscope").href = `/microscope?camera=${encodeURIComponent(own)}`;
   byId("cameras").hidden = names.length < 2;
-  const link = (text, href, here) => {
-    const made = Object.assign(document.createElement("a"), { className: "link", textContent: text, href });
-    if (here) made.setAttribute("aria-current", "page");
-    return made;
-  };
-  byId("cameras").replaceChildren(link("All cameras", "/"), ...names.map((name) => link(name, `/?camera=${encodeURIComponent(name)}`, name === own)));
+  const cameras = names.map((name) => make("a", { className: "link", href: `/?camera=${encodeURIComponent(name)}`, ariaCurrent: name === own ? "page" : null }, name));
+  byId("cameras").replaceChildren(make("a", { className: "link", href: "/" }, "All cameras"), ...cameras);
 }
 
 /** Another run has begun, or the present one is over: nothing of it is to look like the next one's. */
@@ -145,12 +141,10 @@ function stateOf() {
 
 function tellState() {
   const [state, reason] = stateOf();
-  byId("state").dataset.state = state;
   const words = [STATE_WORDS[state] ?? state];
   const seconds = run.status?.live === false ? stage.frame?.mediaS ?? null : run.seconds; // a file's time is its own
   if (state === "ok" && seconds !== null) words.push(clock(seconds).replace(/\.\d$/, ""));
-  const text = reason ? `${words.join(" ")}: ${reason}` : words.join(" ");
-  if (byId("state-words").textContent !== text) byId("state-words").textContent = text;
+  writeState(state, reason ? `${words.join(" ")}: ${reason}` : words.join(" "));
   stage.quiet = ["ok", "loading", "connecting"].includes(state) ? null : STATE_WORDS[state];
   stage.tellWaiting(STATE_WORDS[state] ?? state, run.camera);
   const status = run.status;
@@ -160,10 +154,7 @@ function tellState() {
   byId("facts").textContent = [run.camera ? "a viewer’s camera" : status.source, size, status.model, status.backend].filter(Boolean).join(" · ");
 }
 
-function tellAsked(text, bad = false) {
-  byId("asked").textContent = text;
-  byId("asked").classList.toggle("bad", bad);
-}
+const tellAsked = (words, bad) => tellNote("asked", words, bad);
 
 function tellStanding(look) {
   byId("standing").hidden = false;
@@ -178,16 +169,16 @@ function tellWidth() {
 }
 
 function tellLayers() {
-  for (const name of LAYERS) byId(`layer-${name}`).setAttribute("aria-pressed", String(view.layers.has(name)));
+  for (const name of LAYERS) setPressed(byId(`layer-${name}`), view.layers.has(name));
   byId("scale").hidden = !view.layers.has("h");
-  byId("scale").setAttribute("aria-pressed", String(view.relative));
+  setPressed(byId("scale"), view.relative);
   byId("opacity").value = view.opacity;
   writeView(view);
   stage.draw();
 }
 
 function tellMirror() {
-  byId("mirror").setAttribute("aria-pressed", String(view.mirror));
+  setPressed(byId("mirror"), view.mirror);
   stage.setMirrored(view.mirror && Boolean(run.camera));
 }
 
@@ -223,21 +214,12 @@ function recall(event) {
   byId("question").value = questions.at === null ? "" : questions.past[questions.at];
 }
 
-const KEYS = {
-  t: () => turnLayer("t"), h: () => turnLayer("h"), d: () => turnLayer("d"), m: () => turnLayer("m"),
-  " ": () => stage.setFrozen(!stage.frozen), f: turnFull, s: () => stage.save(), "/": () => byId("question").focus(),
-};
-
-document.addEventListener("keydown", (event) => {
-  const typing = ["INPUT", "TEXTAREA"].includes(event.target.tagName) && event.target.type !== "range";
-  if (typing || byId("keys").open || event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.key === " " && event.target.tagName === "BUTTON") return;
-  const action = KEYS[event.key];
-  if (!action) return;
-  event.preventDefault();
-  action();
+startKeys({
+  t: ["tiles", () => turnLayer("t")], h: ["heat map", () => turnLayer("h")], d: ["dim", () => turnLayer("d")],
+  m: ["as the model sees it", () => turnLayer("m")], " ": ["freeze; the run goes on", () => stage.setFrozen(!stage.frozen)],
+  f: ["full screen", turnFull], s: ["save the picture", () => stage.save()], "/": ["go to the question", () => byId("question").focus()],
+  "↑ ↓": ["in the question: recall earlier ones"], "← → ↑ ↓": ["on the picture: move over its tiles"],
 });
-
 for (const name of LAYERS) byId(`layer-${name}`).onclick = () => turnLayer(name);
 stage.onLevel = (level) => {
   view.hidden.has(level) ? view.hidden.delete(level) : view.hidden.add(level);
@@ -260,17 +242,11 @@ byId("opacity").oninput = ({ target }) => {
 byId("freeze").onclick = () => stage.setFrozen(!stage.frozen);
 byId("full").onclick = turnFull;
 byId("save").onclick = () => stage.save();
-byId("theme").onclick = turnTheme;
 byId("ask").onsubmit = ask;
 byId("question").onkeydown = recall;
-let resized = null;
-addEventListener("resize", () => {
-  clearTimeout(resized);
-  resized = setTimeout(tellWidth, 300);
-});
+onResize(tellWidth);
 setInterval(() => stage.tellAge(), 250);
 setInterval(() => stage.frame && sources.remember(stage.picture), 1000);
-startKeys();
 tellLayers();
 
 globalThis.live = { stage, answers, figures, camera, sources, run, link };

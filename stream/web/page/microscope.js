@@ -1,37 +1,31 @@
 // The texture microscope: every map that a frame's allocation was made from, over the picture, and a tile's values in all.
 
-import { drawOutlines, heatTable, regionAt, regionsOf, tokensOf } from "./layers.js";
+import { byId, make, setPressed, tellNote, writeState } from "./dom.js";
+import { download, onFile } from "./files.js";
 import { Inspection } from "./inspection.js";
-import { remember, remembered, startKeys, startTheme, turnTheme } from "./settings.js";
-import { download } from "./stage.js";
+import { drawOutlines, heatTable, regionAt, regionsOf, tilePx, tokensOf } from "./layers.js";
+import { remember, remembered, startKeys, startTheme, writeAddress } from "./settings.js";
+import { fitCanvases, nextTile, pixelRatio, tileAt } from "./tiles.js";
 
 const RETRY_MS = 1000;
 const REFUSAL_MS = 5000; // live frames go on meanwhile
 const GROUPS = { texture: "Texture", scores: "Scores", relevance: "Relevance", memory: "What answers taught", change: "Change and motion" };
 const CHOICE = "relevance, blended";
-const byId = (id) => document.getElementById(id);
-const make = (tag, fields = {}) => Object.assign(document.createElement(tag), fields);
 const short = (value) => (Math.abs(value) >= 100 ? value.toFixed(0) : Math.abs(value) >= 10 ? value.toFixed(1) : value.toFixed(3)).replace("-0.000", "0.000");
 
 startTheme();
+const stage = byId("stage");
 const given = new URLSearchParams(location.search);
 const view = { map: given.get("map") ?? CHOICE, regions: given.get("tiles") !== "0", relative: given.get("scale") === "relative", opacity: Number(given.get("op") ?? 60) };
 if (given.has("camera")) byId("to-live").href = `/?camera=${encodeURIComponent(given.get("camera"))}`;
 const scope = { shown: null, frozen: false, picture: null, pointer: null, pinned: null, rounds: 0, busy: false, refusalEnds: 0 };
 
 function remembersView() {
-  const now = new URLSearchParams(location.search);
-  const put = (name, value, usual) => (value === usual ? now.delete(name) : now.set(name, value));
-  put("map", view.map, CHOICE);
-  put("tiles", view.regions ? "" : "0", "");
-  put("scale", view.relative ? "relative" : "", "");
-  put("op", String(view.opacity), "60");
-  history.replaceState(null, "", now.size ? `?${now}` : location.pathname);
+  writeAddress(["map", view.map, CHOICE], ["tiles", view.regions ? "" : "0"], ["scale", view.relative ? "relative" : ""], ["op", String(view.opacity), "60"]);
 }
 
 function tell(state, words, facts = "") {
-  byId("state").dataset.state = state;
-  if (byId("state-words").textContent !== words) byId("state-words").textContent = words;
+  writeState(state, words);
   byId("facts").textContent = facts;
 }
 
@@ -78,8 +72,7 @@ async function look(picture) {
     byId("freeze").disabled = true;
     await show(seen);
   } catch (error) {
-    byId("verdict").textContent = error.message;
-    byId("verdict").classList.add("bad");
+    tellNote("verdict", error.message, true);
     scope.refusalEnds = performance.now() + REFUSAL_MS;
     tell("refused", "not a picture that can be looked at");
   }
@@ -95,7 +88,7 @@ function backToTheRun() {
 
 function setFrozen(frozen) {
   scope.frozen = frozen;
-  byId("freeze").setAttribute("aria-pressed", String(frozen));
+  setPressed(byId("freeze"), frozen);
   if (scope.shown) tellShown();
 }
 
@@ -131,15 +124,8 @@ function tellShown() {
 function fit() {
   const { shown } = scope;
   if (!shown) return;
-  const stage = byId("stage");
-  stage.style.aspectRatio = `${shown.head.width} / ${shown.head.height}`;
-  const scale = Math.min(stage.clientWidth / shown.head.width, stage.clientHeight / shown.head.height);
-  for (const id of ["picture", "layers"]) {
-    byId(id).style.width = `${Math.round(shown.head.width * scale)}px`;
-    byId(id).style.height = `${Math.round(shown.head.height * scale)}px`;
-  }
-  const ratio = Math.min(2, devicePixelRatio || 1);
-  [byId("layers").width, byId("layers").height] = [Math.round(shown.head.width * scale * ratio), Math.round(shown.head.height * scale * ratio)];
+  stage.style.aspectRatio = `${shown.width} / ${shown.height}`;
+  fitCanvases(stage, byId("picture"), byId("layers"), shown);
   drawLayers();
 }
 
@@ -151,23 +137,20 @@ function drawPicture() {
   fit();
 }
 
-/** Pixels of a tile on the canvas of the layers. */
-const tileSide = () => (scope.shown.head.tile_px * byId("layers").width) / scope.shown.head.width;
-
 function drawLayers() {
   const { shown } = scope;
   const layers = byId("layers");
   const context = layers.getContext("2d");
   context.clearRect(0, 0, layers.width, layers.height);
   const map = shown.maps.get(view.map);
-  const side = tileSide();
+  const side = tilePx(shown, shown.head.tile_px, layers.width);
   if (map) {
     context.globalAlpha = view.opacity / 100;
     context.imageSmoothingEnabled = false;
-    context.drawImage(coloured(map, shown, ...bounds(map)), 0, 0, shown.cols * side, shown.rows * side);
+    context.drawImage(coloured(map, shown, ...bounds(map, view.relative)), 0, 0, shown.cols * side, shown.rows * side);
     context.globalAlpha = 1;
   }
-  if (view.regions) drawOutlines(context, shown.head.group ? shown.held : shown.all, side, new Set(), Math.min(2, devicePixelRatio || 1));
+  if (view.regions) drawOutlines(context, shown.head.group ? shown.held : shown.all, side, new Set(), pixelRatio());
   const tile = scope.pinned ?? scope.pointer;
   if (tile) {
     for (const [width, colour] of [[4, "#000"], [2, "#fff"]]) {
@@ -179,8 +162,8 @@ function drawLayers() {
 }
 
 /** Lowest and highest value that the colours spread over. */
-function bounds(map) {
-  if (!view.relative) return [map.low, map.high];
+function bounds(map, relative) {
+  if (!relative) return [map.low, map.high];
   const [low, high] = map.reach();
   const most = Math.max(Math.abs(low), Math.abs(high), 1e-6);
   return map.low < 0 ? [-most, most] : [low, Math.max(high, low + 1e-6)];
@@ -209,17 +192,16 @@ function coloured(map, { rows, cols }, low, high) {
 function tellScale(map) {
   byId("scale").hidden = !map;
   if (!map) return;
-  const [low, high] = bounds(map);
+  const [low, high] = bounds(map, view.relative);
   byId("scale-low").textContent = short(low);
   byId("scale-high").textContent = short(high);
   byId("scale-name").textContent = view.map;
-  const context = byId("scale-bar").getContext("2d");
-  const pixels = context.createImageData(256, 1);
-  for (let at = 0; at < 256; at++) {
-    pixels.data.set(colourOf(at / 255, map.low < 0), 4 * at);
-    pixels.data[4 * at + 3] = 255;
-  }
-  context.putImageData(pixels, 0, 0);
+  byId("scale-bar").getContext("2d").drawImage(coloured({ at: (step) => step, low: map.low }, { rows: 1, cols: 256 }, 0, 255), 0, 0);
+}
+
+/** Titles of the groups of maps, each with its maps' names. */
+function groups() {
+  return Object.entries(GROUPS).map(([group, title]) => [title, [...scope.shown.maps.keys()].filter((name) => scope.shown.maps.get(name).group === group)]).filter(([, names]) => names.length);
 }
 
 /** Make a button for each map where there are others than before. */
@@ -228,23 +210,15 @@ function layMaps() {
   if (byId("maps").dataset.names === names) return;
   byId("maps").dataset.names = names;
   byId("maps").replaceChildren();
-  for (const [group, title] of Object.entries(GROUPS)) {
-    const maps = [...scope.shown.maps].filter(([, map]) => map.group === group);
-    if (!maps.length) continue;
-    const row = make("div", { className: "row" });
-    row.append(...maps.map(([name]) => mapButton(name)));
-    const box = make("div");
-    box.append(make("h3", { className: "group-title", textContent: title }), row);
-    byId("maps").append(box);
+  for (const [title, names] of groups()) {
+    byId("maps").append(make("div", {}, make("h3", { className: "group-title" }, title), make("div", { className: "row" }, ...names.map(mapButton))));
   }
 }
 
 function mapButton(name) {
-  const button = make("button", { className: "map", type: "button" });
+  const onclick = () => choose(view.map === name ? "" : name);
+  const button = make("button", { className: "map", type: "button", onclick }, make("canvas", { ariaHidden: "true" }), make("b", {}, name), make("span"));
   button.dataset.map = name;
-  button.onclick = () => choose(view.map === name ? "" : name);
-  button.append(make("canvas"), make("b", { textContent: name }), make("span"));
-  button.firstChild.setAttribute("aria-hidden", "true");
   return button;
 }
 
@@ -257,7 +231,7 @@ function choose(name) {
 }
 
 function markChosen() {
-  for (const button of byId("maps").querySelectorAll(".map")) button.setAttribute("aria-pressed", String(button.dataset.map === view.map));
+  for (const button of byId("maps").querySelectorAll(".map")) setPressed(button, button.dataset.map === view.map);
 }
 
 function drawMaps() {
@@ -265,8 +239,7 @@ function drawMaps() {
   for (const button of byId("maps").querySelectorAll(".map")) {
     const map = shown.maps.get(button.dataset.map);
     const [low, high] = map.reach();
-    const most = Math.max(Math.abs(low), Math.abs(high), 1e-6);
-    const small = coloured(map, shown, ...(map.low < 0 ? [-most, most] : [low, Math.max(high, low + 1e-6)]));
+    const small = coloured(map, shown, ...bounds(map, true));
     const [canvas, , range] = button.children;
     [canvas.width, canvas.height] = [shown.cols, shown.rows];
     canvas.getContext("2d").drawImage(small, 0, 0);
@@ -280,14 +253,7 @@ function drawMips() {
   const { shown } = scope;
   const row = byId("mips");
   if (row.children.length !== 6) {
-    row.replaceChildren(...[0, 1, 2, 3, 4, 5].map((level) => {
-      const box = make("div", { className: "mip" });
-      const canvas = make("canvas");
-      canvas.setAttribute("role", "img");
-      canvas.setAttribute("aria-label", `Mipmap level ${level}`);
-      box.append(canvas, make("p"));
-      return box;
-    }));
+    row.replaceChildren(...[0, 1, 2, 3, 4, 5].map((level) => make("div", { className: "mip" }, make("canvas", { role: "img", ariaLabel: `Mipmap level ${level}` }), make("p"))));
   }
   for (const [level, box] of [...row.children].entries()) {
     const bitmap = shown.bitmaps.get(level);
@@ -409,32 +375,15 @@ function tellTile() {
 function layValues(body) {
   body.dataset.names = byId("maps").dataset.names;
   body.replaceChildren();
-  for (const [group, title] of Object.entries(GROUPS)) {
-    const maps = [...scope.shown.maps].filter(([, map]) => map.group === group);
-    if (!maps.length) continue;
-    const head = make("tr", { className: "group" });
-    head.append(make("th", { textContent: title, scope: "rowgroup", colSpan: 3 }));
-    body.append(head);
-    for (const [name] of maps) {
-      const line = make("tr");
+  for (const [title, names] of groups()) {
+    body.append(make("tr", { className: "group" }, make("th", { scope: "rowgroup", colSpan: 3 }, title)));
+    for (const name of names) {
+      const button = make("button", { type: "button", onclick: () => choose(name) }, name);
+      const line = make("tr", {}, make("th", { scope: "row" }, button), make("td"), make("td"));
       line.dataset.map = name;
-      const button = make("button", { type: "button", textContent: name });
-      button.onclick = () => choose(name);
-      const first = make("th", { scope: "row" });
-      first.append(button);
-      line.append(first, make("td"), make("td"));
       body.append(line);
     }
   }
-}
-
-function tileAt(event) {
-  const { shown } = scope;
-  if (!shown) return null;
-  const box = byId("picture").getBoundingClientRect();
-  const side = (shown.head.tile_px * box.width) / shown.head.width;
-  const [row, col] = [Math.floor((event.clientY - box.top) / side), Math.floor((event.clientX - box.left) / side)];
-  return row >= 0 && col >= 0 && row < shown.rows && col < shown.cols ? [row, col] : null;
 }
 
 function point(tile) {
@@ -464,44 +413,22 @@ function saveValues() {
   download(new Blob([lines.join("\n"), "\n"], { type: "text/csv" }), `tiles-${shown.head.frame_index}.csv`);
 }
 
-const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-const stage = byId("stage");
-stage.onpointermove = (event) => point(tileAt(event));
+const pointed = (event) => scope.shown && tileAt(event, byId("picture"), scope.shown, scope.shown.head.tile_px);
+stage.onpointermove = (event) => point(pointed(event));
 stage.onpointerleave = () => point(null);
-stage.onclick = (event) => scope.shown && pin(tileAt(event));
+stage.onclick = (event) => scope.shown && pin(pointed(event));
 stage.onkeydown = (event) => {
-  const step = MOVES[event.key];
-  if (!step || !scope.shown) return;
-  event.preventDefault();
-  const [row, col] = scope.pinned ?? scope.pointer ?? [0, -1];
-  const inside = (value, end) => Math.max(0, Math.min(end - 1, value));
-  scope.pinned = [inside(row + step[0], scope.shown.rows), inside(col + step[1], scope.shown.cols)];
+  const tile = nextTile(event, scope.pinned ?? scope.pointer ?? [0, -1], scope.shown);
+  if (!tile) return;
+  scope.pinned = tile;
   drawLayers();
   tellTile();
 };
-stage.ondragover = (event) => {
-  event.preventDefault();
-  stage.classList.add("dropping");
-};
-stage.ondragleave = () => stage.classList.remove("dropping");
-stage.ondrop = (event) => {
-  event.preventDefault();
-  stage.classList.remove("dropping");
-  if (event.dataTransfer.files[0]) look(event.dataTransfer.files[0]);
-};
-document.onpaste = (event) => {
-  const [file] = event.clipboardData?.files ?? [];
-  if (file) look(file);
-};
+onFile(stage, byId("file"), look);
 byId("open").onclick = () => byId("file").click();
-byId("file").onchange = ({ target }) => {
-  if (target.files[0]) look(target.files[0]);
-  target.value = "";
-};
 byId("live").onclick = backToTheRun;
 byId("freeze").onclick = () => setFrozen(!scope.frozen);
 byId("save").onclick = saveValues;
-byId("theme").onclick = turnTheme;
 
 function turn(name) {
   view[name] = !view[name];
@@ -509,8 +436,8 @@ function turn(name) {
 }
 
 function tellView() {
-  byId("regions").setAttribute("aria-pressed", String(view.regions));
-  byId("relative").setAttribute("aria-pressed", String(view.relative));
+  setPressed(byId("regions"), view.regions);
+  setPressed(byId("relative"), view.relative);
   byId("opacity").value = view.opacity;
   remembersView();
   if (scope.shown) drawLayers();
@@ -524,16 +451,11 @@ byId("opacity").oninput = ({ target }) => {
 };
 byId("rate").value = remembered("microscope-rate", "2");
 byId("rate").onchange = ({ target }) => remember("microscope-rate", target.value);
-const KEYS = { " ": () => setFrozen(!scope.frozen), t: () => turn("regions"), r: () => turn("relative"), s: saveValues };
-document.addEventListener("keydown", (event) => {
-  if (["INPUT", "SELECT", "BUTTON", "SUMMARY"].includes(event.target.tagName) || byId("keys").open || event.ctrlKey || event.metaKey || event.altKey) return;
-  const action = KEYS[event.key];
-  if (!action || (event.key === " " && scope.picture)) return;
-  event.preventDefault();
-  action();
+startKeys({
+  " ": ["freeze; the run goes on", () => scope.picture || setFrozen(!scope.frozen)], t: ["tiles", () => turn("regions")],
+  r: ["colours over the map’s own values", () => turn("relative")], s: ["save the values of all tiles", saveValues], "← → ↑ ↓": ["on the picture: move over its tiles"],
 });
 new ResizeObserver(fit).observe(stage);
-startKeys();
 tellView();
 watch();
 window.scope = scope;

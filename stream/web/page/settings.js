@@ -1,4 +1,6 @@
-// Choices of this viewer: layers in the address, so that a link shows the same; theme and questions in this browser.
+// Choices of this viewer: layers in the address, so that a link shows the same; theme and questions in this browser; keys.
+
+import { byId, make } from "./dom.js";
 
 export const LAYERS = ["t", "h", "d", "m"];
 const DEFAULT_LAYERS = "t";
@@ -17,16 +19,24 @@ export function readView(search = location.search) {
   };
 }
 
-export function writeView(view) {
+/** Put values into the address of the page, each after its name; a `usual` one is left out. An array is several values. */
+export function writeAddress(...entries) {
   const given = new URLSearchParams(location.search);
-  const put = (name, value, usual) => (value === usual ? given.delete(name) : given.set(name, value));
-  put("layers", LAYERS.filter((name) => view.layers.has(name)).join(""), DEFAULT_LAYERS);
-  put("op", String(view.opacity), String(DEFAULT_OPACITY));
-  put("scale", view.relative ? "relative" : "", "");
-  put("mirror", view.mirror ? "1" : "", "");
-  put("hide", [...view.hidden].sort().join(""), "");
-  const query = given.toString();
-  history.replaceState(null, "", query ? `?${query}` : location.pathname);
+  for (const [name, value, usual = ""] of entries) {
+    const [first, ...more] = [value].flat().filter((one) => one !== usual);
+    first === undefined ? given.delete(name) : given.set(name, first);
+    for (const one of more) given.append(name, one);
+  }
+  history.replaceState(null, "", given.size ? `?${given}` : location.pathname);
+}
+
+export const namesOf = (layers) => LAYERS.filter((name) => layers.has(name)).join("");
+
+export function writeView(view) {
+  writeAddress(
+    ["layers", namesOf(view.layers), DEFAULT_LAYERS], ["op", String(view.opacity), String(DEFAULT_OPACITY)],
+    ["scale", view.relative ? "relative" : ""], ["mirror", view.mirror ? "1" : ""], ["hide", [...view.hidden].sort().join("")],
+  );
 }
 
 export function remembered(name, otherwise) {
@@ -43,7 +53,7 @@ export function remember(name, value) {
   } catch { /* a browser may keep nothing */ }
 }
 
-export function setTheme(theme) {
+function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
 }
 
@@ -51,23 +61,51 @@ export function startTheme() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   setTheme(remembered("theme", dark.matches ? "dark" : "light"));
   dark.addEventListener("change", () => setTheme(remembered("theme", dark.matches ? "dark" : "light")));
+  byId("theme").onclick = turnTheme;
 }
 
-export function turnTheme() {
+function turnTheme() {
   const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
   remember("theme", next);
   setTheme(next);
 }
 
-/** The list of keys, under its button and `?`. */
-export function startKeys() {
-  const dialog = document.getElementById("keys");
-  document.getElementById("keys-button").onclick = () => dialog.showModal();
-  document.getElementById("keys-close").onclick = () => dialog.close();
+/** Keys of a page: for each, what it does in words, and the action if it has one everywhere on the page. */
+export function onKeys(keys) {
   document.addEventListener("keydown", (event) => {
-    const typing = ["INPUT", "TEXTAREA", "SELECT"].includes(event.target.tagName) && event.target.type !== "range";
-    if (event.key !== "?" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    const { tagName, type } = event.target;
+    const typing = ["INPUT", "TEXTAREA", "SELECT"].includes(tagName) && type !== "range";
+    if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (byId("keys")?.open && event.key !== "?") return;
+    if (event.key === " " && ["BUTTON", "SUMMARY"].includes(tagName)) return;
+    const action = keys[event.key]?.[1];
+    if (!action) return;
     event.preventDefault();
-    dialog.open ? dialog.close() : dialog.showModal();
+    action();
   });
+}
+
+const LEVELS = [
+  ["L0 ", "a token shows one tile of 32×32 pixels in full detail"],
+  ["L1 ", "a token shows 2×2 tiles at half the detail, or two of a line of text"],
+  ["L2 ", "a token shows 4×4 tiles at a quarter of it"],
+  ["L3–L5 ", "and so on, up to 32×32 tiles"],
+];
+
+/** The same, and a list of them with the colours of the tiles, under its button and `?`. */
+export function startKeys(keys) {
+  const turn = () => (dialog.open ? dialog.close() : dialog.showModal());
+  const all = { ...keys, "?": ["this list", turn] };
+  const names = (key) => (key === " " ? ["Space"] : key.split(" ")).flatMap((name) => [make("kbd", {}, name), " "]);
+  const dialog = make(
+    "dialog", { id: "keys", className: "keys", ariaLabel: "Keys and colours" },
+    make("h2", {}, "Keys"),
+    make("dl", {}, ...Object.entries(all).flatMap(([key, [words]]) => [make("dt", {}, ...names(key)), make("dd", {}, words)])),
+    make("h2", {}, "Colours of the tiles"),
+    make("ul", { className: "levels" }, ...LEVELS.map(([name, words], level) => make("li", {}, make("span", { className: `swatch l${level}` }), name, make("span", {}, words)))),
+    make("button", { type: "button", autofocus: true, onclick: turn }, "Close"),
+  );
+  document.body.append(dialog);
+  byId("keys-button").onclick = turn;
+  onKeys(all);
 }

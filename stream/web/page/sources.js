@@ -1,8 +1,9 @@
 // The source of the run, where viewers choose it: what is offered, what runs, and why the last one ended.
 
+import { byId, make, setPressed, tellNote } from "./dom.js";
+
 const KINDS = [["named", "Named sources"], ["browser", "This browser"], ["camera", "Cameras of the server"], ["scene", "Drawn scenes"]];
 const THUMBNAIL = [64, 36];
-const byId = (id) => document.getElementById(id);
 
 export class Sources {
   /** `send` takes a message to the server. */
@@ -68,9 +69,8 @@ export class Sources {
     byId("source-open").hidden = !last.free;
     const problem = this.problem ?? last.error;
     const words = problem ?? last.remark ?? (this.control ? "" : "This page only shows the run; it is started elsewhere.");
-    byId("source-note").textContent = words;
+    tellNote("source-note", words, Boolean(problem));
     byId("source-note").hidden = !words;
-    byId("source-note").classList.toggle("bad", Boolean(problem));
     const key = JSON.stringify([last.offered, last.now?.key]);
     if (key === this.shown) return;
     this.shown = key;
@@ -80,38 +80,25 @@ export class Sources {
   group(kind, title) {
     const offered = this.last.offered.filter((one) => one.kind === kind);
     if (!offered.length) return [];
-    const list = document.createElement("ul");
-    list.setAttribute("aria-label", title);
-    list.append(...offered.map((one) => this.entry(one)));
-    const box = document.createElement("div");
-    box.append(Object.assign(document.createElement("h3"), { textContent: title }), list);
-    return [box];
+    const list = make("ul", { ariaLabel: title }, ...offered.map((one) => this.entry(one)));
+    return [make("div", {}, make("h3", {}, title), list)];
   }
 
   /** The drawn scene itself, or the picture that was seen last. */
   thumbnail(one) {
     if (!this.thumbnails.has(one.key)) {
+      const [width, height] = THUMBNAIL;
       const scene = one.kind === "scene";
-      const made = document.createElement(scene ? "img" : "canvas");
-      Object.assign(made, { width: THUMBNAIL[0], height: THUMBNAIL[1], hidden: !scene });
-      if (scene) Object.assign(made, { alt: "", loading: "lazy", src: `/scene/${one.name}` });
-      else made.setAttribute("aria-hidden", "true");
-      this.thumbnails.set(one.key, made);
+      this.thumbnails.set(one.key, scene ? make("img", { width, height, alt: "", loading: "lazy", src: `/scene/${one.name}` }) : make("canvas", { width, height, hidden: true, ariaHidden: "true" }));
     }
     return this.thumbnails.get(one.key);
   }
 
   entry(one) {
-    const button = Object.assign(document.createElement("button"), { type: "button" });
-    button.setAttribute("aria-pressed", String(one.key === this.last.now?.key));
-    const words = Object.assign(document.createElement("span"), { textContent: one.name });
     const note = one.problem ?? one.note;
-    if (note) words.append(Object.assign(document.createElement("small"), { textContent: note }));
-    button.append(this.thumbnail(one), words);
-    button.disabled = Boolean(one.problem);
-    button.onclick = () => this.choose({ choose: one.key });
-    const item = document.createElement("li");
-    item.append(button);
-    return item;
+    const words = make("span", {}, one.name, ...(note ? [make("small", {}, note)] : []));
+    const button = make("button", { type: "button", disabled: Boolean(one.problem), onclick: () => this.choose({ choose: one.key }) }, this.thumbnail(one), words);
+    setPressed(button, one.key === this.last.now?.key);
+    return make("li", {}, button);
   }
 }

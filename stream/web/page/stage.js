@@ -1,36 +1,38 @@
 // The picture and its layers: draws the newest frame, tells of a tile, freezes, saves, and says when a picture is old.
 
-import { drawAsModelSees, drawDimming, drawHeat, drawOutlines, OUTLINES, regionAt, regionsOf, relevanceOf, tilePx } from "./layers.js";
+import { byId, make, setPressed } from "./dom.js";
+import { download } from "./files.js";
+import { drawAsModelSees, drawDimming, drawHeat, drawOutlines, regionAt, regionsOf, relevanceOf, tilePx } from "./layers.js";
+import { NewestPicture } from "./link.js";
+import { fitCanvases, nextTile, pixelRatio, tileAt } from "./tiles.js";
 
 const STALE_MS = 1000;
 const SMALLEST_WIDTH = 640;
 const DETAIL = ["full", "½", "¼", "⅛", "1⁄16", "1⁄32"];
 const MODEL_VIEW = document.createElement("canvas");
-const byId = (id) => document.getElementById(id);
 
 export class Stage {
   /** `view` has the viewer's layers; `clock` its difference from the program's; `sent` is called for each picture that has been drawn. */
   constructor(view, clock, sent) {
     this.view = view;
     this.clock = clock;
-    this.sent = sent;
+    this.newest = new NewestPicture((frame) => this.show(frame), sent);
     this.root = byId("stage");
     this.picture = byId("picture");
     this.layers = byId("layers");
     this.shapes = [];
     this.tile = 32;
     this.frame = null;
-    this.coming = null;
     this.frozen = this.mirrored = false;
     this.quiet = null;
     this.pointer = null;
     this.why = null;
     this.shown = 0;
     this.drawnMs = 0;
-    this.epoch = 0;
     new ResizeObserver(() => this.fit()).observe(this.root);
-    this.root.addEventListener("pointermove", (event) => this.pointAt(event));
-    this.root.addEventListener("pointerdown", (event) => this.pointAt(event));
+    for (const kind of ["pointermove", "pointerdown"]) {
+      this.root.addEventListener(kind, (event) => this.frame && this.point(tileAt(event, this.picture, this.frame, this.tile, this.mirrored)));
+    }
     this.root.addEventListener("pointerleave", () => this.point(null));
     this.root.addEventListener("keydown", (event) => this.move(event));
     this.root.addEventListener("blur", () => this.point(null));
@@ -41,31 +43,7 @@ export class Stage {
     return Date.now() - frame.captureMs - this.clock.differenceMs;
   }
 
-  async take(frame) {
-    frame.epoch = this.epoch;
-    try {
-      frame.bitmap = await createImageBitmap(new Blob([frame.picture], { type: "image/jpeg" }));
-    } catch {
-      this.sent();
-      return;
-    }
-    if (this.coming) {
-      this.coming.bitmap.close();
-      this.sent();
-    } else {
-      requestAnimationFrame(() => this.showComing());
-    }
-    this.coming = frame;
-  }
-
-  showComing() {
-    const frame = this.coming;
-    this.coming = null;
-    this.sent();
-    if (frame.epoch !== this.epoch) {
-      frame.bitmap.close();
-      return;
-    }
+  show(frame) {
     this.drawnMs = performance.now();
     this.lastAgeMs = this.age(frame);
     this.shown++;
@@ -82,7 +60,7 @@ export class Stage {
 
   /** Show no picture: those so far are another run's. */
   clear() {
-    this.epoch++;
+    this.newest.clear();
     this.frame?.bitmap.close();
     this.frame = this.pointer = this.why = null;
     this.lastAgeMs = undefined;
@@ -111,16 +89,7 @@ export class Stage {
 
   fit() {
     if (!this.frame) return;
-    const { clientWidth, clientHeight } = this.root;
-    const scale = Math.min(clientWidth / this.frame.width, clientHeight / this.frame.height);
-    const [width, height] = [Math.round(this.frame.width * scale), Math.round(this.frame.height * scale)];
-    for (const canvas of [this.picture, this.layers]) {
-      canvas.style.width = `${width}px`;
-      canvas.style.height = `${height}px`;
-    }
-    const ratio = Math.min(2, devicePixelRatio || 1);
-    const size = [Math.round(width * ratio), Math.round(height * ratio)];
-    if (this.layers.width !== size[0] || this.layers.height !== size[1]) [this.layers.width, this.layers.height] = size;
+    fitCanvases(this.root, this.picture, this.layers, this.frame);
     this.drawLayers();
   }
 
@@ -140,11 +109,11 @@ export class Stage {
   }
 
   drawLayers() {
-    const { frame, layers, view } = this;
+    const { frame, layers } = this;
     if (!frame) return;
     const context = layers.getContext("2d");
     context.clearRect(0, 0, layers.width, layers.height);
-    this.drawOn(context, layers.width, Math.min(2, devicePixelRatio || 1));
+    this.drawOn(context, layers.width, pixelRatio());
     this.tellLegend();
   }
 
@@ -180,44 +149,23 @@ export class Stage {
     }
     for (const button of legend.children) {
       const level = Number(button.dataset.level);
-      button.setAttribute("aria-pressed", String(!this.view.hidden.has(level)));
+      setPressed(button, !this.view.hidden.has(level));
       button.lastChild.data = `L${level} ${DETAIL[level]} ${counts[level]}`;
       button.setAttribute("aria-label", `L${level} ${DETAIL[level]} ${counts[level]}: regions of level ${level}`);
     }
   }
 
   legendButton(level) {
-    const button = document.createElement("button");
-    button.type = "button";
+    const title = level ? `Level ${level}: a token shows ${2 ** level} tiles on its longer side at ${DETAIL[level]} of the detail` : "Level 0: a token shows one tile in full detail";
+    const button = make("button", { type: "button", title, onclick: () => this.onLevel(level) }, make("span", { className: `swatch l${level}` }), "");
     button.dataset.level = level;
-    const side = 2 ** level;
-    button.title = level ? `Level ${level}: a token shows ${side} tiles on its longer side at ${DETAIL[level]} of the detail` : "Level 0: a token shows one tile in full detail";
-    const swatch = document.createElement("span");
-    swatch.className = `swatch l${level}`;
-    button.append(swatch, "");
-    button.onclick = () => this.onLevel(level);
     return button;
   }
 
-  pointAt(event) {
-    const box = this.picture.getBoundingClientRect();
-    if (!this.frame || !box.width) return;
-    const side = tilePx(this.frame, this.tile, box.width);
-    const across = this.mirrored ? box.right - event.clientX : event.clientX - box.left;
-    const [row, col] = [Math.floor((event.clientY - box.top) / side), Math.floor(across / side)];
-    this.point(row >= 0 && col >= 0 && row < this.frame.rows && col < this.frame.cols ? [row, col] : null);
-  }
-
   move(event) {
-    const right = this.mirrored ? -1 : 1;
-    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -right], ArrowRight: [0, right] };
     if (event.key === "Escape") this.point(null);
-    const step = steps[event.key];
-    if (!step || !this.frame) return;
-    event.preventDefault();
-    const [row, col] = this.pointer ?? [Math.floor(this.frame.rows / 2), Math.floor(this.frame.cols / 2)];
-    const inside = (value, end) => Math.max(0, Math.min(end - 1, value));
-    this.point([inside(row + step[0], this.frame.rows), inside(col + step[1], this.frame.cols)]);
+    const tile = this.frame && nextTile(event, this.pointer ?? [Math.floor(this.frame.rows / 2), Math.floor(this.frame.cols / 2)], this.frame, this.mirrored);
+    if (tile) this.point(tile);
   }
 
   point(tile) {
@@ -245,12 +193,8 @@ export class Stage {
       }
       facts.push(...this.reasons(one));
     }
-    const list = document.createElement("dl");
-    for (const [name, value] of facts) {
-      list.append(Object.assign(document.createElement("dt"), { textContent: name }), Object.assign(document.createElement("dd"), { textContent: value }));
-    }
-    const head = Object.assign(document.createElement("b"), { textContent: title });
-    tip.replaceChildren(head, ` · row ${row}, column ${col}`, list);
+    const list = make("dl", {}, ...facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
+    tip.replaceChildren(make("b", {}, title), ` · row ${row}, column ${col}`, list);
     this.placeTip(tip);
   }
 
@@ -296,13 +240,13 @@ export class Stage {
 
   setFrozen(frozen) {
     this.frozen = frozen;
-    byId("freeze").setAttribute("aria-pressed", String(frozen));
+    setPressed(byId("freeze"), frozen);
     this.tellAge();
   }
 
   /** Width of pictures that suits this window. */
   wantedWidth() {
-    return this.root.clientWidth * Math.min(2, devicePixelRatio || 1) <= SMALLEST_WIDTH ? 640 : 1280;
+    return this.root.clientWidth * pixelRatio() <= SMALLEST_WIDTH ? 640 : 1280;
   }
 
   save() {
@@ -315,13 +259,3 @@ export class Stage {
     whole.toBlob((blob) => download(blob, `frame-${this.frame.index}.png`), "image/png");
   }
 }
-
-export function download(blob, name) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(blob);
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-}
-
-export { OUTLINES };

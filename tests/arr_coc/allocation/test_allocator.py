@@ -11,14 +11,14 @@ import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.attending import VOID_STRUCTURE, Tensions, map_structure
-from arr_coc.allocation.frame import VOID_HYSTERESIS, FrameAllocation, RegionSelector, SelectorOptions
+from arr_coc.allocation.frame import VOID_HYSTERESIS, RegionSelector, SelectorOptions
 from arr_coc.allocation.temporal import ChangeMeter
 from arr_coc.budget import Budget, TokenLimits, adaptive_budget
 from arr_coc.errors import BudgetError, NonFiniteError, StrategyError
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.types import Feedback, QueryEmbedding, TileVersions
 from tests.support.motion import moved, pan
-from tests.support.selection import chosen
+from tests.support.selection import chosen, feedback_on
 from tests.support.video import PictureStream, scenery
 
 ROWS, COLS = 12, 20
@@ -27,14 +27,6 @@ OPTIONS = AllocatorOptions(budget=64, levels=True)
 
 def noisy(picture: np.ndarray, sigma: float, rng: np.random.Generator) -> np.ndarray:
     return np.clip(picture + rng.normal(0, sigma, picture.shape), 0, 255).astype(np.uint8)
-
-
-def feedback_on(frame: FrameAllocation, row: int, col: int) -> Feedback:
-    """An answer that looked at one tile of a frame, and nowhere else."""
-    regions = frame.allocation.regions.numpy().astype(np.int32)
-    shift = regions[:, 0]
-    there = (regions[:, 1] == row >> shift) & (regions[:, 2] == col >> shift)
-    return Feedback(frame.stamp, regions, there.astype(np.float32), np.zeros(len(regions), np.float32))
 
 
 def test_a_frame_is_allocated_whole() -> None:

@@ -80,6 +80,13 @@ def feedback(
     )
 
 
+def known_of(prior: FeedbackPrior, at_s: float = 0, looks: torch.Tensor = LOOKS) -> torch.Tensor:
+    """Attention, similarity and trust of each tile [3, rows, cols]."""
+    known = prior.evaluate(round(at_s * NS_PER_S), looks)
+    assert known is not None
+    return known
+
+
 def test_nothing_is_known_at_first() -> None:
     prior = FeedbackPrior()
     prior.follow(moved(SHAPE, 1, 1))
@@ -89,8 +96,7 @@ def test_nothing_is_known_at_first() -> None:
 def test_regions_speak_for_all_their_tiles() -> None:
     prior = FeedbackPrior()
     prior.update(feedback([(1, 0, 0), (0, 2, 3)], [1.0, 0.0625], [0.4, -0.9]), LOOKS, STILL)
-    known = prior.evaluate(0, LOOKS)
-    assert known is not None
+    known = known_of(prior)
     assert known[0, :2, :2].tolist() == [[1, 1], [1, 1]]
     assert known[0, 2, 3] == 0.5
     assert known[1, 0, 0] == torch.tensor(0.4)
@@ -101,8 +107,7 @@ def test_regions_speak_for_all_their_tiles() -> None:
 def test_a_coarse_region_is_not_looked_at_because_it_is_large() -> None:
     prior = FeedbackPrior()
     prior.update(feedback([(2, 0, 0), (0, 0, 5), (1, 1, 2)], [1.0, 0.25, 0.25]), LOOKS, STILL)
-    known = prior.evaluate(0, LOOKS)
-    assert known is not None
+    known = known_of(prior)
     assert known[0, 0, 5] == 1
     assert known[0, :, :4] == pytest.approx(np.sqrt(1 / 16 / 0.25))
     assert known[0, 2:, 4:] == pytest.approx(np.sqrt(1 / 4))
@@ -111,8 +116,7 @@ def test_a_coarse_region_is_not_looked_at_because_it_is_large() -> None:
 def test_an_answer_that_looked_at_nothing_is_no_error() -> None:
     prior = FeedbackPrior()
     prior.update(feedback([(0, 0, 0)], [0.0]), LOOKS, STILL)
-    known = prior.evaluate(0, LOOKS)
-    assert known is not None
+    known = known_of(prior)
     assert known[0, 0, 0] == 0
 
 
@@ -120,8 +124,7 @@ def test_it_is_carried_along_prior() -> None:
     prior = FeedbackPrior()
     prior.update(feedback([(0, 1, 1)], [1.0]), LOOKS, moved(SHAPE, 1, 2))
     prior.follow(moved(SHAPE, 0, 1))
-    known = prior.evaluate(0, LOOKS)
-    assert known is not None
+    known = known_of(prior)
     assert known[0, 2, 4] == known[2, 2, 4] == 1
     assert known[2].sum() == 1
 
@@ -129,9 +132,8 @@ def test_it_is_carried_along_prior() -> None:
 def test_it_fades_in_steps() -> None:
     prior = FeedbackPrior()
     prior.update(feedback([(0, 1, 1)], [1.0]), LOOKS, STILL)
-    trust = [prior.evaluate(int(age_s * NS_PER_S), LOOKS) for age_s in (0, 0.2, FADE_S)]
+    trust = [known_of(prior, age_s) for age_s in (0, 0.2, FADE_S)]
     assert trust[0] is trust[1]
-    assert trust[2] is not None
     assert trust[2][2, 1, 1] == pytest.approx(math.exp(-1))
     assert trust[2][0, 1, 1] == 1
 
@@ -140,8 +142,7 @@ def test_time_may_begin_below_zero() -> None:
     prior = FeedbackPrior()
     for row in (1, 2):
         prior.update(feedback([(0, row, 1)], [1.0], at_s=-0.1), LOOKS, STILL)
-        known = prior.evaluate(-NS_PER_S // 10, LOOKS)
-        assert known is not None
+        known = known_of(prior, -0.1)
         assert known[0, row, 1] == 1
 
 
@@ -149,8 +150,7 @@ def test_newer_answers_weigh_more_and_leave_others_alone() -> None:
     prior = FeedbackPrior()
     prior.update(feedback([(0, 1, 1), (0, 3, 5)], [1.0, 1.0]), LOOKS, STILL)
     prior.update(feedback([(0, 1, 1), (0, 0, 0)], [0.25, 1.0], at_s=2), LOOKS, STILL)
-    known = prior.evaluate(2 * NS_PER_S, LOOKS)
-    assert known is not None
+    known = known_of(prior, 2)
     assert known[0, 1, 1] == pytest.approx(RENEW * 0.5 + (1 - RENEW))
     assert known[2, 1, 1] == known[0, 0, 0] == 1
     assert known[2, 3, 5] == pytest.approx(math.exp(-2 / FADE_S))
@@ -162,8 +162,7 @@ def test_another_question_forgets() -> None:
     prior.reset()
     assert prior.evaluate(0, LOOKS) is None
     prior.update(feedback([(0, 0, 0)], [1.0]), LOOKS, STILL)
-    known = prior.evaluate(0, LOOKS)
-    assert known is not None
+    known = known_of(prior)
     assert known[2].sum() == 1
 
 
@@ -185,8 +184,7 @@ def test_what_came_into_a_tile_has_not_been_looked_at() -> None:
     prior.on_request(0, LOOKS)
     prior.update(feedback([(1, 0, 0), (0, 2, 3)], [1.0, 0.5]), LOOKS, STILL)
     for change, trust in ((0.0, 1), (RENEWAL / 5, 0.8), (-RENEWAL / 2, 0.5), (RENEWAL, 0), (2 * RENEWAL, 0)):
-        known = prior.evaluate(0, changed(change, 0, 1))
-        assert known is not None
+        known = known_of(prior, looks=changed(change, 0, 1))
         assert known[2, 0, 1] == pytest.approx(trust, abs=1e-6)
         assert known[2, 0, 0] == known[2, 2, 3] == 1
     assert prior.evaluate(0, LOOKS) is not None
@@ -209,11 +207,9 @@ def test_change_counts_from_the_frame_that_was_answered_about() -> None:
         prior.follow(moved(SHAPE, *way))
         prior.update(feedback([(0, 1, 1), (0, 2, 2)], [1.0, 1.0]), LOOKS, moved(SHAPE, *way))
         now = changed(1.0, 1, 1 + way[1])
-        known = prior.evaluate(0, now)
-        assert known is not None
+        known = known_of(prior, looks=now)
         assert known[2].sum() == 2
-        unlike = prior.evaluate(0, LOOKS)
-        assert unlike is not None
+        unlike = known_of(prior)
         assert unlike[2].sum() == (1 if frame_index == 0 else 2)
 
 
@@ -222,7 +218,4 @@ def test_change_is_measured_where_the_camera_has_carried_it() -> None:
     prior.on_request(0, changed(1.0, 1, 1))
     prior.update(feedback([(0, 1, 1)], [1.0]), LOOKS, STILL)
     prior.follow(moved(SHAPE, 1, 2))
-    known, gone = prior.evaluate(0, changed(1.0, 2, 3)), prior.evaluate(0, LOOKS)
-    assert known is not None
-    assert gone is not None
-    assert (known[2].sum(), gone[2].sum()) == (1, 0)
+    assert (known_of(prior, looks=changed(1.0, 2, 3))[2].sum(), known_of(prior)[2].sum()) == (1, 0)

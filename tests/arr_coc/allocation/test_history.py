@@ -40,13 +40,19 @@ def feedback(media_ns: int = 0, regions: list[tuple[int, int, int]] | None = Non
     )
 
 
+def observing() -> HistoryTracker:
+    """A tracker that has seen one frame."""
+    tracker = HistoryTracker()
+    tracker.observe(versions(), None, 0)
+    return tracker
+
+
 def prior(trust: float = 1.0) -> np.ndarray:
     return np.stack([np.zeros(SHAPE), np.zeros(SHAPE), np.full(SHAPE, trust)]).astype(np.float32)
 
 
 def test_time_since_a_tile_changed_grows_in_quarters_and_ends() -> None:
-    tracker = HistoryTracker()
-    tracker.observe(versions(), None, 0)
+    tracker = observing()
     tracker.observe(versions((1, 2), frame=5), None, NS_PER_S)
     history = tracker.evaluate(int(2.3 * NS_PER_S), STILL, None, None)
     assert history.unchanged_s is not None
@@ -59,8 +65,7 @@ def test_time_since_a_tile_changed_grows_in_quarters_and_ends() -> None:
 
 
 def test_the_texture_is_filled_once_while_nothing_moves() -> None:
-    tracker = HistoryTracker()
-    tracker.observe(versions(), None, 0)
+    tracker = observing()
     filled = tracker.fill(TEXTURE, 0, STILL, None, None)
     assert tracker.fill(TEXTURE, 1, STILL, None, None) is filled
     held = np.random.default_rng(0).random(SHAPE, np.float32)
@@ -85,8 +90,7 @@ def test_motion_is_that_of_the_newest_frame() -> None:
 
 
 def test_relevance_is_carried_along_and_unknown_where_content_came_in() -> None:
-    tracker = HistoryTracker()
-    tracker.observe(versions(), None, 0)
+    tracker = observing()
     held = np.arange(12, dtype=np.float32).reshape(SHAPE) / 12
     tracker.remember(held)
     tracker.follow(pan(SHAPE, 0, 32), moved(SHAPE, 0, 1), moved(SHAPE, 0, 1))
@@ -98,8 +102,7 @@ def test_relevance_is_carried_along_and_unknown_where_content_came_in() -> None:
 
 
 def test_the_same_relevance_held_after_a_move_is_not_moved_twice() -> None:
-    tracker = HistoryTracker()
-    tracker.observe(versions(), None, 0)
+    tracker = observing()
     held = np.arange(12, dtype=np.float32).reshape(SHAPE) / 12
     tracker.remember(held)
     tracker.follow(pan(SHAPE, 0, 32), moved(SHAPE, 0, 1), moved(SHAPE, 0, 1))
@@ -113,8 +116,7 @@ def test_the_same_relevance_held_after_a_move_is_not_moved_twice() -> None:
 
 
 def test_attention_is_that_of_the_last_answer_and_its_mean() -> None:
-    tracker = HistoryTracker()
-    tracker.observe(versions(), None, 0)
+    tracker = observing()
     tracker.update(feedback(), SHAPE, Warp.none(SHAPE), STILL)
     first = tracker.evaluate(0, STILL, prior(0.5), None).attention
     assert first is not None
@@ -132,8 +134,7 @@ def test_attention_is_that_of_the_last_answer_and_its_mean() -> None:
 
 
 def test_another_question_forgets_attention_and_keeps_embeddings() -> None:
-    tracker = HistoryTracker()
-    tracker.observe(versions(), None, 0)
+    tracker = observing()
     tracker.update(feedback(), SHAPE, Warp.none(SHAPE), STILL)
     tracker.forget_question()
     history = tracker.evaluate(0, STILL, prior(), None)
@@ -142,8 +143,7 @@ def test_another_question_forgets_attention_and_keeps_embeddings() -> None:
 
 
 def test_embeddings_are_those_of_the_tokens_and_0_elsewhere() -> None:
-    tracker, taught = HistoryTracker(), feedback()
-    tracker.observe(versions(), None, 0)
+    tracker, taught = observing(), feedback()
     tracker.update(taught, SHAPE, Warp.none(SHAPE), STILL)
     shown = tracker.evaluate(0, STILL, prior(), None).embedding
     assert shown is not None
@@ -164,8 +164,7 @@ def test_embeddings_are_those_of_the_tokens_and_0_elsewhere() -> None:
 
 
 def test_an_embedding_fades_as_its_tile_looks_different() -> None:
-    tracker = HistoryTracker()
-    tracker.observe(versions(), None, 0)
+    tracker = observing()
     tracker.update(feedback(), SHAPE, Warp.none(SHAPE), STILL)
     known = tracker.evaluate(0, STILL, None, None).embedding
     looks = STILL.copy()
@@ -190,11 +189,17 @@ def full_realiser(seed: int = 0) -> RelevanceRealiser:
 OPTIONS = AllocatorOptions(budget=16, explore=0.0)
 
 
-def test_a_stream_s_past_enters_its_relevance_and_a_cut_forgets_it() -> None:
-    stream, allocator, picture = PictureStream(), StreamAllocator(OPTIONS, full_realiser()), scenery(6, 9)
+def asked_allocator() -> StreamAllocator:
+    """An allocator with a question."""
+    allocator = StreamAllocator(OPTIONS, full_realiser())
     allocator.set_query(
         QueryEmbedding("where?", np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32), MODEL)
     )
+    return allocator
+
+
+def test_a_stream_s_past_enters_its_relevance_and_a_cut_forgets_it() -> None:
+    stream, allocator, picture = PictureStream(), asked_allocator(), scenery(6, 9)
     first = allocator.allocate(stream.show(picture))
     allocator.mark_answered()
     regions = first.allocation.regions.numpy().astype(np.int32)
@@ -216,10 +221,7 @@ def test_a_stream_s_past_enters_its_relevance_and_a_cut_forgets_it() -> None:
 
 def allocator_after(picture: np.ndarray, taught: Feedback):  # type: ignore[no-untyped-def]
     """The second frame of a stream whose first one was answered about."""
-    stream, allocator = PictureStream(), StreamAllocator(OPTIONS, full_realiser())
-    allocator.set_query(
-        QueryEmbedding("where?", np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32), MODEL)
-    )
+    stream, allocator = PictureStream(), asked_allocator()
     first = allocator.allocate(stream.show(picture))
     allocator.mark_answered()
     allocator.apply_feedback(replace(taught, stamp=first.stamp))
@@ -238,10 +240,7 @@ def test_the_same_frames_give_the_same_allocations() -> None:
 
 
 def test_a_still_scene_settles() -> None:
-    stream, allocator, picture = PictureStream(), StreamAllocator(OPTIONS, full_realiser()), scenery(6, 9)
-    allocator.set_query(
-        QueryEmbedding("where?", np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32), MODEL)
-    )
+    stream, allocator, picture = PictureStream(), asked_allocator(), scenery(6, 9)
     held = [allocator.allocate(stream.show(picture)).relevance for _ in range(400)]
     assert held[-1].data_ptr() == held[-2].data_ptr() == held[-40].data_ptr()
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arr_coc.allocation.latency_budget import LOW, BudgetController
@@ -90,7 +90,6 @@ def test_a_step_of_load_settles_within_ten_answers(step: str, delay: int) -> Non
             assert middle == 400 or np.median(times[rest]) > 0.74 * TARGET_MS, (seed, times)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     base_ms=st.floats(1, 400),
     slope_ms=st.floats(0, 8),

@@ -25,6 +25,7 @@ from arr_coc.relevance.channels import texture_array
 from arr_coc.types import Feedback, QueryEmbedding, TileMotion
 from tests.support.device_tensors import DeviceTensors
 from tests.support.motion import pan
+from tests.support.selection import feedback_on
 from tests.support.video import PictureStream, scenery
 
 ROWS, COLS = 12, 20
@@ -91,13 +92,6 @@ def assert_equal(one: FrameAllocation, other: FrameAllocation, *, change: bool =
         assert other.change_since_look == pytest.approx(one.change_since_look, abs=1e-4)
     assert other.strategy == one.strategy
     assert (other.glance_tokens, other.overview, other.tokens) == (one.glance_tokens, one.overview, one.tokens)
-
-
-def feedback_on(frame: FrameAllocation, row: int, col: int) -> Feedback:
-    regions = frame.allocation.regions.numpy().astype(np.int32)
-    shift = regions[:, 0]
-    there = (regions[:, 1] == row >> shift) & (regions[:, 2] == col >> shift)
-    return Feedback(frame.stamp, regions, there.astype(np.float32), 0.5 * there.astype(np.float32))
 
 
 @pytest.mark.parametrize("strategy", ["auto", "topk", "mixed", "foveated", "grid", "uniform", "random"])

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -16,18 +13,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from arr_coc.errors import BackendMissing
-from arr_coc.ops import kernels
-from arr_coc.ops.kernels import REMEDY, SETTING
 from arr_coc.types import CodedMotion, FramePlanes, Layout, TileGrid, TileMotion
-from arr_coc.video import compiled_motion
 from arr_coc.video.compiled_motion import (
-    VERSION,
     CompiledMotion,
-    kernel_or_none,
     kernel_path,
     load_kernel,
-    motion_estimator,
 )
 from arr_coc.video.tile_motion import MotionEstimate, ReferenceMotion, TileMotionEstimator
 from tests.support.camera_moves import Picture, clutter, document
@@ -160,7 +150,7 @@ def estimators_of(grid: TileGrid, layout: Layout) -> list[TileMotionEstimator]:
 
 
 @needs_kernel
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(
     size=st.sampled_from([(256, 320), (270, 490), (224, 1000), (130, 2000), (65, 33), (200, 320), (1, 1), (3, 4000)]),
     layout=st.sampled_from(["yuv", "gray", "rgb"]),
@@ -203,51 +193,3 @@ def test_an_estimate_does_not_change_what_follows() -> None:
     dirty = changed(held, newer, grid)
     twice.estimate(held, planes_of(255 - second, "gray"), np.ones(grid.shape, bool))
     assert_same(once.estimate(held, newer, dirty), twice.estimate(held, newer, dirty))
-
-
-def test_without_a_kernel_the_reference_is_used_and_that_is_said_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    grid = TileGrid.of(64, 64)
-    monkeypatch.setenv(SETTING, "reference")
-    assert isinstance(motion_estimator(grid, "gray"), ReferenceMotion)
-    monkeypatch.delenv(SETTING)
-    monkeypatch.setattr(compiled_motion, "kernel_path", lambda: tmp_path / "none.so")
-    monkeypatch.setattr(kernels, "_said", [])
-    with caplog.at_level(logging.WARNING):
-        assert isinstance(motion_estimator(grid, "gray"), ReferenceMotion)
-        assert kernel_or_none() is None
-    assert caplog.text.count("the compiled kernel of motion was not built") == 1
-    assert "a frame takes up to four times as long" in caplog.text
-    monkeypatch.setenv(SETTING, "compiled")
-    with pytest.raises(BackendMissing, match="not built"):
-        motion_estimator(grid, "gray")
-
-
-class _OtherKernel:
-    """Stands for a kernel that was loaded."""
-
-    def __init__(self, version: int) -> None:
-        self.motion_version = lambda: version
-        self.motion_set = _Function()
-
-
-class _Function:
-    restype: object = None
-
-    def __call__(self) -> bytes:
-        return b"any"
-
-
-def test_a_kernel_of_no_use_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "motion.so"
-    path.write_bytes(b"no library")
-    with pytest.raises(BackendMissing) as told:
-        load_kernel(path)
-    assert "cannot be loaded" in str(told.value)
-    assert REMEDY in str(told.value)
-    other = tmp_path / "other.so"
-    other.touch()
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: _OtherKernel(VERSION + 1))
-    with pytest.raises(BackendMissing, match=f"has version {VERSION + 1}, not {VERSION}"):
-        load_kernel(other)

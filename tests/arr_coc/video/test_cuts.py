@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 
 import av
@@ -294,22 +295,26 @@ def test_a_discontinuity_forgets_what_was_seen() -> None:
         assert [update.epoch_reason for update in found] == reasons
 
 
-def clip_cuts(path: Path) -> list[int]:
+def clip_cuts(path: Path, most_frames: int) -> list[int]:
     updater, found = TextureUpdater(), []
     with av.open(str(path)) as container:
-        for index, shown in enumerate(container.decode(video=0)):
+        for index, shown in enumerate(islice(container.decode(video=0), most_frames)):
             if updater.process(planes_of(shown), FrameStamp(index, 0, 0)).cut.is_cut:
                 found.append(index)
     return found
 
 
 @pytest.mark.parametrize(
-    "name", ["multistream_nasa.mp4", "static_cars_topdown.mp4", "handheld_figurine.mp4", "odd_resolution_change.h264"]
+    ("name", "frames"),
+    [
+        *(("multistream_nasa.mp4", 325), ("static_cars_topdown.mp4", 377)),
+        *(("handheld_figurine.mp4", 120), ("odd_resolution_change.h264", 96)),
+    ],
 )
-def test_real_clips(clips: Path, name: str) -> None:
+def test_real_clips(clips: Path, name: str, frames: int) -> None:
     """A cut and a dissolve; an exposure that steps; a camera in the hand; another size in the same shot."""
     manifest = {clip["file"]: clip for clip in json.loads((clips / "manifest.json").read_text(encoding="utf-8"))}
-    assert clip_cuts(clips / name) == manifest[name]["hard_cut_first_frame"]
+    assert clip_cuts(clips / name, frames) == manifest[name]["hard_cut_first_frame"]
 
 
 @pytest.mark.parametrize("name", ["demo", "cuts"])

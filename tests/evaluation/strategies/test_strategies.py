@@ -18,7 +18,7 @@ from arr_coc.types import NS_PER_S, Feedback, FrameStamp
 from arr_coc.video.picture_allocator import PictureAllocator
 from evaluation.errors import EvaluationError
 from evaluation.strategies.arr_coc import choosing_flops
-from evaluation.strategies.base import TiledFrame
+from evaluation.strategies.base import Ask, TiledFrame
 from evaluation.strategies.catalogue import STRATEGIES, strategy_named
 from evaluation.strategies.pruning import most_diverse
 from evaluation.strategies.sampling import changes, even_tiles, most_changed, smaller_grid
@@ -51,6 +51,44 @@ def test_it_shows_what_the_budget_pays(qwen: QwenVL, name: str, frames: int) -> 
         assert len(reply.regions) == reply.tokens
     assert reply.ttft_ms > 0
     assert reply.flops.encode > 0
+
+
+def stream_ask(budget: str, **changes: Any) -> Ask:
+    """A question about the newest of six frames."""
+    seen = ask(budget, 6)
+    newest = {"frames": seen.frames[5:], "times_s": seen.times_s[5:]}
+    return replace(seen, **newest, before=seen.frames[:5], before_s=seen.times_s[:5], **changes)
+
+
+@pytest.mark.parametrize(("name", "frames"), [("last-4", 4), ("last-16", 6), ("last-4-evs", 4)])
+def test_the_newest_frames_are_answered_about_under_their_times(qwen: QwenVL, name: str, frames: int) -> None:
+    strategy, asked = strategy_named(name), stream_ask("40%")
+    of = STRATEGIES["evs" if name == "last-4-evs" else "full"]
+    everything = ask("40%", 6)
+    same = replace(everything, frames=everything.frames[-frames:], times_s=everything.times_s[-frames:])
+    reply = strategy.answer(qwen, replace(asked, encode=strategy.encodes[0]))
+    expected = of.answer(qwen, replace(same, encode=of.encodes[0]))
+    assert (reply.text, reply.tokens, reply.flops) == (expected.text, expected.tokens, expected.flops)
+    assert reply.of_tokens == TILES * frames
+    assert reply.prefilled == reply.tokens + EvalPrompt(qwen, same.views(qwen), same.text).text_tokens
+
+
+def test_four_smaller_frames_have_the_tokens_of_one(qwen: QwenVL) -> None:
+    reply = strategy_named("last-4-smaller").answer(qwen, stream_ask("40%", encode="full"))
+    assert 4 <= reply.tokens <= 14
+    assert reply.of_tokens == TILES * 4
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_token_of_the_prompt_counts_as_prefilled(qwen: QwenVL, name: str) -> None:
+    strategy, asked = strategy_named(name), ask("100%")
+    reply = strategy.answer(qwen, replace(asked, encode=strategy.encodes[0]))
+    whole = TILES + EvalPrompt(qwen, asked.views(qwen), asked.text).text_tokens
+    assert reply.kept == 0
+    if name in ("arr-coc-again", "arr-coc-feedback"):  # whose streams were asked the same about this frame before
+        assert 0 < reply.prefilled < whole
+    else:
+        assert reply.prefilled == whole or (reply.prefilled > whole and name.startswith("arr-coc-glance"))
 
 
 @pytest.mark.parametrize("name", BUDGETED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -44,11 +45,8 @@ def test_stdout_holds_what_a_file_would(
 
 
 def test_a_reader_that_goes_ends_it(clip: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(*_: object, **__: object) -> None:
-        raise BrokenPipeError
-
     kept = os.dup(1)
-    monkeypatch.setattr("builtins.print", gone)
+    monkeypatch.setattr("builtins.print", Mock(side_effect=BrokenPipeError))
     try:
         assert run("caption", clip, model, "-o", "-") == 141
     finally:

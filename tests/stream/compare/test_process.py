@@ -63,12 +63,12 @@ def test_the_answers_are_those_of_the_library(engine: CompareProcess) -> None:
         ColumnSettings("bundled", "prune", "topk", 64),
         ColumnSettings("bundled", "weighted"),
     ]
-    messages = answered(engine, job(1, *columns, max_tokens=24, seed=5))
+    messages = answered(engine, job(1, *columns, max_tokens=8, seed=5))
     results = of(messages, "column")
     model = ARRCOCQwen.from_pretrained()
     assert len(results) == len(columns)
     for number, (column, result) in enumerate(zip(columns, results, strict=True)):
-        own = model.generate(PICTURE, QUESTION, 24, column.budget, column.encode, column.strategy, seed=5)  # type: ignore[arg-type]
+        own = model.generate(PICTURE, QUESTION, 8, column.budget, column.encode, column.strategy, seed=5)  # type: ignore[arg-type]
         assert result["text"] == own.text
         assert result["tokens"] == own.tokens_used
         assert result["text_tokens"] == own.text_tokens

@@ -200,7 +200,7 @@ def test_at_the_end_the_last_entries_stand_on_the_terminal(
 
 
 def test_a_view_that_has_not_begun_can_be_closed() -> None:
-    for _ in range(20):
+    for _ in range(5):
         terminal = Terminal()
         terminal.begin()
         view = terminal.display._view

@@ -47,6 +47,9 @@ def test_a_snapshot_holds_what_the_run_has_reported() -> None:
     assert (view.state, view.info) == ("", run.source_info)
     assert [entry.text for entry in view.entries] == ["hello", "mind the gap"]
     assert state.entries == view.entries
+    state.add(QueryChanged(query="Who?"))
+    state.add(QueryChanged(query="What?", error="too long"))
+    assert state.snapshot().query == "Who?", "the other one was refused"
 
 
 def test_what_is_wrong_with_a_camera_is_its_state_until_its_run_begins() -> None:
@@ -66,13 +69,6 @@ def test_what_is_wrong_with_a_camera_is_its_state_until_its_run_begins() -> None
     assert state.entries == (), "a camera with a name has no messages between its answers"
     state.add(summary())
     assert (state.snapshot().state, state.snapshot().ill) == ("finished", False)
-
-
-def test_the_question_changes_only_where_it_was_not_refused() -> None:
-    state = state_of(ScriptedRun([]))
-    state.add(QueryChanged(query="Who?"))
-    state.add(QueryChanged(query="What?", error="too long"))
-    assert state.snapshot().query == "Who?"
 
 
 def test_the_position_is_reported_as_answers_are() -> None:
@@ -120,8 +116,12 @@ def piece(text: str, number: int = 0) -> AnswerDeltaEvent:
 
 def test_an_answer_grows_and_is_then_an_entry(transcript: Transcript) -> None:
     assert transcript.partial is None
-    assert transcript.add(piece("a red ")) is None
-    transcript.add(piece("circle\x1b"))
+    assert transcript.add(answer(1.0, " \n")) is None
+    assert transcript.entries == (), "an empty answer is none"
+    transcript.add(AnswerDeltaEvent(answer=0, text="a"))
+    assert transcript.partial == TranscriptEntry("", "a"), "text without a time has none"
+    assert transcript.add(piece("a red ", 1)) is None
+    transcript.add(piece("circle\x1b", 1))
     assert transcript.partial == TranscriptEntry("0:02.0", "a red circle")
     assert transcript.add(answer(2.0, " a red circle. ")) == TranscriptEntry("0:02.0", "a red circle.")
     assert transcript.partial is None
@@ -134,21 +134,11 @@ def test_a_turn_is_an_entry_and_a_look_is_none(transcript: Transcript) -> None:
     assert len(transcript.entries) == 1
 
 
-def test_text_without_a_time_has_none(transcript: Transcript) -> None:
-    transcript.add(AnswerDeltaEvent(answer=0, text="a"))
-    assert transcript.partial == TranscriptEntry("", "a")
-
-
 @pytest.mark.parametrize("event", [piece("b", 1), Restarted(process="answers", cause="killed", count=1)])
 def test_an_answer_that_was_broken_off_is_forgotten(transcript: Transcript, event: Event) -> None:
     transcript.add(piece("a"))
     transcript.add(event)
     assert transcript.partial is None or transcript.partial.text == "b"
-
-
-def test_an_empty_answer_is_no_entry(transcript: Transcript) -> None:
-    assert transcript.add(answer(2.0, " \n")) is None
-    assert transcript.entries == ()
 
 
 def test_an_answer_that_is_the_same_extends_the_one_before(transcript: Transcript) -> None:

@@ -7,12 +7,12 @@ import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from arr_coc.errors import HubUnreachable
-from stream import doctor as examination
 from stream.config import Config
 from stream.doctor import DiagnosticCheck, all_needed_work, examine, model_fit, system
 from stream.errors import TransportError
@@ -29,13 +29,6 @@ def config(**sections: dict[str, Any]) -> Config:
     return Config.model_validate(sections)
 
 
-def test_here_everything_that_is_needed_works() -> None:
-    checks = list(examine(config(answer={"device": "cpu"})))
-    assert all_needed_work(checks), [check for check in checks if check.state == "broken"]
-    assert len({check.part for check in checks}) == len(checks)
-    assert all(check.remedy for check in checks if check.state != "works")
-
-
 def test_a_check_is_reported_before_it_is_made_and_given_before_the_next_begins() -> None:
     begun: list[str] = []
     checks = examine(config(answer={"device": "cpu"}), begin=begun.append)
@@ -46,17 +39,20 @@ def test_a_check_is_reported_before_it_is_made_and_given_before_the_next_begins(
     assert begun == ["python", "libraries"]
 
 
-def test_a_check_that_breaks_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> DiagnosticCheck:
-        raise RuntimeError("no\nluck")
-
-    monkeypatch.setattr(system, "ffmpeg", fail)
-    checks = {check.part: check for check in examine(config(answer={"device": "cpu"}))}
-    assert checks["ffmpeg"].state == "broken"
-    assert checks["ffmpeg"].found == "cannot be used: no luck"
-    assert checks["decoders"].state == "works"
-    assert not all_needed_work(list(checks.values()))
-    assert examination.all_needed_work([DiagnosticCheck("cuda", "absent", "")])
+def test_here_everything_that_is_needed_works_and_a_check_that_breaks_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert system.ffmpeg().state == "works"
+    monkeypatch.setattr(system, "ffmpeg", Mock(side_effect=RuntimeError("no\nluck")))
+    made = list(examine(config(answer={"device": "cpu"})))
+    checks = {check.part: check for check in made}
+    assert len(checks) == len(made)
+    assert not all_needed_work(made)
+    ffmpeg = checks.pop("ffmpeg")
+    assert (ffmpeg.state, ffmpeg.found) == ("broken", "cannot be used: no luck")
+    assert all_needed_work(list(checks.values())), [check for check in made if check.state == "broken"]
+    assert all(check.remedy for check in checks.values() if check.state != "works")
+    assert all_needed_work([DiagnosticCheck("cuda", "absent", "")])
 
 
 EXTRAS = [value for value in vars(extra_module).values() if isinstance(value, Extra)]
@@ -146,10 +142,7 @@ class TestSoftware:
         assert system.sockets().state == "works"
 
         def refuse(error: Exception) -> Any:
-            def open_none() -> Any:
-                raise error
-
-            return open_none
+            return Mock(side_effect=error)
 
         monkeypatch.setattr("stream.transport.private_directory", refuse(TransportError("too long", "set TMPDIR")))
         assert (system.sockets().state, system.sockets().remedy) == ("broken", "set TMPDIR")

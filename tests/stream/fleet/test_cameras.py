@@ -11,8 +11,15 @@ import pytest
 from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, WindowConfig
 from stream.errors import ConfigError, OutputError
 from stream.events import Cut
-from stream.fleet.answers import answering_options
-from stream.fleet.cameras import NamedCamera, check_camera, check_together, is_named, name_problem, read_named
+from stream.fleet.cameras import (
+    NamedCamera,
+    answering_options,
+    check_camera,
+    check_together,
+    is_named,
+    name_problem,
+    read_named,
+)
 from stream.fleet.outputs import CameraLines, without_shared
 from stream.sinks.webhook import WebhookSink
 

@@ -20,12 +20,12 @@ from stream.events import Answer, Event, FrameReady, Restarted
 from stream.fleet import run as fleet_run
 from stream.fleet.cameras import NamedCamera
 from stream.fleet.run import Fleet, may_come_back, niceness
-from stream.protocol.pictures import picture_fields
 from stream.runtime.run import Run
 from stream.sources.timing import Backoff
-from tests.support.children import own_children
+from tests.support.children import SHARED, own_children
 from tests.support.fleets import FleetRecorder
 from tests.support.network import fetched, free_port
+from tests.support.pictures import picture_fields
 from tests.support.runs import config
 from tests.support.web import PageClient
 
@@ -37,6 +37,7 @@ def nothing_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytes
     """However cameras end, their children and sockets are gone."""
     folder = tmp_path_factory.mktemp("t")
     monkeypatch.setattr("tempfile.tempdir", str(folder))
+    monkeypatch.setattr(fleet_run, "start_fork_server", lambda: SHARED)
     yield
     assert own_children() == []
     assert list(folder.iterdir()) == []
@@ -168,7 +169,6 @@ def test_a_camera_that_is_not_there_yet_is_waited_for(monkeypatch: pytest.Monkey
                 raise SourceError("refuses the connection; check host and port")
             raise StageDied("frame", "enough")
 
-    monkeypatch.setattr(fleet_run, "start_fork_server", lambda: None)
     monkeypatch.setattr(Backoff, "next_s", lambda _: 0.0)
     seen = FleetRecorder()
     server = AnswerConfig(server="tcp://127.0.0.1:9")

@@ -25,6 +25,12 @@ def clock() -> FakeClock:
     return FakeClock(NS_PER_S)
 
 
+def followed(clock: FakeClock, run: WatchedRun | None = None, **capture: object) -> RunMonitor:
+    monitor = RunMonitor(Config(source="a.mp4", capture=CaptureConfig.model_validate(capture)), clock)
+    monitor.follow(run or WatchedRun())
+    return monitor
+
+
 def test_before_there_is_a_run_it_is_loading(clock: FakeClock) -> None:
     monitor = RunMonitor(Config(source="rtsp://user:secret@camera"), clock)
     clock.advance(100 * NS_PER_S)
@@ -37,8 +43,7 @@ def test_before_there_is_a_run_it_is_loading(clock: FakeClock) -> None:
 
 
 def test_a_file_that_waits_for_answers_is_not_stalled(clock: FakeClock) -> None:
-    monitor = RunMonitor(Config(source="a.mp4"), clock)
-    monitor.follow(FileRun())
+    monitor = followed(clock, FileRun())
     monitor.add(frame(0, 0.0))
     clock.advance(500 * NS_PER_S)
     assert monitor.health().status == "ok"
@@ -52,8 +57,7 @@ def test_a_file_that_waits_for_answers_is_not_stalled(clock: FakeClock) -> None:
 
 
 def test_a_file_at_its_own_pace_is(clock: FakeClock) -> None:
-    monitor = RunMonitor(Config(source="a.mp4", capture=CaptureConfig(realtime=True, stall_s=0.1)), clock)
-    monitor.follow(FileRun())
+    monitor = followed(clock, FileRun(), realtime=True, stall_s=0.1)
     monitor.add(frame(0, 0.0))
     clock.advance(round(1.9 * NS_PER_S))
     assert monitor.health().status == "ok"
@@ -88,8 +92,7 @@ def test_the_status_names_the_only_world_that_a_model_knows(
 
 
 def test_a_process_that_was_started_again_is_well_when_its_work_comes(clock: FakeClock) -> None:
-    monitor = RunMonitor(Config(source="a.mp4"), clock)
-    monitor.follow(WatchedRun())
+    monitor = followed(clock)
     monitor.add(Restarted(process="frames", cause="hung", count=1))
     monitor.add(Restarted(process="answers", cause="killed by SIGKILL", count=1))
     assert monitor.status().state == "restarting"
@@ -101,8 +104,7 @@ def test_a_process_that_was_started_again_is_well_when_its_work_comes(clock: Fak
 
 
 def test_a_model_elsewhere_that_fails_is_not_ready_until_it_answers_again(clock: FakeClock) -> None:
-    monitor = RunMonitor(Config(source="a.mp4"), clock)
-    monitor.follow(WatchedRun())
+    monitor = followed(clock)
     monitor.add(frame(0, 0.0))
     monitor.add(answer(0.0, "hello"))
     assert monitor.health().ready
@@ -114,8 +116,7 @@ def test_a_model_elsewhere_that_fails_is_not_ready_until_it_answers_again(clock:
 
 
 def test_an_outage_ends_with_the_next_frame(clock: FakeClock) -> None:
-    monitor = RunMonitor(Config(source="a.mp4"), clock)
-    monitor.follow(WatchedRun())
+    monitor = followed(clock)
     monitor.add(Outage(frame_index=0, pts_s=0.0, reason="timed out"))
     assert (monitor.status().state, monitor.status().reason) == ("outage", "timed out")
     monitor.add(frame(1, 3.0))
@@ -125,9 +126,7 @@ def test_an_outage_ends_with_the_next_frame(clock: FakeClock) -> None:
 
 
 def test_the_work_size_is_that_of_the_configuration(clock: FakeClock) -> None:
-    monitor = RunMonitor(Config(source="a.mp4", capture=CaptureConfig(size="320x240")), clock)
-    monitor.follow(WatchedRun())
-    status = monitor.status()
+    status = followed(clock, size="320x240").status()
     assert (status.width_px, status.height_px, status.work_width_px, status.work_height_px) == (64, 48, 320, 240)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
+from unittest.mock import Mock
 
 import pytest
 
@@ -32,8 +33,5 @@ def test_memory_is_looked_at_from_the_first_moment_on() -> None:
 
 
 def test_without_descriptors_no_process_has_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(pid: int) -> None:
-        raise OSError(errno.EMFILE, "too many open files")
-
-    monkeypatch.setattr("psutil.Process", fail)
+    monkeypatch.setattr("psutil.Process", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
     assert resident_bytes({"frames": os.getpid()}) == {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stream.mqtt.outbox import Outbox
+from stream.mqtt.link import Outbox
 from stream.mqtt.topics import MqttMessage
 
 

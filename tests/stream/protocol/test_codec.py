@@ -74,17 +74,21 @@ def assert_same(got: object, wanted: object) -> None:
         np.testing.assert_array_equal(getattr(got, field.name), getattr(wanted, field.name))
 
 
-@pytest.mark.parametrize("count", [0, 1, 5])
-def test_a_token_packet_survives_the_way(count: int) -> None:
-    message, arrays = token_message(3, 9, tokens(count))
+@pytest.mark.parametrize(
+    "packet",
+    [
+        tokens(0),
+        tokens(1),
+        tokens(),
+        dataclasses.replace(tokens(), overview=1),
+        dataclasses.replace(tokens(), overview=5),
+        dataclasses.replace(tokens(8), regions=np.array([(code, 0, 0) for code in range(6, 14)], np.int32)),
+    ],
+    ids=["empty", "one", "five", "with an overview", "an overview", "wide and tall"],
+)
+def test_a_token_packet_survives_the_way(packet: TokenPacket) -> None:
+    message, arrays = token_message(3, 9, packet)
     assert (message.answer, message.turn) == (3, 9)
-    assert_same(token_packet(message, wire(arrays)), tokens(count))
-
-
-@pytest.mark.parametrize("overview", [1, 5])
-def test_an_overview_survives_the_way(overview: int) -> None:
-    packet = dataclasses.replace(tokens(), overview=overview)
-    message, arrays = token_message(0, 0, packet)
     assert_same(token_packet(message, wire(arrays)), packet)
 
 
@@ -129,17 +133,13 @@ def test_a_frame_in_the_snapshot_leaves_its_image_out_of_the_message() -> None:
         frame_packet(message, wire(arrays))
 
 
-def test_an_array_of_another_size_than_announced_is_refused() -> None:
+def test_arrays_of_another_size_or_number_than_announced_are_refused() -> None:
     message, arrays = token_message(0, 0, tokens())
     parts = wire(arrays)
     with pytest.raises(TransportError, match=r"announces uint8\[5, 3, 32, 32\], 15360 bytes, and came with 15359"):
         token_packet(message, [*parts[:2], parts[2][:-1]])
-
-
-def test_arrays_that_did_not_come_are_missed() -> None:
-    message, arrays = token_message(0, 0, tokens())
     with pytest.raises(TransportError, match="announces 3 arrays and came with 2"):
-        token_packet(message, wire(arrays)[:2])
+        token_packet(message, parts[:2])
 
 
 @pytest.mark.parametrize(
@@ -271,12 +271,6 @@ def test_regions_of_unknown_shapes_or_outside_the_frame_are_refused(region: list
         check_taught(feedback, STAMP, GRID)
 
 
-def test_wide_and_tall_regions_travel() -> None:
-    packet = dataclasses.replace(tokens(8), regions=np.array([(code, 0, 0) for code in range(6, 14)], np.int32))
-    message, arrays = token_message(0, 0, packet)
-    assert_same(token_packet(message, wire(arrays)), packet)
-
-
 def test_an_array_of_a_dtype_that_does_not_travel_is_refused_when_it_is_sent() -> None:
     with pytest.raises(TransportError, match="cannot travel"):
         specs_of(np.zeros(3))
@@ -307,24 +301,17 @@ def answered(feedback: Feedback | None) -> AnswerReply:
     )
 
 
-def test_feedback_survives_the_way() -> None:
-    packet = tokens()
-    feedback = Feedback(STAMP, packet.regions, packet.relevance, -packet.relevance)
-    got = feedback_of(answered(feedback), wire(feedback_arrays(feedback)))
-    assert got is not None
-    assert_same(got, feedback)
-
-
 def embedded(value: float = 0.5, rows: int | None = None) -> Feedback:
     packet = tokens()
     components = np.full((len(packet.regions) if rows is None else rows, 16), value, np.float32)
     return Feedback(STAMP, packet.regions, packet.relevance, -packet.relevance, components)
 
 
-def test_feedback_may_hold_components_of_embeddings() -> None:
-    got = feedback_of(answered(embedded()), wire(feedback_arrays(embedded())))
+@pytest.mark.parametrize("feedback", [dataclasses.replace(embedded(), embedding=None), embedded()])
+def test_feedback_survives_the_way_with_components_of_embeddings_and_without(feedback: Feedback) -> None:
+    got = feedback_of(answered(feedback), wire(feedback_arrays(feedback)))
     assert got is not None
-    assert_same(got, embedded())
+    assert_same(got, feedback)
 
 
 @pytest.mark.parametrize(
@@ -341,11 +328,6 @@ def test_embeddings_that_are_none_are_refused(feedback: Feedback, reason: str) -
         feedback_of(answered(feedback), wire(feedback_arrays(feedback)))
 
 
-def test_feedback_holds_an_embedding_of_every_region() -> None:
-    with pytest.raises(TransportError, match="as many embeddings as regions"):
-        checked_feedback(embedded(rows=1))
-
-
 def test_an_answer_may_come_without_feedback() -> None:
     assert feedback_of(answered(None), []) is None
     with pytest.raises(TransportError, match="announces 0 arrays and came with 1"):
@@ -358,7 +340,9 @@ def test_an_empty_embedding_is_refused() -> None:
         embedding_of(QueryAccepted(query="What?", model_id="tiny", arrays=specs_of(empty)), [b""])
 
 
-def test_feedback_needs_a_number_for_each_region() -> None:
+def test_feedback_needs_a_number_and_an_embedding_for_each_region() -> None:
+    with pytest.raises(TransportError, match="as many embeddings as regions"):
+        checked_feedback(embedded(rows=1))
     packet = tokens()
     feedback = Feedback(STAMP, packet.regions, packet.relevance[:-1], packet.relevance)
     with pytest.raises(TransportError, match="feedback holds as many regions as it has numbers for"):
@@ -388,10 +372,6 @@ def test_motion_survives_the_way_and_no_motion_has_no_parts() -> None:
 def test_motion_of_another_form_is_refused(shapes: list[tuple[int, ...]]) -> None:
     with pytest.raises(TransportError):
         motion_of(*moved(*(np.zeros(shape, np.float32) for shape in shapes)))
-
-
-def test_motion_that_is_no_number_is_refused() -> None:
-    maps = [np.zeros((2, 3), np.float32) for _ in range(3)]
-    maps[1][0, 0] = np.nan
+    not_a_number = [np.full((2, 3), value, np.float32) for value in (0, np.nan, 0)]
     with pytest.raises(TransportError):
-        motion_of(*moved(*maps))
+        motion_of(*moved(*not_a_number))

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from stream.errors import TransportError
-from stream.protocol.pictures import HEADER, PictureExchange, PictureRequest, level_for, pack_picture, picture_fields
+from stream.protocol.pictures import HEADER, PictureExchange, PictureRequest, level_for, pack_picture
+from tests.support.pictures import picture_fields
 from tests.support.web import COLS, REGIONS, ROWS, sampled
 
 
@@ -27,12 +27,6 @@ def test_the_header_is_laid_out_as_it_is_documented() -> None:
     message = pack_picture(sampled(1), 0, b"jpeg", 0)
     assert message[:4] == b"P\x00\x00\x00"
     assert struct.unpack_from("<HHHH", message, 24) == (512, 256, ROWS, COLS)
-
-
-@pytest.mark.parametrize("cut", [0, 10, 47, 60])
-def test_a_part_of_a_message_is_none(cut: int) -> None:
-    with pytest.raises(TransportError, match="not a picture"):
-        picture_fields(pack_picture(sampled(), 0, b"jpeg", 0)[:cut])
 
 
 @pytest.mark.parametrize(

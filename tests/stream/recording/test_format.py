@@ -6,6 +6,7 @@ import errno
 import os
 import zlib
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -234,10 +235,7 @@ def test_where_the_disk_is_full_nothing_of_the_record_stays(tmp_path: Path, monk
 def test_a_part_that_cannot_be_begun_leaves_no_descriptor_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = os.listdir("/proc/self/fd")
 
-    def full(descriptor: int, data: bytes) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, "write", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
     with pytest.raises(OSError, match="No space left"):
         open_part(tmp_path)
     assert len(os.listdir("/proc/self/fd")) == len(before)

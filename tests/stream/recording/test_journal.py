@@ -57,10 +57,15 @@ def feedback(number: int) -> Feedback:
 GLANCE = Glance(frame_index=0, pts_s=0.0, query="What?", tokens_used=15, tokens_total=240)
 
 
-def kept(path: Path, count: int = 3) -> Path:
-    """A journal that holds so many answers; every other one has taught something."""
+def begun(path: Path) -> Journal:
     journal = Journal(path, IDENTITY)
     journal.open()
+    return journal
+
+
+def kept(path: Path, count: int = 3) -> Path:
+    """A journal that holds so many answers; every other one has taught something."""
+    journal = begun(path)
     for number in range(count):
         journal.append(numbered(number), feedback(number) if number % 2 else None)
     journal.close()
@@ -72,13 +77,8 @@ def path(tmp_path: Path) -> Path:
     return journal_path(str(tmp_path / "out.vtt"))
 
 
-def test_it_lies_beside_the_output(path: Path) -> None:
-    assert path.name == "out.vtt.resume"
-
-
 def test_a_glance_comes_back_with_its_answer(path: Path) -> None:
-    journal = Journal(path, IDENTITY)
-    journal.open()
+    journal = begun(path)
     journal.append(numbered(0), None, JournalGlance(GLANCE, feedback(3)))
     journal.append(numbered(1), feedback(1), JournalGlance(GLANCE, None))
     journal.close()
@@ -140,8 +140,7 @@ def test_a_continued_journal_goes_on_where_it_stopped(path: Path) -> None:
 
 
 def test_each_answer_is_on_the_disk_before_the_next_is_asked(path: Path) -> None:
-    journal = Journal(path, IDENTITY)
-    journal.open()
+    journal = begun(path)
     for number in range(3):
         journal.append(numbered(number), None)
         assert Journal.continued(path, IDENTITY).earlier_answers == number + 1
@@ -236,8 +235,7 @@ def test_two_runs_cannot_write_one_journal(path: Path) -> None:
 
 
 def test_a_finished_run_leaves_none(path: Path) -> None:
-    journal = Journal(path, IDENTITY)
-    journal.open()
+    journal = begun(path)
     journal.append(numbered(0), None)
     journal.remove()
     assert not path.exists()
@@ -246,8 +244,7 @@ def test_a_finished_run_leaves_none(path: Path) -> None:
 
 
 def test_a_file_that_took_its_place_meanwhile_stays(path: Path, tmp_path: Path) -> None:
-    journal = Journal(path, IDENTITY)
-    journal.open()
+    journal = begun(path)
     mine = tmp_path / "mine"
     mine.write_text("mine")
     mine.rename(path)
@@ -270,8 +267,7 @@ def test_a_file_of_that_name_which_is_something_else_stays(path: Path, caplog: p
 def test_a_folder_that_cannot_be_written_costs_only_the_journal(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal = Journal(tmp_path / "absent" / "out.resume", IDENTITY)
-    journal.open()
+    journal = begun(tmp_path / "absent" / "out.resume")
     journal.append(numbered(0), None)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
@@ -279,8 +275,7 @@ def test_a_folder_that_cannot_be_written_costs_only_the_journal(
 def test_a_full_disk_is_reported_once_and_what_was_kept_is_still_good(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal = Journal(path, IDENTITY)
-    journal.open()
+    journal = begun(path)
     journal.append(numbered(0), None)
     whole = os.write
 
@@ -531,29 +526,8 @@ def test_a_continued_run_that_is_interrupted_early_loses_nothing(runs: Runs, mon
     monkeypatch.undo()
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["-q", "Where?"], 'answer.query "Say what happens.", and this one has "Where?"'),
-        (["--budget", "13"], "allocate.budget 12, and this one has 13"),
-        (["--max-frames", "9"], "capture.max_frames null, and this one has 9"),
-        (["--realtime"], "--resume is incompatible with --realtime"),
-    ],
-)
-def test_another_run_is_refused_and_touches_nothing(
-    runs: Runs,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    more: list[str],
-    message: str,
-) -> None:
-    before = failing(runs, monkeypatch, "a")
-    capsys.readouterr()
-    assert runs.run("a", "--resume", *more) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
-    assert message in line
-    assert runs.files("a") == before
+def as_it_is(runs: Runs) -> None:
+    """The same clip and its journal."""
 
 
 def other_clip(runs: Runs) -> None:
@@ -569,25 +543,31 @@ def no_journal(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "more", "message"),
     [
-        (other_clip, "is of a run with source "),
-        (other_journal, "is not a journal"),
-        (no_journal, "nothing to continue"),
+        (as_it_is, ["-q", "Where?"], 'answer.query "Say what happens.", and this one has "Where?"'),
+        (as_it_is, ["--budget", "13"], "allocate.budget 12, and this one has 13"),
+        (as_it_is, ["--max-frames", "9"], "capture.max_frames null, and this one has 9"),
+        (as_it_is, ["--realtime"], "--resume is incompatible with --realtime"),
+        (other_clip, [], "is of a run with source "),
+        (other_journal, [], "is not a journal"),
+        (no_journal, [], "nothing to continue"),
     ],
 )
-def test_another_source_or_journal_is_refused_and_touches_nothing(
+def test_another_run_source_or_journal_is_refused_and_touches_nothing(
     runs: Runs,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     change: Callable[[Runs], None],
+    more: list[str],
     message: str,
 ) -> None:
     failing(runs, monkeypatch, "a")
     change(runs)
     before = runs.files("a")
     capsys.readouterr()
-    assert runs.run("a", "--resume") == 2
+    assert runs.run("a", "--resume", *more) == 2
     (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
     assert message in line
     assert runs.files("a") == before

@@ -25,12 +25,25 @@ ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.skipif(not can_fork(), reason="processes are not forked here")
 
 
-@pytest.fixture
+@contextlib.contextmanager
+def started() -> Iterator[ForkServer]:
+    server = start_fork_server()
+    assert server is not None
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def server() -> Iterator[ForkServer]:
-    started = start_fork_server()
-    assert started is not None
-    with started:
-        yield started
+    with started() as server:
+        yield server
+
+
+@pytest.fixture
+def mortal() -> Iterator[ForkServer]:
+    """A server that ends in the test."""
+    with started() as server:
+        yield server
 
 
 class Children:
@@ -110,23 +123,24 @@ def test_waiting_has_a_limit(server: ForkServer, children: Children) -> None:
     process.kill()
 
 
-def test_children_outlive_a_server_that_dies(server: ForkServer, children: Children) -> None:
-    process = children.fork("wait")
-    os.kill(server.pid, signal.SIGKILL)
-    assert server.fork("tests.support.child", children.output.fileno()) is None
-    assert process.poll() is None
-    assert psutil.Process(process.pid).is_running()
-    assert process.stdin is not None
-    process.stdin.close()
-    assert ended(process) == -signal.SIGKILL, "nobody can tell how it ended"
-    child = ChildProcess("answer", "tests.support.child", forks=server)
+def test_children_outlive_a_server_that_dies(mortal: ForkServer, tmp_path: Path) -> None:
+    with (tmp_path / "output").open("w+b") as file, contextlib.closing(Children(mortal, file)) as children:
+        process = children.fork("wait")
+        os.kill(mortal.pid, signal.SIGKILL)
+        assert mortal.fork("tests.support.child", file.fileno()) is None
+        assert process.poll() is None
+        assert psutil.Process(process.pid).is_running()
+        assert process.stdin is not None
+        process.stdin.close()
+        assert ended(process) == -signal.SIGKILL, "nobody can tell how it ended"
+    child = ChildProcess("answer", "tests.support.child", forks=mortal)
     assert psutil.Process(child.pid).ppid() == os.getpid(), "it was started afresh"
     child.stop()
 
 
-def test_a_server_goes_with_its_client(server: ForkServer) -> None:
-    seen = psutil.Process(server.pid)
-    server._connection.close()
+def test_a_server_goes_with_its_client(mortal: ForkServer) -> None:
+    seen = psutil.Process(mortal.pid)
+    mortal._connection.close()
     seen.wait(60)
 
 

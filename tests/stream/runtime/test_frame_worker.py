@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from stream.config import Config
 from stream.runtime.child import ChildProcess
 from stream.runtime.worker_messages import FrameWorkerConfig, WorkerCommand
 from stream.transport import SocketDirectory
+from tests.support.children import SHARED
 from tests.support.network import LIMIT_S, until
 
 
@@ -21,13 +23,13 @@ def tell_to_end(child: ChildProcess) -> None:
     until(lambda: child.exit_error() is not None)
 
 
-@pytest.mark.parametrize(("how", "status"), [(ChildProcess.stop, 1), (tell_to_end, 0)])
+@pytest.mark.parametrize(("how", "status", "forks"), [(ChildProcess.stop, 1, SHARED), (tell_to_end, 0, None)])
 def test_it_ends_at_once_although_its_source_does_not_open(
-    how: Callable[[ChildProcess], None], status: int, tmp_path: Path
+    how: Callable[[ChildProcess], None], status: int, forks: Any, tmp_path: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(LIMIT_S)
-        child = ChildProcess("frame", "stream.runtime.frame_worker", environment={"OMP_NUM_THREADS": "1"})
+        child = ChildProcess("frame", "stream.runtime.frame_worker", environment={"OMP_NUM_THREADS": "1"}, forks=forks)
         try:
             config = Config(source=f"zmq+tcp://127.0.0.1:{silent.getsockname()[1]}")
             orders = FrameWorkerConfig(

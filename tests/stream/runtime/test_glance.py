@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,13 @@ from stream.recording.format import Recording
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.replay import Replay, ReplayedAnswer, ReplayedGlance, answered_by
 from stream.runtime.run import Run
-from tests.stream.runtime.test_answer_worker import endpoint, serving_at, without_clock, without_pieces
+from tests.stream.runtime.test_answer_worker import (
+    endpoint,
+    run_across_a_loss,
+    serving_at,
+    without_clock,
+    without_pieces,
+)
 from tests.stream.runtime.test_pipeline import configured, nothing_left_behind, run, without_timing
 from tests.support import answer_models
 from tests.support.answer_models import GLANCED_AT, FakeAnswerModel, GlancingAnswerModel
@@ -60,11 +65,6 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(make_video(tmp_path_factory.mktemp("video") / "lamp.mp4", iter(frames), FPS))
 
 
-@pytest.fixture(autouse=True)
-def _ignore_packets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_models, "on_packet", lambda frame_index: None)
-
-
 def glancing(video: str, every_s: float = 60.0, **answer: Any) -> Config:
     given = {"every_s": 1.0, "glance": GlanceConfig(every_s=every_s), **answer}
     return configured(video, answer=AnswerConfig(**given))
@@ -72,14 +72,9 @@ def glancing(video: str, every_s: float = 60.0, **answer: Any) -> Config:
 
 def test_the_model_looks_once_before_the_first_answer_about_a_question(video: str) -> None:
     result = run(glancing(video), MODEL)
-    assert result.error is None
     (glance,) = result.of(Glance)
-    assert (glance.frame_index, glance.query, glance.tokens_used, glance.tokens_total) == (
-        0,
-        "Say what happens.",
-        6,
-        24,
-    )
+    assert (glance.frame_index, glance.query) == (0, "Say what happens.")
+    assert (glance.tokens_used, glance.tokens_total) == (6, 24)
     answers = result.of(Answer)
     assert [answer.glances for answer in answers] == [1, 0, 0, 0]
     assert [answer.glance_tokens for answer in answers] == [6, 0, 0, 0]
@@ -132,37 +127,36 @@ def test_runs_give_the_same_events_in_one_process_and_in_two(video: str) -> None
 )
 def test_where_it_is_off_nothing_is_looked_at(video: str, answer: dict[str, Any], model: str) -> None:
     result = run(glancing(video, **answer), model)
-    assert result.error is None
     assert result.of(Glance) == []
     assert {answer.glances for answer in result.of(Answer)} == {0}
 
 
-def test_a_model_that_must_glance_and_cannot_is_refused_in_one_line(video: str) -> None:
-    result = run(glancing(video, glance=GlanceConfig(enabled=True)), "FakeAnswerModel")
-    assert isinstance(result.error, ModelError)
-    assert str(result.error).startswith("fake cannot glance: its attention cannot be read; leave --glance out")
-
-
-def test_a_model_whose_attention_turns_out_to_be_unreadable_ends_the_run_in_one_line(video: str) -> None:
-    result = run(glancing(video), "BlindAnswerModel")
-    assert isinstance(result.error, ModelError)
-    assert str(result.error) == "the attention of blind cannot be read; turn glances off"
+@pytest.mark.parametrize(
+    ("model", "glance", "kind", "message"),
+    [
+        (
+            "FakeAnswerModel", {"enabled": True}, ModelError,
+            "fake cannot glance: its attention cannot be read; leave --glance out",
+        ),
+        ("BlindAnswerModel", {}, ModelError, "the attention of blind cannot be read; turn glances off"),
+        (MODEL, {"tokens": 12}, BudgetError, "an overview of 12 tokens leaves nothing of a budget of 12"),
+    ],
+)  # fmt: skip
+def test_a_model_or_a_budget_that_allows_no_glance_ends_the_run_in_one_line(
+    video: str, model: str, glance: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    config = glancing(video, glance=GlanceConfig(**glance))
+    config = config.model_copy(update={"allocate": AllocateConfig(budget="50%")})
+    result = run(config, model, fails=True)
+    assert isinstance(result.error, kind)
+    assert message in str(result.error)
     assert isinstance(result.events[-1], Summary)
 
 
-def test_an_overview_larger_than_a_frames_budget_ends_the_run_in_one_line(video: str) -> None:
-    config = glancing(video, glance=GlanceConfig(tokens=12))
-    config = config.model_copy(update={"allocate": AllocateConfig(budget="50%")})
-    result = run(config, MODEL)
-    assert isinstance(result.error, BudgetError)
-    assert "an overview of 12 tokens leaves nothing of a budget of 12" in str(result.error)
-
-
-def test_incremental_encoding_and_windows_glance_too(video: str) -> None:
-    for answer in ({"encode": "incremental"}, {"window": WindowConfig(frames=2)}):
-        result = run(glancing(video, **answer), MODEL)
-        assert result.error is None
-        assert len(result.of(Glance)) == 1
+@pytest.mark.parametrize("answer", [{"encode": "incremental"}, {"window": WindowConfig(frames=2)}, {"shadow_every": 1}])
+def test_incremental_encoding_windows_and_shadow_checks_go_with_glances(video: str, answer: dict[str, Any]) -> None:
+    result = run(glancing(video, **answer), MODEL)
+    assert (len(result.of(Glance)), len(result.of(Answer))) == (1, 4)
 
 
 def test_a_standing_query_alone_is_what_the_glance_asks(video: str) -> None:
@@ -181,7 +175,6 @@ def test_another_question_is_glanced_for_anew(video: str) -> None:
             pipeline.ask("who?")
 
     result = run(glancing(video), MODEL, ask)
-    assert result.error is None
     queries = [event.query for event in result.of(Glance)]
     assert (queries[0], set(queries[1:])) == ("Say what happens.", {"who?"})
     told = [event for event in result.events if isinstance(event, (Glance, QueryChanged, Answer))]
@@ -189,26 +182,18 @@ def test_another_question_is_glanced_for_anew(video: str) -> None:
     assert isinstance(after[0], Glance)
 
 
-def test_shadow_checks_follow_answers_that_a_glance_came_before(video: str) -> None:
-    result = run(glancing(video, shadow_every=1), MODEL)
-    assert result.error is None
-    assert len(result.of(Glance)) == 1
-    assert len(result.of(Answer)) == 4
-
-
 def test_in_a_stream_of_one_question_hardly_any_answer_needs_a_glance() -> None:
     """Thirty frames a second, an answer with every other frame."""
     config = Config(
         source="scene:paced-720p30",
-        capture=CaptureConfig(max_frames=300, size="192x128"),
+        capture=CaptureConfig(max_frames=150, size="192x128"),
         allocate=AllocateConfig(budget=12),
         answer=AnswerConfig(every_s=1 / 15),
         pipeline=PipelineConfig(single_process=True),
     )
     result = run(config, MODEL)
-    assert result.error is None
     answers = result.of(Answer)
-    assert len(answers) >= 149
+    assert len(answers) >= 74
     assert 1 <= sum(answer.glances for answer in answers) <= 0.05 * len(answers)
 
 
@@ -228,7 +213,6 @@ def test_frames_never_wait_for_a_glance(video: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(GlancingAnswerModel, "glance", wait)
     config = glancing(video).model_copy(update={"pipeline": PipelineConfig(single_process=True, answers="newest")})
     result = run(config, MODEL, follow)
-    assert result.error is None
     assert [event.frame_index for event in result.of(FrameReady)] == list(range(FRAMES))
     (found,) = result.of(Glance)
     (last,) = result.of(Answer)
@@ -246,7 +230,6 @@ def test_ctrl_c_in_the_middle_of_a_glance_ends_the_run(video: str, monkeypatch: 
     glance = GlancingAnswerModel.glance
     monkeypatch.setattr(GlancingAnswerModel, "glance", end)
     result = run(glancing(video), MODEL, lambda pipeline, event: pipelines.append(pipeline))
-    assert result.error is None
     assert result.summary.ended == "interrupted"
 
 
@@ -259,7 +242,6 @@ def _killed_once(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 def test_a_server_that_dies_in_a_glance_is_replaced_and_looks_at_the_same_frame(video: str) -> None:
     config = glancing(video).model_copy(update={"pipeline": PipelineConfig(restart=True)})
     result, calm = run(config, "KilledGlancingAnswerModel"), run(glancing(video), MODEL)
-    assert result.error is None
     told = (FrameReady, Glance, Answer)
     assert without_timing([event for event in result.events if isinstance(event, told)]) == without_timing(
         [event for event in calm.events if isinstance(event, told)]
@@ -279,7 +261,6 @@ def test_otherwise_a_glance_that_was_lost_is_counted_and_another_frame_is_looked
         pipeline=PipelineConfig(restart=True, answers="newest"),
     )
     result = run(config, "KilledGlancingAnswerModel", end)
-    assert result.error is None
     assert result.of(Answer)[0].glances == 1
     assert result.summary.dropped["glance.lost"] == 1
 
@@ -382,23 +363,5 @@ def test_a_glance_over_tcp_is_lost_with_its_server_and_taken_again(
     with serving_at(endpoint, model=MODEL):
         unbroken = without_clock(without_pieces(run_in_threads(remote(endpoint)).run()))
     assert sum(event["type"] == "glance" for event in unbroken) >= 1
-    gone = threading.Event()
-    with ExitStack() as stack:
-        first = stack.enter_context(serving_at(endpoint, model=MODEL))
-
-        def go(frame_index: int) -> None:
-            if not gone.is_set():
-                first.control.cancel()
-                gone.set()
-
-        def follow() -> None:
-            assert gone.wait(LIMIT_S)
-            first.join()
-            stack.enter_context(serving_at(endpoint, model=MODEL))
-
-        monkeypatch.setattr(answer_models, "on_packet", go)
-        follower = threading.Thread(target=follow)
-        follower.start()
-        events = without_clock(without_pieces(run_in_threads(remote(endpoint)).run()))
-        follower.join(LIMIT_S)
-    assert [event for event in events if event.get("code") != "answers-lost"] == unbroken
+    events = list(run_across_a_loss(remote(endpoint), monkeypatch, model=MODEL))
+    assert [event for event in without_clock(without_pieces(events)) if event.get("code") != "answers-lost"] == unbroken

@@ -80,39 +80,24 @@ def test_live_runs_go_on_when_a_process_dies_unless_configured_otherwise(
 
 
 @pytest.mark.parametrize(
-    ("info", "sections", "reconnects"),
+    ("info", "sections", "reconnects", "persistent"),
     [
-        (FILE, {}, True),
-        (CAMERA, {}, True),
-        (FILE, {"capture": {"realtime": True}}, True),
-        (FILE, {"capture": {"realtime": True}, "pipeline": {"answers": "newest"}}, True),
-        (FILE, {"pipeline": {"answers": "newest"}}, False),
-        (FILE, {"pipeline": {"restart": False}}, False),
-        (CAMERA, {"pipeline": {"restart": False}}, False),
+        (FILE, {}, True, False),
+        (CAMERA, {}, True, True),
+        (CAMERA, {"pipeline": {"restart": True}}, True, True),
+        (CAMERA, {"pipeline": {"restart": False}}, False, True),
+        (CAMERA, {"answer": {}}, True, False),
+        (FILE, {"capture": {"realtime": True}}, True, True),
+        (FILE, {"capture": {"realtime": True}, "pipeline": {"answers": "newest"}}, True, True),
+        (FILE, {"pipeline": {"answers": "newest"}}, False, False),
+        (FILE, {"pipeline": {"restart": False}}, False, False),
     ],
 )
-def test_a_server_that_is_lost_is_looked_for_unless_configured_otherwise_or_measured(
-    info: SourceInfo, sections: dict[str, object], reconnects: bool
+def test_a_lost_server_is_looked_for_unless_measured_and_a_run_at_its_own_pace_never_ends_for_it(
+    info: SourceInfo, sections: dict[str, object], reconnects: bool, persistent: bool
 ) -> None:
-    config = Config.model_validate({"answer": {"server": "tcp://127.0.0.1:5555"}, **sections})
-    assert RunPlan.of(config, info).client.reconnect == reconnects
-
-
-@pytest.mark.parametrize(
-    ("info", "sections", "persistent"),
-    [
-        (CAMERA, {}, True),
-        (CAMERA, {"pipeline": {"restart": True}}, True),
-        (FILE, {"capture": {"realtime": True}}, True),
-        (FILE, {}, False),
-        (CAMERA, {"answer": {}}, False),
-    ],
-)
-def test_a_run_at_its_own_pace_never_ends_because_its_server_fails(
-    info: SourceInfo, sections: dict[str, object], persistent: bool
-) -> None:
-    config = Config.model_validate({"answer": {"server": "tcp://127.0.0.1:5555"}, **sections})
-    assert RunPlan.of(config, info).client.persistent == persistent
+    client = RunPlan.of(Config.model_validate({"answer": {"server": "tcp://127.0.0.1:5555"}, **sections}), info).client
+    assert (client.reconnect, client.persistent) == (reconnects, persistent)
 
 
 def test_the_answer_section_says_when_to_ask() -> None:

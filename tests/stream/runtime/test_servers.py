@@ -15,17 +15,16 @@ import pytest
 from arr_coc.errors import OptionError
 from stream.answer.connection import ANSWER_SERVER
 from stream.answer.model import Packet
-from stream.config import AnswerConfig, CaptureConfig, Config, NetworkConfig
+from stream.config import AnswerConfig, CaptureConfig, Config
 from stream.errors import ConfigError, ConnectionRefused
 from stream.events import ANSWERS_LOST, Answer, Event, Notice, Summary
 from stream.runtime.answer_service import remote_endpoint
 from stream.runtime.frame_stages import run_in_threads
 from stream.transport import links
-from stream.transport.security import make_keys
 from tests.stream.runtime.test_answer_worker import Served, client, events_of, serving_at, without_clock, without_pieces
 from tests.support import answer_models
 from tests.support.answer_models import FakeAnswerModel, pixels_of
-from tests.support.network import LIMIT_S, Relay, free_port, until
+from tests.support.network import LIMIT_S, Relay, free_port, keyed, until
 from tests.support.video import make_video
 
 GREYS = (60, 180)
@@ -235,9 +234,7 @@ def test_a_file_read_frame_by_frame_is_answered_by_another_server_as_if_nothing_
 def test_a_server_with_another_key_or_encoding_is_named_and_another_one_answers(
     endpoints: list[str], tmp_path: Path
 ) -> None:
-    for name in ("ours", "others"):
-        make_keys(tmp_path / name)
-    ours, others = (NetworkConfig(keys=str(tmp_path / name)) for name in ("ours", "others"))
+    ours, others = keyed(tmp_path, "ours"), keyed(tmp_path, "others")
     third = f"tcp://127.0.0.1:{free_port()}"
     full = Config(network=ours, answer=AnswerConfig(encode="full"))
     with ExitStack() as stack:

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -32,6 +33,7 @@ from tests.support.events import answer, frame, summary
 from tests.support.runs import INFO, EndlessRun, ScriptedRun
 
 LIVE = ["0", "/dev/video2", "rtsp://camera/stream", "udp://0.0.0.0:5000", "http://host/live.m3u8", "zmq+tcp://host:1"]
+READ_ONCE = ["-", "zmq+tcp://host:1?pull"]
 FILES = ["clip.mp4", "folder", "scene:demo", "http://host/clip.mp4"]
 
 
@@ -39,30 +41,26 @@ def config(source: str, *, realtime: bool = False, **pipeline: object) -> Config
     return Config(source=source, capture=CaptureConfig(realtime=realtime), pipeline=PipelineConfig(**pipeline))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("source", LIVE)
-def test_live_sources_are_supervised_unless_configured_otherwise(source: str) -> None:
-    assert is_supervised(config(source))
-    assert is_supervised(config(source, restart=True))
-    assert not is_supervised(config(source, restart=False))
-
-
-@pytest.mark.parametrize("source", FILES)
-def test_files_are_only_where_that_is_asked_for_and_frames_may_be_lost(source: str) -> None:
-    assert not is_supervised(config(source))
-    assert not is_supervised(config(source, realtime=True))
-    assert not is_supervised(config(source, restart=True))
-    assert is_supervised(config(source, restart=True, realtime=True))
-
-
-def test_a_single_process_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not is_supervised(config("0", single_process=True))
-    assert not is_supervised(config("0", single_process=True, restart=True))
-
-
-@pytest.mark.parametrize("source", ["-", "zmq+tcp://host:1?pull"])
-def test_what_can_be_read_once_only_is_not(source: str) -> None:
-    assert not is_supervised(config(source))
-    assert not is_supervised(config(source, restart=True, realtime=True))
+@pytest.mark.parametrize(
+    ("sources", "pipeline", "supervised"),
+    [
+        (LIVE, {}, True),
+        (LIVE, {"restart": True}, True),
+        (LIVE, {"restart": False}, False),
+        (FILES, {}, False),
+        (FILES, {"realtime": True}, False),
+        (FILES, {"restart": True}, False),
+        (FILES, {"restart": True, "realtime": True}, True),
+        (READ_ONCE, {}, False),
+        (READ_ONCE, {"restart": True, "realtime": True}, False),
+        (["0"], {"single_process": True}, False),
+        (["0"], {"single_process": True, "restart": True}, False),
+    ],
+)
+def test_live_sources_are_supervised_and_files_if_that_is_configured_and_frames_may_be_lost(
+    sources: list[str], pipeline: dict[str, bool], supervised: bool
+) -> None:
+    assert {is_supervised(config(source, **pipeline)) for source in sources} == {supervised}
 
 
 def test_a_heat_map_is_drawn_where_the_pictures_are() -> None:
@@ -113,11 +111,12 @@ def test_a_source_that_cannot_be_opened_destroys_nothing(tmp_path: Path) -> None
     old = tmp_path / "a.vtt"
     old.write_text("yesterday", encoding="utf-8")
 
-    def fail(config_of_session: Config) -> ScriptedRun:
-        raise StageDied("capture", "no such file")
-
     with pytest.raises(StageDied):
-        run_session(config_of_session(tmp_path), ProgressDisplay(captions=False), make_run=fail)
+        run_session(
+            config_of_session(tmp_path),
+            ProgressDisplay(captions=False),
+            make_run=Mock(side_effect=StageDied("capture", "no such file")),
+        )
     assert old.read_text(encoding="utf-8") == "yesterday"
     assert not (tmp_path / "a.jsonl").exists()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,7 @@ from stream.events import (
     YesNoResult,
 )
 from stream.runtime.frame_stages import run_in_threads
-from stream.runtime.run import Run
 from stream.runtime.session import run_session
-from tests.support import answer_models
 from tests.support.clock import FakeClock
 from tests.support.video import make_video
 
@@ -51,11 +48,6 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(make_video(tmp_path_factory.mktemp("video") / "lamp.mp4", iter(frames), FPS))
 
 
-@pytest.fixture(autouse=True)
-def _ignore_packets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_models, "on_packet", lambda frame_index: None)
-
-
 def configured(source: str, output: OutputConfig | None = None, **until: Any) -> Config:
     return Config(
         source=source,
@@ -68,16 +60,16 @@ def configured(source: str, output: OutputConfig | None = None, **until: Any) ->
     )
 
 
-def run(config: Config, model: str = "FakeAnswerModel", **asked: Any) -> list[Event]:
-    return list(_events(run_in_threads(config, model_loader=f"tests.support.answer_models:{model}"), **asked))
-
-
-def _events(pipeline: Run, ask: str | None = None) -> Iterator[Event]:
+def run(config: Config, model: str = "FakeAnswerModel", ask: str | None = None) -> list[Event]:
+    """The events of a run, which is asked another question once it has checked the first one."""
+    events: list[Event] = []
+    pipeline = run_in_threads(config, model_loader=f"tests.support.answer_models:{model}")
     for event in pipeline.run():
         if ask is not None and isinstance(event, YesNoResult):
             pipeline.ask(ask)
             ask = None
-        yield event
+        events.append(event)
+    return events
 
 
 def looks(events: list[Event]) -> list[tuple[int, str, str | None]]:
@@ -110,16 +102,12 @@ def test_going_on_it_tells_every_turn(video: str) -> None:
     assert (summary(events).ended, summary(events).found, summary(events).frames) == ("finished", True, FRAMES)
 
 
-def test_a_source_that_ends_without_it_is_reported(video: str) -> None:
+def test_a_source_that_ends_without_it_is_reported_and_without_a_question_nothing_is_missed(video: str) -> None:
     events = run(configured(video, sure=1.0, yes_above=1.0))
     assert turns(events) == []
     assert (summary(events).ended, summary(events).found) == ("finished", False)
-
-
-def test_without_a_question_nothing_is_found_or_missed(video: str) -> None:
-    config = configured(video)
-    config = config.model_copy(update={"answer": AnswerConfig(every_s=None, on_cut=False)})
-    events = run(config)
+    no_question = {"answer": AnswerConfig(every_s=None, on_cut=False)}
+    events = run(configured(video).model_copy(update=no_question))
     assert summary(events).found is None
     assert looks(events) == []
 

@@ -89,7 +89,6 @@ def test_a_run_outlives_both_of_its_processes() -> None:
         return frame.capture_ns > killed_ns["answers"]
 
     seen = watch(run, on_event)
-    assert seen.error is None
     assert seen.restarts() == [
         ("frames", "its process was killed by SIGKILL", 1),
         ("answers", "its process was killed by SIGKILL", 1),
@@ -128,7 +127,6 @@ def test_a_file_that_would_be_over_by_now_is_not_begun_again() -> None:
             clock.ahead_s = 7200
 
     seen = watch(run, on_event)
-    assert seen.error is None
     assert seen.summary.ended == "finished"
 
 
@@ -182,7 +180,6 @@ def test_a_spare_process_takes_over() -> None:
             assert run.processes()["frames"] == spares[0]
 
     seen = watch(run, on_event)
-    assert seen.error is None
     assert seen.frames_rise()
     assert len(spares) == 3
     assert spares[2] == spares[1] != spares[0]
@@ -221,15 +218,9 @@ def test_a_run_that_is_made_and_never_begun_can_be_closed() -> None:
     run = open_supervised()
     assert run.source_info.name == ENDLESS
     assert set(run.processes()) == {"main", "frames", "answers"}
-    run.close()
-    run.close()
-
-
-@pytest.mark.slow
-def test_pictures_stay_in_the_frame_process() -> None:
-    run = open_supervised()
     with pytest.raises(TransportError, match="slot 3 holds nothing"):
-        run.take_overlay(3)
+        run.take_overlay(3)  # pictures stay in the frame process
+    run.close()
     run.close()
 
 
@@ -245,7 +236,6 @@ def test_a_process_that_hangs_is_noticed_and_started_again(process: str) -> None
             run.end()
 
     seen = watch(run, on_event)
-    assert seen.error is None
     [(name, cause, count)] = seen.restarts()
     assert (name, count) == (process, 1)
     assert re.fullmatch(r"its process sent no heartbeat for \d+\.\d s", cause)
@@ -254,7 +244,7 @@ def test_a_process_that_hangs_is_noticed_and_started_again(process: str) -> None
 
 @pytest.mark.slow
 def test_an_answer_process_that_always_dies_is_a_crash_loop() -> None:
-    seen = watch(open_supervised("KilledAnswerModel", config(restart_limit=2)), lambda seen, event: None)
+    seen = watch(open_supervised("KilledAnswerModel", config(restart_limit=2)), fails=True)
     assert isinstance(seen.error, StageDied)
     assert str(seen.error) == (
         "the answer stage died: it died 2 times within a minute, the last time because its process was killed by "
@@ -272,7 +262,7 @@ def test_a_frame_process_that_always_dies_is_a_crash_loop() -> None:
         if isinstance(event, FrameReady) and seen.once(str(run.processes()["frames"]), True):
             seen.signal("frames")
 
-    seen = watch(run, on_event)
+    seen = watch(run, on_event, fails=True)
     assert isinstance(seen.error, StageDied)
     assert "the frame stage died: it died 3 times within a minute" in str(seen.error)
     assert seen.frames_rise()
@@ -280,7 +270,7 @@ def test_a_frame_process_that_always_dies_is_a_crash_loop() -> None:
 
 @pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_ends_the_run_with_that() -> None:
-    seen = watch(open_supervised("open_missing"), lambda seen, event: None)
+    seen = watch(open_supervised("open_missing"), fails=True)
     assert isinstance(seen.error, ModelNotFound)
     assert (seen.summary.ended, seen.summary.error) == ("error", "there is no folder nowhere")
 
@@ -294,7 +284,6 @@ def test_a_model_that_hangs_in_an_answer_is_killed_and_started_again() -> None:
             run.end()
 
     seen = watch(run, on_event)
-    assert seen.error is None
     assert seen.restarts() == [("answers", f"its process sent no heartbeat for {HEARTBEAT_S:.1f} s", 1)]
     assert seen.summary.dropped["answer.lost"] == 1
 
@@ -322,9 +311,9 @@ def test_a_dead_spare_process_is_not_put_to_work() -> None:
 
     def on_event(seen: Seen, event: Event) -> None:
         if seen.once("kill", len(seen.of(Answer)) == 2):
-            spare = next(p for p in psutil.Process().children() if p.pid not in run.processes().values())
+            spare = psutil.Process(run._worker._spare.pid)  # type: ignore[attr-defined]
             spare.kill()
-            until(lambda: spare.status() == psutil.STATUS_ZOMBIE)
+            until(lambda: not spare.is_running())
             seen.signal("frames")
         if seen.of(Restarted) and isinstance(event, FrameReady):
             run.cancel()
@@ -350,7 +339,6 @@ def test_it_ends_when_asked_by_another_thread_whoever_is_dead(how: str, victim: 
             teller.join()
 
     seen = watch(run, on_event)
-    assert seen.error is None
     assert seen.summary.ended == {"end": "interrupted", "cancel": "cancelled"}[how]
 
 
@@ -367,7 +355,6 @@ def test_a_question_may_be_refused_and_the_old_one_stays() -> None:
             run.end()
 
     seen = watch(run, on_event)
-    assert seen.error is None
     [asked] = seen.of(QueryChanged)
     assert asked.error == "too long"
     assert {answer.query for answer in seen.of(Answer)} == {"Say what happens."}
@@ -388,7 +375,6 @@ def test_the_answer_that_held_before_a_death_is_not_reported_again() -> None:
             seen.run.end()
 
     seen = watch(open_supervised(given=watching(go_on=True)), on_event)
-    assert seen.error is None
     assert len(seen.restarts()) == 1
     assert [event.to for event in seen.of(VerdictChanged)] == ["yes"]
     assert seen.of(YesNoResult)[-1].holds == "yes"
@@ -396,8 +382,7 @@ def test_the_answer_that_held_before_a_death_is_not_reported_again() -> None:
 
 
 def test_a_run_that_watches_ends_when_it_has_found_that() -> None:
-    seen = watch(open_supervised(given=watching(go_on=False)), lambda seen, event: None)
-    assert seen.error is None
+    seen = watch(open_supervised(given=watching(go_on=False)))
     assert (seen.summary.ended, seen.summary.found) == ("found", True)
     assert isinstance(seen.of(YesNoResult)[-1], YesNoResult)
 
@@ -456,6 +441,5 @@ def test_the_frame_process_says_which_store_it_runs() -> None:
             seen.run.end()
 
     seen = watch(open_supervised(given=given), end_soon)
-    assert seen.error is None
     assert (seen.of(Started)[0].backend, seen.summary.backend) == ("gl", "gl")
     assert seen.of(Started)[0].kernel == kernel_in_use()

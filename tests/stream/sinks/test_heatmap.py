@@ -5,9 +5,11 @@ from __future__ import annotations
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import av
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from stream.config import OutputConfig
@@ -63,6 +65,11 @@ class Slots:
 
     def take_overlay(self, slot: int) -> AllocationOverlay:
         return self.waiting.pop(slot)
+
+
+def first_picture(path: Path) -> npt.NDArray[np.uint8]:
+    with av.open(str(path)) as container:
+        return next(container.decode(video=0)).to_ndarray(format="rgb24")
 
 
 def test_finer_tiles_are_brighter_and_unseen_ones_darkest() -> None:
@@ -146,18 +153,13 @@ def test_outlines_are_seen_on_any_picture(grey: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "drawn"),
-    [((1920, 1080), (1280, 720)), ((161, 121), (644, 484)), ((640, 360), (640, 360)), ((1, 1), (640, 640)),
-     ((5000, 3), (1280, 2)), ((1083, 721), (1084, 720))],
+    ("width", "height", "size"),
+    [(1920, 1080, (1280, 720)), (161, 121, (644, 484)), (640, 360, (640, 360)), (1, 1, (640, 640)),
+     (5000, 3, (1280, 2)), (1083, 721, (1084, 720))],
 )  # fmt: skip
-def test_drawings_have_even_sides(size: tuple[int, int], drawn: tuple[int, int]) -> None:
-    assert drawn_size(*size) == drawn
-
-
-@pytest.mark.parametrize(("height", "width"), [(1, 1), (33, 95), (121, 161), (70, 1500)])
-def test_any_size_is_drawn_at_the_promised_size(height: int, width: int) -> None:
+def test_any_size_is_drawn_at_the_promised_size_with_even_sides(width: int, height: int, size: tuple[int, int]) -> None:
     item = overlay(height, width)
-    assert draw_allocation(item).shape[1::-1] == drawn_size(width, height)
+    assert draw_allocation(item).shape[1::-1] == drawn_size(width, height) == size
     drawn = draw(item, "caption", "note")
     width_px = max(LEAST_WIDTH_PX, drawn_size(width, height)[0])
     assert drawn.shape == (drawn_size(width, height)[1] + strip_height(width_px), width_px, 3)
@@ -199,8 +201,7 @@ def test_an_answer_stands_under_the_frame_that_it_is_about(tmp_path: Path) -> No
     sink.write(frame(0, 0.0, slot=slots.put(overlay())))
     sink.write(answer(0.0, "a long caption that is easily seen at the bottom"))
     sink.close()
-    with av.open(str(path)) as container:
-        picture = next(container.decode(video=0)).to_ndarray(format="rgb24")
+    picture = first_picture(path)
     bare = draw(overlay(), "", "64 of 240 tokens · 0:00.0")
     assert np.abs(picture.astype(int) - bare)[-80:, 20:400].max() > 90
 
@@ -244,16 +245,14 @@ def test_what_was_drawn_can_be_played_although_the_program_is_killed(tmp_path: P
     assert readable == [1, 2, 3, 4], "the newest frame is not drawn yet, and the one before it not whole"
 
 
-def test_a_run_without_frames_leaves_no_video(tmp_path: Path) -> None:
-    HeatmapSink(str(tmp_path / "out.mp4"), Slots).close()
+@pytest.mark.parametrize("name", ["out.mp4", "seen.png"])
+def test_a_run_without_frames_leaves_no_file(tmp_path: Path, name: str) -> None:
+    HeatmapSink(str(tmp_path / name), Slots).close()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_encoder_that_is_missing_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: object, **options: object) -> None:
-        raise ValueError("no libx264 here")
-
-    monkeypatch.setattr(av, "open", refuse)
+    monkeypatch.setattr(av, "open", Mock(side_effect=ValueError("no libx264 here")))
     slots = Slots()
     sink = HeatmapSink(str(tmp_path / "out.mp4"), lambda: slots)
     sink.write(frame(0, 0.0, slot=slots.put(overlay())))
@@ -270,15 +269,8 @@ def test_a_png_holds_the_last_frame_with_its_answer(tmp_path: Path) -> None:
     sink.write(frame(1, 0.1, slot=slots.put(last)))
     sink.close()
     sink.close()
-    with av.open(str(path)) as container:
-        shown = next(container.decode(video=0)).to_ndarray(format="rgb24")
+    shown = first_picture(path)
     assert np.array_equal(shown, draw(last, "a cat", "64 of 240 tokens · 0:00.1"))
-
-
-def test_a_png_of_nothing_is_not_left_behind(tmp_path: Path) -> None:
-    sink = HeatmapSink(str(tmp_path / "seen.png"), Slots)
-    sink.close()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_png_that_cannot_be_written_any_more_is_one_line(tmp_path: Path) -> None:
@@ -328,8 +320,7 @@ def test_the_things_of_a_drawn_scene_are_outlined_where_they_are(tmp_path: Path)
     empty = AllocationOverlay(np.zeros_like(image), np.zeros((0, 3), np.int32), np.zeros((rows, cols), np.float32))
     sink.write(frame(0, 0.0, slot=slots.put(empty)))
     sink.close()
-    with av.open(str(path)) as container:
-        shown = next(container.decode(video=0)).to_ndarray(format="rgb24")
+    shown = first_picture(path)
     size = drawn_size(image.shape[1], image.shape[0])
     thing = scene.facts(0).things[0]
     left, top, right, bottom = (
@@ -350,8 +341,7 @@ def test_what_is_really_there_is_drawn_only_on_request_and_named_so(asked: bool,
     (sink,) = open_sinks(output, "scene:static", lambda: slots)
     sink.write(frame(0, 0.0, slot=slots.put(empty)))
     sink.close()
-    with av.open(str(path)) as container:
-        shown = next(container.decode(video=0)).to_ndarray(format="rgb24")[:384].astype(int)
+    shown = first_picture(path)[:384].astype(int)
     green = (shown[..., 1] - shown[..., 0]) > 60
     assert green.any() == green[:20, :100].any() == asked, "boxes, and their legend in the corner"
 
@@ -392,10 +382,7 @@ def test_a_live_frame_is_drawn_from_the_picture_that_comes_on_request(
 
 
 def test_a_live_heat_map_that_cannot_be_written_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: object, **options: object) -> None:
-        raise ValueError("no libx264 here")
-
-    monkeypatch.setattr(av, "open", refuse)
+    monkeypatch.setattr(av, "open", Mock(side_effect=ValueError("no libx264 here")))
     endpoint, slots = f"ipc://{tmp_path}/heatmap", Slots()
     slots.picture_endpoints = PictureEndpoints(heatmap=endpoint)
     sink = HeatmapSink(str(tmp_path / "out.mp4"), lambda: slots)

@@ -102,24 +102,15 @@ def test_a_run_is_told_from_its_beginning_to_its_end(mosquitto: Mosquitto) -> No
         assert kept == {CONFIG, "arr_coc/door/availability"}
 
 
-def test_pictures_for_another_output_are_not_sent(mosquitto: Mosquitto) -> None:
+@pytest.mark.parametrize(("output", "asked"), [({"mqtt_picture": False}, True), ({}, False)])
+def test_pictures_for_another_output_or_that_nobody_asked_about_are_not_sent(
+    mosquitto: Mosquitto, output: dict[str, bool], asked: bool
+) -> None:
     with (
         subscribed(mosquitto.port) as subscriber,
-        telling(f"mqtt://127.0.0.1:{mosquitto.port}", mqtt_picture=False) as told,
+        telling(f"mqtt://127.0.0.1:{mosquitto.port}", **output) as told,
     ):
-        told.tell(STARTED, AskedPicture(frame_index=0, pts_s=0.0, jpeg=b"a picture"), answer(0.0, "a cat"))
-        subscriber.next("arr_coc/door/answer")
-        subscriber.publish("arr_coc/door/picture", b"the first one")
-        assert subscriber.next("arr_coc/door/picture").payload == b"the first one"
-
-
-def test_pictures_that_nobody_asked_about_are_not_sent(mosquitto: Mosquitto) -> None:
-    with (
-        subscribed(mosquitto.port) as subscriber,
-        telling(f"mqtt://127.0.0.1:{mosquitto.port}") as told,
-    ):
-        told.tell(STARTED, AskedPicture(frame_index=0, pts_s=0.0, jpeg=b"one of every ten", asked=False))
-        told.tell(answer(0.0, "a cat"))
+        told.tell(STARTED, AskedPicture(frame_index=0, pts_s=0.0, jpeg=b"a picture", asked=asked), answer(0.0, "a cat"))
         subscriber.next("arr_coc/door/answer")
         subscriber.publish("arr_coc/door/picture", b"the first one")
         assert subscriber.next("arr_coc/door/picture").payload == b"the first one"

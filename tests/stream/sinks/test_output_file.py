@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -102,10 +103,7 @@ def test_paths_that_cannot_be_written_say_why(tmp_path: Path) -> None:
 def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = OutputFile(str(tmp_path / "a.txt"))
 
-    def full(fd: int, data: memoryview) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, "write", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
     for write in (lambda: file.append("x"), lambda: file.replace_tail(0, "x")):
         with pytest.raises(OutputError, match=r"cannot write .*No space left"):
             write()

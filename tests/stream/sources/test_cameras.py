@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -112,6 +113,12 @@ class FakeDevice:
         asked.union = (u32 * 6)(*numbers)
 
 
+def camera_of(opener: Any) -> Camera:
+    camera = read_camera("/dev/video0", opener)
+    assert camera is not None
+    return camera
+
+
 WEBCAM = {
     "MJPG": {(1920, 1080): [(1, 30)], (640, 480): [(1, 15), (1, 60), (1, 30)]},
     "YUYV": {(640, 480): [(333333, 10000000), (0, 0)], (160, 120): []},
@@ -146,8 +153,7 @@ def test_a_mode_is_written_as_the_configuration_takes_it() -> None:
 
 def test_a_camera_of_any_size_tells_the_usual_ones_and_its_largest() -> None:
     device = FakeDevice({"NV12": {(32, 2592, 2, 32, 1944, 2): [(1, 90, 1, 1, 0, 1)]}})
-    camera = read_camera("/dev/video2", device.open)
-    assert camera is not None
+    camera = camera_of(device.open)
     assert [mode.setting.partition(":")[0] for mode in camera.modes] == [
         "320x240", "640x480", "1280x720", "1920x1080", "2592x1944",
     ]  # fmt: skip
@@ -156,8 +162,7 @@ def test_a_camera_of_any_size_tells_the_usual_ones_and_its_largest() -> None:
 
 def test_a_step_leaves_out_sizes_that_it_misses() -> None:
     device = FakeDevice({"NV12": {(64, 1296, 16, 64, 1296, 16): [(1, 30)]}})
-    camera = read_camera("/dev/video2", device.open)
-    assert camera is not None
+    camera = camera_of(device.open)
     assert [mode.width_px for mode in camera.modes] == [320, 640, 1280, 1296]
 
 
@@ -168,8 +173,7 @@ def test_a_node_without_pictures_is_none(whole: int | None) -> None:
 
 
 def test_an_old_driver_tells_of_the_whole_device_only() -> None:
-    camera = read_camera("/dev/video0", FakeDevice({"GREY": {(64, 64): []}}, 0, CAPTURE).open)
-    assert camera is not None
+    camera = camera_of(FakeDevice({"GREY": {(64, 64): []}}, 0, CAPTURE).open)
     assert len(camera.modes) == 1
 
 
@@ -181,8 +185,7 @@ def test_an_old_driver_tells_of_the_whole_device_only() -> None:
     ],
 )
 def test_a_camera_that_cannot_be_read_says_why(device: FakeDevice, problem: str) -> None:
-    camera = read_camera("/dev/video0", device.open)
-    assert camera is not None
+    camera = camera_of(device.open)
     assert (camera.problem, camera.modes) == (problem, ())
 
 
@@ -198,10 +201,7 @@ def test_a_camera_that_cannot_be_read_says_why(device: FakeDevice, problem: str)
     ],
 )
 def test_a_device_that_cannot_be_opened(number: int, problem: str | None) -> None:
-    def refuse(device: str) -> Any:
-        raise OSError(number, os.strerror(number))
-
-    camera = read_camera("/dev/video0", refuse)
+    camera = read_camera("/dev/video0", Mock(side_effect=OSError(number, os.strerror(number))))
     assert (camera is None) == (problem is None)
     if camera is not None and problem is not None:
         assert camera.problem is not None
@@ -211,8 +211,7 @@ def test_a_device_that_cannot_be_opened(number: int, problem: str | None) -> Non
 def test_an_error_among_the_modes_is_a_problem_too() -> None:
     device = FakeDevice(WEBCAM)
     device.size = lambda asked: (_ for _ in ()).throw(OSError(errno.EIO, "broken"))  # type: ignore[method-assign]
-    camera = read_camera("/dev/video0", device.open)
-    assert camera is not None
+    camera = camera_of(device.open)
     assert camera.problem == "cannot be queried: broken; unplug it and plug it in again"
     assert device.closed == 1
 
@@ -220,8 +219,7 @@ def test_an_error_among_the_modes_is_a_problem_too() -> None:
 def test_a_driver_that_never_ends_is_believed_so_far() -> None:
     device = FakeDevice({"MJPG": {(64, 64): []}})
     device.interval = lambda asked: setattr(asked, "union", (u32 * 6)(1, 30))  # type: ignore[method-assign]
-    camera = read_camera("/dev/video0", device.open)
-    assert camera is not None
+    camera = camera_of(device.open)
     assert len(camera.modes) == 1
 
 

@@ -6,6 +6,7 @@ import errno
 import os
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import av
 import pytest
@@ -139,10 +140,7 @@ class TestErrors:
         assert "hush" not in str(raised.value)
 
     def test_a_machine_without_v4l2(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def fail(*arguments: object, **options: object) -> None:
-            raise ValueError("no container format 'v4l2'")
-
-        monkeypatch.setattr(connection.av, "open", fail)
+        monkeypatch.setattr(connection.av, "open", Mock(side_effect=ValueError("no container format 'v4l2'")))
         with pytest.raises(SourceError, match="FFmpeg was built without V4L2; use Linux, or a network camera"):
             camera_target("/dev/video0", config()).open(1.0)
 

@@ -19,32 +19,26 @@ def fit(**capture: object) -> FrameFitter:
     return FrameFitter.of(CaptureConfig.model_validate(capture))
 
 
-def test_pad_leaves_every_size_alone() -> None:
-    assert fit().processing_resolution(121, 161) == (121, 161)
-
-
-def test_size_is_width_by_height() -> None:
-    assert fit(size="640x360").processing_resolution(1080, 1920) == (360, 640)
+@pytest.mark.parametrize(
+    ("capture", "height", "width", "size"),
+    [
+        ({}, 121, 161, (121, 161)),  # padding leaves every size alone
+        ({"size": "640x360"}, 1080, 1920, (360, 640)),  # a size is width by height
+        ({"fit": "resize"}, 1080, 1920, (1088, 1920)),  # rounded to tiles
+        ({"fit": "resize", "size": "500x300"}, 1080, 1920, (288, 512)),
+        ({"max_tiles": 256}, 1080, 1920, (384, 672)),  # scaled down as Qwen does
+        ({"max_tiles": 256, "fit": "resize"}, 1080, 1920, (384, 672)),
+        ({"max_tiles": 24}, 121, 161, (121, 161)),  # a frame that has no more tiles is left alone
+        ({"max_tiles": 23}, 121, 161, (128, 160)),
+    ],
+)
+def test_the_processing_resolution(capture: dict[str, object], height: int, width: int, size: tuple[int, int]) -> None:
+    assert fit(**capture).processing_resolution(height, width) == size
 
 
 def test_a_size_beyond_measure_names_the_remedy() -> None:
     with pytest.raises(ConfigError, match=r"capture\.size is at most 16384x16384, got 20000x10; give a smaller one"):
         fit(size="20000x10")
-
-
-def test_resize_rounds_to_tiles() -> None:
-    assert fit(fit="resize").processing_resolution(1080, 1920) == (1088, 1920)
-    assert fit(fit="resize", size="500x300").processing_resolution(1080, 1920) == (288, 512)
-
-
-def test_max_tiles_scales_down_as_qwen_does() -> None:
-    assert fit(max_tiles=256).processing_resolution(1080, 1920) == (384, 672)
-    assert fit(max_tiles=256, fit="resize").processing_resolution(1080, 1920) == (384, 672)
-
-
-def test_max_tiles_leaves_a_frame_that_has_no_more_alone() -> None:
-    assert fit(max_tiles=24).processing_resolution(121, 161) == (121, 161)
-    assert fit(max_tiles=23).processing_resolution(121, 161) == (128, 160)
 
 
 @given(SIDES, SIDES, st.integers(1, 3000), st.sampled_from(["pad", "resize"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import numpy.typing as npt
@@ -94,6 +95,7 @@ def test_it_begins_where_it_is_asked_to(shots: Path) -> None:
 def test_a_pattern_names_some_of_them(shots: Path) -> None:
     assert shades(read(shots / "img1*.*")) == [10, 100, 110, 120]
     assert shades(read(f"{shots}/../**/img[23].*")) == [20, 30]
+    assert {frame.planes.planes[0].shape for frame in read(shots / "img1*.*", size="96x64")} == {(64, 96, 3)}
 
 
 def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path: Path) -> None:
@@ -137,10 +139,6 @@ def test_another_size_is_a_discontinuity(tmp_path: Path) -> None:
     frames = read(tmp_path)
     assert [frame.discontinuity for frame in frames] == ["start", None, "resolution", None, "resolution"]
     assert {frame.duration_ns for frame in frames} == {40_000_000}
-
-
-def test_the_work_size_is_honoured(shots: Path) -> None:
-    assert {frame.planes.planes[0].shape for frame in read(shots, size="96x64")} == {(64, 96, 3)}
 
 
 def test_it_ends_when_asked(tmp_path: Path) -> None:
@@ -214,16 +212,14 @@ class TestPicture:
         grey(255).convert(mode).save(path)
         assert read_picture(path, MAX_PIXELS).mean() > 250
 
-    def test_a_truncated_file_is_refused(self, tmp_path: Path) -> None:
+    def test_a_truncated_or_missing_file_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(PictureError, match="No such file"):
+            read_picture(tmp_path / "absent.png", MAX_PIXELS)
         path = tmp_path / "cut.jpg"
         Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).save(path)
         path.write_bytes(path.read_bytes()[:-900])
         with pytest.raises(PictureError, match="truncated"):
             read_picture(path, MAX_PIXELS)
-
-    def test_a_missing_file_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(PictureError, match="No such file"):
-            read_picture(tmp_path / "absent.png", MAX_PIXELS)
 
     @pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "bmp", "tif", "gif"])
     def test_damage_never_raises_anything_else(self, tmp_path: Path, suffix: str) -> None:
@@ -248,38 +244,32 @@ class TestWhereThereAreNone:
         with pytest.raises(kind, match=pattern):
             opened(address)
 
-    def test_an_empty_folder(self, tmp_path: Path) -> None:
-        self.fails(tmp_path, SourceError, r"is an empty folder; put pictures there \(png, jpg")
-
-    def test_a_folder_of_videos(self, tmp_path: Path) -> None:
-        for name in ("c.MP4", "a.mkv", "b.webm", "d.ts"):
-            (tmp_path / name).touch()
-        self.fails(
-            tmp_path, SourceError, r"holds videos and no pictures; give one of them: .*a\.mkv, .*c\.MP4, \.\.\.$"
-        )
-
-    def test_a_folder_of_other_things(self, tmp_path: Path) -> None:
-        (tmp_path / "a.txt").touch()
-        self.fails(tmp_path, SourceError, r"no picture is in .*; pictures are png, jpg")
-
-    def test_a_pattern_that_names_nothing(self, tmp_path: Path) -> None:
-        self.fails(tmp_path / "*.png", SourceNotFound, r"no file matches .*\*\.png; check the pattern")
-
-    def test_a_pattern_that_names_other_things(self, tmp_path: Path) -> None:
-        (tmp_path / "a.txt").touch()
-        self.fails(tmp_path / "*.txt", SourceError, r"no picture is in what .*\*\.txt names")
-
-    def test_pictures_that_are_all_damaged(self, tmp_path: Path) -> None:
-        (tmp_path / "a.png").write_bytes(b"none")
-        self.fails(
-            tmp_path, SourceError, r"no picture of .* can be read \(.*a\.png: it is not a picture of a known kind\)"
-        )
+    @pytest.mark.parametrize(
+        ("files", "pattern", "kind", "message"),
+        [
+            ((), "", SourceError, r"is an empty folder; put pictures there \(png, jpg"),
+            (
+                ("c.MP4", "a.mkv", "b.webm", "d.ts"), "", SourceError,
+                r"holds videos and no pictures; give one of them: .*a\.mkv, .*c\.MP4, \.\.\.$",
+            ),
+            (("a.txt",), "", SourceError, r"no picture is in .*; pictures are png, jpg"),
+            ((), "*.png", SourceNotFound, r"no file matches .*\*\.png; check the pattern"),
+            (("a.txt",), "*.txt", SourceError, r"no picture is in what .*\*\.txt names"),
+            (
+                ("a.png",), "", SourceError,
+                r"no picture of .* can be read \(.*a\.png: it is not a picture of a known kind\)",
+            ),
+        ],
+    )  # fmt: skip
+    def test_none_can_be_read(
+        self, tmp_path: Path, files: tuple[str, ...], pattern: str, kind: type[Exception], message: str
+    ) -> None:
+        for name in files:
+            (tmp_path / name).write_bytes(b"none")
+        self.fails(tmp_path / pattern, kind, message)
 
     def test_a_folder_that_may_not_be_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Asked of a stand-in, because the tests may run as root, who may read everything."""
 
-        def refuse(self: Path) -> None:
-            raise PermissionError(13, "Permission denied")
-
-        monkeypatch.setattr(Path, "iterdir", refuse)
+        monkeypatch.setattr(Path, "iterdir", Mock(side_effect=PermissionError(13, "Permission denied")))
         self.fails(tmp_path, SourceError, "cannot be read: Permission denied; change its permissions")

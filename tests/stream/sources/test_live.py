@@ -9,6 +9,7 @@ import threading
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import av
 import psutil
@@ -284,9 +285,6 @@ def _is_return(item: object) -> bool:
 
 
 def test_pictures_that_cannot_be_converted_end_it(server: RtspServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(frame: av.VideoFrame) -> None:
-        raise av.error.OSError(95, "Operation not supported")
-
-    monkeypatch.setattr(form, "planes_of", refuse)
+    monkeypatch.setattr(form, "planes_of", Mock(side_effect=av.error.OSError(95, "Operation not supported")))
     with opened(server.url) as source, pytest.raises(SourceError, match="has pictures of the format yuv420p, which"):
         Reading(source).frames(1)

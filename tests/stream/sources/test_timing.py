@@ -45,14 +45,8 @@ def test_where_pts_are_missing_it_follows_the_clock() -> None:
 
 def test_where_pts_go_back_or_leap_it_follows_the_clock_and_then_the_new_pts() -> None:
     line = timeline()
-    assert times(line, (0, 0), (40, 40), (0, 80), (40, 120), (900_000, 160), (900_040, 200)) == [
-        0,
-        40,
-        80,
-        120,
-        160,
-        200,
-    ]
+    frames = ((0, 0), (40, 40), (0, 80), (40, 120), (900_000, 160), (900_040, 200))
+    assert times(line, *frames) == [0, 40, 80, 120, 160, 200]
     assert line.clamped_pts == 2
 
 
@@ -78,19 +72,17 @@ def test_waits_grow_and_begin_anew() -> None:
     assert waits.next_s() == 0.2
 
 
-def test_a_burst_is_spread_over_its_time() -> None:
+@pytest.mark.parametrize(
+    ("frames", "due_ns"),
+    [
+        ([(500, 1000), (540, 1000), (580, 1000)], [1000, 1040, 1080]),  # a burst is spread over its time
+        ([(0, 100), (40, 200), (80, 201)], [100, 200, 240]),  # a late frame moves all that follow
+        ([(0, 100), (3600 * NS_PER_S, 200), (3600 * NS_PER_S + 40, 210)], [100, 200, 240]),  # a far one holds up none
+    ],
+)
+def test_frames_are_due_at_their_pace(frames: list[tuple[int, int]], due_ns: list[int]) -> None:
     pace = Pacer()
-    assert [pace.due_ns(media, 1000) for media in (500, 540, 580)] == [1000, 1040, 1080]
-
-
-def test_a_late_frame_moves_all_that_follow() -> None:
-    pace = Pacer()
-    assert [pace.due_ns(0, 100), pace.due_ns(40, 200), pace.due_ns(80, 201)] == [100, 200, 240]
-
-
-def test_a_far_timestamp_holds_nothing_up() -> None:
-    pace, hour_ns = Pacer(), 3600 * NS_PER_S
-    assert [pace.due_ns(0, 100), pace.due_ns(hour_ns, 200), pace.due_ns(hour_ns + 40, 210)] == [100, 200, 240]
+    assert [pace.due_ns(media_ns, now_ns) for media_ns, now_ns in frames] == due_ns
 
 
 TIMELINE_MS = NS_PER_S // 1000
@@ -105,24 +97,30 @@ def times_ms(timeline: MediaTimeline, pts: list[int | None]) -> list[float]:
     return [timeline.next_ns(value) / TIMELINE_MS for value in pts]
 
 
-def test_good_pts_are_kept_whatever_their_gaps() -> None:
+@pytest.mark.parametrize(
+    ("pts", "times", "made", "clamped"),
+    [
+        ([0, 40, 41, 1000, 1033], [0, 40, 41, 1000, 1033], 0, 0),  # good ones are kept whatever their gaps
+        ([120, 160], [120, 160], 0, 0),  # a first one later than the origin stays later
+        ([None, None, 80, None], [0, 40, 80, 120], 3, 0),  # missing ones are made from the rate
+        ([0, 2**62, 80], [0, 40, 80], 1, 0),  # absurd ones count as missing
+        ([0, -(2**62), 80], [0, 40, 80], 1, 0),
+        ([0, 40, 20, 120], [0, 40, 80, 120], 0, 1),  # one that goes back is the last plus a period
+        ([0, 0, 80], [0, 40, 80], 0, 1),
+        ([-400, 80], [0, 80], 0, 1),  # times before the origin start at zero
+        ([-20, 80], [0, 80], 0, 1),
+        ([1000, 1040, 0, 40, 80], [1000, 1040, 1080, 1120, 1160], 0, 3),  # a joined recording goes on at the rate
+        ([0, 40, 10, *range(80, 4000, 40)], [0, 40, 80, 84, *range(120, 4000, 40)], 0, 2),  # a stray one shifts none
+    ],
+)
+def test_media_time_follows_pts(pts: list[int | None], times: list[int], made: int, clamped: int) -> None:
     timeline = at_25_fps()
-    assert times_ms(timeline, [0, 40, 41, 1000, 1033]) == [0, 40, 41, 1000, 1033]
-    assert (timeline.made_pts, timeline.clamped_pts) == (0, 0)
+    assert times_ms(timeline, pts) == times
+    assert (timeline.made_pts, timeline.clamped_pts) == (made, clamped)
 
 
 def test_time_counts_from_the_origin() -> None:
     assert times_ms(at_25_fps(Fraction(14, 10)), [1400, 1440]) == [0, 40]
-
-
-def test_first_pts_later_than_the_origin_stays_later() -> None:
-    assert times_ms(at_25_fps(), [120, 160]) == [120, 160]
-
-
-def test_missing_pts_are_made_from_the_rate() -> None:
-    timeline = at_25_fps()
-    assert times_ms(timeline, [None, None, 80, None]) == [0, 40, 80, 120]
-    assert (timeline.made_pts, timeline.clamped_pts) == (3, 0)
 
 
 @pytest.mark.parametrize("rate", [None, Fraction(0), Fraction(-5), Fraction(90_000)])
@@ -137,44 +135,6 @@ def test_unusable_time_base_makes_every_pts(time_base: Fraction | None) -> None:
     timeline = MediaTimeline(time_base, Fraction(25))
     assert times_ms(timeline, [5, 6]) == [0, 40]
     assert timeline.made_pts == 2
-
-
-@pytest.mark.parametrize("absurd", [2**62, -(2**62)])
-def test_absurd_pts_count_as_missing(absurd: int) -> None:
-    timeline = at_25_fps()
-    assert times_ms(timeline, [0, absurd, 80]) == [0, 40, 80]
-    assert timeline.made_pts == 1
-
-
-def test_backward_pts_is_clamped_to_the_last_plus_one_period() -> None:
-    timeline = at_25_fps()
-    assert times_ms(timeline, [0, 40, 20, 120]) == [0, 40, 80, 120]
-    assert timeline.clamped_pts == 1
-
-
-def test_repeated_pts_is_clamped() -> None:
-    timeline = at_25_fps()
-    assert times_ms(timeline, [0, 0, 80]) == [0, 40, 80]
-    assert timeline.clamped_pts == 1
-
-
-@pytest.mark.parametrize("early", [-400, -20])
-def test_times_before_the_origin_are_clamped_to_start_at_zero(early: int) -> None:
-    timeline = at_25_fps()
-    assert times_ms(timeline, [early, 80]) == [0, 80]
-    assert timeline.clamped_pts == 1
-
-
-def test_jump_back_goes_on_at_the_rate() -> None:
-    """As where two recordings were joined: time goes on from where it was."""
-    assert times_ms(at_25_fps(), [1000, 1040, 0, 40, 80]) == [1000, 1040, 1080, 1120, 1160]
-
-
-def test_one_stray_pts_does_not_shift_all_that_follow() -> None:
-    timeline = at_25_fps()
-    pts: list[int | None] = [0, 40, 10, *range(80, 4000, 40)]
-    assert times_ms(timeline, pts)[4:] == list(range(120, 4000, 40))
-    assert timeline.clamped_pts == 2
 
 
 def test_ntsc_rate_gathers_no_error_in_an_hour() -> None:

@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,12 @@ from arr_coc.types import FramePlanes
 from stream.clock import Clock, MonotonicClock
 from stream.config import CaptureConfig, NetworkConfig
 from stream.errors import ConfigError, SourceError
-from stream.media import SourceOutage
 from stream.sources import Source, SourceFrame
 from stream.sources.factory import open_source
 from stream.sources.zeromq import FrameDecoder, FrameHeader, InvalidFrameMessage
-from stream.transport.security import make_keys
-from tests.support import network as waiting
 from tests.support.clock import FakeClock
-from tests.support.network import LIMIT_S
-from tests.support.senders import FrameSender, message
+from tests.support.network import LIMIT_S, keyed, until
+from tests.support.senders import FrameSender, Message, Reading, frames_of, message, outages_of
 from tests.support.video import make_video, moving_square
 
 WIDTH, HEIGHT = 32, 16
@@ -58,19 +56,14 @@ def jpeg(image: npt.NDArray[np.uint8]) -> bytes:
     return file.getvalue()
 
 
-def test_rgb_is_a_view_on_the_message() -> None:
-    data = picture().tobytes()
-    header, planes, rgb = read([head(t_ns=5, seq=7), memoryview(data)])
-    assert (header.t_ns, header.seq) == (5, 7)
+@pytest.mark.parametrize("pixel_format", ["rgb24", "bgr24"])
+def test_rgb_is_a_view_on_the_message_and_bgr_is_turned(pixel_format: str) -> None:
+    data = picture()[..., :: 1 if pixel_format == "rgb24" else -1].tobytes()
+    header, planes, rgb = read([head(format=pixel_format, t_ns=5, seq=7, camera={"name": "left"}), memoryview(data)])
+    assert (header.t_ns, header.seq, header.width) == (5, 7, WIDTH), "unknown fields are left to later versions"
     assert np.array_equal(planes.planes[0], picture())
     assert np.array_equal(rgb, picture())
-    assert np.shares_memory(planes.planes[0], np.frombuffer(data, np.uint8))
-
-
-def test_bgr_is_turned() -> None:
-    _, planes, rgb = read([head(format="bgr24"), memoryview(picture()[..., ::-1].tobytes())])
-    assert np.array_equal(planes.planes[0], picture())
-    assert np.array_equal(rgb, picture())
+    assert np.shares_memory(planes.planes[0], np.frombuffer(data, np.uint8)) == (pixel_format == "rgb24")
 
 
 def test_gray_is_of_full_range() -> None:
@@ -89,17 +82,6 @@ def test_yuv_has_its_planes_one_after_the_other() -> None:
     assert [plane.shape for plane in planes.planes] == [(16, 32), (8, 16), (8, 16)]
     assert all(np.array_equal(a, b) for a, b in zip(planes.planes, (luma, u, v), strict=True))
     assert np.abs(rgb[4, 4].astype(int) - (255, 0, 0)).max() <= 3
-
-
-def test_jpeg_is_decoded() -> None:
-    _, planes, rgb = read([head(format="jpeg"), memoryview(jpeg(picture()))])
-    assert planes.layout == "yuv"
-    assert np.abs(rgb.astype(int) - picture()).max() <= 12
-
-
-def test_unknown_fields_are_left_to_later_versions() -> None:
-    header, _, _ = read([head(camera={"name": "left"}), memoryview(picture().tobytes())])
-    assert header.width == WIDTH
 
 
 @pytest.mark.parametrize(
@@ -135,13 +117,14 @@ def test_what_is_wrong_is_said(parts: Sequence[bytes], why: str) -> None:
         FrameDecoder().read([memoryview(part) for part in parts])
 
 
-def test_a_bad_jpeg_does_not_spoil_the_next() -> None:
+def test_jpeg_is_decoded_and_a_bad_one_does_not_spoil_the_next() -> None:
     reader = FrameDecoder()
     for _ in range(3):
         with pytest.raises(InvalidFrameMessage):
             reader.read([head(format="jpeg"), memoryview(b"\xff\xd8\xff\xe0 nothing")])
-        _, planes, _ = reader.read([head(format="jpeg"), memoryview(jpeg(picture()))])
-        assert (planes.width_px, planes.height_px) == (WIDTH, HEIGHT)
+        _, planes, rgb = reader.read([head(format="jpeg"), memoryview(jpeg(picture()))])
+        assert (planes.layout, planes.width_px, planes.height_px) == ("yuv", WIDTH, HEIGHT)
+        assert np.abs(rgb().astype(int) - picture()).max() <= 12
 
 
 def test_damage_never_raises_anything_else() -> None:
@@ -176,100 +159,66 @@ def opened(
     return open_source(f"zmq+{sender.endpoint}{end}", config, clock or MonotonicClock(), network)
 
 
-def frames_of(source: Source, limit_s: float = LIMIT_S) -> Iterator[SourceFrame | SourceOutage]:
-    """What comes within the time limit, which only a test that fails ever meets."""
-    end = time.monotonic() + limit_s
-    return source.frames(lambda: time.monotonic() > end)
-
-
-def until(
-    items: Iterator[SourceFrame | SourceOutage], wanted: Callable[[SourceFrame | SourceOutage], bool]
-) -> list[SourceFrame | SourceOutage]:
-    """What comes, up to and with the first that is wanted."""
-    seen = []
-    for item in items:
-        seen.append(item)
-        if wanted(item):
-            return seen
-    pytest.fail(f"it never came; {len(seen)} others did")
-
-
-def is_frame(item: SourceFrame | SourceOutage) -> bool:
-    return isinstance(item, SourceFrame)
-
-
-def is_outage(item: SourceFrame | SourceOutage) -> bool:
-    return isinstance(item, SourceOutage)
+def shade_of(frame: SourceFrame) -> int:
+    return int(frame.planes.planes[0][0, 0, 0])
 
 
 def test_it_gives_what_is_sent() -> None:
     with FrameSender(message(77, format="rgb24")) as sender, opened(sender, max_frames=5) as source:
         info = source.describe()
-        frames = list(frames_of(source))
+        frames = Reading(source).frames(5)
         assert source.trailing_skipped() == ()
     assert (info.name, info.codec, info.pixel_format) == (f"zmq+{sender.endpoint}", "zmq", "rgb24")
     assert (info.live, info.width_px, info.height_px, info.fps, info.frames) == (True, 64, 48, None, None)
     assert [frame.frame_index for frame in frames] == [0, 1, 2, 3, 4]
-    assert all(isinstance(frame, SourceFrame) and (frame.planes.planes[0] == 77).all() for frame in frames)
-    assert [frame.discontinuity for frame in frames if isinstance(frame, SourceFrame)] == ["start", *[None] * 4]
+    assert all((frame.planes.planes[0] == 77).all() for frame in frames)
+    assert [frame.discontinuity for frame in frames] == ["start", *[None] * 4]
     times = [frame.media_ns for frame in frames]
     assert times[0] == 0
     assert times == sorted(set(times))
 
 
-def test_over_ipc_too(tmp_path: Path) -> None:
-    with FrameSender(message(), endpoint=f"ipc://{tmp_path}/frames") as sender, opened(sender, max_frames=2) as source:
-        assert len(list(frames_of(source))) == 2
-
-
-def test_the_work_size_is_honoured() -> None:
-    with FrameSender(message()) as sender, opened(sender, size="96x64", max_frames=1) as source:
-        (frame,) = frames_of(source)
-        assert isinstance(frame, SourceFrame)
-        assert frame.planes.planes[0].shape == (64, 96, 3)
+def test_over_ipc_in_the_work_size(tmp_path: Path) -> None:
+    endpoint = f"ipc://{tmp_path}/frames"
+    with FrameSender(message(), endpoint=endpoint) as sender, opened(sender, size="96x64") as source:
+        assert [frame.planes.planes[0].shape for frame in Reading(source).frames(2)] == [(64, 96, 3)] * 2
 
 
 def test_another_size_or_format_is_a_discontinuity() -> None:
     with FrameSender(message()) as sender, opened(sender) as source:
-        items = frames_of(source)
-        until(items, is_frame)
+        reading = Reading(source)
+        reading.frames(1)
         for sent, change in (
             (message(width=32), "resolution"),
             ([message(width=32, format="gray")[0], bytes(32 * 48)], "format"),
         ):
             sender.now = sent
-            frame = until(items, lambda item: getattr(item, "discontinuity", None) not in ("start", None))[-1]
-            assert isinstance(frame, SourceFrame)
-            assert frame.discontinuity == change
+            assert reading.frame(lambda frame: frame.discontinuity not in ("start", None)).discontinuity == change
 
 
 def test_times_are_the_senders_where_it_tells_them() -> None:
     """Its clock has another zero; only the differences count."""
     clock = FakeClock(50 * S)
     with FrameSender(message(t_ns=9 * S)) as sender, opened(sender, clock) as source:
-        items = frames_of(source)
-        first = until(items, is_frame)[0]
+        reading = Reading(source)
+        assert reading.frames(1)[0].media_ns == 0
         clock.advance(S)
         sender.now = message(t_ns=9 * S + S // 4)
-        later = until(items, lambda item: item.media_ns >= S // 4)[-1]
-        assert first.media_ns == 0
-        assert later.media_ns == S // 4
+        assert reading.frame(lambda frame: frame.media_ns >= S // 4).media_ns == S // 4
 
 
 @pytest.mark.parametrize(("t_ns", "captured_ns"), [(49 * S, 49 * S), (51 * S, 50 * S), (4 * S, 50 * S), (None, 50 * S)])
 def test_a_capture_time_is_believed_where_it_can_be_true(t_ns: int | None, captured_ns: int) -> None:
     with FrameSender(message(t_ns=t_ns)) as sender, opened(sender, FakeClock(50 * S), max_frames=1) as source:
-        (frame,) = frames_of(source)
-        assert isinstance(frame, SourceFrame)
-        assert frame.capture_ns == captured_ns
+        assert Reading(source).frames(1)[0].capture_ns == captured_ns
 
 
 def test_frames_that_nobody_had_time_for_are_counted() -> None:
     with FrameSender(message(seq=1)) as sender, opened(sender) as source:
-        items = frames_of(source)
-        until(items, is_frame)
+        reading = Reading(source)
+        reading.frames(1)
         sender.now = message(200, seq=101)
-        until(items, lambda item: isinstance(item, SourceFrame) and int(item.planes.planes[0][0, 0, 0]) == 200)
+        reading.frame(lambda frame: shade_of(frame) == 200)
         assert source.dropped >= 99  # type: ignore[attr-defined]
 
 
@@ -279,114 +228,82 @@ def test_pulled_frames_come_every_one_and_their_sender_waits() -> None:
         assert not source.describe().live
         time.sleep(0.2)
         assert sender.sent < 20
-        assert len(list(frames_of(source))) == 25
+        assert len(list(source.frames())) == 25
         assert source.dropped == 0  # type: ignore[attr-defined]
 
 
 def test_messages_that_cannot_be_read_are_skipped_and_reported() -> None:
     with FrameSender(message()) as sender, opened(sender) as source:
-        items = frames_of(source)
-        until(items, is_frame)
+        reading = Reading(source)
+        reading.frames(1)
         sender.now = [b"\xc1", b"nonsense"]
         begin = sender.sent
-        waiting.until(lambda: sender.sent >= begin + 5)
+        until(lambda: sender.sent >= begin + 5)
         sender.now = message(1)
-        frame = until(items, lambda item: isinstance(item, SourceFrame) and bool(item.skipped))[-1]
-        assert isinstance(frame, SourceFrame)
-        (item,) = frame.skipped
+        (item,) = reading.frame(lambda frame: bool(frame.skipped)).skipped
         assert re.fullmatch(r"message \d+ to \d+", item.what)
         assert item.count >= 2
         assert item.reason.startswith("its header is wrong")
 
 
-def silence(clock: FakeClock, seconds: float) -> None:
-    """Lets the reader see that nothing has come for so long."""
-    time.sleep(0.02)
-    clock.advance(int(seconds * S))
+Silenced = tuple[FrameSender, Source, Reading, FakeClock]
 
 
-class TestSilence:
-    def test_it_is_an_outage_and_its_end_is_reported(self) -> None:
-        clock = FakeClock()
-        with FrameSender(message()) as sender, opened(sender, clock, stall_s=5.0) as source:
-            items = frames_of(source)
-            until(items, is_frame)
-            sender.now = None
-            silence(clock, 6)
-            gone = until(items, is_outage)[-1]
-            assert isinstance(gone, SourceOutage)
-            assert (gone.reason, gone.lasted_s) == ("no frame for 5 s", None)
-            clock.advance(4 * S)
-            sender.now = message()
-            *_, back, frame = until(items, is_frame)
-            assert isinstance(back, SourceOutage)
-            assert isinstance(frame, SourceFrame)
-            assert back.lasted_s == pytest.approx(10, abs=0.1)
-            assert frame.discontinuity == "reconnect"
-            assert frame.frame_index == gone.frame_index + 1
-            assert frame.media_ns - gone.media_ns == pytest.approx(10 * S, abs=S / 10)
-
-    def test_another_size_afterwards_is_reported_as_that(self) -> None:
-        clock = FakeClock()
-        with FrameSender(message()) as sender, opened(sender, clock, stall_s=5.0) as source:
-            items = frames_of(source)
-            until(items, is_frame)
-            sender.now = None
-            silence(clock, 6)
-            until(items, is_outage)
-            sender.now = message(width=32)
-            frame = until(items, is_frame)[-1]
-            assert isinstance(frame, SourceFrame)
-            assert frame.discontinuity == "resolution"
-
-    def test_nonsense_is_silence_too(self) -> None:
-        clock = FakeClock()
-        with FrameSender(message()) as sender, opened(sender, clock) as source:
-            items = frames_of(source)
-            until(items, is_frame)
-            sender.now = [b"x"]
-            silence(clock, 6)
-            gone = until(items, is_outage)[-1]
-            assert isinstance(gone, SourceOutage)
-            assert gone.reason.startswith("no frame for 5 s, only invalid messages: a frame has 2 parts")
-
-    def test_it_ends_the_run_where_that_is_asked_for(self) -> None:
-        clock = FakeClock()
-        with FrameSender(message()) as sender, opened(sender, clock, reconnect=False) as source:
-            items = frames_of(source)
-            until(items, is_frame)
-            sender.now = None
-            silence(clock, 6)
-            with pytest.raises(
-                SourceError, match=r"is lost: no frame for 5 s; set capture\.reconnect = true to wait for it"
-            ):
-                list(frames_of(source))
-
-    def test_a_sender_that_is_started_again_is_received_again(self) -> None:
-        with FrameSender(message(), endpoint="tcp://127.0.0.1:*") as sender, opened(sender, stall_s=0.2) as source:
-            items = frames_of(source)
-            until(items, is_frame)
-            sender.__exit__(None, None, None)
-            until(items, is_outage)
-            with FrameSender(message(5), endpoint=sender.endpoint):
-                back = until(items, is_frame)[-2]
-                assert isinstance(back, SourceOutage)
-                assert back.lasted_s is not None
+@contextmanager
+def silenced(then: Message | None = None, **capture: object) -> Iterator[Silenced]:
+    """A source that gave a frame, and has had nothing, or only `then`, for six seconds since."""
+    clock = FakeClock()
+    with FrameSender(message(seq=1)) as sender, opened(sender, clock, **{"stall_s": 5.0, **capture}) as source:
+        reading = Reading(source)
+        reading.frames(1)
+        sender.now = then
+        time.sleep(0.02)  # the reader sees that nothing comes
+        clock.advance(6 * S)
+        yield sender, source, reading, clock
 
 
-class TestCountsAfterSilence:
-    def test_what_was_numbered_meanwhile_was_not_dropped(self) -> None:
-        clock = FakeClock()
-        with FrameSender(message(seq=1)) as sender, opened(sender, clock) as source:
-            items = frames_of(source)
-            until(items, is_frame)
-            sender.now = None
-            silence(clock, 6)
-            until(items, is_outage)
-            before = source.dropped  # type: ignore[attr-defined]
-            sender.now = message(seq=1001)
-            until(items, is_frame)
-            assert source.dropped - before < 900  # type: ignore[attr-defined]
+def test_a_silence_is_an_outage_and_its_end_is_reported() -> None:
+    with silenced() as (sender, _, reading, clock):
+        gone = reading.lost()
+        assert gone.reason == "no frame for 5 s"
+        clock.advance(4 * S)
+        sender.now = message()
+        items = reading.until(lambda items: bool(frames_of(items)))
+    (back,), (frame,) = outages_of(items), frames_of(items)
+    assert back.lasted_s == pytest.approx(10, abs=0.1)
+    assert (frame.discontinuity, frame.frame_index) == ("reconnect", gone.frame_index + 1)
+    assert frame.media_ns - gone.media_ns == pytest.approx(10 * S, abs=S / 10)
+
+
+def test_another_size_after_a_silence_is_reported_as_that_and_its_numbers_are_no_drops() -> None:
+    with silenced() as (sender, source, reading, _):
+        reading.lost()
+        before = source.dropped  # type: ignore[attr-defined]
+        sender.now = message(width=32, seq=1001)
+        assert reading.frames(1)[0].discontinuity == "resolution"
+        assert source.dropped - before < 900  # type: ignore[attr-defined]
+
+
+def test_nonsense_is_silence_too() -> None:
+    with silenced([b"x"]) as (_, _, reading, _):
+        assert reading.lost().reason.startswith("no frame for 5 s, only invalid messages: a frame has 2 parts")
+
+
+def test_a_silence_ends_the_run_where_that_is_asked_for() -> None:
+    lost = r"is lost: no frame for 5 s; set capture\.reconnect = true to wait for it"
+    with silenced(reconnect=False) as (_, _, reading, _), pytest.raises(SourceError, match=lost):
+        reading.frames(10**9)
+
+
+def test_a_sender_that_is_started_again_is_received_again() -> None:
+    with FrameSender(message(), endpoint="tcp://127.0.0.1:*") as sender, opened(sender, stall_s=0.2) as source:
+        reading = Reading(source)
+        reading.frames(1)
+        sender.__exit__(None, None, None)
+        reading.lost()
+        with FrameSender(message(5), endpoint=sender.endpoint):
+            reading.back()
+            assert shade_of(reading.frames(1)[0]) == 5
 
 
 class TestNoSender:
@@ -418,13 +335,16 @@ class TestNoSender:
     def test_another_machine_without_keys(self) -> None:
         self.fails("zmq+tcp://192.0.2.1:5558", "leaves this machine without keys")
 
-    def test_a_beginning(self) -> None:
-        with pytest.raises(ConfigError, match=r"capture\.start_s = 2 is for files, and zmq\+tcp:.* is live"):
-            open_source("zmq+tcp://127.0.0.1:9", CaptureConfig(start_s=2.0), FakeClock())
-
-    def test_a_work_size_beyond_measure(self) -> None:
-        with pytest.raises(ConfigError, match=r"capture\.size"):
-            open_source("zmq+tcp://127.0.0.1:9", CaptureConfig(size="99999x1"), FakeClock())
+    @pytest.mark.parametrize(
+        ("capture", "pattern"),
+        [
+            ({"start_s": 2.0}, r"capture\.start_s = 2 is for files, and zmq\+tcp:.* is live"),
+            ({"size": "99999x1"}, r"capture\.size"),
+        ],
+    )
+    def test_a_beginning_and_a_work_size_beyond_measure(self, capture: dict[str, Any], pattern: str) -> None:
+        with pytest.raises(ConfigError, match=pattern):
+            open_source("zmq+tcp://127.0.0.1:9", CaptureConfig(**capture), FakeClock())
 
 
 class TestKeys:
@@ -434,17 +354,15 @@ class TestKeys:
         return secret, public
 
     def test_with_the_right_keys_frames_come(self, tmp_path: Path) -> None:
-        make_keys(tmp_path / "keys")
-        network = NetworkConfig(keys=str(tmp_path / "keys"))
+        network = keyed(tmp_path)
         with (
             FrameSender(message(), curve=self.server_pair(tmp_path / "keys")) as sender,
             opened(sender, network=network, max_frames=2) as source,
         ):
-            assert len(list(frames_of(source))) == 2
+            Reading(source).frames(2)
 
     def test_without_keys_or_with_others_nothing_is_seen(self, tmp_path: Path) -> None:
-        for name in ("keys", "others"):
-            make_keys(tmp_path / name)
+        keyed(tmp_path)
         with FrameSender(message(), curve=self.server_pair(tmp_path / "keys")) as sender:
             with pytest.raises(
                 SourceError,
@@ -452,7 +370,7 @@ class TestKeys:
             ):
                 opened(sender, open_timeout_s=2.0)
             with pytest.raises(SourceError, match=r"or has other keys|do not match"):
-                opened(sender, network=NetworkConfig(keys=str(tmp_path / "others")), open_timeout_s=0.5)
+                opened(sender, network=keyed(tmp_path, "others"), open_timeout_s=0.5)
 
 
 def test_the_documented_sender_is_understood(tmp_path: Path) -> None:
@@ -468,8 +386,7 @@ def test_the_documented_sender_is_understood(tmp_path: Path) -> None:
         with open_source(
             f"zmq+{endpoint}", CaptureConfig(max_frames=3, open_timeout_s=LIMIT_S), MonotonicClock()
         ) as source:
-            frames = [item for item in frames_of(source) if isinstance(item, SourceFrame)]
-        assert len(frames) == 3
+            frames = Reading(source).frames(3)
         red = frames[-1].planes.planes[0].astype(np.int64)
         assert (red[20, :, 0] - red[20, :, 2]).max() > 100
     finally:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
+from unittest.mock import Mock
 
 import cv2
 import numpy as np
@@ -21,7 +22,16 @@ from arr_coc.allocation.frame import Selection, SelectionInputs
 from arr_coc.allocation.group import GroupOptions
 from arr_coc.errors import StoreError
 from arr_coc.ops.cuda.view import CudaView
-from arr_coc.types import NS_PER_MS, NS_PER_S, FramePlanes, FrameStamp, GroupPlace, QueryEmbedding, TileMotion
+from arr_coc.types import (
+    NS_PER_MS,
+    NS_PER_S,
+    FramePlanes,
+    FrameStamp,
+    GroupPlace,
+    QueryEmbedding,
+    TileMotion,
+    TokenPacket,
+)
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.connection import AnswerEndpoint
 from stream.answer.latency import LatencyController
@@ -46,7 +56,7 @@ from stream.events import (
 )
 from stream.media import AllocationOverlay, SkippedItem
 from stream.protocol.buffers import SlotTable
-from stream.protocol.codec import frame_packet, motion_arrays, specs_of, token_packet
+from stream.protocol.codec import TakePixels, frame_packet, motion_arrays, specs_of, token_packet
 from stream.protocol.device_pixels import LocalPixels
 from stream.protocol.messages import (
     AnswerReply,
@@ -177,8 +187,13 @@ class Fixture:
         embedding = np.zeros((2, 8), np.float32)
         self.say(QueryAccepted(query=query, model_id="m", arrays=specs_of(embedding)), embedding)
 
-    def begin(self) -> None:
+    def begin(self) -> Fixture:
         self.greet()
+        self.credit()
+        return self
+
+    def credit(self) -> None:
+        """The stage wants another frame."""
         expect(self.texture, Credit)
 
     def grant(self, kept: GroupPlace | None = None) -> None:
@@ -192,8 +207,16 @@ class Fixture:
         self.grant(kept)
         return self.receive_whole(kind)
 
-    def frame_asked(self) -> int:
-        """The frame whose packet is sent for the next turn."""
+    def tokens(self, take: TakePixels | None = None) -> tuple[TokenPacket, Envelope]:
+        """The tokens that are sent for the next turn."""
+        message, received = self.packet(TokenPacketMessage)
+        assert message.turn == self.turn
+        return token_packet(message, received.parts, take), received
+
+    def frame_asked(self, index: int | None = None) -> int:
+        """The frame whose packet is sent for the next turn; shows it before, if it is given."""
+        if index is not None:
+            self.show(index)
         return self.packet(TokenPacketMessage)[0].stamp.frame_index
 
     def pass_time(self, runner: StageRunner) -> None:
@@ -238,8 +261,19 @@ class Fixture:
         assert data is not None
         return unpack_event(data)
 
+    def next_of(self, kind: type[E]) -> E:
+        """The next event of this kind; those before it are passed over."""
+        while not isinstance(event := self.next_event(), kind):
+            pass
+        return event
 
-def of_kind(events: list[Event], kind: type[E]) -> list[E]:
+    def failure(self, runner: StageRunner) -> str:
+        failure = runner.join()
+        assert isinstance(failure, StageDied)
+        return str(failure)
+
+
+def of_kind(events: Iterable[Event], kind: type[E]) -> list[E]:
     return [event for event in events if isinstance(event, kind)]
 
 
@@ -253,8 +287,7 @@ def seed_of(picture: AskedPicture) -> int:
 def test_a_picture_is_of_the_frame_that_is_asked_about_though_the_texture_has_a_newer_one(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fixture = Fixture(runner, POLICY, NEWEST, tap=TapPolicy(asked=True))
-    fixture.begin()
+    fixture = Fixture(runner, POLICY, NEWEST, tap=TapPolicy(asked=True)).begin()
     client = fixture.stage._scheduler.client
     send = client.send_request
 
@@ -264,8 +297,7 @@ def test_a_picture_is_of_the_frame_that_is_asked_about_though_the_texture_has_a_
         fixture.updater.process(FramePlanes("rgb", (newer,)), FrameStamp(7, 7, 1007))
 
     monkeypatch.setattr(client, "send_request", send_late)
-    fixture.show(2)
-    assert fixture.frame_asked() == 2
+    assert fixture.frame_asked(2) == 2
     events = [fixture.next_event(), fixture.next_event()]
     (picture,) = of_kind(events, AskedPicture)
     assert (picture.frame_index, picture.asked, seed_of(picture)) == (2, True, 2)
@@ -273,11 +305,10 @@ def test_a_picture_is_of_the_frame_that_is_asked_about_though_the_texture_has_a_
 
 
 def test_a_picture_of_every_other_frame_is_sent_whether_or_not_it_is_asked_about(runner: StageRunner) -> None:
-    fixture = Fixture(runner, POLICY, NEWEST, tap=TapPolicy(asked=True, every=2))
-    fixture.begin()
+    fixture = Fixture(runner, POLICY, NEWEST, tap=TapPolicy(asked=True, every=2)).begin()
     for index in (0, 2, 3, 5):
         fixture.show(index)
-        expect(fixture.texture, Credit)
+        fixture.credit()
     events: list[Event] = []
     while len(of_kind(events, FrameReady)) < 4:
         events.append(fixture.next_event())
@@ -290,42 +321,38 @@ def test_no_frame_is_wanted_before_the_model_is_known(runner: StageRunner) -> No
     fixture = Fixture(runner)
     assert fixture.texture.receive(30) is None
     fixture.greet()
-    expect(fixture.texture, Credit)
+    fixture.credit()
     assert fixture.hello is not None
     assert fixture.hello.model_id == "m"
     assert fixture.queries == ["what?"]
 
 
 def test_in_lockstep_the_next_frame_waits_for_the_answer(runner: StageRunner) -> None:
-    fixture = Fixture(runner)
-    fixture.begin()
+    fixture = Fixture(runner).begin()
     fixture.show(0)
-    message, received = fixture.packet(TokenPacketMessage)
-    packet = token_packet(message, received.parts)
-    assert (message.turn, len(packet.regions)) == (1, 4)
+    packet, _ = fixture.tokens()
+    assert len(packet.regions) == 4
     with fixture.updater.lease() as view:
         assert packet.stamp == view.stamp
         np.testing.assert_array_equal(packet.pixels, view.gather(packet.regions))
     assert fixture.texture.receive(30) is None
     fixture.reply(0)
-    expect(fixture.texture, Credit)
+    fixture.credit()
 
 
 def test_on_a_device_the_pixels_stay_there(runner: StageRunner, cuda_on_cpu: CpuMachine) -> None:
     pixels = LocalPixels()
-    fixture = Fixture(runner, pixels=pixels, on_device=True)
-    fixture.begin()
+    fixture = Fixture(runner, pixels=pixels, on_device=True).begin()
     fixture.show(0)
     with cuda_on_cpu.calls() as calls:
-        message, received = fixture.packet(TokenPacketMessage)
-        packet = token_packet(message, received.parts, pixels.take)
+        packet, received = fixture.tokens(pixels.take)
     assert len(received.parts) == 2, "regions and relevance, and no pixels"
     assert isinstance(packet.pixels, torch.Tensor)
     assert not {"cuMemcpyDtoHAsync", "cuLaunchKernel fetch_fine", "cuLaunchKernel fetch_coarse"} & set(calls)
     with fixture.updater.lease() as view:
         assert isinstance(view, CudaView)
         np.testing.assert_array_equal(packet.host_pixels, view.gather(packet.regions))
-    frame = next(event for event in iter_events(fixture) if isinstance(event, FrameReady))
+    frame = fixture.next_of(FrameReady)
     assert (frame.tokens, frame.jitter_share) == (4, None)
 
 
@@ -410,11 +437,9 @@ def test_overlays_show_the_group_as_it_would_be_with_the_frame(runner: StageRunn
 
 
 def test_without_shared_memory_the_pixels_come_in_the_message(runner: StageRunner, cuda_on_cpu: CpuMachine) -> None:
-    fixture = Fixture(runner, on_device=True)
-    fixture.begin()
+    fixture = Fixture(runner, on_device=True).begin()
     fixture.show(0)
-    message, received = fixture.packet(TokenPacketMessage)
-    packet = token_packet(message, received.parts)
+    packet, _ = fixture.tokens()
     with fixture.updater.lease() as view:
         np.testing.assert_array_equal(packet.host_pixels, view.gather(packet.regions))
 
@@ -425,20 +450,17 @@ def test_a_device_that_is_lost_in_mid_frame_costs_no_answer(
 ) -> None:
     """While the frame is scored, and while its pixels are gathered: the CPU store takes over with the same frame."""
     pixels = LocalPixels()
-    fixture = Fixture(runner, pixels=pixels, on_device=True)
-    fixture.begin()
+    fixture = Fixture(runner, pixels=pixels, on_device=True).begin()
     cuda_on_cpu.fail(f"cuLaunchKernel {kernel}", LAUNCH_FAILED)
     fixture.show(0)
-    message, received = fixture.packet(TokenPacketMessage)
-    packet = token_packet(message, received.parts, pixels.take)
+    packet, _ = fixture.tokens(pixels.take)
     assert isinstance(packet.pixels, np.ndarray)
     with fixture.updater.lease() as view:
         assert not isinstance(view, CudaView)
         np.testing.assert_array_equal(packet.pixels, view.gather(packet.regions))
     fixture.reply(0)
-    expect(fixture.texture, Credit)
-    fixture.show(10)
-    assert fixture.frame_asked() == 10
+    fixture.credit()
+    assert fixture.frame_asked(10) == 10
     assert any(isinstance(event, Notice) and event.code == STORE_LOST for event in iter_events(fixture))
 
 
@@ -449,14 +471,12 @@ def iter_events(fixture: Fixture) -> Iterator[Event]:
 
 
 def test_otherwise_frames_go_on_and_the_newest_one_is_sent_for_the_next_turn(runner: StageRunner) -> None:
-    fixture = Fixture(runner, schedule=NEWEST)
-    fixture.begin()
-    fixture.show(0)
-    assert fixture.frame_asked() == 0
+    fixture = Fixture(runner, schedule=NEWEST).begin()
+    assert fixture.frame_asked(0) == 0
     for index in (10, 20, 30):
-        expect(fixture.texture, Credit)
+        fixture.credit()
         fixture.show(index)
-    expect(fixture.texture, Credit)
+    fixture.credit()
     assert fixture.answers.receive(30) is None
     fixture.reply(0)
     assert fixture.frame_asked() == 30
@@ -467,19 +487,10 @@ def test_otherwise_frames_go_on_and_the_newest_one_is_sent_for_the_next_turn(run
     assert fixture.stage.drops == {"answer.busy": 2, "answer.lost": 0, "answer.cancelled": 0, "allocate.failed": 0}
 
 
-def test_a_turn_that_comes_between_two_frames_is_taken_at_once(runner: StageRunner) -> None:
-    fixture = Fixture(runner, schedule=NEWEST)
-    fixture.begin()
-    fixture.show(0)
-    expect(fixture.texture, Credit)
-    assert fixture.frame_asked() == 0
-
-
 def test_a_frame_that_the_texture_no_longer_holds_is_not_sent(runner: StageRunner) -> None:
-    fixture = Fixture(runner, schedule=NEWEST)
-    fixture.begin()
+    fixture = Fixture(runner, schedule=NEWEST).begin()
     fixture.show(0)
-    expect(fixture.texture, Credit)
+    fixture.credit()
     image = np.zeros((96, 128, 3), np.uint8)
     update = fixture.updater.process(FramePlanes("rgb", (image,)), FrameStamp(1, 1, 1))
     fixture.grant()
@@ -489,15 +500,16 @@ def test_a_frame_that_the_texture_no_longer_holds_is_not_sent(runner: StageRunne
 
 
 def test_live_triggers_count_capture_time(runner: StageRunner) -> None:
-    fixture = Fixture(runner, replace(POLICY, live=True), replace(SCHEDULE, triggers=AnswerTriggerOptions(every_ns=5)))
-    fixture.begin()
+    fixture = Fixture(
+        runner, replace(POLICY, live=True), replace(SCHEDULE, triggers=AnswerTriggerOptions(every_ns=5))
+    ).begin()
     asked = []
     for index in (0, 4, 5):
         fixture.show(index)
         if index != 4:
             asked.append(fixture.frame_asked())
             fixture.reply(len(asked) - 1)
-        expect(fixture.texture, Credit)
+        fixture.credit()
         assert fixture.answers.receive(0) is None
     assert asked == [0, 5]
 
@@ -544,18 +556,17 @@ def test_a_frame_is_held_as_long_as_the_slowest_one_took(runner: StageRunner, mo
     for index, (captured_ms, received_ms) in enumerate([(0, 8), (100, 103), (200, 208)]):
         fixture.clock.advance(received_ms * NS_PER_MS - fixture.clock.now_ns())
         fixture.show(index, captured_ns=captured_ms * NS_PER_MS)
-        frames.append(next(event for event in iter(fixture.next_event, None) if isinstance(event, FrameReady)))
+        frames.append(fixture.next_of(FrameReady))
         if index == 0:
             fixture.frame_asked()
             fixture.reply(0)
-        expect(fixture.texture, Credit)
+        fixture.credit()
     assert [frame.ready_ns // NS_PER_MS for frame in frames] == [8, 108, 208]
     assert [frame.held_ms for frame in frames] == [0, 5, 0]
 
 
 def test_what_happened_to_a_frame_comes_before_the_frame_and_its_answer(runner: StageRunner) -> None:
-    fixture = Fixture(runner)
-    fixture.begin()
+    fixture = Fixture(runner).begin()
     lost = (SkippedItem("packet 3", "bad", None, 2), SkippedItem("packet 6", "bad", 500_000_000))
     fixture.show(8, skipped=lost, cut_score=0.5)
     assert fixture.frame_asked() == 8
@@ -565,15 +576,13 @@ def test_what_happened_to_a_frame_comes_before_the_frame_and_its_answer(runner: 
     assert events[0] == Skipped(frame_index=8, pts_s=8e-9, what="packet 3", reason="bad", count=2)
     assert events[1] == Skipped(frame_index=8, pts_s=0.5, what="packet 6", reason="bad")
     assert events[2] == Cut(frame_index=8, pts_s=8e-9, score=0.5)
-    frame = events[3]
-    assert isinstance(frame, FrameReady)
+    (frame,) = of_kind(events, FrameReady)
     assert (frame.frame_index, frame.capture_ns, frame.tokens, frame.tiles) == (8, 1008, 4, 12)
     assert (frame.texture_ms, frame.dirty_share, frame.slot, frame.map) == (0.5, 1.0, None, None)
 
 
 def test_a_frame_says_how_far_its_tiles_surely_moved(runner: StageRunner) -> None:
-    fixture = Fixture(runner)
-    fixture.begin()
+    fixture = Fixture(runner).begin()
     right = np.zeros((3, 4), np.float32)
     right[0], right[1], right[2, 0] = 6, 2, 0.1
     sure = np.ones((3, 4), np.float32)
@@ -583,22 +592,19 @@ def test_a_frame_says_how_far_its_tiles_surely_moved(runner: StageRunner) -> Non
     fixture.frame_asked()
     fixture.reply(0)
     fixture.show(1, arrays)
-    frames = [event for event in (fixture.next_event() for _ in range(3)) if isinstance(event, FrameReady)]
+    frames = [fixture.next_of(FrameReady) for _ in range(2)]
     assert [(frame.motion_px, frame.moving_share) for frame in frames] == [(0, 0), (6, pytest.approx(1 / 3))]
 
 
 def test_a_change_of_size_is_reported_and_answered_at_once_but_at_the_beginning(runner: StageRunner) -> None:
-    fixture = Fixture(runner, schedule=replace(SCHEDULE, triggers=AnswerTriggerOptions()))
-    fixture.begin()
+    fixture = Fixture(runner, schedule=replace(SCHEDULE, triggers=AnswerTriggerOptions())).begin()
     fixture.show(0, discontinuity="resolution")
     assert fixture.frame_asked() == 0
     fixture.reply(0)
-    fixture.show(1, discontinuity="resolution")
-    assert fixture.frame_asked() == 1
-    fixture.reply(1)
-    fixture.show(2, discontinuity="reconnect")
-    assert fixture.frame_asked() == 2
-    fixture.reply(2)
+    for index, discontinuity in ((1, "resolution"), (2, "reconnect")):
+        fixture.show(index, discontinuity=discontinuity)
+        assert fixture.frame_asked() == index
+        fixture.reply(index)
     events = [fixture.next_event() for _ in range(7)]
     kinds = [FrameReady, Answer, PictureChanged, FrameReady, Answer, FrameReady, Answer]
     assert [type(event) for event in events] == kinds, "an outage tells of itself"
@@ -607,8 +613,7 @@ def test_a_change_of_size_is_reported_and_answered_at_once_but_at_the_beginning(
 
 
 def test_an_outage_is_reported_where_it_happened_and_costs_no_credit(runner: StageRunner) -> None:
-    fixture = Fixture(runner, schedule=NEWEST)
-    fixture.begin()
+    fixture = Fixture(runner, schedule=NEWEST).begin()
     fixture.texture.send(SourceLost(frame_index=4, media_ns=500_000_000, reason="the cable"))
     fixture.texture.send(SourceLost(frame_index=4, media_ns=500_000_000, reason="the cable", lasted_s=1.5, attempts=3))
     away = Outage(frame_index=4, pts_s=0.5, reason="the cable")
@@ -618,36 +623,30 @@ def test_an_outage_is_reported_where_it_happened_and_costs_no_credit(runner: Sta
 
 
 def test_a_map_goes_with_each_frame_where_the_run_publishes(runner: StageRunner) -> None:
-    fixture = Fixture(runner, tap=TapPolicy(maps=True))
-    fixture.begin()
+    fixture = Fixture(runner, tap=TapPolicy(maps=True)).begin()
     fixture.show(0)
-    frame = fixture.next_event()
-    assert isinstance(frame, FrameReady)
+    frame = fixture.next_of(FrameReady)
     assert frame.map is not None
-    message, received = fixture.packet(TokenPacketMessage)
-    regions = token_packet(message, received.parts).regions
+    regions = fixture.tokens()[0].regions
     assert (frame.map.rows, frame.map.cols, len(frame.map.relevance)) == (3, 4, 12)
     np.testing.assert_array_equal(np.frombuffer(frame.map.regions, "<i2").reshape(-1, 3), regions)
 
 
 def test_a_picture_goes_with_each_frame_where_somebody_draws_it(runner: StageRunner) -> None:
     overlays: SlotTable[AllocationOverlay] = SlotTable(1)
-    fixture = Fixture(runner, schedule=NEWEST, overlays=overlays)
-    fixture.begin()
+    fixture = Fixture(runner, schedule=NEWEST, overlays=overlays).begin()
     fixture.show(0)
-    frame = fixture.next_event()
-    assert isinstance(frame, FrameReady)
+    frame = fixture.next_of(FrameReady)
     assert frame.slot is not None
-    expect(fixture.texture, Credit)
+    fixture.credit()
     fixture.show(1)
     assert fixture.texture.receive(30) is None
     assert overlays.take(frame.slot).image.shape == (96, 128, 3)
-    expect(fixture.texture, Credit)
+    fixture.credit()
 
 
 def test_whole_frames_are_sent_where_the_model_encodes_them(runner: StageRunner) -> None:
-    fixture = Fixture(runner, replace(POLICY, whole_frames=True))
-    fixture.begin()
+    fixture = Fixture(runner, replace(POLICY, whole_frames=True)).begin()
     fixture.show(0)
     message, received = fixture.packet(FramePacketMessage)
     packet = frame_packet(message, received.parts)
@@ -656,14 +655,13 @@ def test_whole_frames_are_sent_where_the_model_encodes_them(runner: StageRunner)
 
 
 def test_the_last_frame_is_answered_unless_it_was(runner: StageRunner) -> None:
-    fixture = Fixture(runner)
-    fixture.begin()
+    fixture = Fixture(runner).begin()
     for index in (0, 3):
         fixture.show(index)
         if index == 0:
             assert fixture.frame_asked() == 0
             fixture.reply(0)
-        expect(fixture.texture, Credit)
+        fixture.credit()
     fixture.texture.send(End(reason="finished"))
     assert fixture.frame_asked() == 3
     fixture.reply(1)
@@ -672,13 +670,12 @@ def test_the_last_frame_is_answered_unless_it_was(runner: StageRunner) -> None:
 
 
 def test_after_ctrl_c_no_answer_is_asked_for(runner: StageRunner) -> None:
-    fixture = Fixture(runner, schedule=NEWEST)
-    fixture.begin()
+    fixture = Fixture(runner, schedule=NEWEST).begin()
     fixture.show(0)
-    expect(fixture.texture, Credit)
+    fixture.credit()
     assert fixture.frame_asked() == 0
     fixture.show(3)
-    expect(fixture.texture, Credit)
+    fixture.credit()
     fixture.texture.send(End(reason="interrupted"))
     assert fixture.answers.receive(30) is None
     fixture.reply(0)
@@ -687,25 +684,21 @@ def test_after_ctrl_c_no_answer_is_asked_for(runner: StageRunner) -> None:
 
 
 def test_a_source_without_a_frame_ends_without_an_answer(runner: StageRunner) -> None:
-    fixture = Fixture(runner)
-    fixture.begin()
+    fixture = Fixture(runner).begin()
     lost = (SkippedItem("packet 1", "bad"),)
     fixture.texture.send(End(reason="finished", skipped=lost, made_pts=2, clamped_pts=1))
     fixture.receive(Disconnect)
     assert runner.join() is None
     assert fixture.next_event() == Skipped(frame_index=0, pts_s=0.0, what="packet 1", reason="bad")
-    notice = fixture.next_event()
-    assert isinstance(notice, Notice)
+    notice = fixture.next_of(Notice)
     assert notice.message == "repaired 3 frame times from the frame rate (2 missing, 1 going back)"
 
 
 def test_another_question_is_known_to_the_allocator_and_answered_at_once(runner: StageRunner) -> None:
-    fixture = Fixture(runner, schedule=NEWEST)
-    fixture.begin()
-    fixture.show(0)
-    assert fixture.frame_asked() == 0
+    fixture = Fixture(runner, schedule=NEWEST).begin()
+    assert fixture.frame_asked(0) == 0
     fixture.reply(0)
-    expect(fixture.texture, Credit)
+    fixture.credit()
     runner.control.ask("who?")
     assert fixture.receive(SetQuery).query == "who?"
     fixture.hold("who?")
@@ -715,10 +708,9 @@ def test_another_question_is_known_to_the_allocator_and_answered_at_once(runner:
 
 
 def test_another_model_gets_an_allocator_of_its_own(runner: StageRunner) -> None:
-    fixture = Fixture(runner, schedule=NEWEST, client=ClientOptions(reconnect=True))
-    fixture.begin()
+    fixture = Fixture(runner, schedule=NEWEST, client=ClientOptions(reconnect=True)).begin()
     fixture.show(0)
-    expect(fixture.texture, Credit)
+    fixture.credit()
     assert fixture.frame_asked() == 0
     first = fixture.hello
     for model_id, same in (("m", True), ("another", False)):
@@ -731,25 +723,19 @@ def test_another_model_gets_an_allocator_of_its_own(runner: StageRunner) -> None
 
 
 def test_an_allocation_that_fails_shows_all_tokens_and_is_reported_once(
-    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*what: object) -> None:
-        raise ArithmeticError("the spoon is bent")
-
-    monkeypatch.setattr(StreamAllocator, "observe", fail)
-    fixture = Fixture(runner, schedule=NEWEST)
-    fixture.begin()
+    monkeypatch.setattr(StreamAllocator, "observe", Mock(side_effect=ArithmeticError("the spoon is bent")))
+    fixture = Fixture(runner, schedule=NEWEST).begin()
     for index in (0, 1):
         fixture.show(index)
-        expect(fixture.texture, Credit)
-    notice, frame, another = (fixture.next_event() for _ in range(3))
-    assert isinstance(notice, Notice)
-    assert notice.message == (
-        "allocation failed (ArithmeticError: the spoon is bent); such frames are shown with all their tokens"
-    )
-    assert isinstance(frame, FrameReady)
-    assert frame.tokens == frame.tiles == 12
-    assert isinstance(another, FrameReady)
+        fixture.credit()
+    events = [fixture.next_event() for _ in range(3)]
+    assert [type(event) for event in events] == [Notice, FrameReady, FrameReady]
+    message = "allocation failed (ArithmeticError: the spoon is bent); such frames are shown with all their tokens"
+    assert [notice.message for notice in of_kind(events, Notice)] == [message]
+    assert caplog.messages == [f"frame 0: {message}"]
+    assert [(frame.tokens, frame.tiles) for frame in of_kind(events, FrameReady)] == [(12, 12)] * 2
     assert fixture.stage.drops["allocate.failed"] == 2
 
 
@@ -765,81 +751,60 @@ def test_regions_are_chosen_where_somebody_looks_at_them(
         return select(self)
 
     monkeypatch.setattr(SelectionInputs, "select", noting)
-    fixture = Fixture(runner, POLICY, NEWEST, tap=TapPolicy(maps=with_maps))
-    fixture.begin()
-    fixture.show(0)
-    assert fixture.frame_asked() == 0
+    fixture = Fixture(runner, POLICY, NEWEST, tap=TapPolicy(maps=with_maps)).begin()
+    assert fixture.frame_asked(0) == 0
     for index in (10, 20, 30):
-        expect(fixture.texture, Credit)
+        fixture.credit()
         fixture.show(index)
-    expect(fixture.texture, Credit)
+    fixture.credit()
     fixture.reply(0)
     assert fixture.frame_asked() == 30
     assert looked_at == chosen
-    frames = [event for event in iter_events(fixture) if isinstance(event, FrameReady)]
+    frames = of_kind(iter_events(fixture), FrameReady)
     assert [frame.tokens for frame in frames] == [4] * 4
     assert [frame.jitter_share is not None for frame in frames] == [with_maps] * 4
 
 
 def test_a_choice_that_fails_shows_all_tokens(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*what: object) -> None:
-        raise ArithmeticError("the spoon is bent")
-
-    monkeypatch.setattr(selection, "picture_structure", fail)
-    fixture = Fixture(runner)
-    fixture.begin()
+    monkeypatch.setattr(selection, "picture_structure", Mock(side_effect=ArithmeticError("the spoon is bent")))
+    fixture = Fixture(runner).begin()
     fixture.show(0)
-    message, received = fixture.packet(TokenPacketMessage)
-    assert len(token_packet(message, received.parts).regions) == 12
+    assert len(fixture.tokens()[0].regions) == 12
     fixture.reply(0)
-    expect(fixture.texture, Credit)
+    fixture.credit()
     assert fixture.stage.drops["allocate.failed"] == 1
 
 
 def test_a_texture_that_fails_ends_the_run(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*what: object) -> None:
-        raise StoreError("no texture")
-
-    monkeypatch.setattr(StreamAllocator, "observe", fail)
-    fixture = Fixture(runner)
-    fixture.begin()
+    monkeypatch.setattr(StreamAllocator, "observe", Mock(side_effect=StoreError("no texture")))
+    fixture = Fixture(runner).begin()
     fixture.show(0)
-    failure = runner.join()
-    assert isinstance(failure, StageDied)
-    assert str(failure) == "the allocate stage died: no texture"
+    assert fixture.failure(runner) == "the allocate stage died: no texture"
     fixture.receive(Cancel)
 
 
 def test_silence_is_counted_while_something_is_awaited(runner: StageRunner) -> None:
-    fixture = Fixture(runner, schedule=replace(SCHEDULE, silence_limit_s=0.1))
-    fixture.begin()
-    fixture.show(0)
-    assert fixture.frame_asked() == 0
+    fixture = Fixture(runner, schedule=replace(SCHEDULE, silence_limit_s=0.1)).begin()
+    assert fixture.frame_asked(0) == 0
     fixture.pass_time(runner)
-    failure = runner.join()
-    assert isinstance(failure, StageDied)
-    assert str(failure) == "the answer stage died: silent for 0.1 s; raise pipeline.timeout_s for slow models"
+    silent = "the answer stage died: silent for 0.1 s; raise pipeline.timeout_s for slow models"
+    assert fixture.failure(runner) == silent
     fixture.receive(Cancel)
 
 
 def test_an_answer_that_never_comes_is_noticed_while_frames_go_on(runner: StageRunner) -> None:
-    fixture = Fixture(runner, schedule=NEWEST)
-    fixture.begin()
+    fixture = Fixture(runner, schedule=NEWEST).begin()
     fixture.clock.advance(500 * 1_000_000_000)
-    fixture.show(0)
-    assert fixture.frame_asked() == 0
-    expect(fixture.texture, Credit)
+    assert fixture.frame_asked(0) == 0
+    fixture.credit()
     fixture.show(1)
-    expect(fixture.texture, Credit)
+    fixture.credit()
     fixture.pass_time(runner)
-    failure = runner.join()
-    assert isinstance(failure, StageDied)
-    assert "silent for 60 s" in str(failure)
+    assert "silent for 60 s" in fixture.failure(runner)
 
 
 def test_cancelling_tells_the_answer_stage(runner: StageRunner) -> None:
-    fixture = Fixture(runner)
-    fixture.begin()
+    fixture = Fixture(runner).begin()
     runner.control.cancel()
     assert runner.join() is None
     fixture.receive(Cancel)

@@ -35,10 +35,14 @@ class Fixture:
         self.stage = TextureStage(self.updater, self.planes, runner.transport, runner.control, drop_frames=newest)
         runner.start(self.stage)
 
-    def begin(self) -> int:
-        """Grants the first credit; how many frames the stage then wants."""
+    def begin(self) -> Fixture:
+        """Grants the first credit, and notes how many frames the stage then wants."""
         self.allocate.send(Credit())
-        return expect(self.capture, Credit).count
+        self.wanted_frames = expect(self.capture, Credit).count
+        return self
+
+    def update(self) -> TextureUpdated:
+        return expect(self.allocate, TextureUpdated)
 
     def send(self, index: int, **fields: object) -> None:
         image = np.full((64, 64, 3), 40 + index % 2 * 100, np.uint8)
@@ -52,14 +56,13 @@ class Fixture:
 def test_it_wants_nothing_before_the_allocate_stage_does(runner: StageRunner) -> None:
     fixture = Fixture(runner)
     assert fixture.capture.receive(30) is None
-    assert fixture.begin() == LOSSLESS_CREDITS
+    assert fixture.begin().wanted_frames == LOSSLESS_CREDITS
 
 
 def test_a_frame_is_written_and_reported_for_its_credit(runner: StageRunner) -> None:
-    fixture = Fixture(runner)
-    fixture.begin()
+    fixture = Fixture(runner).begin()
     fixture.send(0)
-    first = expect(fixture.allocate, TextureUpdated)
+    first = fixture.update()
     assert (first.stamp.frame_index, first.stamp.media_ns, first.stamp.capture_ns) == (0, 0, 7)
     assert first.dirty_share == 1.0
     assert expect(fixture.capture, Credit).count == 1
@@ -68,7 +71,7 @@ def test_a_frame_is_written_and_reported_for_its_credit(runner: StageRunner) -> 
     with fixture.updater.lease() as view:
         assert view.stamp.frame_index == 0
     fixture.allocate.send(Credit())
-    second = expect(fixture.allocate, TextureUpdated)
+    second = fixture.update()
     assert second.stamp.frame_index == 1
     assert second.stamp.epoch >= first.stamp.epoch
     with fixture.updater.lease() as view:
@@ -76,17 +79,19 @@ def test_a_frame_is_written_and_reported_for_its_credit(runner: StageRunner) -> 
         assert int(view.read(0)[0, 0, 0]) == 140
 
 
-def test_frames_that_must_not_be_lost_wait_in_line(runner: StageRunner) -> None:
-    fixture = Fixture(runner)
-    fixture.begin()
-    for index in range(3):
-        fixture.send(index)
+def test_frames_that_must_not_be_lost_wait_in_line_and_a_discontinuity_begins_an_epoch(runner: StageRunner) -> None:
+    fixture = Fixture(runner).begin()
+    for index, discontinuity in enumerate((None, None, "format")):
+        fixture.send(index, discontinuity=discontinuity)
     fixture.capture.send(End(reason="finished"))
-    seen = [expect(fixture.allocate, TextureUpdated).stamp.frame_index]
+    updates = [fixture.update()]
     for _ in range(2):
         fixture.allocate.send(Credit())
-        seen.append(expect(fixture.allocate, TextureUpdated).stamp.frame_index)
-    assert seen == [0, 1, 2]
+        updates.append(fixture.update())
+    assert [update.stamp.frame_index for update in updates] == [0, 1, 2]
+    assert [update.discontinuity for update in updates] == [None, None, "format"]
+    assert updates[2].stamp.epoch != updates[1].stamp.epoch
+    assert updates[2].dirty_share == 1.0
     assert expect(fixture.allocate, End) == End(reason="finished")
     assert runner.join() is None
     assert fixture.stage.drops == {"texture.replaced": 0, "texture.fallbacks": 0}
@@ -95,16 +100,16 @@ def test_frames_that_must_not_be_lost_wait_in_line(runner: StageRunner) -> None:
 def test_a_waiting_frame_is_replaced_by_a_newer_one_and_counted(runner: StageRunner) -> None:
     lost = [SkippedItem("packet 2", "bad"), SkippedItem("packet 3", "bad")]
     fixture = Fixture(runner, newest=True)
-    assert fixture.begin() == 1
+    assert fixture.begin().wanted_frames == 1
     fixture.send(0)
-    expect(fixture.allocate, TextureUpdated)
+    fixture.update()
     written = [MediaSegment(file="a"), MediaSegment(file="b")]
     fixture.send(1, discontinuity="resolution", skipped=(lost[0],), segments=(written[0],))
     fixture.send(2, skipped=(lost[1],), segments=(written[1],))
     for _ in range(3):
         expect(fixture.capture, Credit)
     fixture.allocate.send(Credit())
-    newest = expect(fixture.allocate, TextureUpdated)
+    newest = fixture.update()
     assert newest.stamp.frame_index == 2
     assert newest.skipped == tuple(lost)
     assert newest.segments == tuple(written)
@@ -116,23 +121,8 @@ def test_a_waiting_frame_is_replaced_by_a_newer_one_and_counted(runner: StageRun
     assert fixture.stage.drops == {"texture.replaced": 1, "texture.fallbacks": 0}
 
 
-def test_a_discontinuity_begins_an_epoch(runner: StageRunner) -> None:
-    fixture = Fixture(runner)
-    fixture.begin()
-    fixture.send(0)
-    first = expect(fixture.allocate, TextureUpdated)
-    fixture.allocate.send(Credit())
-    assert first.discontinuity is None
-    fixture.send(2, discontinuity="format")
-    second = expect(fixture.allocate, TextureUpdated)
-    assert second.discontinuity == "format"
-    assert second.stamp.epoch != first.stamp.epoch
-    assert second.dirty_share == 1.0
-
-
 def test_a_slot_that_holds_nothing_is_named(runner: StageRunner) -> None:
-    fixture = Fixture(runner)
-    fixture.begin()
+    fixture = Fixture(runner).begin()
     fixture.capture.send(FrameCaptured(slot=99, frame_index=0, media_ns=0, capture_ns=0))
     failure = runner.join()
     assert isinstance(failure, StageDied)
@@ -160,12 +150,11 @@ def test_hardware_that_gives_up_is_reported_with_the_frame_and_counted(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_failing_stores(monkeypatch, fails_writing=1)
-    fixture = Fixture(runner)
-    fixture.begin()
+    fixture = Fixture(runner).begin()
     updates = []
     for index in range(3):
         fixture.send(index)
-        updates.append(expect(fixture.allocate, TextureUpdated))
+        updates.append(fixture.update())
         fixture.allocate.send(Credit())
     assert [changed.fallback for changed in updates] == [None, GONE, None]
     assert updates[1].stamp.epoch != updates[0].stamp.epoch

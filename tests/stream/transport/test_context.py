@@ -41,12 +41,13 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def killed_run(temporary: Path) -> Path:
-    """The directory of a run that was killed, with its socket in it."""
-    command = [sys.executable, "-c", KILLED, str(temporary)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    left = Path(done.stdout.strip())
-    assert (left / "answer").is_socket(), done.stderr
-    return left
+    """The directory of a run that was killed, with its socket in it, and the run's record beside it."""
+    directory = SocketDirectory.make()
+    leave_socket(Path(directory) / "answer")
+    folder = Path(state_folders()[0])
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / f"{os.uname().nodename}-1.run").write_bytes(msgspec.json.encode(directory))
+    return Path(directory)
 
 
 def leave_socket(path: Path) -> None:
@@ -55,8 +56,11 @@ def leave_socket(path: Path) -> None:
 
 
 def test_a_child_of_a_killed_run_removes_its_directory_and_its_record(temporary: Path) -> None:
-    left = killed_run(temporary)
-    (record,) = (temporary.parent / "arr-coc-stream").glob("*.run")
+    command = [sys.executable, "-c", KILLED, str(temporary)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    left = Path(done.stdout.strip())
+    assert (left / "answer").is_socket(), done.stderr
+    (record,) = (temporary.parent / "arr-coc-stream").glob(f"{os.uname().nodename}-*.run")
     directory = msgspec.json.decode(record.read_bytes(), type=SocketDirectory)
     assert os.fspath(directory) == str(left)
     remove_after_parent(directory)

@@ -38,10 +38,10 @@ from stream.protocol.messages import (
 from stream.transport import Client, Envelope, Link, LinkPoller, ServerLink, Transport, ipc_endpoint, private_directory
 from stream.transport import context as bus_module
 from stream.transport import links as link_module
-from stream.transport import links as port_module
 from stream.transport.links import FRAME_QUEUE_MESSAGES, FrameSubscriber
-from stream.transport.security import ClientCurve, client_curve, make_keys, server_curve
-from tests.support.network import LIMIT_MS
+from stream.transport.security import ClientCurve, client_curve, server_curve
+from tests.support.network import LIMIT_MS, keyed
+from tests.support.runs import expect, expect_whole
 
 
 @contextmanager
@@ -69,13 +69,11 @@ def test_messages_go_both_ways_in_order(ends: tuple[Link, Link]) -> None:
     for number in range(3):
         connected.send(AnswerDelta(answer=number, text="x"))
     for number in range(3):
-        received = bound.receive(LIMIT_MS)
-        assert received is not None
-        assert received.message == AnswerDelta(answer=number, text="x")
+        assert expect(bound, AnswerDelta) == AnswerDelta(answer=number, text="x")
     bound.send(Cancel())
-    received = connected.receive(LIMIT_MS)
-    assert received is not None
-    assert received.message == Cancel()
+    assert bound.offer(Credit(count=2))
+    expect(connected, Cancel)
+    assert expect(connected, Credit) == Credit(count=2)
 
 
 class Notes:
@@ -120,18 +118,15 @@ def test_a_packet_arrives_whole(ends: tuple[Link, Link]) -> None:
     )
     message, arrays = token_message(0, 0, packet)
     connected.send(message, arrays)
-    received = bound.receive(LIMIT_MS)
-    assert received is not None
-    assert isinstance(received.message, TokenPacketMessage)
-    np.testing.assert_array_equal(token_packet(received.message, received.parts).pixels, packet.pixels)
+    sent, received = expect_whole(bound, TokenPacketMessage)
+    np.testing.assert_array_equal(token_packet(sent, received.parts).pixels, packet.pixels)
 
 
 def test_arrays_that_are_not_contiguous_arrive_as_they_look(ends: tuple[Link, Link]) -> None:
     bound, connected = ends
     backwards = np.arange(12, dtype=np.float32)[::-2]
     connected.send(Cancel(), [backwards])
-    received = bound.receive(LIMIT_MS)
-    assert received is not None
+    _, received = expect_whole(bound, Cancel)
     np.testing.assert_array_equal(np.frombuffer(received.parts[0], np.float32), backwards)
 
 
@@ -204,23 +199,13 @@ def test_a_sender_waits_for_room_until_its_owner_gives_up(monkeypatch: pytest.Mo
     transport.close()
 
 
-def test_an_offer_is_taken_where_somebody_is_there() -> None:
-    with linked() as (bound, connected):
-        assert bound.offer(Credit(count=2))
-        received = connected.receive(LIMIT_MS)
-        assert received is not None
-        assert received.message == Credit(count=2)
-
-
 def test_what_is_no_message_is_refused_whole() -> None:
     with linked() as (bound, connected):
         connected._socket.send_multipart([b"nonsense", b"and more"])
         connected.send(Cancel())
         with pytest.raises(TransportError, match="cannot be read"):
             bound.receive(LIMIT_MS)
-        received = bound.receive(LIMIT_MS)
-        assert received is not None
-        assert received.message == Cancel()
+        expect(bound, Cancel)
 
 
 def test_an_address_that_is_taken_is_refused() -> None:
@@ -367,8 +352,8 @@ class Places:
         stack.callback(self.transport.close)
         self.ipc = ipc_endpoint(directory)
 
-    def port(self, endpoint: str, keys: Path | None = None) -> ServerLink:
-        curve = None if keys is None else server_curve(NetworkConfig(keys=str(keys)), endpoint)
+    def port(self, endpoint: str, network: NetworkConfig | None = None) -> ServerLink:
+        curve = None if network is None else server_curve(network, endpoint)
         return self._stack.enter_context(closing(self.transport.server_link(endpoint, curve)))
 
     def link(self, endpoint: str, curve: ClientCurve | None = None, *, watched: bool = True) -> Link:
@@ -418,16 +403,10 @@ def test_every_client_is_distinguished_and_answered_alone(places: Places, scheme
     for number, client in enumerate(clients):
         assert port.send(client, AnswerDelta(answer=number, text="x"), [array])
     for number, link in enumerate(links):
-        received = link.receive(LIMIT_MS)
-        assert received is not None
-        assert received.message == AnswerDelta(answer=number, text="x")
-        assert bytes(received.parts[0]) == array.tobytes()
+        message, received = expect_whole(link, AnswerDelta)
+        assert (message.answer, bytes(received.parts[0])) == (number, array.tobytes())
         assert link.receive() is None
     assert port.receive() is None
-
-
-def test_a_port_that_was_left_open_is_a_number_once_it_is_bound(places: Places) -> None:
-    assert int(places.port(LOOPBACK).endpoint.rpartition(":")[2]) > 0
 
 
 def test_what_cannot_be_read_is_an_error_of_its_sender_and_the_next_message_comes(places: Places) -> None:
@@ -457,13 +436,11 @@ def test_whoever_is_gone_gets_nothing(places: Places, scheme: str) -> None:
     assert not port.send(client, AnswerDelta(answer=0, text="x"), [np.zeros(3, np.uint8)])
     assert not port.send(b"never seen", KeepAlive())
     assert port.send(stays, AnswerDelta(answer=1, text="y"))
-    received = other.receive(LIMIT_MS)
-    assert received is not None
-    assert received.message == AnswerDelta(answer=1, text="y")
+    assert expect(other, AnswerDelta).answer == 1
 
 
 def test_whoever_never_reads_counts_as_gone(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(port_module, "SEND_LIMIT_MS", 1)
+    monkeypatch.setattr(link_module, "SEND_LIMIT_MS", 1)
     port = places.port("inproc://answers")
     idle = places.link("inproc://answers", watched=False)
     client = met(port, idle)
@@ -480,7 +457,7 @@ def test_whoever_never_reads_counts_as_gone(places: Places, monkeypatch: pytest.
 def test_a_message_that_is_too_large_closes_its_senders_connection_only(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(port_module, "PART_BYTES_MAX", 1000)
+    monkeypatch.setattr(link_module, "PART_BYTES_MAX", 1000)
     port = places.port(places.ipc)
     large, small = places.link(places.ipc), places.link(places.ipc)
     client = met(port, small)
@@ -492,7 +469,7 @@ def test_a_message_that_is_too_large_closes_its_senders_connection_only(
 
 
 @pytest.mark.parametrize("endpoint", ["inproc://answers", LOOPBACK])
-def test_an_address_that_is_taken_is_refused_port(places: Places, endpoint: str) -> None:
+def test_a_server_address_that_is_taken_is_refused(places: Places, endpoint: str) -> None:
     taken = places.port(endpoint).endpoint
     with pytest.raises(TransportError, match=f"cannot open {taken}: another program uses it"):
         places.transport.server_link(taken)
@@ -513,12 +490,13 @@ def test_a_file_that_lies_at_the_address_is_left_there(places: Places, tmp_path:
 
 
 def test_the_socket_of_a_process_that_died_is_taken_over(places: Places) -> None:
-    path = places.ipc.removeprefix("ipc://")
+    path = Path(places.ipc.removeprefix("ipc://"))
     with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(path)
-    assert os.path.exists(path)
-    port = places.port(places.ipc)
-    met(port, places.link(places.ipc))
+        dead.bind(str(path))
+    assert path.exists()
+    with closing(places.transport.server_link(places.ipc)) as port:
+        met(port, places.link(places.ipc))
+    assert not path.exists(), "the server removes its file"
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://203.0.113.7:5555", "ipc:///nowhere/at/all", "tcp://127.0.0.1:99999"])
@@ -641,46 +619,25 @@ def test_what_is_no_answer_stage_turns_a_link_away(places: Places) -> None:
     assert not link.connected
 
 
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ours")
-    make_keys(folder)
-    return folder
+@pytest.fixture
+def ours(tmp_path: Path) -> NetworkConfig:
+    return keyed(tmp_path, "ours")
 
 
-@pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("theirs")
-    make_keys(folder)
-    return folder
-
-
-def key(folder: Path, endpoint: str) -> ClientCurve:
-    made = client_curve(NetworkConfig(keys=str(folder)), endpoint)
+def key(network: NetworkConfig, endpoint: str) -> ClientCurve:
+    made = client_curve(network, endpoint)
     assert made is not None
     return made
 
 
-def test_whoever_holds_a_key_is_received(places: Places, ours: Path) -> None:
-    port = places.port(LOOPBACK, ours)
-    link = places.link(port.endpoint, key(ours, port.endpoint))
-    client = met(port, link)
-    assert port.send(client, KeepAlive())
-    received = link.receive(LIMIT_MS)
-    assert received is not None
-    assert received.message == KeepAlive()
-    assert link.connected
-    assert not link.lost
-
-
 @pytest.mark.parametrize("who", ["without", "another server", "unknown client"])
-def test_whoever_holds_no_key_sends_nothing_and_receives_nothing(
-    places: Places, ours: Path, theirs: Path, who: str
+def test_only_whoever_holds_a_key_sends_and_receives(
+    places: Places, ours: NetworkConfig, tmp_path: Path, who: str
 ) -> None:
     port = places.port(LOOPBACK, ours)
     good = places.link(port.endpoint, key(ours, port.endpoint))
     client = met(port, good)
-    stranger = key(theirs, port.endpoint)
+    stranger = key(keyed(tmp_path, "theirs"), port.endpoint)
     curve = {
         "without": None,
         "another server": stranger,
@@ -693,11 +650,12 @@ def test_whoever_holds_no_key_sends_nothing_and_receives_nothing(
     assert not link.connected
     assert port.receive(30) is None
     assert port.send(client, KeepAlive())
-    assert good.receive(LIMIT_MS) is not None
+    expect(good, KeepAlive)
+    assert good.connected
     assert not good.lost
 
 
-def test_a_key_is_of_no_use_where_none_is_asked_for(places: Places, ours: Path) -> None:
+def test_a_key_is_of_no_use_where_none_is_asked_for(places: Places, ours: NetworkConfig) -> None:
     port = places.port(LOOPBACK)
     link = places.link(port.endpoint, key(ours, port.endpoint))
     with pytest.raises(ConnectionRefused, match="or none where it has none"):
@@ -720,11 +678,3 @@ def test_a_waiter_wakes_for_descriptors_too(places: Places) -> None:
     finally:
         os.close(reader)
         os.close(writer)
-
-
-def test_the_file_of_a_server_is_removed(tmp_path: Path) -> None:
-    path, transport = tmp_path / "answers", Transport()
-    with closing(transport.server_link(f"ipc://{path}")):
-        assert path.is_socket()
-    assert not path.exists()
-    transport.close()

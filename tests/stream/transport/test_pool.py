@@ -11,7 +11,6 @@ import pytest
 
 from arr_coc.types import NS_PER_S
 from stream.clock import MonotonicClock
-from stream.config import NetworkConfig
 from stream.errors import TransportError
 from stream.protocol.messages import KeepAlive, Probe
 from stream.transport import ServerLink, Transport, links
@@ -26,10 +25,10 @@ from stream.transport.pool import (
     needs_pool,
     resolve,
 )
-from stream.transport.security import client_curve, make_keys, server_curve
+from stream.transport.security import client_curve, server_curve
 from stream.untrusted import CLIENTS_MAX
 from tests.support.clock import FakeClock
-from tests.support.network import Relay, free_port, until
+from tests.support.network import Relay, free_port, keyed, until
 
 A, B, C = (f"tcp://10.0.0.{number}:5555" for number in (1, 2, 3))
 LONG_AGO_NS = 1000 * NS_PER_S
@@ -53,7 +52,7 @@ Maker = Callable[..., ServerPool]
 def pool_of(transport: Transport, clock: FakeClock) -> Maker:
     """A pool that nobody probes: its servers are what a test says of them."""
 
-    def made(*servers: str, choice: Choice = "spread", **loads: KeepAlive | None) -> ServerPool:
+    def made(*servers: str, choice: Choice = "spread") -> ServerPool:
         pool = ServerPool([ServerAddress(server) for server in servers], transport, clock, choice)
         for server in servers:
             pool._set_members(ServerAddress(server), [server])
@@ -96,14 +95,11 @@ def test_a_name_is_resolved_by_the_system() -> None:
     assert resolve("localhost", "5555") == ["tcp://127.0.0.1:5555"]
 
 
-def test_the_first_one_is_tried_while_nothing_is_known(pool_of: Maker) -> None:
-    assert chosen(pool_of(A, B)) == A
-
-
 def test_the_ready_one_is_chosen_before_one_that_loads_and_that_before_one_that_is_away(
     pool_of: Maker, clock: FakeClock
 ) -> None:
     pool = pool_of(A, B, C)
+    assert chosen(pool) == A, "nothing is known"
     pool._members[B].connected = True
     assert chosen(pool) == B
     assert pool.hopeful
@@ -178,7 +174,9 @@ def test_one_that_does_not_reply_is_chosen_only_where_no_other_replies(pool_of: 
     assert pool.has_fitter(A)
 
 
-def test_one_that_fails_is_avoided_for_longer_each_time_until_it_answers(pool_of: Maker, clock: FakeClock) -> None:
+def test_one_that_fails_is_avoided_for_longer_each_time_and_one_that_was_lost_until_it_says_so(
+    pool_of: Maker, clock: FakeClock
+) -> None:
     def ready() -> None:
         for server, clients in ((A, 0), (B, 9)):
             says(pool, server, clock, clients=clients)
@@ -195,12 +193,6 @@ def test_one_that_fails_is_avoided_for_longer_each_time_until_it_answers(pool_of
     pool.note_failed(A)
     pool.note_answered(A)
     assert chosen(pool) == A
-
-
-def test_one_that_was_lost_is_not_ready_until_it_says_so(pool_of: Maker, clock: FakeClock) -> None:
-    pool = pool_of(A, B)
-    says(pool, A, clock)
-    says(pool, B, clock, clients=5)
     pool.note_lost(A)
     assert chosen(pool) == B
     says(pool, A, clock)
@@ -383,25 +375,29 @@ def test_a_server_that_stands_still_is_away_until_it_goes_on(
         assert pool.take_refusals() == []
 
 
-def test_a_load_that_was_not_asked_for_is_a_misdeed(transport: Transport) -> None:
+@pytest.mark.parametrize(
+    ("replies", "problem"),
+    [([KeepAlive(), KeepAlive()], "it tells its load again and again"), ([Probe()], "Probe in reply to a probe")],
+)
+def test_a_server_that_replies_otherwise_is_left_alone(
+    transport: Transport, replies: list[KeepAlive | Probe], problem: str
+) -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     with ExitStack() as stack:
         port = stack.enter_context(closing(transport.server_link(address)))
         pool = stack.enter_context(closing(ServerPool([ServerAddress(address)], transport, MonotonicClock())))
         pool.start()
 
-        def repeats() -> bool:
+        def replied() -> bool:
             received = port.receive(10)
-            return received is not None and port.send(received[0], KeepAlive()) and port.send(received[0], KeepAlive())
+            return received is not None and all([port.send(received[0], message) for message in replies])
 
-        until(repeats)
-        until(lambda: "it tells its load again and again" in pool.problems)
+        until(replied)
+        until(lambda: problem in pool.problems)
 
 
 def test_a_server_with_another_key_refuses_and_the_others_do_not(tmp_path: Path, transport: Transport) -> None:
-    for name in ("ours", "others"):
-        make_keys(tmp_path / name)
-    ours, others = (NetworkConfig(keys=str(tmp_path / name)) for name in ("ours", "others"))
+    ours, others = keyed(tmp_path, "ours"), keyed(tmp_path, "others")
     addresses = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
     with ExitStack() as stack:
         stack.enter_context(closing(transport.server_link(addresses[0], server_curve(others, addresses[0]))))
@@ -416,18 +412,3 @@ def test_a_server_with_another_key_refuses_and_the_others_do_not(tmp_path: Path,
         assert len(refusals) == 1
         assert refusals[0].startswith(f"{addresses[0]} turns this end away: give --keys")
         until(lambda: chosen(pool) == addresses[1])
-
-
-def test_what_is_no_answer_server_is_left_alone(transport: Transport) -> None:
-    address = f"tcp://127.0.0.1:{free_port()}"
-    with ExitStack() as stack:
-        port = stack.enter_context(closing(transport.server_link(address)))
-        pool = stack.enter_context(closing(ServerPool([ServerAddress(address)], transport, MonotonicClock())))
-        pool.start()
-
-        def misbehaves() -> bool:
-            received = port.receive(10)
-            return received is not None and port.send(received[0], Probe())
-
-        until(misbehaves)
-        until(lambda: "Probe in reply to a probe" in pool.problems)

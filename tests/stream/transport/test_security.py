@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -104,11 +105,6 @@ def test_what_stays_on_this_machine(endpoint: str, local: bool) -> None:
                 curve(NetworkConfig(), endpoint)
 
 
-def test_sockets_that_are_no_tcp_need_no_keys(keys: Path) -> None:
-    assert server_curve(with_keys(keys), "ipc:///tmp/answer") is None
-    assert client_curve(with_keys(keys), "ipc:///tmp/answer") is None
-
-
 def test_a_socket_that_no_other_program_could_reach_is_refused() -> None:
     for curve in (server_curve, client_curve):
         with pytest.raises(ConfigError, match="'inproc://x' works inside one process only; write tcp://"):
@@ -129,6 +125,8 @@ def test_clients_whose_keys_cannot_be_read_are_not_locked_out_in_silence(keys: P
 def test_keys_that_are_given_are_used_on_loopback_too(keys: Path, endpoint: str) -> None:
     assert isinstance(server_curve(with_keys(keys), endpoint), ServerCurve)
     assert isinstance(client_curve(with_keys(keys), endpoint), ClientCurve)
+    for curve in (server_curve, client_curve):
+        assert curve(with_keys(keys), "ipc:///tmp/answer") is None, "sockets that are no TCP need none"
 
 
 @pytest.mark.parametrize(
@@ -182,19 +180,22 @@ def test_a_secret_file_without_a_secret_is_refused(keys: Path) -> None:
         client_curve(with_keys(keys), FAR)
 
 
-def test_a_key_that_is_none_or_not_there_is_refused(keys: Path) -> None:
-    (keys / "server" / "server.key_secret").write_text("nonsense")
-    with pytest.raises(ConfigError, match=r"cannot read the key .*server\.key_secret"):
-        server_curve(with_keys(keys), FAR)
-    (keys / "client" / "server.key").unlink()
-    with pytest.raises(ConfigError, match=r"cannot read the key .*client/server\.key"):
-        client_curve(with_keys(keys), FAR)
-
-
-def test_a_key_that_is_no_text_is_refused(keys: Path) -> None:
-    (keys / "client" / "server.key").write_bytes(b"\xff\x00" * 50)
-    with pytest.raises(ConfigError, match=r"cannot read the key .*client/server\.key"):
-        client_curve(with_keys(keys), FAR)
+@pytest.mark.parametrize(
+    ("path", "content", "curve"),
+    [
+        ("server/server.key_secret", b"nonsense", server_curve),
+        ("client/server.key", None, client_curve),
+        ("client/server.key", b"\xff\x00" * 50, client_curve),
+    ],
+)
+def test_a_key_that_is_none_or_not_there_is_refused(
+    keys: Path, path: str, content: bytes | None, curve: Callable[[NetworkConfig, str], object]
+) -> None:
+    (keys / path).unlink()
+    if content is not None:
+        (keys / path).write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"cannot read the key .*{path}"):
+        curve(with_keys(keys), FAR)
 
 
 @pytest.mark.parametrize("key", ["short", "x" * 41, "x" * 35, "~" * 40, "#" * 40, "é" * 20, ""])

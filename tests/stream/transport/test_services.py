@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -13,13 +13,11 @@ import psutil
 import pytest
 import zmq
 
-from stream.config import NetworkConfig
 from stream.errors import OutputError, TransportError
-from stream.transport import services as publisher_module
-from stream.transport import services as served_module
-from stream.transport.security import client_curve, make_keys, server_curve
+from stream.transport import services
+from stream.transport.security import client_curve, server_curve
 from stream.transport.services import REQUEST_BYTES_MAX, Publisher, RequestServer, request
-from tests.support.network import LIMIT_MS, listening
+from tests.support.network import LIMIT_MS, keyed, listening
 
 ANYWHERE = "tcp://127.0.0.1:*"
 
@@ -70,11 +68,6 @@ def test_a_request_that_is_too_large_closes_only_its_senders_connection(server: 
     assert request(server.endpoint, None, b"next") == b"NEXT"
 
 
-def test_a_port_in_use_is_said_in_one_line(server: RequestServer) -> None:
-    with pytest.raises(OutputError, match="another program uses it"):
-        RequestServer(server.endpoint, None, shouting)
-
-
 def test_closing_twice_is_once(server: RequestServer) -> None:
     server.close()
     server.close()
@@ -88,20 +81,16 @@ def test_an_address_that_is_none() -> None:
 
 
 def test_only_who_has_the_key_is_answered(tmp_path: Path) -> None:
-    make_keys(tmp_path)
-    network = NetworkConfig(keys=str(tmp_path))
+    network = keyed(tmp_path)
     with closing(RequestServer(ANYWHERE, server_curve(network, ANYWHERE), shouting)) as guarded:
         assert request(guarded.endpoint, client_curve(network, guarded.endpoint), b"friend") == b"FRIEND"
         with pytest.raises(TransportError, match="no reply from"):
             request(guarded.endpoint, None, b"stranger", limit_s=0.2)
 
 
-PUBLISHER_ANYWHERE = "tcp://127.0.0.1:*"
-
-
 @pytest.fixture
 def publisher() -> Iterator[Publisher]:
-    with closing(Publisher(PUBLISHER_ANYWHERE, None, kept=("state", "frame"))) as made:
+    with closing(Publisher(ANYWHERE, None, kept=("state", "frame"))) as made:
         yield made
 
 
@@ -131,7 +120,7 @@ def test_a_newcomer_to_a_topic_that_has_no_state_gets_nothing(publisher: Publish
 
 
 def test_ticks_come_although_nothing_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher_module, "TICK_S", 0.02)
+    monkeypatch.setattr(services, "TICK_S", 0.02)
     ticks = iter(range(1000))
 
     def tick() -> list[tuple[str, bytes]]:
@@ -140,7 +129,7 @@ def test_ticks_come_although_nothing_is_published(monkeypatch: pytest.MonkeyPatc
             raise KeyError("a figure that fails")
         return [("stats", body(number))]
 
-    with closing(Publisher(PUBLISHER_ANYWHERE, None, ("stats",), tick)) as made, listening(made.endpoint) as listener:
+    with closing(Publisher(ANYWHERE, None, ("stats",), tick)) as made, listening(made.endpoint) as listener:
         first, later = listener.next(), listener.next()
         assert later > first
         while later < 3:
@@ -168,7 +157,7 @@ def test_a_subscriber_that_stalls_costs_nothing() -> None:
         socket.setsockopt(zmq.RCVBUF, 16384)
 
     with (
-        closing(Publisher(PUBLISHER_ANYWHERE, None, kept=("frame",))) as made,
+        closing(Publisher(ANYWHERE, None, kept=("frame",))) as made,
         listening(made.endpoint, prepare=stall),
         listening(made.endpoint) as live,
     ):
@@ -183,9 +172,12 @@ def test_a_subscriber_that_stalls_costs_nothing() -> None:
         made.close()
 
 
-def test_a_port_in_use_is_said_in_one_line_publisher(publisher: Publisher) -> None:
+@pytest.mark.parametrize(
+    "make", [lambda endpoint: Publisher(endpoint, None), lambda endpoint: RequestServer(endpoint, None, shouting)]
+)
+def test_a_port_in_use_is_said_in_one_line(publisher: Publisher, make: Callable[[str], object]) -> None:
     with pytest.raises(OutputError, match=r"cannot open tcp://127.0.0.1:\d+: another program uses it; stop that one"):
-        Publisher(publisher.endpoint, None)
+        make(publisher.endpoint)
 
 
 def test_an_address_that_is_none_here(tmp_path: Path) -> None:
@@ -201,63 +193,48 @@ def test_an_address_that_is_none_here(tmp_path: Path) -> None:
 
 
 def test_a_thread_that_does_not_start_in_time_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slowly(self: served_module.SocketThread, endpoint: str) -> zmq.Socket[bytes]:
+    def slowly(self: services.SocketThread, endpoint: str) -> zmq.Socket[bytes]:
         time.sleep(0.2)
         return self._transport.context.socket(self._kind)
 
-    monkeypatch.setattr(served_module.SocketThread, "_opened", slowly)
-    monkeypatch.setattr(served_module, "START_LIMIT_S", 0.01)
+    monkeypatch.setattr(services.SocketThread, "_opened", slowly)
+    monkeypatch.setattr(services, "START_LIMIT_S", 0.01)
     with pytest.raises(OutputError, match="nothing happens"):
-        Publisher(PUBLISHER_ANYWHERE, None)
+        Publisher(ANYWHERE, None)
 
 
 def test_an_ipc_path_is_never_taken_from_somebody_else(tmp_path: Path) -> None:
-    precious = tmp_path / "notes.txt"
+    precious, endpoint = tmp_path / "notes.txt", f"ipc://{tmp_path}/socket"
     precious.write_text("precious", encoding="utf-8")
     with pytest.raises(OutputError, match="something else at that path"):
         Publisher(f"ipc://{precious}", None)
     assert precious.read_text(encoding="utf-8") == "precious"
-    endpoint = f"ipc://{tmp_path}/socket"
     with closing(Publisher(endpoint, None, kept=("state",))) as first:
         with pytest.raises(OutputError, match="another program uses it"):
             Publisher(endpoint, None)
         first.publish("state", body(1))
         with listening(endpoint) as listener:
             assert listener.next() == 1
+        precious.replace(tmp_path / "socket")
+    assert (tmp_path / "socket").read_text(encoding="utf-8") == "precious", "a file that took its place stays"
 
 
-def test_the_file_of_an_ipc_socket_is_removed(tmp_path: Path) -> None:
+def test_the_file_of_an_ipc_socket_is_removed_and_that_of_a_killed_run_replaced(tmp_path: Path) -> None:
     path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(path))
     for make in (lambda: Publisher(f"ipc://{path}", None), lambda: RequestServer(f"ipc://{path}", None, bytes)):
         with closing(make()):
             assert path.is_socket()
         assert not path.exists()
 
 
-def test_another_file_at_the_path_of_an_ipc_socket_stays(tmp_path: Path) -> None:
-    path = tmp_path / "socket"
-    with closing(Publisher(f"ipc://{path}", None)):
-        path.unlink()
-        path.write_text("precious", encoding="utf-8")
-    assert path.read_text(encoding="utf-8") == "precious"
-
-
-def test_a_socket_that_a_killed_run_left_is_replaced(tmp_path: Path) -> None:
-    left = socket.socket(socket.AF_UNIX)
-    left.bind(str(tmp_path / "socket"))
-    left.close()
-    Publisher(f"ipc://{tmp_path}/socket", None).close()
-
-
 def test_only_who_has_the_key_hears_anything(tmp_path: Path) -> None:
-    make_keys(tmp_path / "ours")
-    make_keys(tmp_path / "theirs")
-    ours, theirs = (NetworkConfig(keys=str(tmp_path / name)) for name in ("ours", "theirs"))
-    stranger = client_curve(theirs, "tcp://127.0.0.1:1")
-    friend = client_curve(ours, "tcp://127.0.0.1:1")
+    ours, theirs = keyed(tmp_path, "ours"), keyed(tmp_path, "theirs")
+    friend, stranger = client_curve(ours, "tcp://127.0.0.1:1"), client_curve(theirs, "tcp://127.0.0.1:1")
     assert stranger is not None
     assert friend is not None
-    with closing(Publisher(PUBLISHER_ANYWHERE, server_curve(ours, PUBLISHER_ANYWHERE), kept=("state",))) as made:
+    with closing(Publisher(ANYWHERE, server_curve(ours, ANYWHERE), kept=("state",))) as made:
         made.publish("state", body(1))
         with (
             listening(made.endpoint, prepare=friend.apply) as invited,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Page
 
 from stream.events import Cut, Outage
 from tests.stream.web.test_compare import ComparePage
 from tests.stream.web.test_sources import ChosenPage
 from tests.support.events import answer, look
-from tests.support.web import ServedPage, Visit, open_browser, served, shown
+from tests.support.web import ServedPage, Visit, served, shown
 
 ROOT = Path(__file__).resolve().parents[3]
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
@@ -33,14 +33,8 @@ def axe() -> str:
     return AXE.read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def browser(axe: str) -> Iterator[Browser]:
-    with open_browser() as browser:
-        yield browser
-
-
 def violations(page: Page, axe: str) -> list[dict[str, Any]]:
-    page.add_script_tag(content=axe)
+    page.evaluate(axe)  # a script element is against the policy of the page
     found: list[dict[str, Any]] = page.evaluate(RUN)
     return found
 
@@ -89,20 +83,20 @@ KINDS: dict[Callable[[ServedPage, Page], None], type[ServedPage]] = {sources: Ch
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
 @pytest.mark.parametrize("open_page", [live, table, microscope, sources, compare])
 def test_axe_finds_nothing_amiss(
-    axe: str, browser: Browser, open_page: Callable[[ServedPage, Page], None], width: int, scheme: str
+    axe: str, visit: Visit, open_page: Callable[[ServedPage, Page], None], width: int, scheme: Literal["light", "dark"]
 ) -> None:
+    visit.allowed = "WebSocket"
+    visit.page.set_viewport_size({"width": width, "height": 800})
+    visit.page.emulate_media(color_scheme=scheme)
     with closing(KINDS.get(open_page, ServedPage)()) as run:
-        visit = Visit(browser, color_scheme=scheme, viewport={"width": width, "height": 800}, bypass_csp=True)
         open_page(run, visit.page)
         assert violations(visit.page, axe) == []
-        visit.context.close()
 
 
 def test_axe_finds_nothing_amiss_where_a_token_is_asked_for(
-    axe: str, browser: Browser, monkeypatch: pytest.MonkeyPatch
+    axe: str, visit: Visit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    visit.allowed = "401"
     with served(web_token="a secret of some length") as run:
-        visit = Visit(browser, bypass_csp=True)
         visit.page.goto(run.url)
         assert violations(visit.page, axe) == []
-        visit.context.close()

@@ -8,7 +8,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
@@ -16,16 +15,14 @@ from stream.errors import TransportError
 from stream.protocol.picture_files import encode_jpeg
 from stream.sources.zeromq import FrameDecoder
 from stream.transport.links import FrameSubscriber
-from stream.web import application
+from stream.web import connection
 from stream.web.camera import FRAMES_A_SECOND, BrowserCamera
 from stream.web.viewer import MessageRefused
 from tests.support.network import LIMIT_MS, LIMIT_S, until
-from tests.support.web import ServedPage, Visit, open_browser, sampled, served, shown
+from tests.support.web import ServedPage, Visit, closing_code, sampled, served
 
 JPEG = encode_jpeg(sampled().images[0])
 FRAME = struct.pack("<HH", 512, 256) + JPEG
-
-CAMERA_FLAGS = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 
 
 @pytest.fixture
@@ -41,15 +38,6 @@ def page(endpoint: str) -> Iterator[ServedPage]:
 
 def camera_of(page: ServedPage) -> ClientConnection:
     return connect(page.url.replace("http", "ws") + "camera", compression=None, max_size=None)
-
-
-def closing_code(socket: ClientConnection) -> int | None:
-    """The code with which the page closes the connection."""
-    try:
-        while True:
-            socket.recv(timeout=LIMIT_S)
-    except ConnectionClosed as closed:
-        return None if closed.rcvd is None else closed.rcvd.code
 
 
 def test_frames_of_a_camera_are_those_of_a_source(page: ServedPage, endpoint: str) -> None:
@@ -71,7 +59,7 @@ def test_frames_of_a_camera_are_those_of_a_source(page: ServedPage, endpoint: st
 def test_what_is_no_frame_ends_the_connection(page: ServedPage, message: bytes | str) -> None:
     with camera_of(page) as camera:
         camera.send(message)
-        assert closing_code(camera) == application.REFUSED
+        assert closing_code(camera) == connection.REFUSED
     with camera_of(page) as camera:
         camera.send(FRAME)
         assert camera.recv(timeout=LIMIT_S) == "ok"
@@ -82,7 +70,7 @@ def test_one_camera_at_a_time(page: ServedPage) -> None:
         first.send(FRAME)
         first.recv(timeout=LIMIT_S)
         with camera_of(page) as second:
-            assert closing_code(second) == application.CAMERA_IN_USE
+            assert closing_code(second) == connection.CAMERA_IN_USE
 
     def is_free() -> bool:
         with camera_of(page) as camera:
@@ -97,12 +85,12 @@ def test_one_camera_at_a_time(page: ServedPage) -> None:
 
 def test_a_run_of_another_source_takes_no_camera() -> None:
     with served() as page, camera_of(page) as camera:
-        assert closing_code(camera) == application.REFUSED
+        assert closing_code(camera) == connection.REFUSED
 
 
 def test_viewers_who_may_only_look_give_no_camera(endpoint: str) -> None:
     with served(web_camera=endpoint, web_control=False) as page, camera_of(page) as camera:
-        assert closing_code(camera) == application.REFUSED
+        assert closing_code(camera) == connection.REFUSED
 
 
 def test_a_camera_that_is_too_quick_loses_frames(endpoint: str) -> None:
@@ -122,14 +110,7 @@ def test_an_endpoint_that_cannot_be_bound_is_one_error() -> None:
         camera.publish(FRAME)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser(*CAMERA_FLAGS) as browser:
-        yield browser
-
-
-def test_a_browser_sends_its_camera(page: ServedPage, endpoint: str, browser: Browser) -> None:
-    visit = Visit(browser)
+def test_a_browser_sends_its_camera(page: ServedPage, endpoint: str, visit: Visit) -> None:
     visit.page.goto(page.url)
     visit.page.get_by_role("button", name="Start this browser’s camera").click()
     with closing(FrameSubscriber(endpoint)) as source:
@@ -141,14 +122,10 @@ def test_a_browser_sends_its_camera(page: ServedPage, endpoint: str, browser: Br
     assert visit.page.locator("#camera-device option").count() >= 1
     visit.page.get_by_role("button", name="Stop the camera").click()
     assert visit.page.locator("#camera-state").inner_text() == "The camera is off."
-    visit.context.close()
-    assert visit.errors == []
 
 
-def test_a_mirrored_camera_keeps_its_tiles(page: ServedPage, browser: Browser) -> None:
-    visit = Visit(browser)
-    visit.page.goto(page.url)
-    shown(visit.page)
+def test_a_mirrored_camera_keeps_its_tiles(page: ServedPage, visit: Visit) -> None:
+    visit.see(page.url)
     mirror = visit.page.get_by_role("button", name="Mirror")
     for pressed, place, beyond in (("false", 1.5 / 16, "ArrowRight"), ("true", 14.5 / 16, "ArrowLeft")):
         assert mirror.get_attribute("aria-pressed") == pressed
@@ -165,8 +142,6 @@ def test_a_mirrored_camera_keeps_its_tiles(page: ServedPage, browser: Browser) -
     assert visit.page.url.endswith("?mirror=1")
     transform = visit.page.evaluate("() => getComputedStyle(window.live.stage.picture).transform")
     assert transform == "matrix(-1, 0, 0, 1, 0, 0)"
-    visit.context.close()
-    assert visit.errors == []
 
 
 THROWS = "navigator.mediaDevices.getUserMedia = async () => {{ throw new DOMException('', '{}'); }}"
@@ -181,19 +156,16 @@ THROWS = "navigator.mediaDevices.getUserMedia = async () => {{ throw new DOMExce
         ("Object.defineProperty(navigator, 'mediaDevices', { value: undefined })", "secure pages only.*ssh -L"),
     ],
 )
-def test_a_camera_that_cannot_be_used_is_explained(page: ServedPage, browser: Browser, script: str, words: str) -> None:
-    visit = Visit(browser)
+def test_a_camera_that_cannot_be_used_is_explained(page: ServedPage, visit: Visit, script: str, words: str) -> None:
     visit.page.add_init_script(script)
     visit.page.goto(page.url)
     visit.page.get_by_role("button", name="Start this browser’s camera").click()
     visit.page.wait_for_function(
         "(words) => document.getElementById('camera-state').textContent.match(words)", arg=words
     )
-    visit.context.close()
 
 
-def test_the_camera_of_another_viewer_is_left_alone(page: ServedPage, browser: Browser) -> None:
-    visit = Visit(browser)
+def test_the_camera_of_another_viewer_is_left_alone(page: ServedPage, visit: Visit) -> None:
     visit.page.goto(page.url)
     with camera_of(page) as first:
         first.send(FRAME)
@@ -202,4 +174,3 @@ def test_the_camera_of_another_viewer_is_left_alone(page: ServedPage, browser: B
         visit.page.wait_for_function(
             "() => document.getElementById('camera-state').textContent.includes('Another viewer')"
         )
-    visit.context.close()

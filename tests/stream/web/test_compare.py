@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import http.client
 import io
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Route
+from playwright.sync_api import Route
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from stream.compare.worker import is_right
 from stream.protocol.comparison import CompareFailed, CompareJob
 from stream.scenes.stills import HEIGHT_PX, STILLS, WIDTH_PX
-from stream.web import application
+from stream.web import application, connection
 from stream.web.compare import MESSAGES_AT_ONCE, CompareDesk
-from tests.support.network import LIMIT_S, until
-from tests.support.web import PageClient, ServedPage, Visit, open_browser, shown
+from tests.support.network import until
+from tests.support.web import PageClient, ServedPage, Visit, ask, on_phone, png
 
 QUESTION = "What is in the picture?"
+TAKES_PICTURES = ("/compare/example/shapes", "/compare/picture", "/microscope/picture")
 FULL, SPARSE = {"model": "one", "encode": "full"}, {"model": "one", "budget": 64}
 
 
@@ -103,23 +103,14 @@ class ComparePage(ServedPage):
         desk = CompareDesk(self.engine, models, {"version": "0.1"}, control=control)
         super().__init__(compare=desk, **options)
 
-    def post(self, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, Any]]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
-        connection.request("POST", path, body, {name.replace("_", "-"): value for name, value in headers.items()})
-        reply = connection.getresponse()
-        text = reply.read().decode()
-        connection.close()
-        return reply.status, json.loads(text) if text.startswith("{") else {"text": text}
-
     def picture(self) -> str:
-        return str(self.post("/compare/example/shapes")[1]["picture"])
+        return str(ask(self, "/compare/example/shapes", b"").json["picture"])
 
 
 @pytest.fixture
 def page() -> Iterator[ComparePage]:
-    page = ComparePage()
-    yield page
-    page.close()
+    with closing(ComparePage()) as page:
+        yield page
 
 
 @contextmanager
@@ -133,64 +124,56 @@ def request(picture: str, *columns: dict[str, Any], **more: Any) -> dict[str, An
 
 
 def test_a_picture_is_taken_and_shown_again(page: ComparePage) -> None:
-    file = io.BytesIO()
-    Image.new("RGB", (320, 200), (200, 30, 30)).save(file, "PNG")
-    status, reply = page.post("/compare/picture", file.getvalue())
-    assert status == 200
-    assert (reply["width"], reply["height"]) == (320, 200)
-    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=LIMIT_S)
-    connection.request("GET", f"/compare/picture/{reply['picture']}")
-    answer = connection.getresponse()
-    assert Image.open(io.BytesIO(answer.read())).size == (320, 200)
-    assert answer.getheader("content-security-policy") is not None
-    connection.close()
+    reply = ask(page, "/compare/picture", png(320, 200))
+    assert (reply.status, reply.json["width"], reply.json["height"]) == (200, 320, 200)
+    kept = ask(page, f"/compare/picture/{reply.json['picture']}")
+    assert Image.open(io.BytesIO(kept.body)).size == (320, 200)
+    assert "content-security-policy" in kept.headers
 
 
 @pytest.mark.parametrize("still", STILLS, ids=lambda still: still.name)
 def test_every_example_is_drawn(page: ComparePage, still: Any) -> None:
-    status, reply = page.post(f"/compare/example/{still.name.replace(' ', '%20')}")
-    assert (status, reply["width"], reply["height"]) == (200, WIDTH_PX, HEIGHT_PX)
+    reply = ask(page, f"/compare/example/{still.name.replace(' ', '%20')}", b"")
+    assert (reply.status, reply.json["width"], reply.json["height"]) == (200, WIDTH_PX, HEIGHT_PX)
 
 
 def test_a_file_that_is_no_picture_or_too_large_is_one_line(page: ComparePage) -> None:
-    assert page.post("/compare/picture", b"not a picture")[0] == 400
-    assert "no picture" in page.post("/compare/picture", b"not a picture")[1]["error"]
-    assert "no picture" in page.post("/compare/picture")[1]["error"]
-    assert "at most 16 MiB" in page.post("/compare/picture", bytes(17 << 20))[1]["error"]
-    assert page.post("/compare/example/none")[0] == 404
+    for body, error in ((b"not a picture", "no picture"), (b"", "no picture"), (bytes(17 << 20), "at most 16 MiB")):
+        reply = ask(page, "/compare/picture", body)
+        assert (reply.status, error in reply.json["error"]) == (400, True)
+    assert ask(page, "/compare/example/none", b"").status == 404
     assert page.picture()  # and the page goes on
 
 
 def test_pictures_too_quick_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stream.web.uploads.receiver.UPLOADS_A_SECOND", 0.0)
-    page = ComparePage()
-    statuses = [page.post("/compare/example/shapes")[0] for _ in range(10)]
-    statuses += [page.post("/compare/picture", b"x")[0], page.post("/compare/example/shapes")[0]]
-    page.close()
-    assert statuses == [200] * 10 + [429] * 2
+    with closing(ComparePage()) as page:
+        statuses = [ask(page, "/compare/example/shapes", b"").status for _ in range(10)]
+        statuses += [ask(page, path, b"x").status for path in TAKES_PICTURES]
+    assert statuses == [200] * 10 + [429] * 3
 
 
-def test_another_site_gives_no_picture(page: ComparePage) -> None:
-    status, reply = page.post("/compare/example/shapes", Origin="http://evil.example")
-    assert (status, reply["text"]) == (403, "Only the page itself may do that.\n")
-    assert page.post("/compare/example/shapes", Origin=f"http://127.0.0.1:{page.port}")[0] == 200
+@pytest.mark.parametrize("path", TAKES_PICTURES)
+def test_another_site_gives_no_picture(page: ComparePage, path: str) -> None:
+    reply = ask(page, path, png(8, 8), Origin="http://evil.example")
+    assert (reply.status, reply.text) == (403, "Only the page itself may do that.\n")
+    assert ask(page, path, png(8, 8), Origin=f"http://127.0.0.1:{page.port}").status == 200
 
 
-def test_who_may_only_look_compares_nothing() -> None:
-    page = ComparePage(web_control=False)
-    assert page.post("/compare/example/shapes")[0] == 403
-    with comparing(page) as viewer, pytest.raises(ConnectionClosed) as closed:
-        viewer.next("hello")
-    assert closed.value.rcvd is not None
-    assert "--web-control" in closed.value.rcvd.reason
-    page.close()
+def test_who_may_only_look_gives_no_picture_and_compares_nothing() -> None:
+    with closing(ComparePage(web_control=False)) as page:
+        for path in TAKES_PICTURES:
+            reply = ask(page, path, png(8, 8))
+            assert (reply.status, "only shows" in reply.json["error"]) == (403, True)
+        with comparing(page) as viewer, pytest.raises(ConnectionClosed, match="--web-control"):
+            viewer.next("hello")
 
 
 def test_without_the_token_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "WRONG_TOKEN_S", 0.0)
     page = ComparePage(web_token="a long secret")
-    assert page.post("/compare/example/shapes")[0] == 401
-    assert page.post("/compare/example/shapes", Authorization="Bearer a long secret")[0] == 200
+    assert ask(page, "/compare/example/shapes", b"").status == 401
+    assert ask(page, "/compare/example/shapes", b"", Authorization="Bearer a long secret").status == 200
     page.close()
 
 
@@ -294,19 +277,12 @@ def test_ten_thousand_questions_a_second_are_turned_away_and_the_run_is_untouche
                 viewer.send(run=request(picture))
         with suppress(ConnectionClosed):
             viewer.next("a message that never comes")
-        assert viewer.socket.close_code == application.REFUSED
+        assert viewer.socket.close_code == connection.REFUSED
         assert len(viewer.texts) <= MESSAGES_AT_ONCE + 20
     until(lambda: page.engine.jobs)
     assert len(page.engine.jobs) == 1
     with connect(page.url.replace("http", "ws") + "live", compression=None, max_size=None) as socket:
         assert PageClient(socket).picture()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    flags = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
-    with open_browser(*flags) as browser:
-        yield browser
 
 
 def has_picture(visit: Visit, width: int) -> None:
@@ -389,7 +365,7 @@ def test_a_known_answer_is_that_of_an_examples_own_question(page: ComparePage) -
         known = page.engine.jobs[-1].known
         return known and known.text
 
-    row, gradient = (str(page.post(f"/compare/example/{name}")[1]["picture"]) for name in ("colour", "gradient"))
+    row, gradient = (str(ask(page, f"/compare/example/{name}", b"").json["picture"]) for name in ("colour", "gradient"))
     assert known_of(row, "what colour is the cross") == "white"
     assert known_of(row, "What is left of the ring?") == "a yellow triangle"
     assert known_of(row, "What colour is the ring?") is None
@@ -432,7 +408,7 @@ def test_a_model_that_does_not_fit_is_one_line_in_its_column(page: ComparePage, 
 
 
 def test_pictures_are_uploaded_dropped_pasted_and_taken(page: ComparePage, visit: Visit, tmp_path: Path) -> None:
-    Image.new("RGB", (300, 200), (10, 90, 40)).save(tmp_path / "a.png")
+    (tmp_path / "a.png").write_bytes(png(300, 200))
     on = visit.page
     on.goto(page.url + "compare")
     on.get_by_label("Upload").set_input_files(tmp_path / "a.png")
@@ -461,11 +437,11 @@ def test_pictures_are_uploaded_dropped_pasted_and_taken(page: ComparePage, visit
     on.get_by_role("button", name="Take the picture").click()
     on.wait_for_function("() => ![512, 0].includes(document.getElementById('preview').width)")
     on.locator("#picture-note", has_text="pixels").wait_for()
-    visit.errors = [error for error in visit.errors if "400 (Bad Request)" not in error]  # of the file that is none
+    visit.allowed = "400"  # of the file that is none
 
 
 def test_a_question_waits_for_the_picture_that_is_being_taken(page: ComparePage, visit: Visit, tmp_path: Path) -> None:
-    Image.new("RGB", (300, 200), (10, 90, 40)).save(tmp_path / "a.png")
+    (tmp_path / "a.png").write_bytes(png(300, 200))
     (tmp_path / "b.txt").write_text("no picture")
     on, held = visit.page, list[Route]()
     on.route("**/compare/picture", lambda route: held.append(route))
@@ -482,7 +458,7 @@ def test_a_question_waits_for_the_picture_that_is_being_taken(page: ComparePage,
     on.locator("#note", has_text="one column after the other").wait_for()
     page.engine.go.release()
     on.locator(".verdict.neutral:visible").wait_for()
-    visit.errors = [error for error in visit.errors if "400 (Bad Request)" not in error]  # of the file that is none
+    visit.allowed = "400"  # of the file that is none
 
 
 def test_a_comparison_is_cancelled_and_another_one_is_asked(page: ComparePage, visit: Visit) -> None:
@@ -497,11 +473,8 @@ def test_a_comparison_is_cancelled_and_another_one_is_asked(page: ComparePage, v
     on.locator(".verdict.wrong").nth(1).wait_for()
 
 
-def test_on_a_phone_nothing_is_wider_than_the_screen_and_everything_has_a_name(
-    page: ComparePage, browser: Browser
-) -> None:
-    visit = Visit(browser, viewport={"width": 400, "height": 800}, color_scheme="dark")
-    on = visit.page
+def test_on_a_phone_nothing_is_wider_than_the_screen_and_everything_has_a_name(page: ComparePage, visit: Visit) -> None:
+    on = on_phone(visit)
     on.goto(page.url + "compare?example=shapes&c=full,auto,auto&c=sparse,auto,64,two&c=sparse,auto,32")
     has_picture(visit, WIDTH_PX)
     page.engine.go.release()
@@ -515,18 +488,12 @@ def test_on_a_phone_nothing_is_wider_than_the_screen_and_everything_has_a_name(
             .map((one) => one.outerHTML)"""
     )
     assert nameless == []
-    visit.context.close()
-    assert visit.errors == []
 
 
-def test_the_live_page_leads_here_and_a_lost_program_is_told(browser: Browser) -> None:
-    page = ComparePage()
-    visit = Visit(browser)
-    visit.page.goto(page.url)
-    shown(visit.page)
+def test_the_live_page_leads_here_and_a_lost_program_is_told(page: ComparePage, visit: Visit) -> None:
+    visit.allowed = "WebSocket"
+    visit.see(page.url)
     visit.page.get_by_role("link", name="Compare").click()
     visit.page.locator("#state-words", has_text="ready").wait_for()
     page.close()
     visit.page.locator("#state-words", has_text="the program does not answer").wait_for()
-    visit.context.close()
-    assert all("WebSocket" in error for error in visit.errors)

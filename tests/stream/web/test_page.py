@@ -5,49 +5,28 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from msgspec import structs
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Page
 
 from stream.events import AnswerDeltaEvent, Cut, Explanation, Outage, Restarted
 from stream.web import application
 from tests.support.events import answer, frame, look, summary
 from tests.support.network import free_port, until
 from tests.support.tls import make_certificate
-from tests.support.web import ServedPage, Visit, served, shown, viewing
-
-
-def text(page: Page, where: str) -> str:
-    return " ".join(page.locator(where).inner_text().split())
-
-
-def has(page: Page, where: str, words: str) -> None:
-    page.locator(where).filter(has_text=re.compile(words)).first.wait_for()
+from tests.support.web import ServedPage, Visit, has, on_phone, pixel, served, shown, text, viewing
 
 
 def test_pictures_arrive_and_the_state_is_in_words(run: ServedPage, visit: Visit) -> None:
-    visit.page.goto(run.url)
-    shown(visit.page, 5)
+    visit.see(run.url, 5)
     has(visit.page, "#state-words", "loading the model|live")
     run.tell(answer(0.5, "a cat"))
     has(visit.page, "#state-words", r"^live \d+:\d\d$")
     assert "camera · 64×48 · fake · cpu" in text(visit.page, "#facts")
     assert text(visit.page, "#viewers") == "1 viewer"
     assert visit.page.locator("#waiting").is_hidden()
-
-
-def pixel(page: Page, canvas: str, x: float, y: float) -> list[int]:
-    """Red, green, blue and opacity of a place, in parts of the width and height."""
-    found: list[int] = page.evaluate(
-        """([canvas, x, y]) => {
-            const on = document.getElementById(canvas);
-            const at = [Math.round(x * on.width), Math.round(y * on.height)];
-            return [...on.getContext("2d").getImageData(...at, 1, 1).data];
-        }""",
-        [canvas, x, y],
-    )
-    return found
 
 
 def outline(page: Page, row: int, col: int) -> int:
@@ -66,8 +45,7 @@ def outline(page: Page, row: int, col: int) -> int:
 
 
 def test_a_chosen_tile_is_outlined_and_another_is_not(run: ServedPage, visit: Visit) -> None:
-    visit.page.goto(run.url)
-    shown(visit.page)
+    visit.see(run.url)
     assert outline(visit.page, 0, 1) > 100
     assert outline(visit.page, 2, 4) > 100
     assert outline(visit.page, 3, 4) == 0  # inside the square of 2×2
@@ -79,8 +57,7 @@ def test_a_chosen_tile_is_outlined_and_another_is_not(run: ServedPage, visit: Vi
 
 
 def test_a_level_can_be_hidden_and_the_address_says_so(run: ServedPage, visit: Visit) -> None:
-    visit.page.goto(run.url)
-    shown(visit.page)
+    visit.see(run.url)
     visit.page.get_by_label("L0 full 2: regions of level 0").click()
     assert outline(visit.page, 0, 1) == 0
     assert outline(visit.page, 2, 4) > 100
@@ -88,8 +65,7 @@ def test_a_level_can_be_hidden_and_the_address_says_so(run: ServedPage, visit: V
 
 
 def test_layers_of_an_address_are_shown(run: ServedPage, visit: Visit) -> None:
-    visit.page.goto(run.url + "?layers=hd&op=100")
-    shown(visit.page)
+    visit.see(run.url + "?layers=hd&op=100")
     bright, dull = pixel(visit.page, "layers", 1.5 / 16, 0.5 / 8), pixel(visit.page, "layers", 9.5 / 16, 5.5 / 8)
     assert bright[0] > 150  # the hottest tile
     assert bright[0] > dull[0]
@@ -99,15 +75,13 @@ def test_layers_of_an_address_are_shown(run: ServedPage, visit: Visit) -> None:
 
 
 def test_as_the_model_sees_it_leaves_out_what_was_not_chosen(run: ServedPage, visit: Visit) -> None:
-    visit.page.goto(run.url + "?layers=m")
-    shown(visit.page)
+    visit.see(run.url + "?layers=m")
     assert pixel(visit.page, "picture", 1.5 / 16, 0.5 / 8)[0] == pytest.approx(128, abs=6)
     assert pixel(visit.page, "picture", 9.5 / 16, 5.5 / 8)[:3] == [0, 0, 0]
 
 
 def test_a_tile_tells_its_level_relevance_and_reasons(run: ServedPage, visit: Visit) -> None:
-    visit.page.goto(run.url)
-    shown(visit.page)
+    visit.see(run.url)
     reason = {"level": 0, "row": 0, "col": 1, "rank": 1, "relevance": 1.0, "now": 0.9, "memory": 0.1}
     reasons = [{**reason, "scores": {"information": 0.75}, "shares": {"information": 1.0}}]
     run.tell(Explanation(frame_index=1, pts_s=1.0, strategy="mixed", weights={"information": 0.5}, tokens=reasons))  # type: ignore[arg-type]
@@ -125,8 +99,7 @@ def test_a_tile_tells_its_level_relevance_and_reasons(run: ServedPage, visit: Vi
 
 
 def test_text_appears_while_it_is_spoken_and_then_with_its_figures(run: ServedPage, visit: Visit) -> None:
-    visit.page.goto(run.url)
-    shown(visit.page)
+    visit.see(run.url)
     assert "Nothing has been said yet" in text(visit.page, "#lines")
     run.tell(AnswerDeltaEvent(answer=0, text="a red ", pts_s=61.0))
     has(visit.page, "#speaking-text", "a red")
@@ -154,8 +127,7 @@ def test_text_appears_while_it_is_spoken_and_then_with_its_figures(run: ServedPa
 
 
 def test_a_question_is_asked_and_recalled(run: ServedPage, visit: Visit) -> None:
-    visit.page.goto(run.url)
-    shown(visit.page)
+    visit.see(run.url)
     visit.page.keyboard.press("/")
     visit.page.keyboard.type("where is the cat?")
     visit.page.keyboard.press("Enter")
@@ -174,16 +146,15 @@ def test_usual_questions_are_offered(run: ServedPage, visit: Visit) -> None:
 
 
 def test_a_page_that_only_shows_has_no_question_box(visit: Visit) -> None:
+    visit.allowed = "WebSocket"
     with served(web_control=False) as run:
-        visit.page.goto(run.url)
-        shown(visit.page)
+        visit.see(run.url)
         assert visit.page.locator("#ask").is_hidden()
         assert "takes no questions" in text(visit.page, ".ask")
 
 
 def test_an_old_picture_is_greyed_with_its_age_and_an_outage_named(run: ServedPage, visit: Visit) -> None:
-    visit.page.goto(run.url)
-    shown(visit.page)
+    visit.see(run.url)
     run.pictures.silent = True
     run.tell(Outage(frame_index=1, pts_s=1.0, reason="the cable is unplugged"))
     has(visit.page, "#badge", r"source lost · \d.*s old")
@@ -197,8 +168,7 @@ def test_an_old_picture_is_greyed_with_its_age_and_an_outage_named(run: ServedPa
 
 
 def test_a_frozen_picture_stays_while_the_run_goes_on(run: ServedPage, visit: Visit) -> None:
-    visit.page.goto(run.url)
-    shown(visit.page)
+    visit.see(run.url)
     visit.page.keyboard.press("Space")
     has(visit.page, "#badge", "frozen")
     index = visit.page.evaluate("() => window.live.stage.frame.index")
@@ -210,8 +180,7 @@ def test_a_frozen_picture_stays_while_the_run_goes_on(run: ServedPage, visit: Vi
 
 
 def test_the_picture_can_be_saved_with_its_layers(run: ServedPage, visit: Visit, tmp_path: Path) -> None:
-    visit.page.goto(run.url)
-    shown(visit.page)
+    visit.see(run.url)
     with visit.page.expect_download() as download:
         visit.page.keyboard.press("s")
     download.value.save_as(tmp_path / "saved.png")
@@ -238,12 +207,11 @@ def test_figures_are_drawn_and_told_as_a_table(run: ServedPage, visit: Visit) ->
     assert visit.page.locator("#table tbody tr").count() == 8
 
 
-def test_a_server_that_is_gone_and_back_is_found_again(browser: Browser) -> None:
-    visit = Visit(browser)  # its failed attempts are logged by the browser itself
+def test_a_server_that_is_gone_and_back_is_found_again(visit: Visit) -> None:
+    visit.allowed = "WebSocket"
     port = free_port()
     with served(web=f"127.0.0.1:{port}") as first:
-        visit.page.goto(first.url)
-        shown(visit.page)
+        visit.see(first.url)
         first.tell(answer(1.0, "before"))
         has(visit.page, "#lines", "before")
     has(visit.page, "#state-words", "reconnecting")
@@ -252,21 +220,18 @@ def test_a_server_that_is_gone_and_back_is_found_again(browser: Browser) -> None
         shown(visit.page, before + 3)
         has(visit.page, "#lines", "Nothing has been said yet")
         has(visit.page, "#state-words", "loading|live")
-    visit.context.close()
     assert all("WebSocket" in error for error in visit.errors)
 
 
 def test_a_run_that_has_ended_says_how(run: ServedPage, visit: Visit) -> None:
-    visit.page.goto(run.url)
-    shown(visit.page)
+    visit.see(run.url)
     run.tell(summary(ended="finished"))
     has(visit.page, "#state-words", "ended: finished")
     has(visit.page, "#lines", "the run has ended")
 
 
 def test_four_viewers_see_the_same_run(run: ServedPage, visit: Visit) -> None:
-    visit.page.goto(run.url)
-    shown(visit.page)
+    visit.see(run.url)
     with viewing(run) as quick, viewing(run) as slow, viewing(run) as stalled:
         quick.picture()
         slow.send(rate=1)
@@ -281,46 +246,39 @@ def test_four_viewers_see_the_same_run(run: ServedPage, visit: Visit) -> None:
         has(visit.page, "#viewers", "4 viewers")
 
 
-def test_a_viewer_too_many_is_told_so(browser: Browser, run: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_viewer_too_many_is_told_so(run: ServedPage, visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stream.web.application.VIEWERS_MAX", 1)
-    visit = Visit(browser)
     with viewing(run) as viewer:
         viewer.next("hello")
         visit.page.goto(run.url)
         has(visit.page, "#state-words", "as many viewers as it can")
-    visit.context.close()
 
 
-def test_on_a_phone_nothing_is_wider_than_the_screen(run: ServedPage, browser: Browser) -> None:
-    visit = Visit(browser, viewport={"width": 400, "height": 800}, color_scheme="dark")
-    visit.page.goto(run.url)
-    shown(visit.page)
+def test_on_a_phone_nothing_is_wider_than_the_screen(run: ServedPage, visit: Visit) -> None:
+    on_phone(visit)
+    visit.see(run.url)
     run.tell(answer(1.0, "word" * 60))
     has(visit.page, "#lines", "wordword")
     assert visit.page.evaluate("() => document.documentElement.scrollWidth") == 400
     assert visit.page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(14, 18, 23)"
     visit.page.get_by_label("Light or dark").click()
     assert visit.page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(243, 245, 248)"
-    visit.context.close()
-    assert visit.errors == []
 
 
-def test_in_a_low_window_the_picture_stays_in_the_middle_of_its_stage(run: ServedPage, browser: Browser) -> None:
-    visit = Visit(browser, viewport={"width": 960, "height": 400})
-    visit.page.goto(run.url)
-    shown(visit.page)
+def test_in_a_low_window_the_picture_stays_in_the_middle_of_its_stage(run: ServedPage, visit: Visit) -> None:
+    visit.page.set_viewport_size({"width": 960, "height": 400})
+    visit.see(run.url)
     stage, section, picture = (visit.page.locator(one).bounding_box() for one in ("#stage", ".watch", "#picture"))
     assert stage is not None
     assert section is not None
     assert picture is not None
     assert stage["width"] == pytest.approx(section["width"], abs=4)
     assert picture["x"] + picture["width"] / 2 == pytest.approx(stage["x"] + stage["width"] / 2, abs=2)
-    visit.context.close()
 
 
-def test_the_token_is_asked_for_and_leaves_the_address(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_is_asked_for_and_leaves_the_address(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
+    visit.allowed = "WebSocket|401"
     monkeypatch.setattr(application, "WRONG_TOKEN_S", 0.0)
-    visit = Visit(browser)
     with served(web_token="a long secret") as run:
         visit.page.goto(run.url)
         assert "asks for a token" in text(visit.page, "main")
@@ -331,26 +289,22 @@ def test_the_token_is_asked_for_and_leaves_the_address(browser: Browser, monkeyp
         visit.page.keyboard.press("Enter")
         shown(visit.page)
         assert "token" not in visit.page.url
-    visit.context.close()
 
 
-def test_the_page_works_over_tls(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_works_over_tls(visit: Visit, tmp_path: Path) -> None:
+    visit.allowed = "WebSocket"
     certificate, key = make_certificate(tmp_path)
-    visit = Visit(browser, ignore_https_errors=True)
     with served(web_cert=certificate, web_key=key) as run:
-        visit.page.goto(run.url)
-        shown(visit.page)
-    visit.context.close()
+        visit.see(run.url)
 
 
-def test_another_site_cannot_look(run: ServedPage, browser: Browser) -> None:
-    visit = Visit(browser)
+def test_another_site_cannot_look(run: ServedPage, visit: Visit) -> None:
+    visit.allowed = ""  # the browser reports each refusal
     reply = visit.page.goto(f"http://other.test:{run.port}/")
     assert reply is not None
     assert reply.status == 421
     with served() as foreign:
-        visit.page.goto(foreign.url)
-        shown(visit.page)
+        visit.see(foreign.url)
         opened = visit.page.evaluate(
             """(url) => new Promise((done) => {
                 let socket;
@@ -362,7 +316,7 @@ def test_another_site_cannot_look(run: ServedPage, browser: Browser) -> None:
         )
     assert opened in ("refused", "forbidden")
     assert run.hub.viewers == 0
-    visit.context.close()
+    visit.outside.clear()
 
 
 LABELS = """() => [...document.querySelectorAll("button, input, canvas[role], table")]
@@ -395,28 +349,26 @@ CONTRAST = """() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_everything_has_a_label_and_text_has_contrast(run: ServedPage, browser: Browser, scheme: str) -> None:
-    visit = Visit(browser, color_scheme=scheme)
-    visit.page.goto(run.url + "?layers=thdm")
-    shown(visit.page)
+def test_everything_has_a_label_and_text_has_contrast(
+    run: ServedPage, visit: Visit, scheme: Literal["light", "dark"]
+) -> None:
+    visit.page.emulate_media(color_scheme=scheme)
+    visit.see(run.url + "?layers=thdm")
     run.tell(answer(1.0, "a cat"))
     run.tell(Outage(frame_index=1, pts_s=1.0, reason="unplugged"))
     run.tell(look(2.0))
     has(visit.page, "#lines", "unplugged")
     assert visit.page.evaluate(LABELS) == []
     assert visit.page.evaluate(CONTRAST) == []
-    visit.context.close()
 
 
-def test_the_program_ends_while_somebody_watches(browser: Browser) -> None:
-    visit = Visit(browser)
+def test_the_program_ends_while_somebody_watches(visit: Visit) -> None:
+    visit.allowed = "WebSocket"
     page = ServedPage()
-    visit.page.goto(page.url)
-    shown(visit.page)
+    visit.see(page.url)
     page.close()
     has(visit.page, "#state-words", "reconnecting")
     until(lambda: page.hub.viewers == 0)
-    visit.context.close()
 
 
 def test_a_file_s_time_is_its_own(run: ServedPage, visit: Visit) -> None:
@@ -459,8 +411,7 @@ CHART = """([times, at]) => {
 
 
 def test_charts_have_gaps_where_nothing_was_measured(run: ServedPage, visit: Visit) -> None:
-    visit.page.goto(run.url)
-    shown(visit.page, 1)
+    visit.see(run.url, 1)
     times = [101, 102, 103, 130, 140, 141]
     drawn = {at: visit.page.evaluate(CHART, [times, at]) for at in (102, 115, 130, 135)}
     assert drawn == {102: True, 115: False, 130: True, 135: False}

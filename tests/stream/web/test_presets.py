@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
 
 import stream.web
 from arr_coc.model import ARRCOCQwen
@@ -16,7 +14,7 @@ from stream.config import AnswerConfig, Config
 from stream.events import Started
 from stream.monitor.health import RunMonitor
 from stream.scenes.catalogue import load_scene
-from tests.support.web import ServedPage, Visit, open_browser
+from tests.support.web import ServedPage, Visit
 
 PAGE = Path(stream.web.__file__).parent / "page" / "live.html"
 
@@ -47,20 +45,11 @@ def test_the_bundled_model_answers_each_preset_right() -> None:
             assert words_of(text)[: len(words_of(beginning))] == words_of(beginning), (question, text)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as browser:
-        yield browser
-
-
 @pytest.mark.parametrize(("model", "name"), [(None, "scene-presets"), ("owner/model", "presets")])
-def test_the_page_offers_what_the_model_knows(browser: Browser, model: str | None, name: str) -> None:
-    run, visit = ServedPage(), Visit(browser)
+def test_the_page_offers_what_the_model_knows(run: ServedPage, visit: Visit, model: str | None, name: str) -> None:
     run.monitor = RunMonitor(Config(answer=AnswerConfig(model=model)))
     run.hub.begin(run.monitor)
     run.tell(Started(source="camera", model="fake", query="What?", backend="cpu"))
     visit.page.goto(run.url)
     visit.page.locator("#facts", has_text="fake").wait_for()
     assert visit.page.locator("#question").get_attribute("list") == name
-    visit.context.close()
-    run.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import http.client
 import json
 import os
 import re
@@ -11,7 +10,6 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,34 +21,19 @@ from websockets.sync.client import connect
 
 from stream.errors import OutputError
 from stream.events import AnswerDeltaEvent, Cut, Explanation, Outage
-from stream.protocol.pictures import picture_fields
-from stream.web import application, server
+from stream.web import application, connection, server
 from stream.web.access import WebAccess
 from stream.web.application import VIEWERS_MAX
 from stream.web.viewer import MESSAGES_A_SECOND
 from tests.support.events import answer, look, summary
 from tests.support.network import LIMIT_S, until
+from tests.support.pictures import picture_fields
 from tests.support.tls import make_certificate
-from tests.support.web import COLS, REGIONS, ROWS, PageClient, ServedPage, served, viewing
+from tests.support.web import COLS, REGIONS, ROWS, ServedPage, ask, closing_code, served, viewing
 
 
-@pytest.fixture
-def page() -> Iterator[ServedPage]:
-    with served() as page:
-        yield page
-
-
-def get(page: ServedPage, path: str = "/", **headers: str) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=LIMIT_S)
-    connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
-    reply = connection.getresponse()
-    body = reply.read()
-    connection.close()
-    return reply.status, {name.lower(): value for name, value in reply.getheaders()}, body
-
-
-def test_the_page_comes_with_a_strict_policy_and_an_etag(page: ServedPage) -> None:
-    status, headers, body = get(page)
+def test_the_page_comes_with_a_strict_policy_and_an_etag(run: ServedPage) -> None:
+    status, headers, body = ask(run)
     assert status == 200
     assert b"<title>ARR-COC Stream</title>" in body
     policy = headers["content-security-policy"]
@@ -58,7 +41,7 @@ def test_the_page_comes_with_a_strict_policy_and_an_etag(page: ServedPage) -> No
     assert "frame-ancestors 'none'" in policy
     assert "unsafe" not in policy
     assert headers["x-content-type-options"] == "nosniff"
-    assert get(page, If_None_Match=headers["etag"])[0] == 304
+    assert ask(run, If_None_Match=headers["etag"])[0] == 304
 
 
 def files_of(page: str) -> set[Path]:
@@ -86,46 +69,46 @@ def test_each_page_is_small_and_names_no_other_host() -> None:
 
 
 @pytest.mark.parametrize("path", ["/page/../live.html", "/page/%2e%2e/__init__.py", "/secret", "/page/"])
-def test_nothing_else_is_served(page: ServedPage, path: str) -> None:
-    assert get(page, path)[0] in (404, 405)
+def test_nothing_else_is_served(run: ServedPage, path: str) -> None:
+    assert ask(run, path)[0] in (404, 405)
 
 
-def test_without_a_page_to_compare_it_says_how_to_get_it(page: ServedPage) -> None:
-    status, _, body = get(page, "/compare")
+def test_without_a_page_to_compare_it_says_how_to_get_it(run: ServedPage) -> None:
+    status, _, body = ask(run, "/compare")
     assert status == 404
     assert b"run_stream.py web 8090" in body
 
 
-def test_a_file_s_path_stays_on_its_machine(page: ServedPage) -> None:
-    page.run.source_info = replace(page.run.source_info, name="/srv/films/lesson.mp4", live=False)
-    page.hub.publish_status()
-    with viewing(page) as viewer:
+def test_a_file_s_path_stays_on_its_machine(run: ServedPage) -> None:
+    run.run.source_info = replace(run.run.source_info, name="/srv/films/lesson.mp4", live=False)
+    run.hub.publish_status()
+    with viewing(run) as viewer:
         status = viewer.next("status")
         assert (status["source"], status["live"]) == ("lesson.mp4", False)
 
 
-def test_a_foreign_host_is_refused(page: ServedPage) -> None:
-    assert get(page, Host="evil.example")[0] == 421
+def test_a_foreign_host_is_refused(run: ServedPage) -> None:
+    assert ask(run, Host="evil.example")[0] == 421
     with pytest.raises(InvalidStatus):
-        connect(f"ws://127.0.0.1:{page.port}/live", additional_headers={"Host": "evil.example"})
+        connect(f"ws://127.0.0.1:{run.port}/live", additional_headers={"Host": "evil.example"})
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "https://127.0.0.1", "null", "http://["])
-def test_a_foreign_origin_is_refused(page: ServedPage, origin: str) -> None:
-    with pytest.raises(InvalidStatus) as refused, viewing(page, origin=origin):
+def test_a_foreign_origin_is_refused(run: ServedPage, origin: str) -> None:
+    with pytest.raises(InvalidStatus) as refused, viewing(run, origin=origin):
         pass
     assert refused.value.response.status_code == 403
-    with viewing(page, origin=f"http://127.0.0.1:{page.port}") as own:
+    with viewing(run, origin=f"http://127.0.0.1:{run.port}") as own:
         assert own.next("hello")["control"] is True
 
 
-def test_a_newcomer_is_told_the_state_first_and_what_has_happened(page: ServedPage) -> None:
-    page.tell(answer(1.0, "a red circle"))
-    page.tell(Cut(frame_index=3, pts_s=1.5, score=0.9))
-    page.tell(look(2.0))
-    page.tell(AnswerDeltaEvent(answer=1, text="a blue ", pts_s=2.0))
-    page.tell(AnswerDeltaEvent(answer=1, text="square", pts_s=2.0))
-    with viewing(page) as late:
+def test_a_newcomer_is_told_the_state_first_and_what_has_happened(run: ServedPage) -> None:
+    run.tell(answer(1.0, "a red circle"))
+    run.tell(Cut(frame_index=3, pts_s=1.5, score=0.9))
+    run.tell(look(2.0))
+    run.tell(AnswerDeltaEvent(answer=1, text="a blue ", pts_s=2.0))
+    run.tell(AnswerDeltaEvent(answer=1, text="square", pts_s=2.0))
+    with viewing(run) as late:
         assert late.next("hello")["shapes"][1] == [1, 1]
         assert late.next("status")["query"] == "What?"
         assert late.next("look")["holds"] == "yes"
@@ -134,19 +117,19 @@ def test_a_newcomer_is_told_the_state_first_and_what_has_happened(page: ServedPa
         assert late.next("viewers")["count"] == 1
 
 
-def test_events_reach_every_viewer_and_reasons_too(page: ServedPage) -> None:
-    with viewing(page) as one, viewing(page) as other:
+def test_events_reach_every_viewer_and_reasons_too(run: ServedPage) -> None:
+    with viewing(run) as one, viewing(run) as other:
         for viewer in (one, other):
             viewer.next("history")
-        page.tell(answer(1.0, "hello \ud800 \u202e"))
-        page.tell(Explanation(frame_index=1, pts_s=1.0, strategy="mixed", weights={"information": 1.0}, tokens=[]))
+        run.tell(answer(1.0, "hello \ud800 \u202e"))
+        run.tell(Explanation(frame_index=1, pts_s=1.0, strategy="mixed", weights={"information": 1.0}, tokens=[]))
         for viewer in (one, other):
             assert viewer.next("answer")["text"].startswith("hello ")
             assert viewer.next("why")["weights"] == {"information": 1.0}
 
 
-def test_a_picture_comes_with_the_map_of_its_frame(page: ServedPage) -> None:
-    with viewing(page) as viewer:
+def test_a_picture_comes_with_the_map_of_its_frame(run: ServedPage) -> None:
+    with viewing(run) as viewer:
         fields = picture_fields(viewer.picture())
     assert (fields["width"], fields["height"], fields["codec"]) == (512, 256, 0)
     assert (fields["map"].rows, fields["map"].cols) == (ROWS, COLS)
@@ -154,24 +137,24 @@ def test_a_picture_comes_with_the_map_of_its_frame(page: ServedPage) -> None:
     assert fields["picture"].startswith(b"\xff\xd8")
 
 
-def test_nothing_is_asked_for_while_nobody_watches(page: ServedPage) -> None:
-    assert page.pictures.requests == []
-    with viewing(page) as viewer:
+def test_nothing_is_asked_for_while_nobody_watches(run: ServedPage) -> None:
+    assert run.pictures.requests == []
+    with viewing(run) as viewer:
         for _ in range(5):
             viewer.picture()
-    until(lambda: page.hub.viewers == 0)
-    before = len(page.pictures.requests)
-    with viewing(page):
-        until(lambda: page.hub.viewers == 1)
-    until(lambda: page.hub.viewers == 0)
-    assert before + 2 >= len(page.pictures.requests)
+    until(lambda: run.hub.viewers == 0)
+    before = len(run.pictures.requests)
+    with viewing(run):
+        until(lambda: run.hub.viewers == 1)
+    until(lambda: run.hub.viewers == 0)
+    assert before + 2 >= len(run.pictures.requests)
 
 
-def test_each_viewer_has_a_width_of_its_own(page: ServedPage) -> None:
-    with viewing(page) as small, viewing(page) as large:
+def test_each_viewer_has_a_width_of_its_own(run: ServedPage) -> None:
+    with viewing(run) as small, viewing(run) as large:
         small.send(width=320)
         widths = set()
-        while (320, 1280) not in page.pictures.requests:
+        while (320, 1280) not in run.pictures.requests:
             small.picture()
             widths.add(picture_fields(large.picture())["width"])
         while picture_fields(small.picture())["width"] != 256:
@@ -180,11 +163,11 @@ def test_each_viewer_has_a_width_of_its_own(page: ServedPage) -> None:
         assert widths == {512}
 
 
-def test_a_viewer_that_confirms_nothing_gets_two_pictures_and_all_texts(page: ServedPage) -> None:
-    with viewing(page) as stalled, viewing(page) as quick:
+def test_a_viewer_that_confirms_nothing_gets_two_pictures_and_all_texts(run: ServedPage) -> None:
+    with viewing(run) as stalled, viewing(run) as quick:
         for _ in range(10):
             quick.picture()
-        page.tell(answer(1.0, "still here"))
+        run.tell(answer(1.0, "still here"))
         assert stalled.next("answer")["text"] == "still here"
         assert len(stalled.pictures) <= 2
 
@@ -198,17 +181,17 @@ def open_deaf(page: ServedPage, stack: ExitStack) -> None:
     )
 
 
-def test_a_viewer_that_never_reads_holds_up_nobody(page: ServedPage) -> None:
-    with ExitStack() as stack, viewing(page) as other:
-        open_deaf(page, stack)
-        until(lambda: page.hub.viewers == 2)
+def test_a_viewer_that_never_reads_holds_up_nobody(run: ServedPage) -> None:
+    with ExitStack() as stack, viewing(run) as other:
+        open_deaf(run, stack)
+        until(lambda: run.hub.viewers == 2)
         for number in range(2000):
-            page.tell(answer(float(number), "x" * 5000))
+            run.tell(answer(float(number), "x" * 5000))
             if number % 20 == 0:
                 other.next("answer")
-        page.tell(summary())
+        run.tell(summary())
         assert other.next("summary")["topic"] == "summary"
-    until(lambda: page.hub.viewers == 0)
+    until(lambda: run.hub.viewers == 0)
 
 
 def test_viewers_that_never_read_lose_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,8 +208,8 @@ def test_viewers_that_never_read_lose_their_places(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_viewer_that_never_reads_keeps_no_connection_with_a_full_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(application, "SEND_LIMIT_S", 0.01)
-    monkeypatch.setattr(application, "CLOSE_LIMIT_S", 0.01)
+    monkeypatch.setattr(connection, "SEND_LIMIT_S", 0.01)
+    monkeypatch.setattr(connection, "CLOSE_LIMIT_S", 0.01)
     monkeypatch.setattr("stream.web.server.SILENT_LIMIT_S", 0.0)
     monkeypatch.setattr("stream.web.server.SILENT_CHECK_S", 0.01)
     with served() as page, ExitStack() as stack:
@@ -237,47 +220,38 @@ def test_a_viewer_that_never_reads_keeps_no_connection_with_a_full_buffer(monkey
         until(lambda: not page.server._server.server_state.connections)
 
 
-def test_a_question_reaches_the_run_and_all_viewers_hear_it(page: ServedPage) -> None:
-    with viewing(page) as one, viewing(page) as other:
+def test_a_question_reaches_the_run_and_all_viewers_hear_it(run: ServedPage) -> None:
+    with viewing(run) as one, viewing(run) as other:
         one.send(ask="is anybody there?")
         assert other.next("asked")["query"] == "is anybody there?"
-    assert page.run.questions == ["is anybody there?"]
+    assert run.run.questions == ["is anybody there?"]
 
 
-CUT_OFF = (application.REFUSED, None)
+CUT_OFF = (connection.REFUSED, None)
 """Where the page closes while messages of the viewer are on their way, TCP may lose the code."""
 
 
-def closing_code(viewer: PageClient) -> int | None:
-    """The code with which the page closes the connection."""
-    try:
-        while True:
-            viewer.socket.recv(timeout=LIMIT_S)
-    except ConnectionClosed as closed:
-        return None if closed.rcvd is None else closed.rcvd.code
-
-
-def test_a_flood_of_questions_ends_the_connection_and_asks_few(page: ServedPage) -> None:
-    with viewing(page) as viewer:
+def test_a_flood_of_questions_ends_the_connection_and_asks_few(run: ServedPage) -> None:
+    with viewing(run) as viewer:
         with suppress(ConnectionClosed):
             for number in range(10_000):
                 viewer.send(ask=f"{number}?")
-        assert closing_code(viewer) in CUT_OFF
-    assert 1 <= len(page.run.questions) < MESSAGES_A_SECOND
-    with viewing(page) as viewer:
+        assert closing_code(viewer.socket) in CUT_OFF
+    assert 1 <= len(run.run.questions) < MESSAGES_A_SECOND
+    with viewing(run) as viewer:
         viewer.picture()
 
 
-def test_an_empty_question_is_refused_with_its_reason(page: ServedPage) -> None:
-    with viewing(page) as viewer:
+def test_an_empty_question_is_refused_with_its_reason(run: ServedPage) -> None:
+    with viewing(run) as viewer:
         viewer.send(ask="  ")
         assert viewer.next("refused")["error"] == "the question is empty"
         viewer.send(width=3)
         assert "width is one of" in viewer.next("refused")["error"]
 
 
-def test_a_viewer_asks_for_the_time(page: ServedPage) -> None:
-    with viewing(page) as viewer:
+def test_a_viewer_asks_for_the_time(run: ServedPage) -> None:
+    with viewing(run) as viewer:
         before_ns = time.time_ns()
         viewer.send(clock=7)
         reply = viewer.next("clock")
@@ -287,12 +261,12 @@ def test_a_viewer_asks_for_the_time(page: ServedPage) -> None:
         assert "clock is from 0" in viewer.next("refused")["error"]
 
 
-def test_nonsense_ends_the_connection(page: ServedPage) -> None:
-    with viewing(page) as viewer:
+def test_nonsense_ends_the_connection(run: ServedPage) -> None:
+    with viewing(run) as viewer:
         with suppress(ConnectionClosed):
             for _ in range(50):
                 viewer.socket.send("nonsense")
-        assert closing_code(viewer) in CUT_OFF
+        assert closing_code(viewer.socket) in CUT_OFF
 
 
 def test_a_page_that_only_shows_takes_no_question() -> None:
@@ -303,18 +277,16 @@ def test_a_page_that_only_shows_takes_no_question() -> None:
         assert page.run.questions == []
 
 
-def test_there_is_a_most_of_viewers_and_one_more_is_told(page: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_a_most_of_viewers_and_one_more_is_told(run: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stream.web.application.VIEWERS_MAX", 3)
     assert VIEWERS_MAX > 3
     with ExitStack() as stack:
         for _ in range(3):
-            stack.enter_context(viewing(page)).next("hello")
-        with viewing(page) as fourth, pytest.raises(ConnectionClosed) as closed:
-            fourth.take()
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == application.CROWDED
-    until(lambda: page.hub.viewers == 0)
-    with viewing(page) as viewer:
+            stack.enter_context(viewing(run)).next("hello")
+        with viewing(run) as fourth:
+            assert closing_code(fourth.socket) == connection.CROWDED
+    until(lambda: run.hub.viewers == 0)
+    with viewing(run) as viewer:
         viewer.next("hello")
 
 
@@ -391,20 +363,20 @@ def test_without_descriptors_the_page_waits(monkeypatch: pytest.MonkeyPatch, cap
 def test_the_token_opens_the_page_and_goes_into_a_cookie(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "WRONG_TOKEN_S", 0.0)
     with served(web_token="a long secret") as page:
-        status, _, body = get(page)
+        status, _, body = ask(page)
         assert status == 401
         assert b"asks for a token" in body
-        assert get(page, "/?token=wrong")[0] == 401
-        assert get(page, "/page/style.css")[0] == 200
+        assert ask(page, "/?token=wrong")[0] == 401
+        assert ask(page, "/page/style.css")[0] == 200
         with pytest.raises(InvalidStatus), viewing(page):
             pass
-        status, headers, _ = get(page, "/?token=a+long+secret")
+        status, headers, _ = ask(page, "/?token=a+long+secret")
         assert (status, headers["location"]) == (303, "/")
         cookie = headers["set-cookie"]
         assert "HttpOnly" in cookie
         assert "samesite=strict" in cookie.lower()
         held = cookie.partition(";")[0]
-        assert get(page, cookie=held)[0] == 200
+        assert ask(page, cookie=held)[0] == 200
         with viewing(page, additional_headers={"Cookie": held}) as viewer:
             viewer.next("hello")
         with viewing(page, additional_headers={"Authorization": "Bearer a long secret"}) as viewer:
@@ -435,16 +407,16 @@ def test_with_a_certificate_the_page_is_served_over_tls(certificate: tuple[str, 
             assert viewer.next("hello")["topic"] == "hello"
 
 
-def test_an_outage_ends_requests_that_nothing_answers(page: ServedPage) -> None:
-    with viewing(page) as viewer:
+def test_an_outage_ends_requests_that_nothing_answers(run: ServedPage) -> None:
+    with viewing(run) as viewer:
         viewer.picture()
-        page.pictures.silent = True
+        run.pictures.silent = True
         viewer.send(ok=2)  # however many came before, it is ready for more
-        page.tell(Outage(frame_index=1, pts_s=1.0, reason="unplugged"))
+        run.tell(Outage(frame_index=1, pts_s=1.0, reason="unplugged"))
         assert viewer.next("outage")["reason"] == "unplugged"
-        before = len(page.pictures.requests)
-        until(lambda: len(page.pictures.requests) >= before + 3)  # it keeps asking, for the source may be back
-        page.pictures.silent = False
+        before = len(run.pictures.requests)
+        until(lambda: len(run.pictures.requests) >= before + 3)  # it keeps asking, for the source may be back
+        run.pictures.silent = False
         viewer.pictures.clear()
         assert json.dumps(picture_fields(viewer.picture())["frame_index"])
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 import torch
-from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from arr_coc.errors import DeviceLost, StoreError
 from arr_coc.ops.backends import open_store
@@ -18,7 +14,6 @@ from arr_coc.ops.store.base import TextureStore
 from arr_coc.ops.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.types import FramePlanes
 from tests.arr_coc.ops.store import test_base as contract
-from tests.arr_coc.ops.store.test_contract import BothStores
 from tests.cuda_on_cpu.machine import LAUNCH_FAILED, OUT_OF_MEMORY, CpuMachine
 from tests.support.video import random_planes, stamp, with_tiles_of
 
@@ -35,31 +30,6 @@ def assert_equal_to_cpu(store: TextureStore, planes: FramePlanes) -> None:
     contract.assert_same(contract.levels_of(store), contract.levels_of(reference))
 
 
-@pytest.mark.parametrize(
-    "check",
-    [
-        contract.test_only_dirty_tiles_change_bytes_and_versions,
-        contract.test_frames_without_change_move_the_stamp_alone,
-        contract.test_a_new_epoch_in_the_stamp_brings_everything_up_to_date,
-        contract.test_the_writer_gives_up_where_a_reader_does_not_let_go,
-        contract.test_planes_of_another_format_are_refused,
-        contract.test_a_store_without_a_frame_or_closed_gives_no_lease,
-    ],
-)
-def test_the_contract_holds(cuda: None, check: contract.Opener) -> None:
-    check(opened)
-
-
-class CudaAndCpu(BothStores):
-    """Whatever is done to both, both hold the same bytes."""
-
-    kind = "cuda"
-
-
-def test_any_order_of_calls_gives_the_bytes_of_the_cpu_store(cuda: None) -> None:
-    run_state_machine_as_test(CudaAndCpu, settings=settings(max_examples=8, stateful_step_count=8, deadline=None))
-
-
 def test_more_tiles_than_travel_at_once(cuda: None) -> None:
     """Slots are used again while the device still works on the others."""
     rng = np.random.default_rng(0)
@@ -68,16 +38,6 @@ def test_more_tiles_than_travel_at_once(cuda: None) -> None:
     store.update(first, stamp(0))
     change = store.write(second, Difference(rng.random(store.grid.shape) < 0.3), stamp(1))
     assert_equal_to_cpu(store, with_tiles_of(first, second, change.dirty))
-
-
-def test_two_stores_on_one_device(cuda: None) -> None:
-    rng = np.random.default_rng(1)
-    frames = [random_planes(rng, 64, 96), random_planes(rng, 64, 96)]
-    stores = [opened(frame) for frame in frames]
-    for store, frame in zip(stores, frames, strict=True):
-        store.update(frame, stamp(0))
-    stores[0].close()
-    assert_equal_to_cpu(stores[1], frames[1])
 
 
 def test_pinned_memory_rests_until_the_device_has_read_it(cuda_on_cpu: CpuMachine) -> None:
@@ -216,34 +176,3 @@ def test_a_device_that_fails_while_it_works_is_noticed_by_the_reader(cuda_on_cpu
     cuda_on_cpu.fail("cuEventSynchronize", LAUNCH_FAILED)
     with pytest.raises(DeviceLost, match="CUDA_ERROR_LAUNCH_FAILED"), store.lease() as view:
         view.read(5)
-
-
-def test_threads_read_while_one_writes(cuda: None) -> None:
-    """Every lease shows one frame, whole."""
-    rng = np.random.default_rng(11)
-    frames = [random_planes(rng, 64, 64) for _ in range(2)]
-    expected = []
-    for frame in frames:
-        reference = open_store(PlaneFormat.of(frame), "cpu")
-        reference.update(frame, stamp(0))
-        with reference.lease() as view:
-            expected.append(view.gather(np.array([[1, 0, 0], [0, 1, 1]])))
-    store = opened(frames[0], 5000)
-    store.update(frames[0], stamp(0))
-    torn: list[int] = []
-
-    def read() -> None:
-        for _ in range(30):
-            with store.lease() as view:
-                got = view.gather(np.array([[1, 0, 0], [0, 1, 1]]))
-                if not np.array_equal(got, expected[view.stamp.frame_index % 2]):
-                    torn.append(view.stamp.frame_index)
-
-    readers = [threading.Thread(target=read) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    for index in range(1, 21):
-        store.write(frames[index % 2], Difference.everywhere(store.grid), stamp(index))
-    for reader in readers:
-        reader.join()
-    assert not torn

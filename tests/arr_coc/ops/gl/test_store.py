@@ -144,18 +144,6 @@ def test_writers_of_different_threads_follow_each_other() -> None:
     store.close()
 
 
-def test_two_stores_at_once_do_not_mix() -> None:
-    one, other = opened(noise(0)), opened(noise(1, 70, 100))
-    for frame in range(3):
-        one.update(noise(frame), stamp(frame))
-        other.update(noise(frame + 10, 70, 100), stamp(frame))
-        assert_levels(all_levels(one))
-        assert_levels(all_levels(other))
-    one.close()
-    assert_levels(all_levels(other))
-    other.close()
-
-
 def exists(store: GlStore) -> bool:
     """Whether the device still has the store's memory; asking clears nothing up."""
     gl, texture = store.device.library.gl, store._texture

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from arr_coc.errors import LeaseTimeout, StoreError
+from arr_coc.errors import StoreError
 from arr_coc.ops.store.base import TextureStore
 from arr_coc.ops.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.types import LEVELS, REGION_SHAPES, FramePlanes, TileGrid
@@ -31,7 +31,7 @@ FORMATS = [*(("yuv", name) for name in SUBSAMPLINGS), ("gray", "444"), ("rgb", "
 EXACT = Thresholds(mean=0, largest=0)
 WAIT_MS = 2000
 JOIN_S = 120.0
-EXAMPLES = {"compiled": 60, "gl": 60, "cuda": 20}
+EXAMPLES = {"compiled": 30, "gl": 30, "cuda": 12}
 """Fewer where the device may be one that the tests make of the CPU."""
 
 Mask = npt.NDArray[np.bool_]
@@ -288,20 +288,3 @@ def test_readers_never_see_half_a_frame(name: Kind, request: pytest.FixtureReque
         assert min(threads.reads) >= 1
 
     many()
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_reader_that_keeps_its_lease_leaves_everything_as_it_was(name: Kind, request: pytest.FixtureRequest) -> None:
-    prepare(name, request)
-    rng = np.random.default_rng(3)
-    one, two = random_planes(rng, 100, 130), random_planes(rng, 100, 130)
-    store = open_kind(PlaneFormat.of(one), name, thresholds=EXACT, lease_timeout_ms=20)
-    store.update(one, stamp(0))
-    with store.lease() as view:
-        before = [view.read(level).copy() for level in range(LEVELS)]
-        with pytest.raises(LeaseTimeout):
-            store.update(two, stamp(1))
-        for level in range(LEVELS):
-            np.testing.assert_array_equal(view.read(level), before[level])
-    assert store.update(two, stamp(1)).dirty.all()
-    store.close()

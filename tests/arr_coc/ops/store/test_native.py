@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from unittest import mock
 
@@ -11,16 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arr_coc.errors import BackendMissing, StoreError
-from arr_coc.ops import kernels
-from arr_coc.ops.kernels import REMEDY, SETTING
+from arr_coc.ops.kernels import SETTING
 from arr_coc.ops.store import native
 from arr_coc.ops.store.native import (
-    VERSION,
     CompiledTexture,
-    host_texture,
     kernel_in_use,
-    kernel_or_none,
     kernel_path,
     kernel_remedy,
     load_kernel,
@@ -56,7 +50,7 @@ def little_different(planes: FramePlanes, rng: np.random.Generator, most: int) -
     return FramePlanes(planes.layout, tuple(changed), planes.colour)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 @given(
     size=st.tuples(st.integers(1, 200), st.integers(1, 330)),
     fmt=st.sampled_from(FORMATS),
@@ -78,7 +72,7 @@ def test_the_same_tiles_differ(
     np.testing.assert_array_equal(*masks)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40)
 @given(
     size=st.tuples(st.integers(1, 130), st.integers(1, 330)),
     fmt=st.sampled_from(FORMATS),
@@ -131,7 +125,7 @@ def test_one_sample_more_than_the_threshold_shows_in_any_place() -> None:
         assert compiled.compare(frame).sum() == 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80)
 @given(
     size=st.tuples(st.integers(1, 200), st.integers(1, 420)),
     fmt=st.sampled_from(FORMATS),
@@ -211,28 +205,13 @@ def test_every_colour_is_within_one_of_floating_point(matrix: Matrix, full_range
     colour = Colour(matrix, full_range)
     exact = rgb_matrix(colour) + np.array([0, 0, 0, TRUNCATION])
     kernel = both(PlaneFormat.of(every_chroma(0, colour)), Thresholds(), 1)[0]
+    of_chroma = np.stack(every_chroma(0, colour).planes[1:], axis=2) @ exact[:, 1:3].T + exact[:, 3]
     for y in range(256):
         planes = every_chroma(y, colour)
         rgb = to_rgb(planes.planes, colour)
-        floats = np.stack(planes.planes, axis=2) @ exact[:, :3].T + exact[:, 3]
-        assert np.abs(rgb - np.rint(floats.clip(0, 255))).max() <= 1
+        assert np.abs(rgb - np.rint((of_chroma + y * exact[:, 0]).clip(0, 255))).max() <= 1
         kernel.update(planes, np.ones((8, 8), bool))
         np.testing.assert_array_equal(kernel.read(0), rgb)
-
-
-def test_the_reference_serves_where_the_kernel_was_not_built(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.delenv(SETTING, raising=False)
-    monkeypatch.setattr(native, "kernel_path", lambda: tmp_path / "tiles.abi3.so")
-    monkeypatch.setattr(kernels, "_said", [])
-    fmt = PlaneFormat.of(flat_planes(32, 32))
-    assert [type(host_texture(fmt, Thresholds())) for _ in range(2)] == [ReferenceTexture, ReferenceTexture]
-    assert caplog.text.count("was not built; install a C++ compiler") == 1
-    assert (kernel_in_use(), kernel_remedy()) == ("reference", REMEDY)
-    monkeypatch.setenv(SETTING, "compiled")
-    with pytest.raises(BackendMissing, match="was not built"):
-        host_texture(fmt, Thresholds())
 
 
 def test_the_instruction_set_is_named_and_nothing_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,40 +221,6 @@ def test_the_instruction_set_is_named_and_nothing_recommended(monkeypatch: pytes
     assert kernel_remedy() is None
     monkeypatch.setenv(SETTING, "reference")
     assert (kernel_in_use(), kernel_remedy()) == ("reference", None)
-
-
-def built(tmp_path: Path, source: str) -> Path:
-    """A library made of C."""
-    require("compiled")
-    path = tmp_path / "tiles.abi3.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", path], input=source, text=True, check=True)
-    return path
-
-
-def test_a_kernel_of_another_version_is_refused(tmp_path: Path) -> None:
-    path = built(tmp_path, f"int tiles_version() {{ return {VERSION + 1}; }} const char *tiles_set() {{ return 0; }}")
-    with pytest.raises(BackendMissing, match=rf"has version {VERSION + 1}, not {VERSION}; install"):
-        load_kernel(path)
-
-
-def test_a_processor_without_the_instructions_is_named(tmp_path: Path) -> None:
-    path = built(tmp_path, f"int tiles_version() {{ return {VERSION}; }} const char *tiles_set() {{ return 0; }}")
-    with pytest.raises(BackendMissing, match="needs a processor with SSE"):
-        load_kernel(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"half a library"])
-def test_a_damaged_kernel_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "tiles.abi3.so"
-    path.write_bytes(content)
-    with pytest.raises(BackendMissing, match="cannot be loaded"):
-        load_kernel(path)
-
-
-def test_an_unknown_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SETTING, "fast")
-    with pytest.raises(StoreError, match="compiled or reference, got 'fast'"):
-        kernel_or_none()
 
 
 @pytest.mark.parametrize(("kind", "words"), [("compiled", "compiled for "), ("reference", "NumPy and OpenCV")])

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arr_coc.errors import ShapeError, StoreError
@@ -52,6 +52,7 @@ def regions_of(rows: int, cols: int) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=25)
 @given(st.integers(1, 200), st.integers(1, 300))
 def test_gather_equals_clamped_lookup(kind: Kind, height: int, width: int) -> None:
     require(kind)

@@ -18,8 +18,7 @@ from stream.errors import ConfigError
 from stream.events import Answer, Event, FrameReady, Notice, Restarted
 from stream.fleet.cameras import NamedCamera
 from stream.fleet.on_ray.cluster import RayCluster
-from stream.fleet.on_ray.fleet import ClusterFleet
-from stream.fleet.on_ray.run import MOVED
+from stream.fleet.on_ray.run import MOVED, ClusterFleet
 from stream.fleet.on_ray.settings import RaySettings
 from tests.support.fleets import FleetRecorder
 from tests.support.runs import config

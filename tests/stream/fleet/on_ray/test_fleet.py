@@ -15,10 +15,8 @@ from stream.events import Answer, Event, FrameReady, Notice, Restarted, Summary
 from stream.fleet.cameras import NamedCamera
 from stream.fleet.on_ray import cluster, run
 from stream.fleet.on_ray.cluster import HostUnavailable
-from stream.fleet.on_ray.fleet import ClusterFleet
-from stream.fleet.on_ray.hosts import DISTRIBUTION, CameraHost
-from stream.fleet.on_ray.messages import HostIdentity
-from stream.fleet.on_ray.run import MOVED, run_in_actor
+from stream.fleet.on_ray.hosts import DISTRIBUTION, CameraHost, HostIdentity
+from stream.fleet.on_ray.run import MOVED, ClusterFleet, run_in_actor
 from stream.fleet.on_ray.settings import RaySettings
 from stream.runtime.worker_messages import (
     DropReport,

@@ -9,7 +9,7 @@ from arr_coc.errors import ModelNotFound
 from stream.control import RunControl
 from stream.fleet.cameras import NamedCamera
 from stream.fleet.on_ray.cluster import HostUnavailable
-from stream.fleet.on_ray.messages import ServerState
+from stream.fleet.on_ray.hosts import ServerState
 from stream.fleet.on_ray.servers import ClusterServers, ServerGroup
 from stream.fleet.on_ray.settings import RaySettings
 from tests.support.runs import config

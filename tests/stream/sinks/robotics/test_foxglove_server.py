@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from websockets.sync.client import ClientConnection, connect
@@ -106,10 +107,9 @@ def test_an_address_that_this_machine_does_not_have_is_one_line() -> None:
 
 
 def test_what_else_goes_wrong_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(**_: object) -> None:
-        raise RuntimeError("FoxgloveError: something new")
-
-    monkeypatch.setattr(foxglove_server.foxglove, "start_server", fail)
+    monkeypatch.setattr(
+        foxglove_server.foxglove, "start_server", Mock(side_effect=RuntimeError("FoxgloveError: something new"))
+    )
     with pytest.raises(OutputError, match=r"cannot be served at 127\.0\.0\.1:0; FoxgloveError: something new"):
         FoxgloveSink(config())
 

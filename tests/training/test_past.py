@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.adaptation.past import GlancedPast, fit_axes
 from arr_coc.adaptation.trainer import new_layer
 from arr_coc.qwen.qwenvl import QwenVL
 from tests.support.models import tiny_qwen
 from tests.support.video import scenery
 from training.cases import cases_of, random_samples
+from training.past import GlancedPast, fit_axes
 
 QUESTION = "where is the star?"
 

@@ -27,8 +27,6 @@ from arr_coc.video.texture_updater import TextureUpdater
 
 Rgb = npt.NDArray[np.uint8]
 
-OVERVIEW_TOKENS = 64
-
 
 @torch.inference_mode()
 def fit_axes(axes: EmbeddingAxes, qwen: QwenVL, pictures: Iterable[Rgb]) -> None:
@@ -60,7 +58,7 @@ class GlancedPast:
         """Look at a picture uint8 [H, W, 3], and return what that teaches: its history, and the prior of scorers
         float32 [3, gh, gw] (attention, similarity, trust). Raises as `AnswerSession.glance`."""
         with _view_of(picture) as view:
-            feedback = self._session.glance(overview_packet(view, OVERVIEW_TOKENS), question).feedback
+            feedback = self._session.glance(overview_packet(view, 64), question).feedback
             shape, versions = view.grid.shape, view.versions
         appearance = np.zeros((1, *shape), np.float32)
         known, tracker = FeedbackPrior(), HistoryTracker()

@@ -1,0 +1,34 @@
+"""Picture messages, read as a page reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stream.events import FrameMap
+from stream.protocol.pictures import HEADER, KIND
+
+
+def picture_fields(message: bytes) -> dict[str, Any]:
+    """Return what a picture message holds, by name."""
+    kind, codec, level, camera, index, unix_ms, media_s, *rest = HEADER.unpack_from(message)
+    width, height, rows, cols, tokens, overview, *lengths = rest
+    assert kind == KIND
+    assert HEADER.size + sum(lengths) == len(message)
+    parts, at = [], HEADER.size
+    for length in lengths:
+        parts.append(message[at : at + length])
+        at += length
+    shown = FrameMap(rows=rows, cols=cols, relevance=parts[0], regions=parts[1], overview=overview)
+    return {
+        "codec": codec,
+        "level": level,
+        "camera": camera,
+        "frame_index": index,
+        "capture_unix_ms": unix_ms,
+        "media_s": media_s,
+        "width": width,
+        "height": height,
+        "tokens": tokens,
+        "map": shown,
+        "picture": parts[2],
+    }
