@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from stream.config import AnswerConfig, CaptureConfig, Config, MemoryConfig, PipelineConfig
+from stream.cli import main
+from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, MemoryConfig, PipelineConfig
 from stream.events import Answer, Event, Notice, Summary, YesNoResult
 from stream.runtime.frame_stages import run_in_threads
 from tests.stream.runtime.test_answer_worker import events_of, serving_at, without_clock
+from tests.support import answer_models
 from tests.support.network import LIMIT_S, free_port
 from tests.support.video import make_video
 
@@ -41,6 +45,7 @@ def config(video: str, endpoint: str | None = None, memory: MemoryConfig = MEMOR
     return Config(
         source=video,
         capture=CaptureConfig(open_timeout_s=5.0),
+        allocate=AllocateConfig(budget=6),
         answer=AnswerConfig(server=endpoint, every_s=0.5, memory=memory, **answer),
         pipeline=PipelineConfig(single_process=endpoint is None),
     )
@@ -61,7 +66,8 @@ def test_answers_build_on_each_other(video: str) -> None:
     assert {answer.group for answer in answers} == {1}
     assert [answer.began for answer in answers] == ["first", *[""] * (len(answers) - 1)]
     frames = [answer.text.split()[3:] for answer in answers]
-    assert all(set(before) <= set(now) for before, now in zip(frames[:-1], frames[1:-1], strict=False))
+    for before, now in itertools.pairwise(frames):
+        assert now[: len(before) - 1] == before[:-1], "only a frame with nothing new leaves"
     held = [answer.tokens_used for answer in answers]
     assert held == np.cumsum([answer.appended_tokens for answer in answers]).tolist()
     assert sum(answer.superseded_tokens for answer in answers) > 0
@@ -132,6 +138,31 @@ def test_the_smaller_memory_of_both_counts(video: str, endpoint: str) -> None:
         answers = answers_of(events_of(config(video, endpoint)))
     assert {"first", "full"} <= {answer.began for answer in answers}
     assert max(answer.tokens_used for answer in answers) <= 64
+
+
+def test_a_continued_run_appends_what_the_whole_run_would(
+    video: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(run_in_threads.__kwdefaults__, "model_loader", MODEL)
+
+    def caption(name: str, *more: str) -> tuple[int, bytes]:
+        path = tmp_path / f"{name}.jsonl"
+        given = ["--memory", "--every", "0.5", "--budget", "6", "--no-timing", "--single-process"]
+        return main(["caption", video, "-o", str(path), *given, *more]), path.read_bytes()
+
+    def fail(frame_index: int) -> None:
+        if frame_index == 25:
+            raise ArithmeticError("the spoon is bent")
+
+    whole = caption("whole")
+    assert whole[0] == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(answer_models, "on_packet", fail)
+        assert caption("broken")[0] == 1
+    asked: list[int] = []
+    monkeypatch.setattr(answer_models, "on_packet", asked.append)
+    assert caption("broken", "--resume") == whole
+    assert asked[0] == 25
 
 
 def test_a_standing_query_reads_the_memory(video: str) -> None:
