@@ -254,7 +254,7 @@ class GroupOfPictures:
         areas, picture = newest.areas.copy(), view.read(CHANGE_LEVEL)
         changed = newest.versions.stale(view.versions)
         if changed.any():
-            changed &= _differs(newest.picture, picture, shape)
+            changed = _differing(newest.picture, picture, changed)
             areas[changed & (areas < STALE)] = STALE
             areas[changed & (areas == NEVER)] = NEWS
             superseded = superseded | region_pool(newest.regions, changed, np.logical_or)
@@ -296,20 +296,28 @@ class GroupOfPictures:
         )
 
 
-def _differs(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8], shape: tuple[int, int]) -> Flags:
-    """Return the tiles that show something else in two pictures, both level 2: bool [gh, gw]."""
-    apart = cv2.absdiff(one, other) > CHANGE
+def _by_tile(picture: npt.NDArray[np.uint8], shape: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """Return level 2 of a picture tile by tile: uint8 [gh, 8, gw, 24], a view of it if it is contiguous."""
     side = TILE_PX >> CHANGE_LEVEL
-    return np.asarray(apart.reshape(shape[0], side, shape[1], side * 3).any(axis=(1, 3)))
+    return picture.reshape(shape[0], side, shape[1], side * 3)
+
+
+def _differing(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8], tiles: Flags) -> Flags:
+    """Return those of the tiles bool [gh, gw] that show something else in two pictures, both level 2."""
+    shape, (rows, cols), differing = (tiles.shape[0], tiles.shape[1]), np.nonzero(tiles), np.zeros_like(tiles)
+    before, now = (_by_tile(picture, shape)[rows, :, cols].reshape(len(rows), -1) for picture in (one, other))
+    differing[rows, cols] = cv2.absdiff(before, now).max(axis=1) > CHANGE
+    return differing
 
 
 def _replaced(picture: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8], tiles: Flags) -> npt.NDArray[np.uint8]:
     """Return a picture with these tiles of another one, both level 2."""
-    if not tiles.any():
+    shape, (rows, cols) = (tiles.shape[0], tiles.shape[1]), np.nonzero(tiles)
+    if not len(rows):
         return picture
-    side = TILE_PX >> CHANGE_LEVEL
-    mask = tiles.repeat(side, axis=0).repeat(side, axis=1)
-    return np.where(mask[..., None], other, picture)
+    replaced = picture.copy()
+    _by_tile(replaced, shape)[rows, :, cols] = _by_tile(other, shape)[rows, :, cols]
+    return replaced
 
 
 def _show(regions: Regions, areas: npt.NDArray[np.int8]) -> Flags:

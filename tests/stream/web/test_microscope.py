@@ -214,7 +214,7 @@ MEMORY = """() => {
     shown.held = tokensOf(shown, shown.head.shapes);
     document.getElementById("stage").dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight" }));
     return document.getElementById("verdict").textContent;
-}""".replace("tokensOf", "(await import('/layers.js')).tokensOf").replace("() =>", "async () =>", 1)
+}""".replace("tokensOf", "(await import('/page/layers.js')).tokensOf").replace("() =>", "async () =>", 1)
 
 
 def test_a_tile_tells_since_when_the_memory_shows_it(run: ServedPage, visit: Visit) -> None:
