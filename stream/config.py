@@ -357,6 +357,11 @@ class AnswerConfig(Section):
         default=DEFAULT_QUERY, min_length=1, max_length=QUERY_LIMIT_CHARS
     )
     """The question or instruction."""
+    system: Annotated[
+        str | None, Option("--system TEXT", "System prompt. [the model's own]", also="serve-answers", without="demo")
+    ] = Field(default=None, min_length=1, max_length=QUERY_LIMIT_CHARS)
+    """System prompt: what stands before all pictures and questions, such as how to answer. When absent, that of the
+    model's chat template, if it has one."""
     every_s: Annotated[
         float | None, Option("--every SECONDS", "Time between answers, or none: only at cuts. [{default}]")
     ] = Field(default=2.0, gt=0)

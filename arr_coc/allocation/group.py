@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -33,6 +34,14 @@ TEXT_STEPS = 12
 STALE, NEWS, NEVER = 125, 126, 127
 """In a map of areas: a tile that the group shows as it was, and one that it does not show, which has changed since it
 began, or has not."""
+
+CHANGE = 12
+"""Largest difference, of 255, of the means of 4×4 pixels in a tile that still shows the same. Noise of a sensor, and
+what a codec does to a still picture, stay below; a stroke of text two pixels wide at a tenth of full contrast does
+not."""
+
+CHANGE_LEVEL = 2
+"""Level of the texture whose texels are means of 4×4 pixels."""
 
 _AREAS = REGION_AREAS.astype(np.int8)
 """Log2 of a region's area in tiles, by shape."""
@@ -76,7 +85,8 @@ class GroupFrame:
     `shown_ns` int64 [N]: media time of the frame
     that each shows; `superseded` bool [N]: some tile of it has changed since. The group began at `begun_ns` and takes
     `steps`. `areas` int8 [gh, gw]: log2 of the area of the smallest token that shows each tile as it is, or STALE, NEWS
-    or NEVER; by the tiles' `versions`.
+    or NEVER; by the tiles' `versions`, and by `picture` uint8 [8 gh, 8 gw, 3], level 2 of each tile as it was shown, or
+    was when it was noted that it had changed.
     """
 
     stamp: FrameStamp
@@ -91,6 +101,7 @@ class GroupFrame:
     steps: int
     areas: npt.NDArray[np.int8]
     versions: TileVersions
+    picture: npt.NDArray[np.uint8]
 
     @property
     def appended(self) -> int:
@@ -226,6 +237,7 @@ class GroupOfPictures:
             steps=steps,
             areas=areas,
             versions=view.versions,
+            picture=view.read(CHANGE_LEVEL).copy(),
         )
 
     def _grown(
@@ -239,8 +251,10 @@ class GroupOfPictures:
         so a key frame alone has one.
         """
         allocation, shape, superseded = frame.allocation, view.grid.shape, newest.superseded
-        changed, areas = newest.versions.stale(view.versions), newest.areas.copy()
+        areas, picture = newest.areas.copy(), view.read(CHANGE_LEVEL)
+        changed = newest.versions.stale(view.versions)
         if changed.any():
+            changed = _differing(newest.picture, picture, changed)
             areas[changed & (areas < STALE)] = STALE
             areas[changed & (areas == NEVER)] = NEWS
             superseded = superseded | region_pool(newest.regions, changed, np.logical_or)
@@ -278,7 +292,32 @@ class GroupOfPictures:
             steps=newest.steps + context_steps(len(regions), shape),
             areas=areas,
             versions=view.versions,
+            picture=_replaced(newest.picture, picture, changed | (areas != before)),
         )
+
+
+def _by_tile(picture: npt.NDArray[np.uint8], shape: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """Return level 2 of a picture tile by tile: uint8 [gh, 8, gw, 24], a view of it if it is contiguous."""
+    side = TILE_PX >> CHANGE_LEVEL
+    return picture.reshape(shape[0], side, shape[1], side * 3)
+
+
+def _differing(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8], tiles: Flags) -> Flags:
+    """Return those of the tiles bool [gh, gw] that show something else in two pictures, both level 2."""
+    shape, (rows, cols), differing = (tiles.shape[0], tiles.shape[1]), np.nonzero(tiles), np.zeros_like(tiles)
+    before, now = (_by_tile(picture, shape)[rows, :, cols].reshape(len(rows), -1) for picture in (one, other))
+    differing[rows, cols] = cv2.absdiff(before, now).max(axis=1) > CHANGE
+    return differing
+
+
+def _replaced(picture: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8], tiles: Flags) -> npt.NDArray[np.uint8]:
+    """Return a picture with these tiles of another one, both level 2."""
+    shape, (rows, cols) = (tiles.shape[0], tiles.shape[1]), np.nonzero(tiles)
+    if not len(rows):
+        return picture
+    replaced = picture.copy()
+    _by_tile(replaced, shape)[rows, :, cols] = _by_tile(other, shape)[rows, :, cols]
+    return replaced
 
 
 def _show(regions: Regions, areas: npt.NDArray[np.int8]) -> Flags:

@@ -259,7 +259,9 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
             max_tokens=answer.max_tokens, temperature=answer.temperature, top_p=answer.top_p, seed=answer.seed
         )
         incremental = IncrementalOptions(**answer.incremental.model_dump())
-        options = AnswerOptions(answer.encode, decoding, incremental=incremental, feedback=answer.feedback)
+        options = AnswerOptions(
+            answer.encode, decoding, system=answer.system, incremental=incremental, feedback=answer.feedback
+        )
         if answer.slots > 1:
             visual = (1 if window is None else window.frames) * config.allocate.max_tokens
             visual = max(visual, memory_tokens)

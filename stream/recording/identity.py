@@ -64,6 +64,7 @@ WITHOUT_EFFECT = (
 
 
 ANSWER_KEYS = {
+    "system",
     "encode",
     "api",
     "incremental",
