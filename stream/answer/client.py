@@ -14,9 +14,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.errors import ArrCocError, OptionError, StoreError, counted
-from arr_coc.types import FramePacket, FrameStamp, GroupPlace, TokenPacket
-from stream.answer.memory import GroupMemory
+from arr_coc.errors import ArrCocError, OptionError, StoreError
+from arr_coc.types import FramePacket, FrameStamp, TokenPacket
 from stream.answer.request import AnswerRequest, ClientOptions, Outcome, RequestTracker
 from stream.control import remote_error
 from stream.errors import StageDied, StreamError, TransportError
@@ -43,7 +42,7 @@ from stream.protocol.messages import (
     YesNoReply,
 )
 from stream.transport import Envelope
-from stream.untrusted import GROUP_TOKENS_MAX, MISDEEDS_MAX, REASON_CHARS_MAX, cut_to
+from stream.untrusted import MISDEEDS_MAX, REASON_CHARS_MAX, cut_to
 
 UNREADABLE_MAX = 3
 """Times that an answer may be repeated or dropped because a reply cannot be used, before that is a failure."""
@@ -58,10 +57,6 @@ PIXELS_COPIED = "device-pixels-copied"
 """Code of the notice that pixels do not stay on their device between the processes."""
 
 PIXELS_REASON = "pixels go to the model by way of host memory: {reason}; --single-process keeps them on the GPU"
-
-
-OWN = b""
-"""Name of the only client whose packets this end keeps."""
 
 
 class ClientPhase(Enum):
@@ -134,9 +129,6 @@ class AnswerClient:
         """True if the server keeps frames of this shot."""
         self.moved = False
         """True if the query in force is that of a server that was changed to without a loss."""
-        self._kept: GroupPlace | None = None
-        self._sent = GroupMemory(GROUP_TOKENS_MAX)
-        self._memory_tokens = 0
         self.requests = RequestTracker(options)
         self.outbox: deque[tuple[Message, list[npt.NDArray[Any]]]] = deque()
         self.phase = ClientPhase.CONNECTING
@@ -194,17 +186,6 @@ class AnswerClient:
         if self.phase is ClientPhase.READY:
             self.phase, self._turn_requested_ns = ClientPhase.TURN_REQUESTED, now_ns
             self._send(TurnRequest())
-
-    @property
-    def kept(self) -> GroupPlace | None:
-        """Frames of this run's group of pictures that the next packet can build on, as the place of the next one: those
-        that the server has, or all that were sent if they are sent again after a loss."""
-        return self._sent.kept(OWN) if self._options.resend_after_loss else self._kept
-
-    def note_recalled(self, packet: TokenPacket | FramePacket | None) -> None:
-        """Note the packet of an answer that was recalled from a journal: later ones may build on it."""
-        if isinstance(packet, TokenPacket):
-            self._frames_before(packet)
 
     def send_glance(self, packet: TokenPacket, now_ns: int) -> None:
         """Send an overview for the turn that was granted, which goes on after the reply."""
@@ -308,7 +289,8 @@ class AnswerClient:
                 if self.hello is not None:
                     raise TransportError("it sends its hello twice")
                 self.hello = message
-                self._check_memory(message)
+                if (reason := self.requests.group.objection(message.memory_tokens)) is not None:
+                    self._actions.append(Failure(reason, OptionError(reason)))
                 if message.pixels_refused:
                     self._report_copies(message.pixels_refused)
             case ErrorReply() as message:
@@ -319,24 +301,12 @@ class AnswerClient:
             case message:
                 raise TransportError(f"the answer server sent a message of the wrong kind, {type(message).__name__}")
 
-    def _check_memory(self, hello: ServerHello) -> None:
-        """Leave a server whose memory cannot hold the group of pictures that is to be sent to it again."""
-        tokens, self._memory_tokens = self._memory_tokens, hello.memory_tokens
-        if self.kept is not None and self._options.resend_after_loss and hello.memory_tokens < tokens:
-            ours = "--memory" if not hello.memory_tokens else f"--set answer.memory.tokens={tokens}"
-            self._memory_tokens = tokens
-            reason = (
-                f"it keeps {counted(hello.memory_tokens, 'token')} of visual memory, and the server before it "
-                f"{tokens}; start it with {ours}"
-            )
-            self._actions.append(Failure(reason, OptionError(reason)))
-
     def _on_turn(self, message: TurnGrant, now_ns: int) -> None:
         if self.phase in (ClientPhase.CONNECTING, ClientPhase.GLANCING, ClientPhase.IN_FLIGHT):
             raise TransportError("it grants a turn that was not requested")
         if self.phase is ClientPhase.TURN_REQUESTED:
             self._turn_ns = now_ns - self._turn_requested_ns
-        self.phase, self._turn, self._kept = ClientPhase.TURN_GRANTED, message.turn, message.kept
+        self.phase, self._turn, self.requests.group.kept = ClientPhase.TURN_GRANTED, message.turn, message.kept
         self._send_open(now_ns)
 
     def _on_answer(self, message: AnswerReply, received: Envelope, now_ns: int) -> None:
@@ -423,7 +393,7 @@ class AnswerClient:
         glance, request = self.requests.glance, self.requests.request
         if glance is not None:
             self.phase = ClientPhase.GLANCING
-            earlier = self._frames_before(glance.packet)
+            earlier = self.requests.group.add(glance.packet)
             place = self._place_of(glance.packet, earlier)
             self._send(*glance_message(glance.number, self._turn, glance.packet, pixels_at=place, earlier=earlier))
             return
@@ -434,7 +404,7 @@ class AnswerClient:
         self.phase = ClientPhase.IN_FLIGHT
         number, packet, wants_answer = request.number, request.packet, request.wants_answer
         if isinstance(packet, TokenPacket):
-            earlier = self._frames_before(packet)
+            earlier = self.requests.group.add(packet)
             place = self._place_of(packet, earlier)
             self._send(
                 *token_message(number, self._turn, packet, wants_answer=wants_answer, pixels_at=place, earlier=earlier)
@@ -442,16 +412,6 @@ class AnswerClient:
         else:
             in_snapshot = self._options.snapshot is not None
             self._send(*frame_message(number, self._turn, packet, in_snapshot=in_snapshot, wants_answer=wants_answer))
-
-    def _frames_before(self, packet: TokenPacket) -> list[TokenPacket]:
-        """Return the packets of a packet's group of pictures that the server lacks, and keep this one for later ones;
-        none if nothing is sent again after a loss."""
-        place, kept = packet.place, self._kept
-        if place is None or not self._options.resend_after_loss:
-            return []
-        self._sent.add(OWN, packet)
-        held = kept.frame if kept is not None and kept.group == place.group else 0
-        return self._sent.before(OWN, place)[held:]
 
     def _place_of(self, packet: TokenPacket, earlier: Sequence[TokenPacket]) -> PixelPlace | None:
         """Lay pixels that are on a device into memory that the server reads; None if it wants them in the message."""

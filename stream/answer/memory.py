@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from arr_coc.errors import counted
-from arr_coc.types import GroupPlace, TokenPacket
+from arr_coc.types import FramePacket, GroupPlace, TokenPacket
 from stream.errors import TransportError
+from stream.untrusted import GROUP_TOKENS_MAX
 
 
 class GroupMemory:
@@ -71,3 +72,46 @@ class GroupMemory:
     def evict(self, client: bytes) -> None:
         """Forget a client's group because its slot was given away, and count that."""
         self.evictions += self._groups.pop(client, None) is not None
+
+
+OWN = b""
+"""Name of the only client whose packets a client keeps."""
+
+
+class SentGroup:
+    """Group of pictures of one client, as far as it was sent.
+
+    `kept`: frames of it that the server has, as the place of the next one, as of the last turn. With `resends` packets
+    are sent again after a loss, and so that the answers stay the same, with those before them that the server lacks.
+    """
+
+    def __init__(self, *, resends: bool) -> None:
+        self.kept: GroupPlace | None = None
+        self._resends = resends
+        self._sent = GroupMemory(GROUP_TOKENS_MAX)
+        self._tokens = 0
+
+    @property
+    def next_place(self) -> GroupPlace | None:
+        """Place of the next packet that goes on with the group; None if there is no group that can go on."""
+        return self._sent.kept(OWN) if self._resends else self.kept
+
+    def add(self, packet: TokenPacket | FramePacket | None) -> list[TokenPacket]:
+        """Take a packet that is sent, or was before a run was continued; returns those before it that the server
+        lacks."""
+        if not self._resends or not isinstance(packet, TokenPacket) or packet.place is None:
+            return []
+        self._sent.add(OWN, packet)
+        kept = self.kept.frame if self.kept is not None and self.kept.group == packet.place.group else 0
+        return self._sent.before(OWN, packet.place)[kept:]
+
+    def objection(self, tokens: int) -> str | None:
+        """Return why the group cannot be sent to a server whose memory has so many tokens, None if it can be."""
+        if self._resends and self.next_place is not None and tokens < self._tokens:
+            remedy = f"--set answer.memory.tokens={self._tokens}" if tokens else "--memory"
+            return (
+                f"it keeps {counted(tokens, 'token')} of visual memory, and the server before it {self._tokens}; start "
+                f"it with {remedy}"
+            )
+        self._tokens = tokens
+        return None

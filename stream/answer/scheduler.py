@@ -383,7 +383,7 @@ class AnswerScheduler:
         if recalled := self.client.requests.recall(self._stamp):
             self._triggers.fire()
             if self._policy.memory:  # the group of pictures goes on as it did
-                self.client.note_recalled(self._observer.make_packet(self.client.kept))
+                self.client.requests.group.add(self._observer.make_packet(self.client.requests.group.next_place))
             self._observer.on_asked()
             for outcome in recalled:
                 self._take(outcome)
@@ -399,7 +399,7 @@ class AnswerScheduler:
         while self._may_glance():
             recalled = self.client.requests.recall_glance(self._stamp)
             if recalled is not None:
-                self.client.note_recalled(self._observer.make_glance_packet(self.client.kept))
+                self.client.requests.group.add(self._observer.make_glance_packet(self.client.requests.group.next_place))
                 for outcome in recalled:
                     self._take(outcome)
                 return
@@ -414,7 +414,7 @@ class AnswerScheduler:
 
     def _send_glance(self) -> bool:
         """Send an overview of the newest frame; returns whether that frame was still there."""
-        packet = self._observer.make_glance_packet(self.client.kept)
+        packet = self._observer.make_glance_packet(self.client.requests.group.next_place)
         if packet is None:
             return False
         self._glances += 1
@@ -423,7 +423,7 @@ class AnswerScheduler:
         return True
 
     def _send_packet(self) -> None:
-        packet = self._observer.make_packet(self.client.kept)
+        packet = self._observer.make_packet(self.client.requests.group.next_place)
         if packet is None:
             return
         self._glances = 0

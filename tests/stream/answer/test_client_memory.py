@@ -58,24 +58,24 @@ def ask(server: ClientFixture, number: int, kept: GroupPlace | None, place: tupl
 
 def test_it_builds_on_what_the_server_has_kept_as_each_turn_reports_it() -> None:
     server = connected(resend=False)
-    assert server.client.kept is None
+    assert server.client.requests.group.next_place is None
     assert ask(server, 0, None, (1, 0), 0) == [0]
     grant(server, 2, GroupPlace(1, 1))
-    assert server.client.kept == GroupPlace(1, 1)
+    assert server.client.requests.group.next_place == GroupPlace(1, 1)
     server.send(make_group_packet((1, 1), second=2))
     assert frames_of(server) == [2]
     server.hear(make_answer_reply(1, "what?", "t"))
     grant(server, 3, None)
-    assert server.client.kept is None, "evicted, or served by another one"
+    assert server.client.requests.group.next_place is None, "evicted, or served by another one"
 
 
 def test_where_answers_are_given_again_it_builds_on_all_that_it_has_sent() -> None:
     server = connected()
     assert ask(server, 0, None, (1, 0), 0) == [0]
-    assert server.client.kept == GroupPlace(1, 1)
+    assert server.client.requests.group.next_place == GroupPlace(1, 1)
     assert ask(server, 1, GroupPlace(1, 1), (1, 1), 2) == [2]
     grant(server, 3, None)
-    assert server.client.kept == GroupPlace(1, 2), "what was evicted comes along"
+    assert server.client.requests.group.next_place == GroupPlace(1, 2), "what was evicted comes along"
     server.send(make_group_packet((1, 2), second=4))
     assert frames_of(server) == [0, 2, 4]
 
@@ -117,7 +117,7 @@ def test_a_packet_that_is_sent_again_to_another_server_brings_its_group() -> Non
     message = server.grant_again(1, TokenPacketMessage)
     assert (message.place, [frame.stamp.frame_index for frame in message.earlier]) == (GroupPlace(1, 1), [0])
     server.hear(make_answer_reply(1, "what?", "t"))
-    assert server.client.kept == GroupPlace(1, 2)
+    assert server.client.requests.group.next_place == GroupPlace(1, 2)
 
 
 @pytest.mark.parametrize("resend", [True, False])
@@ -134,7 +134,7 @@ def test_a_packet_too_late_for_its_turn(resend: bool) -> None:
         assert frames_of(server) == [2]
     else:
         grant(server, 3, GroupPlace(1, 1))
-        assert server.client.kept == GroupPlace(1, 1), "the observer sees that its packet was lost"
+        assert server.client.requests.group.next_place == GroupPlace(1, 1), "the observer sees that its packet was lost"
 
 
 def test_a_cancelled_answer_leaves_what_the_server_took_of_it() -> None:
@@ -145,7 +145,7 @@ def test_a_cancelled_answer_leaves_what_the_server_took_of_it() -> None:
     server.client.cancel_answer(FrameStamp(9, 9, 9, 9))
     server.client.outbox.clear()
     grant(server, 3, GroupPlace(1, 2))
-    assert server.client.kept == GroupPlace(1, 2)
+    assert server.client.requests.group.next_place == GroupPlace(1, 2)
 
 
 def test_a_frame_with_nothing_new_is_sent_and_not_kept() -> None:
@@ -155,7 +155,7 @@ def test_a_frame_with_nothing_new_is_sent_and_not_kept() -> None:
     server.send(make_group_packet((1, 1), tokens=0, second=2))
     message, envelope = server.expect_whole(TokenPacketMessage)
     assert (message.place, len(token_packet(message, envelope.parts).regions)) == (GroupPlace(1, 1), 0)
-    assert server.client.kept == GroupPlace(1, 1)
+    assert server.client.requests.group.next_place == GroupPlace(1, 1)
 
 
 def test_a_glance_at_a_group_brings_what_the_server_lacks() -> None:
@@ -172,9 +172,9 @@ def test_a_glance_at_a_group_brings_what_the_server_lacks() -> None:
 def test_recalled_packets_come_along_with_the_first_that_is_sent() -> None:
     server = connected()
     for number in range(3):
-        server.client.note_recalled(make_group_packet((1, number), second=number))
-    server.client.note_recalled(None)
-    assert server.client.kept == GroupPlace(1, 3)
+        server.client.requests.group.add(make_group_packet((1, number), second=number))
+    server.client.requests.group.add(None)
+    assert server.client.requests.group.next_place == GroupPlace(1, 3)
     assert ask(server, 0, None, (1, 3), 3) == [0, 1, 2, 3]
 
 
