@@ -249,7 +249,7 @@ class TokenReason:
 class GroupPlace:
     """Place of a frame in a group of pictures: the number of the group, from 1 on, and the index of the frame in it.
 
-    Frame 0 is the key frame; a later one holds only what is new since the frames before it.
+    Frame 0 is the key frame; a later one holds only what is new since the frames before it, and what that supersedes.
     """
 
     group: int
@@ -265,6 +265,8 @@ class TokenPacket:
     regions; they are encoded apart from the chosen ones that follow, which they may overlap. `place`: the packet is
     part of a group of pictures, which the model's memory holds; without one it is complete in itself. Only a later
     frame of a group may hold no regions: nothing is new, and the question is about the group as it stands.
+    `superseded` int32 [M]: tokens of the group that do not show the picture any more, by their number in the order in
+    which all of it were appended.
     """
 
     stamp: FrameStamp
@@ -274,6 +276,7 @@ class TokenPacket:
     pixels: npt.NDArray[np.uint8] | torch.Tensor
     overview: int = 0
     place: GroupPlace | None = None
+    superseded: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
 
     @property
     def host_pixels(self) -> npt.NDArray[np.uint8]:

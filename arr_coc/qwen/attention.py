@@ -68,8 +68,7 @@ class AttentionProbe:
     often enough is let go of.
     """
 
-    def __init__(self, qwen: QwenVL, kv: Any, visual: slice | torch.Tensor, *, glance: bool = False) -> None:
-        """`visual`: places in the cache of the tokens whose attention is wanted, as a slice or int64 [K]."""
+    def __init__(self, qwen: QwenVL, kv: Any, visual: slice, *, glance: bool = False) -> None:
         layers = qwen.language_model.layers
         numbers = glanced_layers(len(layers)) if glance else probed_layers(len(layers))
         self._layers = [layers[number] for number in numbers]
@@ -102,8 +101,7 @@ class AttentionProbe:
                 self._sum = visual if self._sum is None else self._sum + visual.to(self._sum.device)
         self._notes = {}
         if self._sum is None:
-            wanted = self._visual
-            return torch.zeros(wanted.stop - wanted.start if isinstance(wanted, slice) else len(wanted))
+            return torch.zeros(self._visual.stop - self._visual.start)
         total = self._sum.cpu()
         return total / total.max().clamp(min=torch.finfo(total.dtype).tiny)
 
@@ -166,8 +164,8 @@ def attention_weights(query: torch.Tensor, keys: torch.Tensor, mask: torch.Tenso
 def feedback_from(
     prompt: PreparedPrompt, probe: AttentionProbe, pooled: torch.Tensor, axes: EmbeddingAxes | None = None
 ) -> Feedback:
-    """Return the feedback of an answer to `prompt` about its newest frame, or about its group of pictures; `pooled`
-    float32 [D] is the question's embedding, `axes` those of the allocator whose channels show embeddings."""
+    """Return the feedback of an answer to `prompt` about its newest frame; `pooled` float32 [D] is the question's
+    embedding, `axes` those of the allocator whose channels show embeddings."""
     embeds = prompt.embeds.float()
     attention = probe.attention()
     if not attention.isfinite().all():

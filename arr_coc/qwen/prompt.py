@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
-import numpy as np
 import torch
 from jinja2 import TemplateError
 
@@ -40,10 +39,11 @@ from arr_coc.qwen.frame_window import (
 )
 from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.visual_memory import VisualMemory, read_group
 from arr_coc.qwen.window_limits import check_context, check_memory, expected_size, kept_size
 from arr_coc.types import FrameStamp, TokenPacket
 
-PromptCache: TypeAlias = PrefixCache[Ids | CausalPiece | CachedFrame]
+PromptCache: TypeAlias = PrefixCache[Ids | CausalPiece | CachedFrame | VisualMemory]
 """Cache of prompts: it knows the pieces of what it holds."""
 
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -152,9 +152,9 @@ class PreparedPrompt:
     """A prompt of which `part` is not prefilled yet. Once it is, `marks` hold, and `prefilled_tokens` were in all.
 
     The frames of `stamps` are shown, their visual tokens at `places` of the cache; `segments`: how many of them were
-    encoded together, in order. `embeds` [K, D] and `regions` int64 [K, 3] are the last frame's, or, of a group of
-    pictures, the newest of each region that it shows; they stand at `looked_at` of the cache. `appended_tokens` visual
-    tokens were not in the cache, and `memory_tokens` of a group are before the question.
+    encoded together, in order. `embeds` [K, D] and `regions` int64 [K, 3] are the last frame's, or those
+    that a group of pictures shows. `appended_tokens` visual tokens were not in the cache, and `memory_tokens` of a
+    group are before the question.
     """
 
     part: PromptPart
@@ -165,7 +165,6 @@ class PreparedPrompt:
     segments: list[int]
     embeds: torch.Tensor
     regions: torch.Tensor
-    looked_at: slice | torch.Tensor
     appended_tokens: int
     memory_tokens: int = 0
 
@@ -197,31 +196,13 @@ def prompt_in_slots(
         segments=[count for frame in shown for count in frame.segments],
         embeds=shown[-1].embeds,
         regions=shown[-1].regions,
-        looked_at=places[-1],
         appended_tokens=sum(place.stop - place.start for place in places),
     )
 
 
-def is_group(packets: Sequence[Packet]) -> bool:
+def is_group(packets: Sequence[Packet]) -> TypeGuard[Sequence[TokenPacket]]:
     """Return True if packets are frames of a group of pictures."""
-    newest = packets[-1] if packets else None
-    return isinstance(newest, TokenPacket) and newest.place is not None
-
-
-def _is_empty(packet: Packet) -> bool:
-    return isinstance(packet, TokenPacket) and not len(packet.regions)
-
-
-def _newest_of_each(frames: Sequence[CausalFrame]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Each region that a group shows, as it was shown last: regions int64 [K, 3], their tokens [K, D], and the places
-    of these in the cache, int64 [K]."""
-    regions = torch.cat([frame.frame.regions[0] for frame in frames])
-    embeds = torch.cat([frame.frame.tokens.embeds[0] for frame in frames])
-    places = torch.cat([torch.arange(frame.visual.start, frame.visual.stop) for frame in frames])
-    backwards = np.unique(regions.cpu().numpy()[::-1], axis=0, return_index=True)[1]
-    newest = torch.from_numpy(np.sort(len(regions) - 1 - backwards))
-    on_device = newest.to(regions.device)
-    return regions[on_device], embeds[on_device], places[newest]
+    return bool(packets) and all(isinstance(packet, TokenPacket) and packet.place is not None for packet in packets)
 
 
 class PromptBuilder:
@@ -254,16 +235,20 @@ class PromptBuilder:
 
         `on_encoded` is called once, when the frames are encoded. Raises as `AnswerSession.answer`.
         """
-        if is_group(packets) or (window is None and self.options.frames == "causal"):
+        if is_group(packets):
+            return self._in_group(packets, query, on_encoded)
+        if window is None and self.options.frames == "causal":
             self.listed = []
-            return self._in_one_run(packets, query, on_encoded, timed=len(packets) > 1 or is_group(packets))
+            return self._in_one_run(packets, query, on_encoded, timed=len(packets) > 1)
         return self._in_slots(packets, query, window, on_encoded)
 
     def make_glance(
         self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None], *, timed: bool
     ) -> PreparedPrompt:
-        """The prompt of a glance at the last packet, an overview, after the frames before it. The beginning of a frame
-        with this overview is kept in the cache by it."""
+        """The prompt of a glance at the last packet, an overview, after the frames before it; or at a group of
+        pictures. The beginning of a frame with this overview is kept in the cache by it."""
+        if is_group(packets):
+            return self._in_group(packets, query, on_encoded)
         return self._in_one_run(packets, query, on_encoded, timed=timed)
 
     def make_chat(self, pieces: Sequence[Ids | Packet], on_encoded: Callable[[], None]) -> PreparedPrompt:
@@ -289,7 +274,6 @@ class PromptBuilder:
             segments=[count for packet, _, _ in frames for count in segment_counts(packet, self.options.encode)],
             embeds=self._qwen.embed([]) if newest is None else newest.tokens.embeds[0],
             regions=torch.zeros(0, 3, dtype=torch.int64) if newest is None else newest.regions[0],
-            looked_at=slice(0, 0) if newest is None else frames[-1][2],
             appended_tokens=sum(place.stop - place.start for _, _, place in frames),
         )
 
@@ -344,31 +328,41 @@ class PromptBuilder:
             check_context(self._qwen, window.options, size, self.other_tokens(query))
         self.check_window(query, window)
 
-    def _check_group(self, packets: Sequence[Packet], query: str) -> None:
-        """Raises OptionError for a group that holds no frame, and ContextLengthError where one does not fit."""
-        shown = [packet for packet in packets if not _is_empty(packet)]
-        if not shown:
+    def _check_group(self, packets: Sequence[TokenPacket], query: str) -> None:
+        """Raises OptionError for a group that shows nothing, and ContextLengthError if its tokens do not fit."""
+        tokens = sum(len(packet.regions) - len(packet.superseded) for packet in packets)
+        if tokens < 1:
             raise OptionError("a group of pictures begins with a key frame, which holds at least one token")
-        closing, context = len(self.ids.frame_close), self._qwen.max_context_tokens
-        steps = sum(
-            max(len(packet.regions), *packet.grid.shape) + len(self.opening(packet, timed=True)) + closing
-            for packet in shown
+        self.check_length(query, tokens)
+
+    def _in_group(self, packets: Sequence[TokenPacket], query: str, on_encoded: Callable[[], None]) -> PreparedPrompt:
+        """The stock layout of one picture, which a group of pictures keeps up to date."""
+        self.listed = []
+        opening, close = self.opening(packets[0], timed=False), self.ids.frame_close
+        read = read_group(self._qwen, self.cache, self.ids.head, opening, packets, self._encode)
+        on_encoded()
+        part, memory, memory_tokens = read.part, read.memory, read.part.tokens
+        part.end_frame(packets[0].grid)
+        part.text([*close, *self.question(query)])
+        return PreparedPrompt(
+            part=part,
+            marks=read.marks,
+            prefilled_tokens=read.prefilled + part.tokens - memory_tokens,
+            stamps=(packets[0].stamp, packets[-1].stamp) if len(packets) > 1 else (packets[0].stamp,),
+            places=[memory.rows],
+            segments=[len(memory.numbers)],
+            embeds=memory.embeds,
+            regions=memory.regions,
+            appended_tokens=read.appended,
+            memory_tokens=memory_tokens,
         )
-        if steps + self.other_tokens(query) > context:
-            raise ContextLengthError(
-                f"the visual memory takes {counted(steps, 'token')} and the question and the answer up to "
-                f"{self.other_tokens(query)}, but {self._qwen.model_id} has a context of {context}",
-                "lower answer.memory.tokens or max_tokens, or ask a shorter question",
-            )
 
     def _in_one_run(
         self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None], *, timed: bool
     ) -> PreparedPrompt:
-        """The stock layout: each frame is read after those before it. What comes first again is kept; so of a group of
-        pictures all but its newest frame is."""
-        ids, qwen, group = self.ids, self._qwen, is_group(packets)
-        showing = [packet for packet in packets if not _is_empty(packet)]
-        shown = [CausalFrame(packet, self.opening(packet, timed=timed)) for packet in showing]
+        """The stock layout: each frame is read after those before it. What comes first again is kept."""
+        ids, qwen = self.ids, self._qwen
+        shown = [CausalFrame(packet, self.opening(packet, timed=timed)) for packet in packets]
         kept = self.cache.rewind([ids.head, *(piece for frame in shown for piece in frame.pieces)])
         known = [mark.key for mark in self.cache.marks[1:]]
         part = PromptPart(qwen, len(self.cache), self.cache.position)
@@ -376,7 +370,6 @@ class PromptBuilder:
         if not kept:
             part.text(ids.head)
             marks.append(CacheMark(ids.head, part.tokens, part.position))
-        held_tokens = part.tokens
         for index, frame in enumerate(shown):
             pieces = frame.pieces
             there, known = known[: len(pieces)], known[len(pieces) :]
@@ -388,28 +381,19 @@ class PromptBuilder:
             for piece in pieces[len(there) :]:
                 self._add_piece(part, piece)
                 marks.append(CacheMark(piece, part.tokens, part.position))
-        memory_tokens = part.tokens if group else 0
         part.text(self.question(query))
         on_encoded()
-        places = [frame.visual for frame in shown]
-        if len(shown) < len(packets):
-            places.append(slice(places[-1].stop, places[-1].stop))
-        newest = shown[-1].frame
-        regions, embeds, looked_at = (
-            _newest_of_each(shown) if group else (newest.regions[0], newest.tokens.embeds[0], places[-1])
-        )
+        places, kept_tokens = [frame.visual for frame in shown], len(self.cache)
         return PreparedPrompt(
             part=part,
             marks=marks,
-            prefilled_tokens=part.tokens - len(self.cache),
+            prefilled_tokens=part.tokens - kept_tokens,
             stamps=tuple(packet.stamp for packet in packets),
             places=places,
             segments=[count for packet in packets for count in segment_counts(packet, self.options.encode)],
-            embeds=embeds,
-            regions=regions,
-            looked_at=looked_at,
-            appended_tokens=sum(max(0, place.stop - max(place.start, held_tokens)) for place in places),
-            memory_tokens=memory_tokens,
+            embeds=shown[-1].frame.tokens.embeds[0],
+            regions=shown[-1].frame.regions[0],
+            appended_tokens=sum(max(0, place.stop - max(place.start, kept_tokens)) for place in places),
         )
 
     def _add_piece(self, part: PromptPart, piece: CausalPiece) -> None:

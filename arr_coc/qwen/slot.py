@@ -194,7 +194,7 @@ class Slot:
         try:
             prompt = self.prompts.make_glance(frames, query, record.encoded, timed=timed or len(frames) > 1)
             kv = self.prompts.cache.kv
-            with AttentionProbe(self.qwen, kv, prompt.looked_at, glance=True) as probe:
+            with AttentionProbe(self.qwen, kv, prompt.places[-1], glance=True) as probe:
                 prefill(self.qwen, prompt.part, kv)
             self.prompts.cache.marks += prompt.marks
             feedback = feedback_from(prompt, probe, self.prompts.pooled(query), self.qwen.embedding_axes)
@@ -285,4 +285,4 @@ class Slot:
     def _probe(self, prompt: PreparedPrompt) -> AttentionProbe | None:
         """Return the probe of the decoder's attention on the newest frame, where feedback is wanted."""
         wanted = self.options.feedback
-        return AttentionProbe(self.qwen, self.prompts.cache.kv, prompt.looked_at) if wanted else None
+        return AttentionProbe(self.qwen, self.prompts.cache.kv, prompt.places[-1]) if wanted else None
