@@ -1,7 +1,7 @@
 """`GroupOfPictures`: what a model's visual memory was shown of a stream, and what the next packet appends to it.
 
-A group is a key frame, which is an ordinary snapshot, and frames that hold only what is new since. Nothing of it is
-taken back: it only grows, until a new one begins.
+A group is a key frame, which is an ordinary snapshot, and frames that hold only what is new since, and name the tokens
+that do not show the picture any more: the model's memory drops those.
 """
 
 from __future__ import annotations
@@ -32,8 +32,12 @@ TEXT_STEPS = 12
 """Context steps of a frame's time, which stands before its tokens as text."""
 
 STALE, NEWS, NEVER = 125, 126, 127
-"""In a map of areas: a tile that the group shows as it was, and one that it does not show, which has changed since it
-began, or has not."""
+"""In a map of areas: a tile that the group showed until it, or another one in its token, changed; and one that it has
+not shown, which has changed since it began, or has not."""
+
+REPLACED = 1.0
+"""A new group begins after so many tokens were superseded for each one that the group shows: those that stay were
+computed beside them, and drift from what a fresh reading would give."""
 
 CHANGE = 12
 """Largest difference, of 255, of the means of 4×4 pixels in a tile that still shows the same. Noise of a sensor, and
@@ -82,11 +86,11 @@ class GroupFrame:
     `place` is None for a frame that alone exceeds the group's limit: its packet is complete in itself. `began`: why the
     group begins with it. `regions` int32 [N, 3] are all tokens of the group, in the order in which they were appended,
     the last `appended` with this frame; `relevance` float32 [appended]. The first `overview` are that of the key frame.
-    `shown_ns` int64 [N]: media time of the frame
-    that each shows; `superseded` bool [N]: some tile of it has changed since. The group began at `begun_ns` and takes
-    `steps`. `areas` int8 [gh, gw]: log2 of the area of the smallest token that shows each tile as it is, or STALE, NEWS
-    or NEVER; by the tiles' `versions`, and by `picture` uint8 [8 gh, 8 gw, 3], level 2 of each tile as it was shown, or
-    was when it was noted that it had changed.
+    `shown_ns` int64 [N]: media time of the frame that each shows; `superseded` bool [N]: some tile of it has changed
+    since, or smaller ones show all of it; `dropped` int32 [M]: which of them with this frame. The group began at
+    `begun_ns` and takes `steps`. `areas` int8 [gh, gw]: log2 of the area of the smallest token that shows each tile as
+    it is, or STALE, NEWS or NEVER; by the tiles' `versions`, and by `picture` uint8 [8 gh, 8 gw, 3], level 2 of each
+    tile as it was shown, or was when it was noted that it had changed.
     """
 
     stamp: FrameStamp
@@ -96,6 +100,7 @@ class GroupFrame:
     relevance: npt.NDArray[np.float32]
     shown_ns: npt.NDArray[np.int64]
     superseded: Flags
+    dropped: npt.NDArray[np.int32]
     overview: int
     begun_ns: int
     steps: int
@@ -110,12 +115,12 @@ class GroupFrame:
 
     @property
     def held(self) -> int:
-        """Number of tokens of the group."""
-        return len(self.regions)
+        """Number of tokens that the group shows."""
+        return len(self.regions) - self.superseded_tokens
 
     @property
     def superseded_tokens(self) -> int:
-        """Number of tokens that show the picture as it was."""
+        """Number of tokens that were superseded since the group began."""
         return int(np.count_nonzero(self.superseded))
 
     @property
@@ -123,12 +128,12 @@ class GroupFrame:
         """Place of the next frame; this one's if it appends nothing, and None if there is no group."""
         if self.place is None:
             return None
-        return GroupPlace(self.place.group, self.place.frame + bool(self.appended))
+        return GroupPlace(self.place.group, self.place.frame + bool(self.appended or len(self.dropped)))
 
     @property
     def states(self) -> list[TokenState]:
         """State of each token."""
-        older = self.superseded[: self.held - self.appended].tolist()
+        older = self.superseded[: len(self.regions) - self.appended].tolist()
         return [*("superseded" if one else "shown" for one in older), *["new"] * self.appended]  # type: ignore[list-item]
 
 
@@ -166,10 +171,10 @@ class GroupOfPictures:
         `FrameAllocation.allocation`.
         """
         made = self._next(view, frame, kept)
-        regions = made.regions[made.held - made.appended :]
+        regions = made.regions[len(made.regions) - made.appended :]
         pixels = gathered(view, regions) if made.appended else np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8)
-        overview = made.overview if made.appended == made.held else 0
-        packet = TokenPacket(view.stamp, view.grid, regions, made.relevance, pixels, overview, made.place)
+        overview = made.overview if made.began or made.place is None else 0
+        packet = TokenPacket(view.stamp, view.grid, regions, made.relevance, pixels, overview, made.place, made.dropped)
         self._newest, self._frame, self._asks_anew = made, frame, False
         if made.place is not None:
             self._number = made.place.group
@@ -198,7 +203,7 @@ class GroupOfPictures:
             grown = self._grown(newest, view, frame, only_news=not (self.options.refine or self._asks_anew))
             if grown is None and not self._asks_anew:  # the group is not given up for detail of what did not change
                 grown = self._grown(newest, view, frame, only_news=True)
-            if grown is not None and 2 * grown.superseded_tokens <= grown.held:
+            if grown is not None and grown.superseded_tokens <= REPLACED * grown.held:
                 return grown
             began = "full" if grown is None else "superseded"
         return self._key_frame(view, frame, began, kept)
@@ -232,6 +237,7 @@ class GroupOfPictures:
             relevance=allocation.relevance.numpy().copy(),
             shown_ns=np.full(len(regions), view.stamp.media_ns, np.int64),
             superseded=np.zeros(len(regions), bool),
+            dropped=np.zeros(0, np.int32),
             overview=allocation.overview,
             begun_ns=view.stamp.media_ns,
             steps=steps,
@@ -255,9 +261,11 @@ class GroupOfPictures:
         changed = newest.versions.stale(view.versions)
         if changed.any():
             changed = _differing(newest.picture, picture, changed)
-            areas[changed & (areas < STALE)] = STALE
-            areas[changed & (areas == NEVER)] = NEWS
             superseded = superseded | region_pool(newest.regions, changed, np.logical_or)
+            areas[changed & (areas == NEVER)] = NEWS
+        if (superseded != newest.superseded).any():  # the rest of what a coarse token showed is not shown any more
+            areas[areas < STALE] = STALE
+            _show(newest.regions[~superseded], areas)
         before, relevance = areas.copy(), frame.relevance.cpu().numpy()
         chosen = allocation.regions.numpy()[allocation.overview :].astype(np.int32)
         scores = allocation.relevance.numpy()[allocation.overview :]
@@ -269,14 +277,16 @@ class GroupOfPictures:
         needed = len(parts[0])
         parts.append(_most_relevant(areas == STALE, relevance, budget - needed))
         needed += len(parts[1])
-        room = self.options.tokens - newest.steps - TEXT_STEPS
-        if needed and max(needed, *shape) > room:
+        room = self.options.tokens - TEXT_STEPS - int(np.count_nonzero(~superseded))
+        if needed > room:
             return None
-        if self.options.refine and max(shape) <= room:
+        if self.options.refine:
             blurred = (areas > 0) & (areas != STALE) & (areas == before)
             parts.append(_most_relevant(blurred, relevance, min(budget, room) - needed))
         tiles = np.concatenate(parts[1:])
         areas[tiles[:, 1], tiles[:, 2]] = 0
+        superseded = superseded | _is_covered(newest.regions, areas)
+        dropped = np.flatnonzero(superseded & ~newest.superseded).astype(np.int32)
         regions = np.concatenate(parts)
         place = newest.next_place
         return GroupFrame(
@@ -287,9 +297,10 @@ class GroupOfPictures:
             relevance=np.concatenate([scores[unshown], relevance[tiles[:, 1], tiles[:, 2]]]),
             shown_ns=np.concatenate([newest.shown_ns, np.full(len(regions), view.stamp.media_ns, np.int64)]),
             superseded=np.concatenate([superseded, np.zeros(len(regions), bool)]),
+            dropped=dropped,
             overview=newest.overview,
             begun_ns=newest.begun_ns,
-            steps=newest.steps + context_steps(len(regions), shape),
+            steps=context_steps(int(np.count_nonzero(~superseded)) + len(regions), shape),
             areas=areas,
             versions=view.versions,
             picture=_replaced(newest.picture, picture, changed | (areas != before)),
@@ -334,6 +345,15 @@ def _show(regions: Regions, areas: npt.NDArray[np.int8]) -> Flags:
         shown[rows[new], cols[new]] = _AREAS[code]
         np.minimum(areas, spread(shown, code, shape), out=areas)
     return unshown
+
+
+def _is_covered(regions: Regions, areas: npt.NDArray[np.int8]) -> Flags:
+    """Return which regions [K, 3] show only tiles that smaller ones show: bool [K]."""
+    codes, covered = regions[:, 0], np.zeros(len(regions), bool)
+    for code in np.unique(codes[_AREAS[codes] > 0]).tolist():
+        mine = np.flatnonzero(codes == code)
+        covered[mine] = shape_pool(areas, code, np.maximum)[regions[mine, 1], regions[mine, 2]] < _AREAS[code]
+    return covered
 
 
 def _most_relevant(candidates: Flags, relevance: npt.NDArray[np.float32], count: int) -> Regions:
