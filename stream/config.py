@@ -224,8 +224,7 @@ class MemoryConfig(Section):
     """Keep what the model was shown, and append only what is new. `auto`: if `encode`, `api` and `window` allow it. A
     `serve-answers` needs it, too. See docs/cli.md#visual-memory."""
     tokens: int = Field(default=2048, ge=64, le=GROUP_TOKENS_MAX)
-    """Longest group of pictures, in context steps: a frame takes as many as it has visual tokens, but no fewer than the
-    longer side of the frame has tiles, and some 12 for its time. A frame that does not fit begins a new group."""
+    """Largest number of visual tokens that a group of pictures shows. A frame that does not fit begins a new group."""
     seconds: float = Field(default=60.0, gt=0)
     """Age of a group of pictures, in seconds of media time, at which a new one begins."""
     refine: bool = True

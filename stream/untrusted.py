@@ -71,9 +71,9 @@ MISDEEDS_MAX = 1_000
 QUESTIONS_AT_ONCE = 4
 """Questions of one client that are looked at during one answer; of more of them only the last, after it."""
 GROUP_TOKENS_MAX = 65_536
-"""Context steps of a group of pictures; its pixels have 192 MiB at most."""
+"""Visual tokens of a group of pictures; their pixels have 192 MiB at most."""
 EARLIER_MAX = 5_000
-"""Earlier frames of a group in one message: each takes at least 13 context steps, its time and a token."""
+"""Earlier frames of a group in one message: an hour of one every second is less."""
 GLANCES_A_TURN_MAX = 2
 """Glances of one client in one turn: the second one where the first has come to nothing."""
 SEQUENCE_GAP_MAX = 1_000_000

@@ -25,11 +25,8 @@ Flags = npt.NDArray[np.bool_]
 TokenState = Literal["new", "shown", "superseded"]
 GroupReason = Literal["", "first", "epoch", "failed", "lost", "age", "full", "superseded"]
 """Why a group begins with a frame: there was none; a cut, a seek or another size; the frame is shown whole because its
-allocation failed; the model holds another one; its age, its context steps, or what it shows as it was exceed a limit.
+allocation failed; the model holds another one; its age, its tokens, or those that were superseded exceed a limit.
 Empty if the group goes on."""
-
-TEXT_STEPS = 12
-"""Context steps of a frame's time, which stands before its tokens as text."""
 
 STALE, NEWS, NEVER = 125, 126, 127
 """In a map of areas: a tile that the group showed until it, or another one in its token, changed; and one that it has
@@ -55,9 +52,9 @@ _AREAS = REGION_AREAS.astype(np.int8)
 class GroupOptions:
     """Limits of a group of pictures. Raises OptionError for values out of range.
 
-    `tokens`: the most context steps of a group, as `context_steps` counts those of a frame. `seconds`: media time after
-    which a new one begins. `refine`: what is left of a frame's budget shows tiles that were not shown at level 0;
-    without it, nothing is appended for a question as long as nothing changes.
+    `tokens`: the most visual tokens that a group shows. `seconds`: media time after which a new one begins. `refine`:
+    what is left of a frame's budget shows tiles that were not shown at level 0; without it, nothing is appended for a
+    question as long as nothing changes.
     """
 
     tokens: int = 2048
@@ -71,14 +68,6 @@ class GroupOptions:
             raise OptionError(f"a group of pictures lasts more than 0 seconds, got {self.seconds!r}")
 
 
-def context_steps(tokens: int, shape: tuple[int, int]) -> int:
-    """Return the context steps that a frame of so many tokens takes, on a tile grid of `shape`; none without tokens.
-
-    Its positions reach as far as the longer side of its grid, however few tokens it has.
-    """
-    return TEXT_STEPS + max(tokens, *shape) if tokens else 0
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupFrame:
     """A frame in its group, and the group up to it.
@@ -88,7 +77,7 @@ class GroupFrame:
     the last `appended` with this frame; `relevance` float32 [appended]. The first `overview` are that of the key frame.
     `shown_ns` int64 [N]: media time of the frame that each shows; `superseded` bool [N]: some tile of it has changed
     since, or smaller ones show all of it; `dropped` int32 [M]: which of them with this frame. The group began at
-    `begun_ns` and takes `steps`. `areas` int8 [gh, gw]: log2 of the area of the smallest token that shows each tile as
+    `begun_ns`. `areas` int8 [gh, gw]: log2 of the area of the smallest token that shows each tile as
     it is, or STALE, NEWS or NEVER; by the tiles' `versions`, and by `picture` uint8 [8 gh, 8 gw, 3], level 2 of each
     tile as it was shown, or was when it was noted that it had changed.
     """
@@ -103,7 +92,6 @@ class GroupFrame:
     dropped: npt.NDArray[np.int32]
     overview: int
     begun_ns: int
-    steps: int
     areas: npt.NDArray[np.int8]
     versions: TileVersions
     picture: npt.NDArray[np.uint8]
@@ -227,8 +215,7 @@ class GroupOfPictures:
         allocation, shape = frame.allocation, view.grid.shape
         regions, areas = allocation.regions.numpy().astype(np.int32), np.full(shape, NEVER, np.int8)
         _show(regions, areas)
-        steps, number = context_steps(len(regions), shape), max(self._number, 0 if kept is None else kept.group) + 1
-        fits = steps <= self.options.tokens
+        number, fits = max(self._number, 0 if kept is None else kept.group) + 1, len(regions) <= self.options.tokens
         return GroupFrame(
             stamp=view.stamp,
             place=GroupPlace(number, 0) if fits else None,
@@ -240,7 +227,6 @@ class GroupOfPictures:
             dropped=np.zeros(0, np.int32),
             overview=allocation.overview,
             begun_ns=view.stamp.media_ns,
-            steps=steps,
             areas=areas,
             versions=view.versions,
             picture=view.read(CHANGE_LEVEL).copy(),
@@ -256,7 +242,7 @@ class GroupOfPictures:
         `only_news`, a chosen region shows some tile that has changed. An overview would show tiles coarsely once more,
         so a key frame alone has one.
         """
-        allocation, shape, superseded = frame.allocation, view.grid.shape, newest.superseded
+        allocation, superseded = frame.allocation, newest.superseded
         areas, picture = newest.areas.copy(), view.read(CHANGE_LEVEL)
         changed = newest.versions.stale(view.versions)
         if changed.any():
@@ -277,7 +263,7 @@ class GroupOfPictures:
         needed = len(parts[0])
         parts.append(_most_relevant(areas == STALE, relevance, budget - needed))
         needed += len(parts[1])
-        room = self.options.tokens - TEXT_STEPS - int(np.count_nonzero(~superseded))
+        room = self.options.tokens - int(np.count_nonzero(~superseded))
         if needed > room:
             return None
         if self.options.refine:
@@ -300,7 +286,6 @@ class GroupOfPictures:
             dropped=dropped,
             overview=newest.overview,
             begun_ns=newest.begun_ns,
-            steps=context_steps(int(np.count_nonzero(~superseded)) + len(regions), shape),
             areas=areas,
             versions=view.versions,
             picture=_replaced(newest.picture, picture, changed | (areas != before)),

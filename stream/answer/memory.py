@@ -10,8 +10,13 @@ from stream.errors import TransportError
 from stream.untrusted import GROUP_TOKENS_MAX
 
 
+def shown_tokens(packets: Sequence[TokenPacket]) -> int:
+    """Return the number of tokens that a group of pictures shows."""
+    return sum(len(packet.regions) - len(packet.superseded) for packet in packets)
+
+
 class GroupMemory:
-    """Memory of the clients' groups of pictures, of at most `tokens` context steps each.
+    """Memory of the clients' groups of pictures, which show at most `tokens` tokens each.
 
     A packet with a place goes on with its client's group, or begins a new one in its stead. `evictions`: groups that
     went because another client got their slot.
@@ -30,7 +35,7 @@ class GroupMemory:
     @property
     def visual_tokens(self) -> int:
         """Visual tokens of all groups that are kept."""
-        return sum(len(packet.regions) for packets in self._groups.values() for packet in packets)
+        return sum(map(shown_tokens, self._groups.values()))
 
     def kept(self, client: bytes) -> GroupPlace | None:
         """Return the place of the next frame in a client's group; None if none of it is kept."""
@@ -51,18 +56,24 @@ class GroupMemory:
     def add(self, client: bytes, packet: TokenPacket, earlier: Sequence[TokenPacket] = ()) -> None:
         """Keep a packet with a place, and those of `earlier` that lead up to it.
 
-        One in the place of the newest packet replaces that; one that holds nothing is not kept. Raises TransportError
-        if packets before it are neither kept nor in `earlier`, are on another grid, or all take more than `tokens`.
+        One in the place of the newest packet replaces that; one with which nothing changes is not kept. Raises
+        TransportError if packets before it are neither kept nor in `earlier` or are on another grid, if it supersedes
+        tokens that there are not, or if the group would show more than `tokens`.
         """
         assert packet.place is not None
         first = earlier[0] if earlier else packet
         assert first.place is not None
-        packets = [*self.before(client, first.place), *earlier, *([packet] if len(packet.regions) else [])]
+        changes = len(packet.regions) or len(packet.superseded)
+        packets = [*self.before(client, first.place), *earlier, *([packet] if changes else [])]
         if any(other.grid != packet.grid for other in packets):
             raise TransportError("the frames of a group of pictures have one size")
-        steps = sum(max(len(other.regions), *other.grid.shape) for other in packets)
-        if steps > self.tokens:
-            raise TransportError(f"a group of pictures takes {steps} context steps, and the memory holds {self.tokens}")
+        appended = 0
+        for other in packets:
+            if len(other.superseded) and other.superseded.max() >= appended:
+                raise TransportError("a frame supersedes tokens that its group of pictures does not have")
+            appended += len(other.regions)
+        if not 0 < (shown := shown_tokens(packets)) <= self.tokens:
+            raise TransportError(f"a group of pictures shows {counted(shown, 'token')}, of at most {self.tokens}")
         self._groups[client] = packets
 
     def drop(self, client: bytes) -> None:

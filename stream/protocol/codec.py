@@ -65,6 +65,7 @@ REGIONS: Layout = ("int32", ("K", 3))
 SCORES: Layout = ("float32", ("K",))
 EMBEDDING: Layout = ("float32", ("K", EMBEDDING_COMPONENTS))
 FEEDBACK: tuple[Layout, ...] = (REGIONS, SCORES, SCORES)
+NUMBERS: Layout = ("int32", ("M",))
 PIXELS: Layout = ("uint8", ("K", 3, 32, 32))
 
 
@@ -110,11 +111,15 @@ def _token_arrays(packets: Sequence[TokenPacket], pixels_at: PixelPlace | None) 
     columns: list[list[Array]] = [[packet.regions for packet in packets], [packet.relevance for packet in packets]]
     if pixels_at is None:
         columns.append([packet.host_pixels for packet in packets])
+    if packets[-1].place is not None:
+        columns.append([packet.superseded for packet in packets])
     return [np.concatenate(column) if len(column) > 1 else column[0] for column in columns]
 
 
 def _earlier_frames(packets: Sequence[TokenPacket]) -> tuple[EarlierFrame, ...]:
-    return tuple(EarlierFrame(packet.stamp, len(packet.regions), packet.overview) for packet in packets)
+    return tuple(
+        EarlierFrame(packet.stamp, len(packet.regions), packet.overview, len(packet.superseded)) for packet in packets
+    )
 
 
 def token_packet(
@@ -135,29 +140,38 @@ def token_packets(
     kind = type(message).__name__
     check_bounds(message)
     pixels: Any
+    in_group = [] if message.place is None else [NUMBERS]
     if message.pixels_at is None:
-        regions, relevance, pixels = _arrays(message, parts, REGIONS, SCORES, PIXELS)
+        regions, relevance, pixels, *numbers = _arrays(message, parts, REGIONS, SCORES, PIXELS, *in_group)
     elif take is None:
         raise TransportError(f"{kind} says that its pixels lie on a device, and this link shares none")
     else:
-        regions, relevance = _arrays(message, parts, REGIONS, SCORES)
+        regions, relevance, *numbers = _arrays(message, parts, REGIONS, SCORES, *in_group)
         pixels = take(message.pixels_at, len(regions))
+    superseded = numbers[0] if numbers else np.zeros(0, np.int32)
+    if superseded.size and superseded.min() < 0:
+        raise TransportError(f"{kind} says that a token is superseded which no group of pictures has")
     _check_regions(kind, regions, message.grid.rows, message.grid.cols)
     _check_finite(kind, relevance)
-    frames = _frames_of(message, len(regions))
+    frames = _frames_of(message, len(regions), len(superseded))
     packets: list[TokenPacket] = []
-    end, place = 0, message.place
+    end, gone, place = 0, 0, message.place
     for before, frame in zip(range(len(frames) - 1, -1, -1), frames, strict=True):
         rows, end = slice(end, end + frame.regions), end + frame.regions
         at = None if place is None else GroupPlace(place.group, place.frame - before)
         shown = regions[rows], relevance[rows], pixels[rows]
-        packets.append(TokenPacket(frame.stamp, message.grid, *shown, frame.overview, at))
+        numbers_of, gone = superseded[gone : gone + frame.superseded], gone + frame.superseded
+        packets.append(TokenPacket(frame.stamp, message.grid, *shown, frame.overview, at, numbers_of))
     return packets
 
 
-def _frames_of(message: TokenPacketMessage | GlancePacketMessage, regions: int) -> list[EarlierFrame]:
-    """Return the frames of a message that share so many regions, its own last. Raises TransportError if they cannot."""
+def _frames_of(message: TokenPacketMessage | GlancePacketMessage, regions: int, superseded: int) -> list[EarlierFrame]:
+    """Return the frames of a message that share so many regions, and superseded tokens, its own last. Raises
+    TransportError if they cannot."""
     kind, place, earlier = type(message).__name__, message.place, message.earlier
+    own_superseded = superseded - sum(frame.superseded for frame in earlier)
+    if own_superseded < 0:
+        raise TransportError(f"{kind} names {superseded} superseded tokens, and earlier frames have more")
     own = regions - sum(frame.regions for frame in earlier)
     if own < 0:
         raise TransportError(f"{kind} holds {regions} regions, and says that {regions - own} are of earlier frames")
@@ -167,9 +181,11 @@ def _frames_of(message: TokenPacketMessage | GlancePacketMessage, regions: int) 
         overview = own if place is None else 0
         if place is None and not own:
             raise TransportError(f"{kind} holds no overview")
-    if not all(frame.regions for frame in earlier) or (place is not None and not place.frame and not own):
+    if not all(frame.regions or frame.superseded for frame in earlier) or (
+        place is not None and not place.frame and not own
+    ):
         raise TransportError(f"{kind} holds nothing of a frame that others in its group of pictures build on")
-    frames = [*earlier, EarlierFrame(message.stamp, own, overview)]
+    frames = [*earlier, EarlierFrame(message.stamp, own, overview, own_superseded)]
     for frame in frames:
         if frame.overview > frame.regions:
             raise TransportError(

@@ -147,15 +147,17 @@ class TextureUpdated(Message, frozen=True, tag="texture_updated"):
 
 class EarlierFrame(msgspec.Struct, frozen=True, array_like=True):
     """Frame of a group of pictures before that of a message: its number of regions, the first `overview` of which are
-    an overview."""
+    an overview, and how many tokens before it were superseded with it."""
 
     stamp: FrameStamp
     regions: Count
     overview: Count = 0
+    superseded: Count = 0
 
 
 class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
-    """Client to answer server, for the credit of `turn`: a TokenPacket. Parts: regions, relevance, pixels.
+    """Client to answer server, for the credit of `turn`: a TokenPacket. Parts: regions, relevance, pixels, and, with a
+    `place`, the superseded tokens.
 
     `pixels_at`: the pixels lie on a device, and are no part. The first `overview` regions are an overview of the frame.
     A client's standing query is evaluated with every packet; without `wants_answer` nothing else is asked. `place`: the
@@ -228,7 +230,7 @@ class ServerHello(Message, frozen=True, tag="server_hello"):
     could. `provenance`: model and settings that answers depend on, as `stream.recording.identity` writes them.
     `unseen_words`: words of the standing query that a model of a small world has never seen, the first of them.
     `takes_device_pixels`: pixels may stay where the client said; `pixels_refused`: why they may not, where the model's
-    own device is not the reason. `memory_tokens`: context steps that a group of pictures may have; 0 without visual
+    own device is not the reason. `memory_tokens`: visual tokens that a group of pictures may show; 0 without visual
     memory. `notice`: something about the model that the user should know.
     """
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.glance import GlanceOptions
-from arr_coc.allocation.group import TEXT_STEPS, GroupFrame, GroupOfPictures, GroupOptions, context_steps
+from arr_coc.allocation.group import REPLACED, GroupFrame, GroupOfPictures, GroupOptions
 from arr_coc.allocation.packets import all_tokens, explain, packet_from
 from arr_coc.errors import OptionError
 from arr_coc.ops.regions import overview_regions, tile_boxes
@@ -44,12 +44,21 @@ class Model:
             assert same_packet(newest, packet)
             return
         assert place.frame == len(self.packets)
-        if len(packet.regions):
+        if changes(packet):
             self.packets.append(packet)
 
 
+def changes(packet: TokenPacket) -> bool:
+    return bool(len(packet.regions) or len(packet.superseded))
+
+
 def same_packet(one: TokenPacket, other: TokenPacket) -> bool:
-    arrays = ((one.regions, other.regions), (one.relevance, other.relevance), (one.host_pixels, other.host_pixels))
+    arrays = (
+        (one.regions, other.regions),
+        (one.relevance, other.relevance),
+        (one.host_pixels, other.host_pixels),
+        (one.superseded, other.superseded),
+    )
     return (one.stamp, one.place, one.overview) == (other.stamp, other.place, other.overview) and all(
         np.array_equal(a, b) for a, b in arrays
     )
@@ -120,13 +129,13 @@ class Run:
         np.testing.assert_array_equal(packet.host_pixels, self.shown.gather(packet.regions))
         assert len(packet.regions) == len(packet.relevance) == newest.appended
         if packet.place is None:
-            assert context_steps(len(packet.regions), self.shown.grid.shape) > options.tokens
+            assert len(packet.regions) > options.tokens
             assert same_packet(packet, packet_from(self.shown, frame))
             return
         if packet.place.frame == 0:
             self.versions = []
             assert same_packet(replace(packet, place=None), packet_from(self.shown, frame))
-        self.versions = [(one, at) for one, at in self.versions if len(one.regions) and one.place != packet.place]
+        self.versions = [(one, at) for one, at in self.versions if changes(one) and one.place != packet.place]
         assert not packet.is_glance
         self.versions.append((packet, self.shown.versions.frame))
         if self.exact:
@@ -136,35 +145,44 @@ class Run:
         newest, shape, now = self.newest, self.shown.grid.shape, self.shown.versions.frame
         packets = [packet for packet, _ in self.versions]
         assert {packet.stamp.epoch for packet in packets} == {self.shown.stamp.epoch}
-        steps = sum(context_steps(len(packet.regions), shape) for packet in packets)
-        assert steps == newest.steps <= self.group.options.tokens
         lasted_ns = packets[-1].stamp.media_ns - packets[0].stamp.media_ns
         assert lasted_ns <= self.group.options.seconds * NS_PER_S
-        seen, superseded, tokens = set(), 0, 0
-        areas = np.full(shape, np.inf)
+        tokens: list[tuple[tuple[slice, slice], tuple[int, ...], np.ndarray]] = []
+        live: set[int] = set()
         for packet, versions in self.versions:
+            assert {*packet.superseded.tolist()} <= live, "what is not there cannot be superseded"
+            live -= {*packet.superseded.tolist()}
             boxes = tile_boxes(packet.regions, shape).tolist()
-            for index, (region, (top, left, bottom, right)) in enumerate(
-                zip(packet.regions.tolist(), boxes, strict=True)
-            ):
-                tiles = slice(top, bottom), slice(left, right)
-                if index >= packet.overview:
-                    shown = (*region, versions[tiles].tobytes())
-                    assert shown not in seen, "a region is held twice at one version"
-                    seen.add(shown)
-                tokens += 1
-                superseded += bool((versions[tiles] != now[tiles]).any())
-                area = sum((region[0], region[0]) if region[0] < 6 else SHAPES[region[0]])
-                areas[tiles] = np.where(versions[tiles] == now[tiles], np.minimum(areas[tiles], area), areas[tiles])
-        assert (tokens, superseded) == (newest.held, newest.superseded_tokens)
-        assert 2 * superseded <= tokens
+            for region, (top, left, bottom, right) in zip(packet.regions.tolist(), boxes, strict=True):
+                live.add(len(tokens))
+                tokens.append(((slice(top, bottom), slice(left, right)), tuple(region), versions))
+            areas = np.full(shape, np.inf)
+            for number in live:
+                tiles, region, _ = tokens[number]
+                areas[tiles] = np.minimum(areas[tiles], area_of(region))
+            for number in packet.superseded.tolist():
+                tiles, region, shown = tokens[number]
+                changed = (shown[tiles] != versions[tiles]).any()
+                assert changed or (areas[tiles] < area_of(region)).all(), "a token goes for a reason"
+        for number in live:
+            tiles, _, shown = tokens[number]
+            np.testing.assert_array_equal(shown[tiles], now[tiles], "a token shows the picture as it is")
+        chosen = [tokens[number][1] for number in sorted(live) if number >= packets[0].overview]
+        assert len({*chosen}) == len(chosen), "a region is shown twice"
+        assert (len(tokens), len(live)) == (len(newest.regions), newest.held)
+        assert newest.held <= self.group.options.tokens
+        assert newest.superseded_tokens <= REPLACED * newest.held
         np.testing.assert_array_equal(np.isfinite(areas), newest.areas <= 12)
         np.testing.assert_array_equal(areas[np.isfinite(areas)], newest.areas[newest.areas <= 12])
         ages = [since for packet in packets for since in [packet.stamp.media_ns] * len(packet.regions)]
         assert newest.shown_ns.tolist() == ages
         np.testing.assert_array_equal(newest.regions, np.concatenate([packet.regions for packet in packets]))
         assert newest.states.count("new") == newest.appended
-        assert newest.states.count("superseded") == superseded
+        assert newest.states.count("superseded") == newest.superseded_tokens
+
+
+def area_of(region: tuple[int, ...]) -> int:
+    return sum((region[0], region[0]) if region[0] < 6 else SHAPES[region[0]])
 
 
 SHAPES = {6: (0, 1), 7: (0, 2), 8: (1, 2), 9: (0, 3), 10: (1, 0), 11: (2, 0), 12: (2, 1), 13: (3, 0)}
@@ -328,7 +346,7 @@ def test_a_tile_that_changed_is_shown_again_at_level_0(refine: bool) -> None:
     assert run.newest.superseded_tokens == 2
     run.change((2, 3))
     assert [tuple(region) for region in run.ask().regions.tolist()] == [(0, 2, 3)]
-    assert (run.newest.superseded_tokens, run.newest.held) == (3, ROWS * COLS + 3)
+    assert (run.newest.superseded_tokens, run.newest.held) == (3, ROWS * COLS)
 
 
 def test_what_the_group_shows_as_it_was_comes_before_refinement() -> None:
@@ -377,14 +395,27 @@ def test_a_group_begins_where_more_is_superseded_than_valid() -> None:
     assert (run.ask().place, run.newest.began) == (GroupPlace(2, 0), "superseded")
 
 
-def test_a_group_begins_where_what_changed_does_not_fit_and_not_to_refine() -> None:
-    run = Run(options(10, GroupOptions(tokens=2 * (TEXT_STEPS + 10))))
+def test_a_full_group_refines_no_further_and_a_new_question_begins_another() -> None:
+    run = Run(options(10, GroupOptions(tokens=20)))
     run.ask()
     run.ask()
     assert len(run.ask().regions) == 0, "no room is left to refine"
-    assert run.newest.place == GroupPlace(1, 2)
-    run.change(tuple(run.newest.regions[0, 1:].tolist()))
+    assert (run.newest.place, run.newest.held) == (GroupPlace(1, 2), 20)
+    shown = {tuple(region) for region in run.newest.regions[:, 1:].tolist()}
+    hidden = [tile for tile in np.ndindex(ROWS, COLS) if tile not in shown]
+    run.change(*hidden)
+    run.allocator.set_query(QueryEmbedding("another one", np.ones((2, 8), np.float32), "m"))
     assert (run.ask().place, run.newest.began) == (GroupPlace(2, 0), "full")
+
+
+def test_a_coarse_token_goes_once_smaller_ones_show_all_of_it() -> None:
+    run = Run(options(8, levels=True, strategy="foveated", explore=0.0))
+    run.ask()
+    assert (run.newest.regions[:, 0] > 0).any()
+    for _ in range(12):
+        run.ask()
+    assert (run.newest.held, run.newest.began) == (ROWS * COLS, "")
+    assert not (run.newest.areas > 0).any()
 
 
 def test_a_frame_that_alone_exceeds_the_limit_is_complete_in_itself() -> None:
