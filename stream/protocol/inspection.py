@@ -264,7 +264,7 @@ def pack_inspection(frame: InspectedFrame, pictures: Mapping[int, tuple[str, byt
             "frame": 0 if group.place is None else group.place.frame,
             "began": group.began,
             "overview": group.overview,
-            "tokens": group.held,
+            "tokens": len(group.regions),
             "appended": group.appended,
             "superseded": group.superseded_tokens,
             "times": [time_ns / NS_PER_S for time_ns in times_ns.tolist()],

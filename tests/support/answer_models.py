@@ -14,7 +14,7 @@ import numpy as np
 
 from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket
-from stream.answer.memory import GroupMemory
+from stream.answer.memory import GroupMemory, shown_tokens
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet, ask_alone
 from stream.config import Config
 
@@ -142,7 +142,7 @@ class MemoryAnswerModel(FakeAnswerModel):
 
     def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
         shown = self._shown(packet)
-        return GlanceStats(self._feedback(shown), sum(len(one.regions) for one in shown), 1.0, 2.0)
+        return GlanceStats(self._feedback(shown), shown_tokens(shown), 1.0, 2.0)
 
     def answer(self, packet: Packet, query: str) -> Iterator[str]:
         assert isinstance(packet, TokenPacket)
@@ -150,7 +150,7 @@ class MemoryAnswerModel(FakeAnswerModel):
         on_packet(packet.stamp.frame_index)
         frames = " ".join(f"{one.stamp.frame_index}:{pixels_of(one).sum(dtype=np.int64)}" for one in shown)
         yield f"{query} {frames}"
-        tokens = sum(len(one.regions) for one in shown)
+        tokens = shown_tokens(shown)
         new = len(packet.regions)
         self._spoken = AnswerStats(
             *(tokens, 4, 1.0, 2.0, 3.0, self._feedback(shown)),

@@ -419,7 +419,7 @@ def test_a_coarse_token_goes_once_smaller_ones_show_all_of_it() -> None:
 
 
 def test_a_frame_that_alone_exceeds_the_limit_is_complete_in_itself() -> None:
-    run = Run(options(30, GroupOptions(tokens=30)))
+    run = Run(options(30, GroupOptions(tokens=29)))
     for _ in range(2):
         assert run.ask().place is None
         assert (run.newest.place, run.newest.began, run.newest.next_place) == (None, "", None)

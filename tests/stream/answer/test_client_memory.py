@@ -216,7 +216,7 @@ def test_pixels_of_a_group_stay_on_their_device_together() -> None:
         server.send(dataclasses.replace(packet, pixels=on_device))
         message, envelope = server.expect_whole(TokenPacketMessage)
         packets = token_packets(message, envelope.parts, pixels.take)
-        assert len(message.arrays) == 2
+        assert len(message.arrays) == 3
         assert [int(one.pixels.max()) for one in packets] == list(range(number + 1))
         server.hear(make_answer_reply(number, "what?", "t"))
     grant(server, 3, GroupPlace(1, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -90,14 +91,15 @@ def test_a_frame_that_builds_on_what_is_not_kept_is_refused(place: tuple[int, in
 def test_a_group_never_exceeds_its_tokens_nor_changes_its_size() -> None:
     memory = GroupMemory(10)
     memory.add(A, make_group_packet((1, 0), tokens=6))
-    with pytest.raises(TransportError, match="takes 11 context steps, and the memory holds 10"):
+    with pytest.raises(TransportError, match="shows 11 tokens, of at most 10"):
         memory.add(A, make_group_packet((1, 1), tokens=5))
-    # A few tokens of a large grid still stand far apart.
-    with pytest.raises(TransportError, match="takes 32 context steps, and the memory holds 10"):
-        memory.add(A, make_group_packet((2, 0), tokens=1, side_px=1024))
+    with pytest.raises(TransportError, match="supersedes tokens that its group of pictures does not have"):
+        memory.add(A, replace(make_group_packet((1, 1), tokens=5), superseded=np.array([6], np.int32)))
+    memory.add(A, replace(make_group_packet((1, 1), tokens=5), superseded=np.array([5], np.int32)))
+    assert memory.visual_tokens == 10
     with pytest.raises(TransportError, match="have one size"):
-        memory.add(A, make_group_packet((1, 1), tokens=1, side_px=96))
-    assert memory.kept(A) == GroupPlace(1, 1)
+        memory.add(A, make_group_packet((1, 2), tokens=1, side_px=96))
+    assert memory.kept(A) == GroupPlace(1, 2)
 
 
 def load(folder: Path, slots: int = 1, tokens: int = 200, **options: object) -> QwenAnswerModel:

@@ -204,7 +204,7 @@ def test_clients_of_one_slot_evict_each_other_and_that_is_counted(runner: StageR
     [
         ((1, 1), 1, "builds on 1 frame, and the memory has None"),
         ((1, 0), 0, "holds nothing of a frame that others in its group of pictures build on"),
-        ((1, 0), 2049, "takes 2049 context steps, and the memory holds 2048"),
+        ((1, 0), 2049, "shows 2049 tokens, of at most 2048"),
     ],
 )
 def test_what_builds_on_nothing_or_exceeds_the_memory_is_refused_and_the_others_go_on(

@@ -160,9 +160,12 @@ def test_a_packet_that_announces_other_arrays_is_refused(specs: tuple[ArraySpec,
 
 
 def group(*counts: int) -> list[TokenPacket]:
-    """Frames of a group of pictures, with so many regions each."""
+    """Frames of a group of pictures, with so many regions each; each frame supersedes a token of the one before."""
     packets = [dataclasses.replace(tokens(count), stamp=FrameStamp(at, at, at)) for at, count in enumerate(counts)]
-    return [dataclasses.replace(packet, place=GroupPlace(3, at)) for at, packet in enumerate(packets)]
+    return [
+        dataclasses.replace(packet, place=GroupPlace(3, at), superseded=np.arange(at - 1, at, dtype=np.int32)[:at])
+        for at, packet in enumerate(packets)
+    ]
 
 
 @pytest.mark.parametrize("counts", [(4,), (4, 2), (4, 0), (3, 1, 2), (3, 1, 0)])
@@ -171,7 +174,7 @@ def test_a_packet_of_a_group_brings_the_frames_that_the_server_lacks(counts: tup
     *before, packet = group(*counts)
     earlier = before[max(0, len(before) - lacking) :]
     message, arrays = token_message(3, 9, packet, earlier=earlier)
-    assert (message.place, len(message.earlier), len(arrays)) == (packet.place, len(earlier), 3)
+    assert (message.place, len(message.earlier), len(arrays)) == (packet.place, len(earlier), 4)
     assert len(arrays[0]) == sum(len(one.regions) for one in (*earlier, packet))
     came = token_packets(decode_token(message), wire(arrays))
     assert len(came) == len(earlier) + 1
@@ -205,7 +208,7 @@ def test_pixels_on_a_device_are_those_of_all_frames_of_a_message() -> None:
     first, packet = group(4, 3)
     pixels = torch.cat([torch.from_numpy(one.host_pixels) for one in (first, packet)])
     message, arrays = token_message(0, 0, packet, pixels_at=PixelPlace(number=1), earlier=[first])
-    assert len(arrays) == 2
+    assert len(arrays) == 3
     came = token_packets(message, wire(arrays), lambda place, count: pixels[:count])
     assert [one.pixels.shape[0] for one in came] == [4, 3]
     assert_same(dataclasses.replace(came[1], pixels=came[1].host_pixels), packet)
@@ -216,6 +219,11 @@ def test_pixels_on_a_device_are_those_of_all_frames_of_a_message() -> None:
     [
         ((0,), {}, "holds nothing of a frame that others in its group"),
         ((4, 1), {"earlier": (EarlierFrame(STAMP, 0),)}, "holds nothing of a frame that others in its group"),
+        (
+            (4, 1),
+            {"earlier": (EarlierFrame(STAMP, 4, 0, 2),)},
+            "names 1 superseded tokens, and earlier frames have more",
+        ),
         ((4, 1), {"earlier": (EarlierFrame(STAMP, 6),)}, "holds 5 regions, and says that 6 are of earlier frames"),
         ((4, 1), {"earlier": (EarlierFrame(STAMP, 2, 3),)}, "holds 2 regions, and says that 3 of them are an overview"),
         ((4, 1), {"earlier": (EarlierFrame(STAMP, 2),) * 2}, "2 frames cannot come before frame 1 of a group"),
