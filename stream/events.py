@@ -186,7 +186,7 @@ class Answer(Event, frozen=True, tag="answer"):
     With a visual memory `group` numbers the group of pictures that the answer is about, from 1 on; 0 without one.
     `began` is why the group began with this answer, empty if it goes on. `prefilled_tokens`: tokens of the prompt that
     were computed; `appended_tokens`: visual tokens that the answer added to the group, `memory_tokens`: all tokens
-    before the question, `superseded_tokens`: visual tokens of the group that show what has changed since.
+    before the question, `superseded_tokens`: visual tokens that have left the group.
     """
 
     answer: int

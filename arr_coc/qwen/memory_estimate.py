@@ -168,7 +168,7 @@ class Workload:
     """Load on a model: frames of `visual_tokens` in the prompt, of which `window` are shown and `kept` kept;
     `other_tokens` are all others of prompt and answer. The vision encoder takes in `encoded_tokens` of a frame, as many
     as are shown where None; where it is incremental it keeps what `kept_vision_mb` allows, 0 where it is not. With a
-    group of pictures of `memory_tokens` context steps, no frames are kept otherwise. Of several `streams`, answered
+    group of pictures of `memory_tokens` visual tokens, no frames are kept otherwise. Of several `streams`, answered
     about by turns, each keeps its own."""
 
     visual_tokens: int

@@ -235,7 +235,7 @@ def _run_figures(stats: StatsMessage, health: HealthReport, holds: str | None) -
         yield COUNTER, "groups", "Groups of pictures that began, by reason.", {"reason": memory.groups}
         yield COUNTER, "appended_tokens", "Visual tokens that answers appended to groups.", memory.appended_tokens
         yield COUNTER, "kept_tokens", "Visual tokens that answers were shown again at no cost.", memory.kept_tokens
-        yield COUNTER, "superseded_tokens", "Visual tokens whose tiles changed since.", memory.superseded_tokens
+        yield COUNTER, "superseded_tokens", "Visual tokens that left the group.", memory.superseded_tokens
     yield COUNTER, "cuts", "Scene cuts.", stats.cuts
     yield COUNTER, "shadow_checks", "Answers compared with those of all tokens.", stats.checks
     yield COUNTER, "shadow_same", "Of these, answers that were the same.", stats.checks_same

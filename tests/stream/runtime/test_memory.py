@@ -76,7 +76,7 @@ def test_answers_build_on_each_other(video: str) -> None:
     summary = events[-1]
     assert isinstance(summary, Summary)
     assert summary.memory is not None
-    assert (summary.memory.groups, summary.memory.appended_tokens) == ({"first": 1}, held[-1])
+    assert (summary.memory.groups, summary.memory.appended_tokens) == ({"first": 1}, appended[-1])
 
 
 def test_over_tcp_and_twice_it_is_the_same(video: str, endpoint: str) -> None:
