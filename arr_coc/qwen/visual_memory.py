@@ -27,7 +27,7 @@ Ids = tuple[int, ...]
 
 @dataclass(slots=True, eq=False)
 class VisualMemory:
-    """What the cache shows of a group of pictures: equal to itself only.
+    """State of a group of pictures in the cache; equal to itself only.
 
     `packets` were read, into the picture at M-RoPE `position`; its tokens lie in the rows from `first` on, in the order
     of `numbers` int64 [K] (of all that were ever appended, of which there are `count`), `regions` int64 [K, 3] and
