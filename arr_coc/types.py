@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -246,12 +246,27 @@ class TokenReason:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupPlace:
+    """Place of a frame in a group of pictures: the number of the group, from 1 on, and the index of the frame in it.
+
+    Frame 0 is the key frame; a later one holds only what is new since the frames before it, and what that supersedes.
+    """
+
+    group: int
+    frame: int
+
+
+@dataclass(frozen=True, slots=True)
 class TokenPacket:
-    """The chosen tokens of one frame, complete in itself.
+    """The chosen tokens of one frame.
 
     `regions` int32 [K, 3], `relevance` float32 [K], `pixels` uint8 [K, 3, 32, 32] (RGB), on `grid`; pixels that a
     texture on a device gathered are a tensor there. The first `overview` of them cover the whole frame with coarse
-    regions; they are encoded apart from the chosen ones that follow, which they may overlap.
+    regions; they are encoded apart from the chosen ones that follow, which they may overlap. `place`: the packet is
+    part of a group of pictures, which the model's memory holds; without one it is complete in itself. Only a later
+    frame of a group may hold no regions: nothing is new, and the question is about the group as it stands.
+    `superseded` int32 [M]: tokens of the group that do not show the picture any more, by their number in the order in
+    which all of it were appended.
     """
 
     stamp: FrameStamp
@@ -260,6 +275,8 @@ class TokenPacket:
     relevance: npt.NDArray[np.float32]
     pixels: npt.NDArray[np.uint8] | torch.Tensor
     overview: int = 0
+    place: GroupPlace | None = None
+    superseded: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
 
     @property
     def host_pixels(self) -> npt.NDArray[np.uint8]:
@@ -280,7 +297,13 @@ class TokenPacket:
         return self._part(slice(self.overview, None), 0)
 
     def _part(self, rows: slice, overview: int) -> TokenPacket:
-        return TokenPacket(self.stamp, self.grid, self.regions[rows], self.relevance[rows], self.pixels[rows], overview)
+        return replace(
+            self,
+            regions=self.regions[rows],
+            relevance=self.relevance[rows],
+            pixels=self.pixels[rows],
+            overview=overview,
+        )
 
 
 @dataclass(frozen=True, slots=True)

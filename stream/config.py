@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from arr_coc.budget import DEFAULT_LIMITS, SHARE_PATTERN, TokenLimits
+from arr_coc.types import NEEDS_TOKENS_ONLY
 from stream.errors import ConfigError
 from stream.options.option import Option
-from stream.untrusted import QUERY_LIMIT_CHARS
+from stream.untrusted import GROUP_TOKENS_MAX, QUERY_LIMIT_CHARS
 
 DEFAULT_QUERY = "Say what happens."
 MAX_PIXELS = 1 << 26
@@ -208,6 +209,29 @@ class WindowConfig(Section):
     """At a cut: forget the frames before it, or keep them, for questions about the past."""
 
 
+class MemoryConfig(Section):
+    """Visual memory: the model keeps a group of pictures, a key frame and then only what is new, so that an answer
+    costs what has changed. With `encode` sparse and incremental."""
+
+    enabled: Annotated[
+        bool | Literal["auto"],
+        Option(
+            "--memory / --no-memory",
+            "Keep what the model was shown, and show it only what is new. [off]",
+            also="serve-answers doctor",
+        ),
+    ] = False
+    """Keep what the model was shown, and append only what is new. `auto`: if `encode`, `api` and `window` allow it. A
+    `serve-answers` needs it, too. See docs/cli.md#visual-memory."""
+    tokens: int = Field(default=2048, ge=64, le=GROUP_TOKENS_MAX)
+    """Largest number of visual tokens that a group of pictures shows. A frame that does not fit begins a new group."""
+    seconds: float = Field(default=60.0, gt=0)
+    """Age of a group of pictures, in seconds of media time, at which a new one begins."""
+    refine: bool = True
+    """Spend what an unchanged frame saves of the budget on tiles not yet shown in full resolution, the most relevant
+    first: the picture sharpens while it stays still."""
+
+
 class StandingQueryConfig(Section):
     """Standing query: a yes/no question that is checked again where something relevant changed. A change of its answer
     is reported."""
@@ -332,6 +356,11 @@ class AnswerConfig(Section):
         default=DEFAULT_QUERY, min_length=1, max_length=QUERY_LIMIT_CHARS
     )
     """The question or instruction."""
+    system: Annotated[
+        str | None, Option("--system TEXT", "System prompt. [the model's own]", also="serve-answers", without="demo")
+    ] = Field(default=None, min_length=1, max_length=QUERY_LIMIT_CHARS)
+    """System prompt: what stands before all pictures and questions, such as how to answer. When absent, that of the
+    model's chat template, if it has one."""
     every_s: Annotated[
         float | None, Option("--every SECONDS", "Time between answers, or none: only at cuts. [{default}]")
     ] = Field(default=2.0, gt=0)
@@ -349,6 +378,7 @@ class AnswerConfig(Section):
     api: ApiConfig = ApiConfig()
     incremental: IncrementalConfig = IncrementalConfig()
     window: WindowConfig = WindowConfig()
+    memory: MemoryConfig = MemoryConfig()
     until: StandingQueryConfig = StandingQueryConfig()
     glance: GlanceConfig = GlanceConfig()
     overview: Literal["auto", "keep", "drop"] = "auto"
@@ -409,6 +439,13 @@ class AnswerConfig(Section):
     ] = "auto"
     """Data type that the model computes with. `auto`: as stored; on a CPU `float32`, but `bfloat16` for large models if
     its processor multiplies it (AMX, AVX-512 BF16)."""
+
+    @property
+    def keeps_groups(self) -> bool:
+        """True if groups of pictures are kept, by a model that can."""
+        if self.memory.enabled != "auto":
+            return self.memory.enabled
+        return self.encode in NEEDS_TOKENS_ONLY and self.api.url is None and self.window.frames == 1
 
     @property
     def elsewhere(self) -> bool:

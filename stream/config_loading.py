@@ -96,8 +96,37 @@ def _contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tupl
             yield key, f"{needs}; leave answer.window.frames at 1"
         if answer.until.question is not None:
             yield key, f"{needs}; leave --until out"
+    yield from _memory_contradictions(config, origins)
     yield from _api_contradictions(config)
     yield from _glance_contradictions(config)
+
+
+def _memory_contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    answer, budget = config.answer, config.allocate.budget
+    if not answer.keeps_groups:
+        return
+    if answer.api.url is not None:
+        yield (
+            "answer.memory.enabled",
+            "a server with an API keeps no visual memory; leave --memory out, or name a model of this machine with -m",
+        )
+    if answer.encode not in NEEDS_TOKENS_ONLY:
+        yield (
+            "answer.memory.enabled",
+            f"a visual memory is shown what is new, and answer.encode = {answer.encode} encodes whole frames; give "
+            "--encode sparse or incremental, or leave --memory out",
+        )
+    if answer.window.frames > 1:
+        yield (
+            "answer.memory.enabled",
+            "a visual memory holds earlier frames itself; leave --window out, or leave --memory out",
+        )
+    if isinstance(budget, int) and budget > answer.memory.tokens:
+        yield (
+            "answer.memory.tokens" if "answer.memory.tokens" in origins else "allocate.budget",
+            f"answer.memory.tokens = {answer.memory.tokens} holds no frame of {counted(budget, 'token')}; raise it, or "
+            "lower allocate.budget",
+        )
 
 
 def _api_contradictions(config: Config) -> Iterator[tuple[str, str]]:

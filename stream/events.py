@@ -182,6 +182,11 @@ class Answer(Event, frozen=True, tag="answer"):
     and `glance_tokens` their visual tokens; `flops` counts them in. `target_ms`: the latency that is held, if one is,
     and `budget` the tokens that frames get for it from here on. `before_cut`: a cut or a discontinuity came while it
     was generated, so it is about the shot before.
+
+    With a visual memory `group` numbers the group of pictures that the answer is about, from 1 on; 0 without one.
+    `began` is why the group began with this answer, empty if it goes on. `prefilled_tokens`: tokens of the prompt that
+    were computed; `appended_tokens`: visual tokens that the answer added to the group, `memory_tokens`: all tokens
+    before the question, `superseded_tokens`: visual tokens that have left the group.
     """
 
     answer: int
@@ -204,6 +209,12 @@ class Answer(Event, frozen=True, tag="answer"):
     target_ms: float | None = None
     budget: int | None = None
     before_cut: bool = False
+    group: int = 0
+    began: str = ""
+    prefilled_tokens: int = 0
+    appended_tokens: int = 0
+    memory_tokens: int = 0
+    superseded_tokens: int = 0
     timing: AnswerTiming | None = None
 
 
@@ -285,10 +296,19 @@ class ShadowCheck(Event, frozen=True, tag="shadow"):
     tokens_full: int
 
 
+class TokenMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """State of a token in the model's visual memory: "new" with the frame, "shown" as the picture still is, or
+    "superseded", if it has changed there since. The token shows the frame of media time `since_s`."""
+
+    state: str
+    since_s: float
+
+
 class Explanation(Event, frozen=True, tag="why"):
     """Reasons for the tokens of a frame that is being answered about; where a run writes this down.
 
-    `weights`: each score's in the balance, 1 in all; `tokens` in token order.
+    `weights`: each score's in the balance, 1 in all; `tokens` in token order. With a visual memory they are all that it
+    holds with this frame, in the order in which they were appended, and `memory` has the state of each.
     """
 
     frame_index: int
@@ -296,6 +316,7 @@ class Explanation(Event, frozen=True, tag="why"):
     strategy: str
     weights: dict[str, float]
     tokens: list[TokenReason]
+    memory: list[TokenMemory] | None = None
 
 
 class AskedPicture(Event, frozen=True, tag="picture"):
@@ -364,6 +385,16 @@ class FrameReady(Event, frozen=True, tag="frame"):
     held_ms: float = 0.0
 
 
+class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Groups of pictures of a run: how many began, by reason, and visual tokens: appended to groups, kept from earlier
+    answers (counted with each answer that was shown them), and superseded in the end."""
+
+    groups: dict[str, int]
+    appended_tokens: int
+    kept_tokens: int
+    superseded_tokens: int
+
+
 class Summary(Event, frozen=True, tag="summary"):
     """The end of the run: what it did, in numbers. `backend` is the texture store that ran last.
 
@@ -371,7 +402,7 @@ class Summary(Event, frozen=True, tag="summary"):
     operations of the answers all tokens of their frames would have taken; None without answers, or where the model does
     not tell. `found`: whether the answer to the standing question was ever yes; None where nothing was looked at for
     one. `glances`: looks at an overview before an answer. `mean_motion_px`, `mean_moving_share`: means over all frames
-    of what FrameReady tells.
+    of what FrameReady tells. `memory`: None without groups of pictures.
     """
 
     frames: int
@@ -392,6 +423,7 @@ class Summary(Event, frozen=True, tag="summary"):
     glances: int = 0
     mean_motion_px: float = 0.0
     mean_moving_share: float = 0.0
+    memory: MemorySummary | None = None
     timing: dict[str, float] | None = None
 
 
@@ -439,24 +471,34 @@ def unpack_event(data: bytes) -> AnyEvent:
         raise msgspec.DecodeError(str(error)) from error
 
 
-PICTURE = ("slot", "map")
+PICTURE: tuple[str, ...] = ("slot", "map")
 """Fields that hold, or name, a picture for a sink of this run."""
+
+MEMORY = ("group", "began", "prefilled_tokens", "appended_tokens", "memory_tokens", "superseded_tokens")
+"""Fields of an answer about a group of pictures."""
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """The event as plain values, `type` first, without its picture."""
-    return {name: value for name, value in msgspec.to_builtins(event).items() if name not in PICTURE}
+    """The event as plain values, `type` first, without its picture, and without what is of groups of pictures if there
+    are none."""
+    absent = PICTURE
+    if isinstance(event, Answer) and not event.group:
+        absent = (*PICTURE, *MEMORY)
+    elif isinstance(event, Summary) and event.memory is None:
+        absent = (*PICTURE, "memory")
+    return {name: value for name, value in msgspec.to_builtins(event).items() if name not in absent}
 
 
 def encode_event(event: Event, camera: str | None = None) -> str:
-    """The event as one printable line of JSON: no `timing` or `warning` where there is none, floats to six decimals.
+    """The event as one printable line of JSON: no `timing`, `warning` or `memory` if there is none, floats to six
+    decimals.
 
     `camera`: the name of the camera that it is of, after the type, where a run is one of several.
     """
     data = event_fields(event)
     if camera is not None:
         data = {"type": data.pop("type"), "camera": camera, **data}
-    for name in ("timing", "warning"):
+    for name in ("timing", "warning", "memory"):
         if data.get(name, ...) is None:
             del data[name]
     return printable_json(msgspec.json.encode(rounded(data)).decode())

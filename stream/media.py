@@ -40,7 +40,7 @@ class AllocationOverlay:
 
     `image` uint8 RGB [H, W, 3], without padding; `regions` int [K, 3] (shape, row, col) on the tile grid, of which the
     first `overview` are an overview of the whole frame; `relevance` float [rows, cols] in [0, 1]. `layers` are shown
-    below it, `boxes` over it.
+    below it, `boxes` over it. With a visual memory `regions` are all that it holds, and `states` has the state of each.
     """
 
     image: npt.NDArray[np.uint8]
@@ -49,6 +49,7 @@ class AllocationOverlay:
     overview: int = 0
     layers: tuple[MapLayer, ...] = ()
     boxes: tuple[LabelledBox, ...] = ()
+    states: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,10 @@ MISDEEDS_MAX = 1_000
 """Dropped messages after which an answer stage counts as failed, where it did nothing right between them."""
 QUESTIONS_AT_ONCE = 4
 """Questions of one client that are looked at during one answer; of more of them only the last, after it."""
+GROUP_TOKENS_MAX = 65_536
+"""Visual tokens of a group of pictures; their pixels have 192 MiB at most."""
+EARLIER_MAX = 5_000
+"""Earlier frames of a group in one message: an hour of one every second is less."""
 GLANCES_A_TURN_MAX = 2
 """Glances of one client in one turn: the second one where the first has come to nothing."""
 SEQUENCE_GAP_MAX = 1_000_000

@@ -12,6 +12,7 @@ import torch
 from arr_coc.allocation.attending import STRATEGIES_ON_DEVICE, Tensions, check_strategy
 from arr_coc.allocation.frame import FrameAllocation, FrameMaps, RegionSelector, SelectorOptions
 from arr_coc.allocation.glance import EVERY_S, GlanceOptions, GlancePolicy
+from arr_coc.allocation.group import GroupOfPictures, GroupOptions
 from arr_coc.allocation.history import HistoryTracker
 from arr_coc.allocation.inspection import AllocationMaps
 from arr_coc.allocation.temporal import TAU_MS, ChangeMeter, ExplorationTracker, FeedbackPrior, TemporalBlend
@@ -51,8 +52,9 @@ class AllocatorOptions:
     the texture is, if it is a device and the options suit one (`suits_device`; else, channels and scores only), and
     differ a little from another backend's. `glance`: frames have an overview, which a glance looks at; None for none.
     `channels`: the texture's profile; `auto` is the one that the allocator's weights were trained on, which wins over
-    another name, and `core13` where nothing was trained. The others are those of `allocate` and `Tensions`, `limits`
-    for the budgets "auto" and "adaptive".
+    another name, and `core13` where nothing was trained. `memory`: the model has a visual memory, and packets hold what
+    is new in their group of pictures; None: each is complete in itself. The others are those of `allocate` and
+    `Tensions`, `limits` for the budgets "auto" and "adaptive".
     """
 
     strategy: str = "auto"
@@ -67,6 +69,7 @@ class AllocatorOptions:
     glance: GlanceOptions | None = None
     channels: str = AUTO
     limits: TokenLimits = DEFAULT_LIMITS
+    memory: GroupOptions | None = None
 
     @property
     def tensions(self) -> Tensions:
@@ -148,6 +151,8 @@ class StreamAllocator:
         self._last: FrameAllocation | None = None
         self._change = 1.0
         self._warned = False
+        self.group = None if self.options.memory is None else GroupOfPictures(self.options.memory)
+        """What the model's memory was shown of this stream; None if it has none."""
 
     @property
     def question(self) -> str:
@@ -167,6 +172,8 @@ class StreamAllocator:
         self._query = query
         self._glances.reset()
         self._relevance.set_query(query)
+        if self.group is not None:
+            self.group.ask_anew()
         if self._memory is not None:
             self._memory.prior.reset()
             if self._memory.history is not None:
@@ -311,7 +318,8 @@ class StreamAllocator:
     def copy_for_thread(self) -> StreamAllocator:
         """Return another allocator in host memory with the same options, weights and question, which knows nothing of
         this stream. For another thread, too."""
-        copy = StreamAllocator(replace(self.options, on_device=False), self._relevance.copy_of_realiser())
+        options = replace(self.options, on_device=False, memory=None)
+        copy = StreamAllocator(options, self._relevance.copy_of_realiser())
         if self._query is not None:
             copy.set_query(self._query)
         return copy

@@ -38,12 +38,14 @@ def packet_from(view: TextureView, frame: FrameAllocation) -> TokenPacket:
         grid=view.grid,
         regions=regions.astype(np.int32),
         relevance=allocation.relevance.numpy().copy(),
-        pixels=_gathered(view, regions if chosen.is_cpu else chosen[: len(regions)]),
+        pixels=gathered(view, regions if chosen.is_cpu else chosen[: len(regions)]),
         overview=allocation.overview,
     )
 
 
-def _gathered(view: TextureView, regions: npt.NDArray[np.int64] | torch.Tensor) -> npt.NDArray[np.uint8] | torch.Tensor:
+def gathered(
+    view: TextureView, regions: npt.NDArray[np.integer[Any]] | torch.Tensor
+) -> npt.NDArray[np.uint8] | torch.Tensor:
     """The pixels of regions, where the texture lies."""
     if isinstance(view, DevicePatches):
         return view.patches(regions)
@@ -66,7 +68,7 @@ def overview_packet(view: TextureView, tokens: int) -> TokenPacket:
         grid=view.grid,
         regions=regions.astype(np.int32),
         relevance=np.ones(len(regions), np.float32),
-        pixels=_gathered(view, regions),
+        pixels=gathered(view, regions),
         overview=len(regions),
     )
 
@@ -98,9 +100,10 @@ def weights_of(frame: FrameAllocation) -> dict[str, float]:
     return dict(zip(SCORES, map(float, _normalised(frame)), strict=True))
 
 
-def explain(frame: FrameAllocation) -> list[TokenReason]:
-    """The reasons for every token of a frame, in token order. Pure; plain numbers, fit for JSON."""
-    regions = frame.allocation.regions.numpy()
+def explain(frame: FrameAllocation, regions: npt.NDArray[np.integer[Any]] | None = None) -> list[TokenReason]:
+    """The reasons for every token of a frame, in token order, or for `regions` [K, 3] in its place. Pure; plain
+    numbers, fit for JSON."""
+    regions = frame.allocation.regions.numpy() if regions is None else regions
     scores = np.stack([region_mean(regions, score) for score in frame.scores.cpu().numpy()])
     parts = _normalised(frame)[:, None] * scores
     now = parts.sum(axis=0)

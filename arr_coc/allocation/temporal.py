@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.allocation.warping import CompiledMaps, Warp
-from arr_coc.ops.regions import paint, smooth_map, tile_counts
+from arr_coc.ops.regions import overview_regions, paint, smooth_map, tile_counts
 from arr_coc.relevance.contradiction import GLANCE_TRUST
 from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, TileVersions
 
@@ -200,10 +200,11 @@ def attention_of(feedback: Feedback, shape: tuple[int, int]) -> Map:
 def _maps_of(feedback: Feedback, shape: tuple[int, int], *, glance: bool) -> Map:
     """Attention and similarity of the tiles of the frame that feedback is about: [2, gh, gw], each in [0, 1].
 
-    A `glance` reports regions of one level, which are spread smoothly; an answer's are painted, with NaN elsewhere.
+    A `glance` at an overview reports regions of one level, which are spread smoothly; an answer's are painted, with NaN
+    elsewhere, and those of a glance at a group of pictures.
     """
     reported = np.stack([attention_of(feedback, shape), np.clip(feedback.similarity, 0, 1)]).astype(np.float32)
-    if glance:
+    if glance and np.array_equal(feedback.regions, overview_regions(shape, len(feedback.regions))):
         return np.stack([smooth_map(row, int(feedback.regions[0, 0]), shape) for row in reported])
     return np.stack([paint(feedback.regions, row, shape, np.nan) for row in reported])
 

@@ -73,6 +73,25 @@ class PrefixCache(Generic[Key]):
         return kept
 
     @torch.inference_mode()
+    def remove(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Remove the tokens `rows` int64 [M] behind the last mark: the last ones take their places.
+
+        Attention does not depend on the order of what is held, as each key is rotated to its position. Returns the rows
+        that were filled, and those that they were filled from, both int64.
+        """
+        held = len(self)
+        stays = torch.ones(held, dtype=torch.bool)
+        stays[rows] = False
+        count = int(stays.sum())
+        holes, movers = (~stays[:count]).nonzero()[:, 0], stays[count:].nonzero()[:, 0] + count
+        for layer in self.kv.layers:
+            for room in (layer.room_keys, layer.room_values):
+                there = movers.to(room.device)
+                room.index_copy_(-2, holes.to(room.device), room.index_select(-2, there))
+            layer.show(count)
+        return holes, movers
+
+    @torch.inference_mode()
     def reset(self) -> None:
         """Hold nothing, and overwrite what was written by zeros: it may be half written, or hold NaN."""
         for layer in self.kv.layers:

@@ -145,15 +145,20 @@ class IncrementalEncoder:
     def encode(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
         """The visual tokens [1, K, D] of a packet's regions, in their order, and these regions int64 [1, K, 3].
 
-        The packet holds chosen regions or an overview, not both.
-        A frame that would take more than `memory_mb` is encoded whole, and leaves what is kept as it is.
+        The packet holds chosen regions or an overview, not both. Those of a later frame of a group of pictures are
+        encoded among all that the group has shown, which keep their own keys; its key frame is encoded afresh. A frame
+        that would take more than `memory_mb` is encoded whole, and leaves what is kept as it is.
         Raises NonFiniteError for NaN or Inf in what was encoded, and ShapeError for regions that are none or come
         twice; after any error nothing is kept.
         """
         self._begin_frame(packet.stamp)
+        if packet.place is not None and packet.place.frame:
+            return self._append(qwen, packet)
         if packet.overview:
             self._overview = self._overview or IncrementalEncoder(self.options)
             return self._overview.encode(qwen, replace(packet, overview=0))
+        if packet.place is not None:
+            self._kept = None
         kept = self._kept_for(qwen, packet)
         if kept is None:
             return self._without_keeping(qwen, packet)
@@ -170,6 +175,29 @@ class IncrementalEncoder:
         self._counts = (len(placement.slots), len(chosen), int(refreshed.sum()))
         self._kept = kept
         return tokens, numbers.regions[None]
+
+    def _append(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
+        """Encode regions beside those that are held, among the keys of all."""
+        kept, count = self._kept_for(qwen, packet), len(packet.regions)
+        if kept is None:
+            return self._without_keeping(qwen, packet)
+        needed = kept.slots.held + count
+        if needed > kept.slots.capacity:
+            size = RegionSize.of(qwen, kept.belonging)
+            capacity = size.slots_within(self._free_mb, needed) or size.most_slots(self._free_mb)
+            if capacity > kept.slots.capacity:
+                kept.grow(capacity)
+        self._kept = None
+        slots = kept.slots.append(packet.regions, packet.pixels, kept.frames)
+        held, none = np.arange(kept.slots.held), np.zeros(0, np.int64)
+        everything = replace(packet, regions=kept.slots.regions, pixels=kept.slots.pixels[: len(held)])
+        placement = SlotAssignment(held, np.zeros(len(held), bool), none, none)
+        numbers = _upload(kept.belonging.device, everything.regions, placement, slots, none)
+        _advance(qwen, kept, EncodeRun(everything, slots, held, numbers))
+        kept.frames += 1
+        self._counts = (count, count, 0)
+        self._kept = kept
+        return kept.tokens(numbers.chosen), numbers.regions[numbers.chosen][None]
 
     def _begin_frame(self, stamp: FrameStamp) -> None:
         """What is reported from here on is about this frame."""
@@ -194,8 +222,7 @@ class IncrementalEncoder:
         if kept is not None and suits and regions <= kept.slots.capacity:
             return kept
         size = RegionSize.of(qwen, belonging)
-        held_mb = self._overview.report.held_bytes / BYTES_A_MB if self._overview is not None else 0.0
-        slots = size.slots_within(max(self.options.memory_mb - held_mb, 0.0), regions)
+        slots = size.slots_within(self._free_mb, regions)
         if slots or not suits:
             self._kept = None  # before room is made for more
         if not slots and not self._too_large:
@@ -205,6 +232,12 @@ class IncrementalEncoder:
                 *(counted(regions, "token"), regions * size.bytes / BYTES_A_MB, self.options.memory_mb),
             )
         return VisionKVCache(belonging, size, slots) if slots else None
+
+    @property
+    def _free_mb(self) -> float:
+        """Memory for all but the overview."""
+        held_mb = self._overview.report.held_bytes / BYTES_A_MB if self._overview is not None else 0.0
+        return max(self.options.memory_mb - held_mb, 0.0)
 
     def _without_keeping(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
         count = len(packet.regions)

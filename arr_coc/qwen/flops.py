@@ -39,7 +39,8 @@ class Work:
     """Operations of an answer from the tokens that were shown, and of the same answer from all tokens of its frames.
 
     Both from an empty cache: what is kept from an earlier answer, and what `incremental` need not encode again, is not
-    taken off. What choosing the tokens takes is not counted.
+    taken off, unless it is a group of pictures that is kept; its `full_flops` are those of its newest frame alone. What
+    choosing the tokens takes is not counted.
     """
 
     flops: int = 0
@@ -104,6 +105,15 @@ class Costs:
         return Work(
             self.answer(encode, shown, tiles, text_tokens, answer_tokens).total,
             self.answer("full", tiles, tiles, text_tokens, answer_tokens).total,
+        )
+
+    def answer_after(self, kept: int, prefilled: int, encoded: int, among: int, answer_tokens: int) -> Flops:
+        """An answer of `answer_tokens` behind a memory of `kept` tokens, for which `prefilled` more were read, of them
+        `encoded` visual ones `among` those that the encoder keeps."""
+        return Flops(
+            encode=self.encode(encoded, among),
+            prefill=self.prefill_after(kept, prefilled),
+            decode=self.decode([kept + prefilled] * self.layers, answer_tokens),
         )
 
     def attention_row(self, tokens: int) -> int:

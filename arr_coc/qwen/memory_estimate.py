@@ -167,8 +167,9 @@ class ModelSpec:
 class Workload:
     """Load on a model: frames of `visual_tokens` in the prompt, of which `window` are shown and `kept` kept;
     `other_tokens` are all others of prompt and answer. The vision encoder takes in `encoded_tokens` of a frame, as many
-    as are shown where None; where it is incremental it keeps what `kept_vision_mb` allows, 0 where it is not. Of
-    several `streams`, answered about by turns, each keeps its own."""
+    as are shown where None; where it is incremental it keeps what `kept_vision_mb` allows, 0 where it is not. With a
+    group of pictures of `memory_tokens` visual tokens, no frames are kept otherwise. Of several `streams`, answered
+    about by turns, each keeps its own."""
 
     visual_tokens: int
     other_tokens: int
@@ -177,6 +178,7 @@ class Workload:
     encoded_tokens: int | None = None
     kept_vision_mb: float = 0.0
     streams: int = 1
+    memory_tokens: int = 0
 
     @property
     def frame_tokens(self) -> int:
@@ -186,22 +188,24 @@ class Workload:
     @property
     def prompt_tokens(self) -> int:
         """Of the longest prompt, with its answer."""
-        return self.window * self.frame_tokens + self.other_tokens
+        return (self.memory_tokens or self.window * self.frame_tokens) + self.other_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
     """Bytes that a model takes: its weights, the keys and values of one prompt and answer, activations at their
-    largest, and what it keeps of all streams: earlier frames, and the vision encoder's work."""
+    largest, and what it keeps of all streams: earlier frames and the vision encoder's work, or their groups of
+    pictures with it."""
 
     weights: int
     cache: int
     activations: int
     kept: int = 0
+    groups: int = 0
 
     @property
     def total(self) -> int:
-        return self.weights + self.cache + self.activations + self.kept
+        return self.weights + self.cache + self.activations + self.kept + self.groups
 
     @classmethod
     def of(cls, facts: ModelSpec, dtype: str, load: Workload) -> MemoryEstimate:
@@ -213,7 +217,7 @@ class MemoryEstimate:
         stored = 2 if facts.quantised else max(1, round(facts.checkpoint_bytes / max(facts.parameters, 1)))
         size = BYTES.get(dtype) or stored
         a_token = 2 * facts.layers * facts.kv_heads * facts.head_dim * size
-        cache = a_token * load.prompt_tokens
+        cache = a_token * (load.prompt_tokens - load.memory_tokens)
         encoded = load.visual_tokens if load.encoded_tokens is None else load.encoded_tokens
         vision = encoded * PATCHES_A_TOKEN * (6 * facts.vision_hidden + 2 * facts.vision_intermediate) * size
         tokens = load.frame_tokens + load.other_tokens
@@ -225,6 +229,9 @@ class MemoryEstimate:
                 a_token * load.frame_tokens + load.visual_tokens * (facts.hidden * size + PIXELS_A_TOKEN)
             )
         weights = facts.checkpoint_bytes if facts.quantised else facts.parameters * size
+        if load.memory_tokens:
+            group = kept + load.memory_tokens * (a_token + PIXELS_A_TOKEN)
+            return cls(weights, cache, LIVE * max(vision, prefill), groups=load.streams * group)
         return cls(weights, cache, LIVE * max(vision, prefill), load.streams * kept)
 
 
@@ -235,6 +242,8 @@ def _vision_bytes(facts: ModelSpec, load: Workload, size: int) -> int:
     values = 2 * facts.vision_layers * PATCHES_A_TOKEN * facts.vision_hidden + facts.outputs * facts.hidden
     a_region = values * size + PIXELS_A_TOKEN
     fitting = int(load.kept_vision_mb * 1e6) // a_region
+    if load.memory_tokens:
+        return min(fitting, load.memory_tokens) * a_region
     return min(fitting, 2 * load.visual_tokens) * a_region if fitting >= load.visual_tokens else 0
 
 

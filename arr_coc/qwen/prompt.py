@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import torch
 from jinja2 import TemplateError
 
-from arr_coc.errors import ContextLengthError, ModelError, counted
+from arr_coc.errors import ContextLengthError, ModelError, OptionError, counted
 from arr_coc.qwen.decode import CacheMark, PrefixCache, PromptPart, prefill
 from arr_coc.qwen.encoding import (
     EncodedFrame,
@@ -39,10 +39,11 @@ from arr_coc.qwen.frame_window import (
 )
 from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.visual_memory import VisualMemory, read_group
 from arr_coc.qwen.window_limits import check_context, check_memory, expected_size, kept_size
 from arr_coc.types import FrameStamp, TokenPacket
 
-PromptCache: TypeAlias = PrefixCache[Ids | CausalPiece | CachedFrame]
+PromptCache: TypeAlias = PrefixCache[Ids | CausalPiece | CachedFrame | VisualMemory]
 """Cache of prompts: it knows the pieces of what it holds."""
 
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -151,7 +152,9 @@ class PreparedPrompt:
     """A prompt of which `part` is not prefilled yet. Once it is, `marks` hold, and `prefilled_tokens` were in all.
 
     The frames of `stamps` are shown, their visual tokens at `places` of the cache; `segments`: how many of them were
-    encoded together, in order. `embeds` [K, D] and `regions` int64 [K, 3] are the last frame's.
+    encoded together, in order. `embeds` [K, D] and `regions` int64 [K, 3] are the last frame's, or those
+    that a group of pictures shows. `appended_tokens` visual tokens were not in the cache, and `memory_tokens` of a
+    group are before the question.
     """
 
     part: PromptPart
@@ -162,6 +165,8 @@ class PreparedPrompt:
     segments: list[int]
     embeds: torch.Tensor
     regions: torch.Tensor
+    appended_tokens: int
+    memory_tokens: int = 0
 
     @property
     def tokens_used(self) -> int:
@@ -191,7 +196,13 @@ def prompt_in_slots(
         segments=[count for frame in shown for count in frame.segments],
         embeds=shown[-1].embeds,
         regions=shown[-1].regions,
+        appended_tokens=sum(place.stop - place.start for place in places),
     )
+
+
+def is_group(packets: Sequence[Packet]) -> TypeGuard[Sequence[TokenPacket]]:
+    """Return True if packets are frames of a group of pictures."""
+    return bool(packets) and all(isinstance(packet, TokenPacket) and packet.place is not None for packet in packets)
 
 
 class PromptBuilder:
@@ -224,6 +235,8 @@ class PromptBuilder:
 
         `on_encoded` is called once, when the frames are encoded. Raises as `AnswerSession.answer`.
         """
+        if is_group(packets):
+            return self._in_group(packets, query, on_encoded)
         if window is None and self.options.frames == "causal":
             self.listed = []
             return self._in_one_run(packets, query, on_encoded, timed=len(packets) > 1)
@@ -232,8 +245,10 @@ class PromptBuilder:
     def make_glance(
         self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None], *, timed: bool
     ) -> PreparedPrompt:
-        """The prompt of a glance at the last packet, an overview, after the frames before it. The beginning of a frame
-        with this overview is kept in the cache by it."""
+        """The prompt of a glance at the last packet, an overview, after the frames before it; or at a group of
+        pictures. The beginning of a frame with this overview is kept in the cache by it."""
+        if is_group(packets):
+            return self._in_group(packets, query, on_encoded)
         return self._in_one_run(packets, query, on_encoded, timed=timed)
 
     def make_chat(self, pieces: Sequence[Ids | Packet], on_encoded: Callable[[], None]) -> PreparedPrompt:
@@ -259,6 +274,7 @@ class PromptBuilder:
             segments=[count for packet, _, _ in frames for count in segment_counts(packet, self.options.encode)],
             embeds=self._qwen.embed([]) if newest is None else newest.tokens.embeds[0],
             regions=torch.zeros(0, 3, dtype=torch.int64) if newest is None else newest.regions[0],
+            appended_tokens=sum(place.stop - place.start for _, _, place in frames),
         )
 
     def check_chat(self, pieces: Sequence[Ids | Packet]) -> None:
@@ -300,6 +316,9 @@ class PromptBuilder:
 
     def check_fits(self, packets: Sequence[Packet], query: str, window: FrameWindow | None) -> None:
         """Raises ContextLengthError where the prompt does not fit, or would not once the window is full."""
+        if is_group(packets):
+            self._check_group(packets, query)
+            return
         self.check_length(query, sum(token_count(packet, self.options.encode) for packet in packets))
         if window is None:
             return
@@ -308,6 +327,35 @@ class PromptBuilder:
             size = expected_size(packet, self.options.encode, wrapping, window)
             check_context(self._qwen, window.options, size, self.other_tokens(query))
         self.check_window(query, window)
+
+    def _check_group(self, packets: Sequence[TokenPacket], query: str) -> None:
+        """Raises OptionError for a group that shows nothing, and ContextLengthError if its tokens do not fit."""
+        tokens = sum(len(packet.regions) - len(packet.superseded) for packet in packets)
+        if tokens < 1:
+            raise OptionError("a group of pictures begins with a key frame, which holds at least one token")
+        self.check_length(query, tokens)
+
+    def _in_group(self, packets: Sequence[TokenPacket], query: str, on_encoded: Callable[[], None]) -> PreparedPrompt:
+        """The stock layout of one picture, which a group of pictures keeps up to date."""
+        self.listed = []
+        opening, close = self.opening(packets[0], timed=False), self.ids.frame_close
+        read = read_group(self._qwen, self.cache, self.ids.head, opening, packets, self._encode)
+        on_encoded()
+        part, memory, memory_tokens = read.part, read.memory, read.part.tokens
+        part.end_frame(packets[0].grid)
+        part.text([*close, *self.question(query)])
+        return PreparedPrompt(
+            part=part,
+            marks=read.marks,
+            prefilled_tokens=read.prefilled + part.tokens - memory_tokens,
+            stamps=(packets[0].stamp, packets[-1].stamp) if len(packets) > 1 else (packets[0].stamp,),
+            places=[memory.rows],
+            segments=[len(memory.numbers)],
+            embeds=memory.embeds,
+            regions=memory.regions,
+            appended_tokens=read.appended,
+            memory_tokens=memory_tokens,
+        )
 
     def _in_one_run(
         self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None], *, timed: bool
@@ -335,15 +383,17 @@ class PromptBuilder:
                 marks.append(CacheMark(piece, part.tokens, part.position))
         part.text(self.question(query))
         on_encoded()
+        places, kept_tokens = [frame.visual for frame in shown], len(self.cache)
         return PreparedPrompt(
             part=part,
             marks=marks,
-            prefilled_tokens=part.tokens - len(self.cache),
+            prefilled_tokens=part.tokens - kept_tokens,
             stamps=tuple(packet.stamp for packet in packets),
-            places=[frame.visual for frame in shown],
+            places=places,
             segments=[count for packet in packets for count in segment_counts(packet, self.options.encode)],
             embeds=shown[-1].frame.tokens.embeds[0],
             regions=shown[-1].frame.regions[0],
+            appended_tokens=sum(max(0, place.stop - max(place.start, kept_tokens)) for place in places),
         )
 
     def _add_piece(self, part: PromptPart, piece: CausalPiece) -> None:
@@ -450,7 +500,9 @@ class PromptBuilder:
     def _encode(self, packet: Packet) -> EncodedFrame:
         if self._provided is not None and self._provided[0] is packet:
             return self._provided[1]
-        return encode_packet(self._qwen, packet, self.options.encode, self.vision)
+        # Alone, the few new regions of a group would come out 10 to 40 times further off than among the kept keys.
+        encode = "incremental" if is_group([packet]) else self.options.encode
+        return encode_packet(self._qwen, packet, encode, self.vision)
 
     def _wrapping(self, packet: Packet, *, timed: bool) -> FrameDelimiters:
         return FrameDelimiters(self.ids.head, self.opening(packet, timed=timed), self.ids.frame_close)

@@ -167,7 +167,8 @@ class AnswerSession:
     ) -> Generator[str, None, None]:
         """Pieces of the answer to `query` while it is decoded, about one frame or several, oldest first.
 
-        One frame is shown as an image, each of several under its media time. With a `window` the packets, of which
+        One frame is shown as an image, each of several under its media time. Packets with a `place` are all frames of a
+        group of pictures, of which those that were shown before cost nothing. With a `window` the packets, of which
         there may be none, enter it, and what it picks is shown. `should_stop` is asked after every token.
         When the iterator has ended or was closed, `last` tells about the answer; what entered a window stays there.
         Raises ContextLengthError, NonFiniteError, and OptionError where a packet does not suit `encode` or a window
@@ -203,7 +204,8 @@ class AnswerSession:
     ) -> GlanceResult:
         """Look at a frame's overview with `query` in mind, before it is known what to show of it.
 
-        The packet, or the last of several in order, holds nothing but an overview. Its keys and values stay, so that an
+        The packet, or the last of several in order, holds nothing but an overview; or they are a group of pictures, of
+        which nothing more need be shown. Its keys and values stay, so that an
         answer about a packet that begins with the same overview, after the same frames, costs the rest of it only.
         `timed`: the frame will be introduced by its time, as each of several is; always so where several are given.
         Raises as `answer`, OptionError where the last packet is no overview, and ModelError where the model's attention
@@ -304,7 +306,7 @@ class AnswerSession:
 
     def _is_packable(self, question: SlotQuestion) -> bool:
         packet = question.packets
-        if self.options.encode != "sparse" or not isinstance(packet, TokenPacket) or packet.overview:
+        if self.options.encode != "sparse" or not isinstance(packet, TokenPacket) or packet.overview or packet.place:
             return False
         return not self.slots[question.slot].prompts.knows(packet, question.window)
 

@@ -17,7 +17,7 @@ from arr_coc.qwen.encoding import IncrementalEncoder, Packet, VisionStats
 from arr_coc.qwen.flops import Costs, Work
 from arr_coc.qwen.frame_window import FrameWindow, Ids
 from arr_coc.qwen.options import AnswerOptions
-from arr_coc.qwen.prompt import PreparedPrompt, PromptBuilder, PromptCache
+from arr_coc.qwen.prompt import PreparedPrompt, PromptBuilder, PromptCache, is_group
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import Feedback, FrameStamp, TokenPacket
 
@@ -27,10 +27,11 @@ class AnswerResult:
     """One answer.
 
     `tokens_used` are visual tokens, `text_tokens` those of the answer and `token_ids` their ids, without the one that
-    ends it; `prefilled_tokens` had to be computed before it,
-    the rest of the prompt was kept. Times in milliseconds: `encode_ms` for the frames, `prefill_ms` from there to
-    the first token, `decode_ms` from there to the last one; `first_token_ms` counts from the call. No device is waited
-    for in between, so on a GPU much of encoding counts as prefill.
+    ends it; `prefilled_tokens` had to be computed before it, `appended_tokens` visual ones among them; the rest of the
+    prompt was kept. `memory_tokens` of a group of pictures stay before the next question. Times in milliseconds:
+    `encode_ms` for the frames, `prefill_ms` from there to the first token, `decode_ms` from there to the last one;
+    `first_token_ms` counts from the call. No device is waited for in between, so on a GPU much of encoding counts as
+    prefill.
 
     `shown`: the frames that it speaks of, in the prompt's order; `regions` int32 [K, 3]: what was shown of the newest.
     `feedback` is None if none was requested. `kept_bytes`: what frames, keys and values take in memory after it.
@@ -53,6 +54,8 @@ class AnswerResult:
     work: Work
     vision: VisionStats | None = None
     token_ids: tuple[int, ...] = ()
+    appended_tokens: int = 0
+    memory_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,8 @@ class AnswerTimer:
             token_ids=tuple(self.token_ids),
             tokens_used=prompt.tokens_used,
             prefilled_tokens=prompt.prefilled_tokens,
+            appended_tokens=prompt.appended_tokens,
+            memory_tokens=prompt.memory_tokens,
             encode_ms=(self.encoded_s - self.started_s) * 1e3,
             prefill_ms=(first_s - self.encoded_s) * 1e3,
             first_token_ms=(first_s - self.started_s) * 1e3,
@@ -174,13 +179,14 @@ class Slot:
         self.prompts.vision = vision
 
     def glance(self, packets: Packet | Sequence[Packet], query: str, *, timed: bool = False) -> GlanceResult:
-        """Look at a frame's overview with `query` in mind, before it is known what to show of it.
+        """Look at a frame's overview with `query` in mind, before it is known what to show of it; or at a group of
+        pictures.
 
         Arguments and errors as `AnswerSession.glance`.
         """
         frames = [packets] if isinstance(packets, Packet) else list(packets)
-        overview = frames[-1] if frames else None
-        if not isinstance(overview, TokenPacket) or not overview.is_glance:
+        newest = frames[-1] if frames else None
+        if not isinstance(newest, TokenPacket) or not (newest.is_glance or is_group(frames)):
             raise OptionError("a glance needs an overview of the frame, and nothing else of it")
         check_readable(self.qwen)
         self.prompts.check_fits(frames, query, None)
@@ -200,7 +206,7 @@ class Slot:
         made = record.result(prompt, feedback, 0, None, Work())
         return GlanceResult(
             feedback=feedback,
-            tokens_used=overview.overview,
+            tokens_used=prompt.appended_tokens if is_group(frames) else newest.overview,
             encode_ms=made.encode_ms,
             prefill_ms=made.prefill_ms,
             work=Work(flops),
@@ -259,9 +265,20 @@ class Slot:
         self, prompt: PreparedPrompt, packets: Sequence[Packet], window: FrameWindow | None, answer_tokens: int
     ) -> Work:
         """The operations of an answer to this prompt, and of one from all tokens of the frames that it shows."""
-        tiles = {frame.stamp: frame.grid.tiles for frame in (*(window.frames if window is not None else ()), *packets)}
+        if is_group(packets):
+            kept, tiles = prompt.part.tokens - prompt.prefilled_tokens, packets[-1].grid.tiles
+            among = max(prompt.appended_tokens, self.vision.report.held_regions)
+            after = self._costs.answer_after(
+                kept, prompt.prefilled_tokens, prompt.appended_tokens, among, answer_tokens
+            )
+            text_tokens = prompt.prefilled_tokens - prompt.appended_tokens
+            whole = self._costs.answer("full", [tiles], [tiles], text_tokens, answer_tokens)
+            return Work(after.total, whole.total)
+        tiles_of = {
+            frame.stamp: frame.grid.tiles for frame in (*(window.frames if window is not None else ()), *packets)
+        }
         shown = [place.stop - place.start for place in prompt.places]
-        of_tiles = [tiles.get(stamp, tokens) for stamp, tokens in zip(prompt.stamps, shown, strict=True)]
+        of_tiles = [tiles_of.get(stamp, tokens) for stamp, tokens in zip(prompt.stamps, shown, strict=True)]
         text_tokens = prompt.part.tokens - sum(shown)
         return self._costs.work(self.options.encode, prompt.segments, of_tiles, text_tokens, answer_tokens)
 

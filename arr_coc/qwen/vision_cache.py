@@ -144,6 +144,43 @@ class RegionSlotTable:
         _put(self.pixels, slots[stale], pixels, np.flatnonzero(stale))
         return SlotAssignment(slots, stale, source, target)
 
+    @property
+    def regions(self) -> Regions:
+        """Regions held, int32 [held, 3], in the order of their slots, if all lie in the first ones."""
+        return _regions(self._names[: self.held])
+
+    def append(self, regions: Regions, pixels: Pixels, frame: int) -> Ints:
+        """Hold the R regions that frame number `frame` shows beside those that are held: slots int64 [R].
+
+        One that is held already gets its new pixels; for others those shown longest ago leave if there is no room. All
+        must lie in the first slots, as after `place` in an empty table. R up to `capacity`. Raises as `place`.
+        """
+        names = _names(regions)
+        slots = self._find(names)
+        comes = np.flatnonzero(slots == EMPTY)
+        held = self.held
+        free = np.arange(held, min(held + len(comes), self.capacity))
+        if missing := len(comes) - len(free):
+            shown = self._shown[:held].copy()
+            shown[slots[slots != EMPTY]] = frame
+            free = np.concatenate([free, np.argsort(shown, kind="stable")[:missing]])
+        slots[comes] = free
+        self._names[slots], self._shown[slots], self._encoded[slots], self._unsettled[slots] = names, frame, frame, 0
+        _put(self.pixels, slots, pixels, np.arange(len(slots)))
+        return slots
+
+    def grow(self, capacity: int) -> None:
+        """Make room for `capacity` regions; those held stay in their slots."""
+        added = capacity - self.capacity
+        columns = (self._names, EMPTY), (self._shown, NEVER), (self._encoded, NEVER), (self._unsettled, 0)
+        self._names, self._shown, self._encoded, self._unsettled = (
+            np.concatenate([column, np.full(added, empty, column.dtype)]) for column, empty in columns
+        )
+        if isinstance(self.pixels, np.ndarray):
+            self.pixels = np.concatenate([self.pixels, np.zeros((added, *self.pixels.shape[1:]), np.uint8)])
+        else:
+            self.pixels = torch.cat([self.pixels, self.pixels.new_zeros(added, *self.pixels.shape[1:])])
+
     def encoded(self, slots: Ints) -> Ints:
         """The frames in which what lies in `slots` was encoded last."""
         return self._encoded[slots]
@@ -290,9 +327,13 @@ class RegionSize:
         values = 2 * self.layers * PATCHES * self.heads * self.head_dim + self.outputs * self.width
         return values * self.value_bytes + self.pixel_bytes
 
+    def most_slots(self, limit_mb: float) -> int:
+        """Slots that the limit allows."""
+        return int(limit_mb * BYTES_A_MB) // self.bytes
+
     def slots_within(self, limit_mb: float, regions: int) -> int:
         """Slots for frames of about `regions` regions and for some that left; 0 where one frame exceeds the limit."""
-        fitting = int(limit_mb * BYTES_A_MB) // self.bytes
+        fitting = self.most_slots(limit_mb)
         return min(fitting, math.ceil(regions * (1 + SPARE))) if fitting >= regions else 0
 
 
@@ -315,6 +356,16 @@ class VisionKVCache:
         self.frames = 0
         self.since_all = 0
         self.drift: float | None = None
+
+    def grow(self, slots: int) -> None:
+        """Make room for as many `slots`, each as large as those there; what is held stays."""
+        self.bytes = self.bytes // self.slots.capacity * slots
+        added = slots - self.slots.capacity
+        self.slots.grow(slots)
+        self.keys_values, self.outputs = (
+            torch.cat([held, held.new_empty(*held.shape[:axis], added, *held.shape[axis + 1 :])], dim=axis)
+            for held, axis in ((self.keys_values, 2), (self.outputs, 1))
+        )
 
     def move(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Moves the contents of slots, all at once."""

@@ -14,6 +14,7 @@ from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.packets import overview_packet, packet_from
 from arr_coc.errors import BudgetError
+from arr_coc.ops.store.base import TextureView
 from arr_coc.qwen.encoding import Packet
 from arr_coc.qwen.preprocess import Rgb, fit_tiles, grid_regions, to_tiles
 from arr_coc.qwen.qwenvl import QwenVL
@@ -27,6 +28,7 @@ from arr_coc.types import (
     FramePacket,
     FramePlanes,
     FrameStamp,
+    QueryEmbedding,
     TileGrid,
     TokenPacket,
 )
@@ -47,7 +49,8 @@ class AllocatedFrame:
 class FrameAllocator:
     """Texture and allocator of one stream, without the threads and processes of a run.
 
-    Raises BudgetError, StrategyError, and ValueError for options that do not hold.
+    With the option `memory` each packet is taken to be shown. Raises BudgetError, StrategyError, and ValueError for
+    options that do not hold.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class FrameAllocator:
         update = self.texture.process(planes, stamp, discontinuity)
         with self.texture.lease() as view:
             allocation = self.allocator.allocate(view, update.motion)
-            self._allocated = AllocatedFrame(update, allocation, packet_from(view, allocation))
+            self._allocated = AllocatedFrame(update, allocation, self._packet(view, allocation))
         return self._allocated
 
     def glance_packet(self) -> TokenPacket | None:
@@ -88,8 +91,14 @@ class FrameAllocator:
         self.allocator.apply_glance(feedback)
         with self.texture.lease() as view:
             allocation = self.allocator.reallocate(view)
-            self._allocated = AllocatedFrame(self._allocated.update, allocation, packet_from(view, allocation))
+            self._allocated = AllocatedFrame(self._allocated.update, allocation, self._packet(view, allocation))
         return self._allocated
+
+    def _packet(self, view: TextureView, allocation: FrameAllocation) -> TokenPacket:
+        group = self.allocator.group
+        if group is None:
+            return packet_from(view, allocation)
+        return group.packet(view, allocation, None if group.newest is None else group.newest.next_place)
 
     def on_answer(self, feedback: Feedback | None) -> None:
         """The newest frame was answered about; what that teaches draws the tokens of those that follow."""
@@ -105,9 +114,10 @@ class FrameAllocator:
 class PictureAllocator:
     """Chooses what a model is shown of pictures in order, as a stream of them: resized as its own processor would.
 
-    The options' `levels` are the model's own, as is `wide` where it is None. `relevance` float32 [gh, gw] is the newest
-    picture's. `fallbacks` counts pictures whose allocation failed, so that all their tokens are shown. Raises
-    BudgetError and StrategyError for options that do not hold.
+    The options' `levels` are the model's own, as is `wide` if it is None. `group`: with the option `memory`, the
+    packets of the group of pictures up to the newest one, which a question is about together. `relevance` float32
+    [gh, gw] is the newest picture's. `fallbacks` counts pictures whose allocation failed, so that all their tokens are
+    shown. Raises BudgetError and StrategyError for options that do not hold.
     """
 
     def __init__(
@@ -117,9 +127,14 @@ class PictureAllocator:
         self._encode = encode
         options = (options or AllocatorOptions()).suiting(levels=qwen.knows_levels, wide=qwen.knows_wide)
         self._frames = FrameAllocator(options, qwen.realiser)
-        self._frames.allocator.set_query(qwen.embed_query(query))
+        self.set_query(qwen.embed_query(query))
+        self.group: list[TokenPacket] = []
         self.relevance: npt.NDArray[np.float32] = np.zeros((0, 0), np.float32)
         self.fallbacks = 0
+
+    def set_query(self, query: QueryEmbedding) -> None:
+        """Ask another question from here on."""
+        self._frames.allocator.set_query(query)
 
     def allocate(
         self, picture: Rgb, stamp: FrameStamp, glance: Callable[[TokenPacket], Feedback] | None = None
@@ -145,7 +160,9 @@ class PictureAllocator:
         self.relevance = allocated.allocation.relevance.numpy().copy()
         packet = allocated.packet
         if self._encode in NEEDS_TOKENS_ONLY:
-            return _with_own_tiles(packet, image, prep.tile_px)
+            packet = _with_own_tiles(packet, image, prep.tile_px)
+            self.group = [*self.group[: packet.place.frame if packet.place else 0], packet]
+            return packet
         return FramePacket(packet.stamp, grid, packet.regions[packet.overview :], self.relevance, image)
 
     def _whole(self, image: Rgb, grid: TileGrid, stamp: FrameStamp, error: Exception) -> FramePacket:
@@ -162,7 +179,7 @@ class PictureAllocator:
 
 def _with_own_tiles(packet: TokenPacket, image: Rgb, tile_px: int) -> TokenPacket:
     """For models whose tiles are not 32 pixels: level 0 as their own processor shows it, coarse regions resized."""
-    if tile_px == TILE_PX:
+    if tile_px == TILE_PX or not len(packet.regions):
         return packet
     pixels = fit_tiles(torch.from_numpy(packet.host_pixels), tile_px).round().clamp(0, 255).byte().numpy()
     fine = packet.regions[:, 0] == 0

@@ -17,6 +17,7 @@ from evaluation.strategies.arr_coc import (
     ARR_COC_TOPK,
 )
 from evaluation.strategies.base import Strategy
+from evaluation.strategies.memory import MEMORY
 from evaluation.strategies.newest import NEWEST
 from evaluation.strategies.pictures import PICTURES
 from evaluation.strategies.pruning import DIVPRUNE, FASTV, PYRAMIDDROP
@@ -50,7 +51,7 @@ STRATEGIES: dict[str, Strategy] = {
 
 def strategy_named(name: str) -> Strategy:
     """Raises ChoiceError, naming the strategies that there are."""
-    known = STRATEGIES | NEWEST | ABLATIONS | PICTURES
+    known = STRATEGIES | MEMORY | NEWEST | ABLATIONS | PICTURES
     if name not in known:
         raise ChoiceError(f"unknown strategy {name!r}; there are {', '.join(known)}")
     return known[name]

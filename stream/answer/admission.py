@@ -71,5 +71,6 @@ def server_hello(
         unseen_words=tuple(word[:UNSEEN_CHARS] for word in unseen_words[:UNSEEN_MAX]),
         takes_device_pixels=pixels_refused is None,
         pixels_refused=cut_to(pixels_refused or "", REASON_CHARS_MAX),
+        memory_tokens=0 if model.memory is None else model.memory.tokens,
         notice=cut_to(model.notice, REASON_CHARS_MAX),
     )

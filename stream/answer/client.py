@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.errors import ArrCocError, StoreError
+from arr_coc.errors import ArrCocError, OptionError, StoreError
 from arr_coc.types import FramePacket, FrameStamp, TokenPacket
 from stream.answer.request import AnswerRequest, ClientOptions, Outcome, RequestTracker
 from stream.control import remote_error
@@ -289,6 +289,8 @@ class AnswerClient:
                 if self.hello is not None:
                     raise TransportError("it sends its hello twice")
                 self.hello = message
+                if (reason := self.requests.group.objection(message.memory_tokens)) is not None:
+                    self._actions.append(Failure(reason, OptionError(reason)))
                 if message.pixels_refused:
                     self._report_copies(message.pixels_refused)
             case ErrorReply() as message:
@@ -304,7 +306,7 @@ class AnswerClient:
             raise TransportError("it grants a turn that was not requested")
         if self.phase is ClientPhase.TURN_REQUESTED:
             self._turn_ns = now_ns - self._turn_requested_ns
-        self.phase, self._turn = ClientPhase.TURN_GRANTED, message.turn
+        self.phase, self._turn, self.requests.group.kept = ClientPhase.TURN_GRANTED, message.turn, message.kept
         self._send_open(now_ns)
 
     def _on_answer(self, message: AnswerReply, received: Envelope, now_ns: int) -> None:
@@ -391,8 +393,9 @@ class AnswerClient:
         glance, request = self.requests.glance, self.requests.request
         if glance is not None:
             self.phase = ClientPhase.GLANCING
-            place = self._place_of(glance.packet)
-            self._send(*glance_message(glance.number, self._turn, glance.packet, pixels_at=place))
+            earlier = self.requests.group.add(glance.packet)
+            place = self._place_of(glance.packet, earlier)
+            self._send(*glance_message(glance.number, self._turn, glance.packet, pixels_at=place, earlier=earlier))
             return
         if request is None:
             return
@@ -401,18 +404,27 @@ class AnswerClient:
         self.phase = ClientPhase.IN_FLIGHT
         number, packet, wants_answer = request.number, request.packet, request.wants_answer
         if isinstance(packet, TokenPacket):
-            place = self._place_of(packet)
-            self._send(*token_message(number, self._turn, packet, wants_answer=wants_answer, pixels_at=place))
+            earlier = self.requests.group.add(packet)
+            place = self._place_of(packet, earlier)
+            self._send(
+                *token_message(number, self._turn, packet, wants_answer=wants_answer, pixels_at=place, earlier=earlier)
+            )
         else:
             in_snapshot = self._options.snapshot is not None
             self._send(*frame_message(number, self._turn, packet, in_snapshot=in_snapshot, wants_answer=wants_answer))
 
-    def _place_of(self, packet: TokenPacket) -> PixelPlace | None:
+    def _place_of(self, packet: TokenPacket, earlier: Sequence[TokenPacket]) -> PixelPlace | None:
         """Lay pixels that are on a device into memory that the server reads; None if it wants them in the message."""
         pixels, offered = self._options.pixels, self.hello is not None and self.hello.takes_device_pixels
-        if pixels is None or not offered or isinstance(packet.pixels, np.ndarray):
+        shown = [one.pixels for one in (*earlier, packet) if len(one.pixels)]
+        on_device = [one for one in shown if not isinstance(one, np.ndarray)]
+        if pixels is None or not offered or not shown or len(on_device) < len(shown):
             return None
-        return pixels.put(packet.pixels)
+        if len(on_device) == 1:
+            return pixels.put(on_device[0])
+        import torch
+
+        return pixels.put(torch.cat(on_device))
 
     def _drop_request(self) -> None:
         """The packet came to nothing: its request or glance is dropped, or stays open to be sent again."""

@@ -32,10 +32,14 @@ class LatencyController:
         tokens = self._held.budget_for(tiles)
         return None if self._adaptive else tokens, tokens
 
-    def on_request(self, frame: FrameAllocation) -> None:
-        """Note that this frame is being answered about."""
+    def on_request(self, frame: FrameAllocation, appended: int | None = None) -> None:
+        """Note that this frame is being answered about; `appended` of its tokens are new to the model's memory, None if
+        that has none."""
         before, self._asked = self._asked, frame
-        self._tokens = 0 if before is not None and _same(before, frame) else frame.tokens
+        if appended is not None:
+            self._tokens = appended
+        else:
+            self._tokens = 0 if before is not None and _same(before, frame) else frame.tokens
 
     def on_answer(self, answer: Answer) -> list[Event]:
         """Return the answer with the target and the new budget, followed by notices.

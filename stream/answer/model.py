@@ -11,6 +11,7 @@ from arr_coc.hub import allocator_folder, bundled_model_path, local_folder
 from arr_coc.qwen.checkpoint import check_folder, folder_token_ids, read_config, unseen_words
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket
 from stream.answer.api.address import served_name
+from stream.answer.memory import GroupMemory
 from stream.config import Config
 from stream.errors import ConfigError
 from stream.recording.identity import SCENE_PREFIX
@@ -26,8 +27,10 @@ class AnswerStats:
     """Statistics of one answer, and its feedback. Times in milliseconds.
 
     It covers `frames` frames, the oldest of `oldest_frame_ns` (media time; None: one frame only). `kept_bytes`: what is
-    kept of them in memory. `flops` and `full_flops`: as in `arr_coc.qwen.flops.Work`. `notice`: what the user should
-    know, told once; empty for nothing.
+    kept of them in memory. `flops` and `full_flops`: as in `arr_coc.qwen.flops.Work`. `prefilled_tokens`: those of the
+    prompt that were computed; with a group of pictures, `appended_tokens` are the visual ones that this answer added to
+    it, and `memory_tokens` all that stand before the question. `notice`: what the user should know, reported once;
+    empty for nothing.
     """
 
     tokens_used: int
@@ -41,6 +44,9 @@ class AnswerStats:
     kept_bytes: int = 0
     flops: int = 0
     full_flops: int = 0
+    prefilled_tokens: int = 0
+    appended_tokens: int = 0
+    memory_tokens: int = 0
     notice: str = ""
 
 
@@ -83,8 +89,8 @@ class AnswerModel(Protocol):
     only knows, where it is not general.
     `allocator`: weights of an allocator trained for it, as `arr_coc.layer_weights` packs them; empty if there are none.
     `can_glance`: it can look at an overview; `attention_readable`: it could, were its frames encoded that way.
-    `takes_device_pixels`: pixels on a CUDA device are of use to it. `notice`: what the user should know of it; empty
-    for nothing.
+    `takes_device_pixels`: pixels on a CUDA device are of use to it. `memory`: groups of pictures of its clients; None
+    if it answers about whole packets only. `notice`: what the user should know of it; empty for nothing.
     """
 
     slots: int
@@ -96,6 +102,7 @@ class AnswerModel(Protocol):
     can_glance: bool
     attention_readable: bool
     takes_device_pixels: bool
+    memory: GroupMemory | None
     notice: str
 
     def select_client(self, client: bytes) -> None:
@@ -118,11 +125,14 @@ class AnswerModel(Protocol):
         ...
 
     def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
-        """Read an overview with a query. Raises ModelError if the model's attention cannot be read."""
+        """Read an overview with a query, or the client's group of pictures with what is new in a packet of it.
+
+        Raises ModelError if the model's attention cannot be read.
+        """
         ...
 
     def hold(self, client: bytes) -> None:
-        """Keep a slot for the client; one is free."""
+        """Keep a slot for the client; one is free. What is kept for the client that had it before goes."""
         ...
 
     def release(self, client: bytes) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from arr_coc.errors import ContextLengthError, OptionError, counted
 from arr_coc.types import NEEDS_TOKENS_ONLY, QueryEmbedding, TokenPacket
-from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats
+from stream.answer.memory import GroupMemory
+from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet
 from stream.config import Config
 
 if TYPE_CHECKING:
@@ -23,25 +25,30 @@ beforehand."""
 
 class ClientSlots:
     """Slots by number; `held` are those of clients. A client gets the one that it had before, whose prompt may still be
-    of use, else the lowest one."""
+    of use, else the lowest that no client had, else the one that was used least recently."""
 
     def __init__(self, slots: int) -> None:
         self.held: dict[bytes, int] = {}
         self._last: list[bytes | None] = [None] * slots
+        self._used = [*range(slots)]
 
-    def hold(self, client: bytes) -> int:
-        """Take a slot for a client, which may hold one already; returns it. One is free."""
-        if client not in self.held:
-            free = [slot for slot in range(len(self._last)) if slot not in self.held.values()]
-            mine = [slot for slot in free if self._last[slot] == client]
-            unused = [slot for slot in free if self._last[slot] is None]
-            self.held[client] = slot = (mine or unused or free)[0]
-            self._last[slot] = client
-        return self.held[client]
+    def hold(self, client: bytes) -> bytes | None:
+        """Take a slot for a client, which may hold one already; one is free. Returns the client whose it was last, if
+        it is that client's no more."""
+        if client in self.held:
+            return None
+        free = [slot for slot in self._used if slot not in self.held.values()]
+        mine = [slot for slot in free if self._last[slot] == client]
+        unused = sorted(slot for slot in free if self._last[slot] is None)
+        self.held[client] = slot = (mine or unused or free)[0]
+        before, self._last[slot] = self._last[slot], client
+        return None if before == client else before
 
     def release(self, client: bytes) -> None:
         """Give a client's slot back; it may hold none."""
-        self.held.pop(client, None)
+        if (slot := self.held.pop(client, None)) is not None:
+            self._used.remove(slot)
+            self._used.append(slot)
 
     def drop(self, client: bytes) -> list[int]:
         """Forget a client; returns the slots that were last its own."""
@@ -53,14 +60,18 @@ class ClientSlots:
 
 
 class QwenAnswerModel:
-    """Qwen model with a window of frames for each client; without one, answers cover one frame.
+    """Qwen model with a window of frames for each client, or a group of pictures of at most `memory_tokens` context
+    steps; without either, answers cover one frame.
 
-    The state of incremental encoding is each client's own, too.
+    The state of incremental encoding is each client's own, too. A group goes with its client's slot.
     """
 
-    def __init__(self, session: AnswerSession, window: WindowOptions | None = None) -> None:
+    def __init__(self, session: AnswerSession, window: WindowOptions | None = None, memory_tokens: int = 0) -> None:
+        """Raises OptionError if a group of pictures does not fit the model's context."""
         from arr_coc.layer_weights import serialize_realiser
 
+        if memory_tokens:
+            _check_memory(session, memory_tokens)
         self._session = session
         self._options = window
         self._client = b""
@@ -77,6 +88,7 @@ class QwenAnswerModel:
         self.attention_readable = session.can_glance
         self.can_glance = session.options.encode in NEEDS_TOKENS_ONLY and session.can_glance
         self.takes_device_pixels = session.qwen.vision_device.type == "cuda"
+        self.memory = GroupMemory(memory_tokens) if memory_tokens else None
         self.notice = "; ".join(session.qwen.notices)
 
     def select_client(self, client: bytes) -> None:
@@ -87,13 +99,22 @@ class QwenAnswerModel:
         self._windows.pop(client, None)
         if (vision := self._visions.pop(client, None)) is not None:
             vision.clear()
+        if self.memory is not None:
+            self.memory.drop(client)
         for slot in self._table.drop(client):
             self._questions.pop(slot, None)
             self._session.forget(slot)
 
     def embed_query(self, query: str) -> QueryEmbedding:
         """Raises ContextLengthError if the query is too long, alone or beside the client's window."""
-        self._session.prompts.check_length(query, 1)
+        prompts, qwen = self._session.prompts, self._session.qwen
+        prompts.check_length(query, 1)
+        if self.memory is not None and prompts.other_tokens(query) + self.memory.tokens > qwen.max_context_tokens:
+            raise ContextLengthError(
+                f"the question takes {counted(len(qwen.plain_token_ids(query)), 'token')}, too many beside "
+                f"answer.memory.tokens = {self.memory.tokens} in a context of {qwen.max_context_tokens}; ask a shorter "
+                "question, or lower answer.memory.tokens"
+            )
         if (window := self._windows.get(self._client)) is not None:
             self._session.prompts.check_window(query, window)
         return self._session.qwen.embed_query(query)
@@ -109,15 +130,18 @@ class QwenAnswerModel:
         return self._session.qwen.unseen_words(query)
 
     def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
-        timed = self._options is not None and self._options.timed
+        # The key frame of a group is timed, and goes on with this overview.
+        timed = self.memory is not None or (self._options is not None and self._options.timed)
         slot = self._table.held.get(self._client, 0)
         if (vision := self._vision(self._client)) is not None:
             self._session.slots[slot].vision = vision
-        glance = self._session.glance(packet, query, timed=timed, slot=slot)
+        glance = self._session.glance(self._shown(self._client, packet), query, timed=timed, slot=slot)
         return GlanceStats(glance.feedback, glance.tokens_used, glance.encode_ms, glance.prefill_ms, glance.work.flops)
 
     def hold(self, client: bytes) -> None:
-        self._table.hold(client)
+        evicted = self._table.hold(client)
+        if evicted is not None and self.memory is not None:
+            self.memory.evict(evicted)
 
     def release(self, client: bytes) -> None:
         if (slot := self._table.held.get(client)) is not None:
@@ -146,12 +170,18 @@ class QwenAnswerModel:
             window = self._windows.setdefault(client, FrameWindow(self._options))
         return SlotQuestion(
             self._table.held[client],
-            question.packet,
+            self._shown(client, question.packet),
             question.query,
             window,
             self._vision(client),
             yes_no=question.yes_no,
         )
+
+    def _shown(self, client: bytes, packet: Packet) -> Packet | list[Packet]:
+        """Return a packet with those before it in its group of pictures, if it is in one."""
+        if self.memory is None or not isinstance(packet, TokenPacket) or packet.place is None:
+            return packet
+        return [*self.memory.before(client, packet.place), packet]
 
     def _vision(self, client: bytes) -> IncrementalEncoder | None:
         """Return what incremental encoding keeps for a client; None where frames are encoded otherwise."""
@@ -189,14 +219,29 @@ def stats_of(result: AnswerResult) -> AnswerStats:
         kept_bytes=result.kept_bytes,
         flops=result.work.flops,
         full_flops=result.work.full_flops,
+        prefilled_tokens=result.prefilled_tokens,
+        appended_tokens=result.appended_tokens,
+        memory_tokens=result.memory_tokens,
     )
+
+
+def _check_memory(session: AnswerSession, memory_tokens: int) -> None:
+    """Raises OptionError if a group of pictures leaves no room for the prompt's own tokens and the longest answer."""
+    qwen, others = session.qwen, session.prompts.other_tokens("")
+    room = qwen.max_context_tokens - others
+    if memory_tokens > room:
+        raise OptionError(
+            f"answer.memory.tokens = {memory_tokens} does not fit {qwen.model_id}: its context has "
+            f"{counted(qwen.max_context_tokens, 'token')}, of which prompt and answer take {others}; set "
+            f"answer.memory.tokens to {max(room, 0)} or less, or give --no-memory"
+        )
 
 
 def load_qwen_model(config: Config) -> QwenAnswerModel:
     """Load the model that `answer.model` names, with `answer.slots`.
 
-    Raises ModelError, and OptionError for a window out of range, more slots than the memory holds, or several slots of
-    a model that answers one client at a time only.
+    Raises ModelError, and OptionError for a window or a group of pictures out of range, more slots than the memory
+    holds, or several slots of a model that answers one client at a time only.
     """
     from arr_coc.qwen.deferred_imports import deferred_imports
 
@@ -208,17 +253,20 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
         from arr_coc.qwen.session import AnswerSession
 
         assert answer.encode != "picture"
-        window = _window_options(config)
+        window, memory_tokens = _window_options(config), answer.memory.tokens if answer.keeps_groups else 0
         qwen = load_qwen(answer.model, device=answer.device, dtype=answer.dtype, allocator=answer.allocator)
         decoding = Decoding(
             max_tokens=answer.max_tokens, temperature=answer.temperature, top_p=answer.top_p, seed=answer.seed
         )
         incremental = IncrementalOptions(**answer.incremental.model_dump())
-        options = AnswerOptions(answer.encode, decoding, incremental=incremental, feedback=answer.feedback)
+        options = AnswerOptions(
+            answer.encode, decoding, system=answer.system, incremental=incremental, feedback=answer.feedback
+        )
         if answer.slots > 1:
             visual = (1 if window is None else window.frames) * config.allocate.max_tokens
+            visual = max(visual, memory_tokens)
             check_slots(qwen, answer.slots, visual + QUESTION_TOKENS + answer.max_tokens)
-        return QwenAnswerModel(AnswerSession(qwen, options, answer.slots), window)
+        return QwenAnswerModel(AnswerSession(qwen, options, answer.slots), window, memory_tokens)
 
 
 def _window_options(config: Config) -> WindowOptions | None:

@@ -13,6 +13,7 @@ from difflib import SequenceMatcher
 from typing import TypeAlias
 
 from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
+from stream.answer.memory import SentGroup
 from stream.errors import TransportError
 from stream.events import (
     Answer,
@@ -245,6 +246,10 @@ class AnswerRequest:
             kept_bytes=reply.kept_bytes,
             flops=reply.flops + glanced.flops,
             full_flops=reply.full_flops,
+            prefilled_tokens=reply.prefilled_tokens,
+            # A server that lacked earlier frames has appended them as well, but they are not new to the group.
+            appended_tokens=min(reply.appended_tokens, len(self.packet.regions)),
+            memory_tokens=reply.memory_tokens,
             glances=glanced.glances,
             glance_tokens=glanced.tokens,
             before_cut=self.before_cut,
@@ -266,7 +271,8 @@ class RequestTracker:
 
     `request` and `glance` are the open ones, `next_number` that of the next answer. `lost_answers` and `lost_glances`
     count those that were lost with a server, or came too late for their turn; `cancelled_answers` those that a cut made
-    stale. Feedback that cannot be used stands in the outcomes as its error: it makes the answer no worse.
+    stale. `group` is what was sent of a group of pictures. Feedback that cannot be used stands in the outcomes as its
+    error: it makes the answer no worse.
     """
 
     def __init__(self, options: ClientOptions) -> None:
@@ -275,6 +281,7 @@ class RequestTracker:
         self._next_glance = 0
         self._glance_costs = GlanceCosts()
         self._last_glance: GlanceOutcome | None = None
+        self.group = SentGroup(resends=options.resend_after_loss)
         self.request: AnswerRequest | None = None
         self.glance: GlanceRequest | None = None
         self.next_number = 0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
+from arr_coc.types import Feedback, FramePacket, FrameStamp, GroupPlace, QueryEmbedding, TokenPacket
 from stream.answer.client import AnswerClient
 from stream.answer.connection import AnswerEndpoint, ServerConnection
 from stream.answer.model import doubt_about
@@ -32,6 +32,11 @@ NO_GLANCE = (
     "name another model with -m, or give --no-glance"
 )
 
+NO_MEMORY = (
+    "no visual memory: the answer server keeps none, so each answer is about one frame; start `serve-answers` with "
+    "--memory, or give --no-memory here"
+)
+
 CANCEL_OFF = "cancel-off"
 """Code of the notice that no answer can be cancelled by a cut in this run."""
 
@@ -47,6 +52,7 @@ class SchedulePolicy:
     source is what a model of drawn scenes was made for. `shadow_every`: after so many answers one is verified by
     another about all of the frame. `cancel_on_cut`: a cut cancels the answer that is being generated; in lockstep none
     is being generated then. `glances`: a model without an allocator of its own glances, if it can.
+    `memory`: packets build on what the model keeps of those before them.
     """
 
     triggers: AnswerTriggerOptions
@@ -59,6 +65,7 @@ class SchedulePolicy:
     shadow_every: int | None = None
     cancel_on_cut: bool = False
     glances: bool = False
+    memory: bool = False
 
     @property
     def follows_change(self) -> bool:
@@ -86,8 +93,11 @@ class AnswerObserver(Protocol):
         """Return whether the model is to look at an overview of the newest frame before it is asked about it."""
         ...
 
-    def make_glance_packet(self) -> TokenPacket | None:
-        """Return the newest frame's overview, which is sent; None where that frame is not there any more."""
+    def make_glance_packet(self, kept: GroupPlace | None = None) -> TokenPacket | None:
+        """Return the newest frame's overview, which is sent; None if that frame is not there any more.
+
+        If the group of pictures goes on, `kept` as in `make_packet`, it is a packet in it, which may hold nothing.
+        """
         ...
 
     def on_event(self, event: Event) -> None:
@@ -102,8 +112,12 @@ class AnswerObserver(Protocol):
         """The standing query is evaluated with the newest frame."""
         ...
 
-    def make_packet(self) -> TokenPacket | FramePacket | None:
-        """Return the newest frame's packet; None where that frame is not there any more."""
+    def make_packet(self, kept: GroupPlace | None = None) -> TokenPacket | FramePacket | None:
+        """Return the newest frame's packet; None if that frame is not there any more.
+
+        `kept`: what is known to the model of this run's group of pictures, as the place of its next frame; a packet in
+        that place goes on with the group, any other begins a new one.
+        """
         ...
 
     def make_full_packet(self) -> FramePacket | None:
@@ -324,6 +338,8 @@ class AnswerScheduler:
             self._observer.on_event(Notice(code="model-world", message=MODEL_WORLD.format(world=hello.known_world)))
         if self._policy.glances and not hello.allocator and not hello.attention_readable:
             self._observer.on_event(Notice(code="glances-off", message=NO_GLANCE.format(model=hello.model_id)))
+        if self._policy.memory and not hello.memory_tokens:
+            self._observer.on_event(Notice(code="memory-off", message=NO_MEMORY))
 
     def _on_glance(self, glance: GlanceOutcome) -> None:
         """Pass on where the model looked, unless it looked at another shot, or for another query."""
@@ -366,6 +382,8 @@ class AnswerScheduler:
         self._glance_and_wait()
         if recalled := self.client.requests.recall(self._stamp):
             self._triggers.fire()
+            if self._policy.memory:  # the group of pictures goes on as it did
+                self.client.requests.group.add(self._observer.make_packet(self.client.requests.group.next_place))
             self._observer.on_asked()
             for outcome in recalled:
                 self._take(outcome)
@@ -381,7 +399,7 @@ class AnswerScheduler:
         while self._may_glance():
             recalled = self.client.requests.recall_glance(self._stamp)
             if recalled is not None:
-                self._observer.make_glance_packet()
+                self.client.requests.group.add(self._observer.make_glance_packet(self.client.requests.group.next_place))
                 for outcome in recalled:
                     self._take(outcome)
                 return
@@ -396,7 +414,7 @@ class AnswerScheduler:
 
     def _send_glance(self) -> bool:
         """Send an overview of the newest frame; returns whether that frame was still there."""
-        packet = self._observer.make_glance_packet()
+        packet = self._observer.make_glance_packet(self.client.requests.group.next_place)
         if packet is None:
             return False
         self._glances += 1
@@ -405,7 +423,7 @@ class AnswerScheduler:
         return True
 
     def _send_packet(self) -> None:
-        packet = self._observer.make_packet()
+        packet = self._observer.make_packet(self.client.requests.group.next_place)
         if packet is None:
             return
         self._glances = 0

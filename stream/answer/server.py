@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy.typing as npt
 
 from arr_coc.errors import ArrCocError, ContextLengthError, counted
-from arr_coc.types import NS_PER_S, TokenPacket
+from arr_coc.types import NS_PER_S, FramePacket, TokenPacket
 from stream.answer.admission import ServerOptions, check_admission, server_hello
 from stream.answer.model import AnswerModel, AnswerStats, GlanceStats, Packet
 from stream.answer.turns import ClientRequest, ClientState, ClientTable, SlotScheduler, Turn
@@ -20,7 +20,7 @@ from stream.clock import Clock, MonotonicClock
 from stream.control import WAIT_MS, RunControl, describe
 from stream.errors import AnswerLost, StreamError, TransportError
 from stream.protocol.buffers import SharedFrameReader
-from stream.protocol.codec import feedback_arrays, frame_packet, specs_of, token_packet
+from stream.protocol.codec import feedback_arrays, frame_packet, specs_of, token_packets
 from stream.protocol.device_pixels import PixelReceiver
 from stream.protocol.messages import (
     AnswerDelta,
@@ -87,16 +87,16 @@ class PacketReader:
             return ""
         return self._pixels.refusal(message.pixels_at)
 
-    def tokens(self, received: Envelope) -> TokenPacket:
-        """Return the tokens of a message. Raises TransportError if they cannot be read."""
+    def tokens(self, received: Envelope) -> list[TokenPacket]:
+        """Return the tokens of a message, after those of frames before it that came along. Raises TransportError if
+        they cannot be read."""
         assert isinstance(received.message, (TokenPacketMessage, GlancePacketMessage))
-        return token_packet(received.message, received.parts, self._take_pixels)
+        return token_packets(received.message, received.parts, self._take_pixels)
 
-    def packet(self, received: Envelope) -> Packet:
-        """Return the tokens or the frame of a message. Raises TransportError if they cannot be read."""
+    def frame(self, received: Envelope) -> FramePacket:
+        """Return the frame of a message. Raises TransportError if it cannot be read."""
         message = received.message
-        if not isinstance(message, FramePacketMessage):
-            return self.tokens(received)
+        assert isinstance(message, FramePacketMessage)
         grid, image = message.grid, None
         if message.in_snapshot and self._snapshot is not None:
             image = self._snapshot.read(grid.padded_height_px, grid.padded_width_px)
@@ -186,7 +186,11 @@ class AnswerServer:
             return
         scheduler = self._scheduler
         while scheduler.has_room and (client := self._clients.pop_next(scheduler.holders)) is not None:
-            self._send(client, TurnGrant(turn=scheduler.grant(client).number))
+            turn, memory = scheduler.grant(client), self._model.memory
+            if memory is not None:
+                self._statistics.memory_is(memory.groups, memory.visual_tokens, memory.evictions)
+            kept = None if memory is None else memory.kept(client)
+            self._send(client, TurnGrant(turn=turn.number, kept=kept))
 
     def _serve_turn(self, client: Client, turn: Turn, received: Envelope) -> None:
         """Serve what the client sent in its turn."""
@@ -197,7 +201,10 @@ class AnswerServer:
             return
         assert isinstance(message, (TokenPacketMessage, FramePacketMessage))
         try:
-            packet = self._packets.packet(received)
+            if isinstance(message, FramePacketMessage):
+                packet: Packet = self._packets.frame(received)
+            else:
+                packet = self._remembered(client, *self._packets.tokens(received))
         except Exception as error:
             self._refuse(client, error)
             self._log_failure(error)
@@ -207,6 +214,18 @@ class AnswerServer:
             ClientRequest(client, message.answer, packet, state.query, state.standing_query, message.wants_answer)
         )
 
+    def _remembered(self, client: Client, *packets: TokenPacket) -> TokenPacket:
+        """Return the last of a client's packets, once all are kept if they are of a group of pictures.
+
+        Raises TransportError if they cannot be kept.
+        """
+        *earlier, packet = packets
+        if packet.place is not None:
+            if self._model.memory is None:
+                raise TransportError("this answer server keeps no visual memory; start it with --memory")
+            self._model.memory.add(client, packet, earlier)
+        return packet
+
     def _glance(self, client: Client, turn: Turn, query: str, received: Envelope) -> None:
         """Reply where the model looks in an overview, asked the client's query. The turn goes on, and counts its time
         anew."""
@@ -214,7 +233,7 @@ class AnswerServer:
         turn.glances += 1
         began_ns, glance, failed = self._statistics.turn_began(), None, True
         try:
-            packet = self._packets.tokens(received)
+            packet = self._remembered(client, *self._packets.tokens(received))
             self._model.select_client(client)
             glance, failed = self._model.glance(packet, query), False
         except AnswerLost as error:
@@ -450,6 +469,9 @@ def answer_reply(number: int, query: str, text: str, stats: AnswerStats) -> tupl
         kept_bytes=stats.kept_bytes,
         flops=stats.flops,
         full_flops=stats.full_flops,
+        prefilled_tokens=stats.prefilled_tokens,
+        appended_tokens=stats.appended_tokens,
+        memory_tokens=stats.memory_tokens,
         notice=cut_to(stats.notice, REASON_CHARS_MAX),
         feedback_stamp=None if stats.feedback is None else stats.feedback.stamp,
         arrays=specs_of(*arrays),

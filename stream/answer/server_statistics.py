@@ -30,7 +30,8 @@ WAITS_KEPT = 4096
 @dataclass(slots=True)
 class ServerTotals:
     """Counts since the start. `answers` are whole ones; `checks`: evaluations of standing queries; `failed`: turns that
-    came to nothing; tokens are those of answers; `busy_ns`: time in which at least one turn was served."""
+    came to nothing; tokens are those of answers; `evictions`: groups of pictures that went because another client got
+    their slot; `busy_ns`: time in which at least one turn was served."""
 
     answers: int = 0
     checks: int = 0
@@ -38,6 +39,7 @@ class ServerTotals:
     failed: int = 0
     text_tokens: int = 0
     visual_tokens: int = 0
+    evictions: int = 0
     busy_ns: int = 0
 
 
@@ -48,7 +50,7 @@ class ServerFigures:
     `serving`: turns that are being served, of `slots` at once; `waiting`: clients that wait for a turn.
     `wait_p95_s`: of the turns of the last minute, with what those have waited that still wait; 0 without any.
     `busy_share` and `text_tokens_per_s`: of the last minute. `silent_s`: time since the server's thread last looked for
-    messages.
+    messages. `groups`: groups of pictures that are kept, with `group_tokens` visual tokens in all.
     """
 
     clients: int
@@ -61,6 +63,8 @@ class ServerFigures:
     silent_s: float
     uptime_s: float
     totals: ServerTotals
+    groups: int = 0
+    group_tokens: int = 0
 
 
 class ServerStatistics:
@@ -73,7 +77,7 @@ class ServerStatistics:
         self._clock = clock or MonotonicClock()
         self._lock = threading.Lock()
         self.slots = slots
-        self._clients = self._serving = 0
+        self._clients = self._serving = self._groups = self._group_tokens = 0
         self._waiting: dict[bytes, int] = {}
         self._recent_waits: deque[tuple[int, int]] = deque(maxlen=WAITS_KEPT)
         self.on_wait: Callable[[float], None] = lambda seconds: None
@@ -151,6 +155,11 @@ class ServerStatistics:
             self._totals.glances += 1
             self._totals.visual_tokens += visual_tokens
 
+    def memory_is(self, groups: int, tokens: int, evictions: int) -> None:
+        """Note the groups of pictures that are kept, their visual tokens, and how many were evicted so far."""
+        with self._lock:
+            self._groups, self._group_tokens, self._totals.evictions = groups, tokens, evictions
+
     def figures(self) -> ServerFigures:
         """Return the figures of this moment."""
         with self._lock:
@@ -168,6 +177,8 @@ class ServerStatistics:
                 silent_s=(now_ns - self._seen_ns) / NS_PER_S,
                 uptime_s=(now_ns - self._start_ns) / NS_PER_S,
                 totals=totals,
+                groups=self._groups,
+                group_tokens=self._group_tokens,
             )
 
     def status(self, silence_limit_s: float, *, draining: bool) -> tuple[str, str | None]:

@@ -14,6 +14,7 @@ from stream.events import (
     AnswerCancelled,
     Cut,
     Event,
+    MemorySummary,
     Notice,
     Outage,
     PictureChanged,
@@ -178,6 +179,8 @@ def summary_text(summary: Summary) -> str:
         counted(summary.cuts, "cut"),
         saved_text(summary),
     ]
+    if summary.memory is not None:
+        parts.append(memory_text(summary.memory))
     if summary.skipped:
         parts.append(f"{summary.skipped} skipped")
     parts += [dropped_text(summary.dropped)] if summary.dropped else []
@@ -187,6 +190,15 @@ def summary_text(summary: Summary) -> str:
     if summary.ended not in ("finished", "elapsed", "found"):
         parts.insert(0, summary.ended)
     return " · ".join(parts)
+
+
+def memory_text(memory: MemorySummary) -> str:
+    """The groups of pictures and their tokens: `2 groups (first, cut), 120 tokens appended, 400 kept, 9 superseded`."""
+    reasons = ", ".join(reason if count == 1 else f"{count} {reason}" for reason, count in memory.groups.items())
+    appended = counted(memory.appended_tokens, "token")
+    superseded = f", {memory.superseded_tokens} superseded" if memory.superseded_tokens else ""
+    groups = counted(sum(memory.groups.values()), "group")
+    return f"{groups} ({reasons}), {appended} appended, {memory.kept_tokens} kept{superseded}"
 
 
 def saved_text(summary: Summary) -> str:

@@ -98,6 +98,7 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
     if needed > spec.context_tokens:
         too_short = f"{said}: too short for the {needed} tokens of frame, question and answer"
         remedy = "lower --budget" if load.window == 1 else "lower --budget, or show fewer frames (--window)"
+        remedy = "lower answer.memory.tokens" if load.memory_tokens else remedy
         return DiagnosticCheck("model", "broken", too_short, remedy)
     if found.on_hub:
         return _download(said, spec.checkpoint_bytes, (free_disk or free_disk_bytes)())
@@ -147,6 +148,7 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
         "keys and values": parts.cache,
         "activations": parts.activations,
         "caches of frames" if streams == 1 else f"caches of {counted(streams, 'stream')}": parts.kept,
+        _memory_name(config, streams): parts.groups,
     }
     listed = ", ".join(f"{name} {size_text(count)}" for name, count in named.items() if count)
     if on_cpu:
@@ -186,9 +188,15 @@ def load_of(config: Config, streams: int = 1) -> Workload:
         window=window.frames,
         kept=max(window.frames, window.kept or 0),
         encoded_tokens=None if answer.encode in NEEDS_TOKENS_ONLY else whole,
-        kept_vision_mb=answer.incremental.memory_mb if answer.encode == "incremental" else 0.0,
+        kept_vision_mb=answer.incremental.memory_mb if answer.encode == "incremental" or answer.keeps_groups else 0.0,
         streams=streams,
+        memory_tokens=answer.memory.tokens if answer.keeps_groups else 0,
     )
+
+
+def _memory_name(config: Config, streams: int) -> str:
+    of = "" if streams == 1 else f"{streams} times "
+    return f"visual memory of {of}{counted(config.answer.memory.tokens, 'token')}"
 
 
 def tiles_of(config: Config) -> int:
@@ -249,7 +257,8 @@ def cards(config: Config, streams: int = 1) -> DiagnosticCheck:
     )
     frames = "" if load.window == 1 else f" in each of {counted(load.window, 'frame')}"
     of = "" if streams == 1 else f", {counted(streams, 'stream')}"
-    asked = f"{config.answer.encode}, {counted(load.visual_tokens, 'visual token')}{frames}{of}"
+    memory = f", {_memory_name(config, streams)}" if load.memory_tokens else ""
+    asked = f"{config.answer.encode}, {counted(load.visual_tokens, 'visual token')}{frames}{memory}{of}"
     return DiagnosticCheck("cards", "works", f"{size_text(parts.total)} of GPU memory for {asked}; {fits}")
 
 
@@ -278,4 +287,4 @@ def _fit(facts: ModelSpec, dtype: str, load: Workload, texture: int, card_gb: in
     free = (card_gb << 30) - OVERHEAD_BYTES - texture
     if MemoryEstimate.of(facts, dtype, load).total > free:
         return "too small"
-    return f"up to --window {most_frames(facts, dtype, load, free)}"
+    return "fits" if load.memory_tokens else f"up to --window {most_frames(facts, dtype, load, free)}"

@@ -21,6 +21,7 @@ from stream.events import (
     FrameMap,
     FrameReady,
     Glance,
+    MemorySummary,
     SegmentWritten,
     Skipped,
     Started,
@@ -82,7 +83,7 @@ class StatsMessage:
     those of the newest frame. `target_ms` and `budget`: the latency that is held, and the budget for it. `checks`:
     answers that were compared with those of all tokens, how many of them were the same, and the mean share of equal
     words. `glances`: looks at an overview before an answer, `glance_tokens` their visual tokens, `glance_ms` the time
-    of the last one.
+    of the last one. `memory`: that of the summary, so far.
     """
 
     uptime_s: float
@@ -109,6 +110,7 @@ class StatsMessage:
     glances: int
     glance_tokens: int
     glance_ms: float | None
+    memory: MemorySummary | None
     tokens: int
     tiles: int
     dirty_share: float | None

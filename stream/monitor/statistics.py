@@ -23,6 +23,7 @@ from stream.events import (
     Event,
     FrameReady,
     Glance,
+    MemorySummary,
     Outage,
     PictureChanged,
     Restarted,
@@ -158,6 +159,9 @@ class RunTotals:
     moving_share: float = 0.0
     flops: int = 0
     full_flops: int = 0
+    appended_tokens: int = 0
+    kept_tokens: int = 0
+    superseded_tokens: int = 0
 
 
 class RunStatistics:
@@ -182,6 +186,7 @@ class RunStatistics:
         self._glance_ms: float | None = None
         self.totals = RunTotals()
         self._restarts: Counter[str] = Counter()
+        self._groups: Counter[str] = Counter()
 
     def add(self, event: Event) -> None:
         """Takes the next event of the run."""
@@ -190,12 +195,7 @@ class RunStatistics:
             if isinstance(event, FrameReady):
                 self._add_frame(event)
             elif isinstance(event, Answer):
-                self._answer = event
-                self.totals.answers += 1
-                self.totals.flops += event.flops
-                self.totals.full_flops += event.full_flops
-                if event.timing is not None:
-                    self._ttft_ms.append(event.timing.ttft_ms)
+                self._add_answer(event)
             elif isinstance(event, Glance):
                 totals.glances += 1
                 totals.glance_tokens += event.tokens_used
@@ -263,6 +263,7 @@ class RunStatistics:
                 glances=totals.glances,
                 glance_tokens=totals.glance_tokens,
                 glance_ms=self._glance_ms,
+                memory=self._memory(),
                 tokens=0 if newest is None else newest.tokens,
                 tiles=0 if newest is None else newest.tiles,
                 dirty_share=_dirty_share(table, now_ns),
@@ -300,6 +301,7 @@ class RunStatistics:
                 glances=totals.glances,
                 mean_motion_px=totals.motion_px / frames,
                 mean_moving_share=totals.moving_share / frames,
+                memory=self._memory(),
                 timing={"wall_s": (now_ns - self._start_ns) / NS_PER_S, "fps": self._fps_run() or 0.0},
             )
 
@@ -318,6 +320,34 @@ class RunStatistics:
         totals.dirty_share += event.dirty_share
         totals.motion_px += event.motion_px
         totals.moving_share += event.moving_share
+
+    def _memory(self) -> MemorySummary | None:
+        totals = self.totals
+        if not self._groups:
+            return None
+        return MemorySummary(
+            groups=dict(self._groups),
+            appended_tokens=totals.appended_tokens,
+            kept_tokens=totals.kept_tokens,
+            superseded_tokens=totals.superseded_tokens,
+        )
+
+    def _add_answer(self, event: Answer) -> None:
+        if event.group:
+            before, totals, superseded = self._answer, self.totals, event.superseded_tokens
+            if before is None or before.group != event.group:
+                self._groups[event.began or "check"] += 1  # one that began with a check has no answer to name it
+            else:
+                superseded -= before.superseded_tokens
+            totals.appended_tokens += event.appended_tokens
+            totals.kept_tokens += event.tokens_used - event.appended_tokens
+            totals.superseded_tokens += superseded
+        self._answer = event
+        self.totals.answers += 1
+        self.totals.flops += event.flops
+        self.totals.full_flops += event.full_flops
+        if event.timing is not None:
+            self._ttft_ms.append(event.timing.ttft_ms)
 
     def _active_outage(self, now_ns: int) -> ActiveOutage | None:
         return None if self._outage is None else ActiveOutage(self._outage[0], (now_ns - self._outage[1]) / NS_PER_S)

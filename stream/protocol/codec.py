@@ -22,6 +22,7 @@ from arr_coc.types import (
     Feedback,
     FramePacket,
     FrameStamp,
+    GroupPlace,
     QueryEmbedding,
     TileGrid,
     TokenPacket,
@@ -30,6 +31,7 @@ from stream.errors import TransportError
 from stream.protocol.messages import (
     AnswerReply,
     ArraySpec,
+    EarlierFrame,
     FramePacketMessage,
     GlancePacketMessage,
     GlanceReply,
@@ -59,6 +61,7 @@ REGIONS: Layout = ("int32", ("K", 3))
 SCORES: Layout = ("float32", ("K",))
 EMBEDDING: Layout = ("float32", ("K", EMBEDDING_COMPONENTS))
 FEEDBACK: tuple[Layout, ...] = (REGIONS, SCORES, SCORES)
+NUMBERS: Layout = ("int32", ("M",))
 PIXELS: Layout = ("uint8", ("K", 3, 32, 32))
 
 
@@ -71,10 +74,19 @@ def specs_of(*arrays: Array) -> tuple[ArraySpec, ...]:
 
 
 def token_message(
-    answer: int, turn: int, packet: TokenPacket, *, wants_answer: bool = True, pixels_at: PixelPlace | None = None
+    answer: int,
+    turn: int,
+    packet: TokenPacket,
+    *,
+    wants_answer: bool = True,
+    pixels_at: PixelPlace | None = None,
+    earlier: Sequence[TokenPacket] = (),
 ) -> tuple[TokenPacketMessage, list[Array]]:
-    """Return a TokenPacket as message and parts; the pixels are a part unless they lie at a place on a device."""
-    arrays = _token_arrays(packet, pixels_at)
+    """Return a TokenPacket as message and parts; the pixels are a part unless they lie at a place on a device.
+
+    `earlier`: frames before it in its group of pictures, which go along.
+    """
+    arrays = _token_arrays([*earlier, packet], pixels_at)
     specs = specs_of(*arrays)
     message = TokenPacketMessage(
         answer=answer,
@@ -85,50 +97,120 @@ def token_message(
         overview=packet.overview,
         arrays=specs,
         pixels_at=pixels_at,
+        place=packet.place,
+        earlier=_earlier_frames(earlier),
     )
     return message, arrays
 
 
-def _token_arrays(packet: TokenPacket, pixels_at: PixelPlace | None) -> list[Array]:
-    return [packet.regions, packet.relevance, *([packet.host_pixels] if pixels_at is None else [])]
+def _token_arrays(packets: Sequence[TokenPacket], pixels_at: PixelPlace | None) -> list[Array]:
+    columns: list[list[Array]] = [[packet.regions for packet in packets], [packet.relevance for packet in packets]]
+    if pixels_at is None:
+        columns.append([packet.host_pixels for packet in packets])
+    if packets[-1].place is not None:
+        columns.append([packet.superseded for packet in packets])
+    return [np.concatenate(column) if len(column) > 1 else column[0] for column in columns]
+
+
+def _earlier_frames(packets: Sequence[TokenPacket]) -> tuple[EarlierFrame, ...]:
+    return tuple(
+        EarlierFrame(packet.stamp, len(packet.regions), packet.overview, len(packet.superseded)) for packet in packets
+    )
 
 
 def token_packet(
     message: TokenPacketMessage | GlancePacketMessage, parts: Sequence[Part], take: TakePixels | None = None
 ) -> TokenPacket:
-    """Return the TokenPacket of a message; that of a glance is an overview and nothing else.
+    """Return the TokenPacket of a message without those before it in its group; the rest as `token_packets`."""
+    return token_packets(message, parts, take)[-1]
 
-    `take` brings pixels that lie on a device. Raises TransportError as described above, and without it for such pixels.
+
+def token_packets(
+    message: TokenPacketMessage | GlancePacketMessage, parts: Sequence[Part], take: TakePixels | None = None
+) -> list[TokenPacket]:
+    """Return the TokenPackets of a message: frames before it in its group of pictures, in order, and its own.
+
+    That of a glance is an overview and nothing else, unless it has a place in a group. `take` brings pixels that lie
+    on a device. Raises TransportError as described above, and without it for such pixels.
     """
     kind = type(message).__name__
     check_bounds(message)
-    place = message.pixels_at
     pixels: Any
-    if place is None:
-        regions, relevance, pixels = _arrays(message, parts, REGIONS, SCORES, PIXELS)
+    in_group = [] if message.place is None else [NUMBERS]
+    if message.pixels_at is None:
+        regions, relevance, pixels, *numbers = _arrays(message, parts, REGIONS, SCORES, PIXELS, *in_group)
     elif take is None:
         raise TransportError(f"{kind} says that its pixels lie on a device, and this link shares none")
     else:
-        regions, relevance = _arrays(message, parts, REGIONS, SCORES)
-        pixels = take(place, len(regions))
+        regions, relevance, *numbers = _arrays(message, parts, REGIONS, SCORES, *in_group)
+        pixels = take(message.pixels_at, len(regions))
+    superseded = numbers[0] if numbers else np.zeros(0, np.int32)
+    if superseded.size and superseded.min() < 0:
+        raise TransportError(f"{kind} says that a token is superseded which no group of pictures has")
     _check_regions(kind, regions, message.grid.rows, message.grid.cols)
     _check_finite(kind, relevance)
-    overview = len(regions) if isinstance(message, GlancePacketMessage) else message.overview
-    if overview > len(regions):
-        raise TransportError(f"{kind} holds {len(regions)} regions, and says that {overview} of them are an overview")
-    if isinstance(message, GlancePacketMessage) and not overview:
-        raise TransportError(f"{kind} holds no overview")
-    return TokenPacket(message.stamp, message.grid, regions, relevance, pixels, overview)
+    frames = _frames_of(message, len(regions), len(superseded))
+    packets: list[TokenPacket] = []
+    end, gone, place = 0, 0, message.place
+    for before, frame in zip(range(len(frames) - 1, -1, -1), frames, strict=True):
+        rows, end = slice(end, end + frame.regions), end + frame.regions
+        at = None if place is None else GroupPlace(place.group, place.frame - before)
+        shown = regions[rows], relevance[rows], pixels[rows]
+        numbers_of, gone = superseded[gone : gone + frame.superseded], gone + frame.superseded
+        packets.append(TokenPacket(frame.stamp, message.grid, *shown, frame.overview, at, numbers_of))
+    return packets
+
+
+def _frames_of(message: TokenPacketMessage | GlancePacketMessage, regions: int, superseded: int) -> list[EarlierFrame]:
+    """Return the frames of a message that share so many regions, and superseded tokens, its own last. Raises
+    TransportError if they cannot."""
+    kind, place, earlier = type(message).__name__, message.place, message.earlier
+    own_superseded = superseded - sum(frame.superseded for frame in earlier)
+    if own_superseded < 0:
+        raise TransportError(f"{kind} names {superseded} superseded tokens, and earlier frames have more")
+    own = regions - sum(frame.regions for frame in earlier)
+    if own < 0:
+        raise TransportError(f"{kind} holds {regions} regions, and says that {regions - own} are of earlier frames")
+    if isinstance(message, TokenPacketMessage):
+        overview = message.overview
+    else:
+        overview = own if place is None else 0
+        if place is None and not own:
+            raise TransportError(f"{kind} holds no overview")
+    if not all(frame.regions or frame.superseded for frame in earlier) or (
+        place is not None and not place.frame and not own
+    ):
+        raise TransportError(f"{kind} holds nothing of a frame that others in its group of pictures build on")
+    frames = [*earlier, EarlierFrame(message.stamp, own, overview, own_superseded)]
+    for frame in frames:
+        if frame.overview > frame.regions:
+            raise TransportError(
+                f"{kind} holds {frame.regions} regions, and says that {frame.overview} of them are an overview"
+            )
+    return frames
 
 
 def glance_message(
-    glance: int, turn: int, packet: TokenPacket, *, pixels_at: PixelPlace | None = None
+    glance: int,
+    turn: int,
+    packet: TokenPacket,
+    *,
+    pixels_at: PixelPlace | None = None,
+    earlier: Sequence[TokenPacket] = (),
 ) -> tuple[GlancePacketMessage, list[Array]]:
-    """Return a TokenPacket that is an overview as message and parts, as `token_message` does."""
-    arrays = _token_arrays(packet, pixels_at)
+    """Return a TokenPacket that is an overview, or in a group of pictures, as message and parts, like `token_message`
+    does."""
+    arrays = _token_arrays([*earlier, packet], pixels_at)
     specs = specs_of(*arrays)
     message = GlancePacketMessage(
-        glance=glance, turn=turn, stamp=packet.stamp, grid=packet.grid, arrays=specs, pixels_at=pixels_at
+        glance=glance,
+        turn=turn,
+        stamp=packet.stamp,
+        grid=packet.grid,
+        arrays=specs,
+        pixels_at=pixels_at,
+        place=packet.place,
+        earlier=_earlier_frames(earlier),
     )
     return message, arrays
 

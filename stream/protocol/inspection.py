@@ -3,7 +3,10 @@
 An inspection message, little-endian (docs/web.md has the table):
 
     u8 kind ("I") · u8 0 · u16 0 · u32 bytes of the head · head (JSON, padded by spaces to 4 bytes)
-    maps u16 [number of maps, rows, cols] · regions i16 [K, 3] · pictures of the levels
+    maps u16 [number of maps, rows, cols] · regions i16 [K, 3] · tokens of the group i16 [N, 5] · pictures of the levels
+
+`group` in the head and the tokens of the group of pictures are there if the model has a visual memory. A token is
+(shape, row, col, index of its time in `times`, whether it is superseded).
 """
 
 from __future__ import annotations
@@ -20,12 +23,13 @@ import numpy.typing as npt
 from arr_coc.allocation.inspection import SCORES, AllocationMaps
 from arr_coc.errors import counted
 from arr_coc.relevance.profiles import SIGNED_NAMES, channel_names
-from arr_coc.types import LEVELS, REGION_SHAPES, TILE_PX, TileMotion
+from arr_coc.types import LEVELS, NS_PER_S, REGION_SHAPES, TILE_PX, TileMotion
 from stream.errors import TransportError
 from stream.media import MapLayer
 
 if TYPE_CHECKING:
     from arr_coc.allocation.frame import FrameAllocation
+    from arr_coc.allocation.group import GroupFrame
     from arr_coc.ops.store.base import TextureView
 
 KIND = ord("I")
@@ -73,7 +77,8 @@ class InspectedFrame:
 
     `images` uint8 RGB [H, W, 3] by mipmap level, without padding; `regions` int [K, 3] (shape, row, col), of which the
     first `overview` are an overview; `maps` by name; `weights` of the scores; `strategy`: how regions were chosen;
-    `width_px` and `height_px` of the whole picture. Times are 0 for a picture that is no frame.
+    `width_px` and `height_px` of the whole picture. Times are 0 for a picture that is no frame. `group`: the model's
+    visual memory as it would be with this frame's packet; None if it has none.
     """
 
     frame_index: int
@@ -92,17 +97,29 @@ class InspectedFrame:
     images: dict[int, npt.NDArray[np.uint8]]
     profile: str = ""
     query: str = ""
+    group: GroupFrame | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReadInspection:
     """The parts of a message: the `head` as it was written, `maps` as they were but for rounding, `regions` int16
-    [K, 3], and the encoded `pictures` by level."""
+    [K, 3], the encoded `pictures` by level, and the `tokens` of the group of pictures, int16 [N, 5], if there is
+    one."""
 
     head: dict[str, Any]
     maps: dict[str, TileMap]
     regions: npt.NDArray[np.int16]
     pictures: dict[int, bytes] = field(default_factory=dict)
+    tokens: npt.NDArray[np.int16] | None = None
+
+    @property
+    def states(self) -> tuple[str, ...] | None:
+        """State of each token of the group, as `GroupFrame.states`; None if there is no group."""
+        if self.tokens is None:
+            return None
+        shown = ["superseded" if one else "shown" for one in self.tokens[:, 4].tolist()]
+        appended: int = self.head["group"]["appended"]
+        return tuple(shown[: len(shown) - appended] + ["new"] * appended)
 
 
 def inspected_frame(
@@ -238,12 +255,27 @@ def pack_inspection(frame: InspectedFrame, pictures: Mapping[int, tuple[str, byt
             {"level": level, "type": kind, "bytes": len(data)} for level, (kind, data) in sorted(pictures.items())
         ],
     }
+    group, tokens = frame.group, b""
+    if group is not None:
+        times_ns, at = np.unique(group.shown_ns, return_inverse=True)
+        tokens = np.column_stack([group.regions, at, group.superseded]).astype("<i2").tobytes()
+        head["group"] = {
+            "number": 0 if group.place is None else group.place.group,
+            "frame": 0 if group.place is None else group.place.frame,
+            "began": group.began,
+            "overview": group.overview,
+            "tokens": len(group.regions),
+            "appended": group.appended,
+            "superseded": group.superseded_tokens,
+            "times": [time_ns / NS_PER_S for time_ns in times_ns.tolist()],
+        }
     steps = [_steps(one) for one in frame.maps.values()]
     return b"".join(
         (
             *_framed(head),
             *steps,
             np.ascontiguousarray(frame.regions, "<i2").tobytes(),
+            tokens,
             *(data for _, (_, data) in sorted(pictures.items())),
         )
     )
@@ -281,7 +313,9 @@ def read_inspection(message: bytes) -> ReadInspection:
 
 def _read_parts(head: dict[str, Any], message: bytes, at: int) -> ReadInspection:
     shape, each = (head["rows"], head["cols"]), 2 * head["rows"] * head["cols"]
-    wanted = at + each * len(head["maps"]) + 6 * head["regions"] + sum(one["bytes"] for one in head["levels"])
+    held = head["group"]["tokens"] if "group" in head else 0
+    wanted = at + each * len(head["maps"]) + 6 * head["regions"] + 10 * held
+    wanted += sum(one["bytes"] for one in head["levels"])
     if wanted != len(message):
         raise TransportError(f"not an inspection: it has {counted(len(message), 'byte')}, not {wanted}")
     maps = {}
@@ -293,11 +327,13 @@ def _read_parts(head: dict[str, Any], message: bytes, at: int) -> ReadInspection
         at += each
     regions = np.frombuffer(message, "<i2", 3 * head["regions"], at).reshape(-1, 3)
     at += regions.nbytes
+    tokens = np.frombuffer(message, "<i2", 5 * held, at).reshape(-1, 5) if "group" in head else None
+    at += 10 * held
     pictures = {}
     for one in head["levels"]:
         pictures[one["level"]] = message[at : at + one["bytes"]]
         at += one["bytes"]
-    return ReadInspection(head, maps, regions, pictures)
+    return ReadInspection(head, maps, regions, pictures, tokens)
 
 
 def known_levels(levels: Iterable[int]) -> tuple[int, ...]:

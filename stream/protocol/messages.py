@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from arr_coc.types import TILE_PX, FrameStamp, TileGrid
+from arr_coc.errors import counted
+from arr_coc.types import TILE_PX, FrameStamp, GroupPlace, TileGrid
 from stream.errors import TransportError
 from stream.media import MediaSegment, SkippedItem
 from stream.untrusted import (
@@ -19,6 +20,7 @@ from stream.untrusted import (
     CLIENTS_MAX,
     COUNT_MAX,
     DIMENSIONS_MAX,
+    EARLIER_MAX,
     HEADER_BYTES_MAX,
     LONG_SIDE_PX_MAX,
     SIDE_PX_MAX,
@@ -38,7 +40,7 @@ from stream.untrusted import (
     Words,
 )
 
-PROTOCOL = 12
+PROTOCOL = 13
 """Version of the answer protocol, which client and server must share; raised whenever its messages change."""
 
 FRAME_TILES_MAX = (SIDE_PX_MAX // TILE_PX) ** 2
@@ -144,11 +146,24 @@ class TextureUpdated(Message, frozen=True, tag="texture_updated"):
     motion_slot: Count | None = None
 
 
+class EarlierFrame(msgspec.Struct, frozen=True, array_like=True):
+    """Frame of a group of pictures before that of a message: its number of regions, the first `overview` of which are
+    an overview, and how many tokens before it were superseded with it."""
+
+    stamp: FrameStamp
+    regions: Count
+    overview: Count = 0
+    superseded: Count = 0
+
+
 class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
-    """Client to answer server, for the credit of `turn`: a TokenPacket. Parts: regions, relevance, pixels.
+    """Client to answer server, for the credit of `turn`: a TokenPacket. Parts: regions, relevance, pixels, and, with a
+    `place`, the superseded tokens.
 
     `pixels_at`: the pixels lie on a device, and are no part. The first `overview` regions are an overview of the frame.
-    A client's standing query is evaluated with every packet; without `wants_answer` nothing else is asked.
+    A client's standing query is evaluated with every packet; without `wants_answer` nothing else is asked. `place`: the
+    frame's in a group of pictures, which the server's memory holds; `earlier` are the frames before it in that group
+    which the server lacks, in order, and their regions come first in each part.
     """
 
     answer: Count
@@ -158,13 +173,17 @@ class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
     wants_answer: bool = True
     overview: Count = 0
     pixels_at: PixelPlace | None = None
+    place: GroupPlace | None = None
+    earlier: Annotated[tuple[EarlierFrame, ...], Meta(max_length=EARLIER_MAX)] = ()
 
 
 class GlancePacketMessage(Message, frozen=True, tag="glance_packet"):
     """Client to answer server, for the credit of `turn`: an overview of a frame, which is a TokenPacket of that only.
 
-    The model is to read it with the query, and to tell where it looks. Parts and `pixels_at` are those of
-    TokenPacketMessage. The turn goes on: the packet of that turn follows the reply.
+    The model is to read it with the query, and to report where it looks. Parts and `pixels_at` are those of
+    TokenPacketMessage. With a `place` in a group of pictures it is no overview: the model looks at the group with what
+    is new in this frame, if anything, and `earlier` is as there. The turn goes on: the packet of that turn follows the
+    reply.
     """
 
     glance: Count
@@ -172,6 +191,8 @@ class GlancePacketMessage(Message, frozen=True, tag="glance_packet"):
     stamp: FrameStamp
     grid: TileGrid
     pixels_at: PixelPlace | None = None
+    place: GroupPlace | None = None
+    earlier: Annotated[tuple[EarlierFrame, ...], Meta(max_length=EARLIER_MAX)] = ()
 
 
 class FramePacketMessage(Message, frozen=True, tag="frame_packet"):
@@ -210,7 +231,8 @@ class ServerHello(Message, frozen=True, tag="server_hello"):
     could. `provenance`: model and settings that answers depend on, as `stream.recording.identity` writes them.
     `unseen_words`: words of the standing query that a model of a small world has never seen, the first of them.
     `takes_device_pixels`: pixels may stay where the client said; `pixels_refused`: why they may not, where the model's
-    own device is not the reason. `notice`: something about the model that the user should know.
+    own device is not the reason. `memory_tokens`: visual tokens that a group of pictures may show; 0 without visual
+    memory. `notice`: something about the model that the user should know.
     """
 
     model_id: Name
@@ -224,6 +246,7 @@ class ServerHello(Message, frozen=True, tag="server_hello"):
     attention_readable: bool = True
     takes_device_pixels: bool = False
     pixels_refused: Reason = ""
+    memory_tokens: Count = 0
     notice: Reason = ""
 
 
@@ -249,9 +272,13 @@ class TurnRequest(Message, frozen=True, tag="turn_request"):
 
 
 class TurnGrant(Message, frozen=True, tag="turn_grant"):
-    """Answer server to client: the credit for one packet, to be sent at once. An unused turn expires."""
+    """Answer server to client: the credit for one packet, to be sent at once. An unused turn expires.
+
+    `kept`: what the server's memory holds of this client, as the place of the next frame in its group of pictures.
+    """
 
     turn: Count
+    kept: GroupPlace | None = None
 
 
 class TurnExpired(Message, frozen=True, tag="turn_expired"):
@@ -312,7 +339,8 @@ class AnswerReply(Message, frozen=True, tag="answer_reply"):
 
     Parts: regions, attention and similarity of its feedback, if there is any, and components of the embeddings, for an
     allocator that sees them. It covers `frames` frames, the oldest of `oldest_frame_ns` (media time); `kept_bytes` is
-    what the model keeps of them. `flops` as in `stream.events.Answer`. `notice`: something that the user should know.
+    what the model keeps of them. `flops` and the tokens of the visual memory are those of `stream.events.Answer`.
+    `notice`: something that the user should know.
     """
 
     answer: Count
@@ -328,6 +356,9 @@ class AnswerReply(Message, frozen=True, tag="answer_reply"):
     kept_bytes: Count = 0
     flops: Count = 0
     full_flops: Count = 0
+    prefilled_tokens: Count = 0
+    appended_tokens: Count = 0
+    memory_tokens: Count = 0
     feedback_stamp: FrameStamp | None = None
     notice: Reason = ""
 
@@ -414,15 +445,33 @@ def decode(data: bytes | memoryview) -> AnyMessage:
 
 
 def check_bounds(message: Message) -> None:
-    """Raises TransportError where a stamp or a grid holds what no frame has; their types know no limits."""
+    """Raises TransportError if a stamp, a place or a grid holds what no frame has; their types know no limits."""
     stamp: Any = getattr(message, "stamp", None) or getattr(message, "feedback_stamp", None)
     if stamp is not None:
-        fits = 0 <= stamp.frame_index <= COUNT_MAX and 0 <= stamp.epoch < 2**63
-        if not fits or max(abs(stamp.media_ns), abs(stamp.capture_ns)) > TIME_NS_MAX:
-            raise TransportError(f"{stamp} is no frame's")
+        _check_stamp(stamp)
+    if isinstance(message, (TokenPacketMessage, GlancePacketMessage)):
+        _check_place(message.place, len(message.earlier))
+        for frame in message.earlier:
+            _check_stamp(frame.stamp)
+    elif isinstance(message, TurnGrant):
+        _check_place(message.kept)
     grid: Any = getattr(message, "grid", None)
     if grid is not None:
         fits = 1 <= grid.height_px <= LONG_SIDE_PX_MAX and 1 <= grid.width_px <= LONG_SIDE_PX_MAX
         expected = TileGrid.of(grid.height_px, grid.width_px) if fits else None
         if expected is None or grid != expected or expected.tiles > FRAME_TILES_MAX:
             raise TransportError(f"{grid} is not the tile grid of its own picture size")
+
+
+def _check_stamp(stamp: FrameStamp) -> None:
+    fits = 0 <= stamp.frame_index <= COUNT_MAX and 0 <= stamp.epoch < 2**63
+    if not fits or max(abs(stamp.media_ns), abs(stamp.capture_ns)) > TIME_NS_MAX:
+        raise TransportError(f"{stamp} is no frame's")
+
+
+def _check_place(place: GroupPlace | None, earlier: int = 0) -> None:
+    frame = 0 if place is None else place.frame
+    if place is not None and not (1 <= place.group <= COUNT_MAX and 0 <= frame <= COUNT_MAX):
+        raise TransportError(f"{place} is in no group of pictures")
+    if earlier > frame:
+        raise TransportError(f"{counted(earlier, 'frame')} cannot come before frame {frame} of a group of pictures")

@@ -64,10 +64,12 @@ WITHOUT_EFFECT = (
 
 
 ANSWER_KEYS = {
+    "system",
     "encode",
     "api",
     "incremental",
     "window",
+    "memory",
     "max_tokens",
     "temperature",
     "top_p",

@@ -7,6 +7,7 @@ from pathlib import PurePath
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.glance import KEEP_OVERVIEW, GlanceOptions
+from arr_coc.allocation.group import GroupOptions
 from arr_coc.errors import ModelError
 from arr_coc.layer_weights import deserialize_realiser
 from arr_coc.ops.store.planes import Thresholds
@@ -115,9 +116,14 @@ class RunPlan:
                 f"`serve-answers` there -m {self.expected_model}, or leave answer.model out"
             )
         known = self.allocator.suiting(levels=hello.knows_levels, wide=hello.knows_wide)
-        options = replace(known, glance=self._glance_options(hello))
+        options = replace(known, glance=self._glance_options(hello), memory=self._group_options(hello))
         realiser = deserialize_realiser(hello.allocator, hello.model_id)
         return StreamAllocator(options, realiser, measures_change=self.schedule.follows_change)
+
+    def _group_options(self, hello: ServerHello) -> GroupOptions | None:
+        """Return the options of groups of pictures, which the server's memory limits; None if there are none."""
+        options = self.allocator.memory if hello.memory_tokens else None
+        return None if options is None else replace(options, tokens=min(options.tokens, hello.memory_tokens))
 
     def _glance_options(self, hello: ServerHello) -> GlanceOptions | None:
         if self.must_glance and not hello.can_glance:
@@ -173,7 +179,7 @@ def _texture_options(config: Config) -> TextureOptions:
 
 def _allocator_options(config: Config, *, paced: bool) -> AllocatorOptions:
     """Only frames at a pace of their own are scored on the texture's device: a file gives the same on every backend."""
-    allocate = config.allocate
+    allocate, memory = config.allocate, config.answer.memory
     return AllocatorOptions(
         strategy=allocate.strategy,
         budget=allocate.budget,
@@ -186,6 +192,7 @@ def _allocator_options(config: Config, *, paced: bool) -> AllocatorOptions:
         limits=allocate.limits,
         on_device=paced,
         glance=_glance_options(config),
+        memory=GroupOptions(memory.tokens, memory.seconds, memory.refine) if config.answer.keeps_groups else None,
     )
 
 
@@ -230,6 +237,7 @@ def _schedule_policy(config: Config, *, lockstep: bool, initial_verdict: bool | 
         shadow_every=answer.shadow_every,
         cancel_on_cut=answer.on_cut == "cancel",
         glances=_glance_options(config) is not None,
+        memory=answer.keeps_groups,
         standing_query=_standing_query(answer.until, initial_verdict),
     )
 

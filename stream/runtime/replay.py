@@ -16,7 +16,7 @@ from stream.answer.model import CONFIGURED, AnswerModel, ClientQuestion, Packet,
 from stream.config import Config
 from stream.errors import RecordingError
 from stream.events import Answer, Event, FrameReady, Glance, Summary, YesNoResult
-from stream.protocol.codec import feedback_of, frame_packet, token_packet
+from stream.protocol.codec import feedback_of, frame_packet, token_packets
 from stream.protocol.messages import (
     AnswerReply,
     Cancel,
@@ -165,7 +165,7 @@ class Replay:
     def _send(self, record: SentMessage) -> None:
         message = record.message
         if isinstance(message, GlancePacketMessage):
-            self._overview = token_packet(message, decompress_arrays(record))
+            self._overview = self._remembered(*token_packets(message, decompress_arrays(record)))
             return
         if not isinstance(message, (Connect, TokenPacketMessage, FramePacketMessage, Cancel)):
             return
@@ -178,10 +178,19 @@ class Replay:
             self._until = message.standing_query or ""
             return
         parts = decompress_arrays(record)
-        self._packet = (
-            token_packet(message, parts) if isinstance(message, TokenPacketMessage) else frame_packet(message, parts)
-        )
+        if isinstance(message, TokenPacketMessage):
+            self._packet = self._remembered(*token_packets(message, parts))
+        else:
+            self._packet = frame_packet(message, parts)
         self._wants_answer = message.wants_answer
+
+    def _remembered(self, *packets: TokenPacket) -> TokenPacket:
+        """Return the last packet, once all are kept if they are of a group of pictures. One that was never answered
+        about stays until the next one: its place shows what the server had."""
+        *earlier, packet = packets
+        if packet.place is not None and self._model.memory is not None:
+            self._model.memory.add(CLIENT, packet, earlier)
+        return packet
 
     def _receive(self, record: ReceivedMessage) -> Iterator[Event]:
         message = record.message

@@ -30,6 +30,9 @@ OUTLINES = ((255, 226, 92), (150, 190, 255), (122, 150, 205), (110, 130, 170), (
 """RGB, by the level of the longer side: the inner line of a region's outline. The outer one is dark, so one of them
 shows on any picture."""
 DARK = (24, 24, 40)
+NEW, SUPERSEDED = (255, 130, 240), (255, 96, 64)
+"""RGB of the inner line if the model has a visual memory: of a token that is new to it, and of one that shows the
+picture as it was."""
 OUTLINE_OPACITY = 0.65
 
 LEAST_WIDTH_PX = 320
@@ -63,6 +66,14 @@ KEY = (
     KeyItem("not seen", (76, 76, 76)),
 )
 
+MEMORY_KEY = (
+    KeyItem("new", (255, 255, 255), NEW),
+    KeyItem("kept", (255, 255, 255), OUTLINES[0]),
+    KeyItem("old", (76, 76, 76), SUPERSEDED),
+    KeyItem("unseen", (76, 76, 76)),
+)
+"""Key if the model has a visual memory: "old" are tokens that show the picture as it was."""
+
 
 def draw(overlay: AllocationOverlay, caption: str, note: str) -> Picture:
     """The frame with its allocation; below it its layers, and a strip with a key, `note` and `caption`: uint8 RGB, even
@@ -76,17 +87,20 @@ def draw(overlay: AllocationOverlay, caption: str, note: str) -> Picture:
     if beside:
         left = beside // 2
         picture = cv2.copyMakeBorder(picture, 0, 0, left, beside - left, cv2.BORDER_CONSTANT, value=BACKGROUND)
-    return np.concatenate([picture, draw_strip(picture.shape[1], caption, note, KEY)])
+    key = KEY if overlay.states is None else MEMORY_KEY
+    return np.concatenate([picture, draw_strip(picture.shape[1], caption, note, key)])
 
 
 def draw_allocation(overlay: AllocationOverlay) -> Picture:
     """The frame with its allocation: uint8 RGB, of `drawn_size`.
 
-    An overview is all over the frame, so its regions have no outlines.
+    An overview is all over the frame, so its regions have no outlines. Tokens of a visual memory that show the picture
+    as it was have an outline, and show nothing.
     """
+    states = np.array(overlay.states or ["shown"] * len(overlay.regions), dtype="U10")
     size = drawn_size(overlay.image.shape[1], overlay.image.shape[0])
     rows, cols = overlay.relevance.shape
-    shapes = shape_map(overlay.regions, (rows, cols))
+    shapes = shape_map(overlay.regions[states != "superseded"], (rows, cols))
     scale = size[0] / overlay.image.shape[1]
     picture = _as_shown(_padded(overlay.image, rows, cols), shapes)
     if scale > 1:
@@ -97,7 +111,10 @@ def draw_allocation(overlay: AllocationOverlay) -> Picture:
     full = _over_tiles((brightness * 255).astype(np.uint8), picture.shape[1], picture.shape[0])
     picture = cv2.multiply(picture, cv2.merge([full, full, full]), scale=1 / 255)
     picture = _tinted(picture, overlay.relevance)
-    _outline(picture, overlay.regions[overlay.overview :], scale)
+    lined = np.arange(len(overlay.regions)) >= overlay.overview
+    for state, colour in (("superseded", SUPERSEDED), ("shown", None), ("new", NEW if overlay.states else None)):
+        if (mine := lined & (states == state)).any():
+            _outline(picture, overlay.regions[mine], scale, colour)
     picture = np.ascontiguousarray(picture[: size[1], : size[0]])
     return cv2.copyMakeBorder(
         picture, 0, size[1] - picture.shape[0], 0, size[0] - picture.shape[1], cv2.BORDER_REPLICATE
@@ -216,16 +233,19 @@ def _tinted(picture: Picture, relevance: npt.NDArray[np.floating]) -> Picture:
     return cv2.add(tint, rest)
 
 
-def _outline(picture: Picture, regions: npt.NDArray[np.integer], scale: float) -> None:
-    """A double line around each region: dark outside, light inside; the smallest regions last."""
+def _outline(
+    picture: Picture, regions: npt.NDArray[np.integer], scale: float, colour: tuple[int, int, int] | None
+) -> None:
+    """A double line around each region: dark outside, inside of `colour`, or light if that is None; the smallest
+    regions last."""
     lines = picture.copy()
     first, sides = first_tiles(regions), region_sides(regions)
     edges_px = np.rint(np.concatenate([first, first + sides], axis=1) * TILE_PX * scale).astype(int)
     for index in np.argsort(-sides.prod(axis=1), kind="stable"):
         top, left, bottom, right = edges_px[index].tolist()
         cv2.rectangle(lines, (left, top), (right - 1, bottom - 1), DARK, 1)
-        colour = OUTLINES[max(REGION_SHAPES[regions[index, 0]])]
-        cv2.rectangle(lines, (left + 1, top + 1), (right - 2, bottom - 2), colour, 1)
+        line = OUTLINES[max(REGION_SHAPES[regions[index, 0]])] if colour is None else colour
+        cv2.rectangle(lines, (left + 1, top + 1), (right - 2, bottom - 2), line, 1)
     cv2.addWeighted(lines, OUTLINE_OPACITY, picture, 1 - OUTLINE_OPACITY, 0, dst=picture)
 
 
@@ -233,27 +253,27 @@ def _over_tiles(values: Picture, width: int, height: int) -> Picture:
     return cv2.resize(values, (width, height), interpolation=cv2.INTER_NEAREST)
 
 
-def strip_height(width_px: int) -> int:
-    """The height of a strip of this width, even; the same for every text."""
+def strip_height(width_px: int, items: tuple[KeyItem, ...] = KEY) -> int:
+    """The height of a strip of this width and key, even; the same for every text."""
     small, large = _heights(width_px)
-    rows = (1 if _in_one_row(width_px) else 2) * _step(small)
+    rows = (1 if _in_one_row(width_px, items) else 2) * _step(small)
     height = rows + _caption_lines(width_px) * _step(large) + large // 2
     return height + height % 2
 
 
 @lru_cache(maxsize=8)
 def draw_strip(width_px: int, caption: str, note: str, items: tuple[KeyItem, ...]) -> Picture:
-    """The strip as uint8 RGB [strip_height(width_px), width_px, 3].
+    """The strip as uint8 RGB [strip_height(width_px, items), width_px, 3].
 
     `note` stands beside the key; a caption that does not fit its lines ends in an ellipsis.
     """
     small, large = (_renderer(height) for height in _heights(width_px))
-    image = Image.new("RGB", (width_px, strip_height(width_px)), BACKGROUND)
+    image = Image.new("RGB", (width_px, strip_height(width_px, items)), BACKGROUND)
     pen, pad = ImageDraw.Draw(image), small.height_px // 2
     step = _step(small.height_px)
     _draw_key(image, pad, step, items)
     note_px = small.width_px(note)
-    if _in_one_row(width_px):
+    if _in_one_row(width_px, items):
         small.draw(pen, width_px - pad - note_px, _baseline(small, 0), note, MUTED)
         top = step
     else:
@@ -285,10 +305,11 @@ def _draw_key(image: Image.Image, pad_px: int, step_px: int, items: tuple[KeyIte
     small.draw(pen, x + 2 * side + side // 3, _baseline(small, 0), "relevance", MUTED)
 
 
-def _in_one_row(width_px: int) -> bool:
+def _in_one_row(width_px: int, items: tuple[KeyItem, ...]) -> bool:
     """True where key and note fit beside each other."""
     height = _heights(width_px)[0]
-    key_px = _renderer(height).width_px("sharp coarser not seen relevance") + 9 * height
+    names = " ".join([*(item.name for item in items), "relevance"])
+    key_px = _renderer(height).width_px(names) + 3 * len(items) * height
     return key_px + _renderer(height).width_px("00000 of 00000 tokens · 00:00:00.0") + 2 * height <= width_px
 
 

@@ -224,12 +224,14 @@ def _overlay_of(shown: ReadInspection, names: tuple[str, ...]) -> AllocationOver
     image = cv2.imdecode(np.frombuffer(shown.pictures[0], np.uint8), cv2.IMREAD_COLOR)
     shape = shown.head["rows"], shown.head["cols"]
     relevance = shown.maps.get("relevance, blended", TileMap("", np.zeros(shape, np.float32), *POSITIVE))
+    overview = shown.head["overview"] if shown.tokens is None else shown.head["group"]["overview"]
     return AllocationOverlay(
         image=np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB), np.uint8),
-        regions=shown.regions.astype(np.int64),
+        regions=(shown.regions if shown.tokens is None else shown.tokens[:, :3]).astype(np.int64),
         relevance=relevance.values,
-        overview=shown.head["overview"],
+        overview=overview,
         layers=layers_of(names, shown.maps, shown.head["weights"], shape),
+        states=shown.states,
     )
 
 

@@ -231,6 +231,11 @@ def _run_figures(stats: StatsMessage, health: HealthReport, holds: str | None) -
     yield COUNTER, "answers", "Whole answers.", stats.answers
     yield COUNTER, "glances", "Looks at an overview before an answer.", stats.glances
     yield COUNTER, "glance_tokens", "Visual tokens of these.", stats.glance_tokens
+    if (memory := stats.memory) is not None:
+        yield COUNTER, "groups", "Groups of pictures that began, by reason.", {"reason": memory.groups}
+        yield COUNTER, "appended_tokens", "Visual tokens that answers appended to groups.", memory.appended_tokens
+        yield COUNTER, "kept_tokens", "Visual tokens that answers were shown again at no cost.", memory.kept_tokens
+        yield COUNTER, "superseded_tokens", "Visual tokens that left the group.", memory.superseded_tokens
     yield COUNTER, "cuts", "Scene cuts.", stats.cuts
     yield COUNTER, "shadow_checks", "Answers compared with those of all tokens.", stats.checks
     yield COUNTER, "shadow_same", "Of these, answers that were the same.", stats.checks_same
@@ -278,6 +283,10 @@ def _server_figures(figures: ServerFigures, ready: bool) -> Iterator[Figure]:
     yield COUNTER, "server_failed", "Turns that came to nothing.", totals.failed
     yield COUNTER, "server_text_tokens", "Text tokens of answers.", totals.text_tokens
     yield COUNTER, "server_visual_tokens", "Visual tokens that were read.", totals.visual_tokens
+    if figures.groups or totals.evictions:
+        yield COUNTER, "server_groups_evicted", "Groups of pictures that lost their slot.", totals.evictions
+        yield GAUGE, "server_groups", "Groups of pictures that are kept.", figures.groups
+        yield GAUGE, "server_group_tokens", "Visual tokens of these.", figures.group_tokens
     yield COUNTER, "server_busy_seconds", "Time in which a turn was served.", totals.busy_ns / NS_PER_S
     yield GAUGE, "server_uptime_seconds", "Since the server was started.", figures.uptime_s
     yield GAUGE, "server_ready", "1 while /readyz returns 200.", float(ready)

@@ -20,10 +20,10 @@ from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.errors import BudgetError, StoreError, StoreReplaced
 from arr_coc.ops.store.base import TextureView
 from arr_coc.types import (
-    NS_PER_MS,
     NS_PER_S,
     Feedback,
     FramePacket,
+    GroupPlace,
     QueryEmbedding,
     TileMotion,
     TokenPacket,
@@ -44,7 +44,7 @@ from stream.transport import LinkPoller, Transport
 
 T = TypeVar("T")
 
-REPLIES_EVERY_NS = 10 * NS_PER_MS
+REPLIES_EVERY_NS = NS_PER_S // 100
 """While frames come one after another, the answer client is asked for more than messages so often: whether its server
 is gone, and whether there is another question. Each time costs a tenth of a frame's work."""
 
@@ -151,14 +151,15 @@ class AllocateStage:
         """Return whether the model is to look at an overview of the newest frame before it is asked about it."""
         return self._last is not None and self._allocator.glance_due(self._last.stamp.media_ns)
 
-    def make_glance_packet(self) -> TokenPacket | None:
-        """Return the newest frame's overview, if the texture still holds that frame; the model looks at it."""
+    def make_glance_packet(self, kept: GroupPlace | None = None) -> TokenPacket | None:
+        """Return the newest frame's overview, if the texture still holds that frame; the model looks at it.
+
+        If the group of pictures that the model has `kept` goes on, it looks at that: then no regions are sent.
+        """
         frame = self._last
         if frame is None:
             return None
-        packet = self._read(
-            lambda view: packets.overview_packet(view, frame.glance_tokens) if view.stamp == frame.stamp else None
-        )
+        packet = self._read(lambda view: self._glance_packet(view, frame, kept))
         if packet is not None:
             self._allocator.on_glance()
         return packet
@@ -176,6 +177,8 @@ class AllocateStage:
     def on_event(self, event: Event) -> None:
         """Emit an event of the scheduler; the times of an answer set the budget of the next frames."""
         latency = self._context.latency
+        if isinstance(event, Answer) and self._allocator.group is not None:
+            event = frame_events.with_group(event, self._allocator.group.newest)
         for made in latency.on_answer(event) if latency is not None and isinstance(event, Answer) else [event]:
             self._emit(made)
 
@@ -184,10 +187,11 @@ class AllocateStage:
         if self._last is not None:
             self._last = self._read(self._chosen)
         self._allocator.mark_answered()
+        shown = None if self._allocator.group is None else self._allocator.group.newest_of(self._last)
         if (latency := self._context.latency) is not None and self._last is not None:
-            latency.on_request(self._last)
+            latency.on_request(self._last, None if shown is None else shown.appended)
         if self._policy.with_reasons and self._last is not None:
-            self._emit(frame_events.explanation_of(self._last))
+            self._emit(frame_events.explanation_of(self._last, shown))
         self._send_picture()
 
     def on_yes_no(self) -> None:
@@ -204,9 +208,12 @@ class AllocateStage:
         if self._tap.has_picture(frame):
             self._emit(self._tap.picture_event(frame, asked=asked))
 
-    def make_packet(self) -> TokenPacket | FramePacket | None:
-        """Return the newest frame's packet, if the texture still holds that frame."""
-        return self._read(self._packet)
+    def make_packet(self, kept: GroupPlace | None = None) -> TokenPacket | FramePacket | None:
+        """Return the newest frame's packet, if the texture still holds that frame.
+
+        If the model has a memory, it holds what is new to the group of pictures that the model has `kept`.
+        """
+        return self._read(lambda view: self._packet(view, kept))
 
     def make_full_packet(self) -> FramePacket | None:
         """Return the frame with all of its tokens and a copy of its image, which may wait for its turn."""
@@ -349,7 +356,13 @@ class AllocateStage:
             self._emit(notice)
         self._failures += 1
 
-    def _packet(self, view: TextureView) -> TokenPacket | FramePacket | None:
+    def _glance_packet(self, view: TextureView, frame: FrameAllocation, kept: GroupPlace | None) -> TokenPacket | None:
+        if view.stamp != frame.stamp:
+            return None
+        packet = None if self._allocator.group is None else self._allocator.group.glance_packet(view, frame, kept)
+        return packets.overview_packet(view, frame.glance_tokens) if packet is None else packet
+
+    def _packet(self, view: TextureView, kept: GroupPlace | None) -> TokenPacket | FramePacket | None:
         frame = self._last
         assert frame is not None
         if replace(view.stamp, epoch=frame.stamp.epoch) != frame.stamp:
@@ -358,7 +371,10 @@ class AllocateStage:
             frame = self._last = self._allocate(view, None)  # what was chosen went with the device
         frame = self._last = self._chosen(view)
         self._tap.keep_picture(view, frame)
-        return packets.frame_packet_from(view, frame) if self._policy.whole_frames else packets.packet_from(view, frame)
+        if self._policy.whole_frames:
+            return packets.frame_packet_from(view, frame)
+        group = self._allocator.group
+        return packets.packet_from(view, frame) if group is None else group.packet(view, frame, kept)
 
     def _finish(self, end: End) -> None:
         """Give the last answer, and wait until the answer server has done all that it was sent.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import structs
 
 from arr_coc.allocation.frame import FrameAllocation
+from arr_coc.allocation.group import GroupFrame
 from arr_coc.allocation.packets import explain, weights_of
 from arr_coc.errors import counted
 from arr_coc.types import NS_PER_MS, NS_PER_S, TileGrid, TileMotion
 from stream.control import describe
 from stream.events import (
+    Answer,
     Cut,
     Event,
     Explanation,
@@ -20,6 +23,7 @@ from stream.events import (
     PictureChanged,
     SegmentWritten,
     Skipped,
+    TokenMemory,
 )
 from stream.media import MediaSegment, SkippedItem
 from stream.protocol.messages import Discontinuity, End, SourceLost, TextureUpdated
@@ -99,14 +103,33 @@ def skipped_events(items: tuple[SkippedItem, ...], frame_index: int, at_s: float
     ]
 
 
-def explanation_of(frame: FrameAllocation) -> Explanation:
-    """Return the event with the reasons for each region of a frame."""
+def explanation_of(frame: FrameAllocation, shown: GroupFrame | None = None) -> Explanation:
+    """Return the event with the reasons for each region of a frame, or of the group of pictures that the model was
+    shown with it."""
     return Explanation(
         frame_index=frame.stamp.frame_index,
         pts_s=frame.stamp.media_ns / NS_PER_S,
         strategy=frame.strategy,
         weights=weights_of(frame),
-        tokens=explain(frame),
+        tokens=explain(frame, None if shown is None else shown.regions),
+        memory=None
+        if shown is None
+        else [
+            TokenMemory(state=state, since_s=since_ns / NS_PER_S)
+            for state, since_ns in zip(shown.states, shown.shown_ns.tolist(), strict=True)
+        ],
+    )
+
+
+def with_group(answer: Answer, shown: GroupFrame | None) -> Answer:
+    """Return an answer with the figures of the group of pictures that it was made from; as it is if that was none."""
+    if shown is None or shown.place is None or shown.stamp.frame_index != answer.frame_index:
+        return answer
+    return structs.replace(
+        answer,
+        superseded_tokens=shown.superseded_tokens,
+        group=shown.place.group,
+        began=shown.began,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -98,8 +98,16 @@ class FrameTap:
             if self.policy.layers:
                 inspected = self._inspected(view, frame, motion, {})
                 layers = layers_of(self.policy.layers, inspected.maps, inspected.weights, view.grid.shape)
-            regions, relevance = frame.allocation.regions.numpy(), frame.relevance.cpu().numpy()
-            self._overlay = AllocationOverlay(cropped(view, 0).copy(), regions, relevance, frame.overview, layers)
+            relevance, group = frame.relevance.cpu().numpy(), self._allocator.group
+            shown = None if group is None else group.preview(view, frame)
+            self._overlay = AllocationOverlay(
+                cropped(view, 0).copy(),
+                frame.allocation.regions.numpy() if shown is None else shown.regions,
+                relevance,
+                frame.overview if shown is None else shown.overview,
+                layers,
+                states=None if shown is None else tuple(shown.states),
+            )
 
     def put_overlay(self) -> int | None:
         """Return the slot of the overlay of the frame offered last; waits until the sinks have room for it."""
@@ -185,7 +193,9 @@ class FrameTap:
         with_maps: bool = True,
     ) -> InspectedFrame:
         maps, query = self._allocator.inspect(view.stamp) if with_maps else None, self._allocator.question
-        return inspected_frame(view, frame, images, maps, motion, tokens=self.tokens_of(frame), query=query)
+        group = None if self._allocator.group is None else self._allocator.group.preview(view, frame)
+        made = inspected_frame(view, frame, images, maps, motion, tokens=self.tokens_of(frame), query=query)
+        return made if group is None else replace(made, group=group)
 
 
 def packed_map(frame: FrameAllocation) -> FrameMap:

@@ -19,7 +19,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
+from arr_coc.types import (
+    NS_PER_MS,
+    NS_PER_S,
+    Feedback,
+    FramePacket,
+    FrameStamp,
+    GroupPlace,
+    QueryEmbedding,
+    TileGrid,
+    TokenPacket,
+)
 from stream.answer.admission import ServerOptions
 from stream.answer.connection import AnswerEndpoint
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet
@@ -194,6 +204,7 @@ class TellingModel:
     model_id = "telling"
     knows_levels = knows_wide = can_glance = takes_device_pixels = False
     attention_readable = True
+    memory = None
     notice = ""
     known_world: str | None = None
     allocator = b""
@@ -477,7 +488,7 @@ class CameraStage:
             for pool in self._endpoint.pools:
                 pool.probe()
 
-    def make_packet(self) -> TokenPacket:
+    def make_packet(self, kept: GroupPlace | None = None) -> TokenPacket:
         assert self._stamp is not None
         pixels = np.full((1, 3, 32, 32), self._camera.number, np.uint8)
         return TokenPacket(self._stamp, GRID, np.zeros((1, 3), np.int32), np.ones(1, np.float32), pixels)
@@ -488,7 +499,7 @@ class CameraStage:
     def is_glance_due(self) -> bool:
         return False
 
-    def make_glance_packet(self) -> None:
+    def make_glance_packet(self, kept: GroupPlace | None = None) -> None:
         """It does not glance."""
 
     def make_full_packet(self) -> FramePacket | None:

@@ -68,6 +68,7 @@ class SteadyAnswerModel:
 
     model_id, knows_levels, knows_wide, known_world, allocator = "steady", True, False, None, b""
     can_glance, attention_readable, takes_device_pixels = False, False, False
+    memory = None
     notice = ""
 
     slots = 1

@@ -141,6 +141,54 @@ def test_the_least_tokens_are_no_more_than_the_most(values: dict[str, int]) -> N
     assert build_config([ConfigLayer("here", dict.fromkeys(("allocate.min_tokens", "allocate.max_tokens"), 9))])
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--memory", "--encode", "full"],
+            "--memory: a visual memory is shown what is new, and answer.encode = full .* sparse",
+        ),
+        (
+            ["--memory", "--encode", "prune"],
+            "answer.encode = prune encodes whole frames; give --encode sparse or incremental",
+        ),
+        (
+            ["--memory", "--api", "http://127.0.0.1:1/v1"],
+            "a server with an API keeps no visual memory; leave --memory out",
+        ),
+        (["--memory", "--window", "3"], "holds earlier frames itself; leave --window out, or leave --memory out"),
+        (
+            ["--memory", "--budget", "3000"],
+            "--budget: answer.memory.tokens = 2048 holds no frame of 3000 tokens; raise it",
+        ),
+        (
+            ["--memory", "--budget", "90", "-s", "answer.memory.tokens=64"],
+            "--set: answer.memory.tokens = 64 holds no frame",
+        ),
+        (["-s", "answer.memory.tokens=63"], "answer.memory.tokens should be greater than or equal to 64"),
+        (["-s", "answer.memory.tokens=65537"], "answer.memory.tokens should be less than or equal to 65536"),
+        (["-s", "answer.memory.seconds=0"], "answer.memory.seconds should be greater than 0"),
+    ],
+)
+def test_a_memory_that_cannot_be_is_refused_with_the_remedy(options: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run_config(*options)
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        *(([], False), (["--memory"], True), (["--memory", "--encode", "incremental"], True), (["--no-memory"], False)),
+        *(
+            (["-s", "answer.memory.enabled=auto", *more], not more)
+            for more in ([], ["--encode", "full"], ["--window", "2"], ["--api", "http://127.0.0.1:1/v1"])
+        ),
+    ],
+)
+def test_a_memory_is_kept_where_it_can_be(options: list[str], kept: bool) -> None:
+    assert run_config(*options).answer.keeps_groups is kept
+
+
 def test_several_wrong_values_are_counted() -> None:
     with pytest.raises(ConfigError, match=r"allocate\.budget should .* \(and 1 more\)$"):
         build_config([ConfigLayer("x", {"allocate.budget": 0, "answer.top_p": 3})])

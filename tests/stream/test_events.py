@@ -10,6 +10,7 @@ import pytest
 
 from arr_coc.types import TokenReason
 from stream.events import (
+    MEMORY,
     PICTURE,
     Answer,
     AnswerCancelled,
@@ -41,7 +42,7 @@ from stream.events import (
 )
 from tests.support.events import glance
 
-ABSENT = (("timing", None), ("warning", None))
+ABSENT = (("timing", None), ("warning", None), ("memory", None))
 """Fields that are left out, beside pictures."""
 
 TIMING = AnswerTiming(encode_ms=1.5, prefill_ms=2.5, decode_ms=3.5, ttft_ms=4.5, total_ms=5.5)
@@ -161,7 +162,7 @@ def test_an_event_is_one_line_of_json_with_its_type_first(event: Event) -> None:
     assert next(iter(values)) == "type"
     expected = msgspec.to_builtins(event)
     assert values == {
-        key: value for key, value in expected.items() if (key, value) not in ABSENT and key not in PICTURE
+        key: value for key, value in expected.items() if (key, value) not in ABSENT and key not in (*PICTURE, *MEMORY)
     }
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket
+from stream.answer.memory import GroupMemory, shown_tokens
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet, ask_alone
 from stream.config import Config
 
@@ -43,6 +44,7 @@ class FakeAnswerModel:
     can_glance = False
     attention_readable = True
     takes_device_pixels = False
+    memory: GroupMemory | None = None
     notice = ""
 
     slots = 1
@@ -122,6 +124,54 @@ class FakeAnswerModel:
             question.ended, question.error = True, error
         if question.ended:
             del self._open[question]
+
+
+class MemoryAnswerModel(FakeAnswerModel):
+    """Keeps groups of pictures, and names the frames and pixels of all that its client was shown."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.memory = GroupMemory(config.answer.memory.tokens)
+        self._client = b""
+
+    def select_client(self, client: bytes) -> None:
+        self._client = client
+
+    def drop_client(self, client: bytes) -> None:
+        self.memory.drop(client)
+
+    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
+        shown = self._shown(packet)
+        return GlanceStats(self._feedback(shown), shown_tokens(shown), 1.0, 2.0)
+
+    def answer(self, packet: Packet, query: str) -> Iterator[str]:
+        assert isinstance(packet, TokenPacket)
+        shown = self._shown(packet)
+        on_packet(packet.stamp.frame_index)
+        frames = " ".join(f"{one.stamp.frame_index}:{pixels_of(one).sum(dtype=np.int64)}" for one in shown)
+        yield f"{query} {frames}"
+        tokens = shown_tokens(shown)
+        new = len(packet.regions)
+        self._spoken = AnswerStats(
+            *(tokens, 4, 1.0, 2.0, 3.0, self._feedback(shown)),
+            prefilled_tokens=new + 5,
+            appended_tokens=new,
+            memory_tokens=tokens + 1,
+        )
+
+    def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
+        assert isinstance(packet, TokenPacket)
+        shown = self._shown(packet)
+        self._spoken = AnswerStats(sum(len(one.regions) for one in shown), 0, 1.0, 2.0, 0.0, None)
+        return (0.99 if max(pixels_of(one).max(initial=0) for one in shown) > BRIGHT else 0.01), 1.0
+
+    def _shown(self, packet: TokenPacket) -> list[TokenPacket]:
+        return [*([] if packet.place is None else self.memory.before(self._client, packet.place)), packet]
+
+    def _feedback(self, shown: list[TokenPacket]) -> Feedback:
+        regions = np.concatenate([one.regions for one in shown])
+        attention = np.linspace(1, 0, len(regions), dtype=np.float32)
+        return Feedback(shown[-1].stamp, regions, attention, -attention)
 
 
 class GlancingAnswerModel(FakeAnswerModel):

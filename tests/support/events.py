@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
+from arr_coc.types import NS_PER_S, FramePacket, FrameStamp, GroupPlace, TileGrid, TokenPacket
 from stream.events import (
     Answer,
     AnswerTiming,
@@ -122,6 +122,12 @@ def make_token_packet(stamp: FrameStamp, grid: TileGrid, tokens: int = 1, value:
     """A packet of so many tokens of the first tile, all of whose pixels have this value."""
     regions, pixels = np.zeros((tokens, 3), np.int32), np.full((tokens, 3, 32, 32), value, np.uint8)
     return TokenPacket(stamp, grid, regions, np.ones(tokens, np.float32), pixels)
+
+
+def make_group_packet(place: tuple[int, int], tokens: int = 2, second: int = 0, side_px: int = 64) -> TokenPacket:
+    """The packet of a frame in a group of pictures, whose pixels have the value of `second`."""
+    packet = make_token_packet(FrameStamp(second, second * NS_PER_S, 0), TileGrid.of(side_px, side_px), tokens, second)
+    return replace(packet, place=GroupPlace(*place))
 
 
 def make_frame_packet(stamp: FrameStamp, grid: TileGrid, value: int = 0) -> FramePacket:

@@ -18,6 +18,7 @@ from stream.answer.api.address import ApiAddress
 from stream.answer.api.connection import ApiConnection, ApiLimits, ChatPiece, ChatStream
 from stream.answer.api.pictures import ApiPictures, pictures_of
 from stream.answer.api.uuids import KEPT_BY, SentPictures
+from stream.answer.memory import GroupMemory
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet
 from stream.config import Config
 from stream.untrusted import HEARD_AT_ONCE
@@ -99,6 +100,7 @@ class ApiAnswerModel:
     allocator = b""
     can_glance = False
     attention_readable = False
+    memory: GroupMemory | None = None
     notice = ""
     takes_device_pixels = False
 
@@ -236,10 +238,13 @@ class ApiAnswerModel:
             content += frame.pictures.content()
         explanation = shown[-1].pictures.explanation
         content.append({"type": "text", "text": f"{explanation}\n{question}" if explanation else question})
-        answer = self._answer
+        answer, system = self._answer, self._answer.system
         body: dict[str, Any] = {
             "model": self.model_id,
-            "messages": [{"role": "user", "content": content}],
+            "messages": [
+                *([{"role": "system", "content": system}] if system else []),
+                {"role": "user", "content": content},
+            ],
             "max_tokens": max_tokens,
             "temperature": answer.temperature,
         }
@@ -307,8 +312,9 @@ class ApiAnswerModel:
     def _notice(self, reply: ApiReply, tokens: int, body: dict[str, Any]) -> str:
         """Return what the user should know about this reply, each thing once."""
         notices = []
-        texts = [part["text"] for part in body["messages"][0]["content"] if part["type"] == "text"]
-        words = sum(map(len, texts)) // 2 + TEXT_TOKENS_EXTRA + 2 * len(body["messages"][0]["content"])
+        content = body["messages"][-1]["content"]
+        texts = [self._answer.system or "", *(part["text"] for part in content if part["type"] == "text")]
+        words = sum(map(len, texts)) // 2 + TEXT_TOKENS_EXTRA + 2 * len(content)
         if reply.prompt_tokens is not None and reply.prompt_tokens - words > tokens and self._is_new("usage"):
             notices.append(
                 f"the server counts {reply.prompt_tokens} tokens for a question with pictures of {tokens}: it enlarges "

@@ -36,13 +36,14 @@ class SentPictures:
     def lean(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return a request as it is to be sent: the names, and the pictures that the server has not had."""
         content = []
-        for part in body["messages"][0]["content"]:
+        for part in body["messages"][-1]["content"]:
             if "uuid" in part and not self.wanted:
                 part = {key: value for key, value in part.items() if key != "uuid"}
             elif part.get("uuid") in self._had:
                 part = {**part, "image_url": None}
             content.append(part)
-        return {**body, "messages": [{**body["messages"][0], "content": content}]}
+        *before, question = body["messages"]
+        return {**body, "messages": [*before, {**question, "content": content}]}
 
     def note(self, body: Mapping[str, Any]) -> None:
         """Note that the server has answered a request."""
@@ -59,7 +60,7 @@ class SentPictures:
 
         The server may have forgotten pictures, or may know no names.
         """
-        parts = sent["messages"][0]["content"]
+        parts = sent["messages"][-1]["content"]
         if any("uuid" in part and part["image_url"] is None for part in parts):
             self._had.clear()
             return True
@@ -70,4 +71,4 @@ class SentPictures:
 
 
 def _names_in(body: Mapping[str, Any]) -> Iterable[str]:
-    return (part["uuid"] for part in body["messages"][0]["content"] if "uuid" in part)
+    return (part["uuid"] for part in body["messages"][-1]["content"] if "uuid" in part)

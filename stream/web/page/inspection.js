@@ -37,6 +37,7 @@ export class Inspection {
     const take = (bytes) => buffer.slice(at, (at += bytes));
     for (const map of head.maps) made.maps.set(map.name, new TileMap(map, new Uint16Array(take(2 * head.rows * head.cols))));
     made.regions = new Int16Array(take(6 * head.regions));
+    made.tokens = new Int16Array(take(10 * (head.group?.tokens ?? 0)));
     made.pictures = head.levels.map(({ level, type, bytes }) => [level, new Blob([take(bytes)], { type })]);
     return made;
   }

@@ -30,6 +30,22 @@ export function regionsOf(frame, shapes) {
   return found;
 }
 
+const STATES = { new: "255,130,240", superseded: "255,96,64" };
+
+/** The tokens of the group of pictures of an inspection as regions, each with its `state` and the media time that it
+ * shows; those that are drawn over others come last. */
+export function tokensOf({ head, tokens, rows, cols }, shapes) {
+  if (!head.group) return [];
+  const at = [...Array(head.group.tokens).keys()];
+  const regions = Int16Array.from(at.flatMap((index) => [...tokens.subarray(5 * index, 5 * index + 3)]));
+  const { appended, overview, times } = head.group;
+  const held = regionsOf({ regions, rows, cols, overview }, shapes).map((one, index) => {
+    const state = index >= at.length - appended ? "new" : tokens[5 * index + 4] ? "superseded" : "shown";
+    return { ...one, state, since: times[tokens[5 * index + 3]], colour: STATES[state] };
+  });
+  return ["superseded", "shown", "new"].flatMap((state) => held.filter((one) => one.state === state));
+}
+
 /** The finest region that shows a tile; undefined where none does. */
 export function regionAt(regions, row, col) {
   return regions
@@ -57,7 +73,7 @@ export function drawOutlines(context, regions, side, hidden, ratio) {
     context.lineWidth = width;
     for (const one of regions) {
       if (one.overview || hidden.has(one.level)) continue;
-      context.strokeStyle = style === "dark" ? "rgba(16,16,30,.45)" : `rgba(${OUTLINES[one.level]},.95)`;
+      context.strokeStyle = style === "dark" ? "rgba(16,16,30,.45)" : `rgba(${one.colour ?? OUTLINES[one.level]},.95)`;
       context.strokeRect(
         one.left * side + inset, one.top * side + inset,
         (one.right - one.left) * side - 2 * inset, (one.bottom - one.top) * side - 2 * inset,

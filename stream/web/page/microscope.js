@@ -3,7 +3,7 @@
 import { byId, make, setPressed, tellNote, writeState } from "./dom.js";
 import { download, onFile } from "./files.js";
 import { Inspection } from "./inspection.js";
-import { drawOutlines, heatTable, regionAt, regionsOf, tilePx } from "./layers.js";
+import { drawOutlines, heatTable, regionAt, regionsOf, tilePx, tokensOf } from "./layers.js";
 import { remember, remembered, startKeys, startTheme, writeAddress } from "./settings.js";
 import { fitCanvases, nextTile, pixelRatio, tileAt } from "./tiles.js";
 
@@ -97,6 +97,7 @@ async function show(seen) {
   scope.shown?.close();
   scope.shown = seen;
   seen.all = regionsOf(seen, seen.head.shapes);
+  seen.held = tokensOf(seen, seen.head.shapes);
   scope.rounds++;
   byId("waiting").hidden = true;
   if (performance.now() >= scope.refusalEnds) byId("verdict").classList.remove("bad"); // long enough to be read
@@ -113,6 +114,7 @@ function tellShown() {
   const { head } = scope.shown;
   const facts = [`${head.width}×${head.height}`, `${head.tokens} of ${head.rows * head.cols} tokens`, head.strategy, head.profile];
   if (head.query) facts.push(`“${head.query}”`);
+  if (head.group) facts.push(`memory: ${head.group.tokens} tokens, ${head.group.appended} new, ${head.group.superseded} superseded`);
   const words = scope.picture ? scope.picture.name || "a picture" : `${scope.frozen ? "frozen" : "live"} · frame ${head.frame_index} · ${head.media_s?.toFixed(1)} s`;
   tell(scope.picture || scope.frozen ? "kept" : "ok", words, facts.join(" · "));
   byId("badge").hidden = !(scope.frozen || scope.picture);
@@ -148,7 +150,7 @@ function drawLayers() {
     context.drawImage(coloured(map, shown, ...bounds(map, view.relative)), 0, 0, shown.cols * side, shown.rows * side);
     context.globalAlpha = 1;
   }
-  if (view.regions) drawOutlines(context, shown.all, side, new Set(), pixelRatio());
+  if (view.regions) drawOutlines(context, shown.head.group ? shown.held : shown.all, side, new Set(), pixelRatio());
   const tile = scope.pinned ?? scope.pointer;
   if (tile) {
     for (const [width, colour] of [[4, "#000"], [2, "#fff"]]) {
@@ -337,13 +339,27 @@ function verdictOf(row, col) {
   return words.join(" ");
 }
 
+/** Whether the model's memory shows a tile, and since when; empty without a memory. */
+function memoryOf(row, col) {
+  const { head, held } = scope.shown;
+  if (!head.group) return "";
+  const here = held.filter((one) => one.top <= row && row < one.bottom && one.left <= col && col < one.right);
+  const detail = (one) => (one.level ? `at level ${one.level}` : "at full detail");
+  const best = here.filter((one) => one.state !== "superseded").sort((a, b) => a.level - b.level)[0];
+  const old = here.filter((one) => one.state === "superseded").sort((a, b) => b.since - a.since);
+  const words = [];
+  if (best) words.push(best.state === "new" ? `New to the memory, ${detail(best)}.` : `In the memory since ${best.since.toFixed(1)} s, ${detail(best)}.`);
+  if (old.length) words.push(`Superseded: as it was at ${old.map((one) => `${one.since.toFixed(1)} s`).slice(0, 3).join(", ")}.`);
+  return words.length ? words.join(" ") : "Not in the memory.";
+}
+
 function tellTile() {
   const { shown } = scope;
   const tile = scope.pinned ?? scope.pointer;
   if (!shown || byId("verdict").classList.contains("bad")) return;
   byId("values").hidden = !tile;
   byId("tile-title").textContent = tile ? `Tile in row ${tile[0]}, column ${tile[1]}${scope.pinned ? " · stays" : ""}` : "Tile";
-  byId("verdict").textContent = tile ? verdictOf(...tile) : "Point at a tile, or click one to stay there.";
+  byId("verdict").textContent = tile ? [verdictOf(...tile), memoryOf(...tile)].filter(Boolean).join(" ") : "Point at a tile, or click one to stay there.";
   if (!tile) return;
   const at = tile[0] * shown.cols + tile[1];
   const body = byId("values").tBodies[0];

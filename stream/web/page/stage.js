@@ -213,13 +213,15 @@ export class Stage {
 
   /** Scores of a region at the last answer, where the run explains its tokens (--why). */
   reasons(region) {
-    const found = this.why?.tokens.find((one) => one.level === region.shape && one.row === region.row && one.col === region.col);
+    const index = this.why?.tokens.findLastIndex((one) => one.level === region.shape && one.row === region.row && one.col === region.col);
+    const [found, kept] = [this.why?.tokens[index], this.why?.memory?.[index]];
     if (!found) return this.why ? [["at the last answer", "not shown so"]] : [];
     const weight = (name) => (name in this.why.weights ? ` × ${this.why.weights[name].toFixed(2)}` : "");
     return [
       ["rank at the last answer", `${found.rank} of ${this.why.tokens.length}`],
       ...Object.entries(found.scores).map(([name, score]) => [name, `${score.toFixed(2)}${weight(name)}`]),
       ["from before", (found.memory + 0).toFixed(2).replace("-0.00", "0.00")],
+      ...(kept ? [["in the memory", kept.state === "new" ? "new" : `since ${kept.since_s.toFixed(1)} s${kept.state === "superseded" ? ", superseded" : ""}`]] : []),
     ];
   }
 

@@ -94,6 +94,13 @@ def test_a_kept_frame_takes_what_is_reckoned(tmp_path: Path) -> None:
     assert sum(frame.bytes for frame in window.frames) == reckoned + 2 * (text - FRAME_TEXT_TOKENS) * a_token
 
 
+def test_the_system_prompt_is_the_configured_one() -> None:
+    model = load_qwen_model(Config.model_validate({"answer": {"system": "Answer in one word."}}))
+    prompts = model._session.prompts
+    assert model._session.options.system == "Answer in one word."
+    assert prompts._qwen.tokenizer.decode(prompts.ids.head).count("Answer in one word.") == 1
+
+
 def test_incremental_encoding_keeps_what_is_reckoned() -> None:
     facts = ModelSpec.read(bundled_model_path(), "bundled")
     a_region = RegionSize(4, 3, 64, 2, 192, 4, 3 * 32 * 32)

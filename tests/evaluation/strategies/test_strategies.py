@@ -242,6 +242,17 @@ def test_a_stream_remembers_what_it_saw_before(qwen: QwenVL) -> None:
     assert reply.of_tokens == 70, "only what is asked about is counted"
 
 
+@pytest.mark.parametrize(("name", "appended"), [("memory", 7), ("memory-coarse", 0)])
+def test_a_memory_appends_what_is_new(qwen: QwenVL, name: str, appended: int) -> None:
+    stream = strategy_named(name).stream(qwen)
+    first = stream(ask("20%"))
+    assert (first.tokens, first.kept) == (7, 0)
+    second = stream(replace(ask("20%"), times_s=(5.0,)))
+    assert second.tokens - second.kept == appended
+    assert second.prefilled < first.prefilled
+    assert second.flops.prefill < first.flops.prefill
+
+
 def still(frames: int) -> tuple[np.ndarray, ...]:
     """The same picture over and over, but for one tile of the last one."""
     last = picture()

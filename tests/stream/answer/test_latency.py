@@ -57,6 +57,16 @@ def answers(target: LatencyController, ttft_ms: float, count: int, tiles: int = 
     return reported
 
 
+def test_with_a_memory_appended_tokens_count() -> None:
+    target = LatencyController(200.0, 64)
+    observed: list[int] = []
+    target._held.observe = lambda ttft_ms, tokens, tiles: observed.append(tokens)  # type: ignore[method-assign, assignment]
+    for appended in (64, 3, 0, None):
+        target.on_request(showing(64), appended)
+        target.on_answer(took(100))
+    assert observed == [64, 3, 64]
+
+
 def test_a_fixed_budget_is_where_it_begins_and_an_adaptive_one_is_limited() -> None:
     assert LatencyController(500, 200).limits(1024) == (200, 200)
     assert LatencyController(500, 1000).limits(1024) == (400, 400)

@@ -114,10 +114,21 @@ def test_more_slots_than_the_memory_holds_are_refused(folder: Path, monkeypatch:
 
 def test_the_lowest_slot_that_nobody_had_comes_first() -> None:
     slots = ClientSlots(3)
-    assert [slots.hold(client) for client in (b"a", b"b", b"a")] == [0, 1, 0]
+    assert [slots.hold(client) for client in (b"a", b"b", b"a")] == [None] * 3
+    assert slots.held == {b"a": 0, b"b": 1}
     slots.release(b"a")
-    assert slots.hold(b"c") == 2
-    assert slots.hold(b"d") == 0
+    assert slots.hold(b"c") is None
+    assert slots.hold(b"d") == b"a"
+    assert slots.held == {b"b": 1, b"c": 2, b"d": 0}
+
+
+def test_of_slots_that_others_had_the_one_used_least_recently_comes_first() -> None:
+    slots = ClientSlots(2)
+    for client in (b"a", b"b", b"a"):
+        slots.hold(client)
+        slots.release(client)
+    assert slots.hold(b"c") == b"b"
+    assert slots.held == {b"c": 1}
 
 
 def test_a_client_gets_the_slot_that_it_had() -> None:
@@ -125,7 +136,7 @@ def test_a_client_gets_the_slot_that_it_had() -> None:
     for client in (b"a", b"b"):
         slots.hold(client)
         slots.release(client)
-    assert slots.hold(b"b") == 1
+    assert slots.hold(b"b") is None
     assert slots.held == {b"b": 1}
 
 
@@ -135,4 +146,5 @@ def test_what_a_client_had_is_told_when_it_leaves() -> None:
     assert slots.drop(b"a") == [0]
     assert slots.drop(b"a") == []
     assert slots.held == {}
-    assert slots.hold(b"b") == 0
+    assert slots.hold(b"b") is None
+    assert slots.held == {b"b": 0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -9,8 +10,9 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from msgspec import structs
 
-from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
+from arr_coc.types import Feedback, FramePacket, FrameStamp, GroupPlace, QueryEmbedding, TileGrid, TokenPacket
 from stream.answer.request import ClientOptions, GlanceOutcome
 from stream.answer.scheduler import AnswerObserver, AnswerScheduler, SchedulePolicy
 from stream.answer.triggers import AnswerTriggerOptions, StandingQueryOptions, VerdictThresholds, YesNoTriggerOptions
@@ -31,10 +33,12 @@ from stream.protocol.messages import (
     TurnGrant,
     TurnRequest,
 )
+from stream.recording.journal import JournalEntry
 from stream.transport import Transport
-from tests.support.answer_client import FakeEndpoint, received
+from tests.support.answer_client import FakeEndpoint, FakeJournal, received
 from tests.support.clock import FakeClock
 from tests.support.events import (
+    answer,
     make_answer_reply,
     make_glance_reply,
     make_overview,
@@ -77,6 +81,8 @@ class Peer:
     allocator: bytes = b""
     unseen: tuple[str, ...] = ()
     notice: str = ""
+    memory_tokens: int = 0
+    kept: GroupPlace | None = None
     received: list[Message] = field(default_factory=list)
     turn: int = 0
     looks: bool = False
@@ -103,6 +109,7 @@ class Peer:
                     allocator=self.allocator,
                     attention_readable=self.attention_readable,
                     notice=self.notice,
+                    memory_tokens=self.memory_tokens,
                 )
             )
             self.hold(message.query)
@@ -110,7 +117,7 @@ class Peer:
             self.hold(message.query)
         elif isinstance(message, TurnRequest) and self.grants:
             self.turn += 1
-            self.send(TurnGrant(turn=self.turn))
+            self.send(TurnGrant(turn=self.turn, kept=self.kept))
         elif isinstance(message, GlancePacketMessage) and self.glances:
             self.send(make_glance_reply(message.glance, self.query))
         elif isinstance(message, TokenPacketMessage) and self.answers:
@@ -148,6 +155,7 @@ class ScheduledRun:
         self.there = True
         self.glance_due = False
         self.glances: list[GlanceOutcome] = []
+        self.kept: list[GroupPlace | None] = []
         self._newest, self._epoch = 0, 0
         endpoint = FakeEndpoint("tcp://server", on_timeout=self._hang)
         self.peer = Peer(endpoint, looks="standing_query" in policy)
@@ -216,14 +224,18 @@ class ScheduledRun:
     def is_glance_due(self) -> bool:
         return self.glance_due
 
-    def make_glance_packet(self) -> TokenPacket | None:
+    def make_glance_packet(self, kept: GroupPlace | None = None) -> TokenPacket | None:
         return make_overview(self.stamp, GRID) if self.there else None
 
     def on_event(self, event: Event) -> None:
         self.events.append(event)
 
-    def make_packet(self) -> TokenPacket | None:
-        return make_token_packet(self.stamp, GRID) if self.there else None
+    def make_packet(self, kept: GroupPlace | None = None) -> TokenPacket | None:
+        self.kept.append(kept)
+        packet = make_token_packet(self.stamp, GRID) if self.there else None
+        if packet is None or not self.peer.memory_tokens:
+            return packet
+        return dataclasses.replace(packet, place=kept or GroupPlace(1, 0))
 
     def make_full_packet(self) -> FramePacket | None:
         return None
@@ -665,3 +677,51 @@ def test_a_server_elsewhere_that_cannot_be_reached_ends_the_run_and_one_that_loa
     with pytest.raises(AssertionError if reached else ConnectionRefused, match=message):
         scheduler.wait_until_ready()
     assert [type(message) for message, _ in endpoint.links[0].sent] == [Connect]
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_a_packet_is_made_with_what_the_model_keeps(opened: Opener, lockstep: bool) -> None:
+    run = opened(lockstep=lockstep, memory=True)
+    run.peer.memory_tokens = 100
+    run.greet()
+    for index, kept in enumerate((None, GroupPlace(1, 1), None)):
+        run.peer.kept = kept
+        run.show(2 * index)
+        run.go_on(4)
+    # In lockstep nothing may depend on what the server lost: it is sent again.
+    assert run.kept == [None, GroupPlace(1, 1), GroupPlace(1, 2) if lockstep else None]
+    if lockstep:
+        packets = [message for message in run.peer.received if isinstance(message, TokenPacketMessage)]
+        assert [len(packet.earlier) for packet in packets] == [0, 0, 2]
+
+
+def test_recalled_answers_leave_the_group_as_the_run_had_it(opened: Opener) -> None:
+    answers = [structs.replace(answer(2.0 * index, "t", frame_index=2 * index), answer=index) for index in range(2)]
+    run = opened(memory=True, journal=FakeJournal(*(JournalEntry(one, None) for one in answers)))
+    run.peer.memory_tokens = 100
+    run.greet()
+    for index in range(3):
+        run.show(2 * index)
+    assert run.kept == [None, GroupPlace(1, 1), GroupPlace(1, 2)]
+    (packet,) = (message for message in run.peer.received if isinstance(message, TokenPacketMessage))
+    assert packet.place == GroupPlace(1, 2)
+    assert [frame.stamp.frame_index for frame in packet.earlier] == [0, 2]
+
+
+def test_without_memory_a_recalled_answer_needs_no_packet(opened: Opener) -> None:
+    run = opened(journal=FakeJournal(JournalEntry(answer(0.0, "t"), None))).greet()
+    run.show(0)
+    assert run.kept == []
+
+
+@pytest.mark.parametrize(("memory", "tokens", "reported"), [(True, 0, True), (True, 9, False), (False, 0, False)])
+def test_a_server_that_keeps_no_memory_is_reported_once(
+    opened: Opener, memory: bool, tokens: int, reported: bool
+) -> None:
+    run = opened(memory=memory)
+    run.peer.memory_tokens = tokens
+    run.greet()
+    notices = [event.message for event in run.events if isinstance(event, Notice) and event.code == "memory-off"]
+    assert len(notices) == reported
+    if reported:
+        assert notices[0].endswith("start `serve-answers` with --memory, or give --no-memory here")

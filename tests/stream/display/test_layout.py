@@ -40,6 +40,7 @@ FIGURES = StatisticsSnapshot(
     glances=0,
     glance_tokens=0,
     glance_ms=None,
+    memory=None,
     tokens=64,
     tiles=240,
     dirty_share=0.1234,

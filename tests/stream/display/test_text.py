@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from stream.clock import clock_text, duration_text
-from stream.display.text import CHANGES_SHOWN, SKIPS_SHOWN, EventText, cut_path, wrap
-from stream.events import Cut, Event, Notice, Outage, PictureChanged, QueryChanged, Restarted, Skipped
+from stream.display.text import CHANGES_SHOWN, SKIPS_SHOWN, EventText, cut_path, memory_text, wrap
+from stream.events import Cut, Event, MemorySummary, Notice, Outage, PictureChanged, QueryChanged, Restarted, Skipped
 from stream.untrusted import printable
 from tests.support.events import frame
 
@@ -128,3 +129,10 @@ def test_times_for_people(at_s: float, text: str) -> None:
 )
 def test_lengths_of_time_for_people(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
+
+
+def test_the_summary_names_groups_and_what_they_saved() -> None:
+    memory = MemorySummary(groups={"first": 1, "epoch": 3}, appended_tokens=210, kept_tokens=190, superseded_tokens=0)
+    assert memory_text(memory) == "4 groups (first, 3 epoch), 210 tokens appended, 190 kept"
+    superseded = replace(memory, groups={"first": 1}, superseded_tokens=7)
+    assert memory_text(superseded) == "1 group (first), 210 tokens appended, 190 kept, 7 superseded"

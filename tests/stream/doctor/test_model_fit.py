@@ -161,6 +161,23 @@ def test_what_a_run_asks_of_a_model() -> None:
     assert (several.window, several.kept, several.encoded_tokens, several.kept_vision_mb) == (4, 9, None, 1024)
 
 
+def test_a_visual_memory_takes_what_each_stream_keeps() -> None:
+    kept = config(answer={"memory": {"enabled": True, "tokens": 1000}})
+    spec, _ = model_fit.facts_of(kept)
+    assert spec is not None
+    load = model_fit.load_of(kept)
+    assert (load.memory_tokens, load.prompt_tokens) == (1000, 1000 + load.other_tokens)
+    one, three = (MemoryEstimate.of(spec, "auto", model_fit.load_of(kept, streams)) for streams in (1, 3))
+    assert three.groups == 3 * one.groups > 0
+    assert (one.kept, one.total - one.groups) == (0, one.weights + one.cache + one.activations)
+    plain = MemoryEstimate.of(spec, "auto", model_fit.load_of(config()))
+    assert (plain.groups, model_fit.load_of(config()).memory_tokens) == (0, 0)
+    assert "visual memory of 1000 tokens " in model_fit.memory(kept).found
+    assert "visual memory of 3 times 1000 tokens" in model_fit.cards(kept, 3).found
+    broken = model_fit.model(config(answer={"memory": {"enabled": True, "tokens": 9000}}))
+    assert (broken.state, broken.remedy) == ("broken", "lower answer.memory.tokens")
+
+
 def test_a_window_beyond_the_context_is_broken() -> None:
     assert model_fit.model(config(answer={"window": {"frames": 19}})).state == "works"
     broken = model_fit.model(config(answer={"window": {"frames": 20}}))

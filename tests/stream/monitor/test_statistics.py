@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from stream.events import Cut, Event, FrameReady, Notice, Outage, PictureChanged, Restarted, Skipped, Summary
+from stream.events import (
+    Cut,
+    Event,
+    FrameReady,
+    MemorySummary,
+    Notice,
+    Outage,
+    PictureChanged,
+    Restarted,
+    Skipped,
+    Summary,
+)
 from stream.monitor.metrics import interarrival_ms, interval_std_ms
 from stream.monitor.schema import RecentJitter
 from stream.monitor.statistics import RunStatistics, StatisticsSnapshot
@@ -218,3 +229,23 @@ def test_a_standing_query_was_found_where_it_once_held() -> None:
         run.add(look(0.0, holds=holds))
         found.append(run.summary().found)
     assert found == [None, False, True, True]
+
+
+def test_groups_and_their_tokens_are_counted() -> None:
+    figures = Measured()
+    assert (figures.at(0).memory, figures.summary().memory) == (None, None)
+    for group, began, used, appended, superseded in (
+        *((1, "first", 60, 60, 0), (1, "", 70, 10, 20), (1, "", 70, 0, 25)),
+        *((2, "epoch", 60, 60, 0), (4, "", 80, 20, 3), (5, "epoch", 60, 60, 0)),
+    ):
+        event = replace(answer(0.0, "t"), group=group, began=began, tokens_used=used)
+        figures.add(replace(event, appended_tokens=appended, superseded_tokens=superseded))
+    memory = figures.summary().memory
+    assert memory == MemorySummary(
+        # Group 4 began with a check of a standing query, and the one before it had no answer at all.
+        groups={"first": 1, "epoch": 2, "check": 1},
+        appended_tokens=210,
+        kept_tokens=190,
+        superseded_tokens=28,
+    )
+    assert figures.at(0).memory == memory

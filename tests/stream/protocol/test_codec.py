@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from msgspec.structs import replace
 
-from arr_coc.types import Feedback, FramePacket, FrameStamp, TileGrid, TokenPacket
+from arr_coc.types import Feedback, FramePacket, FrameStamp, GroupPlace, TileGrid, TokenPacket
 from stream.errors import TransportError
 from stream.protocol.codec import (
     Array,
@@ -24,8 +26,19 @@ from stream.protocol.codec import (
     specs_of,
     token_message,
     token_packet,
+    token_packets,
 )
-from stream.protocol.messages import AnswerReply, ArraySpec, QueryAccepted
+from stream.protocol.messages import (
+    AnswerReply,
+    ArraySpec,
+    EarlierFrame,
+    PixelPlace,
+    QueryAccepted,
+    TokenPacketMessage,
+    decode,
+    encode,
+)
+from stream.untrusted import EARLIER_MAX
 
 STAMP = FrameStamp(7, 280_000_000, 123_456_789, 5)
 GRID = TileGrid.of(70, 100)
@@ -140,6 +153,97 @@ def test_a_packet_that_announces_other_arrays_is_refused(specs: tuple[ArraySpec,
     message, arrays = token_message(0, 0, tokens())
     with pytest.raises(TransportError, match="TokenPacketMessage must announce the arrays"):
         token_packet(replace(message, arrays=specs), wire(arrays))
+
+
+def group(*counts: int) -> list[TokenPacket]:
+    """Frames of a group of pictures, with so many regions each; each frame supersedes a token of the one before."""
+    packets = [dataclasses.replace(tokens(count), stamp=FrameStamp(at, at, at)) for at, count in enumerate(counts)]
+    return [
+        dataclasses.replace(packet, place=GroupPlace(3, at), superseded=np.arange(at - 1, at, dtype=np.int32)[:at])
+        for at, packet in enumerate(packets)
+    ]
+
+
+@pytest.mark.parametrize("counts", [(4,), (4, 2), (4, 0), (3, 1, 2), (3, 1, 0)])
+@pytest.mark.parametrize("lacking", [0, 1, 2])
+def test_a_packet_of_a_group_brings_the_frames_that_the_server_lacks(counts: tuple[int, ...], lacking: int) -> None:
+    *before, packet = group(*counts)
+    earlier = before[max(0, len(before) - lacking) :]
+    message, arrays = token_message(3, 9, packet, earlier=earlier)
+    assert (message.place, len(message.earlier), len(arrays)) == (packet.place, len(earlier), 4)
+    assert len(arrays[0]) == sum(len(one.regions) for one in (*earlier, packet))
+    came = token_packets(decode_token(message), wire(arrays))
+    assert len(came) == len(earlier) + 1
+    for got, wanted in zip(came, (*earlier, packet), strict=True):
+        assert_same(got, wanted)
+
+
+def decode_token(message: TokenPacketMessage) -> TokenPacketMessage:
+    came = decode(encode(message))
+    assert isinstance(came, TokenPacketMessage)
+    return came
+
+
+def test_an_overview_stays_the_one_of_its_frame() -> None:
+    first, packet = group(4, 3)
+    first = dataclasses.replace(first, overview=2)
+    message, arrays = token_message(0, 0, packet, earlier=[first])
+    assert [one.overview for one in token_packets(message, wire(arrays))] == [2, 0]
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_glance_at_a_group_is_no_overview(count: int) -> None:
+    *before, packet = group(4, 1, count)
+    message, arrays = glance_message(0, 0, packet, earlier=before[1:])
+    came = token_packets(message, wire(arrays))
+    assert [one.place for one in came] == [GroupPlace(3, 1), GroupPlace(3, 2)]
+    assert_same(came[-1], packet)
+
+
+def test_pixels_on_a_device_are_those_of_all_frames_of_a_message() -> None:
+    first, packet = group(4, 3)
+    pixels = torch.cat([torch.from_numpy(one.host_pixels) for one in (first, packet)])
+    message, arrays = token_message(0, 0, packet, pixels_at=PixelPlace(number=1), earlier=[first])
+    assert len(arrays) == 3
+    came = token_packets(message, wire(arrays), lambda place, count: pixels[:count])
+    assert [one.pixels.shape[0] for one in came] == [4, 3]
+    assert_same(dataclasses.replace(came[1], pixels=came[1].host_pixels), packet)
+
+
+@pytest.mark.parametrize(
+    ("counts", "changes", "error"),
+    [
+        ((0,), {}, "holds nothing of a frame that others in its group"),
+        ((4, 1), {"earlier": (EarlierFrame(STAMP, 0),)}, "holds nothing of a frame that others in its group"),
+        (
+            (4, 1),
+            {"earlier": (EarlierFrame(STAMP, 4, 0, 2),)},
+            "names 1 superseded tokens, and earlier frames have more",
+        ),
+        ((4, 1), {"earlier": (EarlierFrame(STAMP, 6),)}, "holds 5 regions, and says that 6 are of earlier frames"),
+        ((4, 1), {"earlier": (EarlierFrame(STAMP, 2, 3),)}, "holds 2 regions, and says that 3 of them are an overview"),
+        ((4, 1), {"earlier": (EarlierFrame(STAMP, 2),) * 2}, "2 frames cannot come before frame 1 of a group"),
+        ((4, 1), {"place": None}, "1 frame cannot come before frame 0 of a group"),
+        ((4, 1), {"earlier": (EarlierFrame(FrameStamp(-1, 0, 0), 4),)}, "is no frame's"),
+        ((4, 1), {"place": GroupPlace(0, 1)}, "is in no group of pictures"),
+        ((4, 1), {"place": GroupPlace(1, -1)}, "is in no group of pictures"),
+        ((4, 1), {"place": GroupPlace(1, 2**60)}, "is in no group of pictures"),
+    ],
+)
+def test_a_group_that_cannot_be_is_refused(counts: tuple[int, ...], changes: dict[str, Any], error: str) -> None:
+    *before, packet = group(*counts)
+    message, arrays = token_message(0, 0, packet, earlier=before)
+    with pytest.raises(TransportError, match=error):
+        token_packets(replace(message, **changes), wire(arrays))
+
+
+def test_more_frames_than_a_group_can_have_are_not_read() -> None:
+    message, _ = token_message(0, 0, group(1)[0])
+    frames = (EarlierFrame(STAMP, 1),) * EARLIER_MAX
+    place = GroupPlace(1, 2 * EARLIER_MAX)
+    assert decode_token(replace(message, place=place, earlier=frames)).earlier == frames
+    with pytest.raises(TransportError, match="cannot be read"):
+        decode(encode(replace(message, place=place, earlier=(*frames, frames[0]))))
 
 
 def test_a_grid_that_contradicts_itself_is_refused() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from arr_coc.allocation.group import GroupFrame
 from arr_coc.allocation.inspection import AllocationMaps
 from arr_coc.relevance.profiles import CORE_NAMES, FULL, FULL_NAMES, SIGNED_NAMES
-from arr_coc.types import TileMotion
+from arr_coc.types import FrameStamp, GroupPlace, TileMotion, TileVersions
 from stream.errors import TransportError
 from stream.protocol.inspection import (
     LAYER_MAPS,
@@ -115,3 +117,41 @@ def test_the_layers_of_a_heat_map_are_maps_with_their_weights() -> None:
 
 def test_levels_that_a_texture_has_not_are_left_out() -> None:
     assert known_levels((5, 0, 9, -1, 0)) == (0, 5)
+
+
+def group() -> GroupFrame:
+    """A key frame of two tokens, of which one is superseded, and a frame that appends one."""
+    return GroupFrame(
+        stamp=FrameStamp(4, 2_000_000_000, 0),
+        place=GroupPlace(3, 1),
+        began="",
+        regions=np.array([(1, 0, 0), (0, 0, 2), (0, 0, 2)], np.int32),
+        relevance=np.ones(1, np.float32),
+        shown_ns=np.array([500_000_000, 500_000_000, 2_000_000_000]),
+        superseded=np.array([False, True, False]),
+        dropped=np.array([1], np.int32),
+        overview=1,
+        begun_ns=500_000_000,
+        areas=np.zeros(GRID, np.int8),
+        versions=TileVersions(1, np.zeros(GRID, np.int64)),
+        picture=np.zeros((24, 32, 3), np.uint8),
+    )
+
+
+def test_the_tokens_of_a_group_come_with_their_times_and_states() -> None:
+    message = pack_inspection(replace(inspected(7), group=group()), {0: ("image/jpeg", b"large")})
+    read = read_inspection(message)
+    assert read.pictures == {0: b"large"}
+    assert read.head["group"] == {
+        "number": 3, "frame": 1, "began": "", "overview": 1, "tokens": 3, "appended": 1, "superseded": 1,
+        "times": [0.5, 2.0],
+    }  # fmt: skip
+    assert read.tokens is not None
+    assert read.tokens.tolist() == [[1, 0, 0, 0, 0], [0, 0, 2, 0, 1], [0, 0, 2, 1, 0]]
+    assert read.states == ("shown", "superseded", "new")
+
+
+def test_without_a_group_a_message_has_none() -> None:
+    read = read_inspection(pack_inspection(inspected(), {}))
+    assert "group" not in read.head
+    assert (read.tokens, read.states) == (None, None)

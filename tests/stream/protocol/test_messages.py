@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arr_coc.types import FrameStamp, TileGrid
+from arr_coc.types import FrameStamp, GroupPlace, TileGrid
 from stream.errors import TransportError
 from stream.media import SkippedItem
 from stream.protocol.messages import (
@@ -66,6 +66,7 @@ MESSAGES: list[Message] = [
     QueryAccepted(query="Who?", model_id="m", error="too long"),
     TurnRequest(),
     TurnGrant(turn=9),
+    TurnGrant(turn=9, kept=GroupPlace(2, 3)),
     TurnExpired(turn=9),
     KeepAlive(),
     Disconnect(),
@@ -131,6 +132,12 @@ def test_noise_is_refused_or_read_but_never_breaks(data: bytes) -> None:
 def test_a_frame_that_nobody_has_is_refused(side_px: tuple[int, int]) -> None:
     with pytest.raises(TransportError, match="is not the tile grid"):
         decode(encode(TokenPacketMessage(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(*side_px))))
+
+
+@pytest.mark.parametrize("kept", [GroupPlace(0, 1), GroupPlace(1, -1), GroupPlace(2**60, 0)])
+def test_a_turn_names_a_group_that_can_be(kept: GroupPlace) -> None:
+    with pytest.raises(TransportError, match="is in no group of pictures"):
+        decode(encode(TurnGrant(turn=1, kept=kept)))
 
 
 def test_a_message_beyond_any_length_is_not_even_decoded() -> None:

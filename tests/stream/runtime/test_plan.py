@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
+from arr_coc.allocation.group import GroupOptions
 from arr_coc.budget import TokenLimits
 from arr_coc.errors import ModelError
 from arr_coc.resources import presets
@@ -18,6 +19,7 @@ from stream.config import (
     CaptureConfig,
     Config,
     CutConfig,
+    MemoryConfig,
     OutputConfig,
     PipelineConfig,
     StandingQueryConfig,
@@ -162,6 +164,18 @@ def test_wide_tokens_are_for_models_that_know_them_unless_the_user_says_otherwis
     hello = ServerHello(model_id="m", knows_levels=True, known_world=None, knows_wide=knows_wide)
     options = RunPlan.of(Config(allocate=AllocateConfig(wide=wide)), FILE).make_allocator(hello).options
     assert options.wide is expected
+
+
+@pytest.mark.parametrize(
+    ("enabled", "server_tokens", "tokens"), [(True, 9000, 512), (True, 300, 300), (True, 0, None), (False, 9000, None)]
+)
+def test_groups_of_pictures_are_as_long_as_configuration_and_server_allow(
+    enabled: bool, server_tokens: int, tokens: int | None
+) -> None:
+    memory = MemoryConfig(enabled=enabled, tokens=512, seconds=9, refine=False)
+    hello = ServerHello(model_id="m", knows_levels=True, known_world=None, memory_tokens=server_tokens)
+    options = RunPlan.of(Config(answer=AnswerConfig(memory=memory)), FILE).make_allocator(hello).options.memory
+    assert options == (None if tokens is None else GroupOptions(tokens, 9, False))
 
 
 @pytest.mark.parametrize("knows_levels", [True, False])

@@ -15,7 +15,15 @@ import pytest
 
 from arr_coc.types import LEVELS, REGION_SHAPES, FrameStamp, TileGrid
 from stream.answer.model import Packet
-from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, StandingQueryConfig
+from stream.config import (
+    AllocateConfig,
+    AnswerConfig,
+    Config,
+    MemoryConfig,
+    OutputConfig,
+    PipelineConfig,
+    StandingQueryConfig,
+)
 from stream.errors import RecordingError
 from stream.events import Answer, Event, FrameReady, QueryChanged, Restarted, Summary, YesNoResult
 from stream.protocol.codec import token_message, token_packet
@@ -34,7 +42,7 @@ from stream.recording.identity import AnswerProvenance, answer_provenance, parse
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.replay import Replay, ReplayedAnswer, ReplayedYesNo, answered_by, open_recorded, replay_config
 from stream.runtime.run import Run
-from tests.support.answer_models import FakeAnswerModel
+from tests.support.answer_models import FakeAnswerModel, MemoryAnswerModel
 from tests.support.events import answer, frame, make_answer_reply, make_token_packet, make_yes_no_reply
 from tests.support.runs import Seen, open_supervised, watch
 from tests.support.runs import config as supervised_config
@@ -42,6 +50,7 @@ from tests.support.video import make_video, moving_square
 
 FRAMES = 30
 MODEL_LOADER = "tests.support.answer_models:FakeAnswerModel"
+MEMORY_LOADER = "tests.support.answer_models:MemoryAnswerModel"
 PROVENANCE = AnswerProvenance("0.1.0", None, "7 files", 1, {})
 
 
@@ -76,6 +85,7 @@ def record(
     folder: Path | None,
     on_event: Callable[[Run, Event], None] | None = None,
     allocate: AllocateConfig | None = None,
+    model_loader: str = MODEL_LOADER,
     **answer: Any,
 ) -> list[Event]:
     config = Config(
@@ -85,7 +95,7 @@ def record(
         output=OutputConfig(record=str(folder) if folder else None),
         pipeline=PipelineConfig(single_process=True),
     )
-    pipeline = run_in_threads(config, model_loader=MODEL_LOADER)
+    pipeline = run_in_threads(config, model_loader=model_loader)
     events: list[Event] = []
     for event in pipeline.run():
         events.append(event)
@@ -384,3 +394,16 @@ def test_a_live_source_that_was_opened_again_goes_on_in_time_and_a_file_has_its_
     assert [(e.answer, e.frame_index, round(e.pts_s, 3)) for e in again] == [(0, 0, 0.0), (1, 3, later_s)]
     assert all(event.same and not event.check for event in again)
     assert (replay.summary([]).frames, replay.summary([]).answers) == (6, 2)
+
+
+def test_a_run_with_memory_gets_its_answers_again(video: str, tmp_path: Path) -> None:
+    memory = MemoryConfig(enabled=True, tokens=256)
+    events = record(video, tmp_path / "a", model_loader=MEMORY_LOADER, memory=memory)
+    answers = [event for event in events if isinstance(event, Answer)]
+    assert max(len(answer.text.split()) for answer in answers) > 2, "some are about several frames"
+    recording = Recording(tmp_path / "a")
+    provenance = answered_by(recording)
+    config = replay_config(provenance, None, None, None)
+    assert config.answer.memory == memory
+    _, again = replayed(recording, MemoryAnswerModel(config), provenance)
+    assert (again.answers, again.differing) == (len(answers), 0)

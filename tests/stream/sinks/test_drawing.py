@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from stream.sinks import fonts
-from stream.sinks.drawing import KEY, LEAST_WIDTH_PX, draw_strip, strip_height
+from stream.sinks.drawing import KEY, LEAST_WIDTH_PX, MEMORY_KEY, KeyItem, draw_strip, strip_height
 from stream.sinks.fonts import TextRenderer, files_in, has, opened
 
 WIDTHS = (LEAST_WIDTH_PX, 322, 480, 640, 644, 800, 960, 1280)
@@ -29,25 +29,28 @@ def drawn(letters: TextRenderer, text: str) -> np.ndarray:
     return np.asarray(image)
 
 
+@pytest.mark.parametrize("key", [KEY, MEMORY_KEY])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_strip_has_the_same_even_height_for_every_text(width: int) -> None:
-    shapes = {draw_strip(width, caption, "1 of 2 tokens · 0:00.0", KEY).shape for caption in ("", "a word", WORDS * 9)}
-    assert shapes == {(strip_height(width), width, 3)}
-    assert strip_height(width) % 2 == 0
+def test_a_strip_has_the_same_even_height_for_every_text(width: int, key: tuple[KeyItem, ...]) -> None:
+    shapes = {draw_strip(width, caption, "1 of 2 tokens · 0:00.0", key).shape for caption in ("", "a word", WORDS * 9)}
+    assert shapes == {(strip_height(width, key), width, 3)}
+    assert strip_height(width, key) % 2 == 0
 
 
+@pytest.mark.parametrize("key", [KEY, MEMORY_KEY])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_nothing_reaches_the_edge_of_the_strip(width: int) -> None:
-    image = draw_strip(width, WORDS * 9, "2040 of 2040 tokens · 10:00:00.0", KEY).astype(int)
+def test_nothing_reaches_the_edge_of_the_strip(width: int, key: tuple[KeyItem, ...]) -> None:
+    image = draw_strip(width, WORDS * 9, "2040 of 2040 tokens · 10:00:00.0", key).astype(int)
     ground = image[-1, -1]
     for edge in (image[:, 0], image[:, -1], image[-1]):
         assert np.abs(edge - ground).max() == 0
 
 
+@pytest.mark.parametrize("items", [KEY, MEMORY_KEY])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_key_and_note_do_not_cover_each_other(width: int) -> None:
+def test_key_and_note_do_not_cover_each_other(width: int, items: tuple[KeyItem, ...]) -> None:
     note = "2040 of 2040 tokens · 10:00:00.0"
-    key, both = draw_strip(width, "", "", KEY).astype(int), draw_strip(width, "", note, KEY).astype(int)
+    key, both = draw_strip(width, "", "", items).astype(int), draw_strip(width, "", note, items).astype(int)
     written = np.abs(both - key).max(axis=2) > 0
     assert written.any()
     assert np.abs(key - key[-1, -1]).max(axis=2)[written].max() == 0

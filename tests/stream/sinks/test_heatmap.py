@@ -20,7 +20,18 @@ from stream.protocol.inspection import InspectedFrame, TileMap
 from stream.protocol.pictures import PictureEndpoints, ViewedFrame
 from stream.runtime.pictures import PictureThread
 from stream.scenes import load_scene
-from stream.sinks.drawing import LEAST_WIDTH_PX, draw, draw_allocation, drawn_size, strip_height
+from stream.sinks.drawing import (
+    LEAST_WIDTH_PX,
+    MEMORY_KEY,
+    NEW,
+    OUTLINE_OPACITY,
+    OUTLINES,
+    SUPERSEDED,
+    draw,
+    draw_allocation,
+    drawn_size,
+    strip_height,
+)
 from stream.sinks.factory import open_sinks
 from stream.sinks.heatmap import CLOCK_HZ, HeatmapSink
 from stream.transport import Transport
@@ -68,6 +79,29 @@ def test_finer_tiles_are_brighter_and_unseen_ones_darkest() -> None:
     coarse = drawn[int(0.5 * tile), int(2.5 * tile), 1]
     assert middle[2, 0] == pytest.approx(GREY, abs=2)
     assert middle[2, 0] > coarse > middle[2, 3]
+
+
+def test_tokens_of_a_memory_are_new_kept_or_superseded() -> None:
+    item = replace(
+        overlay(regions=[(0, 0, 0), (0, 2, 0), (0, 2, 3), (0, 2, 0)]),
+        states=("shown", "superseded", "superseded", "new"),
+    )
+    drawn = draw(item, "", "")
+    tile = 32 * drawn.shape[1] // 128
+    middle = {
+        place: drawn[int((place[0] + 0.5) * tile), int((place[1] + 0.5) * tile)].astype(int)
+        for place in [(0, 0), (2, 0), (2, 3), (0, 3)]
+    }
+    np.testing.assert_array_equal(middle[0, 0], middle[2, 0])
+    np.testing.assert_array_equal(middle[2, 3], middle[0, 3], "what the picture was is not what is seen")
+    lines = {place: drawn[place[0] * tile + 1, int((place[1] + 0.5) * tile)].astype(int) for place in middle}
+    expected = {(0, 0): [OUTLINES[0]], (2, 0): [SUPERSEDED, NEW], (2, 3): [SUPERSEDED]}
+    for place, colours in expected.items():
+        line = middle[place]
+        for colour in colours:
+            line = OUTLINE_OPACITY * np.array(colour) + (1 - OUTLINE_OPACITY) * line
+        np.testing.assert_allclose(lines[place], line, atol=3)
+    assert drawn.shape == (drawn_size(128, 96)[1] + strip_height(640, MEMORY_KEY), 640, 3)
 
 
 def test_a_wide_region_is_shown_along_its_line_and_outlined_as_such() -> None:

@@ -158,6 +158,19 @@ def test_agreement_with_all_tokens_is_reported(served: Served) -> None:
     assert samples["shadow_words_share"] == pytest.approx(0.8)
 
 
+def test_groups_of_pictures_are_counted_by_reason(served: Served) -> None:
+    assert "appended_tokens_total" not in served.samples()
+    said = replace(answer(1.0, "a"), group=1, began="first", appended_tokens=64)
+    served.take(said, replace(said, began="", tokens_used=70, appended_tokens=6, superseded_tokens=9))
+    expected = {
+        "groups_total{first}": 1,
+        "appended_tokens_total": 70,
+        "kept_tokens_total": 64,
+        "superseded_tokens_total": 9,
+    }
+    assert subset(served.samples(), expected) == expected
+
+
 def test_health_follows_the_run(served: Served) -> None:
     assert served.health() == (200, "loading", None)
     assert served.health("/readyz") == (503, "loading", None)
@@ -288,6 +301,13 @@ def test_a_model_that_is_silent_for_too_long_is_not_healthy(answers: AnswerServe
     assert answers.health() == (200, 200, "ok")
 
 
+def test_memories_of_a_server_and_their_evictions_are_reported(answers: AnswerServerFixture) -> None:
+    assert "server_groups" not in scraped(answers.metrics)
+    answers.statistics.memory_is(2, 130, 5)
+    expected = {"server_groups": 2, "server_group_tokens": 130, "server_groups_evicted_total": 5}
+    assert subset(scraped(answers.metrics), expected) == expected
+
+
 def test_the_metrics_are_those_of_the_server(answers: AnswerServerFixture) -> None:
     statistics = answers.statistics
     statistics.loaded()
@@ -342,7 +362,9 @@ def exposed(server: MetricsServer) -> set[str]:
 
 def test_the_document_lists_all_metrics(served: Served, answers: AnswerServerFixture) -> None:
     frames = [frame(index, index * 0.04, capture_ns=index, ready_ns=index + 1) for index in range(5)]
-    served.take(*frames, replace(answer(1.0, "a"), target_ms=500.0, budget=212), shadow(1.0), look(1.0, holds="yes"))
+    said = replace(answer(1.0, "a"), target_ms=500.0, budget=212, group=1, began="first")
+    served.take(*frames, said, shadow(1.0), look(1.0, holds="yes"))
+    answers.statistics.memory_is(1, 60, 0)
     assert exposed(served.sink.metrics) == {f"arr_coc_{name}" for name in documented("Metrics")}
     names = {f"arr_coc_server_{name}" for name in documented("Of `serve-answers`")}
     assert exposed(answers.metrics) == names | {"arr_coc_resident_memory_bytes"}

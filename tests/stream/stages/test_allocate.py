@@ -13,13 +13,24 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
 from arr_coc.allocation import frame as selection
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.frame import Selection, SelectionInputs
+from arr_coc.allocation.group import GroupOptions
 from arr_coc.errors import StoreError
 from arr_coc.ops.cuda.view import CudaView
-from arr_coc.types import NS_PER_MS, NS_PER_S, FramePlanes, FrameStamp, QueryEmbedding, TileMotion, TokenPacket
+from arr_coc.types import (
+    NS_PER_MS,
+    NS_PER_S,
+    FramePlanes,
+    FrameStamp,
+    GroupPlace,
+    QueryEmbedding,
+    TileMotion,
+    TokenPacket,
+)
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.connection import AnswerEndpoint
 from stream.answer.latency import LatencyController
@@ -33,6 +44,7 @@ from stream.events import (
     AskedPicture,
     Cut,
     Event,
+    Explanation,
     FrameReady,
     Notice,
     Outage,
@@ -107,8 +119,9 @@ class Fixture:
         target: LatencyController | None = None,
         pixels: LocalPixels | None = None,
         on_device: bool = False,
+        memory: GroupOptions | None = None,
     ) -> None:
-        self.updater = TextureUpdater()
+        self.updater, self.memory = TextureUpdater(), memory
         self.motions: SlotTable[TileMotion] = SlotTable(2)
         self.on_device, self.pixels = on_device, pixels
         client = replace(client, pixels=pixels)
@@ -137,7 +150,8 @@ class Fixture:
 
     def _make_allocator(self, hello: ServerHello) -> StreamAllocator:
         self.hello = hello
-        allocator = StreamAllocator(AllocatorOptions(budget=4, levels=hello.knows_levels, on_device=self.on_device))
+        options = AllocatorOptions(budget=4, levels=hello.knows_levels, on_device=self.on_device, memory=self.memory)
+        allocator = StreamAllocator(options)
         set_query = allocator.set_query
 
         def noting(embedding: QueryEmbedding) -> None:
@@ -165,7 +179,9 @@ class Fixture:
     def greet(self, model_id: str = "m") -> None:
         self.receive(Connect)
         takes = self.pixels is not None
-        self.say(ServerHello(model_id=model_id, knows_levels=False, known_world=None, takes_device_pixels=takes))
+        tokens = 0 if self.memory is None else self.memory.tokens
+        hello = ServerHello(model_id=model_id, knows_levels=False, known_world=None, takes_device_pixels=takes)
+        self.say(structs.replace(hello, memory_tokens=tokens))
         self.hold("what?")
 
     def hold(self, query: str) -> None:
@@ -181,15 +197,15 @@ class Fixture:
         """The stage wants another frame."""
         expect(self.texture, Credit)
 
-    def grant(self) -> None:
+    def grant(self, kept: GroupPlace | None = None) -> None:
         """A turn, which was wanted."""
         self.receive(TurnRequest)
         self.turn += 1
-        self.say(TurnGrant(turn=self.turn))
+        self.say(TurnGrant(turn=self.turn, kept=kept))
 
-    def packet(self, kind: type[M]) -> tuple[M, Envelope]:
+    def packet(self, kind: type[M], kept: GroupPlace | None = None) -> tuple[M, Envelope]:
         """The packet that is sent for the next turn."""
-        self.grant()
+        self.grant(kept)
         return self.receive_whole(kind)
 
     def tokens(self, take: TakePixels | None = None) -> tuple[TokenPacket, Envelope]:
@@ -222,10 +238,12 @@ class Fixture:
         motion: TileMotion | None = None,
         *,
         captured_ns: int | None = None,
+        seed: int | None = None,
         **fields: object,
     ) -> None:
         """Writes a frame into the texture and tells of it, and of its motion."""
-        image = np.random.default_rng(index).integers(0, 256, (96, 128, 3), dtype=np.uint8)
+        seed = index if seed is None else seed
+        image = np.random.default_rng(seed).integers(0, 256, (96, 128, 3), dtype=np.uint8)
         captured_ns = 1000 + index if captured_ns is None else captured_ns
         update = self.updater.process(FramePlanes("rgb", (image,)), FrameStamp(index, index, captured_ns))
         stamp = update.change.stamp
@@ -336,6 +354,86 @@ def test_on_a_device_the_pixels_stay_there(runner: StageRunner, cuda_on_cpu: Cpu
         np.testing.assert_array_equal(packet.host_pixels, view.gather(packet.regions))
     frame = fixture.next_of(FrameReady)
     assert (frame.tokens, frame.jitter_share) == (4, None)
+
+
+def groups_of(fixture: Fixture, frames: int) -> list[tuple[GroupPlace | None, int]]:
+    """Place and number of regions of the packets of so many frames, one after another, of a server that keeps them."""
+    packets: list[tuple[GroupPlace | None, int]] = []
+    kept = None
+    for index in range(frames):
+        fixture.show(10 * index, seed=0)
+        message, received = fixture.packet(TokenPacketMessage, kept)
+        assert message.earlier == ()
+        count = len(token_packet(message, received.parts).regions)
+        packets.append((message.place, count))
+        assert message.place is not None
+        kept = GroupPlace(message.place.group, message.place.frame + bool(count))
+        fixture.reply(index)
+        expect(fixture.texture, Credit)
+    return packets
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_model_with_memory_gets_what_is_new_until_it_has_all(
+    runner: StageRunner, cuda_on_cpu: CpuMachine, on_device: bool
+) -> None:
+    policy = replace(POLICY, with_reasons=True)
+    fixture = Fixture(runner, policy, client=ClientOptions(), memory=GroupOptions(), on_device=on_device)
+    fixture.begin()
+    places = [GroupPlace(1, frame) for frame in (0, 1, 2, 3)]
+    assert groups_of(fixture, 4) == list(zip(places, [4, 4, 4, 0], strict=True))
+    events = list(iter_events(fixture))
+    answers = of_kind(events, Answer)
+    assert [(one.group, one.began, one.superseded_tokens) for one in answers] == [(1, "first", 0), *[(1, "", 0)] * 3]
+    reasons = of_kind(events, Explanation)
+    assert [len(one.tokens) for one in reasons] == [4, 8, 12, 12]
+    states = [[one.state for one in why.memory or ()] for why in reasons]
+    assert states == [["new"] * 4, ["shown"] * 4 + ["new"] * 4, ["shown"] * 8 + ["new"] * 4, ["shown"] * 12]
+    assert [frame.tokens for frame in of_kind(events, FrameReady)] == [4] * 4, "what frames cost is counted as ever"
+
+
+def test_a_group_that_the_server_lost_begins_anew(runner: StageRunner) -> None:
+    fixture = Fixture(runner, client=ClientOptions(), memory=GroupOptions())
+    fixture.begin()
+    groups_of(fixture, 2)
+    fixture.show(20, seed=0)
+    message, _ = fixture.packet(TokenPacketMessage, None)
+    assert message.place == GroupPlace(2, 0)
+    fixture.reply(2)
+    expect(fixture.texture, Credit)
+    assert [one.began for one in of_kind(list(iter_events(fixture)), Answer)] == ["first", "", "lost"]
+
+
+def test_an_allocation_that_fails_begins_a_group(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*what: object) -> None:
+        raise ArithmeticError("the spoon is bent")
+
+    fixture = Fixture(runner, client=ClientOptions(), memory=GroupOptions())
+    fixture.begin()
+    groups_of(fixture, 1)
+    monkeypatch.setattr(StreamAllocator, "observe", fail)
+    fixture.show(10, seed=0)
+    message, received = fixture.packet(TokenPacketMessage, GroupPlace(1, 1))
+    assert (message.place, len(token_packet(message, received.parts).regions)) == (GroupPlace(2, 0), 12)
+
+
+def test_without_a_memory_packets_have_no_place(runner: StageRunner) -> None:
+    fixture = Fixture(runner)
+    fixture.begin()
+    fixture.show(0)
+    assert fixture.packet(TokenPacketMessage)[0].place is None
+
+
+def test_overlays_show_the_group_as_it_would_be_with_the_frame(runner: StageRunner) -> None:
+    overlays: SlotTable[AllocationOverlay] = SlotTable(8)
+    fixture = Fixture(runner, client=ClientOptions(), memory=GroupOptions(), overlays=overlays)
+    fixture.begin()
+    groups_of(fixture, 2)
+    slots = [event.slot for event in of_kind(list(iter_events(fixture)), FrameReady)]
+    assert None not in slots
+    first, second = (overlays.take(slot) for slot in slots if slot is not None)
+    assert (first.states, second.states) == (("new",) * 4, ("shown",) * 4 + ("new",) * 4)
+    assert len(second.regions) == 8
 
 
 def test_without_shared_memory_the_pixels_come_in_the_message(runner: StageRunner, cuda_on_cpu: CpuMachine) -> None:

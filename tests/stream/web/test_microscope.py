@@ -206,6 +206,30 @@ def test_a_chosen_region_is_outlined_over_any_map(run: ServedPage, visit: Visit)
     assert layer_pixel(visit.page, -0.5 + 1 / 32, 0.0)[3] == 0
 
 
+MEMORY = """() => {
+    const { scope } = window, { shown } = scope;
+    scope.frozen = true;
+    shown.head.group = { number: 1, frame: 1, overview: 0, tokens: 3, appended: 1, superseded: 1, times: [0.5, 2] };
+    shown.tokens = Int16Array.of(0, 2, 5, 0, 0, 0, 2, 6, 0, 1, 0, 2, 6, 1, 0);
+    shown.held = tokensOf(shown, shown.head.shapes);
+    document.getElementById("stage").dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight" }));
+    return document.getElementById("verdict").textContent;
+}""".replace("tokensOf", "(await import('/page/layers.js')).tokensOf").replace("() =>", "async () =>", 1)
+
+
+def test_a_tile_tells_since_when_the_memory_shows_it(run: ServedPage, visit: Visit) -> None:
+    look(visit, run)
+    visit.page.locator("#freeze").click()
+    visit.page.mouse.click(*at_tile(visit.page, 2, 4))
+    assert "In the memory since 0.5 s, at full detail." in visit.page.evaluate(MEMORY)
+    visit.page.locator("#stage").focus()
+    visit.page.keyboard.press("ArrowRight")
+    verdict = visit.page.locator("#verdict").inner_text()
+    assert "New to the memory, at full detail. Superseded: as it was at 0.5 s." in verdict
+    visit.page.keyboard.press("ArrowRight")
+    assert "Not in the memory." in visit.page.locator("#verdict").inner_text()
+
+
 def test_a_frozen_frame_stays_and_asks_for_nothing(run: ServedPage, visit: Visit) -> None:
     look(visit, run, rounds=2)
     visit.page.locator("#freeze").click()

@@ -75,6 +75,14 @@ def test_one_answer_is_one_request_with_the_picture_before_the_question(server: 
     assert (stats.tokens_used, stats.text_tokens, stats.frames, stats.feedback) == (60, 4, 1, None)
 
 
+def test_a_system_prompt_comes_first(server: FakeApiServer) -> None:
+    said(loaded(server, system="Answer in one word.", api={"uuids": True}))
+    system, question = server.bodies[0]["messages"]
+    assert system == {"role": "system", "content": "Answer in one word."}
+    assert [part["type"] for part in question["content"]] == ["image_url", "text"]
+    assert "uuid" in question["content"][0]
+
+
 def test_sampling_is_asked_for_only_with_a_temperature(server: FakeApiServer) -> None:
     said(loaded(server, temperature=0.5, top_p=0.9, seed=3))
     body = server.bodies[0]

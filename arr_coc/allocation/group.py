@@ -1,0 +1,349 @@
+"""`GroupOfPictures`: what a model's visual memory was shown of a stream, and what the next packet appends to it.
+
+A group is a key frame, which is an ordinary snapshot, and frames that hold only what is new since, and name the tokens
+that do not show the picture any more: the model's memory drops those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.allocation.frame import FrameAllocation
+from arr_coc.allocation.packets import gathered
+from arr_coc.errors import OptionError
+from arr_coc.ops.regions import REGION_AREAS, region_pool, shape_grid, shape_pool, spread
+from arr_coc.ops.store.base import TextureView
+from arr_coc.types import NS_PER_S, TILE_PX, FrameStamp, GroupPlace, TileVersions, TokenPacket
+
+Regions = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
+TokenState = Literal["new", "shown", "superseded"]
+GroupReason = Literal["", "first", "epoch", "failed", "lost", "age", "full", "superseded"]
+"""Why a group begins with a frame: there was none; a cut, a seek or another size; the frame is shown whole because its
+allocation failed; the model holds another one; its age, its tokens, or those that were superseded exceed a limit.
+Empty if the group goes on."""
+
+STALE, NEWS, NEVER = 125, 126, 127
+"""In a map of areas: a tile that the group showed until it, or another one in its token, changed; and one that it has
+not shown, which has changed since it began, or has not."""
+
+REPLACED = 1.0
+"""A new group begins after so many tokens were superseded for each one that the group shows: those that stay were
+computed beside them, and drift from what a fresh reading would give."""
+
+CHANGE = 12
+"""Largest difference, of 255, of the means of 4×4 pixels in a tile that still shows the same. Noise of a sensor, and
+what a codec does to a still picture, stay below; a stroke of text two pixels wide at a tenth of full contrast does
+not."""
+
+CHANGE_LEVEL = 2
+"""Level of the texture whose texels are means of 4×4 pixels."""
+
+_AREAS = REGION_AREAS.astype(np.int8)
+"""Log2 of a region's area in tiles, by shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """Limits of a group of pictures. Raises OptionError for values out of range.
+
+    `tokens`: the most visual tokens that a group shows. `seconds`: media time after which a new one begins. `refine`:
+    what is left of a frame's budget shows tiles that were not shown at level 0; without it, nothing is appended for a
+    question as long as nothing changes.
+    """
+
+    tokens: int = 2048
+    seconds: float = 60.0
+    refine: bool = True
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise OptionError(f"a group of pictures has at least 1 token, got {self.tokens}")
+        if not self.seconds > 0:
+            raise OptionError(f"a group of pictures lasts more than 0 seconds, got {self.seconds!r}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupFrame:
+    """A frame in its group, and the group up to it.
+
+    `place` is None for a frame that alone exceeds the group's limit: its packet is complete in itself. `began`: why the
+    group begins with it. `regions` int32 [N, 3] are all tokens of the group, in the order in which they were appended,
+    the last `appended` with this frame; `relevance` float32 [appended]. The first `overview` are that of the key frame.
+    `shown_ns` int64 [N]: media time of the frame that each shows; `superseded` bool [N]: some tile of it has changed
+    since, or smaller ones show all of it; `dropped` int32 [M]: which of them with this frame. The group began at
+    `begun_ns`. `areas` int8 [gh, gw]: log2 of the area of the smallest token that shows each tile as
+    it is, or STALE, NEWS or NEVER; by the tiles' `versions`, and by `picture` uint8 [8 gh, 8 gw, 3], level 2 of each
+    tile as it was shown, or was when it was noted that it had changed.
+    """
+
+    stamp: FrameStamp
+    place: GroupPlace | None
+    began: GroupReason
+    regions: Regions
+    relevance: npt.NDArray[np.float32]
+    shown_ns: npt.NDArray[np.int64]
+    superseded: Flags
+    dropped: npt.NDArray[np.int32]
+    overview: int
+    begun_ns: int
+    areas: npt.NDArray[np.int8]
+    versions: TileVersions
+    picture: npt.NDArray[np.uint8]
+
+    @property
+    def appended(self) -> int:
+        """Number of tokens that this frame appends."""
+        return len(self.relevance)
+
+    @property
+    def held(self) -> int:
+        """Number of tokens that the group shows."""
+        return len(self.regions) - self.superseded_tokens
+
+    @property
+    def superseded_tokens(self) -> int:
+        """Number of tokens that were superseded since the group began."""
+        return int(np.count_nonzero(self.superseded))
+
+    @property
+    def next_place(self) -> GroupPlace | None:
+        """Place of the next frame; this one's if it appends nothing, and None if there is no group."""
+        if self.place is None:
+            return None
+        return GroupPlace(self.place.group, self.place.frame + bool(self.appended or len(self.dropped)))
+
+    @property
+    def states(self) -> list[TokenState]:
+        """State of each token."""
+        older = self.superseded[: len(self.regions) - self.appended].tolist()
+        return [*("superseded" if one else "shown" for one in older), *["new"] * self.appended]  # type: ignore[list-item]
+
+
+class GroupOfPictures:
+    """The group of one stream: what the model was shown of it, by the packets that were made; used by one thread.
+
+    `packet` takes the newest frame in, as it is sent. The same frame once more, for another request, gives the same
+    packet.
+    """
+
+    def __init__(self, options: GroupOptions | None = None) -> None:
+        self.options = options or GroupOptions()
+        self._number = 0
+        self._asks_anew = False
+        self._newest: GroupFrame | None = None
+        self._frame: FrameAllocation | None = None
+
+    def ask_anew(self) -> None:
+        """Another question: what it wants is appended with the next packet, even if nothing changed."""
+        self._asks_anew = True
+
+    def newest_of(self, frame: FrameAllocation | None) -> GroupFrame | None:
+        """Return the newest frame of the group if it is this one."""
+        return self._newest if frame is self._frame else None
+
+    @property
+    def newest(self) -> GroupFrame | None:
+        """The newest frame whose packet was made."""
+        return self._newest
+
+    def packet(self, view: TextureView, frame: FrameAllocation, kept: GroupPlace | None) -> TokenPacket:
+        """Return what a frame, whose texture is `view`, appends to the group: a key frame if a new one begins.
+
+        `kept`: what the model holds, as the place of the next frame of its group. Raises as
+        `FrameAllocation.allocation`.
+        """
+        made = self._next(view, frame, kept)
+        regions = made.regions[len(made.regions) - made.appended :]
+        pixels = gathered(view, regions) if made.appended else np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8)
+        overview = made.overview if made.began or made.place is None else 0
+        packet = TokenPacket(view.stamp, view.grid, regions, made.relevance, pixels, overview, made.place, made.dropped)
+        self._newest, self._frame, self._asks_anew = made, frame, False
+        if made.place is not None:
+            self._number = made.place.group
+        return packet
+
+    def preview(self, view: TextureView, frame: FrameAllocation) -> GroupFrame:
+        """Return the group as it would be with the packet of a frame, if the model holds what it was sent."""
+        return self._next(view, frame, None if self._newest is None else self._newest.next_place)
+
+    def glance_packet(self, view: TextureView, frame: FrameAllocation, kept: GroupPlace | None) -> TokenPacket | None:
+        """Return a packet of no regions, with which the model looks at the group as it stands; None if a new group
+        begins with this frame."""
+        if self._newest is None or self._ended(view, frame, kept):
+            return None
+        nothing, pixels = np.zeros((0, 3), np.int32), np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8)
+        place = self._newest.next_place
+        return TokenPacket(view.stamp, view.grid, nothing, np.zeros(0, np.float32), pixels, place=place)
+
+    def _next(self, view: TextureView, frame: FrameAllocation, kept: GroupPlace | None) -> GroupFrame:
+        newest = self._newest
+        repeated = newest is not None and frame is self._frame and newest.versions.is_comparable(view.versions)
+        if newest is not None and repeated and kept in (newest.place, newest.next_place):
+            return newest
+        began = self._ended(view, frame, kept)
+        if newest is not None and not began:
+            grown = self._grown(newest, view, frame, only_news=not (self.options.refine or self._asks_anew))
+            if grown is None and not self._asks_anew:  # the group is not given up for detail of what did not change
+                grown = self._grown(newest, view, frame, only_news=True)
+            if grown is not None and grown.superseded_tokens <= REPLACED * grown.held:
+                return grown
+            began = "full" if grown is None else "superseded"
+        return self._key_frame(view, frame, began, kept)
+
+    def _ended(self, view: TextureView, frame: FrameAllocation, kept: GroupPlace | None) -> GroupReason:
+        """Return why the group cannot go on with a frame, whatever that appends; empty if it can."""
+        newest = self._newest
+        if newest is None or newest.place is None:
+            return "first"
+        if not newest.versions.is_comparable(view.versions) or view.stamp.media_ns < newest.stamp.media_ns:
+            return "epoch"
+        if frame.maps is None:
+            return "failed"
+        if kept != newest.next_place:
+            return "lost"
+        return "age" if view.stamp.media_ns - newest.begun_ns > self.options.seconds * NS_PER_S else ""
+
+    def _key_frame(
+        self, view: TextureView, frame: FrameAllocation, began: GroupReason, kept: GroupPlace | None
+    ) -> GroupFrame:
+        allocation, shape = frame.allocation, view.grid.shape
+        regions, areas = allocation.regions.numpy().astype(np.int32), np.full(shape, NEVER, np.int8)
+        _show(regions, areas)
+        number, fits = max(self._number, 0 if kept is None else kept.group) + 1, len(regions) <= self.options.tokens
+        return GroupFrame(
+            stamp=view.stamp,
+            place=GroupPlace(number, 0) if fits else None,
+            began=began if fits else "",
+            regions=regions,
+            relevance=allocation.relevance.numpy().copy(),
+            shown_ns=np.full(len(regions), view.stamp.media_ns, np.int64),
+            superseded=np.zeros(len(regions), bool),
+            dropped=np.zeros(0, np.int32),
+            overview=allocation.overview,
+            begun_ns=view.stamp.media_ns,
+            areas=areas,
+            versions=view.versions,
+            picture=view.read(CHANGE_LEVEL).copy(),
+        )
+
+    def _grown(
+        self, newest: GroupFrame, view: TextureView, frame: FrameAllocation, *, only_news: bool
+    ) -> GroupFrame | None:
+        """Return the group with a frame that goes on with it; None if what must be shown exceeds its limit.
+
+        The frame's budget pays for its chosen regions, those that do not show what the group shows as it is; then for
+        tiles that the group shows as they were; then, to refine, for tiles that it does not show at level 0. With
+        `only_news`, a chosen region shows some tile that has changed. An overview would show tiles coarsely once more,
+        so a key frame alone has one.
+        """
+        allocation, superseded = frame.allocation, newest.superseded
+        areas, picture = newest.areas.copy(), view.read(CHANGE_LEVEL)
+        changed = newest.versions.stale(view.versions)
+        if changed.any():
+            changed = _differing(newest.picture, picture, changed)
+            superseded = superseded | region_pool(newest.regions, changed, np.logical_or)
+            areas[changed & (areas == NEVER)] = NEWS
+        if (superseded != newest.superseded).any():  # the rest of what a coarse token showed is not shown any more
+            areas[areas < STALE] = STALE
+            _show(newest.regions[~superseded], areas)
+        before, relevance = areas.copy(), frame.relevance.cpu().numpy()
+        chosen = allocation.regions.numpy()[allocation.overview :].astype(np.int32)
+        scores = allocation.relevance.numpy()[allocation.overview :]
+        if only_news:
+            new = region_pool(chosen, (areas == STALE) | (areas == NEWS), np.logical_or)
+            chosen, scores = chosen[new], scores[new]
+        unshown = _show(chosen, areas)
+        parts, budget = [chosen[unshown]], frame.inputs.plan.tokens
+        needed = len(parts[0])
+        parts.append(_most_relevant(areas == STALE, relevance, budget - needed))
+        needed += len(parts[1])
+        room = self.options.tokens - int(np.count_nonzero(~superseded))
+        if needed > room:
+            return None
+        if self.options.refine:
+            blurred = (areas > 0) & (areas != STALE) & (areas == before)
+            parts.append(_most_relevant(blurred, relevance, min(budget, room) - needed))
+        tiles = np.concatenate(parts[1:])
+        areas[tiles[:, 1], tiles[:, 2]] = 0
+        superseded = superseded | _is_covered(newest.regions, areas)
+        dropped = np.flatnonzero(superseded & ~newest.superseded).astype(np.int32)
+        regions = np.concatenate(parts)
+        place = newest.next_place
+        return GroupFrame(
+            stamp=view.stamp,
+            place=place,
+            began="",
+            regions=np.concatenate([newest.regions, regions]),
+            relevance=np.concatenate([scores[unshown], relevance[tiles[:, 1], tiles[:, 2]]]),
+            shown_ns=np.concatenate([newest.shown_ns, np.full(len(regions), view.stamp.media_ns, np.int64)]),
+            superseded=np.concatenate([superseded, np.zeros(len(regions), bool)]),
+            dropped=dropped,
+            overview=newest.overview,
+            begun_ns=newest.begun_ns,
+            areas=areas,
+            versions=view.versions,
+            picture=_replaced(newest.picture, picture, changed | (areas != before)),
+        )
+
+
+def _by_tile(picture: npt.NDArray[np.uint8], shape: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """Return level 2 of a picture tile by tile: uint8 [gh, 8, gw, 24], a view of it if it is contiguous."""
+    side = TILE_PX >> CHANGE_LEVEL
+    return picture.reshape(shape[0], side, shape[1], side * 3)
+
+
+def _differing(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8], tiles: Flags) -> Flags:
+    """Return those of the tiles bool [gh, gw] that show something else in two pictures, both level 2."""
+    shape, (rows, cols), differing = (tiles.shape[0], tiles.shape[1]), np.nonzero(tiles), np.zeros_like(tiles)
+    before, now = (_by_tile(picture, shape)[rows, :, cols].reshape(len(rows), -1) for picture in (one, other))
+    differing[rows, cols] = cv2.absdiff(before, now).max(axis=1) > CHANGE
+    return differing
+
+
+def _replaced(picture: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8], tiles: Flags) -> npt.NDArray[np.uint8]:
+    """Return a picture with these tiles of another one, both level 2."""
+    shape, (rows, cols) = (tiles.shape[0], tiles.shape[1]), np.nonzero(tiles)
+    if not len(rows):
+        return picture
+    replaced = picture.copy()
+    _by_tile(replaced, shape)[rows, :, cols] = _by_tile(other, shape)[rows, :, cols]
+    return replaced
+
+
+def _show(regions: Regions, areas: npt.NDArray[np.int8]) -> Flags:
+    """Show regions [K, 3], the smallest first, and return which of them show a tile that none as small showed: bool
+    [K]. `areas` [gh, gw] are brought up to date."""
+    shape, codes = (areas.shape[0], areas.shape[1]), regions[:, 0]
+    unshown = np.zeros(len(regions), bool)
+    for code in sorted(np.unique(codes).tolist(), key=lambda code: int(_AREAS[code])):
+        mine = np.flatnonzero(codes == code)
+        rows, cols = regions[mine, 1], regions[mine, 2]
+        new = shape_pool(areas, code, np.maximum)[rows, cols] > _AREAS[code]
+        unshown[mine] = new
+        shown: npt.NDArray[Any] = np.full(shape_grid(shape, code), NEVER, np.int8)
+        shown[rows[new], cols[new]] = _AREAS[code]
+        np.minimum(areas, spread(shown, code, shape), out=areas)
+    return unshown
+
+
+def _is_covered(regions: Regions, areas: npt.NDArray[np.int8]) -> Flags:
+    """Return which regions [K, 3] show only tiles that smaller ones show: bool [K]."""
+    codes, covered = regions[:, 0], np.zeros(len(regions), bool)
+    for code in np.unique(codes[_AREAS[codes] > 0]).tolist():
+        mine = np.flatnonzero(codes == code)
+        covered[mine] = shape_pool(areas, code, np.maximum)[regions[mine, 1], regions[mine, 2]] < _AREAS[code]
+    return covered
+
+
+def _most_relevant(candidates: Flags, relevance: npt.NDArray[np.float32], count: int) -> Regions:
+    """Return up to `count` of the candidate tiles [gh, gw] at level 0, the most relevant first: int32 [n, 3]."""
+    tiles = np.flatnonzero(candidates) if count > 0 else np.zeros(0, np.int64)
+    tiles = tiles[np.argsort(-relevance.ravel()[tiles], kind="stable")[: max(count, 0)]]
+    rows, cols = np.divmod(tiles, candidates.shape[1])
+    return np.stack([np.zeros_like(rows), rows, cols], axis=1).astype(np.int32)

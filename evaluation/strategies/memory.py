@@ -1,0 +1,83 @@
+"""This project's way with a visual memory: what a stream showed stays, and an answer adds what is new.
+
+A lone question has a memory of its own: of one picture that is a snapshot, and of a clip a key frame followed by what
+changed and what was not shown yet.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+
+from arr_coc.allocation.allocator import AllocatorOptions
+from arr_coc.allocation.group import GroupOptions
+from arr_coc.qwen.flops import Costs
+from arr_coc.qwen.options import AnswerOptions, Decoding
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.session import AnswerSession
+from arr_coc.video.picture_allocator import PictureAllocator
+from evaluation.strategies.arr_coc import check_allocated, choosing_flops
+from evaluation.strategies.base import Ask, Reply, Strategy, remembering, stamps_of
+
+LONGEST_S = 600.0
+"""A clip has one group, unless it is cut or full."""
+
+
+class _Camera:
+    """One clip: its allocator, whose group of pictures grows, and the session that holds the group in its cache."""
+
+    def __init__(self, qwen: QwenVL, options: GroupOptions) -> None:
+        self._qwen = qwen
+        self._options = options
+        self._allocator: PictureAllocator | None = None
+        self._frames = 0
+
+    def __call__(self, ask: Ask) -> Reply:
+        qwen = self._qwen
+        if self._allocator is None:
+            budget = ask.budget.of(ask.views(qwen)[-1].grid.tiles)
+            options = AllocatorOptions(budget=budget, explore=0.0, memory=self._options)
+            self._allocator = PictureAllocator(qwen, ask.text, options, ask.encode)
+            self._session = AnswerSession(qwen, AnswerOptions(ask.encode, Decoding(ask.max_tokens), feedback=False))
+        else:
+            self._allocator.set_query(qwen.embed_query(ask.text))
+        allocator, session = self._allocator, self._session
+        started_s = time.perf_counter()
+        for frame, stamp in zip(ask.frames, stamps_of(ask.times_s), strict=True):
+            allocator.allocate(frame, replace(stamp, frame_index=self._frames))
+            self._frames += 1
+        allocate_ms = (time.perf_counter() - started_s) * 1e3
+        check_allocated(allocator)
+        for _ in session.answer(allocator.group, ask.text):
+            pass
+        allocator.on_answer(None)
+        made, newest = session.last, allocator.group[-1]
+        of_tokens = newest.grid.tiles * len(ask.frames)
+        prompt_tokens = made.memory_tokens + len(session.prompts.question(ask.text))
+        among = max(made.appended_tokens, session.vision.report.held_regions)
+        flops = Costs(qwen).answer_after(
+            prompt_tokens - made.prefilled_tokens,
+            made.prefilled_tokens,
+            made.appended_tokens,
+            among,
+            len(qwen.plain_token_ids(made.text)),
+        )
+        return Reply(
+            text=made.text,
+            tokens=made.tokens_used,
+            of_tokens=of_tokens,
+            regions=made.regions,
+            grid=newest.grid,
+            flops=replace(flops, choose=choosing_flops(qwen.realiser, of_tokens)),
+            ttft_ms=allocate_ms + made.first_token_ms,
+            prefilled=made.prefilled_tokens,
+            kept=made.tokens_used - made.appended_tokens,
+        )
+
+
+MEMORY: dict[str, Strategy] = {
+    name: remembering(name, partial(_Camera, options=GroupOptions(seconds=LONGEST_S, refine=refine)))
+    for name, refine in (("memory", True), ("memory-coarse", False))
+}
+"""The strategies by name: with refinement of what stays still, and without."""

@@ -1,0 +1,128 @@
+"""Groups of pictures: for each client of an answer server the packets that its next ones build on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from arr_coc.errors import counted
+from arr_coc.types import FramePacket, GroupPlace, TokenPacket
+from stream.errors import TransportError
+from stream.untrusted import GROUP_TOKENS_MAX
+
+
+def shown_tokens(packets: Sequence[TokenPacket]) -> int:
+    """Return the number of tokens that a group of pictures shows."""
+    return sum(len(packet.regions) - len(packet.superseded) for packet in packets)
+
+
+class GroupMemory:
+    """Memory of the clients' groups of pictures, which show at most `tokens` tokens each.
+
+    A packet with a place goes on with its client's group, or begins a new one in its stead. `evictions`: groups that
+    went because another client got their slot.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
+        self.evictions = 0
+        self._groups: dict[bytes, list[TokenPacket]] = {}
+
+    @property
+    def groups(self) -> int:
+        """Number of groups that are kept."""
+        return len(self._groups)
+
+    @property
+    def visual_tokens(self) -> int:
+        """Visual tokens of all groups that are kept."""
+        return sum(map(shown_tokens, self._groups.values()))
+
+    def kept(self, client: bytes) -> GroupPlace | None:
+        """Return the place of the next frame in a client's group; None if none of it is kept."""
+        packets = self._groups.get(client)
+        if not packets:
+            return None
+        place = packets[-1].place
+        assert place is not None
+        return GroupPlace(place.group, len(packets))
+
+    def before(self, client: bytes, place: GroupPlace) -> list[TokenPacket]:
+        """Return the packets of a client's group before a place in it. Raises TransportError if one is not kept."""
+        known = self.kept(client)
+        if place.frame and (known is None or known.group != place.group or known.frame < place.frame):
+            raise TransportError(f"{place} builds on {counted(place.frame, 'frame')}, and the memory has {known}")
+        return self._groups[client][: place.frame] if place.frame else []
+
+    def add(self, client: bytes, packet: TokenPacket, earlier: Sequence[TokenPacket] = ()) -> None:
+        """Keep a packet with a place, and those of `earlier` that lead up to it.
+
+        One in the place of the newest packet replaces that; one with which nothing changes is not kept. Raises
+        TransportError if packets before it are neither kept nor in `earlier` or are on another grid, if it supersedes
+        tokens that there are not, or if the group would show more than `tokens`.
+        """
+        assert packet.place is not None
+        first = earlier[0] if earlier else packet
+        assert first.place is not None
+        changes = len(packet.regions) or len(packet.superseded)
+        packets = [*self.before(client, first.place), *earlier, *([packet] if changes else [])]
+        if any(other.grid != packet.grid for other in packets):
+            raise TransportError("the frames of a group of pictures have one size")
+        appended = 0
+        for other in packets:
+            if len(other.superseded) and other.superseded.max() >= appended:
+                raise TransportError("a frame supersedes tokens that its group of pictures does not have")
+            appended += len(other.regions)
+        if not 0 < (shown := shown_tokens(packets)) <= self.tokens:
+            raise TransportError(f"a group of pictures shows {counted(shown, 'token')}, of at most {self.tokens}")
+        self._groups[client] = packets
+
+    def drop(self, client: bytes) -> None:
+        """Forget a client's group; it may have none."""
+        self._groups.pop(client, None)
+
+    def evict(self, client: bytes) -> None:
+        """Forget a client's group because its slot was given away, and count that."""
+        self.evictions += self._groups.pop(client, None) is not None
+
+
+OWN = b""
+"""Name of the only client whose packets a client keeps."""
+
+
+class SentGroup:
+    """Group of pictures of one client, as far as it was sent.
+
+    `kept`: frames of it that the server has, as the place of the next one, as of the last turn. With `resends` packets
+    are sent again after a loss, and so that the answers stay the same, with those before them that the server lacks.
+    """
+
+    def __init__(self, *, resends: bool) -> None:
+        self.kept: GroupPlace | None = None
+        self._resends = resends
+        self._sent = GroupMemory(GROUP_TOKENS_MAX)
+        self._tokens = 0
+
+    @property
+    def next_place(self) -> GroupPlace | None:
+        """Place of the next packet that goes on with the group; None if there is no group that can go on."""
+        return self._sent.kept(OWN) if self._resends else self.kept
+
+    def add(self, packet: TokenPacket | FramePacket | None) -> list[TokenPacket]:
+        """Take a packet that is sent, or was before a run was continued; returns those before it that the server
+        lacks."""
+        if not self._resends or not isinstance(packet, TokenPacket) or packet.place is None:
+            return []
+        self._sent.add(OWN, packet)
+        kept = self.kept.frame if self.kept is not None and self.kept.group == packet.place.group else 0
+        return self._sent.before(OWN, packet.place)[kept:]
+
+    def objection(self, tokens: int) -> str | None:
+        """Return why the group cannot be sent to a server whose memory has so many tokens, None if it can be."""
+        if self._resends and self.next_place is not None and tokens < self._tokens:
+            remedy = f"--set answer.memory.tokens={self._tokens}" if tokens else "--memory"
+            return (
+                f"it keeps {counted(tokens, 'token')} of visual memory, and the server before it {self._tokens}; start "
+                f"it with {remedy}"
+            )
+        self._tokens = tokens
+        return None

@@ -1,0 +1,239 @@
+"""Groups of pictures: what is appended, what is kept, and that both are exact."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arr_coc.errors import ContextLengthError, OptionError
+from arr_coc.qwen.decode import PromptPart, empty_kv, prefill
+from arr_coc.qwen.encoding import IncrementalEncoder, encode_packet
+from arr_coc.qwen.flops import Costs
+from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
+from arr_coc.qwen.preprocess import grid_regions
+from arr_coc.qwen.session import AnswerSession, SlotQuestion
+from arr_coc.types import FrameStamp, GroupPlace, TileGrid, TokenPacket
+from tests.support.models import FAMILIES, tiny_qwen
+
+GRID = TileGrid.of(96, 128)
+QUERY, OTHER_QUERY = "Is the cat sleeping?", "Say what happens."
+
+
+def frame(
+    index: int, tiles: list[int], superseded: list[int] | None = None, *, group: int = 1, at: int | None = None
+) -> TokenPacket:
+    """Frame `at` (or `index`) of a group, which shows these tiles of the grid of 3 x 4."""
+    regions = grid_regions(GRID)[tiles].numpy().astype(np.int32)
+    pixels = np.random.default_rng(index).integers(0, 256, (len(tiles), 3, 32, 32), dtype=np.uint8)
+    stamp = FrameStamp(index, index * 10**9, 0, epoch=group)
+    place = GroupPlace(group, index if at is None else at)
+    gone = np.array(superseded or [], np.int32)
+    return TokenPacket(stamp, GRID, regions, np.ones(len(tiles), np.float32), pixels, place=place, superseded=gone)
+
+
+GROUP = [frame(0, [0, 1, 2, 3]), frame(1, [1, 5], [1]), frame(2, [2, 6, 7], [2])]
+"""Tiles 1 and 2 are shown again, and then the group shows tiles 0, 3, 1, 5, 2, 6, 7."""
+
+NOTHING_NEW = frame(3, [])
+
+
+def session(family: str = "qwen3_vl", **options: object) -> AnswerSession:
+    return AnswerSession(tiny_qwen(family), AnswerOptions(decoding=Decoding(max_tokens=4), **options))  # type: ignore[arg-type]
+
+
+def said(speaking: AnswerSession, packets: list[TokenPacket], query: str = QUERY) -> str:
+    return "".join(speaking.answer(packets, query))
+
+
+def next_logits(speaking: AnswerSession, packets: list[TokenPacket], query: str) -> torch.Tensor:
+    """The logits after a prompt, which stays in the cache as after an answer."""
+    prompts = speaking.slots[0].prompts
+    prompt = prompts.make(packets, query, None, lambda: None)
+    logits = prefill(speaking.qwen, prompt.part, prompts.cache.kv)
+    prompts.cache.marks += prompt.marks
+    return logits
+
+
+def reference_logits(speaking: AnswerSession, packets: list[TokenPacket], query: str) -> torch.Tensor:
+    """The same of one prefill of all that was ever appended, in which what came after it was superseded does not see
+    it."""
+    qwen, prompts, encoder = speaking.qwen, speaking.slots[0].prompts, IncrementalEncoder()
+    part = PromptPart(qwen, 0, 0)
+    part.text(prompts.ids.head)
+    part.text(prompts.opening(packets[0], timed=False))
+    first, hidden = part.tokens, []
+    for packet in packets:
+        hidden += [(part.tokens, first + number) for number in packet.superseded]
+        if len(packet.regions):
+            part.visual(encode_packet(qwen, packet, "incremental", encoder))
+    part.end_frame(GRID)
+    part.text([*prompts.ids.frame_close, *prompts.question(query)])
+    mask = torch.full((part.tokens, part.tokens), -torch.inf).triu(1)
+    for since, row in hidden:
+        mask[since:, row] = -torch.inf
+    states = qwen.language_model(
+        **part.inputs(), attention_mask=mask[None, None], past_key_values=empty_kv(), use_cache=True
+    ).last_hidden_state
+    return qwen.model.lm_head(states[0, -1])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_logits_are_those_of_one_prefill(family: str) -> None:
+    speaking = session(family)
+    for count, query in ((1, QUERY), (2, QUERY), (2, OTHER_QUERY), (3, QUERY), (4, OTHER_QUERY)):
+        packets = [*GROUP, NOTHING_NEW][:count]
+        logits = next_logits(speaking, packets, query)
+        assert torch.allclose(logits, reference_logits(speaking, packets, query), atol=1e-5)
+
+
+def test_only_what_is_new_is_prefilled() -> None:
+    speaking = session()
+    ids = speaking.prompts.ids
+    question = len(speaking.prompts.question(QUERY)) + len(ids.frame_close)
+    head = len(ids.head) + len(speaking.prompts.opening(GROUP[0], timed=False))
+    figures = []
+    for count in (1, 2, 2, 3, 4):
+        said(speaking, [*GROUP, NOTHING_NEW][:count])
+        last = speaking.last
+        figures.append((last.prefilled_tokens, last.appended_tokens, last.memory_tokens, last.tokens_used))
+    assert figures == [
+        (head + 4 + question, 4, head + 4, 4),
+        (2 + question, 2, head + 5, 5),
+        (question, 0, head + 5, 5),
+        (3 + question, 3, head + 7, 7),
+        (question, 0, head + 7, 7),
+    ]
+    assert [stamp.frame_index for stamp in speaking.last.shown] == [0, 3]
+
+
+def test_the_work_of_a_memory_is_what_is_appended() -> None:
+    speaking, costs = session(), Costs(tiny_qwen())
+    said(speaking, GROUP[:2])
+    said(speaking, GROUP)
+    last = speaking.last
+    before = last.memory_tokens - last.appended_tokens
+    assert last.work.flops == costs.answer_after(before, last.prefilled_tokens, 3, 7, 4).total
+    assert last.work.full_flops > last.work.flops
+    said(speaking, [*GROUP, NOTHING_NEW])
+    assert speaking.last.work.flops < last.work.flops
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_an_answer_never_depends_on_what_was_asked_before(family: str, data: st.DataObject) -> None:
+    """Groups grow, are asked twice, cancelled, replaced, and interrupted by other pictures."""
+    speaking, group, number, shown, count = session(family), [], 0, {}, 0
+    for step in range(data.draw(st.integers(2, 6))):
+        if not group or data.draw(st.booleans(), label="new group"):
+            group, number, shown, count = [], number + 1, {}, 0
+        tiles = data.draw(st.lists(st.integers(0, 11), unique=True, min_size=0 if group else 1, max_size=6))
+        vanished = data.draw(st.lists(st.sampled_from(sorted({*shown} - {*tiles}) or [-1]), unique=True, max_size=2))
+        gone = [tile for tile in (*tiles, *vanished) if tile in shown]
+        if not tiles and len(gone) == len(shown):
+            gone = []
+        packet = frame(step, tiles, [shown[tile] for tile in gone], group=number, at=len(group))
+        packets, query = [*group, packet], data.draw(st.sampled_from([QUERY, OTHER_QUERY]))
+        if data.draw(st.booleans(), label="cancelled before"):
+            next(pieces := speaking.answer(packets, OTHER_QUERY), None)
+            pieces.close()
+        if data.draw(st.booleans(), label="another picture before"):
+            said(speaking, [replace(frame(90, [0, 4]), place=None)])
+        assert said(speaking, packets, query) == said(session(family), packets, query)
+        memory = speaking.slots[0].prompts.cache.marks[1].key
+        for tile in gone:
+            del shown[tile]
+        shown |= {tile: count + index for index, tile in enumerate(tiles)}
+        count += len(tiles)
+        assert sorted(memory.numbers) == sorted(shown.values())
+        assert len({tuple(region) for region in memory.regions.tolist()}) == len(shown) == speaking.last.tokens_used
+        if tiles or gone:
+            group = packets
+
+
+def test_a_memory_in_one_slot_does_not_change_another() -> None:
+    several = AnswerSession(tiny_qwen(), AnswerOptions(decoding=Decoding(max_tokens=4)), slots=2)
+    for count in (1, 2, 3):
+        questions = [
+            SlotQuestion(0, GROUP[:count], QUERY, vision=several.slots[0].vision),
+            SlotQuestion(1, replace(frame(80 + count, [0, 3]), place=None), OTHER_QUERY),
+        ]
+        answers = several.ask(questions)
+        while not all(answer.ended for answer in answers):
+            several.step()
+        alone = session()
+        assert answers[0].result is not None
+        assert answers[0].result.text == said(alone, GROUP[:count])
+        assert answers[0].result.memory_tokens == alone.last.memory_tokens
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_new_regions_are_encoded_among_those_that_are_held(family: str) -> None:
+    qwen, shown = tiny_qwen(family), frame(0, list(range(12)))
+    first, second = (replace(shown, place=None)._part(rows, 0) for rows in (slice(0, 8), slice(8, 12)))
+    memory = IncrementalEncoder()
+    encode_packet(qwen, replace(first, place=GroupPlace(1, 0)), "incremental", memory)
+    appended = encode_packet(qwen, replace(second, place=GroupPlace(1, 1)), "incremental", memory)
+    together = encode_packet(qwen, replace(shown, place=None), "sparse").tokens.embeds[:, 8:]
+    alone = encode_packet(qwen, second, "sparse").tokens.embeds
+    assert appended.regions.tolist() == [second.regions.tolist()]
+    error = (appended.tokens.embeds - together).norm()
+    assert error < 0.5 * (alone - together).norm()
+    assert memory.report.held_regions == 12
+
+
+@pytest.mark.parametrize("slots", [12, 6, 4])
+def test_what_was_shown_longest_ago_leaves_a_full_encoder(slots: int) -> None:
+    qwen = tiny_qwen()
+    one = IncrementalEncoder()
+    encode_packet(qwen, GROUP[0], "incremental", one)
+    region_mb = one.report.held_bytes / 8 / 1e6
+    limited = IncrementalEncoder(IncrementalOptions(memory_mb=slots * region_mb + 1e-4))
+    for packet in GROUP:
+        encoded = encode_packet(qwen, packet, "incremental", limited)
+        assert encoded.regions.tolist() == [packet.regions.tolist()]
+        assert encoded.tokens.embeds.isfinite().all()
+    assert limited.report.held_regions == min(slots, 7)
+    assert limited.report.held_bytes <= limited.options.memory_mb * 1e6
+
+
+def test_feedback_covers_all_that_the_memory_shows() -> None:
+    speaking = session()
+    said(speaking, [*GROUP, NOTHING_NEW])
+    feedback = speaking.last.feedback
+    assert feedback is not None
+    tiles = [row * 4 + col for _, row, col in feedback.regions.tolist()]
+    assert sorted(tiles) == [0, 1, 2, 3, 5, 6, 7]
+    assert feedback.stamp == NOTHING_NEW.stamp
+    assert len(feedback.attention) == len(feedback.similarity) == 7
+
+
+def test_a_glance_at_a_memory_needs_no_overview_and_keeps_it() -> None:
+    speaking = session()
+    said(speaking, GROUP[:2])
+    looked = speaking.glance([*GROUP[:2], frame(2, [])], OTHER_QUERY)
+    question = len(speaking.prompts.question(OTHER_QUERY)) + len(speaking.prompts.ids.frame_close)
+    assert (looked.tokens_used, looked.prefilled_tokens) == (0, question)
+    assert len(looked.feedback.regions) == 5
+    said(speaking, GROUP)
+    assert speaking.last.appended_tokens == 3
+
+
+def test_a_group_without_a_token_is_refused() -> None:
+    with pytest.raises(OptionError, match="begins with a key frame"):
+        said(session(), [frame(0, [])])
+
+
+def test_a_group_beyond_the_context_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    speaking = session()
+    limit = speaking.prompts.other_tokens(QUERY) + 6
+    monkeypatch.setattr(type(speaking.qwen), "max_context_tokens", limit)
+    said(speaking, GROUP[:1])
+    with pytest.raises(ContextLengthError, match="lower the budget"):
+        said(speaking, GROUP)

@@ -1,0 +1,181 @@
+"""Groups of pictures in an answer server, between it and its clients, and in a Qwen model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arr_coc.errors import ContextLengthError, OptionError
+from arr_coc.qwen.batching import step
+from arr_coc.types import GroupPlace
+from stream.answer.memory import GroupMemory
+from stream.answer.model import CONFIGURED, AnswerStats, ClientQuestion, ask_alone, load_answer_model
+from stream.answer.qwen import QwenAnswerModel
+from stream.config import AnswerConfig, Config
+from stream.errors import TransportError
+from tests.support.events import make_group_packet
+from tests.support.models import tiny_folder
+
+A, B, C = b"a", b"b", b"c"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_folder(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def seconds(memory: GroupMemory, client: bytes, *place: int) -> list[int]:
+    """The frames before a place."""
+    return [packet.stamp.frame_index for packet in memory.before(client, GroupPlace(*place))]
+
+
+def test_a_group_grows_by_what_is_new_and_each_client_has_its_own() -> None:
+    memory = GroupMemory(100)
+    assert memory.kept(A) is None
+    for number in range(3):
+        memory.add(A, make_group_packet((1, number), second=number))
+        memory.add(B, make_group_packet((7, number), second=10 + number))
+    assert (memory.kept(A), memory.kept(B), memory.kept(C)) == (GroupPlace(1, 3), GroupPlace(7, 3), None)
+    assert (seconds(memory, A, 1, 3), seconds(memory, B, 7, 2)) == ([0, 1, 2], [10, 11])
+    assert (memory.groups, memory.visual_tokens) == (2, 12)
+    memory.add(A, make_group_packet((2, 0), second=5))
+    assert (memory.kept(A), seconds(memory, A, 2, 1)) == (GroupPlace(2, 1), [5])
+    memory.drop(A)
+    assert (memory.kept(A), memory.groups, memory.evictions) == (None, 1, 0)
+    memory.evict(B)
+    memory.evict(B)
+    assert (memory.kept(B), memory.groups, memory.evictions) == (None, 0, 1)
+
+
+def test_the_same_place_once_more_takes_the_place_of_what_was_there() -> None:
+    memory = GroupMemory(100)
+    for second, number in enumerate((0, 1, 1)):
+        memory.add(A, make_group_packet((1, number), second=second))
+    assert (memory.kept(A), seconds(memory, A, 1, 2)) == (GroupPlace(1, 2), [0, 2])
+
+
+def test_a_frame_with_nothing_new_is_not_kept() -> None:
+    memory = GroupMemory(100)
+    memory.add(A, make_group_packet((1, 0)))
+    memory.add(A, make_group_packet((1, 1), tokens=0, second=1))
+    assert (memory.kept(A), seconds(memory, A, 1, 1)) == (GroupPlace(1, 1), [0])
+
+
+def test_what_the_memory_lacks_may_come_along() -> None:
+    memory = GroupMemory(100)
+    packets = [make_group_packet((1, number), second=number) for number in range(5)]
+    memory.add(A, packets[2], packets[:2])
+    assert (memory.kept(A), seconds(memory, A, 1, 3)) == (GroupPlace(1, 3), [0, 1, 2])
+    memory.add(A, packets[4], packets[3:4])
+    assert seconds(memory, A, 1, 5) == [0, 1, 2, 3, 4]
+    memory.add(A, packets[1], packets[:1])
+    assert memory.kept(A) == GroupPlace(1, 2)
+
+
+@pytest.mark.parametrize("place", [(1, 2), (1, 9), (2, 1)])
+def test_a_frame_that_builds_on_what_is_not_kept_is_refused(place: tuple[int, int]) -> None:
+    memory = GroupMemory(100)
+    memory.add(A, make_group_packet((1, 0)))
+    with pytest.raises(
+        TransportError, match=r"builds on \d frames?, and the memory has GroupPlace\(group=1, frame=1\)"
+    ):
+        memory.add(A, make_group_packet(place))
+    with pytest.raises(TransportError, match="the memory has None"):
+        memory.add(B, make_group_packet(place))
+    assert (memory.kept(A), memory.kept(B)) == (GroupPlace(1, 1), None)
+
+
+def test_a_group_never_exceeds_its_tokens_nor_changes_its_size() -> None:
+    memory = GroupMemory(10)
+    memory.add(A, make_group_packet((1, 0), tokens=6))
+    with pytest.raises(TransportError, match="shows 11 tokens, of at most 10"):
+        memory.add(A, make_group_packet((1, 1), tokens=5))
+    with pytest.raises(TransportError, match="supersedes tokens that its group of pictures does not have"):
+        memory.add(A, replace(make_group_packet((1, 1), tokens=5), superseded=np.array([6], np.int32)))
+    memory.add(A, replace(make_group_packet((1, 1), tokens=5), superseded=np.array([5], np.int32)))
+    assert memory.visual_tokens == 10
+    with pytest.raises(TransportError, match="have one size"):
+        memory.add(A, make_group_packet((1, 2), tokens=1, side_px=96))
+    assert memory.kept(A) == GroupPlace(1, 2)
+
+
+def load(folder: Path, slots: int = 1, tokens: int = 200, **options: object) -> QwenAnswerModel:
+    memory = {"enabled": True, "tokens": tokens}
+    answer = {"model": str(folder), "max_tokens": 4, "slots": slots, "memory": memory, **options}
+    model = load_answer_model(CONFIGURED, Config(answer=AnswerConfig.model_validate(answer)))
+    assert isinstance(model, QwenAnswerModel)
+    return model
+
+
+def ask(model: QwenAnswerModel, client: bytes, place: tuple[int, int], tokens: int = 2) -> AnswerStats:
+    """The statistics of an answer about a group with a packet at this place, asked as the server asks it."""
+    assert model.memory is not None
+    packet = make_group_packet(place, tokens, second=place[1])
+    rows = np.arange(tokens, dtype=np.int32)
+    packet.regions[:] = np.stack([np.zeros_like(rows), rows // 2, rows % 2], 1)
+    model.hold(client)
+    model.memory.add(client, packet)
+    question = ClientQuestion(client, packet, "what?")
+    ask_alone(model, question)
+    assert question.stats is not None
+    return question.stats
+
+
+@pytest.mark.parametrize("encode", ["sparse", "incremental"])
+def test_an_answer_costs_what_is_new(folder: Path, encode: str) -> None:
+    model = load(folder, encode=encode)
+    first, second, third = (ask(model, A, (1, number), tokens) for number, tokens in ((0, 4), (1, 1), (2, 0)))
+    assert [stats.appended_tokens for stats in (first, second, third)] == [4, 1, 0]
+    assert [stats.tokens_used for stats in (first, second, third)] == [4, 5, 5]
+    assert first.prefilled_tokens > second.prefilled_tokens > third.prefilled_tokens
+    assert third.memory_tokens == second.memory_tokens > first.memory_tokens > 4
+    assert third.feedback is not None
+    assert third.feedback.stamp.frame_index == 2
+
+
+def test_the_memory_used_least_recently_goes_first_and_is_counted(folder: Path) -> None:
+    model = load(folder, slots=2)
+    memory = model.memory
+    assert memory is not None
+    for client in (A, B, A):
+        ask(model, client, (1, 0))
+    ask(model, C, (1, 0))
+    assert (memory.kept(A), memory.kept(B), memory.kept(C)) == (GroupPlace(1, 1), None, GroupPlace(1, 1))
+    assert (memory.evictions, memory.groups) == (1, 2)
+    ask(model, A, (1, 1))
+    ask(model, B, (2, 0))
+    assert (memory.kept(A), memory.kept(C), memory.evictions) == (GroupPlace(1, 2), None, 2)
+    model.drop_client(A)
+    assert (memory.kept(A), memory.evictions) == (None, 2)
+
+
+def test_a_group_that_no_context_holds_is_refused_with_the_most_that_fits(folder: Path) -> None:
+    model = load(folder)
+    context = model._session.qwen.max_context_tokens
+    most = context - model._session.prompts.other_tokens("")
+    assert load(folder, tokens=most).memory is not None
+    with pytest.raises(
+        OptionError,
+        match=rf"answer.memory.tokens = {context} does not fit tiny: its context has {context} tokens, .*"
+        rf"; set answer.memory.tokens to {most} or less, or give --no-memory",
+    ):
+        load(folder, tokens=context)
+
+
+def test_a_question_must_fit_beside_the_memory(folder: Path) -> None:
+    model = load(folder)
+    most = model._session.qwen.max_context_tokens - model._session.prompts.other_tokens("")
+    model = load(folder, tokens=most)
+    with pytest.raises(
+        ContextLengthError, match=r"too many beside answer.memory.tokens = \d+ in a context of \d+; ask a"
+    ):
+        model.embed_query("what is there to be seen?")
+
+
+def test_several_slots_reckon_with_their_memories(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "free_bytes", lambda device: 1_000_000)
+    with pytest.raises(OptionError, match="3 slots of 1260 tokens need"):
+        load(folder, slots=3, tokens=1000)
