@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 
@@ -69,7 +72,17 @@ def make_video(
             if packet_pts:
                 packet.pts, packet.dts = packet_pts[index], index - len(packets)
             container.mux(packet)
+    if codec == "libsvtav1":
+        use_ordinary_scheduling()
     return path
+
+
+def use_ordinary_scheduling() -> None:
+    """Give this process's threads the system's ordinary scheduling again: SVT-AV1 makes that of a process of root
+    real-time, and each process that is started later, a browser for one, would inherit it and starve all others."""
+    for task in Path("/proc/self/task").glob("*") if sys.platform == "linux" else ():
+        with suppress(ProcessLookupError):
+            os.sched_setscheduler(int(task.name), os.SCHED_OTHER, os.sched_param(0))
 
 
 def make_photo(path: Path, image: Image, orientation: int = 1) -> Path:
