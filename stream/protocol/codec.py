@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from arr_coc.errors import counted
 from arr_coc.ops.regions import exist_on
 from arr_coc.types import (
     EMBEDDING_COMPONENTS,
@@ -167,7 +168,7 @@ def _frames_of(message: TokenPacketMessage | GlancePacketMessage, regions: int, 
     kind, place, earlier = type(message).__name__, message.place, message.earlier
     own_superseded = superseded - sum(frame.superseded for frame in earlier)
     if own_superseded < 0:
-        raise TransportError(f"{kind} names {superseded} superseded tokens, and earlier frames have more")
+        raise TransportError(f"{kind} names {counted(superseded, 'superseded token')}, and earlier frames have more")
     own = regions - sum(frame.regions for frame in earlier)
     if own < 0:
         raise TransportError(f"{kind} holds {regions} regions, and says that {regions - own} are of earlier frames")

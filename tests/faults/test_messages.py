@@ -242,7 +242,7 @@ def test_a_damaged_recording_gives_packets_or_an_error(tmp_path: Path, count: in
     payloads = [encoder.encode(record) for record in [*records, EventRecord(EVENTS[0])]]
     path, read = tmp_path / "0001.rec", 0
     for number, data in enumerate(many(payloads, count // 10)):
-        framed_well = MAGIC + b"".join(map(frame_record, [payloads[0], data, *payloads[1:]]))
+        framed_well = MAGIC + b"".join(map(frame_record, [*payloads[:2], data, *payloads[2:]]))
         path.write_bytes(framed_well if number % 2 else MAGIC + frame_record(payloads[0]) + data)
         recording = Recording(tmp_path)
         with suppress(RecordingError):

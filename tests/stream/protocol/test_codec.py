@@ -218,7 +218,7 @@ def test_pixels_on_a_device_are_those_of_all_frames_of_a_message() -> None:
         (
             (4, 1),
             {"earlier": (EarlierFrame(STAMP, 4, 0, 2),)},
-            "names 1 superseded tokens, and earlier frames have more",
+            "names 1 superseded token, and earlier frames have more",
         ),
         ((4, 1), {"earlier": (EarlierFrame(STAMP, 6),)}, "holds 5 regions, and says that 6 are of earlier frames"),
         ((4, 1), {"earlier": (EarlierFrame(STAMP, 2, 3),)}, "holds 2 regions, and says that 3 of them are an overview"),
