@@ -288,6 +288,16 @@ class TokenPacket:
         """True if it holds nothing but an overview."""
         return 0 < self.overview == len(self.regions)
 
+    @property
+    def is_empty(self) -> bool:
+        """True if its group of pictures shows with it what it showed before."""
+        return not len(self.regions) and not len(self.superseded)
+
+    @property
+    def growth(self) -> int:
+        """Number of tokens by which its group of pictures shows more; below 0 if it shows less."""
+        return len(self.regions) - len(self.superseded)
+
     def overview_part(self) -> TokenPacket:
         """The overview alone."""
         return self._part(slice(0, self.overview), self.overview)

@@ -330,7 +330,7 @@ class PromptBuilder:
 
     def _check_group(self, packets: Sequence[TokenPacket], query: str) -> None:
         """Raises OptionError for a group that shows nothing, and ContextLengthError if its tokens do not fit."""
-        tokens = sum(len(packet.regions) - len(packet.superseded) for packet in packets)
+        tokens = sum(packet.growth for packet in packets)
         if tokens < 1:
             raise OptionError("a group of pictures begins with a key frame, which holds at least one token")
         self.check_length(query, tokens)

@@ -124,7 +124,7 @@ def read_group(
         memory = VisualMemory(part.tokens, part.position, qwen.embed([]))
     before, prefilled = memory.count, 0
     for packet in packets[len(memory.packets) :]:
-        if not len(packet.regions) and not len(packet.superseded):
+        if packet.is_empty:
             continue
         if memory.packets:
             if part.length:

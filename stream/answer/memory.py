@@ -12,7 +12,7 @@ from stream.untrusted import GROUP_TOKENS_MAX
 
 def shown_tokens(packets: Sequence[TokenPacket]) -> int:
     """Return the number of tokens that a group of pictures shows."""
-    return sum(len(packet.regions) - len(packet.superseded) for packet in packets)
+    return sum(packet.growth for packet in packets)
 
 
 class GroupMemory:
@@ -63,8 +63,7 @@ class GroupMemory:
         assert packet.place is not None
         first = earlier[0] if earlier else packet
         assert first.place is not None
-        changes = len(packet.regions) or len(packet.superseded)
-        packets = [*self.before(client, first.place), *earlier, *([packet] if changes else [])]
+        packets = [*self.before(client, first.place), *earlier, *([] if packet.is_empty else [packet])]
         if any(other.grid != packet.grid for other in packets):
             raise TransportError("the frames of a group of pictures have one size")
         appended = 0

@@ -44,12 +44,8 @@ class Model:
             assert same_packet(newest, packet)
             return
         assert place.frame == len(self.packets)
-        if changes(packet):
+        if not packet.is_empty:
             self.packets.append(packet)
-
-
-def changes(packet: TokenPacket) -> bool:
-    return bool(len(packet.regions) or len(packet.superseded))
 
 
 def same_packet(one: TokenPacket, other: TokenPacket) -> bool:
@@ -135,7 +131,7 @@ class Run:
         if packet.place.frame == 0:
             self.versions = []
             assert same_packet(replace(packet, place=None), packet_from(self.shown, frame))
-        self.versions = [(one, at) for one, at in self.versions if changes(one) and one.place != packet.place]
+        self.versions = [(one, at) for one, at in self.versions if not one.is_empty and one.place != packet.place]
         assert not packet.is_glance
         self.versions.append((packet, self.shown.versions.frame))
         if self.exact:
