@@ -43,8 +43,13 @@ class Work:
     choosing the tokens takes is not counted.
     """
 
-    flops: int = 0
+    parts: Flops = Flops()
     full_flops: int = 0
+
+    @property
+    def flops(self) -> int:
+        """All of its operations."""
+        return self.parts.total
 
 
 class Costs:
@@ -103,7 +108,7 @@ class Costs:
     ) -> Work:
         """The same answer, beside the one from all tiles."""
         return Work(
-            self.answer(encode, shown, tiles, text_tokens, answer_tokens).total,
+            self.answer(encode, shown, tiles, text_tokens, answer_tokens),
             self.answer("full", tiles, tiles, text_tokens, answer_tokens).total,
         )
 

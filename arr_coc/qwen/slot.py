@@ -202,14 +202,14 @@ class Slot:
         except Exception:
             self.prompts.cache.reset()
             raise
-        flops = self._work(prompt, frames, None, 0).flops
+        work = Work(self._work(prompt, frames, None, 0).parts)
         made = record.result(prompt, feedback, 0, None, Work())
         return GlanceResult(
             feedback=feedback,
             tokens_used=prompt.appended_tokens if is_group(frames) else newest.overview,
             encode_ms=made.encode_ms,
             prefill_ms=made.prefill_ms,
-            work=Work(flops),
+            work=work,
             prompt_tokens=prompt.part.tokens,
             prefilled_tokens=prompt.prefilled_tokens,
         )
@@ -273,7 +273,7 @@ class Slot:
             )
             text_tokens = prompt.prefilled_tokens - prompt.appended_tokens
             whole = self._costs.answer("full", [tiles], [tiles], text_tokens, answer_tokens)
-            return Work(after.total, whole.total)
+            return Work(after, whole.total)
         tiles_of = {
             frame.stamp: frame.grid.tiles for frame in (*(window.frames if window is not None else ()), *packets)
         }

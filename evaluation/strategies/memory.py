@@ -12,7 +12,6 @@ from functools import partial
 
 from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.allocation.group import GroupOptions
-from arr_coc.qwen.flops import Costs
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
@@ -54,22 +53,13 @@ class _Camera:
         allocator.on_answer(None)
         made, newest = session.last, allocator.group[-1]
         of_tokens = newest.grid.tiles * len(ask.frames)
-        prompt_tokens = made.memory_tokens + len(session.prompts.question(ask.text))
-        among = max(made.appended_tokens, session.vision.report.held_regions)
-        flops = Costs(qwen).answer_after(
-            prompt_tokens - made.prefilled_tokens,
-            made.prefilled_tokens,
-            made.appended_tokens,
-            among,
-            len(qwen.plain_token_ids(made.text)),
-        )
         return Reply(
             text=made.text,
             tokens=made.tokens_used,
             of_tokens=of_tokens,
             regions=made.regions,
             grid=newest.grid,
-            flops=replace(flops, choose=choosing_flops(qwen.realiser, of_tokens)),
+            flops=replace(made.work.parts, choose=choosing_flops(qwen.realiser, of_tokens)),
             ttft_ms=allocate_ms + made.first_token_ms,
             prefilled=made.prefilled_tokens,
             kept=made.tokens_used - made.appended_tokens,
