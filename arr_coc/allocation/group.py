@@ -152,6 +152,11 @@ class GroupOfPictures:
         """The newest frame whose packet was made."""
         return self._newest
 
+    @property
+    def next_place(self) -> GroupPlace | None:
+        """Place of the next frame, as the model reports it if it holds what it was sent."""
+        return None if self._newest is None else self._newest.next_place
+
     def packet(self, view: TextureView, frame: FrameAllocation, kept: GroupPlace | None) -> TokenPacket:
         """Return what a frame, whose texture is `view`, appends to the group: a key frame if a new one begins.
 
@@ -170,7 +175,7 @@ class GroupOfPictures:
 
     def preview(self, view: TextureView, frame: FrameAllocation) -> GroupFrame:
         """Return the group as it would be with the packet of a frame, if the model holds what it was sent."""
-        return self._next(view, frame, None if self._newest is None else self._newest.next_place)
+        return self._next(view, frame, self.next_place)
 
     def glance_packet(self, view: TextureView, frame: FrameAllocation, kept: GroupPlace | None) -> TokenPacket | None:
         """Return a packet of no regions, with which the model looks at the group as it stands; None if a new group

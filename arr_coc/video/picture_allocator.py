@@ -98,7 +98,7 @@ class FrameAllocator:
         group = self.allocator.group
         if group is None:
             return packet_from(view, allocation)
-        return group.packet(view, allocation, None if group.newest is None else group.newest.next_place)
+        return group.packet(view, allocation, group.next_place)
 
     def on_answer(self, feedback: Feedback | None) -> None:
         """The newest frame was answered about; what that teaches draws the tokens of those that follow."""

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from arr_coc.allocation.allocator import StreamAllocator
 from arr_coc.allocation.frame import FrameAllocation
+from arr_coc.allocation.group import GroupFrame
 from arr_coc.ops.store.base import TextureView
 from arr_coc.types import NS_PER_S, FrameStamp, TileMotion
 from stream.control import WAIT_MS
@@ -90,16 +91,20 @@ class FrameTap:
 
     def offer(self, view: TextureView, frame: FrameAllocation, motion: TileMotion | None) -> None:
         """Copy a frame for the subscribers that want it, while its lease lasts. `motion` of its tiles, if known."""
-        for exchange in self._exchanges:
-            if (request := exchange.request) is not None:
-                exchange.put(self._viewed(view, frame, motion, request, exchange.buffers))
+        requests = [(exchange, request) for exchange in self._exchanges if (request := exchange.request) is not None]
+        group = self._allocator.group
+        if group is None or (self._overlays is None and all(request.inspect is None for _, request in requests)):
+            shown = None
+        else:
+            shown = group.preview(view, frame)
+        for exchange, request in requests:
+            exchange.put(self._viewed(view, frame, motion, request, exchange.buffers, shown))
         if self._overlays is not None:
             layers: tuple[MapLayer, ...] = ()
             if self.policy.layers:
-                inspected = self._inspected(view, frame, motion, {})
+                inspected = self._inspected(view, frame, motion, {}, shown)
                 layers = layers_of(self.policy.layers, inspected.maps, inspected.weights, view.grid.shape)
-            relevance, group = frame.relevance.cpu().numpy(), self._allocator.group
-            shown = None if group is None else group.preview(view, frame)
+            relevance = frame.relevance.cpu().numpy()
             self._overlay = AllocationOverlay(
                 cropped(view, 0).copy(),
                 frame.allocation.regions.numpy() if shown is None else shown.regions,
@@ -163,6 +168,7 @@ class FrameTap:
         motion: TileMotion | None,
         request: PictureRequest,
         buffers: PictureBuffers,
+        shown: GroupFrame | None,
     ) -> ViewedFrame:
         def copied(levels: Iterable[int]) -> dict[int, npt.NDArray[np.uint8]]:
             return {level: buffers.copy(cropped(view, level)) for level in levels}
@@ -171,7 +177,7 @@ class FrameTap:
         inspected = None
         if (inspection := request.inspect) is not None:
             images = copied(known_levels(inspection.levels))
-            inspected = self._inspected(view, frame, motion, images, with_maps=inspection.maps)
+            inspected = self._inspected(view, frame, motion, images, shown, with_maps=inspection.maps)
         return ViewedFrame(
             frame_index=view.stamp.frame_index,
             capture_ns=view.stamp.capture_ns,
@@ -189,13 +195,13 @@ class FrameTap:
         frame: FrameAllocation,
         motion: TileMotion | None,
         images: dict[int, npt.NDArray[np.uint8]],
+        shown: GroupFrame | None,
         *,
         with_maps: bool = True,
     ) -> InspectedFrame:
         maps, query = self._allocator.inspect(view.stamp) if with_maps else None, self._allocator.question
-        group = None if self._allocator.group is None else self._allocator.group.preview(view, frame)
         made = inspected_frame(view, frame, images, maps, motion, tokens=self.tokens_of(frame), query=query)
-        return made if group is None else replace(made, group=group)
+        return made if shown is None else replace(made, group=shown)
 
 
 def packed_map(frame: FrameAllocation) -> FrameMap:
