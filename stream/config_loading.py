@@ -119,7 +119,7 @@ def _memory_contradictions(config: Config, origins: Mapping[str, str]) -> Iterat
     if answer.window.frames > 1:
         yield (
             "answer.memory.enabled",
-            "a visual memory holds earlier frames itself; leave --window out, or leave --memory out",
+            "a visual memory shows one picture, kept up to date; leave --window out, or leave --memory out",
         )
     if isinstance(budget, int) and budget > answer.memory.tokens:
         yield (

@@ -60,8 +60,8 @@ class ClientSlots:
 
 
 class QwenAnswerModel:
-    """Qwen model with a window of frames for each client, or a group of pictures of at most `memory_tokens` context
-    steps; without either, answers cover one frame.
+    """Qwen model with a window of frames for each client, or a group of pictures of at most `memory_tokens` visual
+    tokens; without either, answers cover one frame.
 
     The state of incremental encoding is each client's own, too. A group goes with its client's slot.
     """
@@ -130,8 +130,7 @@ class QwenAnswerModel:
         return self._session.qwen.unseen_words(query)
 
     def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
-        # The key frame of a group is timed, and goes on with this overview.
-        timed = self.memory is not None or (self._options is not None and self._options.timed)
+        timed = self._options is not None and self._options.timed
         slot = self._table.held.get(self._client, 0)
         if (vision := self._vision(self._client)) is not None:
             self._session.slots[slot].vision = vision

@@ -156,7 +156,10 @@ def test_the_least_tokens_are_no_more_than_the_most(values: dict[str, int]) -> N
             ["--memory", "--api", "http://127.0.0.1:1/v1"],
             "a server with an API keeps no visual memory; leave --memory out",
         ),
-        (["--memory", "--window", "3"], "holds earlier frames itself; leave --window out, or leave --memory out"),
+        (
+            ["--memory", "--window", "3"],
+            "shows one picture, kept up to date; leave --window out, or leave --memory out",
+        ),
         (
             ["--memory", "--budget", "3000"],
             "--budget: answer.memory.tokens = 2048 holds no frame of 3000 tokens; raise it",
