@@ -135,8 +135,10 @@ class FrameSender:
         self._bound.set()
         while not self._ending.wait(EVERY_S):
             if self.now is not None and socket.poll(10, zmq.POLLOUT):
-                socket.send_multipart(self.now)
-                self.sent += 1
+                # The only receiver of a PUSH socket may disconnect after the poll: a blocking send would never return.
+                with contextlib.suppress(zmq.Again):
+                    socket.send_multipart(self.now, zmq.NOBLOCK)
+                    self.sent += 1
         socket.close(linger=0)
         context.term()
 
