@@ -105,13 +105,6 @@ class PrefixCache(Generic[Key]):
         """Says that the piece `key` ends after `tokens` tokens."""
         self.marks.append(CacheMark(key, tokens, position))
 
-    def beginning(self) -> Any:
-        """Other keys and values, which begin with the first piece's: for what may see nothing else."""
-        kv, tokens = PrefixCache[Key]().kv, self.marks[0].tokens
-        for index, layer in enumerate(self.kv.layers if tokens else ()):
-            kv.update(layer.keys[..., :tokens, :], layer.values[..., :tokens, :], index)
-        return kv
-
     @property
     def bytes(self) -> int:
         """Bytes of the keys and values, with the room to grow."""

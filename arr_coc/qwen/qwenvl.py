@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -155,37 +154,6 @@ class QwenVL:
         """The question as the embedding table sees it."""
         tokens = self.embed(self.plain_token_ids(text)).float().cpu().numpy()
         return QueryEmbedding(text, tokens, self.model_id)
-
-
-class KeyCapture:
-    """Catches the keys of every layer before they are rotated, of the prefill that runs while it is entered.
-
-    `keys`: one tensor [1, heads, L, head_dim] a layer, in the model's dtype, on the layer's device.
-    """
-
-    def __init__(self, qwen: QwenVL) -> None:
-        self._attentions = [layer.self_attn for layer in qwen.language_model.layers]
-        self._hooks: list[Any] = []
-        self.keys: list[torch.Tensor] = []
-
-    def __enter__(self) -> KeyCapture:
-        for attention in self._attentions:
-            # Qwen3-VL norms its keys after the projection; the norm's output is the last thing before the rotation.
-            last = attention.k_norm if hasattr(attention, "k_norm") else attention.k_proj
-            self._hooks.append(last.register_forward_hook(self._catch(attention.head_dim)))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-    def _catch(self, head_dim: int) -> Any:
-        def hook(module: Any, args: tuple[Any, ...], output: torch.Tensor) -> None:
-            self.keys.append(output.reshape(*output.shape[:2], -1, head_dim).transpose(1, 2))
-
-        return hook
 
 
 def rotation(qwen: QwenVL, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

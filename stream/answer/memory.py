@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from arr_coc.errors import counted
-from arr_coc.types import FramePacket, GroupPlace, TokenPacket
+from arr_coc.types import FramePacket, GroupPlace, TokenPacket, shown_tokens
 from stream.errors import TransportError
 from stream.untrusted import GROUP_TOKENS_MAX
-
-
-def shown_tokens(packets: Sequence[TokenPacket]) -> int:
-    """Return the number of tokens that a group of pictures shows."""
-    return sum(packet.growth for packet in packets)
 
 
 class GroupMemory:
     """Memory of the clients' groups of pictures, which show at most `tokens` tokens each.
 
-    A packet with a place goes on with its client's group, or begins a new one in its stead. `evictions`: groups that
-    went because another client got their slot.
+    A packet with a place goes on with its client's group, or begins a new one in its stead. Packets that the group is
+    not read from any more are dropped. `evictions`: groups that went because another client got their slot.
     """
 
     def __init__(self, tokens: int) -> None:
@@ -44,14 +40,18 @@ class GroupMemory:
             return None
         place = packets[-1].place
         assert place is not None
-        return GroupPlace(place.group, len(packets))
+        return replace(place, frame=place.frame + 1)
 
     def before(self, client: bytes, place: GroupPlace) -> list[TokenPacket]:
         """Return the packets of a client's group before a place in it. Raises TransportError if one is not kept."""
         known = self.kept(client)
-        if place.frame and (known is None or known.group != place.group or known.frame < place.frame):
+        if not place.frame:
+            return []
+        if known is None or known != replace(place, frame=known.frame) or known.frame < place.frame:
             raise TransportError(f"{place} builds on {counted(place.frame, 'frame')}, and the memory has {known}")
-        return self._groups[client][: place.frame] if place.frame else []
+        return [
+            packet for packet in self._groups[client] if packet.place is not None and packet.place.frame < place.frame
+        ]
 
     def add(self, client: bytes, packet: TokenPacket, earlier: Sequence[TokenPacket] = ()) -> None:
         """Keep a packet with a place, and those of `earlier` that lead up to it.
@@ -61,19 +61,23 @@ class GroupMemory:
         tokens that there are not, or if the group would show more than `tokens`.
         """
         assert packet.place is not None
-        first = earlier[0] if earlier else packet
-        assert first.place is not None
-        packets = [*self.before(client, first.place), *earlier, *([] if packet.is_empty else [packet])]
+        new = [*earlier, *([] if packet.is_empty else [packet])]
+        start, end = (new[0].place, new[-1].place) if new else (packet.place, packet.place)
+        assert start is not None
+        assert end is not None
+        known = [] if new and start.frame == end.first else self.before(client, start)
+        packets = [*known, *new]
         if any(other.grid != packet.grid for other in packets):
             raise TransportError("the frames of a group of pictures have one size")
         appended = 0
         for other in packets:
-            if len(other.superseded) and other.superseded.max() >= appended:
+            if len(other.superseded) and (start.frames > 1 or other.superseded.max() >= appended):
                 raise TransportError("a frame supersedes tokens that its group of pictures does not have")
             appended += len(other.regions)
         if not 0 < (shown := shown_tokens(packets)) <= self.tokens:
             raise TransportError(f"a group of pictures shows {counted(shown, 'token')}, of at most {self.tokens}")
-        self._groups[client] = packets
+        first = 0 if (end := packets[-1].place) is None else end.first
+        self._groups[client] = [kept for kept in packets if kept.place is not None and kept.place.frame >= first]
 
     def drop(self, client: bytes) -> None:
         """Forget a client's group; it may have none."""
@@ -113,7 +117,8 @@ class SentGroup:
             return []
         self._sent.add(OWN, packet)
         kept = self.kept.frame if self.kept is not None and self.kept.group == packet.place.group else 0
-        return self._sent.before(OWN, packet.place)[kept:]
+        before = self._sent.before(OWN, packet.place)
+        return [other for other in before if other.place is not None and other.place.frame >= kept]
 
     def objection(self, tokens: int) -> str | None:
         """Return why the group cannot be sent to a server whose memory has so many tokens, None if it can be."""

@@ -12,8 +12,9 @@ from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet
 from stream.config import Config
 
 if TYPE_CHECKING:
-    from arr_coc.qwen.encoding import IncrementalEncoder
     from arr_coc.qwen.frame_window import FrameWindow
+
+    from arr_coc.qwen.encoding import IncrementalEncoder
     from arr_coc.qwen.options import WindowOptions
     from arr_coc.qwen.session import AnswerSession, SlotAnswer, SlotQuestion
     from arr_coc.qwen.slot import AnswerResult
@@ -162,6 +163,7 @@ class QwenAnswerModel:
 
     def _slot_question(self, question: ClientQuestion) -> SlotQuestion:
         from arr_coc.qwen.frame_window import FrameWindow
+
         from arr_coc.qwen.session import SlotQuestion
 
         client, window = question.client, None

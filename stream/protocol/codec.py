@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -23,7 +24,6 @@ from arr_coc.types import (
     Feedback,
     FramePacket,
     FrameStamp,
-    GroupPlace,
     QueryEmbedding,
     TileGrid,
     TokenPacket,
@@ -155,7 +155,7 @@ def token_packets(
     end, gone, place = 0, 0, message.place
     for before, frame in zip(range(len(frames) - 1, -1, -1), frames, strict=True):
         rows, end = slice(end, end + frame.regions), end + frame.regions
-        at = None if place is None else GroupPlace(place.group, place.frame - before)
+        at = None if place is None else replace(place, frame=place.frame - before)
         shown = regions[rows], relevance[rows], pixels[rows]
         numbers_of, gone = superseded[gone : gone + frame.superseded], gone + frame.superseded
         packets.append(TokenPacket(frame.stamp, message.grid, *shown, frame.overview, at, numbers_of))

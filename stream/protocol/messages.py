@@ -471,7 +471,9 @@ def _check_stamp(stamp: FrameStamp) -> None:
 
 def _check_place(place: GroupPlace | None, earlier: int = 0) -> None:
     frame = 0 if place is None else place.frame
-    if place is not None and not (1 <= place.group <= COUNT_MAX and 0 <= frame <= COUNT_MAX):
+    if place is not None and not (
+        1 <= place.group <= COUNT_MAX and 0 <= frame <= COUNT_MAX and 1 <= place.frames <= COUNT_MAX
+    ):
         raise TransportError(f"{place} is in no group of pictures")
     if earlier > frame:
         raise TransportError(f"{counted(earlier, 'frame')} cannot come before frame {frame} of a group of pictures")

@@ -12,6 +12,7 @@ from transformers.cache_utils import Cache
 
 from arr_coc.errors import OptionError, counted
 from arr_coc.qwen.attention import AttentionProbe
+from arr_coc.qwen.checkpoint import free_memory_bytes
 from arr_coc.qwen.decode import (
     ROOM_TOKENS,
     GrowableLayer,
@@ -23,7 +24,6 @@ from arr_coc.qwen.decode import (
 from arr_coc.qwen.preprocess import text_positions
 from arr_coc.qwen.prompt import PromptCache
 from arr_coc.qwen.qwenvl import QwenVL, rotation
-from arr_coc.qwen.window_limits import free_bytes, megabytes
 
 
 class LayerBlock:
@@ -104,6 +104,14 @@ class SlotBlock:
             layer.make_room(tokens, layer.keys, layer.values)
 
 
+def free_bytes(device: torch.device) -> int:
+    """Return the memory that can still be had on a device."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + cached
+    return free_memory_bytes()
+
+
 def check_slots(qwen: QwenVL, slots: int, tokens: int, free: int | None = None) -> None:
     """Raises OptionError if the model's decoder cannot answer several at once, or the keys and values of `slots` slots
     of `tokens` tokens do not fit the memory. `free` in bytes is measured if it is not given."""
@@ -121,9 +129,9 @@ def check_slots(qwen: QwenVL, slots: int, tokens: int, free: int | None = None) 
     free = free_bytes(weight.device) if free is None else free
     if slots * a_slot > free:
         raise OptionError(
-            f"{counted(slots, 'slot')} of {counted(tokens, 'token')} need {megabytes(slots * a_slot)}, and "
-            f"{megabytes(free)} are free on {weight.device}; set answer.slots to {max(1, free // a_slot)} or less, or "
-            "lower answer.max_tokens"
+            f"{counted(slots, 'slot')} of {counted(tokens, 'token')} need {slots * a_slot / 1e6:,.1f} MB, and "
+            f"{free / 1e6:,.1f} MB are free on {weight.device}; set answer.slots to {max(1, free // a_slot)} or less, "
+            "or lower answer.max_tokens"
         )
 
 

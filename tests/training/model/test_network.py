@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from arr_coc.qwen.frame_window import FrameDelimiters, insert_frames, prefill_frame
 
 from arr_coc.qwen.checkpoint import family_of
 from arr_coc.qwen.decode import PrefixCache, PromptPart, prefill
 from arr_coc.qwen.encoding import encode_packet
-from arr_coc.qwen.frame_window import FrameDelimiters, insert_frames, prefill_frame
 from arr_coc.qwen.preprocess import PixelNormalisation, Preprocessing
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
