@@ -260,7 +260,9 @@ class Slot:
         if is_group(packets):
             kept = prompt.part.tokens - prompt.prefilled_tokens
             tiles = [packets[-1].grid.tiles] * prompt.frames
-            among = max(prompt.appended_tokens, self.vision.report.held_regions)
+            among = prompt.newest.stop - prompt.newest.start
+            if prompt.frames == 1:  # regions that left the picture are still among those that are encoded beside it
+                among = max(among, self.vision.report.held_regions)
             after = self._costs.answer_after(
                 kept, prompt.prefilled_tokens, prompt.appended_tokens, among, answer_tokens
             )
