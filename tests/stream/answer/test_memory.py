@@ -75,12 +75,31 @@ def test_what_the_memory_lacks_may_come_along() -> None:
     assert memory.kept(A) == GroupPlace(1, 2)
 
 
+def test_only_the_frames_from_which_a_group_is_read_are_kept() -> None:
+    """Of a group of two frames, all are read afresh after each eight."""
+    memory, packets = GroupMemory(4), [make_group_packet((1, number, 2), second=number) for number in range(30)]
+    for packet in packets[:17]:
+        memory.add(A, packet)
+        assert memory.visual_tokens <= 4
+    assert (memory.kept(A), seconds(memory, A, 1, 17, 2)) == (GroupPlace(1, 17, 2), [15, 16])
+    memory.add(A, packets[17])
+    memory.add(A, make_group_packet((1, 18, 2), tokens=0, second=18))
+    assert seconds(memory, A, 1, 18, 2) == [15, 16, 17]
+    other = GroupMemory(4)
+    other.add(A, packets[20], packets[15:20])
+    assert seconds(other, A, 1, 21, 2) == list(range(15, 21))
+    with pytest.raises(TransportError, match="builds on 14 frames"):
+        GroupMemory(4).add(A, packets[20], packets[14:20])
+    with pytest.raises(TransportError, match="supersedes tokens"):
+        other.add(A, replace(packets[21], superseded=np.zeros(1, np.int32)))
+
+
 @pytest.mark.parametrize("place", [(1, 2), (1, 9), (2, 1)])
 def test_a_frame_that_builds_on_what_is_not_kept_is_refused(place: tuple[int, int]) -> None:
     memory = GroupMemory(100)
     memory.add(A, make_group_packet((1, 0)))
     with pytest.raises(
-        TransportError, match=r"builds on \d frames?, and the memory has GroupPlace\(group=1, frame=1\)"
+        TransportError, match=r"builds on \d frames?, and the memory has GroupPlace\(group=1, frame=1, frames=1\)"
     ):
         memory.add(A, make_group_packet(place))
     with pytest.raises(TransportError, match="the memory has None"):
