@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
-from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket
-from stream.answer.memory import GroupMemory, shown_tokens
+from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket, shown_tokens
+from stream.answer.memory import GroupMemory
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet, ask_alone
 from stream.config import Config
 

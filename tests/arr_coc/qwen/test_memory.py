@@ -92,6 +92,21 @@ def test_logits_are_those_of_one_prefill(family: str) -> None:
         assert torch.allclose(logits, reference_logits(speaking, packets, query), atol=1e-5)
 
 
+@torch.inference_mode()
+def test_in_bfloat16_a_memory_is_as_near_to_float32_as_one_prefill() -> None:
+    errors = []
+    for query in (QUERY, OTHER_QUERY, "two green squares"):
+        exact = reference_logits(session(), GROUP, query)
+        half = session()
+        half.qwen.model.to(torch.bfloat16)
+        for count in (1, 2, 3):
+            logits = next_logits(half, GROUP[:count], query)
+        one_prefill = reference_logits(half, GROUP, query)
+        errors.append([(one.float() - exact).norm().item() for one in (logits, one_prefill)])
+    of_memory, of_one_prefill = (sum(column) for column in zip(*errors, strict=True))
+    assert 0 < of_memory < 1.5 * of_one_prefill
+
+
 def test_only_what_is_new_is_prefilled() -> None:
     speaking = session()
     ids = speaking.prompts.ids
