@@ -9,7 +9,8 @@ is drawn, so answers can be held against the truth.
 
 The same worlds and questions come again every thousand frames: *accuracy* is the share of right answers in a thousand,
 *same* the share of answers whose text is that of the same frame of the first thousand. With `--looped` times begin
-again with each thousand, and no text may differ. With `--one-epoch` cuts are not looked for, so that what belongs to an epoch has the whole run to grow in.
+again with each thousand, and no text may differ. With `--one-epoch` cuts are not looked for, so that what belongs to an
+epoch has the whole run to grow in.
 
 Memory is sampled every 500 frames. Growth is the slope of a straight line through the samples after the first fifth,
 times the frames that it covers. Target: no growth in counts, at most 8 MiB of memory over the run, and equal accuracy
