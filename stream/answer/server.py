@@ -14,6 +14,7 @@ import numpy.typing as npt
 from arr_coc.errors import ArrCocError, ContextLengthError, counted
 from arr_coc.types import NS_PER_S, FramePacket, TokenPacket
 from stream.answer.admission import ServerOptions, check_admission, server_hello
+from stream.answer.memory import remember
 from stream.answer.model import AnswerModel, AnswerStats, GlanceStats, Packet
 from stream.answer.turns import ClientRequest, ClientState, ClientTable, SlotScheduler, Turn
 from stream.clock import Clock, MonotonicClock
@@ -204,7 +205,7 @@ class AnswerServer:
             if isinstance(message, FramePacketMessage):
                 packet: Packet = self._packets.frame(received)
             else:
-                packet = self._remembered(client, *self._packets.tokens(received))
+                packet = remember(self._model.memory, client, self._packets.tokens(received))
         except Exception as error:
             self._refuse(client, error)
             self._log_failure(error)
@@ -214,18 +215,6 @@ class AnswerServer:
             ClientRequest(client, message.answer, packet, state.query, state.standing_query, message.wants_answer)
         )
 
-    def _remembered(self, client: Client, *packets: TokenPacket) -> TokenPacket:
-        """Return the last of a client's packets, once all are kept if they are of a group of pictures.
-
-        Raises TransportError if they cannot be kept.
-        """
-        *earlier, packet = packets
-        if packet.place is not None:
-            if self._model.memory is None:
-                raise TransportError("this answer server keeps no visual memory; start it with --memory")
-            self._model.memory.add(client, packet, earlier)
-        return packet
-
     def _glance(self, client: Client, turn: Turn, query: str, received: Envelope) -> None:
         """Reply where the model looks in an overview, asked the client's query. The turn goes on, and counts its time
         anew."""
@@ -233,7 +222,7 @@ class AnswerServer:
         turn.glances += 1
         began_ns, glance, failed = self._statistics.turn_began(), None, True
         try:
-            packet = self._remembered(client, *self._packets.tokens(received))
+            packet = remember(self._model.memory, client, self._packets.tokens(received))
             self._model.select_client(client)
             glance, failed = self._model.glance(packet, query), False
         except AnswerLost as error:
