@@ -3,8 +3,8 @@
     python -m benchmarks.soak_answers [--frames 100000] [--answer-every 10] [--looped | --one-epoch] [--out FILE]
 
 One thread reads drawn worlds of 256x160 pixels, a cut every 40 frames, one shot of 440 in a thousand; every frame goes
-through texture and allocation, every so many of them are answered about, and so is each cut. The model shows 3 of the
-5 newest frames that were answered about, encodes what changed, and teaches the allocator. Questions are about colour,
+through texture and allocation, every so many of them are answered about, and so is each cut. The model encodes
+what changed, and teaches the allocator. Questions are about colour,
 shape, number and presence of what is drawn, so answers can be held against the truth.
 
 The same worlds and questions come again every thousand frames: *accuracy* is the share of right answers in a thousand,
@@ -48,14 +48,13 @@ from stream.answer.qwen import load_qwen_model
 from stream.answer.request import words_of
 from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, TriggerReason
 from stream.bench.report import machine
-from stream.config import AllocateConfig, AnswerConfig, Config, WindowConfig
+from stream.config import AllocateConfig, AnswerConfig, Config
 from stream.recording.identity import fingerprint
 
 RESULTS = Path(__file__).parent / "results" / "soak_answers.json"
 BUDGET = 20
 """Tokens a frame, of 40."""
 
-WINDOW = WindowConfig(frames=3, kept=5)
 MAX_TOKENS = 12
 SAMPLE_FRAMES = 500
 CHANCE = 1.96
@@ -125,7 +124,6 @@ class Run:
         )
         self._triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=plan.answer_every * NS_PER_S // FPS))
         self._query = ""
-        model.select_client(b"")
         self._reel = Reel.made()
         self._first: dict[int, tuple[str, bool]] = {}
         self._kept_bytes = 0
@@ -181,8 +179,8 @@ class Run:
 
 
 def open_model(name: str | None) -> AnswerModel:
-    """The model as a run opens it, with a window, encoding what changed."""
-    answer = AnswerConfig(model=name, encode="incremental", window=WINDOW, max_tokens=MAX_TOKENS)
+    """The model as a run opens it, encoding what changed."""
+    answer = AnswerConfig(model=name, encode="incremental", max_tokens=MAX_TOKENS)
     return load_qwen_model(Config(allocate=AllocateConfig(budget=BUDGET), answer=answer))
 
 
@@ -210,7 +208,7 @@ def document(run: Run, model: str | None, seconds: float) -> dict[str, Any]:
         "model": model or "bundled",
         "weights": None if model else fingerprint(bundled_model_path() / "model.safetensors"),
         "plan": asdict(run.plan),
-        "settings": {"size_px": [WIDTH_PX, HEIGHT_PX], "fps": FPS, "budget": BUDGET, "window": WINDOW.model_dump()},
+        "settings": {"size_px": [WIDTH_PX, HEIGHT_PX], "fps": FPS, "budget": BUDGET},
         "seconds": round(seconds, 1),
         "answers": sum(thousand["answers"] for thousand in thousands),
         "cuts": run.cuts,

@@ -54,18 +54,22 @@ class GroupOptions:
 
     `tokens`: the most visual tokens that a group shows. `seconds`: media time after which a new one begins. `refine`:
     what is left of a frame's budget shows tiles that were not shown at level 0; without it, nothing is appended for a
-    question as long as nothing changes.
+    question as long as nothing changes. `frames`: how many of the newest frames the model sees, each whole; 1: one
+    picture that is kept up to date.
     """
 
     tokens: int = 2048
     seconds: float = 60.0
     refine: bool = True
+    frames: int = 1
 
     def __post_init__(self) -> None:
         if self.tokens < 1:
             raise OptionError(f"a group of pictures has at least 1 token, got {self.tokens}")
         if not self.seconds > 0:
             raise OptionError(f"a group of pictures lasts more than 0 seconds, got {self.seconds!r}")
+        if self.frames < 1:
+            raise OptionError(f"a group of pictures shows at least 1 frame, got {self.frames}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

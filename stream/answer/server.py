@@ -223,8 +223,7 @@ class AnswerServer:
         began_ns, glance, failed = self._statistics.turn_began(), None, True
         try:
             packet = remember(self._model.memory, client, self._packets.tokens(received))
-            self._model.select_client(client)
-            glance, failed = self._model.glance(packet, query), False
+            glance, failed = self._model.glance(client, packet, query), False
         except AnswerLost as error:
             self._report_lost(client, None, error)
         except Exception as error:
@@ -332,7 +331,7 @@ class AnswerServer:
         standing_query = message.standing_query
         try:
             check_admission(message, self._options, self._clients)
-            accepted = self._accept_query(client, message.query)
+            accepted = self._accept_query(message.query)
             unseen_words = () if standing_query is None else self._model.check_standing_query(standing_query)
         except Exception as error:
             self._note_unexpected(error)
@@ -346,7 +345,7 @@ class AnswerServer:
 
     def _change_query(self, client: Client, state: ClientState, query: str) -> None:
         try:
-            accepted = self._accept_query(client, query)
+            accepted = self._accept_query(query)
         except Exception as error:
             self._note_unexpected(error)
             reason = cut_to(describe(error), REASON_CHARS_MAX)
@@ -364,9 +363,8 @@ class AnswerServer:
         log.warning("a question failed: %s", describe(error))
         log.debug("the answer server goes on", exc_info=True)
 
-    def _accept_query(self, client: Client, query: str) -> tuple[QueryAccepted, Arrays]:
+    def _accept_query(self, query: str) -> tuple[QueryAccepted, Arrays]:
         """Return the message for a query that the model takes. Raises ContextLengthError for one that is too long."""
-        self._model.select_client(client)
         embedding = self._model.embed_query(query)
         if embedding.tokens.nbytes > REPLY_PART_BYTES_MAX:
             raise ContextLengthError(

@@ -207,8 +207,7 @@ class Replay:
             )
 
     def _repeat_glance(self, overview: TokenPacket, message: GlanceReply, recorded: Feedback | None) -> ReplayedGlance:
-        self._model.select_client(CLIENT)
-        found = self._model.glance(overview, message.query).feedback
+        found = self._model.glance(CLIENT, overview, message.query).feedback
         self._overview = None
         difference = 1.0
         if recorded is not None and recorded.attention.shape == found.attention.shape:

@@ -22,7 +22,7 @@ CLOCK_FIELDS = {"capture_ns", "ready_ns", "texture_ms", "allocate_ms", "held_ms"
 RUNS = {
     "defaults": ("scene:demo", []),
     "standing_query": ("scene:moving", ["--until", "Is there a red circle?", "--go-on"]),
-    "window": ("scene:cuts", ["--window", "2"]),
+    "memory": ("scene:cuts", ["--memory"]),
     "shadow": ("scene:cuts", ["--set", "answer.shadow_every=2"]),
     "regions": ("scene:moving", ["--publish", "ipc://published", "--max-frames", "40"]),
     "glance": ("scene:street", ["-q", "What do the signs say?", "--glance"]),

@@ -20,7 +20,6 @@ from stream.config import (
     OutputConfig,
     PipelineConfig,
     StandingQueryConfig,
-    WindowConfig,
 )
 from stream.config_loading import ConfigLayer, build_config
 from stream.errors import ConfigError
@@ -153,8 +152,8 @@ def test_a_model_or_a_budget_that_allows_no_glance_ends_the_run_in_one_line(
     assert isinstance(result.events[-1], Summary)
 
 
-@pytest.mark.parametrize("answer", [{"encode": "incremental"}, {"window": WindowConfig(frames=2)}, {"shadow_every": 1}])
-def test_incremental_encoding_windows_and_shadow_checks_go_with_glances(video: str, answer: dict[str, Any]) -> None:
+@pytest.mark.parametrize("answer", [{"encode": "incremental"}, {"shadow_every": 1}])
+def test_incremental_encoding_and_shadow_checks_go_with_glances(video: str, answer: dict[str, Any]) -> None:
     result = run(glancing(video, **answer), MODEL)
     assert (len(result.of(Glance)), len(result.of(Answer))) == (1, 4)
 
@@ -202,9 +201,9 @@ def test_frames_never_wait_for_a_glance(video: str, monkeypatch: pytest.MonkeyPa
     seen = threading.Event()
     glance = GlancingAnswerModel.glance
 
-    def wait(self: GlancingAnswerModel, packet: Any, query: str) -> Any:
+    def wait(self: GlancingAnswerModel, client: bytes, packet: Any, query: str) -> Any:
         assert seen.wait(LIMIT_S)
-        return glance(self, packet, query)
+        return glance(self, client, packet, query)
 
     def follow(pipeline: Run, event: Event) -> None:
         if isinstance(event, FrameReady) and event.frame_index == FRAMES - 1:
@@ -223,9 +222,9 @@ def test_frames_never_wait_for_a_glance(video: str, monkeypatch: pytest.MonkeyPa
 def test_ctrl_c_in_the_middle_of_a_glance_ends_the_run(video: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pipelines: list[Run] = []
 
-    def end(self: GlancingAnswerModel, packet: Any, query: str) -> Any:
+    def end(self: GlancingAnswerModel, client: bytes, packet: Any, query: str) -> Any:
         pipelines[0].end()
-        return glance(self, packet, query)
+        return glance(self, client, packet, query)
 
     glance = GlancingAnswerModel.glance
     monkeypatch.setattr(GlancingAnswerModel, "glance", end)
@@ -285,8 +284,8 @@ def test_a_recorded_run_is_glanced_at_again(video: str, tmp_path_factory: pytest
     assert order[:2] == [ReplayedGlance, ReplayedAnswer]
 
     class Elsewhere(GlancingAnswerModel):
-        def glance(self, packet: Any, query: str) -> Any:
-            found = super().glance(packet, query)
+        def glance(self, client: bytes, packet: Any, query: str) -> Any:
+            found = super().glance(client, packet, query)
             found.feedback.attention[:] = 0.5
             return found
 
