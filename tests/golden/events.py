@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from stream import cli
-from stream.events import MEMORY, Event
+from stream.events import Event
 from stream.runtime import session
 
 CLOCK_FIELDS = {"capture_ns", "ready_ns", "texture_ms", "allocate_ms", "held_ms", "timing", "kernel"}
@@ -40,10 +40,6 @@ class EventRecorder:
 
     def write(self, event: Event) -> None:
         fields = msgspec.to_builtins(event)
-        if fields.get("group") == 0:
-            fields = {name: value for name, value in fields.items() if name not in MEMORY}
-        if fields.get("memory", ...) is None:
-            del fields["memory"]
         if fields.get("map"):
             regions = np.frombuffer(base64.b64decode(fields["map"]["regions"]), "<i2").reshape(-1, 3)
             fields["map"] = {"regions": " ".join("/".join(map(str, region)) for region in regions.tolist())}
