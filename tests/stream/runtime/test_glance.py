@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import BudgetError, ModelError
-from stream.cli import main
 from stream.config import (
     AllocateConfig,
     AnswerConfig,
@@ -29,6 +28,7 @@ from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.replay import Replay, ReplayedAnswer, ReplayedGlance, answered_by
 from stream.runtime.run import Run
 from tests.stream.runtime.test_answer_worker import (
+    continued,
     endpoint,
     run_across_a_loss,
     serving_at,
@@ -36,7 +36,6 @@ from tests.stream.runtime.test_answer_worker import (
     without_pieces,
 )
 from tests.stream.runtime.test_pipeline import configured, nothing_left_behind, run, without_timing
-from tests.support import answer_models
 from tests.support.answer_models import GLANCED_AT, FakeAnswerModel, GlancingAnswerModel
 from tests.support.network import LIMIT_S
 from tests.support.video import make_video
@@ -297,29 +296,9 @@ def test_a_recorded_run_is_glanced_at_again(video: str, tmp_path_factory: pytest
 def test_a_run_that_failed_ends_with_the_same_bytes_once_it_is_continued(
     video: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(run_in_threads.__kwdefaults__, "model_loader", f"tests.support.answer_models:{MODEL}")
     folder = tmp_path_factory.mktemp("resumed")
-
-    def caption(name: str, *more: str) -> tuple[int, bytes]:
-        path = folder / f"{name}.jsonl"
-        given = ["--every", "0.5", "--budget", "12", "--set", "answer.glance.every_s=1", "--no-timing"]
-        status = main(["caption", video, "-o", str(path), "--single-process", *given, *more])
-        return status, path.read_bytes()
-
-    def fail(frame_index: int) -> None:
-        if frame_index == 25:
-            raise ArithmeticError("the spoon is bent")
-
-    whole = caption("whole")
-    assert whole[0] == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(answer_models, "on_packet", fail)
-        status, broken = caption("broken")
-        assert status == 1
+    broken, asked = continued(video, folder, monkeypatch, MODEL, "--budget", "12", "--set", "answer.glance.every_s=1")
     assert broken.count(b'"glance"') >= 2
-    asked: list[int] = []
-    monkeypatch.setattr(answer_models, "on_packet", asked.append)
-    assert caption("broken", "--resume") == whole
     assert set(asked) == {25, 29}
 
 
