@@ -127,7 +127,6 @@ class Run:
         self._triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=plan.answer_every * NS_PER_S // FPS))
         self._group = GroupOfPictures()
         self._query = ""
-        model.select_client(b"")
         self._reel = Reel.made()
         self._first: dict[int, tuple[str, bool]] = {}
         self._kept_bytes = 0

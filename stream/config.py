@@ -195,23 +195,9 @@ class IncrementalConfig(Section):
     """Memory for kept keys and values, in MB; a frame that alone needs more is encoded as with `sparse`."""
 
 
-class WindowConfig(Section):
-    """Frames that an answer is about."""
-
-    frames: Annotated[int, Option("--window N", "Frames per answer. [{default}]", also="doctor")] = Field(
-        default=1, ge=1
-    )
-    """Number of frames for an answer: the newest that was answered about and those before it that suit the question
-    best. See docs/cli.md#answers-about-several-frames."""
-    kept: int | None = Field(default=None, ge=1)
-    """Number of the newest frames from which they are picked; as many as are shown when absent."""
-    on_cut: Literal["empty", "keep"] = "empty"
-    """At a cut: forget the frames before it, or keep them, for questions about the past."""
-
-
 class MemoryConfig(Section):
-    """Visual memory: the model keeps a group of pictures, a key frame and then only what is new, so that an answer
-    costs what has changed. With `encode` sparse and incremental."""
+    """Visual memory: the model keeps a group of pictures, one picture that is kept up to date or the newest frames, so
+    that an answer costs what has changed. With `encode` sparse and incremental."""
 
     enabled: Annotated[
         bool | Literal["auto"],
@@ -221,8 +207,19 @@ class MemoryConfig(Section):
             also="serve-answers doctor",
         ),
     ] = False
-    """Keep what the model was shown, and append only what is new. `auto`: if `encode`, `api` and `window` allow it. A
+    """Keep what the model was shown, and append only what is new. `auto`: if `encode` and `api` allow it. A
     `serve-answers` needs it, too. See docs/cli.md#visual-memory."""
+    frames: Annotated[
+        int,
+        Option(
+            "--memory-frames N",
+            "Newest frames that the model sees, each whole; 1: one picture kept up to date. [{default}]",
+            also="serve-answers doctor",
+        ),
+    ] = Field(default=1, ge=1)
+    """Number of the newest answered frames that the model sees, each whole and under its time, for questions about
+    movement; more than one switch the memory on. 1: one picture that is kept up to date. With `api`: number of frames
+    whose pictures are sent. See docs/cli.md#several-frames."""
     tokens: int = Field(default=2048, ge=64, le=GROUP_TOKENS_MAX)
     """Largest number of visual tokens that a group of pictures shows. A frame that does not fit begins a new group."""
     seconds: float = Field(default=60.0, gt=0)
@@ -320,8 +317,8 @@ class ApiConfig(Section):
     yes_no: str = Field(default="Answer yes or no.", max_length=QUERY_LIMIT_CHARS)
     """Sentence after a standing query, which is a question for yes or no; "" for none."""
     uuids: Literal["auto"] | bool = "auto"
-    """Name each picture by a `uuid`, and send one that the server has had by its name alone, such as the earlier frames
-    of a window. `auto`: where the server says that it is vLLM. Other servers refuse the field."""
+    """Name each picture by a `uuid`, and send one that the server has had by its name alone, such as the frames before
+    the newest. `auto`: where the server says that it is vLLM. Other servers refuse the field."""
     connect_s: float = Field(default=2.0, gt=0)
     """Time limit of a connection to the server, in seconds."""
     first_s: float = Field(default=30.0, gt=0)
@@ -377,7 +374,6 @@ class AnswerConfig(Section):
     (`incremental`), or all. `picture`: for a server with an API of its own, as `answer.api.picture` says."""
     api: ApiConfig = ApiConfig()
     incremental: IncrementalConfig = IncrementalConfig()
-    window: WindowConfig = WindowConfig()
     memory: MemoryConfig = MemoryConfig()
     until: StandingQueryConfig = StandingQueryConfig()
     glance: GlanceConfig = GlanceConfig()
@@ -388,8 +384,7 @@ class AnswerConfig(Section):
     """Answer when the relevance-weighted change since the last answer exceeds this."""
     on_cut: bool | Literal["finish", "cancel"] = "finish"
     """Answer at a scene cut, where the picture changes its size or format, and where a lost source is back: after the
-    answer in progress (`finish`, or true), or in its place (`cancel`). False: no answer for that reason.
-    `answer.window.on_cut` is about the frames that are kept."""
+    answer in progress (`finish`, or true), or in its place (`cancel`). False: no answer for that reason."""
     target_ms: Annotated[
         float | None,
         Option("--target-ms MS", "Adapt the budget to keep p95 time to first token below this. [off]", without="demo"),
@@ -443,9 +438,10 @@ class AnswerConfig(Section):
     @property
     def keeps_groups(self) -> bool:
         """True if groups of pictures are kept, by a model that can."""
-        if self.memory.enabled != "auto":
-            return self.memory.enabled
-        return self.encode in NEEDS_TOKENS_ONLY and self.api.url is None and self.window.frames == 1
+        enabled, has_cache = self.memory.enabled, self.api.url is None
+        if enabled is True or (self.memory.frames > 1 and has_cache):
+            return True
+        return enabled == "auto" and has_cache and self.encode in NEEDS_TOKENS_ONLY
 
     @property
     def elsewhere(self) -> bool:

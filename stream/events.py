@@ -183,10 +183,11 @@ class Answer(Event, frozen=True, tag="answer"):
     and `budget` the tokens that frames get for it from here on. `before_cut`: a cut or a discontinuity came while it
     was generated, so it is about the shot before.
 
-    With a visual memory `group` numbers the group of pictures that the answer is about, from 1 on; 0 without one.
-    `began` is why the group began with this answer, empty if it goes on. `prefilled_tokens`: tokens of the prompt that
-    were computed; `appended_tokens`: visual tokens that the answer added to the group, `memory_tokens`: all tokens
-    before the question, `superseded_tokens`: visual tokens that have left the group.
+    `prefilled_tokens`: tokens of the prompt that were computed, `appended_tokens` visual ones among them; 0 if a server
+    with an API answers. With a visual memory `group` numbers the group of pictures that the answer is about, from 1 on;
+    0 without one. `began` is why the group began with this answer, empty if it goes on. `appended_tokens` were added to
+    the group; `memory_tokens`: all tokens before the question, `superseded_tokens`: visual tokens that have left the
+    group.
     """
 
     answer: int
@@ -474,16 +475,19 @@ def unpack_event(data: bytes) -> AnyEvent:
 PICTURE: tuple[str, ...] = ("slot", "map")
 """Fields that hold, or name, a picture for a sink of this run."""
 
-MEMORY = ("group", "began", "prefilled_tokens", "appended_tokens", "memory_tokens", "superseded_tokens")
+GROUP = ("group", "began", "superseded_tokens")
 """Fields of an answer about a group of pictures."""
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """The event as plain values, `type` first, without its picture, and without what is of groups of pictures if there
-    are none."""
+    """The event as plain values, `type` first, without its picture, without what is of groups of pictures if there are
+    none, and without `timing` also without what depends on what the model had kept."""
     absent = PICTURE
-    if isinstance(event, Answer) and not event.group:
-        absent = (*PICTURE, *MEMORY)
+    if isinstance(event, Answer):
+        absent = absent if event.group else (*absent, *GROUP)
+        if event.timing is None:
+            # a model that was just loaded has kept nothing, so these differ if a run is continued or its server dies
+            absent = (*absent, "prefilled_tokens", *([] if event.group else ["appended_tokens"]))
     elif isinstance(event, Summary) and event.memory is None:
         absent = (*PICTURE, "memory")
     return {name: value for name, value in msgspec.to_builtins(event).items() if name not in absent}

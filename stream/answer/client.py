@@ -125,8 +125,8 @@ class AnswerClient:
         self._pixels_reported = False
         self._actions: list[Action] = []
         self.refused_messages = 0
-        self.keeps_window = False
-        """True if the server keeps frames of this shot."""
+        self.keeps_group = False
+        """True if the server keeps frames of this shot: a group of pictures, or earlier pictures for an API."""
         self.moved = False
         """True if the query in force is that of a server that was changed to without a loss."""
         self.requests = RequestTracker(options)
@@ -241,7 +241,7 @@ class AnswerClient:
     def on_cut(self) -> None:
         """Note that a new shot has begun: frames that the server keeps are of no more use, and an answer in flight is
         about the shot before."""
-        self.keeps_window = False
+        self.keeps_group = False
         if self.requests.request is not None:
             self.requests.request.before_cut = True
 
@@ -315,7 +315,7 @@ class AnswerClient:
             self._refuse(error, spoils_answer=self.requests.is_open(message.answer))
             return
         self._take(self.requests.on_answer(message, received, now_ns), message.notice)
-        self.keeps_window = message.frames > 1
+        self.keeps_group = message.memory_tokens > 0 or message.frames > 1
 
     def _on_glance(self, message: GlanceReply, received: Envelope, now_ns: int) -> None:
         """Take the reply to an overview; the turn goes on."""

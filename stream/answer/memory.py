@@ -88,6 +88,19 @@ class GroupMemory:
         self.evictions += self._groups.pop(client, None) is not None
 
 
+def remember(memory: GroupMemory | None, client: bytes, packets: Sequence[TokenPacket]) -> TokenPacket:
+    """Return the last of a client's packets, once all are kept if they are of a group of pictures.
+
+    One that is never answered about stays until the next one. Raises TransportError if they cannot be kept.
+    """
+    *earlier, packet = packets
+    if packet.place is not None:
+        if memory is None:
+            raise TransportError("this answer server keeps no visual memory; start it with --memory")
+        memory.add(client, packet, earlier)
+    return packet
+
+
 OWN = b""
 """Name of the only client whose packets a client keeps."""
 

@@ -105,10 +105,6 @@ class AnswerModel(Protocol):
     memory: GroupMemory | None
     notice: str
 
-    def select_client(self, client: bytes) -> None:
-        """Embed, check and glance for `client` from here on."""
-        ...
-
     def drop_client(self, client: bytes) -> None:
         """Forget a client; it may be unknown."""
         ...
@@ -124,8 +120,8 @@ class AnswerModel(Protocol):
         """
         ...
 
-    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
-        """Read an overview with a query, or the client's group of pictures with what is new in a packet of it.
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
+        """Read an overview of a client with a query, or its group of pictures with what is new in a packet of it.
 
         Raises ModelError if the model's attention cannot be read.
         """

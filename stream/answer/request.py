@@ -230,6 +230,8 @@ class AnswerRequest:
         end_s = stamp.media_ns / NS_PER_S
         oldest_ns = stamp.media_ns if reply.oldest_frame_ns is None else min(reply.oldest_frame_ns, stamp.media_ns)
         first_ns = self.first_text_ns or now_ns
+        packet = self.packet
+        new_tokens = len(packet.regions) if isinstance(packet, TokenPacket) else packet.grid.tiles
         return Answer(
             answer=reply.answer,
             frame_index=stamp.frame_index,
@@ -248,7 +250,7 @@ class AnswerRequest:
             full_flops=reply.full_flops,
             prefilled_tokens=reply.prefilled_tokens,
             # A server that lacked earlier frames has appended them as well, but they are not new to the group.
-            appended_tokens=min(reply.appended_tokens, len(self.packet.regions)),
+            appended_tokens=min(reply.appended_tokens, new_tokens),
             memory_tokens=reply.memory_tokens,
             glances=glanced.glances,
             glance_tokens=glanced.tokens,

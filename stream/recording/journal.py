@@ -293,8 +293,8 @@ def _obstacle(config: Config) -> str | None:
             "--resume needs answers that do not build on what earlier ones left in memory: "
             "give --encode sparse instead of incremental"
         )
-    if config.answer.window.frames > 1:
-        return "--resume needs answers about one frame each: leave answer.window.frames at 1"
+    if config.answer.api.url is not None and config.answer.memory.frames > 1:
+        return "--resume needs answers about one frame each from --api: leave answer.memory.frames at 1"
     if config.answer.until.question is not None:
         return "--resume is incompatible with --until: a journal has no yes/no checks"
     if config.answer.shadow_every is not None:

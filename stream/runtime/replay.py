@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from arr_coc.types import NS_PER_S, Feedback, TokenPacket
+from stream.answer.memory import remember
 from stream.answer.model import CONFIGURED, AnswerModel, ClientQuestion, Packet, ask_alone, load_answer_model
 from stream.config import Config
 from stream.errors import RecordingError
@@ -165,7 +166,7 @@ class Replay:
     def _send(self, record: SentMessage) -> None:
         message = record.message
         if isinstance(message, GlancePacketMessage):
-            self._overview = self._remembered(*token_packets(message, decompress_arrays(record)))
+            self._overview = remember(self._model.memory, CLIENT, token_packets(message, decompress_arrays(record)))
             return
         if not isinstance(message, (Connect, TokenPacketMessage, FramePacketMessage, Cancel)):
             return
@@ -179,18 +180,10 @@ class Replay:
             return
         parts = decompress_arrays(record)
         if isinstance(message, TokenPacketMessage):
-            self._packet = self._remembered(*token_packets(message, parts))
+            self._packet = remember(self._model.memory, CLIENT, token_packets(message, parts))
         else:
             self._packet = frame_packet(message, parts)
         self._wants_answer = message.wants_answer
-
-    def _remembered(self, *packets: TokenPacket) -> TokenPacket:
-        """Return the last packet, once all are kept if they are of a group of pictures. One that was never answered
-        about stays until the next one: its place shows what the server had."""
-        *earlier, packet = packets
-        if packet.place is not None and self._model.memory is not None:
-            self._model.memory.add(CLIENT, packet, earlier)
-        return packet
 
     def _receive(self, record: ReceivedMessage) -> Iterator[Event]:
         message = record.message
@@ -214,8 +207,7 @@ class Replay:
             )
 
     def _repeat_glance(self, overview: TokenPacket, message: GlanceReply, recorded: Feedback | None) -> ReplayedGlance:
-        self._model.select_client(CLIENT)
-        found = self._model.glance(overview, message.query).feedback
+        found = self._model.glance(CLIENT, overview, message.query).feedback
         self._overview = None
         difference = 1.0
         if recorded is not None and recorded.attention.shape == found.attention.shape:

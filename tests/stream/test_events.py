@@ -10,7 +10,7 @@ import pytest
 
 from arr_coc.types import TokenReason
 from stream.events import (
-    MEMORY,
+    GROUP,
     PICTURE,
     Answer,
     AnswerCancelled,
@@ -162,13 +162,16 @@ def test_an_event_is_one_line_of_json_with_its_type_first(event: Event) -> None:
     assert next(iter(values)) == "type"
     expected = msgspec.to_builtins(event)
     assert values == {
-        key: value for key, value in expected.items() if (key, value) not in ABSENT and key not in (*PICTURE, *MEMORY)
+        key: value for key, value in expected.items() if (key, value) not in ABSENT and key not in (*PICTURE, *GROUP)
     }
 
 
-def test_an_answer_without_timing_does_not_mention_it() -> None:
-    assert "timing" in json.loads(encode_event(ANSWER))
-    assert "timing" not in json.loads(encode_event(msgspec.structs.replace(ANSWER, timing=None)))
+def test_an_answer_without_timing_lacks_what_depends_on_the_run() -> None:
+    timed = json.loads(encode_event(ANSWER))
+    plain = json.loads(encode_event(msgspec.structs.replace(ANSWER, timing=None)))
+    assert timed.keys() - plain.keys() == {"timing", "prefilled_tokens", "appended_tokens"}
+    kept = json.loads(encode_event(msgspec.structs.replace(ANSWER, timing=None, group=1)))
+    assert timed.keys() - kept.keys() == {"timing", "prefilled_tokens"}
 
 
 def test_what_is_no_event_is_refused() -> None:

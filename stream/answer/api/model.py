@@ -19,7 +19,7 @@ from stream.answer.api.connection import ApiConnection, ApiLimits, ChatPiece, Ch
 from stream.answer.api.pictures import ApiPictures, pictures_of
 from stream.answer.api.uuids import KEPT_BY, SentPictures
 from stream.answer.memory import GroupMemory
-from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet
+from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats
 from stream.config import Config
 from stream.untrusted import HEARD_AT_ONCE
 
@@ -88,8 +88,8 @@ class OpenRequest:
 
 
 class ApiAnswerModel:
-    """Model that a server answers for, with a window of frames for each client, and as many requests open as
-    `answer.slots`: the server batches them. It decides how far their texts depend on each other.
+    """Model that a server answers for, with the `answer.memory.frames` newest frames of each client, and as many
+    requests open as `answer.slots`: the server batches them. It decides how far their texts depend on each other.
 
     It knows no regions and tells nothing of its attention: relevance comes from the picture alone.
     """
@@ -108,7 +108,7 @@ class ApiAnswerModel:
         self._answer = config.answer
         self._connection = served.connection
         self._sent = SentPictures(served.keeps_pictures)
-        self._windows: dict[bytes, deque[SeenFrame]] = {}
+        self._frames: dict[bytes, deque[SeenFrame]] = {}
         self._notices: set[str] = set()
         self._asks_likely = True
         self._open: dict[bytes, OpenRequest] = {}
@@ -116,12 +116,9 @@ class ApiAnswerModel:
         self.slots = config.answer.slots
         self.model_id = served.name
 
-    def select_client(self, client: bytes) -> None:
-        """It embeds and checks queries without regard to clients."""
-
     def drop_client(self, client: bytes) -> None:
         self.release(client)
-        self._windows.pop(client, None)
+        self._frames.pop(client, None)
 
     def embed_query(self, query: str) -> QueryEmbedding:
         """Return an embedding that says nothing: the server gives none."""
@@ -131,7 +128,7 @@ class ApiAnswerModel:
         """Return no words: a server's model is general."""
         return ()
 
-    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
         """Raises ModelError: no server tells where its model looks."""
         raise ModelError(f"{self.model_id} cannot glance: a server does not tell where its model looks")
 
@@ -171,7 +168,12 @@ class ApiAnswerModel:
     def _opened(self, question: ClientQuestion) -> OpenRequest:
         began_s = time.monotonic()
         packet = question.packet
-        shown = [*self._window(question.client, packet.stamp), self._see(packet)]
+        earlier, stamp = self._frames.get(question.client, ()), packet.stamp
+        # without those that a cut has made past, and the same one, which was checked before it is answered about
+        shown = [frame for frame in earlier if frame.stamp != stamp and frame.stamp.epoch == stamp.epoch]
+        assert isinstance(packet, FramePacket)
+        api = self._answer.api
+        shown.append(SeenFrame(stamp, pictures_of(packet, api.picture, api.quality)))
         if question.yes_no:
             body = self._yes_no_body(shown, question.query)
         else:
@@ -201,8 +203,8 @@ class ApiAnswerModel:
         question.stats = self._stats_of(request.shown, reply, request.times_s, request.body)
         if question.yes_no:
             question.score = yes_no_of(reply.text, reply.likely)
-        else:
-            self._keep(question.client, request.shown[-1])
+        elif (most := self._answer.memory.frames) > 1:
+            self._frames.setdefault(question.client, deque(maxlen=most - 1)).append(request.shown[-1])
 
     def _fail(self, request: OpenRequest, error: Exception) -> None:
         again = self._again(request.body, request.sent, error)
@@ -213,22 +215,6 @@ class ApiAnswerModel:
             return
         del self._open[request.question.client]
         request.question.ended, request.question.error = True, error
-
-    def _see(self, packet: Packet) -> SeenFrame:
-        assert isinstance(packet, FramePacket)
-        api = self._answer.api
-        return SeenFrame(packet.stamp, pictures_of(packet, api.picture, api.quality))
-
-    def _keep(self, client: bytes, frame: SeenFrame) -> None:
-        """Keep a frame that was answered about in the client's window."""
-        if (most := self._answer.window.frames) > 1:
-            self._windows.setdefault(client, deque(maxlen=most - 1)).append(frame)
-
-    def _window(self, client: bytes, stamp: FrameStamp) -> list[SeenFrame]:
-        """Return the client's earlier frames, without those that a cut has made past."""
-        kept = self._windows.get(client, deque())
-        keeps = self._answer.window.on_cut == "keep"
-        return [frame for frame in kept if frame.stamp != stamp and (keeps or frame.stamp.epoch == stamp.epoch)]
 
     def _body(self, shown: list[SeenFrame], question: str, max_tokens: int) -> dict[str, Any]:
         content: list[dict[str, Any]] = []

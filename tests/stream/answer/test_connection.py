@@ -85,8 +85,8 @@ class ScriptedPool:
         fitter, self.fitter = self.fitter, False
         return fitter
 
-    def reason_to_move(self, endpoint: str, load: KeepAlive, *, keeps_window: bool = False) -> str | None:
-        self.asked.append((load, keeps_window))
+    def reason_to_move(self, endpoint: str, load: KeepAlive, *, keeps_group: bool = False) -> str | None:
+        self.asked.append((load, keeps_group))
         reason, self.reason = self.reason, None
         return reason
 
@@ -487,9 +487,12 @@ def test_a_request_for_a_turn_does_not_prevent_a_move(opened: Opener, pool: Scri
         server.expect_nothing()
 
 
-def test_frames_that_the_server_keeps_count_until_the_next_cut(opened: Opener, pool: ScriptedPool) -> None:
+@pytest.mark.parametrize("kept", [{"memory_tokens": 70}, {"frames": 3}])
+def test_frames_that_the_server_keeps_count_until_the_next_cut(
+    opened: Opener, pool: ScriptedPool, kept: dict[str, int]
+) -> None:
     server = opened(pool=pool, reconnect=True)
-    server.hear(answered(server.ask(1), frames=3))
+    server.hear(answered(server.ask(1), **kept))
     assert pool.asked[-1][1]
     server.client.on_cut()
     server.hear()
