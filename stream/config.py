@@ -203,12 +203,12 @@ class MemoryConfig(Section):
         bool | Literal["auto"],
         Option(
             "--memory / --no-memory",
-            "Keep what the model was shown, and show it only what is new. [off]",
+            "Keep what the model was shown, and show it only what is new. [{default}]",
             also="serve-answers doctor",
         ),
-    ] = False
-    """Keep what the model was shown, and append only what is new. `auto`: if `encode` and `api` allow it. A
-    `serve-answers` needs it, too. See docs/cli.md#visual-memory."""
+    ] = "auto"
+    """Keep what the model was shown, and append only what is new. `auto`: if `encode` and `api` allow it. With
+    `--server` both sides need it. See docs/cli.md#visual-memory."""
     frames: Annotated[
         int,
         Option(

@@ -141,7 +141,7 @@ def time_text(media_ns: int) -> str:
 class PreparedPrompt:
     """A prompt of which `part` is not prefilled yet. Once it is, `marks` hold, and `prefilled_tokens` were in all.
 
-    The frames of `stamps` are shown, as so many `frames`, with `tokens_used` visual tokens, the last one's at `newest`
+    The frames of `stamps` are shown with `tokens_used` visual tokens, the last one's at `newest`
     of the cache, or all of one picture that a group keeps up to date; `embeds` [K, D] and `regions` int64 [K, 3] are
     those. `segments`: how many visual tokens were encoded together, in order. `appended_tokens` visual tokens were not
     in the cache, and `memory_tokens` of a group are before the question.
@@ -157,7 +157,6 @@ class PreparedPrompt:
     embeds: torch.Tensor
     regions: torch.Tensor
     appended_tokens: int
-    frames: int
     memory_tokens: int = 0
 
 
@@ -230,7 +229,6 @@ class PromptBuilder:
             embeds=self._qwen.embed([]) if newest is None else newest.tokens.embeds[0],
             regions=torch.zeros(0, 3, dtype=torch.int64) if newest is None else newest.regions[0],
             appended_tokens=visual_tokens,
-            frames=len(frames),
         )
 
     def check_chat(self, pieces: Sequence[Ids | Packet]) -> None:
@@ -291,7 +289,6 @@ class PromptBuilder:
             embeds=memory.embeds,
             regions=memory.regions,
             appended_tokens=read.appended,
-            frames=len(memory.stamps(packets)) if memory.timed else 1,
             memory_tokens=memory_tokens,
         )
 
@@ -333,7 +330,6 @@ class PromptBuilder:
             embeds=shown[-1].frame.tokens.embeds[0],
             regions=shown[-1].frame.regions[0],
             appended_tokens=sum(max(0, place.stop - max(place.start, kept_tokens)) for place in places),
-            frames=len(packets),
         )
 
     def _add_piece(self, part: PromptPart, piece: CausalPiece) -> None:

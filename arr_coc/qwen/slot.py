@@ -259,9 +259,11 @@ class Slot:
         """The operations of an answer to this prompt, and of one from all tokens of the frames that it shows."""
         if is_group(packets):
             kept = prompt.part.tokens - prompt.prefilled_tokens
-            tiles = [packets[-1].grid.tiles] * prompt.frames
+            tiles = [packets[-1].grid.tiles] * len(prompt.stamps)
             among = prompt.newest.stop - prompt.newest.start
-            if prompt.frames == 1:  # regions that left the picture are still among those that are encoded beside it
+            if (
+                len(prompt.stamps) == 1
+            ):  # regions that left the picture are still among those that are encoded beside it
                 among = max(among, self.vision.report.held_regions)
             after = self._costs.answer_after(
                 kept, prompt.prefilled_tokens, prompt.appended_tokens, among, answer_tokens

@@ -59,12 +59,10 @@ class VisualMemory:
         return shown_tokens(self.packets)
 
     def stamps(self, packets: Sequence[TokenPacket]) -> tuple[FrameStamp, ...]:
-        """Return the stamps of what it shows for a question about the last of `packets`: of its frames, or of the key
-        frame and the last one."""
+        """Return the stamps of the frames that it shows for a question about the last of `packets`."""
         place = self.packets[-1].place
         assert place is not None
-        before = self.packets[-place.frames : -1] if self.timed else self.packets[: len(packets) > 1]
-        return *(packet.stamp for packet in before), packets[-1].stamp
+        return *(packet.stamp for packet in self.packets[-place.frames : -1]), packets[-1].stamp
 
     def precedes(self, packets: Sequence[TokenPacket]) -> bool:
         """Return True if packets begin with those that were read."""

@@ -124,7 +124,7 @@ def test_only_what_is_new_is_prefilled() -> None:
         (3 + question, 3, head + 7, 7),
         (question, 0, head + 7, 7),
     ]
-    assert [stamp.frame_index for stamp in speaking.last.shown] == [0, 3]
+    assert [stamp.frame_index for stamp in speaking.last.shown] == [3]
 
 
 def test_the_work_of_a_memory_is_what_is_appended() -> None:
