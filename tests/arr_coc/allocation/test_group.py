@@ -482,7 +482,7 @@ def test_copies_for_pictures_have_no_group() -> None:
     assert StreamAllocator().group is None
 
 
-@pytest.mark.parametrize("given", [{"tokens": 0}, {"seconds": 0.0}, {"seconds": float("nan")}])
+@pytest.mark.parametrize("given", [{"tokens": 0}, {"seconds": 0.0}, {"seconds": float("nan")}, {"frames": 0}])
 def test_limits_out_of_range_are_refused(given: dict[str, float]) -> None:
     with pytest.raises(OptionError):
         GroupOptions(**given)  # type: ignore[arg-type]
