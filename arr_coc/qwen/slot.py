@@ -92,6 +92,7 @@ class AnswerTimer:
     last_s: float = 0.0
     pieces: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    compared_tokens: int = 0
 
     def encoded(self) -> None:
         """The frames are encoded."""
@@ -215,9 +216,9 @@ class Slot:
         )
 
     def prepare(
-        self, packets: Packet | Sequence[Packet], query: str, window: FrameWindow | None = None
+        self, packets: Packet | Sequence[Packet], query: str, window: FrameWindow | None = None, history: str = ""
     ) -> PreparedQuestion:
-        """A question whose frames are encoded, and whose prompt is not prefilled yet.
+        """A question whose frames are encoded, and whose prompt is not prefilled yet; `history` is text before it.
 
         Arguments and errors as `AnswerSession.answer`. After the prefill its marks belong into the cache; `conclude`
         comes before the next question of this slot.
@@ -227,11 +228,11 @@ class Slot:
             window.begin(self.prompts.ids.head, frames[-1].stamp.epoch if frames else None)
         if not frames and (window is None or not window.frames):
             raise OptionError("there is no frame to answer about")
-        self.prompts.check_fits(frames, query, window)
+        self.prompts.check_fits(frames, history + query, window)
         record = AnswerTimer()
         vision = self.vision  # another stream's may stand there when the answer has ended
         try:
-            prompt = self.prompts.make(frames, query, window, record.encoded)
+            prompt = self.prompts.make(frames, history + query, window, record.encoded)
         except Exception:
             self.prompts.cache.reset()
             raise
@@ -257,7 +258,8 @@ class Slot:
         feedback = None
         if probe is not None:
             feedback = feedback_from(prompt, probe, self.prompts.pooled(question.query), self.qwen.embedding_axes)
-        work = self._work(prompt, question.frames, question.window, len(record.token_ids))
+        decoded = len(record.token_ids) + record.compared_tokens
+        work = self._work(prompt, question.frames, question.window, decoded)
         self.last = record.result(prompt, feedback, self.prompts.kept_bytes(question.window), encoded, work)
         return self.last
 
