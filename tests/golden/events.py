@@ -44,6 +44,8 @@ class EventRecorder:
             fields = {name: value for name, value in fields.items() if name not in MEMORY}
         if fields.get("memory", ...) is None:
             del fields["memory"]
+        if fields.get("unchanged") == 0:
+            del fields["unchanged"]
         if fields.get("map"):
             regions = np.frombuffer(base64.b64decode(fields["map"]["regions"]), "<i2").reshape(-1, 3)
             fields["map"] = {"regions": " ".join("/".join(map(str, region)) for region in regions.tolist())}
