@@ -11,7 +11,7 @@ from arr_coc.budget import DEFAULT_LIMITS, SHARE_PATTERN, TokenLimits
 from arr_coc.types import NEEDS_TOKENS_ONLY
 from stream.errors import ConfigError
 from stream.options.option import Option
-from stream.untrusted import GROUP_TOKENS_MAX, QUERY_LIMIT_CHARS
+from stream.untrusted import GROUP_TOKENS_MAX, HISTORY_MAX, QUERY_LIMIT_CHARS
 
 DEFAULT_QUERY = "Say what happens."
 MAX_PIXELS = 1 << 26
@@ -358,6 +358,21 @@ class AnswerConfig(Section):
     ] = Field(default=None, min_length=1, max_length=QUERY_LIMIT_CHARS)
     """System prompt: what stands before all pictures and questions, such as how to answer. When absent, that of the
     model's chat template, if it has one."""
+    history: Annotated[
+        int, Option("--history N", "Earlier answers that stand before the question. [{default}]", without="demo")
+    ] = Field(default=0, ge=0, le=HISTORY_MAX)
+    """Number of earlier answers that stand as text before the question, each under the media time of its frame. If they
+    do not fit the model's context, the oldest are left out."""
+    when: Annotated[
+        Literal["always", "news"],
+        Option("--when NAME", "Give every answer, or only those that say something new: {choices}. [{default}]"),
+    ] = "always"
+    """`news`: an answer that is the same as the one before is not given; the event `unchanged` reports it. The first
+    answer, the one after a cut and the one to another question are always given."""
+    same_above: float = Field(default=0.5, gt=0, le=1)
+    """With `when = "news"`: probability from which on the previous answer holds without another one being made. It is
+    that of the answer's least likely token in the new frame; of a model behind `answer.api`, that it is still right.
+    Above 0.5 a greedy answer would be the same text; a lower one also lets pass what would be worded differently."""
     every_s: Annotated[
         float | None, Option("--every SECONDS", "Time between answers, or none: only at cuts. [{default}]")
     ] = Field(default=2.0, gt=0)

@@ -17,7 +17,7 @@ from arr_coc.qwen.attention import PROBED_TOKENS, unreadable_layer
 from arr_coc.qwen.batching.encoding import encode_packed
 from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
 from arr_coc.qwen.batching.step import DecodeRow, DecodeStep, SlotBlock, check_slots, likeliest
-from arr_coc.qwen.decode import TextStream, choose_finite, not_finite, prefill
+from arr_coc.qwen.decode import TextStream, choose_finite, least_probability, not_finite, prefill
 from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.pieces import Ids
@@ -41,7 +41,9 @@ class SlotQuestion:
     """A question about frames for a slot; packets as in `AnswerSession.answer`.
 
     `vision`: what incremental encoding keeps for this client. `yes_no`: it is scored, and nothing is decoded. With
-    `chat` that is the whole prompt, as in `AnswerSession.answer_chat`.
+    `chat` that is the whole prompt, as in `AnswerSession.answer_chat`. `history`: text before the question. `previous`:
+    an earlier answer to it; if each of its tokens has the probability `same_above` or more, it is the answer again, and
+    nothing is decoded.
     """
 
     slot: int
@@ -50,6 +52,9 @@ class SlotQuestion:
     vision: IncrementalEncoder | None = None
     yes_no: bool = False
     chat: Sequence[Ids | Packet] | None = None
+    history: str = ""
+    previous: str | None = None
+    same_above: float = 0.5
 
 
 @dataclass(slots=True)
@@ -57,7 +62,8 @@ class SlotAnswer:
     """Answer of one slot, while it is made.
 
     `piece`: the text that the last step completed; may be empty. `ended`: nothing more comes; then `result` is
-    its record, or `error` the reason that there is none. `score`: of a yes/no question, which ends at once.
+    its record, or `error` the reason that there is none. `score`: of a yes/no question, which ends at once. `same`: the
+    probability of the least likely token of the question's `previous` answer.
     """
 
     slot: int
@@ -66,6 +72,7 @@ class SlotAnswer:
     error: Exception | None = None
     result: AnswerResult | None = None
     score: YesNoScore | None = None
+    same: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -210,7 +217,8 @@ class AnswerSession:
     def ask(self, questions: Sequence[SlotQuestion]) -> list[SlotAnswer]:
         """Encode and prefill the questions together; returns their answers, in order.
 
-        Yes/no questions have ended; of the others the first token is there, and `step` goes on with them. What fails
+        Yes/no questions have ended, and those whose `previous` answer is the answer again; of the others the first
+        token is there, and `step` goes on with them. What fails
         is the `error` of its own answer, and of no other, unless the pass itself fails, such as for want of memory.
         """
         for question in questions:
@@ -235,7 +243,9 @@ class AnswerSession:
         for (question, answer, made), row in zip(prepared, logits, strict=True):
             if question.yes_no:
                 self._fallible(answer, self._score, answer, made, row)
-            else:
+            elif question.previous is not None:
+                self._fallible(answer, self._compare, answer, made, row, question.previous, question.same_above)
+            if not answer.ended:
                 begun.append((self._begin(answer, made, row.device), row))
         if begun:
             opened, rows = [one for one, _ in begun], torch.stack([row for _, row in begun])
@@ -313,9 +323,9 @@ class AnswerSession:
         if question.chat is not None:
             return slot.prepare_chat(question.chat)
         if frame is None or not isinstance(question.packets, TokenPacket):
-            return slot.prepare(question.packets, question.query)
+            return slot.prepare(question.packets, question.query, question.history)
         with slot.prompts.provided(question.packets, frame):
-            made = slot.prepare(question.packets, question.query)
+            made = slot.prepare(question.packets, question.query, question.history)
         made.record.started_s = began_s  # the pass that it shared counts as its own
         return made
 
@@ -340,6 +350,23 @@ class AnswerSession:
         score = score_logits(logits, self.yes_no, self.qwen.yes_no_calibration)
         question.record.decoded()
         answer.result, answer.score, answer.ended = self.slots[answer.slot].conclude(question), score, True
+
+    def _compare(
+        self, answer: SlotAnswer, question: PreparedQuestion, logits: torch.Tensor, previous: str, same_above: float
+    ) -> None:
+        """Score the earlier answer in one pass, and end with it if it is likely enough; the cache is as before."""
+        ids, slot = self.qwen.plain_token_ids(previous), self.slots[answer.slot]
+        if len(ids) > self.options.decoding.max_tokens:
+            return  # no answer of this session
+        cut = len(ids) == self.options.decoding.max_tokens
+        answer.same = least_probability(
+            self.qwen, question.prompt.part, slot.prompts.cache.kv, logits, ids, () if cut else self.qwen.eos_ids
+        )
+        question.record.compared_tokens = len(ids)
+        if answer.same >= same_above:
+            question.record.decoded()
+            question.record.pieces.append(previous)
+            answer.piece, answer.result, answer.ended = previous, slot.conclude(question), True
 
     def _begin(self, answer: SlotAnswer, question: PreparedQuestion, device: torch.device) -> _OpenAnswer:
         part, options = question.prompt.part, self.options.decoding

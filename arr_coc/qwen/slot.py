@@ -92,6 +92,7 @@ class AnswerTimer:
     last_s: float = 0.0
     pieces: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    compared_tokens: int = 0
 
     def encoded(self) -> None:
         """The frames are encoded."""
@@ -212,8 +213,8 @@ class Slot:
             prefilled_tokens=prompt.prefilled_tokens,
         )
 
-    def prepare(self, packets: Packet | Sequence[Packet], query: str) -> PreparedQuestion:
-        """A question whose frames are encoded, and whose prompt is not prefilled yet.
+    def prepare(self, packets: Packet | Sequence[Packet], query: str, history: str = "") -> PreparedQuestion:
+        """A question whose frames are encoded, and whose prompt is not prefilled yet; `history` is text before it.
 
         Arguments and errors as `AnswerSession.answer`. After the prefill its marks belong into the cache; `conclude`
         comes before the next question of this slot.
@@ -221,11 +222,11 @@ class Slot:
         frames = [packets] if isinstance(packets, Packet) else list(packets)
         if not frames:
             raise OptionError("there is no frame to answer about")
-        self.prompts.check_fits(frames, query)
+        self.prompts.check_fits(frames, history + query)
         record = AnswerTimer()
         vision = self.vision  # another stream's may stand there when the answer has ended
         try:
-            prompt = self.prompts.make(frames, query, record.encoded)
+            prompt = self.prompts.make(frames, history + query, record.encoded)
         except Exception:
             self.prompts.cache.reset()
             raise
@@ -251,7 +252,8 @@ class Slot:
         feedback = None
         if probe is not None:
             feedback = feedback_from(prompt, probe, self.prompts.pooled(question.query), self.qwen.embedding_axes)
-        work = self._work(prompt, question.frames, len(record.token_ids))
+        decoded = len(record.token_ids) + record.compared_tokens
+        work = self._work(prompt, question.frames, decoded)
         self.last = record.result(prompt, feedback, self.prompts.cache.bytes, encoded, work)
         return self.last
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arr_coc.errors import ContextLengthError, OptionError, counted
 from arr_coc.types import NEEDS_TOKENS_ONLY, QueryEmbedding, TokenPacket
 from stream.answer.memory import GroupMemory
-from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet
+from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet, history_text
 from stream.config import Config
 
 if TYPE_CHECKING:
@@ -152,13 +154,27 @@ class QwenAnswerModel:
         from arr_coc.qwen.session import SlotQuestion
 
         client = question.client
+        slot, shown, previous = self._table.held[client], self._shown(client, question.packet), question.previous
         return SlotQuestion(
-            self._table.held[client],
-            self._shown(client, question.packet),
+            slot,
+            shown,
             question.query,
             vision=self._vision(client),
             yes_no=question.yes_no,
+            history=self._fitting_history(question, slot, shown),
+            previous=None if previous is None else previous.text,
+            same_above=1.0 if previous is None else previous.same_above,
         )
+
+    def _fitting_history(self, question: ClientQuestion, slot: int, shown: Packet | list[Packet]) -> str:
+        """Return the text of a question's earlier answers: the newest that fit the context beside all else."""
+        frames = shown if isinstance(shown, list) else [shown]
+        for first in range(len(question.history)):
+            text = history_text(question.history[first:])
+            with suppress(ContextLengthError):
+                self._session.slots[slot].prompts.check_fits(frames, text + question.query)
+                return text
+        return ""
 
     def _shown(self, client: bytes, packet: Packet) -> Packet | list[Packet]:
         """Return a packet with those before it in its group of pictures, if it is in one."""
@@ -182,7 +198,7 @@ class QwenAnswerModel:
         if answer.score is not None:
             question.score = answer.score.yes, answer.score.mass
         if answer.result is not None:
-            question.stats = stats_of(answer.result)
+            question.stats = replace(stats_of(answer.result), same=answer.same)
         if answer.ended:
             del self._questions[answer.slot]
         return question

@@ -211,8 +211,20 @@ class AnswerServer:
             self._log_failure(error)
             return
         self._clients.turn_used(client)
+        previous = message.previous
+        if previous is not None and previous.query != state.query:
+            previous = None  # a new question came after the packet
         self._scheduler.begin(
-            ClientRequest(client, message.answer, packet, state.query, state.standing_query, message.wants_answer)
+            ClientRequest(
+                client,
+                message.answer,
+                packet,
+                state.query,
+                state.standing_query,
+                message.wants_answer,
+                message.history,
+                previous,
+            )
         )
 
     def _glance(self, client: Client, turn: Turn, query: str, received: Envelope) -> None:
@@ -459,6 +471,7 @@ def answer_reply(number: int, query: str, text: str, stats: AnswerStats) -> tupl
         prefilled_tokens=stats.prefilled_tokens,
         appended_tokens=stats.appended_tokens,
         memory_tokens=stats.memory_tokens,
+        same=stats.same,
         notice=cut_to(stats.notice, REASON_CHARS_MAX),
         feedback_stamp=None if stats.feedback is None else stats.feedback.stamp,
         arrays=specs_of(*arrays),

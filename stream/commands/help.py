@@ -13,7 +13,9 @@ BEHAVIOUR = "Behaviour"
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Source": ("capture.",),
-    "Question": ("answer.query", "answer.every_s", "answer.memory.", "answer.until."),
+    "Question": (
+        *("answer.query", "answer.every_s", "answer.when", "answer.history", "answer.memory.", "answer.until."),
+    ),
     "Tokens": (
         *("answer.allocator", "allocate.budget", "allocate.min_tokens", "allocate.max_tokens", "answer.target_ms"),
         *("allocate.", "answer.encode", "answer.glance."),

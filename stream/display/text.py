@@ -175,7 +175,7 @@ def summary_text(summary: Summary) -> str:
         return ""
     parts = [
         f"{counted(summary.frames, 'frame')} ({clock_text(summary.duration_s)})",
-        counted(summary.answers, "answer"),
+        counted(summary.answers, "answer") + (f", {summary.unchanged} unchanged" if summary.unchanged else ""),
         counted(summary.cuts, "cut"),
         saved_text(summary),
     ]

@@ -89,6 +89,8 @@ class RunPlan:
                 resend_after_loss=lockstep,
                 persistent=paced and answer.server is not None,
                 journal=journal,
+                history=answer.history,
+                same_above=answer.same_above if answer.when == "news" else None,
             ),
             target_ms=None if no_target else answer.target_ms,
             must_glance=answer.glance.enabled is True,

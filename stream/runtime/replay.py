@@ -16,7 +16,7 @@ from stream.answer.memory import remember
 from stream.answer.model import CONFIGURED, AnswerModel, ClientQuestion, Packet, ask_alone, load_answer_model
 from stream.config import Config
 from stream.errors import RecordingError
-from stream.events import Answer, Event, FrameReady, Glance, Summary, YesNoResult
+from stream.events import AnswerPoint, Event, FrameReady, Glance, Summary, YesNoResult
 from stream.protocol.codec import feedback_of, frame_packet, token_packets
 from stream.protocol.messages import (
     AnswerReply,
@@ -25,6 +25,8 @@ from stream.protocol.messages import (
     FramePacketMessage,
     GlancePacketMessage,
     GlanceReply,
+    History,
+    PreviousAnswer,
     ServerHello,
     TokenPacketMessage,
     TurnExpired,
@@ -47,7 +49,7 @@ CLIENT = b"replay"
 TOLERANCE = 1e-3
 """Largest difference of probabilities that are the same: it is rounding."""
 
-IN_THEIR_PLACE = (Answer, Glance, YesNoResult, Summary)
+IN_THEIR_PLACE = (AnswerPoint, Glance, YesNoResult, Summary)
 """Recorded events in whose place a replay has its own."""
 
 
@@ -123,6 +125,8 @@ class Replay:
         self._packet: Packet | None = None
         self._overview: TokenPacket | None = None
         self._wants_answer = False
+        self._history: History = ()
+        self._previous: PreviousAnswer | None = None
         self._last = -1
         self._rebaser = EventRebaser()
         self._frames = self._answers = self._looks = self._glances = self._differing = self._unanswered = 0
@@ -183,7 +187,7 @@ class Replay:
             self._packet = remember(self._model.memory, CLIENT, token_packets(message, parts))
         else:
             self._packet = frame_packet(message, parts)
-        self._wants_answer = message.wants_answer
+        self._wants_answer, self._history, self._previous = message.wants_answer, message.history, message.previous
 
     def _receive(self, record: ReceivedMessage) -> Iterator[Event]:
         message = record.message
@@ -241,7 +245,8 @@ class Replay:
         )
 
     def _repeat_answer(self, packet: Packet, message: AnswerReply) -> ReplayedAnswer:
-        question = ClientQuestion(CLIENT, packet, message.query)
+        previous = self._previous if self._previous is not None and self._previous.query == message.query else None
+        question = ClientQuestion(CLIENT, packet, message.query, history=self._history, previous=previous)
         text = ask_alone(self._model, question)
         assert question.stats is not None
         tokens = question.stats.text_tokens

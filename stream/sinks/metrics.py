@@ -229,6 +229,7 @@ def _histograms(
 def _run_figures(stats: StatsMessage, health: HealthReport, holds: str | None) -> Iterator[Figure]:
     yield COUNTER, "frames", "Frames allocated.", stats.frames
     yield COUNTER, "answers", "Whole answers.", stats.answers
+    yield COUNTER, "unchanged", "Answers that said nothing new, and were not given.", stats.unchanged
     yield COUNTER, "glances", "Looks at an overview before an answer.", stats.glances
     yield COUNTER, "glance_tokens", "Visual tokens of these.", stats.glance_tokens
     if (memory := stats.memory) is not None:

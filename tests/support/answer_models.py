@@ -278,6 +278,31 @@ class WordlessAnswerModel(FakeAnswerModel):
         raise ModelError("no single token for yes")
 
 
+class NewsAnswerModel(FakeAnswerModel):
+    """Names the brightest quarter of the picture, and earlier answers with their times; a previous answer is likely if
+    it is that text."""
+
+    def ask(self, questions: Sequence[ClientQuestion]) -> None:
+        super().ask([question for question in questions if question.yes_no])
+        for question in questions:
+            if not question.yes_no:
+                self._open[question] = self._pieces(question)
+                self._advance(question)
+
+    def _pieces(self, question: ClientQuestion) -> Iterator[str]:
+        packet, previous = question.packet, question.previous
+        told = [f"{one.text.split(',')[0]} at {one.media_ns // 10**6} ms" for one in question.history]
+        text = ", ".join([f"quarter {pixels_of(packet).max() // 64}", *told])
+        same = None if previous is None else 0.875 if previous.text == text else 0.125
+        yield text[:9]
+        on_packet(packet.stamp.frame_index)
+        yield text[9:]
+        held = previous is not None and same is not None and same >= previous.same_above
+        attention = np.linspace(1, 0, len(packet.regions), dtype=np.float32)
+        feedback = Feedback(packet.stamp, packet.regions, attention, -attention)
+        self._spoken = AnswerStats(len(packet.regions), 0 if held else 4, 1.0, 2.0, 3.0, feedback, same=same)
+
+
 class PickyAnswerModel(FakeAnswerModel):
     def embed_query(self, query: str) -> QueryEmbedding:
         if query.startswith("refuse"):

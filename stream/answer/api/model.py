@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from stream.answer.api.connection import ApiConnection, ApiLimits, ChatPiece, Ch
 from stream.answer.api.pictures import ApiPictures, pictures_of
 from stream.answer.api.uuids import KEPT_BY, SentPictures
 from stream.answer.memory import GroupMemory
-from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats
+from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, history_text
 from stream.config import Config
 from stream.untrusted import HEARD_AT_ONCE
 
@@ -28,6 +28,9 @@ LIKELY_TOKENS = 20
 
 YES_NO_TOKENS = 3
 """Tokens of an answer that is yes or no, with what a model may write before it."""
+
+STILL_RIGHT = '{question}\nAn earlier answer: "{answer}"\nIs that answer still right?'
+"""Question about an earlier answer."""
 
 CHARS_A_TOKEN_MAX = 32
 """An answer with more characters for each token that was allowed comes from a server that ignores the limit."""
@@ -75,7 +78,8 @@ class ApiReply:
 class OpenRequest:
     """A request under way: its question, what is shown with it (the newest frame last), and its reply so far.
 
-    `sent` is what the server was given of its `body`.
+    `sent` is what the server was given of its `body`. `same`: how probable it is that the previous answer is still
+    right.
     """
 
     question: ClientQuestion
@@ -85,6 +89,12 @@ class OpenRequest:
     stream: ChatStream
     times_s: tuple[float, float]
     reply: ApiReply = field(default_factory=ApiReply)
+    same: float | None = None
+
+    @property
+    def checks(self) -> bool:
+        """True while it is asked whether the previous answer is still right."""
+        return self.question.previous is not None and self.same is None
 
 
 class ApiAnswerModel:
@@ -176,11 +186,18 @@ class ApiAnswerModel:
         shown.append(SeenFrame(stamp, pictures_of(packet, api.picture, api.quality)))
         if question.yes_no:
             body = self._yes_no_body(shown, question.query)
+        elif question.previous is not None:
+            still_right = STILL_RIGHT.format(question=question.query, answer=question.previous.text)
+            body = self._yes_no_body(shown, still_right)
         else:
-            body = self._body(shown, question.query, self._answer.max_tokens)
+            body = self._answer_body(shown, question)
         sent = self._sent.lean(body)
         stream = self._connection.stream(sent, self._arrived)
         return OpenRequest(question, shown, body, sent, stream, (began_s, time.monotonic()))
+
+    def _reopen(self, request: OpenRequest, body: dict[str, Any]) -> None:
+        request.body, request.sent, request.reply = body, self._sent.lean(body), ApiReply()
+        request.stream = self._connection.stream(request.sent, self._arrived)
 
     def _take_in(self, request: OpenRequest) -> None:
         """Add the pieces that are there to the reply, not all of a flood at once, and end it if it has ended."""
@@ -190,17 +207,34 @@ class ApiAnswerModel:
                 break
             self._take(request.reply, piece)
             self._check_length(len(request.reply.text), request.body)
-            if not request.question.yes_no:
+            if not (request.question.yes_no or request.checks):
                 request.question.piece += piece.text
-        if request.stream.ended:
-            self._sent.note(request.body)
+        if not request.stream.ended:
+            return
+        self._sent.note(request.body)
+        if request.checks:
+            self._check_previous(request)
+        else:
             self._end(request)
+
+    def _check_previous(self, request: OpenRequest) -> None:
+        """End with the previous answer if it is still right, or ask for another one."""
+        question, previous = request.question, request.question.previous
+        assert previous is not None
+        yes, mass = yes_no_of(request.reply.text, request.reply.likely)
+        request.same = yes * mass
+        if request.same < previous.same_above:
+            self._reopen(request, self._answer_body(request.shown, question))
+            return
+        request.reply.text_tokens, question.piece = 0, previous.text
+        self._end(request)
 
     def _end(self, request: OpenRequest) -> None:
         question, reply = request.question, request.reply
         self.release(question.client)
         question.ended = True
-        question.stats = self._stats_of(request.shown, reply, request.times_s, request.body)
+        stats = self._stats_of(request.shown, reply, request.times_s, request.body)
+        question.stats = replace(stats, same=request.same)
         if question.yes_no:
             question.score = yes_no_of(reply.text, reply.likely)
         elif (most := self._answer.memory.frames) > 1:
@@ -210,8 +244,7 @@ class ApiAnswerModel:
         again = self._again(request.body, request.sent, error)
         request.stream.cancel()
         if again is not None:
-            request.body, request.sent, request.reply = again, self._sent.lean(again), ApiReply()
-            request.stream = self._connection.stream(request.sent, self._arrived)
+            self._reopen(request, again)
             return
         del self._open[request.question.client]
         request.question.ended, request.question.error = True, error
@@ -237,6 +270,9 @@ class ApiAnswerModel:
         if answer.temperature > 0:
             body |= {"seed": answer.seed} | ({"top_p": answer.top_p} if answer.top_p < 1 else {})
         return body
+
+    def _answer_body(self, shown: list[SeenFrame], question: ClientQuestion) -> dict[str, Any]:
+        return self._body(shown, history_text(question.history) + question.query, self._answer.max_tokens)
 
     def _yes_no_body(self, shown: list[SeenFrame], question: str) -> dict[str, Any]:
         """Return the request of a yes/no question, with probabilities unless the server is known to tell none."""

@@ -39,7 +39,9 @@ from stream.protocol.messages import (
     GlanceReply,
     KeepAlive,
     Message,
+    PastAnswer,
     PixelPlace,
+    PreviousAnswer,
     Probe,
     QueryAccepted,
     RequestLost,
@@ -58,6 +60,7 @@ from tests.support.answer_models import (
     DeviceAnswerModel,
     FakeAnswerModel,
     GlancingAnswerModel,
+    NewsAnswerModel,
     PatientAnswerModel,
     SilentAnswerModel,
 )
@@ -199,6 +202,18 @@ def test_it_greets_with_its_model_and_the_embedded_question(runner: StageRunner)
     embedding = embedding_of(asking, received.parts)
     assert (embedding.text, embedding.model_id, asking.error) == ("what is it", "fake", None)
     assert embedding.tokens.shape == (3, 8)
+
+
+@pytest.mark.parametrize("query", ["what is it", "who is it"])
+def test_a_previous_answer_to_another_question_is_not_compared(runner: StageRunner, query: str) -> None:
+    serve(runner, NewsAnswerModel)
+    client = Client(runner).greeted()
+    message, arrays = token_message(0, client.turn(), tokens())
+    history = (PastAnswer(0, "other"),)
+    previous = PreviousAnswer(query, "quarter 0, other at 0 ms", 0.5)
+    client.link.send(msgspec.structs.replace(message, history=history, previous=previous), arrays)
+    reply = client.hear_answer()
+    assert (reply.text, reply.same) == ("quarter 0, other at 0 ms", 0.875 if query == "what is it" else None)
 
 
 def test_it_says_when_its_model_is_loaded(runner: StageRunner) -> None:
