@@ -274,6 +274,11 @@ class GroupPlace:
         period = REREAD * self.frames
         return 0 if self.frames == 1 else max(self.frame // period * period - self.frames + 1, 0)
 
+    @property
+    def is_afresh(self) -> bool:
+        """True if all that the group shows is read with this frame."""
+        return self.frame == 0 or (self.frames > 1 and self.frame % (REREAD * self.frames) == 0)
+
 
 @dataclass(frozen=True, slots=True)
 class TokenPacket:

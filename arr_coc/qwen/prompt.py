@@ -144,7 +144,8 @@ class PreparedPrompt:
     The frames of `stamps` are shown with `tokens_used` visual tokens, the last one's at `newest`
     of the cache, or all of one picture that a group keeps up to date; `embeds` [K, D] and `regions` int64 [K, 3] are
     those. `segments`: how many visual tokens were encoded together, in order. `appended_tokens` visual tokens were not
-    in the cache, and `memory_tokens` of a group are before the question.
+    in the cache, and `memory_tokens` of a group are before the question. Of a group, `new_tokens` and
+    `new_visual_tokens` leave out those of earlier frames that had to be read again.
     """
 
     part: PromptPart
@@ -158,6 +159,8 @@ class PreparedPrompt:
     regions: torch.Tensor
     appended_tokens: int
     memory_tokens: int = 0
+    new_tokens: int = 0
+    new_visual_tokens: int = 0
 
 
 def is_group(packets: Sequence[Packet]) -> TypeGuard[Sequence[TokenPacket]]:
@@ -289,6 +292,8 @@ class PromptBuilder:
             embeds=memory.embeds,
             regions=memory.regions,
             appended_tokens=read.appended,
+            new_tokens=read.new + part.tokens - memory_tokens,
+            new_visual_tokens=read.new_visual,
             memory_tokens=memory_tokens,
         )
 

@@ -260,17 +260,14 @@ class Slot:
     def _work(self, prompt: PreparedPrompt, packets: Sequence[Packet], answer_tokens: int) -> Work:
         """The operations of an answer to this prompt, and of one from all tokens of the frames that it shows."""
         if is_group(packets):
-            kept = prompt.part.tokens - prompt.prefilled_tokens
+            # What is read again after a loss does not count, so a run that is continued counts as one that was not.
+            new, new_visual = prompt.new_tokens, prompt.new_visual_tokens
             tiles = [packets[-1].grid.tiles] * len(prompt.stamps)
             among = prompt.newest.stop - prompt.newest.start
-            if (
-                len(prompt.stamps) == 1
-            ):  # regions that left the picture are still among those that are encoded beside it
+            if len(prompt.stamps) == 1:  # regions that left the picture are still encoded beside it
                 among = max(among, self.vision.report.held_regions)
-            after = self._costs.answer_after(
-                kept, prompt.prefilled_tokens, prompt.appended_tokens, among, answer_tokens
-            )
-            text_tokens = prompt.prefilled_tokens - prompt.appended_tokens
+            after = self._costs.answer_after(prompt.part.tokens - new, new, new_visual, among, answer_tokens)
+            text_tokens = new - new_visual
             whole = self._costs.answer("full", tiles, tiles, text_tokens, answer_tokens)
             return Work(after, whole.total)
         of_tiles = [packet.grid.tiles for packet in packets]

@@ -109,13 +109,16 @@ class VisualMemory:
 @dataclass(frozen=True, slots=True)
 class GroupReading:
     """A group of pictures in the cache, but for `part`, which is to be prefilled next, with the question; then `marks`
-    hold. `prefilled` tokens were read for it or are in the part, `appended` visual ones among them."""
+    hold. `prefilled` tokens were read for it or are in the part, `appended` visual ones among them. `new` and
+    `new_visual` do not depend on what was lost since an earlier question: what is read again for that is left out."""
 
     part: PromptPart
     marks: list[CacheMark[Any]]
     memory: VisualMemory
     prefilled: int
     appended: int
+    new: int
+    new_visual: int
 
 
 def _same(one: TokenPacket, other: TokenPacket) -> bool:
@@ -159,8 +162,12 @@ def read_group(
         if not timed:
             part.text(opening(packets[0], timed=False))
         memory = VisualMemory(part.tokens, part.position, qwen.embed([]), timed)
-    before, prefilled = memory.count, 0
+    before, prefilled, earlier_visual = memory.count, 0, 0
+    # A key frame counts with the prompt's beginning, as a snapshot does, whether that was kept or not.
+    earlier = len(head) * (bool(marks) - (place.frame == 0))
     for packet in read[len(memory.packets) :]:
+        if packet is read[-1] and memory.packets and not place.is_afresh:
+            earlier, earlier_visual = prefilled + part.length, memory.count - before
         if len(rows := memory.outdated(packet)):
             if part.length:
                 prefill(qwen, part, cache.kv)
@@ -177,4 +184,5 @@ def read_group(
         memory.append(packet, frame, visual, part.tokens)
         memory.position = part.position
     marks.append(CacheMark(memory, part.tokens, memory.position))
-    return GroupReading(part, marks, memory, prefilled + part.length, memory.count - before)
+    prefilled, appended = prefilled + part.length, memory.count - before
+    return GroupReading(part, marks, memory, prefilled, appended, prefilled - earlier, appended - earlier_visual)

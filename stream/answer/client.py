@@ -129,7 +129,7 @@ class AnswerClient:
         self._actions: list[Action] = []
         self.refused_messages = 0
         self.keeps_group = False
-        """True if the server keeps frames of this shot: a group of pictures, or earlier pictures for an API."""
+        """True if the server keeps earlier frames of this shot, which another one would lack."""
         self.moved = False
         """True if the query in force is that of a server that was changed to without a loss."""
         self.requests = RequestTracker(options)
@@ -322,7 +322,7 @@ class AnswerClient:
             self._refuse(error, spoils_answer=self.requests.is_open(message.answer))
             return
         self._take(self.requests.on_answer(message, received, now_ns), message.notice)
-        self.keeps_group = message.memory_tokens > 0 or message.frames > 1
+        self.keeps_group = message.frames > 1
 
     def _on_glance(self, message: GlanceReply, received: Envelope, now_ns: int) -> None:
         """Take the reply to an overview; the turn goes on."""

@@ -340,3 +340,14 @@ def test_a_group_beyond_the_context_is_refused(monkeypatch: pytest.MonkeyPatch) 
     said(speaking, GROUP[:1])
     with pytest.raises(ContextLengthError, match="lower the budget"):
         said(speaking, GROUP)
+
+
+@pytest.mark.parametrize("group", [GROUP, video(9)], ids=["picture", "frames"])
+def test_the_work_does_not_count_what_is_read_again_after_a_loss(group: list[TokenPacket]) -> None:
+    speaking = session()
+    for count in range(1, len(group) + 1):
+        lost = session()
+        texts = [said(one, group[:count]) for one in (speaking, lost)]
+        assert texts[0] == texts[1]
+        assert speaking.last.work == lost.last.work
+        assert speaking.last.prefilled_tokens <= lost.last.prefilled_tokens
