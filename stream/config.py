@@ -459,6 +459,11 @@ class AnswerConfig(Section):
         return enabled == "auto" and has_cache and self.encode in NEEDS_TOKENS_ONLY
 
     @property
+    def requires_groups(self) -> bool:
+        """True if the user asked for groups of pictures, so that what cannot be kept is refused or reported."""
+        return self.keeps_groups and (self.memory.enabled is True or self.memory.frames > 1)
+
+    @property
     def elsewhere(self) -> bool:
         """True if a server answers: another program of this project, or a model server."""
         return self.server is not None or self.api.url is not None

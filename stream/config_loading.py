@@ -130,7 +130,7 @@ def _memory_contradictions(config: Config, origins: Mapping[str, str]) -> Iterat
             f"a visual memory is shown what is new, and answer.encode = {answer.encode} encodes whole frames; give "
             f"--encode sparse or incremental, or leave --memory{'-frames' if frames > 1 else ''} out",
         )
-    if isinstance(budget, int) and frames * budget > answer.memory.tokens:
+    if answer.requires_groups and isinstance(budget, int) and frames * budget > answer.memory.tokens:
         held = "no frame" if frames == 1 else f"no {frames} frames"
         yield (
             next(key for key in ("answer.memory.tokens", "answer.memory.frames", "allocate.budget") if key in origins),

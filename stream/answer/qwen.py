@@ -224,14 +224,19 @@ def stats_of(result: AnswerResult) -> AnswerStats:
     )
 
 
+def _room(session: AnswerSession) -> int:
+    """Return the tokens of the context beside the prompt's own and the longest answer."""
+    return session.qwen.max_context_tokens - session.prompts.other_tokens("")
+
+
 def _check_memory(session: AnswerSession, memory_tokens: int) -> None:
     """Raises OptionError if a group of pictures leaves no room for the prompt's own tokens and the longest answer."""
-    qwen, others = session.qwen, session.prompts.other_tokens("")
-    room = qwen.max_context_tokens - others
+    qwen, room = session.qwen, _room(session)
     if memory_tokens > room:
         raise OptionError(
             f"answer.memory.tokens = {memory_tokens} does not fit {qwen.model_id}: its context has "
-            f"{counted(qwen.max_context_tokens, 'token')}, of which prompt and answer take {others}; set "
+            f"{counted(qwen.max_context_tokens, 'token')}, of which prompt and answer take "
+            f"{qwen.max_context_tokens - room}; set "
             f"answer.memory.tokens to {max(room, 0)} or less, or give --no-memory"
         )
 
@@ -264,4 +269,7 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
         if answer.slots > 1:
             visual = max(config.allocate.max_tokens, memory_tokens)
             check_slots(qwen, answer.slots, visual + QUESTION_TOKENS + answer.max_tokens)
-        return QwenAnswerModel(AnswerSession(qwen, options, answer.slots), memory_tokens)
+        session = AnswerSession(qwen, options, answer.slots)
+        if not answer.requires_groups:
+            memory_tokens = min(memory_tokens, max(_room(session) - QUESTION_TOKENS, 0))
+        return QwenAnswerModel(session, memory_tokens)

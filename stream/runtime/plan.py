@@ -248,6 +248,7 @@ def _schedule_policy(config: Config, *, lockstep: bool, initial_verdict: bool | 
         cancel_on_cut=answer.on_cut == "cancel",
         glances=_glance_options(config) is not None,
         memory=answer.keeps_groups,
+        memory_required=answer.requires_groups,
         standing_query=_standing_query(answer.until, initial_verdict),
     )
 

@@ -190,13 +190,10 @@ def test_a_memory_that_cannot_be_is_refused_with_the_remedy(options: list[str], 
 @pytest.mark.parametrize(
     ("options", "kept"),
     [
-        *(([], False), (["--memory"], True), (["--memory", "--encode", "incremental"], True), (["--no-memory"], False)),
-        *((["--memory-frames", "2"], True), (["--memory-frames", "1"], False)),
-        (["--memory-frames", "2", "--api", "http://127.0.0.1:1/v1"], False),
-        *(
-            (["-s", "answer.memory.enabled=auto", *more], not more)
-            for more in ([], ["--encode", "full"], ["--api", "http://127.0.0.1:1/v1"])
-        ),
+        *(([], True), (["--memory"], True), (["--memory", "--encode", "incremental"], True), (["--no-memory"], False)),
+        *((["--memory-frames", "2"], True), (["--memory-frames", "1"], True), (["--encode", "full"], False)),
+        *((["--memory-frames", n, "--api", "http://127.0.0.1:1/v1"], False) for n in "12"),
+        (["--budget", "4000", "--max-budget", "4000"], True),
     ],
 )
 def test_a_memory_is_kept_where_it_can_be(options: list[str], kept: bool) -> None:
