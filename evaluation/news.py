@@ -1,4 +1,4 @@
-"""Ways to tell that an answer says nothing new, against whether the right answer changed: the suite `stream`.
+"""Scores by which an answer counts as nothing new, against whether the right answer changed: the suite `stream`.
 
     python -m evaluation.news [--answers 1050] [--budget 0.1] [--out FILE]
 

@@ -454,9 +454,9 @@ class AnswerConfig(Section):
     def keeps_groups(self) -> bool:
         """True if groups of pictures are kept, by a model that can."""
         enabled, has_cache = self.memory.enabled, self.api.url is None
-        if enabled is True or (self.memory.frames > 1 and has_cache):
-            return True
-        return enabled == "auto" and has_cache and self.encode in NEEDS_TOKENS_ONLY
+        if enabled == "auto":
+            return has_cache and (self.memory.frames > 1 or self.encode in NEEDS_TOKENS_ONLY)
+        return enabled
 
     @property
     def requires_groups(self) -> bool:

@@ -110,15 +110,15 @@ def _contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tupl
 
 def _memory_contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     answer, budget = config.answer, config.allocate.budget
-    if not answer.keeps_groups:
-        return
     frames = answer.memory.frames
-    if frames > 1 and origins.get("answer.memory.enabled") and answer.memory.enabled is False:
+    if frames > 1 and answer.memory.enabled is False and answer.api.url is None:
         yield (
             "answer.memory.frames",
             f"answer.memory.frames = {frames} keeps frames in the visual memory, which --no-memory switches off; leave "
             "one of them out",
         )
+    if not answer.keeps_groups:
+        return
     if answer.api.url is not None:
         yield (
             "answer.memory.enabled",
@@ -133,7 +133,7 @@ def _memory_contradictions(config: Config, origins: Mapping[str, str]) -> Iterat
     if answer.requires_groups and isinstance(budget, int) and frames * budget > answer.memory.tokens:
         held = "no frame" if frames == 1 else f"no {frames} frames"
         yield (
-            next(key for key in ("answer.memory.tokens", "answer.memory.frames", "allocate.budget") if key in origins),
+            next(filter(origins.__contains__, ("answer.memory.tokens", "answer.memory.frames")), "allocate.budget"),
             f"answer.memory.tokens = {answer.memory.tokens} holds {held} of {counted(budget, 'token')}; raise it, or "
             "lower allocate.budget",
         )

@@ -174,8 +174,8 @@ class AnswerTiming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerPoint(Event, frozen=True):
-    """Moment of an answer: what came of it, and what it took. The answer speaks
-    of `frames` frames from `start_s` to `end_s`; `trigger` says why it was given.
+    """Moment of an answer: what came of it, and what it took. The answer speaks of `frames` frames from `start_s` to
+    `end_s`; `trigger` says why it was given.
 
     `kept_bytes`: what the model keeps of frames and prompt in memory, for the next question. `flops`: operations
     to encode, prefill and decode it from the tokens that were shown, `full_flops` from all tokens of its frames; 0

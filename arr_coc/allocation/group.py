@@ -80,7 +80,7 @@ class GroupFrame:
     `place` is None for a frame that alone exceeds the group's limit: its packet is complete in itself. `began`: why the
     group begins with it. `regions` int32 [N, 3] are all tokens of the group, in the order in which they were appended,
     or those of the frames that it shows, the last `appended` with this frame; `relevance` float32 [appended]. The first
-    `overview` are that of the key frame.
+    `overview` are that of the key frame. `lengths`: of several frames, the tokens of each.
     `shown_ns` int64 [N]: media time of the frame that each shows; `superseded` bool [N]: some tile of it has changed
     since, or smaller ones show all of it; `dropped` int32 [M]: which of them with this frame. The group began at
     `begun_ns`. `areas` int8 [gh, gw]: log2 of the area of the smallest token that shows each tile as
@@ -101,6 +101,7 @@ class GroupFrame:
     areas: npt.NDArray[np.int8]
     versions: TileVersions
     picture: npt.NDArray[np.uint8]
+    lengths: tuple[int, ...] = ()
 
     @property
     def appended(self) -> int:
@@ -172,8 +173,8 @@ class GroupOfPictures:
         made = self._next(view, frame, kept)
         regions = made.regions[len(made.regions) - made.appended :]
         pixels = gathered(view, regions) if made.appended else np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8)
-        key = made.began or made.place is None or (self.options.frames > 1 and made.appended)
-        overview = made.overview if key else 0
+        whole = made.began or made.place is None or made.place.frames > 1
+        overview = frame.allocation.overview if whole and made.appended else 0
         packet = TokenPacket(view.stamp, view.grid, regions, made.relevance, pixels, overview, made.place, made.dropped)
         self._newest, self._frame, self._asks_anew = made, frame, False
         if made.place is not None:
@@ -200,8 +201,8 @@ class GroupOfPictures:
             return newest
         began = self._ended(view, frame, kept)
         if newest is not None and not began:
-            if self.options.frames > 1:
-                grown = self._followed(newest, view, frame)
+            if newest.place is not None and newest.place.frames > 1:
+                grown = self._followed(newest, view, frame, newest.place.frames)
             else:
                 grown = self._grown(newest, view, frame, only_news=not (self.options.refine or self._asks_anew))
                 if grown is None and not self._asks_anew:  # the group is not given up for detail of what did not change
@@ -223,7 +224,7 @@ class GroupOfPictures:
         if kept != newest.next_place:
             return "lost"
         aged = view.stamp.media_ns - newest.begun_ns > self.options.seconds * NS_PER_S
-        return "age" if aged and self.options.frames == 1 else ""
+        return "age" if aged and newest.place.frames == 1 else ""
 
     def _key_frame(
         self, view: TextureView, frame: FrameAllocation, began: GroupReason, kept: GroupPlace | None
@@ -232,9 +233,10 @@ class GroupOfPictures:
         regions, areas = allocation.regions.numpy().astype(np.int32), np.full(shape, NEVER, np.int8)
         _show(regions, areas)
         number, fits = max(self._number, 0 if kept is None else kept.group) + 1, len(regions) <= self.options.tokens
+        frames = max(1, min(self.options.frames, self.options.tokens // max(1, len(regions))))
         return GroupFrame(
             stamp=view.stamp,
-            place=GroupPlace(number, 0, self.options.frames) if fits else None,
+            place=GroupPlace(number, 0, frames) if fits else None,
             began=began if fits else "",
             regions=regions,
             relevance=allocation.relevance.numpy().copy(),
@@ -246,29 +248,34 @@ class GroupOfPictures:
             areas=areas,
             versions=view.versions,
             picture=view.read(CHANGE_LEVEL).copy(),
+            lengths=(len(regions),),
         )
 
-    def _followed(self, newest: GroupFrame, view: TextureView, frame: FrameAllocation) -> GroupFrame | None:
-        """Return the newest frames with another one, or as they are if nothing changed and the question is the same;
-        None if they exceed the limit."""
+    def _followed(
+        self, newest: GroupFrame, view: TextureView, frame: FrameAllocation, frames: int
+    ) -> GroupFrame | None:
+        """Return the newest frames, so many at most, with another one, or as they are if nothing changed and the
+        question is the same; None if they exceed the limit."""
         allocation, picture = frame.allocation, view.read(CHANGE_LEVEL)
         changed = newest.versions.stale(view.versions)
         if not self._asks_anew and not (changed.any() and _differing(newest.picture, picture, changed).any()):
             none = np.zeros(0, np.float32)
             return replace(newest, stamp=view.stamp, place=newest.next_place, began="", relevance=none)
-        times = np.unique(newest.shown_ns)[-(self.options.frames - 1) :]
-        stays, regions = newest.shown_ns >= times[0], allocation.regions.numpy().astype(np.int32)
+        lengths = newest.lengths[-(frames - 1) :]
+        first, regions = len(newest.regions) - sum(lengths), allocation.regions.numpy().astype(np.int32)
         now = self._key_frame(view, frame, "", None)
-        whole = np.concatenate([newest.regions[stays], regions])
+        whole = np.concatenate([newest.regions[first:], regions])
         if len(whole) > self.options.tokens:
             return None
         return replace(
             now,
             place=newest.next_place,
             regions=whole,
-            shown_ns=np.concatenate([newest.shown_ns[stays], now.shown_ns]),
+            shown_ns=np.concatenate([newest.shown_ns[first:], now.shown_ns]),
             superseded=np.zeros(len(whole), bool),
+            overview=0,  # each frame may have one of its own, among the others
             begun_ns=newest.begun_ns,
+            lengths=(*lengths, len(regions)),
         )
 
     def _grown(

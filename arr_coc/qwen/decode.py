@@ -107,9 +107,10 @@ class PrefixCache(Generic[Key]):
 
     @property
     def bytes(self) -> int:
-        """Bytes of the keys and values, with the room to grow."""
-        held = [rows for layer in self.kv.layers for rows in (layer.room_keys, layer.room_values)]
-        return sum(rows.numel() * rows.element_size() for rows in held)
+        """Bytes of the keys and values that are held, with the room that a cache of their own would have."""
+        tokens = -(-len(self) // ROOM_TOKENS) * ROOM_TOKENS
+        rooms = [rows for layer in self.kv.layers for rows in (layer.room_keys, layer.room_values)]
+        return sum(tokens * (rows.numel() // rows.shape[-2]) * rows.element_size() for rows in rooms if rows.numel())
 
 
 ROOM_TOKENS = 256

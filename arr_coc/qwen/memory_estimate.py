@@ -177,7 +177,7 @@ class Workload:
     @property
     def prompt_tokens(self) -> int:
         """Of the longest prompt, with its answer."""
-        return (self.memory_tokens or self.visual_tokens) + self.other_tokens
+        return max(self.memory_tokens, self.visual_tokens) + self.other_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,7 +268,9 @@ class PromptBuilder:
         tokens = shown_tokens([packet for packet in packets if not packet.is_empty])
         if tokens < 1:
             raise OptionError("a group of pictures begins with a key frame, which holds at least one token")
-        self.check_length(query, tokens)
+        place, opening = packets[-1].place, self.opening(packets[-1], timed=True)
+        headings = (0 if place is None else place.frames - 1) * (len(opening) + len(self.ids.frame_close))
+        self.check_length(query, tokens + headings)
 
     def _in_group(self, packets: Sequence[TokenPacket], query: str, on_encoded: Callable[[], None]) -> PreparedPrompt:
         """The stock layout of one picture, which a group of pictures keeps up to date, or of its newest frames."""
@@ -380,8 +382,9 @@ class PromptBuilder:
         if self._provided is not None and self._provided[0] is packet:
             return self._provided[1]
         # Alone, the few new regions of a picture would come out 10 to 40 times further off than among the kept keys.
-        grows = isinstance(packet, TokenPacket) and packet.place is not None and packet.place.frames == 1
-        encode = "incremental" if grows else self.options.encode
+        # Of several frames older ones may be read again, so what is kept of the newest must not count.
+        place = packet.place if isinstance(packet, TokenPacket) else None
+        encode = self.options.encode if place is None else "incremental" if place.frames == 1 else "sparse"
         return encode_packet(self._qwen, packet, encode, self.vision)
 
     def opening(self, packet: Packet, *, timed: bool) -> Ids:

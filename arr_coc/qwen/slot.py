@@ -63,9 +63,9 @@ class GlanceResult:
     """A look at an overview with a question in mind.
 
     `feedback`: what the prompt's last token looks at; `tokens_used`: the overview's. Of its `prompt_tokens` so many had
-    to be prefilled. Times in milliseconds, as of an
-    answer: `encode_ms` for what had to be encoded, `prefill_ms` from there to the attention. `work`: the operations
-    that it took; its `full_flops` are 0, as an answer from all tokens needs no glance.
+    to be prefilled. Times in milliseconds, as of an answer: `encode_ms` for what had to be encoded, `prefill_ms` from
+    there to the attention. `work`: the operations that it took; its `full_flops` are 0, as an answer from all tokens
+    needs no glance.
     """
 
     feedback: Feedback
@@ -252,13 +252,16 @@ class Slot:
         feedback = None
         if probe is not None:
             feedback = feedback_from(prompt, probe, self.prompts.pooled(question.query), self.qwen.embedding_axes)
-        decoded = len(record.token_ids) + record.compared_tokens
-        work = self._work(prompt, question.frames, decoded)
+        work = self._work(prompt, question.frames, len(record.token_ids), record.compared_tokens)
         self.last = record.result(prompt, feedback, self.prompts.cache.bytes, encoded, work)
         return self.last
 
-    def _work(self, prompt: PreparedPrompt, packets: Sequence[Packet], answer_tokens: int) -> Work:
-        """The operations of an answer to this prompt, and of one from all tokens of the frames that it shows."""
+    def _work(
+        self, prompt: PreparedPrompt, packets: Sequence[Packet], answer_tokens: int, compared_tokens: int = 0
+    ) -> Work:
+        """The operations of an answer to this prompt, with the tokens that were compared, and of one from all tokens of
+        the frames that it shows."""
+        said, answer_tokens = answer_tokens or compared_tokens, answer_tokens + compared_tokens
         if is_group(packets):
             # What is read again after a loss does not count, so a run that is continued counts as one that was not.
             new, new_visual = prompt.new_tokens, prompt.new_visual_tokens
@@ -268,11 +271,12 @@ class Slot:
                 among = max(among, self.vision.report.held_regions)
             after = self._costs.answer_after(prompt.part.tokens - new, new, new_visual, among, answer_tokens)
             text_tokens = new - new_visual
-            whole = self._costs.answer("full", tiles, tiles, text_tokens, answer_tokens)
+            whole = self._costs.answer("full", tiles, tiles, text_tokens, said)
             return Work(after, whole.total)
         of_tiles = [packet.grid.tiles for packet in packets]
         text_tokens = prompt.part.tokens - prompt.tokens_used
-        return self._costs.work(self.options.encode, prompt.segments, of_tiles, text_tokens, answer_tokens)
+        taken = self._costs.answer(self.options.encode, prompt.segments, of_tiles, text_tokens, answer_tokens)
+        return Work(taken, self._costs.answer("full", of_tiles, of_tiles, text_tokens, said).total)
 
     def _probe(self, prompt: PreparedPrompt) -> AttentionProbe | None:
         """Return the probe of the decoder's attention on the newest frame, where feedback is wanted."""

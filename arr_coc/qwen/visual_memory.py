@@ -59,10 +59,11 @@ class VisualMemory:
         return shown_tokens(self.packets)
 
     def stamps(self, packets: Sequence[TokenPacket]) -> tuple[FrameStamp, ...]:
-        """Return the stamps of the frames that it shows for a question about the last of `packets`."""
-        place = self.packets[-1].place
+        """Return the stamps of the frames that it shows for a question about the last of `packets`, which were read."""
+        shown = [packet for packet in packets if not packet.is_empty]
+        place = shown[-1].place
         assert place is not None
-        return *(packet.stamp for packet in self.packets[-place.frames : -1]), packets[-1].stamp
+        return *(packet.stamp for packet in shown[-place.frames : -1]), packets[-1].stamp
 
     def precedes(self, packets: Sequence[TokenPacket]) -> bool:
         """Return True if packets begin with those that were read."""
@@ -110,7 +111,7 @@ class VisualMemory:
 class GroupReading:
     """A group of pictures in the cache, but for `part`, which is to be prefilled next, with the question; then `marks`
     hold. `prefilled` tokens were read for it or are in the part, `appended` visual ones among them. `new` and
-    `new_visual` do not depend on what was lost since an earlier question: what is read again for that is left out."""
+    `new_visual` are what the newest packet adds, whether it was read for an earlier question or is read again."""
 
     part: PromptPart
     marks: list[CacheMark[Any]]
@@ -124,8 +125,10 @@ class GroupReading:
 def _same(one: TokenPacket, other: TokenPacket) -> bool:
     if one is other:
         return True
-    same = one.place == other.place and np.array_equal(one.superseded, other.superseded)
-    return same and same_picture(one, other)
+    timed = one.place is not None and one.place.frames > 1
+    if one.place != other.place or (timed and one.stamp.media_ns != other.stamp.media_ns):
+        return False
+    return np.array_equal(one.superseded, other.superseded) and same_picture(one, other)
 
 
 def read_group(
@@ -162,12 +165,8 @@ def read_group(
         if not timed:
             part.text(opening(packets[0], timed=False))
         memory = VisualMemory(part.tokens, part.position, qwen.embed([]), timed)
-    before, prefilled, earlier_visual = memory.count, 0, 0
-    # A key frame counts with the prompt's beginning, as a snapshot does, whether that was kept or not.
-    earlier = len(head) * (bool(marks) - (place.frame == 0))
+    before, prefilled = memory.count, 0
     for packet in read[len(memory.packets) :]:
-        if packet is read[-1] and memory.packets and not place.is_afresh:
-            earlier, earlier_visual = prefilled + part.length, memory.count - before
         if len(rows := memory.outdated(packet)):
             if part.length:
                 prefill(qwen, part, cache.kv)
@@ -184,5 +183,12 @@ def read_group(
         memory.append(packet, frame, visual, part.tokens)
         memory.position = part.position
     marks.append(CacheMark(memory, part.tokens, memory.position))
-    prefilled, appended = prefilled + part.length, memory.count - before
-    return GroupReading(part, marks, memory, prefilled, appended, prefilled - earlier, appended - earlier_visual)
+    new: Sequence[TokenPacket] = () if packets[-1].is_empty else read if place.is_afresh else read[-1:]
+    text = len(head) if new and not place.frame else 0
+    if memory.timed:
+        text += sum(len(opening(packet, timed=True)) + len(closing) for packet in new)
+    elif new and not place.frame:
+        text += len(opening(packets[0], timed=False))
+    new_visual = sum(len(packet.regions) for packet in new)
+    prefilled += part.length
+    return GroupReading(part, marks, memory, prefilled, memory.count - before, text + new_visual, new_visual)

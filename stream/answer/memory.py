@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from arr_coc.errors import counted
 from arr_coc.types import FramePacket, GroupPlace, TokenPacket, shown_tokens
 from stream.errors import TransportError
 from stream.untrusted import GROUP_TOKENS_MAX
+
+APPENDED = 3
+"""A picture is given at most so many times the tokens that it may show. Clients begin a new group once half of what
+they appended was superseded."""
+
+
+def _shown_tokens(packets: Sequence[TokenPacket], frames: int) -> Iterator[int]:
+    """Yield how many tokens a group that shows so many frames shows after each packet. Raises TransportError if one
+    supersedes what is not shown."""
+    shown, end = np.zeros(sum(len(packet.regions) for packet in packets), bool), 0
+    lengths: deque[int] = deque(maxlen=frames)
+    for packet in packets:
+        gone, begin = packet.superseded, end
+        if len(gone):
+            there = frames == 1 and gone.min() >= 0 and gone.max() < begin and len(np.unique(gone)) == len(gone)
+            if not there or not shown[gone].all():
+                raise TransportError("a frame supersedes tokens that its group of pictures does not have")
+            shown[gone] = False
+        end += len(packet.regions)
+        shown[begin:end] = True
+        lengths.append(end - begin)
+        yield int(np.count_nonzero(shown[:end])) if frames == 1 else sum(lengths)
 
 
 class GroupMemory:
@@ -49,9 +74,10 @@ class GroupMemory:
             return []
         if known is None or known != replace(place, frame=known.frame) or known.frame < place.frame:
             raise TransportError(f"{place} builds on {counted(place.frame, 'frame')}, and the memory has {known}")
-        return [
-            packet for packet in self._groups[client] if packet.place is not None and packet.place.frame < place.frame
-        ]
+        kept = [other for other in self._groups[client] if other.place is not None and other.place.frame < place.frame]
+        if not kept or kept[0].place is None or kept[0].place.frame > place.first:
+            raise TransportError(f"{place} is read from frame {place.first} on, which the memory has dropped")
+        return kept
 
     def add(self, client: bytes, packet: TokenPacket, earlier: Sequence[TokenPacket] = ()) -> None:
         """Keep a packet with a place, and those of `earlier` that lead up to it.
@@ -69,13 +95,12 @@ class GroupMemory:
         packets = [*known, *new]
         if any(other.grid != packet.grid for other in packets):
             raise TransportError("the frames of a group of pictures have one size")
-        appended = 0
-        for other in packets:
-            if len(other.superseded) and (start.frames > 1 or other.superseded.max() >= appended):
-                raise TransportError("a frame supersedes tokens that its group of pictures does not have")
-            appended += len(other.regions)
-        if not 0 < (shown := shown_tokens(packets)) <= self.tokens:
-            raise TransportError(f"a group of pictures shows {counted(shown, 'token')}, of at most {self.tokens}")
+        for shown in _shown_tokens(packets, start.frames) if packets else [0]:
+            if not 0 < shown <= self.tokens:
+                raise TransportError(f"a group of pictures shows {counted(shown, 'token')}, of at most {self.tokens}")
+        appended = sum(len(other.regions) for other in packets)
+        if start.frames == 1 and appended > APPENDED * self.tokens:
+            raise TransportError(f"a group of pictures was given {counted(appended, 'token')} to show {self.tokens}")
         first = 0 if (end := packets[-1].place) is None else end.first
         self._groups[client] = [kept for kept in packets if kept.place is not None and kept.place.frame >= first]
 

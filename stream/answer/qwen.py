@@ -267,9 +267,15 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
             answer.encode, decoding, system=answer.system, incremental=incremental, feedback=answer.feedback
         )
         if answer.slots > 1:
-            visual = max(config.allocate.max_tokens, memory_tokens)
-            check_slots(qwen, answer.slots, visual + QUESTION_TOKENS + answer.max_tokens)
+            others, visual = QUESTION_TOKENS + answer.max_tokens, config.allocate.max_tokens
+            try:
+                check_slots(qwen, answer.slots, max(visual, memory_tokens) + others)
+            except OptionError:
+                if answer.requires_groups or not memory_tokens:
+                    raise
+                memory_tokens = 0
+                check_slots(qwen, answer.slots, visual + others)
         session = AnswerSession(qwen, options, answer.slots)
         if not answer.requires_groups:
-            memory_tokens = min(memory_tokens, max(_room(session) - QUESTION_TOKENS, 0))
+            memory_tokens = min(memory_tokens, max(_room(session), 0) // 2)
         return QwenAnswerModel(session, memory_tokens)

@@ -116,6 +116,7 @@ class Transcript:
             self._partial.append(event.text)
             return None
         if isinstance(event, AnswerUnchanged):
+            self._drop_partial()
             if self._newest is not None:
                 self._entries[-1] = self._newest.repeated(self.clock.text(event.pts_s))
             return None

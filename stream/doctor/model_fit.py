@@ -86,6 +86,8 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
         return DiagnosticCheck("model", "absent", said, "the first run downloads it; for that it needs the network")
     load = load_of(config)
     visual, needed = load.visual_tokens, load.prompt_tokens
+    if not config.answer.requires_groups:  # a memory is fitted to the context
+        needed = visual + load.other_tokens
     known = f"; only knows {spec.known_world}" if spec.known_world else ""
     said = (
         f"{found.name}: {spec.family.title}, {spec.parameters / 1e6:,.1f} M parameters, "

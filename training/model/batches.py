@@ -48,8 +48,8 @@ class Batch:
     int64 [C, F, H] introduces each frame (H is 0 where a clip has one); `ids` int64 [C, T] (of each question: query,
     template, answer, end of turn; padding at the end); `asked` int64 [C, T] numbers the question that a token belongs
     to, Q for padding; `labels` like `ids`, `IGNORED` but on the answers; `places` int8 [C, Q, 8] of `asked_places`. T
-    is 0 where nothing is asked. `overview`: so
-    many of the K tokens come first and show the whole frame; they and the others are encoded apart.
+    is 0 where nothing is asked. `overview`: so many of the K tokens come first and show the whole frame; they and the
+    others are encoded apart.
     """
 
     grid: TileGrid

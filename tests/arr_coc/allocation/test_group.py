@@ -501,14 +501,25 @@ def test_each_of_several_frames_is_whole_and_an_unchanged_one_appends_nothing() 
 
 
 def test_several_frames_last_until_a_cut_or_their_limit() -> None:
+    """As many are shown as fit; their age does not matter."""
     run = Run(options(10, GroupOptions(tokens=25, seconds=1.0, frames=3)), exact=False)
-    for expected in ((1, 0, ""), (1, 1, ""), (2, 0, "full"), (2, 1, "")):
+    for index in range(4):
         run.change((0, 0))
         run.late_ns += 2 * NS_PER_S
         run.ask()
-        assert run.newest.place is not None
-        assert (run.newest.place.group, run.newest.place.frame) == expected[:2]
-        assert run.newest.began == (expected[2] or ("first" if expected[:2] == (1, 0) else ""))
+        assert run.newest.place == GroupPlace(1, index, 2)
+        assert run.newest.held == min(index + 1, 2) * 10
+    act(run, "cut", None)
+    assert (run.newest.place, run.newest.began) == (GroupPlace(2, 0, 2), "epoch")
+
+
+def test_a_paused_source_counts_its_frames() -> None:
+    run = Run(options(10, GroupOptions(frames=3)), exact=False)
+    for query in ("what?", "where?", "who?", "why?"):
+        run.allocator.set_query(question(query))
+        run.late_ns -= FRAME_NS
+        run.ask()
+    assert run.newest.lengths == (10, 10, 10)
 
 
 @pytest.mark.parametrize("given", [{"tokens": 0}, {"frames": 0}, {"seconds": 0.0}, {"seconds": float("nan")}])

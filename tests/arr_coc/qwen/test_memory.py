@@ -342,12 +342,22 @@ def test_a_group_beyond_the_context_is_refused(monkeypatch: pytest.MonkeyPatch) 
         said(speaking, GROUP)
 
 
-@pytest.mark.parametrize("group", [GROUP, video(9)], ids=["picture", "frames"])
+@pytest.mark.parametrize("group", [[*GROUP, NOTHING_NEW], video(9)], ids=["picture", "frames"])
 def test_the_work_does_not_count_what_is_read_again_after_a_loss(group: list[TokenPacket]) -> None:
     speaking = session()
     for count in range(1, len(group) + 1):
-        lost = session()
-        texts = [said(one, group[:count]) for one in (speaking, lost)]
-        assert texts[0] == texts[1]
-        assert speaking.last.work == lost.last.work
-        assert speaking.last.prefilled_tokens <= lost.last.prefilled_tokens
+        for query in (QUERY, OTHER_QUERY):
+            lost = session()
+            assert said(speaking, group[:count], query) == said(lost, group[:count], query)
+            assert speaking.last.work == lost.last.work
+            assert speaking.last.kept_bytes == lost.last.kept_bytes
+            assert speaking.last.prefilled_tokens <= lost.last.prefilled_tokens
+
+
+def test_frames_of_another_time_are_read_again() -> None:
+    speaking, shown = session(), video(2)
+    said(speaking, shown)
+    later = [replace(one, stamp=replace(one.stamp, media_ns=one.stamp.media_ns + 10**12)) for one in shown]
+    assert said(speaking, later) == said(session(), later)
+    assert speaking.last.appended_tokens > 0
+    assert speaking.last.shown == tuple(one.stamp for one in later)

@@ -94,6 +94,27 @@ def test_only_the_frames_from_which_a_group_is_read_are_kept() -> None:
         other.add(A, replace(packets[21], superseded=np.zeros(1, np.int32)))
 
 
+def test_a_client_cannot_make_a_memory_grow() -> None:
+    """By superseding a token twice, by growing and shrinking for ever, or by large frames before small ones."""
+    memory = GroupMemory(8)
+    memory.add(A, make_group_packet((1, 0), tokens=4))
+    with pytest.raises(TransportError, match="supersedes tokens"):
+        memory.add(A, replace(make_group_packet((1, 1), tokens=2), superseded=np.zeros(2, np.int32)))
+    for number in range(1, 6):
+        gone = np.arange(4 * number - 4, 4 * number, dtype=np.int32)
+        memory.add(A, replace(make_group_packet((1, number), tokens=4), superseded=gone))
+    with pytest.raises(TransportError, match="was given 28 tokens to show 8"):
+        memory.add(A, replace(make_group_packet((1, 6), tokens=4), superseded=np.arange(20, 24, dtype=np.int32)))
+    large, small = ([make_group_packet((1, n, 2), tokens=tokens, second=n) for n in range(9)] for tokens in (4, 1))
+    with pytest.raises(TransportError, match="shows 8 tokens, of at most 4"):
+        GroupMemory(4).add(A, small[3], [*large[:2], small[2]])
+    memory = GroupMemory(8)
+    for packet in large:
+        memory.add(A, packet)
+    with pytest.raises(TransportError, match="dropped"):
+        memory.add(A, make_group_packet((1, 5, 2), second=5))
+
+
 @pytest.mark.parametrize("place", [(1, 2), (1, 9), (2, 1)])
 def test_a_frame_that_builds_on_what_is_not_kept_is_refused(place: tuple[int, int]) -> None:
     memory = GroupMemory(100)
