@@ -100,7 +100,7 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
         return DiagnosticCheck("model", "broken", error.problem, error.remedy)
     if needed > spec.context_tokens:
         too_short = f"{said}: too short for the {needed} tokens of frame, question and answer"
-        remedy = "lower answer.memory.tokens" if load.memory_tokens else "lower --budget"
+        remedy = "lower answer.memory.tokens" if config.answer.requires_groups else "lower --budget"
         return DiagnosticCheck("model", "broken", too_short, remedy)
     if found.on_hub:
         return _download(said, spec.checkpoint_bytes, (free_disk or free_disk_bytes)())

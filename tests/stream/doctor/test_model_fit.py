@@ -30,11 +30,14 @@ def config(**sections: Any) -> Config:
 def test_a_small_model_fits_every_card() -> None:
     check = cards.cards(config())
     assert check.state == "works"
-    assert check.found == "33 MB of GPU memory for sparse, 400 visual tokens; 8 to 80 GB fits"
+    assert (
+        check.found
+        == "77 MB of GPU memory for sparse, 400 visual tokens, visual memory of 2048 tokens; 8 to 80 GB fits"
+    )
 
 
 def test_each_stream_takes_what_it_keeps() -> None:
-    given = config(answer={"encode": "incremental"})
+    given = config(answer={"encode": "incremental", "memory": {"enabled": False}})
     one = MemoryEstimate.of(BUNDLED, "auto", model_fit.load_of(given))
     eight = model_fit.size_text(one.total + 7 * one.kept)
     assert cards.cards(given).found.startswith("46 MB of GPU memory for incremental, 400 visual tokens; ")
@@ -115,9 +118,9 @@ def test_a_model_on_the_hub_is_planned_for_before_it_is_downloaded(hub: HubServe
 @pytest.mark.parametrize(
     ("size", "needed", "fits"),
     [
-        ("2B", "4.5 GB", "; 8 to 80 GB fits"),
-        ("4B", "9.1 GB", "; 8 GB too small, 12 to 80 GB fits"),
-        ("8B", "17.8 GB", "; 8 to 16 GB too small, 24 to 80 GB fits"),
+        ("2B", "5.5 GB", "; 8 to 80 GB fits"),
+        ("4B", "10.2 GB", "; 8 GB too small, 12 to 80 GB fits"),
+        ("8B", "19.1 GB", "; 8 to 16 GB too small, 24 to 80 GB fits"),
     ],
 )
 def test_a_folder_without_weights_is_planned_for_by_its_index(
@@ -126,7 +129,7 @@ def test_a_folder_without_weights_is_planned_for_by_its_index(
     folder = write_index_folder(tmp_path / f"Qwen3-VL-{size}", size)
     given = config(answer={"model": str(folder), "dtype": "bfloat16", "device": "cpu"})
     found = cards.cards(given).found
-    assert found.startswith(f"{needed} of GPU memory for sparse, 400 visual tokens{fits}")
+    assert found.startswith(f"{needed} of GPU memory for sparse, 400 visual tokens, visual memory of 2048 tokens{fits}")
     assert model_fit.memory(given, lambda: 10**12).state == "works"
     missing = model_fit.model(given)
     assert (missing.state, missing.remedy) == ("broken", "download the model again")
@@ -157,7 +160,7 @@ def test_what_a_run_asks_of_a_model() -> None:
     assert (prune.visual_tokens, prune.encoded_tokens) == (400, 2040)
     limited = model_fit.load_of(config(answer={"encode": "prune"}, capture={"max_tiles": 900}))
     assert limited.encoded_tokens == 900
-    incremental = model_fit.load_of(config(answer={"encode": "incremental"}))
+    incremental = model_fit.load_of(config(answer={"encode": "incremental", "memory": {"enabled": False}}))
     assert (incremental.encoded_tokens, incremental.kept_vision_mb, incremental.memory_tokens) == (None, 1024, 0)
     assert model_fit.load_of(config(answer={"memory": {"frames": 4}})).memory_tokens == 2048
 
@@ -171,8 +174,8 @@ def test_a_visual_memory_takes_what_each_stream_keeps() -> None:
     one, three = (MemoryEstimate.of(spec, "auto", model_fit.load_of(kept, streams)) for streams in (1, 3))
     assert three.groups == 3 * one.groups > 0
     assert (one.kept, one.total - one.groups) == (0, one.weights + one.cache + one.activations)
-    plain = MemoryEstimate.of(spec, "auto", model_fit.load_of(config()))
-    assert (plain.groups, model_fit.load_of(config()).memory_tokens) == (0, 0)
+    without = model_fit.load_of(config(answer={"memory": {"enabled": False}}))
+    assert (MemoryEstimate.of(spec, "auto", without).groups, without.memory_tokens) == (0, 0)
     assert "visual memory of 1000 tokens " in model_fit.memory(kept).found
     assert "visual memory of 3 times 1000 tokens" in model_fit.cards(kept, 3).found
     broken = model_fit.model(config(answer={"memory": {"enabled": True, "tokens": 9000}}))
