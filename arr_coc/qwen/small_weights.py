@@ -11,7 +11,7 @@ float32                                     2.9    17.9     38.4      92.2
 bfloat16, which this processor emulates     3.0    20.7       –         –
 8 bits, rows in 8 bits (`Int8Linear`)       0.5     1.5     11.8      47.1
 `_weight_int8pack_mm`                       2.1     7.0     52.3        –
-4 bits, packed (`Int4Linear`)               2.1     5.8     41.3       165
+4 bits, packed (`Int4Linear`)               2.1     5.8     41.3        –
 4 bits, expanded to float32                  –       –      42.2       106
 ========================================  =====  ======  =======  ========
 
