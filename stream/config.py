@@ -444,11 +444,12 @@ class AnswerConfig(Section):
     ] = "auto"
     """Device of the model: `auto`, `cpu`, `cuda`, `cuda:1`…"""
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"],
+        Literal["auto", "float32", "bfloat16", "float16", "int8", "int4"],
         Option("--dtype NAME", "Data type of the model: {choices}. [{default}]", also="adapt doctor serve-answers"),
     ] = "auto"
     """Data type that the model computes with. `auto`: as stored; on a CPU `float32`, but `bfloat16` for large models if
-    its processor multiplies it (AMX, AVX-512 BF16)."""
+    its processor multiplies it (AMX, AVX-512 BF16). `int8` and `int4`: weights of 8 or 4 bits, made as the model is
+    loaded, on a CPU (docs/methods.md#small-weights)."""
 
     @property
     def keeps_groups(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from arr_coc.errors import ModelError, ModelNotFound
 from arr_coc.qwen.checkpoint import Checkpoint, ModelFamily, check_folder, family_of, read_config
-from arr_coc.qwen.quantisation import expands, packed_values, quantisation_of
+from arr_coc.qwen.quantisation import SMALL_DTYPES, expands, packed_values, quantisation_of
 from arr_coc.qwen.weight_files import INDEX, read_object
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -197,12 +197,12 @@ class MemoryEstimate:
 
     @classmethod
     def of(cls, facts: ModelSpec, dtype: str, load: Workload) -> MemoryEstimate:
-        """`dtype` as `loading.DTYPES` names them, or `auto` for the checkpoint's own.
+        """`dtype` as `--dtype` has it; `auto` is the checkpoint's own. With small weights, all else is float32.
 
         The largest activations are the vision encoder's or the prefill's, whichever are more.
         """
         stored = 2 if facts.quantised else max(1, round(facts.checkpoint_bytes / max(facts.parameters, 1)))
-        size = BYTES.get(dtype) or stored
+        size = 4 if dtype in SMALL_DTYPES else BYTES.get(dtype) or stored
         a_token = 2 * facts.layers * facts.kv_heads * facts.head_dim * size
         cache = a_token * (load.prompt_tokens - load.memory_tokens)
         encoded = load.visual_tokens if load.encoded_tokens is None else load.encoded_tokens
@@ -211,11 +211,19 @@ class MemoryEstimate:
         hidden = (6 + EXPERT_COPIES * facts.experts_per_token) * facts.hidden
         prefill = tokens * (hidden + 3 * facts.intermediate) * size + facts.vocabulary * 4
         kept = _vision_bytes(facts, load, size)
-        weights = facts.checkpoint_bytes if facts.quantised else facts.parameters * size
+        weights = _small_bytes(facts, dtype) if dtype in SMALL_DTYPES else facts.parameters * size
+        weights = facts.checkpoint_bytes if facts.quantised else weights
         if load.memory_tokens:
             group = kept + load.memory_tokens * (a_token + PIXELS_A_TOKEN)
             return cls(weights, cache, LIVE * max(vision, prefill), groups=load.streams * group)
         return cls(weights, cache, LIVE * max(vision, prefill), load.streams * kept)
+
+
+def _small_bytes(facts: ModelSpec, dtype: str) -> int:
+    """Return the bytes of weights in 8 bits, or with 4.5 in the decoder's layers. Embeddings stay in the file."""
+    vision = facts.vision_layers * facts.vision_hidden * (4 * facts.vision_hidden + 2 * facts.vision_intermediate)
+    decoder = max(0, facts.parameters - vision - facts.vocabulary * facts.hidden)
+    return facts.parameters - (decoder * 7 // 16 if dtype == "int4" else 0)
 
 
 def _vision_bytes(facts: ModelSpec, load: Workload, size: int) -> int:

@@ -29,7 +29,8 @@ class QwenVL:
     """Model, tokenizer and preprocessing.
 
     `model` is the stock transformers model, in eval mode; `model_id` names its weights; `allocator` was trained for
-    them, where one came with the model. `notices` as in `arr_coc.qwen.checkpoint.Checkpoint`.
+    them, where one came with the model. `notices` as in `arr_coc.qwen.checkpoint.Checkpoint`. `small`: the dtype to
+    which its weights were made smaller as they were loaded (`small_weights.py`).
     """
 
     model: Any
@@ -39,6 +40,18 @@ class QwenVL:
     family: ModelFamily
     allocator: ARRCOCLayer | None = None
     notices: tuple[str, ...] = ()
+    small: str | None = None
+
+    @property
+    def weights_dtype(self) -> str:
+        """Name of the dtype of its weights, as `--dtype` has it."""
+        return self.small or str(self.model.dtype).removeprefix("torch.")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype in which the language model computes."""
+        dtype: torch.dtype = torch.float32 if self.small else self.language_model.embed_tokens.weight.dtype
+        return dtype
 
     @property
     def realiser(self) -> RelevanceRealiser | None:

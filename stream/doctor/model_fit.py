@@ -15,7 +15,7 @@ from arr_coc.errors import ArrCocError, HubUnreachable, ModelError, ModelNotFoun
 from arr_coc.hub import bundled_model_path, cached_folder, local_folder
 from arr_coc.qwen.checkpoint import free_memory_bytes
 from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
-from arr_coc.qwen.quantisation import check_quantisation
+from arr_coc.qwen.quantisation import SMALL_DTYPES, check_quantisation, check_small_dtype
 from arr_coc.qwen.remote_checkpoint import remote_checkpoint
 from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES, TILE_PX, TileGrid
 from stream.config import Config
@@ -95,7 +95,10 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
     )
     said = "; ".join([said, *spec.notices])
     try:
-        check_quantisation(spec.quantised, found.name, cuda=spec.quantised is None or _on_cuda(config.answer.device))
+        on_cuda = _on_cuda(config.answer.device)
+        check_quantisation(spec.quantised, found.name, cuda=spec.quantised is None or on_cuda)
+        if (dtype := config.answer.dtype) in SMALL_DTYPES:
+            check_small_dtype(dtype, spec.quantised, found.name, experts=spec.experts_per_token, cuda=on_cuda)
     except ModelError as error:
         return DiagnosticCheck("model", "broken", error.problem, error.remedy)
     if needed > spec.context_tokens:
@@ -144,7 +147,8 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
     facts = facts.loaded(cuda=not on_cpu)
     dtype = dtype_on_cpu(facts) if config.answer.dtype == "auto" and on_cpu else config.answer.dtype
     parts = MemoryEstimate.of(facts, dtype, load_of(config, streams))
-    loading = stored.loading_bytes(parts.weights)
+    # to small weights, the stored ones leave one by one
+    loading = parts.weights if dtype in SMALL_DTYPES else stored.loading_bytes(parts.weights)
     named = {
         "weights": parts.weights,
         "keys and values": parts.cache,
@@ -249,6 +253,8 @@ def cards(config: Config, streams: int = 1) -> DiagnosticCheck:
         return DiagnosticCheck("cards", "absent", "no estimate, because the model cannot be used")
     if facts is None:
         return DiagnosticCheck("cards", "absent", f"neither this machine nor the hub tells of {name}")
+    if config.answer.dtype in SMALL_DTYPES:
+        return DiagnosticCheck("cards", "absent", f"no estimate, because dtype {config.answer.dtype} is for a CPU")
     facts, load, dtype = facts.loaded(cuda=True), load_of(config, streams), config.answer.dtype
     parts = MemoryEstimate.of(facts, dtype, load)
     fits = ", ".join(

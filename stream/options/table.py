@@ -39,7 +39,7 @@ OPTIONS = (
     Option("--server ADDRESS,…", "Address of a `serve-answers`, or several: tcp://HOST:PORT. [a process here]", key="answer.server", kind="text"),
     Option("--slots N", "Clients answered at once, in one batch. [1]", only="serve-answers", key="answer.slots", kind="value"),
     Option("--device NAME", "Device of the model: cpu, cuda, cuda:1... [auto]", also="adapt doctor serve-answers", key="answer.device", kind="text"),
-    Option("--dtype NAME", "Data type of the model: float32, bfloat16, float16. [auto]", also="adapt doctor serve-answers", key="answer.dtype", kind="value"),
+    Option("--dtype NAME", "Data type of the model: float32, bfloat16, float16, int8, int4. [auto]", also="adapt doctor serve-answers", key="answer.dtype", kind="value"),
     Option("-o, --output FILE", "As .vtt, .srt, .jsonl, .m3u8, .mcap, .rosbag, .rrd, - for JSON lines; repeatable. [lines on stdout]", only="caption", key="output.paths", kind="list"),
     Option("-o, --output FILE", "Also write .vtt, .srt, .jsonl, .m3u8, .mcap, .rosbag, .rrd, - for JSON lines on stdout; repeatable.", only="watch fleet", key="output.paths", kind="list"),
     Option("--timing / --no-timing", "Latencies in .jsonl; without them two runs write the same bytes. [timing]", only="caption", key="output.timing", kind="switch"),

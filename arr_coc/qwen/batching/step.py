@@ -123,14 +123,13 @@ def check_slots(qwen: QwenVL, slots: int, tokens: int, free: int | None = None) 
     config = qwen.language_model.config
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_dim = qwen.language_model.layers[0].self_attn.head_dim
-    weight = qwen.language_model.embed_tokens.weight
     room = -(-tokens // ROOM_TOKENS) * ROOM_TOKENS
-    a_slot = 2 * len(qwen.language_model.layers) * heads * head_dim * room * weight.element_size()
-    free = free_bytes(weight.device) if free is None else free
+    a_slot = 2 * len(qwen.language_model.layers) * heads * head_dim * room * qwen.dtype.itemsize
+    free = free_bytes(qwen.device) if free is None else free
     if slots * a_slot > free:
         raise OptionError(
             f"{counted(slots, 'slot')} of {counted(tokens, 'token')} need {slots * a_slot / 1e6:,.1f} MB, and "
-            f"{free / 1e6:,.1f} MB are free on {weight.device}; set answer.slots to {max(1, free // a_slot)} or less, "
+            f"{free / 1e6:,.1f} MB are free on {qwen.device}; set answer.slots to {max(1, free // a_slot)} or less, "
             "or lower answer.max_tokens"
         )
 
@@ -154,7 +153,7 @@ class RotationTable:
         last = max(positions)
         if last >= len(self._cos):
             count = (last // _TABLE_TOKENS + 1) * _TABLE_TOKENS
-            dtype = self._qwen.language_model.embed_tokens.weight.dtype
+            dtype = self._qwen.dtype
             cos, sin = rotation(self._qwen, text_positions(0, count))
             self._cos, self._sin = cos.to(dtype)[:, None], sin.to(dtype)[:, None]
         if len(positions) == 1:
