@@ -114,7 +114,7 @@ def _memory_contradictions(config: Config, origins: Mapping[str, str]) -> Iterat
     if frames > 1 and answer.memory.enabled is False and answer.api.url is None:
         yield (
             "answer.memory.frames",
-            f"answer.memory.frames = {frames} keeps frames in the visual memory, which --no-memory switches off; leave "
+            f"answer.memory.frames = {frames}: the visual memory keeps them, and --no-memory switches it off; leave "
             "one of them out",
         )
     if not answer.keeps_groups:
@@ -131,11 +131,10 @@ def _memory_contradictions(config: Config, origins: Mapping[str, str]) -> Iterat
             f"--encode sparse or incremental, or leave --memory{'-frames' if frames > 1 else ''} out",
         )
     if answer.requires_groups and isinstance(budget, int) and frames * budget > answer.memory.tokens:
-        held = "no frame" if frames == 1 else f"no {frames} frames"
         yield (
             next(filter(origins.__contains__, ("answer.memory.tokens", "answer.memory.frames")), "allocate.budget"),
-            f"answer.memory.tokens = {answer.memory.tokens} holds {held} of {counted(budget, 'token')}; raise it, or "
-            "lower allocate.budget",
+            f"answer.memory.tokens = {answer.memory.tokens} is too small for {counted(frames, 'frame')} of "
+            f"{counted(budget, 'token')}; raise it, or lower allocate.budget",
         )
 
 

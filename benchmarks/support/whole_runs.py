@@ -82,6 +82,7 @@ def run_pipeline(model: str, clip: str, way: str, count: int) -> RunFigures:
     """
     encode, budget, *dtype = way.split()
     settings = {"encode": encode, "max_tokens": TEXT_TOKENS, "every_s": EVERY_S, "on_cut": False, "query": QUERY}
+    settings["memory"] = {"enabled": False}  # what is compared is one answer by itself
     config = Config(
         source=clip,
         capture=CaptureConfig(duration_s=EVERY_S * (count - 1)),

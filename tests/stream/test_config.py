@@ -163,19 +163,19 @@ def test_the_least_tokens_are_no_more_than_the_most(values: dict[str, int]) -> N
         ),
         (
             ["--memory-frames", "3", "--no-memory"],
-            "--memory-frames: answer.memory.frames = 3 keeps frames in the visual memory, which --no-memory switches",
+            "--memory-frames: answer.memory.frames = 3: the visual memory keeps them, and --no-memory switches",
         ),
         (
             ["--memory-frames", "3", "--budget", "700"],
-            "--memory-frames: answer.memory.tokens = 2048 holds no 3 frames of 700 tokens; raise it, or lower",
+            "--memory-frames: answer.memory.tokens = 2048 is too small for 3 frames of 700 tokens; raise it, or lower",
         ),
         (
             ["--memory", "--budget", "3000"],
-            "--budget: answer.memory.tokens = 2048 holds no frame of 3000 tokens; raise it",
+            "--budget: answer.memory.tokens = 2048 is too small for 1 frame of 3000 tokens; raise it",
         ),
         (
             ["--memory", "--budget", "90", "-s", "answer.memory.tokens=64"],
-            "--set: answer.memory.tokens = 64 holds no frame",
+            "--set: answer.memory.tokens = 64 is too small for 1 frame",
         ),
         (["-s", "answer.memory.tokens=63"], "answer.memory.tokens should be greater than or equal to 64"),
         (["-s", "answer.memory.tokens=65537"], "answer.memory.tokens should be less than or equal to 65536"),
