@@ -29,11 +29,11 @@ from arr_coc.qwen.chat import ChatPrompt, Message, fitted_model, prompt_of_messa
 from arr_coc.qwen.encoding import Packet
 from arr_coc.qwen.finetune.forward import ARRCOCModelOutput, BatchedForward, BatchInputs
 from arr_coc.qwen.finetune.saving import save_folder
-from arr_coc.qwen.frame_window import Ids
 from arr_coc.qwen.generation import Generation, Timings, decoding_of
 from arr_coc.qwen.glancing import GlanceChoice, Glancer, OverviewChoice, resolve_glance, unshown_tokens
 from arr_coc.qwen.loading import DeviceMap, load_qwen
-from arr_coc.qwen.options import AnswerOptions, Frames
+from arr_coc.qwen.options import AnswerOptions
+from arr_coc.qwen.pieces import Ids
 from arr_coc.qwen.preprocess import Picture, Rgb, to_frames
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import widened
@@ -59,7 +59,6 @@ class GenerateOptions(TypedDict, total=False):
     do_sample: bool
     stop_strings: str | Sequence[str]
     generation_config: Any
-    frames: Frames
     glance: GlanceChoice
     overview: OverviewChoice
     limits: TokenLimits
@@ -306,7 +305,6 @@ class ARRCOCQwen(nn.Module):
         stop_strings: str | Sequence[str] | None = None,
         generation_config: Any | None = None,
         times_s: Sequence[float] | None = None,
-        frames: Frames = "causal",
         glance: GlanceChoice = "auto",
         overview: OverviewChoice = "auto",
         limits: TokenLimits = DEFAULT_LIMITS,
@@ -332,8 +330,6 @@ class ARRCOCQwen(nn.Module):
         probability, by `seed`. An answer ends with the first of `stop_strings`, which is part of it. A
         `generation_config` of transformers gives these options if they are not given by name.
         `times_s`: the frames' times; half a second apart if not given.
-        `frames`: how several are read. `causal`, as the stock model does: each after those before it. `window`: each by
-        itself, so that a frame that comes again in another order or company is not read again.
         `glance`: whether a coarse overview is looked at with the question in mind, before tokens are chosen: at the
         first frame, and at a later one where much is new. `auto`: where no trained allocator came with the model, its
         attention can be read, and `encode` takes chosen tokens only. A `GlanceOptions` says more. `overview`: whether
@@ -373,7 +369,7 @@ class ARRCOCQwen(nn.Module):
         if times_s is not None and not isinstance(query, str):
             raise OptionError("times_s are those of the frames of one question", "ask one question at a time")
         self._follow_weights()
-        self._session.configure(AnswerOptions(encode, decoding, frames=frames, feedback=False))
+        self._session.configure(AnswerOptions(encode, decoding, feedback=False))
         glancing = resolve_glance(self._session, glance, overview)
         allocator = AllocatorOptions(strategy, budget, explore=0.0, seed=seed, glance=glancing, limits=limits)
         asking = _Asking(allocator, encode, on_text, should_stop)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -245,15 +246,38 @@ class TokenReason:
     shares: dict[str, float]
 
 
+REREAD = 4
+"""Of a group of several frames, this many times as many are read one after another before all that are shown are read
+afresh."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupPlace:
     """Place of a frame in a group of pictures: the number of the group, from 1 on, and the index of the frame in it.
 
-    Frame 0 is the key frame; a later one holds only what is new since the frames before it, and what that supersedes.
+    Frame 0 is the key frame. With `frames` 1 the group is one picture that is kept up to date: a later frame holds only
+    what is new since the frames before it, and what that supersedes. With more, each frame is whole and stands under
+    its time behind those before it, and the newest `frames` are shown.
     """
 
     group: int
     frame: int
+    frames: int = 1
+
+    @property
+    def first(self) -> int:
+        """Index of the frame from which the group is read, up to this one.
+
+        A picture is read from its key frame on. Several frames are read afresh after every REREAD times as many: what
+        stays was computed beside frames that have left, and their positions grow.
+        """
+        period = REREAD * self.frames
+        return 0 if self.frames == 1 else max(self.frame // period * period - self.frames + 1, 0)
+
+    @property
+    def is_afresh(self) -> bool:
+        """True if all that the group shows is read with this frame."""
+        return self.frame == 0 or (self.frames > 1 and self.frame % (REREAD * self.frames) == 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,11 +317,6 @@ class TokenPacket:
         """True if its group of pictures shows with it what it showed before."""
         return not len(self.regions) and not len(self.superseded)
 
-    @property
-    def growth(self) -> int:
-        """Number of tokens by which its group of pictures shows more; below 0 if it shows less."""
-        return len(self.regions) - len(self.superseded)
-
     def overview_part(self) -> TokenPacket:
         """The overview alone."""
         return self._part(slice(0, self.overview), self.overview)
@@ -314,6 +333,13 @@ class TokenPacket:
             pixels=self.pixels[rows],
             overview=overview,
         )
+
+
+def shown_tokens(packets: Sequence[TokenPacket]) -> int:
+    """Return the number of tokens that a group of pictures shows, by its packets, those that append something."""
+    place = packets[-1].place if packets else None
+    shown = packets if place is None or place.frames == 1 else packets[-place.frames :]
+    return sum(len(packet.regions) - len(packet.superseded) for packet in shown)
 
 
 @dataclass(frozen=True, slots=True)

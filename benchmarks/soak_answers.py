@@ -3,14 +3,14 @@
     python -m benchmarks.soak_answers [--frames 100000] [--answer-every 10] [--looped | --one-epoch] [--out FILE]
 
 One thread reads drawn worlds of 256x160 pixels, a cut every 40 frames, one shot of 440 in a thousand; every frame goes
-through texture and allocation, every so many of them are answered about, and so is each cut. The model shows 3 of the
-5 newest frames that were answered about, encodes what changed, and teaches the allocator. Questions are about colour,
-shape, number and presence of what is drawn, so answers can be held against the truth.
+through texture and allocation, every so many of them are answered about, and so is each cut. The model keeps a visual
+memory, encodes what changed, and teaches the allocator. Questions are about colour, shape, number and presence of what
+is drawn, so answers can be held against the truth.
 
 The same worlds and questions come again every thousand frames: *accuracy* is the share of right answers in a thousand,
-*same* the share of answers whose text is that of the same frame of the first thousand. The model is told each frame's
-time, which goes on, so texts may differ for that. With `--looped` times begin again with each thousand, and no text may
-differ. With `--one-epoch` cuts are not looked for, so that what belongs to an epoch has the whole run to grow in.
+*same* the share of answers whose text is that of the same frame of the first thousand. With `--looped` times begin
+again with each thousand, and no text may differ. With `--one-epoch` cuts are not looked for, so that what belongs to an
+epoch has the whole run to grow in.
 
 Memory is sampled every 500 frames. Growth is the slope of a straight line through the samples after the first fifth,
 times the frames that it covers. Target: no growth in counts, at most 8 MiB of memory over the run, and equal accuracy
@@ -35,6 +35,7 @@ import psutil
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions
+from arr_coc.allocation.group import GroupOfPictures
 from arr_coc.hub import bundled_model_path
 from arr_coc.layer_weights import deserialize_realiser
 from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp
@@ -48,14 +49,14 @@ from stream.answer.qwen import load_qwen_model
 from stream.answer.request import words_of
 from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, TriggerReason
 from stream.bench.report import machine
-from stream.config import AllocateConfig, AnswerConfig, Config, WindowConfig
+from stream.config import AllocateConfig, AnswerConfig, Config, MemoryConfig
 from stream.recording.identity import fingerprint
 
 RESULTS = Path(__file__).parent / "results" / "soak_answers.json"
 BUDGET = 20
 """Tokens a frame, of 40."""
 
-WINDOW = WindowConfig(frames=3, kept=5)
+MEMORY = MemoryConfig(enabled=True)
 MAX_TOKENS = 12
 SAMPLE_FRAMES = 500
 CHANCE = 1.96
@@ -124,8 +125,8 @@ class Run:
             TextureOptions(cuts=not plan.one_epoch),
         )
         self._triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=plan.answer_every * NS_PER_S // FPS))
+        self._group = GroupOfPictures()
         self._query = ""
-        model.select_client(b"")
         self._reel = Reel.made()
         self._first: dict[int, tuple[str, bool]] = {}
         self._kept_bytes = 0
@@ -153,6 +154,7 @@ class Run:
         if query != self._query:
             self._query = query
             self._stream.allocator.set_query(self._model.embed_query(query))
+            self._group.ask_anew()
             self._triggers.ask()
         shown = self._stream.allocate(planes, stamp)
         cut = shown.update.epoch_reason == "cut"
@@ -160,7 +162,12 @@ class Run:
         if self._triggers.observe(stamp.media_ns, change=shown.allocation.change_since, cut=cut) is None:
             return None
         trigger = self._triggers.fire()
-        question = ClientQuestion(b"", shown.packet, query)
+        packet, memory = shown.packet, self._model.memory
+        if memory is not None:
+            with self._stream.texture.lease() as view:
+                packet = self._group.packet(view, shown.allocation, memory.kept(b""))
+            memory.add(b"", packet)
+        question = ClientQuestion(b"", packet, query)
         text = ask_alone(self._model, question)
         assert question.stats is not None
         self._stream.on_answer(question.stats.feedback)
@@ -181,8 +188,8 @@ class Run:
 
 
 def open_model(name: str | None) -> AnswerModel:
-    """The model as a run opens it, with a window, encoding what changed."""
-    answer = AnswerConfig(model=name, encode="incremental", window=WINDOW, max_tokens=MAX_TOKENS)
+    """The model as a run opens it, with a visual memory."""
+    answer = AnswerConfig(model=name, memory=MEMORY, max_tokens=MAX_TOKENS)
     return load_qwen_model(Config(allocate=AllocateConfig(budget=BUDGET), answer=answer))
 
 
@@ -210,7 +217,7 @@ def document(run: Run, model: str | None, seconds: float) -> dict[str, Any]:
         "model": model or "bundled",
         "weights": None if model else fingerprint(bundled_model_path() / "model.safetensors"),
         "plan": asdict(run.plan),
-        "settings": {"size_px": [WIDTH_PX, HEIGHT_PX], "fps": FPS, "budget": BUDGET, "window": WINDOW.model_dump()},
+        "settings": {"size_px": [WIDTH_PX, HEIGHT_PX], "fps": FPS, "budget": BUDGET, "memory": MEMORY.model_dump()},
         "seconds": round(seconds, 1),
         "answers": sum(thousand["answers"] for thousand in thousands),
         "cuts": run.cuts,

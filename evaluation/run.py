@@ -155,7 +155,7 @@ def _model(asking: ModelUnderTest) -> dict[str, Any]:
         "name": qwen.model_id,
         "hash": asking.model_hash,
         "parameters": sum(weight.numel() for weight in qwen.model.parameters()),
-        "dtype": str(qwen.model.dtype).removeprefix("torch."),
+        "dtype": qwen.weights_dtype,
         "allocator": "trained" if qwen.realiser is not None else "untrained",
         "max_tokens": asking.max_tokens,
     }

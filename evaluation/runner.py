@@ -119,7 +119,7 @@ class ModelUnderTest:
         """What makes an answer the one it is; as `journal.KEY` names it."""
         return {
             "model": self.model_hash,
-            "dtype": str(self.qwen.model.dtype).removeprefix("torch."),
+            "dtype": self.qwen.weights_dtype,
             "suite": suite.name,
             "suite_hash": suite.hash,
             "strategy": way.strategy.name,

@@ -151,11 +151,16 @@ _EXTRA = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)")
 """Complaint about too many arguments; a shell's unquoted file name is the usual cause."""
 
 
+RENAMED = {"--window": "--memory-frames"}
+"""Options of an earlier version → those that took their place."""
+
+
 def _usage(error: Exception) -> str:
     """Return Typer's own complaint in one line, with the help to read."""
     text = str(error.format_message())  # type: ignore[attr-defined]
     text = _EXTRA.sub(lambda got: f"too many arguments: {got[1]!r}", text)
-    possible = getattr(error, "possibilities", None)
+    renamed = RENAMED.get(getattr(error, "option_name", ""))
+    possible = [renamed] if renamed else getattr(error, "possibilities", None)
     if possible:
         text = f"{text.partition(' (')[0]}; did you mean {possible[0]}?"
     context = getattr(error, "ctx", None)

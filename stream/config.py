@@ -11,7 +11,7 @@ from arr_coc.budget import DEFAULT_LIMITS, SHARE_PATTERN, TokenLimits
 from arr_coc.types import NEEDS_TOKENS_ONLY
 from stream.errors import ConfigError
 from stream.options.option import Option
-from stream.untrusted import GROUP_TOKENS_MAX, QUERY_LIMIT_CHARS
+from stream.untrusted import GROUP_TOKENS_MAX, HISTORY_MAX, QUERY_LIMIT_CHARS
 
 DEFAULT_QUERY = "Say what happens."
 MAX_PIXELS = 1 << 26
@@ -195,34 +195,31 @@ class IncrementalConfig(Section):
     """Memory for kept keys and values, in MB; a frame that alone needs more is encoded as with `sparse`."""
 
 
-class WindowConfig(Section):
-    """Frames that an answer is about."""
-
-    frames: Annotated[int, Option("--window N", "Frames per answer. [{default}]", also="doctor")] = Field(
-        default=1, ge=1
-    )
-    """Number of frames for an answer: the newest that was answered about and those before it that suit the question
-    best. See docs/cli.md#answers-about-several-frames."""
-    kept: int | None = Field(default=None, ge=1)
-    """Number of the newest frames from which they are picked; as many as are shown when absent."""
-    on_cut: Literal["empty", "keep"] = "empty"
-    """At a cut: forget the frames before it, or keep them, for questions about the past."""
-
-
 class MemoryConfig(Section):
-    """Visual memory: the model keeps a group of pictures, a key frame and then only what is new, so that an answer
-    costs what has changed. With `encode` sparse and incremental."""
+    """Visual memory: the model keeps a group of pictures, one picture that is kept up to date or the newest frames, so
+    that an answer costs what has changed. With `encode` sparse and incremental."""
 
     enabled: Annotated[
         bool | Literal["auto"],
         Option(
             "--memory / --no-memory",
-            "Keep what the model was shown, and show it only what is new. [off]",
+            "Keep what the model was shown, and show it only what is new. [{default}]",
             also="serve-answers doctor",
         ),
-    ] = False
-    """Keep what the model was shown, and append only what is new. `auto`: if `encode`, `api` and `window` allow it. A
-    `serve-answers` needs it, too. See docs/cli.md#visual-memory."""
+    ] = "auto"
+    """Keep what the model was shown, and append only what is new. `auto`: if `encode` and `api` allow it. With
+    `--server` both sides need it. See docs/cli.md#visual-memory."""
+    frames: Annotated[
+        int,
+        Option(
+            "--memory-frames N",
+            "Newest frames that the model sees, each whole; 1: one picture kept up to date. [{default}]",
+            also="serve-answers doctor",
+        ),
+    ] = Field(default=1, ge=1)
+    """Number of the newest answered frames that the model sees, each whole and under its time, for questions about
+    movement; more than one switch the memory on. 1: one picture that is kept up to date. With `api`: number of frames
+    whose pictures are sent. See docs/cli.md#several-frames."""
     tokens: int = Field(default=2048, ge=64, le=GROUP_TOKENS_MAX)
     """Largest number of visual tokens that a group of pictures shows. A frame that does not fit begins a new group."""
     seconds: float = Field(default=60.0, gt=0)
@@ -320,8 +317,8 @@ class ApiConfig(Section):
     yes_no: str = Field(default="Answer yes or no.", max_length=QUERY_LIMIT_CHARS)
     """Sentence after a standing query, which is a question for yes or no; "" for none."""
     uuids: Literal["auto"] | bool = "auto"
-    """Name each picture by a `uuid`, and send one that the server has had by its name alone, such as the earlier frames
-    of a window. `auto`: where the server says that it is vLLM. Other servers refuse the field."""
+    """Name each picture by a `uuid`, and send one that the server has had by its name alone, such as the frames before
+    the newest. `auto`: where the server says that it is vLLM. Other servers refuse the field."""
     connect_s: float = Field(default=2.0, gt=0)
     """Time limit of a connection to the server, in seconds."""
     first_s: float = Field(default=30.0, gt=0)
@@ -361,6 +358,21 @@ class AnswerConfig(Section):
     ] = Field(default=None, min_length=1, max_length=QUERY_LIMIT_CHARS)
     """System prompt: what stands before all pictures and questions, such as how to answer. When absent, that of the
     model's chat template, if it has one."""
+    history: Annotated[
+        int, Option("--history N", "Earlier answers that stand before the question. [{default}]", without="demo")
+    ] = Field(default=0, ge=0, le=HISTORY_MAX)
+    """Number of earlier answers that stand as text before the question, each under the media time of its frame. If they
+    do not fit the model's context, the oldest are left out."""
+    when: Annotated[
+        Literal["always", "news"],
+        Option("--when NAME", "Give every answer, or only those that say something new: {choices}. [{default}]"),
+    ] = "always"
+    """`news`: an answer that is the same as the one before is not given; the event `unchanged` reports it. The first
+    answer, the one after a cut and the one to another question are always given."""
+    same_above: float = Field(default=0.5, gt=0, le=1)
+    """With `when = "news"`: probability from which on the previous answer holds without another one being made. It is
+    that of the answer's least likely token in the new frame; of a model behind `answer.api`, that it is still right.
+    Above 0.5 a greedy answer would be the same text; a lower one also lets pass what would be worded differently."""
     every_s: Annotated[
         float | None, Option("--every SECONDS", "Time between answers, or none: only at cuts. [{default}]")
     ] = Field(default=2.0, gt=0)
@@ -377,7 +389,6 @@ class AnswerConfig(Section):
     (`incremental`), or all. `picture`: for a server with an API of its own, as `answer.api.picture` says."""
     api: ApiConfig = ApiConfig()
     incremental: IncrementalConfig = IncrementalConfig()
-    window: WindowConfig = WindowConfig()
     memory: MemoryConfig = MemoryConfig()
     until: StandingQueryConfig = StandingQueryConfig()
     glance: GlanceConfig = GlanceConfig()
@@ -388,8 +399,7 @@ class AnswerConfig(Section):
     """Answer when the relevance-weighted change since the last answer exceeds this."""
     on_cut: bool | Literal["finish", "cancel"] = "finish"
     """Answer at a scene cut, where the picture changes its size or format, and where a lost source is back: after the
-    answer in progress (`finish`, or true), or in its place (`cancel`). False: no answer for that reason.
-    `answer.window.on_cut` is about the frames that are kept."""
+    answer in progress (`finish`, or true), or in its place (`cancel`). False: no answer for that reason."""
     target_ms: Annotated[
         float | None,
         Option("--target-ms MS", "Adapt the budget to keep p95 time to first token below this. [off]", without="demo"),
@@ -434,18 +444,25 @@ class AnswerConfig(Section):
     ] = "auto"
     """Device of the model: `auto`, `cpu`, `cuda`, `cuda:1`…"""
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"],
+        Literal["auto", "float32", "bfloat16", "float16", "int8", "int4"],
         Option("--dtype NAME", "Data type of the model: {choices}. [{default}]", also="adapt doctor serve-answers"),
     ] = "auto"
     """Data type that the model computes with. `auto`: as stored; on a CPU `float32`, but `bfloat16` for large models if
-    its processor multiplies it (AMX, AVX-512 BF16)."""
+    its processor multiplies it (AMX, AVX-512 BF16). `int8` and `int4`: weights of 8 or 4 bits, made as the model is
+    loaded, on a CPU (docs/methods.md#small-weights)."""
 
     @property
     def keeps_groups(self) -> bool:
         """True if groups of pictures are kept, by a model that can."""
-        if self.memory.enabled != "auto":
-            return self.memory.enabled
-        return self.encode in NEEDS_TOKENS_ONLY and self.api.url is None and self.window.frames == 1
+        enabled, has_cache = self.memory.enabled, self.api.url is None
+        if enabled == "auto":
+            return has_cache and (self.memory.frames > 1 or self.encode in NEEDS_TOKENS_ONLY)
+        return enabled
+
+    @property
+    def requires_groups(self) -> bool:
+        """True if the user asked for groups of pictures, so that what cannot be kept is refused or reported."""
+        return self.keeps_groups and (self.memory.enabled is True or self.memory.frames > 1)
 
     @property
     def elsewhere(self) -> bool:

@@ -33,6 +33,13 @@ else:
 
 log = logging.getLogger(__name__)
 
+REMOVED_KEYS = {
+    "answer.window.frames": "answer.window.frames was replaced; use answer.memory.frames",
+    "answer.window.kept": "answer.window.kept was removed: the newest frames are shown; leave it out",
+    "answer.window.on_cut": "answer.window.on_cut was removed: a cut drops the frames before it; leave it out",
+}
+"""Keys of an earlier version → message."""
+
 PICTURE = "picture"
 """The way of encoding for a server with an API of its own."""
 
@@ -53,7 +60,7 @@ def build_config(layers: Sequence[ConfigLayer]) -> Config:
     for layer in layers:
         for key, value in layer.values.items():
             if key not in fields:
-                raise ConfigError(f"{layer.origin}: {_unknown(key, fields)}")
+                raise ConfigError(f"{layer.origin}: {REMOVED_KEYS.get(key) or _unknown(key, fields)}")
             if key in origins:
                 log.info("%s of %s takes the place of that of %s", key, layer.origin, origins[key])
             origins[key] = layer.origin
@@ -92,8 +99,8 @@ def _contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tupl
         )
         if answer.encode == "full":
             yield key, f"{needs}, which answer.encode = full gives already; give another --encode"
-        if answer.window.frames > 1:
-            yield key, f"{needs}; leave answer.window.frames at 1"
+        if answer.memory.frames > 1:
+            yield key, f"{needs}; leave answer.memory.frames at 1"
         if answer.until.question is not None:
             yield key, f"{needs}; leave --until out"
     yield from _memory_contradictions(config, origins)
@@ -103,6 +110,13 @@ def _contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tupl
 
 def _memory_contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     answer, budget = config.answer, config.allocate.budget
+    frames = answer.memory.frames
+    if frames > 1 and answer.memory.enabled is False and answer.api.url is None:
+        yield (
+            "answer.memory.frames",
+            f"answer.memory.frames = {frames}: the visual memory keeps them, and --no-memory switches it off; leave "
+            "one of them out",
+        )
     if not answer.keeps_groups:
         return
     if answer.api.url is not None:
@@ -112,20 +126,15 @@ def _memory_contradictions(config: Config, origins: Mapping[str, str]) -> Iterat
         )
     if answer.encode not in NEEDS_TOKENS_ONLY:
         yield (
-            "answer.memory.enabled",
+            "answer.memory.frames" if frames > 1 else "answer.memory.enabled",
             f"a visual memory is shown what is new, and answer.encode = {answer.encode} encodes whole frames; give "
-            "--encode sparse or incremental, or leave --memory out",
+            f"--encode sparse or incremental, or leave --memory{'-frames' if frames > 1 else ''} out",
         )
-    if answer.window.frames > 1:
+    if answer.requires_groups and isinstance(budget, int) and frames * budget > answer.memory.tokens:
         yield (
-            "answer.memory.enabled",
-            "a visual memory shows one picture, kept up to date; leave --window out, or leave --memory out",
-        )
-    if isinstance(budget, int) and budget > answer.memory.tokens:
-        yield (
-            "answer.memory.tokens" if "answer.memory.tokens" in origins else "allocate.budget",
-            f"answer.memory.tokens = {answer.memory.tokens} holds no frame of {counted(budget, 'token')}; raise it, or "
-            "lower allocate.budget",
+            next(filter(origins.__contains__, ("answer.memory.tokens", "answer.memory.frames")), "allocate.budget"),
+            f"answer.memory.tokens = {answer.memory.tokens} is too small for {counted(frames, 'frame')} of "
+            f"{counted(budget, 'token')}; raise it, or lower allocate.budget",
         )
 
 
@@ -149,11 +158,6 @@ def _api_contradictions(config: Config) -> Iterator[tuple[str, str]]:
                 f"answer.{key}",
                 f"answer.{key} = {value} has no effect with --api: the model runs at its server; leave it out",
             )
-    if answer.window.kept is not None and answer.window.kept != answer.window.frames:
-        yield (
-            "answer.window.kept",
-            "a server with an API is shown the newest frames; leave answer.window.kept out",
-        )
 
 
 def _glance_contradictions(config: Config) -> Iterator[tuple[str, str]]:

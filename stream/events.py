@@ -173,8 +173,9 @@ class AnswerTiming(msgspec.Struct, frozen=True, kw_only=True):
     sent_ms: float = 0.0
 
 
-class Answer(Event, frozen=True, tag="answer"):
-    """One whole answer. It speaks of `frames` frames from `start_s` to `end_s`; `trigger` says why it was given.
+class AnswerPoint(Event, frozen=True):
+    """Moment of an answer: what came of it, and what it took. The answer speaks of `frames` frames from `start_s` to
+    `end_s`; `trigger` says why it was given.
 
     `kept_bytes`: what the model keeps of frames and prompt in memory, for the next question. `flops`: operations
     to encode, prefill and decode it from the tokens that were shown, `full_flops` from all tokens of its frames; 0
@@ -183,10 +184,11 @@ class Answer(Event, frozen=True, tag="answer"):
     and `budget` the tokens that frames get for it from here on. `before_cut`: a cut or a discontinuity came while it
     was generated, so it is about the shot before.
 
-    With a visual memory `group` numbers the group of pictures that the answer is about, from 1 on; 0 without one.
-    `began` is why the group began with this answer, empty if it goes on. `prefilled_tokens`: tokens of the prompt that
-    were computed; `appended_tokens`: visual tokens that the answer added to the group, `memory_tokens`: all tokens
-    before the question, `superseded_tokens`: visual tokens that have left the group.
+    `prefilled_tokens`: tokens of the prompt that were computed, `appended_tokens` visual ones among them; 0 if a server
+    with an API answers. With a visual memory `group` numbers the group of pictures that the answer is about, from 1 on;
+    0 without one. `began` is why the group began with this answer, empty if it goes on. `appended_tokens` were added to
+    the group; `memory_tokens`: all tokens before the question, `superseded_tokens`: visual tokens that have left the
+    group.
     """
 
     answer: int
@@ -216,6 +218,21 @@ class Answer(Event, frozen=True, tag="answer"):
     memory_tokens: int = 0
     superseded_tokens: int = 0
     timing: AnswerTiming | None = None
+
+
+class Answer(AnswerPoint, frozen=True, tag="answer"):
+    """One whole answer."""
+
+
+class AnswerUnchanged(AnswerPoint, frozen=True, kw_only=True, tag="unchanged"):
+    """Nothing new: the answer, `text`, is that of `since_s`, and is not given again.
+
+    `probability`: that of its least likely token in this frame, of a model behind an API that it is still right; None
+    if the server did not score it, and the model gave the same answer word for word.
+    """
+
+    since_s: float
+    probability: float | None = None
 
 
 class AnswerCancelled(Event, frozen=True, tag="cancelled"):
@@ -402,7 +419,7 @@ class Summary(Event, frozen=True, tag="summary"):
     operations of the answers all tokens of their frames would have taken; None without answers, or where the model does
     not tell. `found`: whether the answer to the standing question was ever yes; None where nothing was looked at for
     one. `glances`: looks at an overview before an answer. `mean_motion_px`, `mean_moving_share`: means over all frames
-    of what FrameReady tells. `memory`: None without groups of pictures.
+    of what FrameReady tells. `memory`: None without groups of pictures. `unchanged`: answers that said nothing new.
     """
 
     frames: int
@@ -424,6 +441,7 @@ class Summary(Event, frozen=True, tag="summary"):
     mean_motion_px: float = 0.0
     mean_moving_share: float = 0.0
     memory: MemorySummary | None = None
+    unchanged: int = 0
     timing: dict[str, float] | None = None
 
 
@@ -439,6 +457,7 @@ AnyEvent: TypeAlias = (
     | AnswerDeltaEvent
     | Glance
     | Answer
+    | AnswerUnchanged
     | AnswerCancelled
     | YesNoResult
     | VerdictChanged
@@ -474,18 +493,22 @@ def unpack_event(data: bytes) -> AnyEvent:
 PICTURE: tuple[str, ...] = ("slot", "map")
 """Fields that hold, or name, a picture for a sink of this run."""
 
-MEMORY = ("group", "began", "prefilled_tokens", "appended_tokens", "memory_tokens", "superseded_tokens")
+GROUP = ("group", "began", "superseded_tokens")
 """Fields of an answer about a group of pictures."""
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """The event as plain values, `type` first, without its picture, and without what is of groups of pictures if there
-    are none."""
+    """The event as plain values, `type` first, without its picture, and without what is of groups of pictures, or of
+    answers that said nothing new, if there are none; without `timing` also without what depends on what the model had
+    kept."""
     absent = PICTURE
-    if isinstance(event, Answer) and not event.group:
-        absent = (*PICTURE, *MEMORY)
-    elif isinstance(event, Summary) and event.memory is None:
-        absent = (*PICTURE, "memory")
+    if isinstance(event, AnswerPoint):
+        absent = absent if event.group else (*absent, *GROUP)
+        if event.timing is None:
+            # a model that was just loaded has kept nothing, so these differ if a run is continued or its server dies
+            absent = (*absent, "prefilled_tokens", *([] if event.group else ["appended_tokens"]))
+    elif isinstance(event, Summary):
+        absent = (*PICTURE, *(name for name in ("memory", "unchanged") if not getattr(event, name)))
     return {name: value for name, value in msgspec.to_builtins(event).items() if name not in absent}
 
 

@@ -74,6 +74,10 @@ GROUP_TOKENS_MAX = 65_536
 """Visual tokens of a group of pictures; their pixels have 192 MiB at most."""
 EARLIER_MAX = 5_000
 """Earlier frames of a group in one message: an hour of one every second is less."""
+HISTORY_MAX = 32
+"""Earlier answers before one question."""
+HISTORY_CHARS_MAX = 2_000
+"""One of them, which is cut to that; all of them have a quarter of a message's fields at most."""
 GLANCES_A_TURN_MAX = 2
 """Glances of one client in one turn: the second one where the first has come to nothing."""
 SEQUENCE_GAP_MAX = 1_000_000

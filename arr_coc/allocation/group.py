@@ -1,12 +1,13 @@
 """`GroupOfPictures`: what a model's visual memory was shown of a stream, and what the next packet appends to it.
 
 A group is a key frame, which is an ordinary snapshot, and frames that hold only what is new since, and name the tokens
-that do not show the picture any more: the model's memory drops those.
+that do not show the picture any more: the model's memory drops those. Or it is a video's newest frames, each a
+snapshot, of which an unchanged one appends nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import cv2
@@ -52,18 +53,22 @@ _AREAS = REGION_AREAS.astype(np.int8)
 class GroupOptions:
     """Limits of a group of pictures. Raises OptionError for values out of range.
 
-    `tokens`: the most visual tokens that a group shows. `seconds`: media time after which a new one begins. `refine`:
-    what is left of a frame's budget shows tiles that were not shown at level 0; without it, nothing is appended for a
-    question as long as nothing changes.
+    `tokens`: the most visual tokens that a group shows. `frames`: how many frames it shows, each whole and under its
+    time; 1 for one picture that is kept up to date, of which alone the following are. `seconds`: media time after which
+    a new one begins. `refine`: what is left of a frame's budget shows tiles that were not shown at level 0; without it,
+    nothing is appended for a question as long as nothing changes.
     """
 
     tokens: int = 2048
     seconds: float = 60.0
     refine: bool = True
+    frames: int = 1
 
     def __post_init__(self) -> None:
         if self.tokens < 1:
             raise OptionError(f"a group of pictures has at least 1 token, got {self.tokens}")
+        if self.frames < 1:
+            raise OptionError(f"a group of pictures shows at least 1 frame, got {self.frames}")
         if not self.seconds > 0:
             raise OptionError(f"a group of pictures lasts more than 0 seconds, got {self.seconds!r}")
 
@@ -74,7 +79,8 @@ class GroupFrame:
 
     `place` is None for a frame that alone exceeds the group's limit: its packet is complete in itself. `began`: why the
     group begins with it. `regions` int32 [N, 3] are all tokens of the group, in the order in which they were appended,
-    the last `appended` with this frame; `relevance` float32 [appended]. The first `overview` are that of the key frame.
+    or those of the frames that it shows, the last `appended` with this frame; `relevance` float32 [appended]. The first
+    `overview` are that of the key frame. `lengths`: of several frames, the tokens of each.
     `shown_ns` int64 [N]: media time of the frame that each shows; `superseded` bool [N]: some tile of it has changed
     since, or smaller ones show all of it; `dropped` int32 [M]: which of them with this frame. The group began at
     `begun_ns`. `areas` int8 [gh, gw]: log2 of the area of the smallest token that shows each tile as
@@ -95,6 +101,7 @@ class GroupFrame:
     areas: npt.NDArray[np.int8]
     versions: TileVersions
     picture: npt.NDArray[np.uint8]
+    lengths: tuple[int, ...] = ()
 
     @property
     def appended(self) -> int:
@@ -116,7 +123,7 @@ class GroupFrame:
         """Place of the next frame; this one's if it appends nothing, and None if there is no group."""
         if self.place is None:
             return None
-        return GroupPlace(self.place.group, self.place.frame + bool(self.appended or len(self.dropped)))
+        return replace(self.place, frame=self.place.frame + bool(self.appended or len(self.dropped)))
 
     @property
     def states(self) -> list[TokenState]:
@@ -166,7 +173,8 @@ class GroupOfPictures:
         made = self._next(view, frame, kept)
         regions = made.regions[len(made.regions) - made.appended :]
         pixels = gathered(view, regions) if made.appended else np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8)
-        overview = made.overview if made.began or made.place is None else 0
+        whole = made.began or made.place is None or made.place.frames > 1
+        overview = frame.allocation.overview if whole and made.appended else 0
         packet = TokenPacket(view.stamp, view.grid, regions, made.relevance, pixels, overview, made.place, made.dropped)
         self._newest, self._frame, self._asks_anew = made, frame, False
         if made.place is not None:
@@ -193,9 +201,12 @@ class GroupOfPictures:
             return newest
         began = self._ended(view, frame, kept)
         if newest is not None and not began:
-            grown = self._grown(newest, view, frame, only_news=not (self.options.refine or self._asks_anew))
-            if grown is None and not self._asks_anew:  # the group is not given up for detail of what did not change
-                grown = self._grown(newest, view, frame, only_news=True)
+            if newest.place is not None and newest.place.frames > 1:
+                grown = self._followed(newest, view, frame, newest.place.frames)
+            else:
+                grown = self._grown(newest, view, frame, only_news=not (self.options.refine or self._asks_anew))
+                if grown is None and not self._asks_anew:  # the group is not given up for detail of what did not change
+                    grown = self._grown(newest, view, frame, only_news=True)
             if grown is not None and grown.superseded_tokens <= REPLACED * grown.held:
                 return grown
             began = "full" if grown is None else "superseded"
@@ -212,7 +223,8 @@ class GroupOfPictures:
             return "failed"
         if kept != newest.next_place:
             return "lost"
-        return "age" if view.stamp.media_ns - newest.begun_ns > self.options.seconds * NS_PER_S else ""
+        aged = view.stamp.media_ns - newest.begun_ns > self.options.seconds * NS_PER_S
+        return "age" if aged and newest.place.frames == 1 else ""
 
     def _key_frame(
         self, view: TextureView, frame: FrameAllocation, began: GroupReason, kept: GroupPlace | None
@@ -221,9 +233,10 @@ class GroupOfPictures:
         regions, areas = allocation.regions.numpy().astype(np.int32), np.full(shape, NEVER, np.int8)
         _show(regions, areas)
         number, fits = max(self._number, 0 if kept is None else kept.group) + 1, len(regions) <= self.options.tokens
+        frames = max(1, min(self.options.frames, self.options.tokens // max(1, len(regions))))
         return GroupFrame(
             stamp=view.stamp,
-            place=GroupPlace(number, 0) if fits else None,
+            place=GroupPlace(number, 0, frames) if fits else None,
             began=began if fits else "",
             regions=regions,
             relevance=allocation.relevance.numpy().copy(),
@@ -235,6 +248,34 @@ class GroupOfPictures:
             areas=areas,
             versions=view.versions,
             picture=view.read(CHANGE_LEVEL).copy(),
+            lengths=(len(regions),),
+        )
+
+    def _followed(
+        self, newest: GroupFrame, view: TextureView, frame: FrameAllocation, frames: int
+    ) -> GroupFrame | None:
+        """Return the newest frames, so many at most, with another one, or as they are if nothing changed and the
+        question is the same; None if they exceed the limit."""
+        allocation, picture = frame.allocation, view.read(CHANGE_LEVEL)
+        changed = newest.versions.stale(view.versions)
+        if not self._asks_anew and not (changed.any() and _differing(newest.picture, picture, changed).any()):
+            none = np.zeros(0, np.float32)
+            return replace(newest, stamp=view.stamp, place=newest.next_place, began="", relevance=none)
+        lengths = newest.lengths[-(frames - 1) :]
+        first, regions = len(newest.regions) - sum(lengths), allocation.regions.numpy().astype(np.int32)
+        now = self._key_frame(view, frame, "", None)
+        whole = np.concatenate([newest.regions[first:], regions])
+        if len(whole) > self.options.tokens:
+            return None
+        return replace(
+            now,
+            place=newest.next_place,
+            regions=whole,
+            shown_ns=np.concatenate([newest.shown_ns[first:], now.shown_ns]),
+            superseded=np.zeros(len(whole), bool),
+            overview=0,  # each frame may have one of its own, among the others
+            begun_ns=newest.begun_ns,
+            lengths=(*lengths, len(regions)),
         )
 
     def _grown(

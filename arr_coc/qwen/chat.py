@@ -19,7 +19,7 @@ from arr_coc.ops.pictures import Rgb, to_rgb
 from arr_coc.qwen.finetune.forward import BatchInputs
 from arr_coc.qwen.finetune.pictures import ModelPicture, unpack
 from arr_coc.qwen.finetune.sequences import check_places, picture_places
-from arr_coc.qwen.frame_window import Ids
+from arr_coc.qwen.pieces import Ids
 from arr_coc.qwen.prompt import IMAGE, TEMPLATE_ERRORS, render_chat
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import widened

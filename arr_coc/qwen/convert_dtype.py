@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +35,31 @@ class MappedWeights:
     def convert(self, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return a copy of a weight in another dtype, and give back the pages of the weight itself."""
         converted = weight.to(dtype)
+        self.release(weight)
+        return converted
+
+    def release(self, weight: torch.Tensor) -> None:
+        """Give back the pages of a weight; they are read from the file again if they are needed."""
         begin, end = weight.data_ptr(), weight.data_ptr() + weight.nbytes
         if weight.is_contiguous() and any(first <= begin and end <= last for first, last in self._ranges):
             begin = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
             if (size := end // mmap.PAGESIZE * mmap.PAGESIZE - begin) > 0:
                 ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), _MADV_DONTNEED)
-        return converted
 
 
-def convert_weights(model: Any, dtype: torch.dtype) -> None:
-    """Convert the floating-point parameters of a model that was just loaded, the largest first."""
+def trim_heap() -> None:
+    """Give memory that was freed back to the system; glibc keeps it below what was allocated later."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
+
+
+def convert_weights(model: Any, dtype: torch.dtype, kept: Any = None) -> None:
+    """Convert the floating-point parameters of a model that was just loaded, the largest first, but for the one that is
+    `kept` as it is."""
     mapped = MappedWeights()
     for parameter in sorted(model.parameters(), key=lambda parameter: -parameter.nbytes):
-        if parameter.is_floating_point() and parameter.dtype != dtype:
+        if parameter.is_floating_point() and parameter.dtype != dtype and parameter is not kept:
             parameter.data = mapped.convert(parameter.data, dtype)
     for module in model.modules():
         if hasattr(module, "config"):

@@ -27,6 +27,11 @@ def multiplies_bfloat16() -> bool:
     return has_amx() or _supports("_is_avx512_bf16_supported")
 
 
+def multiplies_int8() -> bool:
+    """Return True if the processor adds up products of 8 bits in 32 (AVX-512 VNNI)."""
+    return _supports("_is_vnni_supported")
+
+
 @cache
 def has_amx() -> bool:
     """Return True if the processor multiplies tiles of matrices."""

@@ -11,7 +11,7 @@ and keeps no state of its own between calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -105,18 +105,12 @@ class PrefixCache(Generic[Key]):
         """Says that the piece `key` ends after `tokens` tokens."""
         self.marks.append(CacheMark(key, tokens, position))
 
-    def beginning(self) -> Any:
-        """Other keys and values, which begin with the first piece's: for what may see nothing else."""
-        kv, tokens = PrefixCache[Key]().kv, self.marks[0].tokens
-        for index, layer in enumerate(self.kv.layers if tokens else ()):
-            kv.update(layer.keys[..., :tokens, :], layer.values[..., :tokens, :], index)
-        return kv
-
     @property
     def bytes(self) -> int:
-        """Bytes of the keys and values, with the room to grow."""
-        held = [rows for layer in self.kv.layers for rows in (layer.room_keys, layer.room_values)]
-        return sum(rows.numel() * rows.element_size() for rows in held)
+        """Bytes of the keys and values that are held, with the room that a cache of their own would have."""
+        tokens = -(-len(self) // ROOM_TOKENS) * ROOM_TOKENS
+        rooms = [rows for layer in self.kv.layers for rows in (layer.room_keys, layer.room_values)]
+        return sum(tokens * (rows.numel() // rows.shape[-2]) * rows.element_size() for rows in rooms if rows.numel())
 
 
 ROOM_TOKENS = 256
@@ -302,6 +296,32 @@ def prefill(qwen: QwenVL, part: PromptPart, kv: Any) -> torch.Tensor:
     """Adds a part to the cache. Returns the logits [vocabulary] of what follows its last token."""
     hidden = qwen.language_model(**part.inputs(), past_key_values=kv, use_cache=True).last_hidden_state
     return qwen.model.lm_head(hidden[0, -1])
+
+
+@torch.inference_mode()
+def least_probability(
+    qwen: QwenVL, prompt: PromptPart, kv: Any, logits: torch.Tensor, ids: Sequence[int], ends: Collection[int]
+) -> float:
+    """Probability of the least likely of the tokens `ids`, one of `ends` after them, as an answer to a prompt.
+
+    `kv` holds the prompt, also afterwards; `logits` [vocabulary] are those after it. Without `ends`, none of them is
+    expected. Raises NonFiniteError if logits hold NaN or Inf.
+    """
+    rows, inputs = logits[None], ids if ends else ids[:-1]
+    if inputs:
+        answer = PromptPart(qwen, prompt.tokens, prompt.position)
+        answer.text(list(inputs))
+        hidden = qwen.language_model(**answer.inputs(), past_key_values=kv, use_cache=True).last_hidden_state
+        rows = torch.cat([rows, qwen.model.lm_head(hidden[0])])
+        for layer in kv.layers:
+            layer.show(prompt.tokens)
+    if not bool(rows.isfinite().all()):
+        raise not_finite(0)
+    chances = torch.softmax(rows.double(), dim=-1)
+    likely = [float(row[token]) for row, token in zip(chances, ids, strict=False)]
+    if ends:
+        likely.append(float(chances[-1, list(ends)].sum()))
+    return min(likely, default=1.0)
 
 
 @torch.inference_mode()

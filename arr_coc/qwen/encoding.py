@@ -145,19 +145,20 @@ class IncrementalEncoder:
     def encode(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
         """The visual tokens [1, K, D] of a packet's regions, in their order, and these regions int64 [1, K, 3].
 
-        The packet holds chosen regions or an overview, not both. Those of a later frame of a group of pictures are
-        encoded among all that the group has shown, which keep their own keys; its key frame is encoded afresh. A frame
-        that would take more than `memory_mb` is encoded whole, and leaves what is kept as it is.
+        The packet holds chosen regions or an overview, not both. Those of a later frame of a picture that is kept up to
+        date are encoded among all that the group has shown, which keep their own keys; its key frame is encoded afresh.
+        A frame that would take more than `memory_mb` is encoded whole, and leaves what is kept as it is.
         Raises NonFiniteError for NaN or Inf in what was encoded, and ShapeError for regions that are none or come
         twice; after any error nothing is kept.
         """
         self._begin_frame(packet.stamp)
-        if packet.place is not None and packet.place.frame:
+        picture = packet.place is not None and packet.place.frames == 1
+        if picture and packet.place is not None and packet.place.frame:
             return self._append(qwen, packet)
         if packet.overview:
             self._overview = self._overview or IncrementalEncoder(self.options)
             return self._overview.encode(qwen, replace(packet, overview=0))
-        if packet.place is not None:
+        if picture:
             self._kept = None
         kept = self._kept_for(qwen, packet)
         if kept is None:

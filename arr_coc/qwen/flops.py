@@ -15,6 +15,7 @@ from torch import nn
 
 from arr_coc.qwen.preprocess import MERGE
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.small_weights import SmallLinear
 from arr_coc.types import NEEDS_TOKENS_ONLY, Encode
 
 PATCHES_A_TOKEN = MERGE * MERGE
@@ -65,7 +66,7 @@ class Costs:
         self._windows = _windows(tower)
         self._layers = [_weights(layer) for layer in layers]
         self._attended = int(layers[0].self_attn.q_proj.out_features)
-        self._head = qwen.model.lm_head.weight.numel()
+        self._head = _weights(qwen.model.lm_head)
 
     def encode(self, tokens: int, among: int | None = None) -> int:
         """So many tokens of one frame: patches, blocks, merger and deepstack mergers. They attend to each other, or to
@@ -135,7 +136,7 @@ def _weights(module: nn.Module | None) -> int:
     """Weights that meet each row once: those of all linear layers in a module, and of a mixture's experts as many as a
     row goes through, with their router."""
     parts = list(module.modules()) if module is not None else []
-    linear = sum(part.weight.numel() for part in parts if isinstance(part, nn.Linear))
+    linear = sum(part.in_features * part.out_features for part in parts if isinstance(part, (nn.Linear, SmallLinear)))
     mixtures = [part for part in parts if hasattr(part, "experts") and hasattr(part, "gate")]
     return linear + sum(_mixture(part) for part in mixtures)
 

@@ -56,9 +56,8 @@ class Glancer:
         self._session, self._query, self._timed = session, query, timed
 
     def after(self, packets: Sequence[Packet]) -> Callable[[TokenPacket], Feedback]:
-        """Return the function that glances at the picture that follows `packets`, as it will be read: after them, or by
-        itself."""
-        before = list(packets) if self._session.options.frames == "causal" else []
+        """Return the function that glances at the picture that follows `packets`, as it will be read: after them."""
+        before = list(packets)
 
         def glance(overview: TokenPacket) -> Feedback:
             seen = self._session.glance([*before, overview], self._query, timed=self._timed)

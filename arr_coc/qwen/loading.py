@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,8 +24,9 @@ from arr_coc.qwen.cpu_precision import LARGE_PARAMETERS, dtype_on_cpu
 from arr_coc.qwen.direct_load import load_directly, read_transformers_config
 from arr_coc.qwen.memory_estimate import ModelSpec
 from arr_coc.qwen.preprocess import Preprocessing
-from arr_coc.qwen.quantisation import check_quantisation, expands
+from arr_coc.qwen.quantisation import SMALL_DTYPES, check_quantisation, check_small_dtype, expands
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.small_weights import shrink_weights
 from arr_coc.qwen.weight_files import read_object
 
 DeviceMap: TypeAlias = str | int | torch.device | Mapping[str, Any]
@@ -40,6 +42,9 @@ _UNUSABLE = (
     *(ZeroDivisionError, AssertionError, SafetensorError),
 )
 """What transformers raises for a folder whose files do not fit together, or that needs a package which is not here."""
+
+_SUMMED_VALUES = 2**24
+"""Values that are summed at once."""
 
 _NUMBERED_PART = re.compile(r"(?:^|\.)(?:layers|blocks)\.\d+\.")
 
@@ -59,8 +64,8 @@ def load_qwen(
     names others in their place, a folder that `adapt` wrote or a name on the hub.
 
     `device`: `auto` is the first CUDA device, else the CPU. `dtype`: `auto` is the checkpoint's own, on the CPU what
-    `dtype_on_cpu` says. `device_map`, as transformers takes it, replaces `device`, or spreads the model over several
-    devices by accelerate.
+    `dtype_on_cpu` says; `int8` and `int4` are made as the model is loaded, on the CPU alone (`small_weights.py`).
+    `device_map`, as transformers takes it, replaces `device`, or spreads the model over several devices by accelerate.
     `token`: for private and gated models on the hub.
     Raises ModelNotFound (no such folder or name, no weights, no network) and ModelError (gated, another architecture,
     damaged files, a device or dtype that is not there, too little memory, an allocator of another model).
@@ -76,24 +81,32 @@ def load_qwen(
     facts = ModelSpec.read(folder, model_id)
     on_cuda = target.type == "cuda" or device_map is not None
     check_quantisation(facts.quantised, model_id, cuda=on_cuda)
+    small = next((name for name in SMALL_DTYPES if name == str(dtype).removeprefix("torch.")), None)
+    if small is not None:
+        check_small_dtype(small, facts.quantised, model_id, experts=facts.experts_per_token, cuda=on_cuda)
     if dtype == "auto" and target.type == "cpu" and device_map is None:
         dtype = dtype_on_cpu(facts.loaded(cuda=False))
     with quiet():
         model = None
         if facts.parameters < LARGE_PARAMETERS and device_map is None:
-            model = _load_small_model(folder, model_id, _dtype(dtype), target)
+            model = _load_small_model(folder, model_id, torch.float32 if small else _dtype(dtype), target)
         if model is None:
-            model = _load_model(folder, model_id, facts, _dtype(dtype), target, device_map)
+            loaded = DTYPES.get(str(facts.stored_dtype), "auto") if small else _dtype(dtype)
+            model = _load_model(folder, model_id, facts, loaded, target, device_map)
         tokenizer = _load_tokenizer(folder, model_id, model.config)
-    _check_finite(model, model_id)
+        embeddings = model.get_input_embeddings().weight
+        if small is not None:
+            shrink_weights(model, small, partial(_check_finite, model_id))
+        else:
+            for key, weight in model.named_parameters():
+                _check_finite(model_id, key, weight)
     use_onednn(model)
     preprocessing = Preprocessing.read(folder, facts.family, int(model.config.vision_config.patch_size))
-    embeddings = model.get_input_embeddings().weight
     if allocator is None:
         layer = load_bundled_layer(folder, embeddings, model_id)
     else:
         layer = load_layer(allocator, embeddings, model_id)
-    return QwenVL(model, tokenizer, preprocessing, model_id, facts.family, layer, facts.notices)
+    return QwenVL(model, tokenizer, preprocessing, model_id, facts.family, layer, facts.notices, small)
 
 
 @contextmanager
@@ -146,7 +159,7 @@ def _dtype(name: str | torch.dtype) -> torch.dtype | str:
         return "auto"
     name = str(name).removeprefix("torch.")
     if name not in DTYPES:
-        raise ModelError(f"unknown dtype {name!r}", f"there are auto, {', '.join(DTYPES)}")
+        raise ModelError(f"unknown dtype {name!r}", f"there are auto, {', '.join((*DTYPES, *SMALL_DTYPES))}")
     return DTYPES[name]
 
 
@@ -241,16 +254,16 @@ def _check_loaded(info: Mapping[str, Any], name: str) -> None:
         )
 
 
-def _check_finite(model: Any, name: str) -> None:
-    """Raises ModelError if weights hold NaN or infinity, by one sum of each tensor.
+def _check_finite(name: str, key: str, weight: torch.Tensor) -> None:
+    """Raises ModelError if a weight of the model `name` holds NaN or infinity, by sums of its parts.
 
     Not read: FP8, which has no sums and is expanded on a CPU, packed integers, and weights that a device map left out.
     """
-    for key, weight in model.named_parameters():
-        if weight.is_meta or not weight.is_floating_point() or weight.element_size() < 2:
-            continue
-        if not weight.sum(dtype=torch.float32).isfinite() and not weight.isfinite().all():
-            raise ModelError(f"the weights of {name} hold NaN or infinity, such as {key}", "download the model again")
+    if weight.is_meta or not weight.is_floating_point() or weight.element_size() < 2:
+        return
+    parts = weight.flatten().split(_SUMMED_VALUES)  # torch converts what it sums to float32 first
+    if any(not part.sum(dtype=torch.float32).isfinite() and not part.isfinite().all() for part in parts):
+        raise ModelError(f"the weights of {name} hold NaN or infinity, such as {key}", "download the model again")
 
 
 def _load_tokenizer(folder: Path, name: str, config: Any) -> Any:

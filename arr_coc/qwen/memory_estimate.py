@@ -10,7 +10,7 @@ from typing import Any
 
 from arr_coc.errors import ModelError, ModelNotFound
 from arr_coc.qwen.checkpoint import Checkpoint, ModelFamily, check_folder, family_of, read_config
-from arr_coc.qwen.quantisation import expands, packed_values, quantisation_of
+from arr_coc.qwen.quantisation import SMALL_DTYPES, expands, packed_values, quantisation_of
 from arr_coc.qwen.weight_files import INDEX, read_object
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -37,9 +37,6 @@ PATCHES_A_TOKEN = 4
 
 PIXELS_A_TOKEN = 3 * 32 * 32
 """Bytes of the pixels of one visual token."""
-
-FRAME_TEXT_TOKENS = 16
-"""About what the heading of a frame in a window takes ("<3.2 seconds>"), and its closing."""
 
 EXPERT_COPIES = 3
 """How many rows of the model's width a mixture of experts holds for a token and each expert that it goes through: as it
@@ -165,37 +162,28 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Load on a model: frames of `visual_tokens` in the prompt, of which `window` are shown and `kept` kept;
+    """Load on a model: a frame of `visual_tokens`, or a group of pictures of `memory_tokens`, in the prompt;
     `other_tokens` are all others of prompt and answer. The vision encoder takes in `encoded_tokens` of a frame, as many
-    as are shown where None; where it is incremental it keeps what `kept_vision_mb` allows, 0 where it is not. With a
-    group of pictures of `memory_tokens` visual tokens, no frames are kept otherwise. Of several `streams`, answered
-    about by turns, each keeps its own."""
+    as are shown where None; where it is incremental it keeps what `kept_vision_mb` allows, 0 where it is not. Of
+    several `streams`, answered about by turns, each keeps its own."""
 
     visual_tokens: int
     other_tokens: int
-    window: int = 1
-    kept: int = 1
     encoded_tokens: int | None = None
     kept_vision_mb: float = 0.0
     streams: int = 1
     memory_tokens: int = 0
 
     @property
-    def frame_tokens(self) -> int:
-        """One frame's, with its heading and closing in a window."""
-        return self.visual_tokens + (FRAME_TEXT_TOKENS if self.window > 1 else 0)
-
-    @property
     def prompt_tokens(self) -> int:
         """Of the longest prompt, with its answer."""
-        return (self.memory_tokens or self.window * self.frame_tokens) + self.other_tokens
+        return max(self.memory_tokens, self.visual_tokens) + self.other_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
     """Bytes that a model takes: its weights, the keys and values of one prompt and answer, activations at their
-    largest, and what it keeps of all streams: earlier frames and the vision encoder's work, or their groups of
-    pictures with it."""
+    largest, and what it keeps of all streams: the vision encoder's work, or their groups of pictures with it."""
 
     weights: int
     cache: int
@@ -209,30 +197,33 @@ class MemoryEstimate:
 
     @classmethod
     def of(cls, facts: ModelSpec, dtype: str, load: Workload) -> MemoryEstimate:
-        """`dtype` as `loading.DTYPES` names them, or `auto` for the checkpoint's own.
+        """`dtype` as `--dtype` has it; `auto` is the checkpoint's own. With small weights, all else is float32.
 
-        The largest activations are the vision encoder's or the prefill's, whichever are more; a window's frames are
-        prefilled one by one. Its frames count twice, as `window_limits.py` counts them: kept, and in their slots.
+        The largest activations are the vision encoder's or the prefill's, whichever are more.
         """
         stored = 2 if facts.quantised else max(1, round(facts.checkpoint_bytes / max(facts.parameters, 1)))
-        size = BYTES.get(dtype) or stored
+        size = 4 if dtype in SMALL_DTYPES else BYTES.get(dtype) or stored
         a_token = 2 * facts.layers * facts.kv_heads * facts.head_dim * size
         cache = a_token * (load.prompt_tokens - load.memory_tokens)
         encoded = load.visual_tokens if load.encoded_tokens is None else load.encoded_tokens
         vision = encoded * PATCHES_A_TOKEN * (6 * facts.vision_hidden + 2 * facts.vision_intermediate) * size
-        tokens = load.frame_tokens + load.other_tokens
+        tokens = load.visual_tokens + load.other_tokens
         hidden = (6 + EXPERT_COPIES * facts.experts_per_token) * facts.hidden
         prefill = tokens * (hidden + 3 * facts.intermediate) * size + facts.vocabulary * 4
         kept = _vision_bytes(facts, load, size)
-        if load.window > 1:
-            kept += load.kept * (
-                a_token * load.frame_tokens + load.visual_tokens * (facts.hidden * size + PIXELS_A_TOKEN)
-            )
-        weights = facts.checkpoint_bytes if facts.quantised else facts.parameters * size
+        weights = _small_bytes(facts, dtype) if dtype in SMALL_DTYPES else facts.parameters * size
+        weights = facts.checkpoint_bytes if facts.quantised else weights
         if load.memory_tokens:
             group = kept + load.memory_tokens * (a_token + PIXELS_A_TOKEN)
             return cls(weights, cache, LIVE * max(vision, prefill), groups=load.streams * group)
         return cls(weights, cache, LIVE * max(vision, prefill), load.streams * kept)
+
+
+def _small_bytes(facts: ModelSpec, dtype: str) -> int:
+    """Return the bytes of weights in 8 bits, or with 4.5 in the decoder's layers. Embeddings stay in the file."""
+    vision = facts.vision_layers * facts.vision_hidden * (4 * facts.vision_hidden + 2 * facts.vision_intermediate)
+    decoder = max(0, facts.parameters - vision - facts.vocabulary * facts.hidden)
+    return facts.parameters - (decoder * 7 // 16 if dtype == "int4" else 0)
 
 
 def _vision_bytes(facts: ModelSpec, load: Workload, size: int) -> int:

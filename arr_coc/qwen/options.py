@@ -1,17 +1,12 @@
-"""Options of an answer, of decoding, of incremental encoding and of a window of frames."""
+"""Options of an answer, of decoding and of incremental encoding."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import get_args
 
-from arr_coc.budget import DEFAULT_LIMITS, Budget, TokenLimits
-from arr_coc.errors import OptionError, counted
+from arr_coc.errors import OptionError
 from arr_coc.types import Encode
-
-Frames = Literal["causal", "window"]
-
-OnCut = Literal["empty", "keep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,60 +66,19 @@ class IncrementalOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowOptions:
-    """`frames` are shown at most, picked from the newest `kept` (as many as are shown, when None).
-
-    `on_cut`: `empty` drops the frames of an older epoch when one of a new epoch enters, `keep` keeps them, for
-    questions about the past. `budget`: what a frame of this stream may have at most, if that is known, with the
-    `limits` of one that adapts. Raises OptionError for values out of range.
-    """
-
-    frames: int = 1
-    kept: int | None = None
-    on_cut: OnCut = "empty"
-    budget: Budget | None = None
-    limits: TokenLimits = DEFAULT_LIMITS
-
-    def __post_init__(self) -> None:
-        if self.frames < 1:
-            raise OptionError(f"a window shows at least 1 frame, got {self.frames}")
-        if self.capacity < self.frames:
-            raise OptionError(
-                f"a window that shows {counted(self.frames, 'frame')} must keep as many or more, got {self.kept}"
-            )
-        if self.on_cut not in get_args(OnCut):
-            raise OptionError(f"on_cut must be {' or '.join(get_args(OnCut))}, got {self.on_cut!r}")
-
-    @property
-    def capacity(self) -> int:
-        """Largest number of frames that are kept."""
-        return self.frames if self.kept is None else self.kept
-
-    @property
-    def timed(self) -> bool:
-        """True if frames are introduced by their time, as wherever there may be more than one."""
-        return self.frames > 1
-
-
-@dataclass(frozen=True, slots=True)
 class AnswerOptions:
     """Options of an answer session. `system` None: the chat template's own system prompt, if it has one.
 
     `incremental`: what is kept, and encoded again, where `encode` is that.
-    `frames`: how several frames of one prompt are read. `causal`, as the stock model does: each sees those before it.
-    `window`: each sees the prompt's beginning only, so that whichever came, left or changed places costs nothing anew.
     `feedback`: whether an answer tells what it looked at; without it nothing is computed for that.
     """
 
     encode: Encode = "sparse"
     decoding: Decoding = field(default_factory=Decoding)
     system: str | None = None
-    frames: Frames = "causal"
     incremental: IncrementalOptions = field(default_factory=IncrementalOptions)
     feedback: bool = True
 
     def __post_init__(self) -> None:
         if self.encode not in get_args(Encode):
             raise OptionError(f"encode must be one of {', '.join(get_args(Encode))}, got {self.encode!r}")
-        if self.frames not in get_args(Frames):
-            raise OptionError(f"frames must be one of {', '.join(get_args(Frames))}, got {self.frames!r}")

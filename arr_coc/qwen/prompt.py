@@ -10,7 +10,7 @@ import resource
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeAlias, TypeGuard
 
@@ -18,7 +18,7 @@ import torch
 from jinja2 import TemplateError
 
 from arr_coc.errors import ContextLengthError, ModelError, OptionError, counted
-from arr_coc.qwen.decode import CacheMark, PrefixCache, PromptPart, prefill
+from arr_coc.qwen.decode import CacheMark, PrefixCache, PromptPart
 from arr_coc.qwen.encoding import (
     EncodedFrame,
     IncrementalEncoder,
@@ -27,23 +27,13 @@ from arr_coc.qwen.encoding import (
     segment_counts,
     token_count,
 )
-from arr_coc.qwen.frame_window import (
-    CachedFrame,
-    CausalFrame,
-    CausalPiece,
-    FrameDelimiters,
-    FrameWindow,
-    Ids,
-    insert_frames,
-    prefill_frame,
-)
 from arr_coc.qwen.options import AnswerOptions
+from arr_coc.qwen.pieces import CausalFrame, CausalPiece, Ids
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.visual_memory import VisualMemory, read_group
-from arr_coc.qwen.window_limits import check_context, check_memory, expected_size, kept_size
-from arr_coc.types import FrameStamp, TokenPacket
+from arr_coc.types import FrameStamp, TokenPacket, shown_tokens
 
-PromptCache: TypeAlias = PrefixCache[Ids | CausalPiece | CachedFrame | VisualMemory]
+PromptCache: TypeAlias = PrefixCache[Ids | CausalPiece | VisualMemory]
 """Cache of prompts: it knows the pieces of what it holds."""
 
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -151,53 +141,26 @@ def time_text(media_ns: int) -> str:
 class PreparedPrompt:
     """A prompt of which `part` is not prefilled yet. Once it is, `marks` hold, and `prefilled_tokens` were in all.
 
-    The frames of `stamps` are shown, their visual tokens at `places` of the cache; `segments`: how many of them were
-    encoded together, in order. `embeds` [K, D] and `regions` int64 [K, 3] are the last frame's, or those
-    that a group of pictures shows. `appended_tokens` visual tokens were not in the cache, and `memory_tokens` of a
-    group are before the question.
+    The frames of `stamps` are shown with `tokens_used` visual tokens, the last one's at `newest`
+    of the cache, or all of one picture that a group keeps up to date; `embeds` [K, D] and `regions` int64 [K, 3] are
+    those. `segments`: how many visual tokens were encoded together, in order. `appended_tokens` visual tokens were not
+    in the cache, and `memory_tokens` of a group are before the question. Of a group, `new_tokens` and
+    `new_visual_tokens` leave out those of earlier frames that had to be read again.
     """
 
     part: PromptPart
     marks: list[CacheMark[Any]]
     prefilled_tokens: int
     stamps: tuple[FrameStamp, ...]
-    places: list[slice]
+    tokens_used: int
+    newest: slice
     segments: list[int]
     embeds: torch.Tensor
     regions: torch.Tensor
     appended_tokens: int
     memory_tokens: int = 0
-
-    @property
-    def tokens_used(self) -> int:
-        """Visual tokens of all frames."""
-        return sum(place.stop - place.start for place in self.places)
-
-
-def prompt_in_slots(
-    qwen: QwenVL, cache: PrefixCache[Any], head: Ids, shown: Sequence[CachedFrame], question: Sequence[int]
-) -> PreparedPrompt:
-    """[system] [frames…] [question], for a cache that begins with `head`: frames that do not stand where they stood are
-    rotated into their slots, and the question's tokens remain."""
-    kept = cache.rewind([head, *shown])
-    insert_frames(qwen, cache, shown[kept - 1 :])
-    part = PromptPart(qwen, len(cache), cache.position)
-    part.text(list(question))
-    places = [
-        slice(before.tokens + frame.visual.start, before.tokens + frame.visual.stop)
-        for before, frame in zip(cache.marks, shown, strict=False)
-    ]
-    return PreparedPrompt(
-        part=part,
-        marks=[],
-        prefilled_tokens=part.tokens - len(cache),
-        stamps=tuple(frame.stamp for frame in shown),
-        places=places,
-        segments=[count for frame in shown for count in frame.segments],
-        embeds=shown[-1].embeds,
-        regions=shown[-1].regions,
-        appended_tokens=sum(place.stop - place.start for place in places),
-    )
+    new_tokens: int = 0
+    new_visual_tokens: int = 0
 
 
 def is_group(packets: Sequence[Packet]) -> TypeGuard[Sequence[TokenPacket]]:
@@ -208,15 +171,13 @@ def is_group(packets: Sequence[Packet]) -> TypeGuard[Sequence[TokenPacket]]:
 class PromptBuilder:
     """Makes prompts [system] [frames…] [question] [assistant] for one cache, and encodes their frames.
 
-    `ids` are the prompt's own; `vision` is what incremental encoding keeps; `listed` are the frames that were read
-    apart, but for a window's.
+    `ids` are the prompt's own; `vision` is what incremental encoding keeps.
     """
 
     def __init__(self, qwen: QwenVL, options: AnswerOptions, cache: PromptCache) -> None:
         self._qwen = qwen
         self.cache = cache
         self.vision = IncrementalEncoder()
-        self.listed: list[CachedFrame] = []
         self._provided: tuple[Packet, EncodedFrame] | None = None
         self.configure(options)
 
@@ -228,19 +189,14 @@ class PromptBuilder:
             self.vision.clear()
         self.ids = prompt_ids(self._qwen, options.system)
 
-    def make(
-        self, packets: Sequence[Packet], query: str, window: FrameWindow | None, on_encoded: Callable[[], None]
-    ) -> PreparedPrompt:
-        """The prompt of a question about frames, or about what a window picks once they have entered it.
+    def make(self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None]) -> PreparedPrompt:
+        """The prompt of a question about frames.
 
         `on_encoded` is called once, when the frames are encoded. Raises as `AnswerSession.answer`.
         """
         if is_group(packets):
             return self._in_group(packets, query, on_encoded)
-        if window is None and self.options.frames == "causal":
-            self.listed = []
-            return self._in_one_run(packets, query, on_encoded, timed=len(packets) > 1)
-        return self._in_slots(packets, query, window, on_encoded)
+        return self._in_one_run(packets, query, on_encoded, timed=len(packets) > 1)
 
     def make_glance(
         self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None], *, timed: bool
@@ -253,7 +209,6 @@ class PromptBuilder:
 
     def make_chat(self, pieces: Sequence[Ids | Packet], on_encoded: Callable[[], None]) -> PreparedPrompt:
         """The prompt of token ids and frames in order, of which nothing is kept; `on_encoded` as in `make`."""
-        self.listed = []
         self.cache.rewind([])
         part = PromptPart(self._qwen, 0, 0)
         frames: list[tuple[Packet, EncodedFrame, slice]] = []
@@ -265,16 +220,18 @@ class PromptBuilder:
                 frames.append((piece, frame, part.frame(frame)))
         on_encoded()
         newest = frames[-1][1] if frames else None
+        visual_tokens = sum(place.stop - place.start for _, _, place in frames)
         return PreparedPrompt(
             part=part,
             marks=[],
             prefilled_tokens=part.tokens,
             stamps=tuple(packet.stamp for packet, _, _ in frames),
-            places=[place for _, _, place in frames],
+            tokens_used=visual_tokens,
+            newest=frames[-1][2] if frames else slice(0, 0),
             segments=[count for packet, _, _ in frames for count in segment_counts(packet, self.options.encode)],
             embeds=self._qwen.embed([]) if newest is None else newest.tokens.embeds[0],
             regions=torch.zeros(0, 3, dtype=torch.int64) if newest is None else newest.regions[0],
-            appended_tokens=sum(place.stop - place.start for _, _, place in frames),
+            appended_tokens=visual_tokens,
         )
 
     def check_chat(self, pieces: Sequence[Ids | Packet]) -> None:
@@ -290,11 +247,6 @@ class PromptBuilder:
                 "shorten the chat, or lower the budget or max_tokens",
             )
 
-    def kept_bytes(self, window: FrameWindow | None) -> int:
-        """Return the bytes of the cache and of the frames that are cached apart."""
-        kept = self.listed if window is None else window.frames
-        return self.cache.bytes + sum(frame.bytes for frame in kept)
-
     def check_length(self, query: str, visual_tokens: int) -> None:
         """Raises ContextLengthError where question, frame and answer do not fit the model's context together."""
         query_tokens = len(self._qwen.plain_token_ids(query))
@@ -308,52 +260,42 @@ class PromptBuilder:
                 f"{self._qwen.max_context_tokens}; ask a shorter question, or lower the budget or max_tokens"
             )
 
-    def check_window(self, query: str, window: FrameWindow) -> None:
-        """Raises ContextLengthError where the window, full of frames such as it holds, leaves no room for `query`."""
-        if window.frames:
-            smallest = min((kept_size(frame, window) for frame in window.frames), key=lambda size: size.steps)
-            check_context(self._qwen, window.options, smallest, self.other_tokens(query))
-
-    def check_fits(self, packets: Sequence[Packet], query: str, window: FrameWindow | None) -> None:
-        """Raises ContextLengthError where the prompt does not fit, or would not once the window is full."""
-        if is_group(packets):
-            self._check_group(packets, query)
+    def check_fits(self, packets: Sequence[Packet], query: str) -> None:
+        """Raises ContextLengthError if the prompt does not fit, and OptionError for a group that shows nothing."""
+        if not is_group(packets):
+            self.check_length(query, sum(token_count(packet, self.options.encode) for packet in packets))
             return
-        self.check_length(query, sum(token_count(packet, self.options.encode) for packet in packets))
-        if window is None:
-            return
-        for packet in packets:
-            wrapping = self._wrapping(packet, timed=window.options.timed)
-            size = expected_size(packet, self.options.encode, wrapping, window)
-            check_context(self._qwen, window.options, size, self.other_tokens(query))
-        self.check_window(query, window)
-
-    def _check_group(self, packets: Sequence[TokenPacket], query: str) -> None:
-        """Raises OptionError for a group that shows nothing, and ContextLengthError if its tokens do not fit."""
-        tokens = sum(packet.growth for packet in packets)
+        tokens = shown_tokens([packet for packet in packets if not packet.is_empty])
         if tokens < 1:
             raise OptionError("a group of pictures begins with a key frame, which holds at least one token")
-        self.check_length(query, tokens)
+        place, opening = packets[-1].place, self.opening(packets[-1], timed=True)
+        headings = (0 if place is None else place.frames - 1) * (len(opening) + len(self.ids.frame_close))
+        self.check_length(query, tokens + headings)
 
     def _in_group(self, packets: Sequence[TokenPacket], query: str, on_encoded: Callable[[], None]) -> PreparedPrompt:
-        """The stock layout of one picture, which a group of pictures keeps up to date."""
-        self.listed = []
-        opening, close = self.opening(packets[0], timed=False), self.ids.frame_close
-        read = read_group(self._qwen, self.cache, self.ids.head, opening, packets, self._encode)
+        """The stock layout of one picture, which a group of pictures keeps up to date, or of its newest frames."""
+        read = read_group(
+            self._qwen, self.cache, self.ids.head, self.opening, self.ids.frame_close, packets, self._encode
+        )
         on_encoded()
         part, memory, memory_tokens = read.part, read.memory, read.part.tokens
-        part.end_frame(packets[0].grid)
-        part.text([*close, *self.question(query)])
+        if not memory.timed:
+            part.end_frame(packets[0].grid)
+            part.text(self.ids.frame_close)
+        part.text(self.question(query))
         return PreparedPrompt(
             part=part,
             marks=read.marks,
             prefilled_tokens=read.prefilled + part.tokens - memory_tokens,
-            stamps=(packets[0].stamp, packets[-1].stamp) if len(packets) > 1 else (packets[0].stamp,),
-            places=[memory.rows],
-            segments=[len(memory.numbers)],
+            stamps=memory.stamps(packets),
+            tokens_used=memory.visual_tokens,
+            newest=memory.newest,
+            segments=[memory.visual_tokens],
             embeds=memory.embeds,
             regions=memory.regions,
             appended_tokens=read.appended,
+            new_tokens=read.new + part.tokens - memory_tokens,
+            new_visual_tokens=read.new_visual,
             memory_tokens=memory_tokens,
         )
 
@@ -389,7 +331,8 @@ class PromptBuilder:
             marks=marks,
             prefilled_tokens=part.tokens - kept_tokens,
             stamps=tuple(packet.stamp for packet in packets),
-            places=places,
+            tokens_used=sum(place.stop - place.start for place in places),
+            newest=places[-1],
             segments=[count for packet in packets for count in segment_counts(packet, self.options.encode)],
             embeds=shown[-1].frame.tokens.embeds[0],
             regions=shown[-1].frame.regions[0],
@@ -413,65 +356,6 @@ class PromptBuilder:
             part.end_frame(piece.packet.grid)
             part.text(self.ids.frame_close)
 
-    def _in_slots(
-        self, packets: Sequence[Packet], query: str, window: FrameWindow | None, on_encoded: Callable[[], None]
-    ) -> PreparedPrompt:
-        """The layout of a window: each frame is read after the prompt's beginning alone, and rotated into its slot."""
-        timed = len(packets) > 1 if window is None else window.options.timed
-        read, read_tokens = self._read(packets, timed, window, on_encoded)
-        if window is None:
-            self.listed = shown = read
-        else:
-            for packet, frame in zip(packets, read, strict=True):
-                check_memory(window, frame, expected_size(packet, self.options.encode, frame.wrapping, window))
-                window.enter(frame)
-            shown = window.pick(self.pooled(query), self._qwen.max_context_tokens - self.other_tokens(query))
-        prompt = prompt_in_slots(self._qwen, self.cache, self.ids.head, shown, self.question(query))
-        return replace(
-            prompt,
-            prefilled_tokens=read_tokens + prompt.prefilled_tokens,
-            stamps=tuple(packet.stamp for packet in packets) if window is None else prompt.stamps,
-        )
-
-    def _read(
-        self, packets: Sequence[Packet], timed: bool, window: FrameWindow | None, on_encoded: Callable[[], None]
-    ) -> tuple[list[CachedFrame], int]:
-        """The packets as kept frames, and how many tokens had to be prefilled for that."""
-        wrappings = [self._wrapping(packet, timed=timed) for packet in packets]
-        known = [self._known(packet, wrapping, window) for packet, wrapping in zip(packets, wrappings, strict=True)]
-        encoded = [None if frame else self._encode(packet) for packet, frame in zip(packets, known, strict=True)]
-        on_encoded()
-        prefilled_tokens = self._prefill_head()
-        read = []
-        for packet, wrapping, frame, tokens in zip(packets, wrappings, known, encoded, strict=True):
-            if tokens is not None:
-                frame = prefill_frame(self._qwen, self.cache, packet, tokens, wrapping)
-                prefilled_tokens += frame.tokens
-            assert frame is not None
-            read.append(frame)
-        return read, prefilled_tokens
-
-    def _known(self, packet: Packet, wrapping: FrameDelimiters, window: FrameWindow | None) -> CachedFrame | None:
-        """The same frame, where it was read before: in a window the newest one only, and only with the same stamp."""
-        if window is None:
-            return next((frame for frame in self.listed if frame.reads(packet, wrapping)), None)
-        newest = window.newest
-        same = newest is not None and newest.stamp == packet.stamp and newest.reads(packet, wrapping)
-        return newest if same else None
-
-    def _prefill_head(self) -> int:
-        """Sees to it that the cache begins with the prompt's beginning; returns how many tokens that prefilled."""
-        head = self.ids.head
-        if self.cache.marks and self.cache.marks[0].key == head:
-            return 0
-        self.cache.rewind([])
-        part = PromptPart(self._qwen, 0, 0)
-        part.text(head)
-        if head:
-            prefill(self._qwen, part, self.cache.kv)
-        self.cache.mark(head, part.tokens, part.position)
-        return part.tokens
-
     def other_tokens(self, query: str) -> int:
         """Tokens of everything but the frames, with the longest answer."""
         return len(self.ids.head) + len(self.question(query)) + self.options.decoding.max_tokens
@@ -480,11 +364,8 @@ class PromptBuilder:
         """The ids of all that follows the frames."""
         return [*self.ids.before_query, *self._qwen.plain_token_ids(query), *self.ids.after_query]
 
-    def knows(self, packet: Packet, window: FrameWindow | None) -> bool:
+    def knows(self, packet: Packet) -> bool:
         """Return True if a prompt about this packet alone needs nothing of it encoded."""
-        if window is not None or self.options.frames == "window":
-            timed = window is not None and window.options.timed
-            return self._known(packet, self._wrapping(packet, timed=timed), window) is not None
         frame = CausalFrame(packet, self.opening(packet, timed=False))
         return len(self.cache.marks) > 1 and self.cache.marks[1].key == frame
 
@@ -500,12 +381,11 @@ class PromptBuilder:
     def _encode(self, packet: Packet) -> EncodedFrame:
         if self._provided is not None and self._provided[0] is packet:
             return self._provided[1]
-        # Alone, the few new regions of a group would come out 10 to 40 times further off than among the kept keys.
-        encode = "incremental" if is_group([packet]) else self.options.encode
+        # Alone, the few new regions of a picture would come out 10 to 40 times further off than among the kept keys.
+        # Of several frames older ones may be read again, so what is kept of the newest must not count.
+        place = packet.place if isinstance(packet, TokenPacket) else None
+        encode = self.options.encode if place is None else "incremental" if place.frames == 1 else "sparse"
         return encode_packet(self._qwen, packet, encode, self.vision)
-
-    def _wrapping(self, packet: Packet, *, timed: bool) -> FrameDelimiters:
-        return FrameDelimiters(self.ids.head, self.opening(packet, timed=timed), self.ids.frame_close)
 
     def opening(self, packet: Packet, *, timed: bool) -> Ids:
         """Return the token ids that introduce a frame, up to its first visual token."""

@@ -12,6 +12,10 @@ from arr_coc.errors import ModelError
 
 Place = Literal["nowhere", "cpu", "everywhere"]
 
+SmallDtype = Literal["int8", "int4"]
+SMALL_DTYPES: tuple[SmallDtype, ...] = ("int8", "int4")
+"""Dtypes to which weights are quantised as they are loaded (`small_weights.py`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class QuantisationMethod:
@@ -87,6 +91,22 @@ def check_quantisation(method: str | None, name: str, *, cuda: bool | None = Non
         )
     if known.cuda_only and cuda is False:
         raise ModelError(f"the weights of {name} are quantised by {method}, which needs a CUDA device", _REMEDY)
+
+
+def check_small_dtype(dtype: str, method: str | None, name: str, *, experts: int, cuda: bool) -> None:
+    """Raises ModelError if the weights of the model `name` cannot be quantised to a small dtype as they are loaded: to
+    a CUDA device, weights that are quantised by a `method`, and those of experts."""
+    if method is not None:
+        raise ModelError(f"the weights of {name} are quantised already, by {method}", "leave dtype at auto")
+    if cuda:
+        raise ModelError(
+            f"dtype {dtype} is for a CPU", "add --device cpu, or take a model whose weights are stored as FP8 or AWQ"
+        )
+    if experts:
+        raise ModelError(
+            f"{name} is a mixture of experts, whose weights dtype {dtype} does not quantise",
+            "take bfloat16, or have a server answer for it, such as llama.cpp (--api)",
+        )
 
 
 def expands(method: str | None, *, cuda: bool) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -30,7 +29,8 @@ class QwenVL:
     """Model, tokenizer and preprocessing.
 
     `model` is the stock transformers model, in eval mode; `model_id` names its weights; `allocator` was trained for
-    them, where one came with the model. `notices` as in `arr_coc.qwen.checkpoint.Checkpoint`.
+    them, where one came with the model. `notices` as in `arr_coc.qwen.checkpoint.Checkpoint`. `small`: the dtype to
+    which its weights were made smaller as they were loaded (`small_weights.py`).
     """
 
     model: Any
@@ -40,6 +40,18 @@ class QwenVL:
     family: ModelFamily
     allocator: ARRCOCLayer | None = None
     notices: tuple[str, ...] = ()
+    small: str | None = None
+
+    @property
+    def weights_dtype(self) -> str:
+        """Name of the dtype of its weights, as `--dtype` has it."""
+        return self.small or str(self.model.dtype).removeprefix("torch.")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype in which the language model computes."""
+        dtype: torch.dtype = torch.float32 if self.small else self.language_model.embed_tokens.weight.dtype
+        return dtype
 
     @property
     def realiser(self) -> RelevanceRealiser | None:
@@ -155,37 +167,6 @@ class QwenVL:
         """The question as the embedding table sees it."""
         tokens = self.embed(self.plain_token_ids(text)).float().cpu().numpy()
         return QueryEmbedding(text, tokens, self.model_id)
-
-
-class KeyCapture:
-    """Catches the keys of every layer before they are rotated, of the prefill that runs while it is entered.
-
-    `keys`: one tensor [1, heads, L, head_dim] a layer, in the model's dtype, on the layer's device.
-    """
-
-    def __init__(self, qwen: QwenVL) -> None:
-        self._attentions = [layer.self_attn for layer in qwen.language_model.layers]
-        self._hooks: list[Any] = []
-        self.keys: list[torch.Tensor] = []
-
-    def __enter__(self) -> KeyCapture:
-        for attention in self._attentions:
-            # Qwen3-VL norms its keys after the projection; the norm's output is the last thing before the rotation.
-            last = attention.k_norm if hasattr(attention, "k_norm") else attention.k_proj
-            self._hooks.append(last.register_forward_hook(self._catch(attention.head_dim)))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-    def _catch(self, head_dim: int) -> Any:
-        def hook(module: Any, args: tuple[Any, ...], output: torch.Tensor) -> None:
-            self.keys.append(output.reshape(*output.shape[:2], -1, head_dim).transpose(1, 2))
-
-        return hook
 
 
 def rotation(qwen: QwenVL, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -17,10 +17,10 @@ from arr_coc.qwen.attention import PROBED_TOKENS, unreadable_layer
 from arr_coc.qwen.batching.encoding import encode_packed
 from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
 from arr_coc.qwen.batching.step import DecodeRow, DecodeStep, SlotBlock, check_slots, likeliest
-from arr_coc.qwen.decode import TextStream, choose_finite, not_finite, prefill
+from arr_coc.qwen.decode import TextStream, choose_finite, least_probability, not_finite, prefill
 from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet
-from arr_coc.qwen.frame_window import FrameWindow, Ids
 from arr_coc.qwen.options import AnswerOptions, Decoding
+from arr_coc.qwen.pieces import Ids
 from arr_coc.qwen.prompt import PromptBuilder
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.slot import AnswerResult, GlanceResult, PreparedQuestion, Slot
@@ -38,19 +38,23 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class SlotQuestion:
-    """A question about frames for a slot; packets and window as in `AnswerSession.answer`.
+    """A question about frames for a slot; packets as in `AnswerSession.answer`.
 
     `vision`: what incremental encoding keeps for this client. `yes_no`: it is scored, and nothing is decoded. With
-    `chat` that is the whole prompt, as in `AnswerSession.answer_chat`.
+    `chat` that is the whole prompt, as in `AnswerSession.answer_chat`. `history`: text before the question. `previous`:
+    an earlier answer to it; if each of its tokens has the probability `same_above` or more, it is the answer again, and
+    nothing is decoded.
     """
 
     slot: int
     packets: Packet | Sequence[Packet]
     query: str
-    window: FrameWindow | None = None
     vision: IncrementalEncoder | None = None
     yes_no: bool = False
     chat: Sequence[Ids | Packet] | None = None
+    history: str = ""
+    previous: str | None = None
+    same_above: float = 0.5
 
 
 @dataclass(slots=True)
@@ -58,7 +62,8 @@ class SlotAnswer:
     """Answer of one slot, while it is made.
 
     `piece`: the text that the last step completed; may be empty. `ended`: nothing more comes; then `result` is
-    its record, or `error` the reason that there is none. `score`: of a yes/no question, which ends at once.
+    its record, or `error` the reason that there is none. `score`: of a yes/no question, which ends at once. `same`: the
+    probability of the least likely token of the question's `previous` answer.
     """
 
     slot: int
@@ -67,6 +72,7 @@ class SlotAnswer:
     error: Exception | None = None
     result: AnswerResult | None = None
     score: YesNoScore | None = None
+    same: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -85,10 +91,10 @@ class AnswerSession:
 
     The prompt is system, frames, question, assistant, in this order. Keys and values of the system prompt are computed
     once; those of frames are kept while the same frames come first again, so that another question about them costs
-    its own tokens only. A window's frames are kept wherever they stand.
+    its own tokens only, and those of a group of pictures while the group goes on.
 
-    `answer`, `answer_chat` and `score_yes_no` use the first slot, `ask` and `step` any. Each slot keeps prompt, window
-    and feedback apart, and no number goes from one to another. Products of several rows round otherwise than those of
+    `answer`, `answer_chat` and `score_yes_no` use the first slot, `ask` and `step` any. Each slot keeps prompt and
+    feedback apart, and no number goes from one to another. Products of several rows round otherwise than those of
     one, so an answer beside others may differ from a lone one where two tokens are as good as equally likely; an answer
     beside no other has the numbers of a session of one slot. Not for several threads at once.
     """
@@ -163,18 +169,15 @@ class AnswerSession:
         packets: Packet | Sequence[Packet],
         query: str,
         should_stop: Callable[[], bool] | None = None,
-        window: FrameWindow | None = None,
     ) -> Generator[str, None, None]:
         """Pieces of the answer to `query` while it is decoded, about one frame or several, oldest first.
 
         One frame is shown as an image, each of several under its media time. Packets with a `place` are all frames of a
-        group of pictures, of which those that were shown before cost nothing. With a `window` the packets, of which
-        there may be none, enter it, and what it picks is shown. `should_stop` is asked after every token.
-        When the iterator has ended or was closed, `last` tells about the answer; what entered a window stays there.
-        Raises ContextLengthError, NonFiniteError, and OptionError where a packet does not suit `encode` or a window
-        does not fit the memory.
+        group of pictures, of which those that were shown before cost nothing. `should_stop` is asked after every token.
+        When the iterator has ended or was closed, `last` is the record of the answer.
+        Raises ContextLengthError, NonFiniteError, and OptionError if a packet does not suit `encode`.
         """
-        return self._pieces(SlotQuestion(0, packets, query, window), should_stop)
+        return self._pieces(SlotQuestion(0, packets, query), should_stop)
 
     def answer_chat(
         self, pieces: Sequence[Ids | Packet], should_stop: Callable[[], bool] | None = None
@@ -185,15 +188,13 @@ class AnswerSession:
         """
         return self._pieces(SlotQuestion(0, [], "", chat=pieces), should_stop)
 
-    def score_yes_no(
-        self, packets: Packet | Sequence[Packet], question: str, window: FrameWindow | None = None
-    ) -> YesNoScore:
+    def score_yes_no(self, packets: Packet | Sequence[Packet], question: str) -> YesNoScore:
         """Score whether the model would answer `question` with yes: costs a prefill, and no decoding.
 
-        Frames, window and errors as in `answer`, whose next question about the same frames costs its own tokens only;
+        Frames and errors as in `answer`, whose next question about the same frames costs its own tokens only;
         so does this one. Raises ModelError where the tokenizer has no token for yes or no.
         """
-        (answer,) = self.ask([SlotQuestion(0, packets, question, window, yes_no=True)])
+        (answer,) = self.ask([SlotQuestion(0, packets, question, yes_no=True)])
         if answer.error is not None:
             raise answer.error
         assert answer.score is not None
@@ -216,7 +217,8 @@ class AnswerSession:
     def ask(self, questions: Sequence[SlotQuestion]) -> list[SlotAnswer]:
         """Encode and prefill the questions together; returns their answers, in order.
 
-        Yes/no questions have ended; of the others the first token is there, and `step` goes on with them. What fails
+        Yes/no questions have ended, and those whose `previous` answer is the answer again; of the others the first
+        token is there, and `step` goes on with them. What fails
         is the `error` of its own answer, and of no other, unless the pass itself fails, such as for want of memory.
         """
         for question in questions:
@@ -241,7 +243,9 @@ class AnswerSession:
         for (question, answer, made), row in zip(prepared, logits, strict=True):
             if question.yes_no:
                 self._fallible(answer, self._score, answer, made, row)
-            else:
+            elif question.previous is not None:
+                self._fallible(answer, self._compare, answer, made, row, question.previous, question.same_above)
+            if not answer.ended:
                 begun.append((self._begin(answer, made, row.device), row))
         if begun:
             opened, rows = [one for one, _ in begun], torch.stack([row for _, row in begun])
@@ -308,7 +312,7 @@ class AnswerSession:
         packet = question.packets
         if self.options.encode != "sparse" or not isinstance(packet, TokenPacket) or packet.overview or packet.place:
             return False
-        return not self.slots[question.slot].prompts.knows(packet, question.window)
+        return not self.slots[question.slot].prompts.knows(packet)
 
     def _prepare(self, question: SlotQuestion, frame: EncodedFrame | None, began_s: float) -> PreparedQuestion:
         slot = self.slots[question.slot]
@@ -319,9 +323,9 @@ class AnswerSession:
         if question.chat is not None:
             return slot.prepare_chat(question.chat)
         if frame is None or not isinstance(question.packets, TokenPacket):
-            return slot.prepare(question.packets, question.query, question.window)
+            return slot.prepare(question.packets, question.query, question.history)
         with slot.prompts.provided(question.packets, frame):
-            made = slot.prepare(question.packets, question.query, question.window)
+            made = slot.prepare(question.packets, question.query, question.history)
         made.record.started_s = began_s  # the pass that it shared counts as its own
         return made
 
@@ -346,6 +350,23 @@ class AnswerSession:
         score = score_logits(logits, self.yes_no, self.qwen.yes_no_calibration)
         question.record.decoded()
         answer.result, answer.score, answer.ended = self.slots[answer.slot].conclude(question), score, True
+
+    def _compare(
+        self, answer: SlotAnswer, question: PreparedQuestion, logits: torch.Tensor, previous: str, same_above: float
+    ) -> None:
+        """Score the earlier answer in one pass, and end with it if it is likely enough; the cache is as before."""
+        ids, slot = self.qwen.plain_token_ids(previous), self.slots[answer.slot]
+        if len(ids) > self.options.decoding.max_tokens:
+            return  # no answer of this session
+        cut = len(ids) == self.options.decoding.max_tokens
+        answer.same = least_probability(
+            self.qwen, question.prompt.part, slot.prompts.cache.kv, logits, ids, () if cut else self.qwen.eos_ids
+        )
+        question.record.compared_tokens = len(ids)
+        if answer.same >= same_above:
+            question.record.decoded()
+            question.record.pieces.append(previous)
+            answer.piece, answer.result, answer.ended = previous, slot.conclude(question), True
 
     def _begin(self, answer: SlotAnswer, question: PreparedQuestion, device: torch.device) -> _OpenAnswer:
         part, options = question.prompt.part, self.options.decoding

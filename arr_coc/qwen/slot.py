@@ -15,8 +15,8 @@ from arr_coc.qwen.attention import AttentionProbe, check_readable, feedback_from
 from arr_coc.qwen.decode import prefill
 from arr_coc.qwen.encoding import IncrementalEncoder, Packet, VisionStats
 from arr_coc.qwen.flops import Costs, Work
-from arr_coc.qwen.frame_window import FrameWindow, Ids
 from arr_coc.qwen.options import AnswerOptions
+from arr_coc.qwen.pieces import Ids
 from arr_coc.qwen.prompt import PreparedPrompt, PromptBuilder, PromptCache, is_group
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import Feedback, FrameStamp, TokenPacket
@@ -63,9 +63,9 @@ class GlanceResult:
     """A look at an overview with a question in mind.
 
     `feedback`: what the prompt's last token looks at; `tokens_used`: the overview's. Of its `prompt_tokens` so many had
-    to be prefilled. Times in milliseconds, as of an
-    answer: `encode_ms` for what had to be encoded, `prefill_ms` from there to the attention. `work`: the operations
-    that it took; its `full_flops` are 0, as an answer from all tokens needs no glance.
+    to be prefilled. Times in milliseconds, as of an answer: `encode_ms` for what had to be encoded, `prefill_ms` from
+    there to the attention. `work`: the operations that it took; its `full_flops` are 0, as an answer from all tokens
+    needs no glance.
     """
 
     feedback: Feedback
@@ -92,6 +92,7 @@ class AnswerTimer:
     last_s: float = 0.0
     pieces: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    compared_tokens: int = 0
 
     def encoded(self) -> None:
         """The frames are encoded."""
@@ -137,7 +138,6 @@ class PreparedQuestion:
     prompt: PreparedPrompt
     frames: Sequence[Packet]
     query: str
-    window: FrameWindow | None
     vision: IncrementalEncoder
     record: AnswerTimer
     probe: AttentionProbe | None
@@ -163,7 +163,6 @@ class Slot:
         """Drop the frames, keys and values of earlier answers. The memory of keys and values stays, for those of the
         next answer."""
         self.prompts.cache.rewind([])
-        self.prompts.listed = []
         self.vision.clear()
 
     @property
@@ -189,12 +188,12 @@ class Slot:
         if not isinstance(newest, TokenPacket) or not (newest.is_glance or is_group(frames)):
             raise OptionError("a glance needs an overview of the frame, and nothing else of it")
         check_readable(self.qwen)
-        self.prompts.check_fits(frames, query, None)
+        self.prompts.check_fits(frames, query)
         record = AnswerTimer()
         try:
             prompt = self.prompts.make_glance(frames, query, record.encoded, timed=timed or len(frames) > 1)
             kv = self.prompts.cache.kv
-            with AttentionProbe(self.qwen, kv, prompt.places[-1], glance=True) as probe:
+            with AttentionProbe(self.qwen, kv, prompt.newest, glance=True) as probe:
                 prefill(self.qwen, prompt.part, kv)
             self.prompts.cache.marks += prompt.marks
             feedback = feedback_from(prompt, probe, self.prompts.pooled(query), self.qwen.embedding_axes)
@@ -202,7 +201,7 @@ class Slot:
         except Exception:
             self.prompts.cache.reset()
             raise
-        work = Work(self._work(prompt, frames, None, 0).parts)
+        work = Work(self._work(prompt, frames, 0).parts)
         made = record.result(prompt, feedback, 0, None, Work())
         return GlanceResult(
             feedback=feedback,
@@ -214,28 +213,24 @@ class Slot:
             prefilled_tokens=prompt.prefilled_tokens,
         )
 
-    def prepare(
-        self, packets: Packet | Sequence[Packet], query: str, window: FrameWindow | None = None
-    ) -> PreparedQuestion:
-        """A question whose frames are encoded, and whose prompt is not prefilled yet.
+    def prepare(self, packets: Packet | Sequence[Packet], query: str, history: str = "") -> PreparedQuestion:
+        """A question whose frames are encoded, and whose prompt is not prefilled yet; `history` is text before it.
 
         Arguments and errors as `AnswerSession.answer`. After the prefill its marks belong into the cache; `conclude`
         comes before the next question of this slot.
         """
         frames = [packets] if isinstance(packets, Packet) else list(packets)
-        if window is not None:
-            window.begin(self.prompts.ids.head, frames[-1].stamp.epoch if frames else None)
-        if not frames and (window is None or not window.frames):
+        if not frames:
             raise OptionError("there is no frame to answer about")
-        self.prompts.check_fits(frames, query, window)
+        self.prompts.check_fits(frames, history + query)
         record = AnswerTimer()
         vision = self.vision  # another stream's may stand there when the answer has ended
         try:
-            prompt = self.prompts.make(frames, query, window, record.encoded)
+            prompt = self.prompts.make(frames, history + query, record.encoded)
         except Exception:
             self.prompts.cache.reset()
             raise
-        return PreparedQuestion(prompt, frames, query, window, vision, record, self._probe(prompt))
+        return PreparedQuestion(prompt, frames, query, vision, record, self._probe(prompt))
 
     def prepare_chat(self, pieces: Sequence[Ids | Packet]) -> PreparedQuestion:
         """A whole prompt, given as token ids and frames in order, as `prepare` gives a question; nothing of it is kept
@@ -248,7 +243,7 @@ class Slot:
             self.prompts.cache.reset()
             raise
         frames = [piece for piece in pieces if isinstance(piece, Packet)]
-        return PreparedQuestion(prompt, frames, "", None, self.vision, record, self._probe(prompt))
+        return PreparedQuestion(prompt, frames, "", self.vision, record, self._probe(prompt))
 
     def conclude(self, question: PreparedQuestion) -> AnswerResult:
         """The result of a question that was answered, or stopped; `last` is the same."""
@@ -257,32 +252,33 @@ class Slot:
         feedback = None
         if probe is not None:
             feedback = feedback_from(prompt, probe, self.prompts.pooled(question.query), self.qwen.embedding_axes)
-        work = self._work(prompt, question.frames, question.window, len(record.token_ids))
-        self.last = record.result(prompt, feedback, self.prompts.kept_bytes(question.window), encoded, work)
+        work = self._work(prompt, question.frames, len(record.token_ids), record.compared_tokens)
+        self.last = record.result(prompt, feedback, self.prompts.cache.bytes, encoded, work)
         return self.last
 
     def _work(
-        self, prompt: PreparedPrompt, packets: Sequence[Packet], window: FrameWindow | None, answer_tokens: int
+        self, prompt: PreparedPrompt, packets: Sequence[Packet], answer_tokens: int, compared_tokens: int = 0
     ) -> Work:
-        """The operations of an answer to this prompt, and of one from all tokens of the frames that it shows."""
+        """The operations of an answer to this prompt, with the tokens that were compared, and of one from all tokens of
+        the frames that it shows."""
+        said, answer_tokens = answer_tokens or compared_tokens, answer_tokens + compared_tokens
         if is_group(packets):
-            kept, tiles = prompt.part.tokens - prompt.prefilled_tokens, packets[-1].grid.tiles
-            among = max(prompt.appended_tokens, self.vision.report.held_regions)
-            after = self._costs.answer_after(
-                kept, prompt.prefilled_tokens, prompt.appended_tokens, among, answer_tokens
-            )
-            text_tokens = prompt.prefilled_tokens - prompt.appended_tokens
-            whole = self._costs.answer("full", [tiles], [tiles], text_tokens, answer_tokens)
+            # What is read again after a loss does not count, so a run that is continued counts as one that was not.
+            new, new_visual = prompt.new_tokens, prompt.new_visual_tokens
+            tiles = [packets[-1].grid.tiles] * len(prompt.stamps)
+            among = prompt.newest.stop - prompt.newest.start
+            if len(prompt.stamps) == 1:  # regions that left the picture are still encoded beside it
+                among = max(among, self.vision.report.held_regions)
+            after = self._costs.answer_after(prompt.part.tokens - new, new, new_visual, among, answer_tokens)
+            text_tokens = new - new_visual
+            whole = self._costs.answer("full", tiles, tiles, text_tokens, said)
             return Work(after, whole.total)
-        tiles_of = {
-            frame.stamp: frame.grid.tiles for frame in (*(window.frames if window is not None else ()), *packets)
-        }
-        shown = [place.stop - place.start for place in prompt.places]
-        of_tiles = [tiles_of.get(stamp, tokens) for stamp, tokens in zip(prompt.stamps, shown, strict=True)]
-        text_tokens = prompt.part.tokens - sum(shown)
-        return self._costs.work(self.options.encode, prompt.segments, of_tiles, text_tokens, answer_tokens)
+        of_tiles = [packet.grid.tiles for packet in packets]
+        text_tokens = prompt.part.tokens - prompt.tokens_used
+        taken = self._costs.answer(self.options.encode, prompt.segments, of_tiles, text_tokens, answer_tokens)
+        return Work(taken, self._costs.answer("full", of_tiles, of_tiles, text_tokens, said).total)
 
     def _probe(self, prompt: PreparedPrompt) -> AttentionProbe | None:
         """Return the probe of the decoder's attention on the newest frame, where feedback is wanted."""
         wanted = self.options.feedback
-        return AttentionProbe(self.qwen, self.prompts.cache.kv, prompt.places[-1]) if wanted else None
+        return AttentionProbe(self.qwen, self.prompts.cache.kv, prompt.newest) if wanted else None

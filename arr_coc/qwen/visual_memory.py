@@ -1,16 +1,19 @@
-"""`VisualMemory`: a group of pictures in the cache, as one picture that is kept up to date.
+"""`VisualMemory`: a group of pictures in the cache, as one picture that is kept up to date, or as its newest frames.
 
-The key frame is read as any picture is. What is new is read behind it, at its true place in the same picture, and what
-that supersedes is removed from the cache. So the model sees one picture, in the layout that it was trained on; the
-order of visual tokens does not matter to it, as their places are in their rotation. As long as nothing was superseded,
-keys and values are those of one fresh prefill; those that stay when others leave were computed while these were there.
+A picture's key frame is read as any picture is. What is new is read behind it, at its true place in the same picture,
+and what that supersedes is removed from the cache. So the model sees one picture, in the layout that it was trained on;
+the order of visual tokens does not matter to it, as their places are in their rotation. Of several frames each is read
+under its time behind those before it, as Qwen3-VL reads a video, and the oldest is removed.
+
+As long as nothing was removed, keys and values are those of one fresh prefill; those that stay when others leave were
+computed while these were there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,99 +21,137 @@ import torch
 
 from arr_coc.qwen.decode import CacheMark, PrefixCache, PromptPart, prefill
 from arr_coc.qwen.encoding import EncodedFrame
-from arr_coc.qwen.frame_window import same_picture
+from arr_coc.qwen.pieces import Ids, same_picture
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.types import TokenPacket
+from arr_coc.types import FrameStamp, TokenPacket, shown_tokens
 
-Ids = tuple[int, ...]
+
+class Opening(Protocol):
+    """Returns the token ids that introduce a frame, up to its first visual token."""
+
+    def __call__(self, packet: TokenPacket, *, timed: bool) -> Ids: ...
 
 
 @dataclass(slots=True, eq=False)
 class VisualMemory:
     """State of a group of pictures in the cache; equal to itself only.
 
-    `packets` were read, into the picture at M-RoPE `position`; its tokens lie in the rows from `first` on, in the order
-    of `numbers` int64 [K] (of all that were ever appended, of which there are `count`), `regions` int64 [K, 3] and
-    `embeds` [K, D].
+    `packets` were read, and what is next begins at M-RoPE `position`. The rows of the cache from `first` on are the
+    group's: of a picture its visual tokens, of several frames (`timed`) also the text between them. `numbers` int64
+    [rows]: to which token of all that were ever appended, of which there are `count`, or to which frame each belongs.
+    `regions` int64 [K, 3] and `embeds` [K, D] are those of the visual tokens in the rows `newest`: the picture's, or
+    the newest frame's.
     """
 
     first: int
     position: int
     embeds: torch.Tensor
+    timed: bool = False
     packets: list[TokenPacket] = field(default_factory=list)
     count: int = 0
     numbers: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     regions: torch.Tensor = field(default_factory=lambda: torch.zeros(0, 3, dtype=torch.int64))
+    newest: slice = field(default_factory=lambda: slice(0, 0))
 
     @property
-    def rows(self) -> slice:
-        """Rows of the cache that hold its tokens."""
-        return slice(self.first, self.first + len(self.numbers))
+    def visual_tokens(self) -> int:
+        """Number of visual tokens that it shows."""
+        return shown_tokens(self.packets)
+
+    def stamps(self, packets: Sequence[TokenPacket]) -> tuple[FrameStamp, ...]:
+        """Return the stamps of the frames that it shows for a question about the last of `packets`, which were read."""
+        shown = [packet for packet in packets if not packet.is_empty]
+        place = shown[-1].place
+        assert place is not None
+        return *(packet.stamp for packet in shown[-place.frames : -1]), packets[-1].stamp
 
     def precedes(self, packets: Sequence[TokenPacket]) -> bool:
         """Return True if packets begin with those that were read."""
         return len(self.packets) <= len(packets) and all(map(_same, self.packets, packets))
 
-    def supersede(self, cache: PrefixCache[Any], numbers: npt.NDArray[np.integer]) -> None:
-        """Remove tokens from the cache, which ends with this picture; those that are not there are ignored."""
-        there = np.flatnonzero(np.isin(self.numbers, numbers))
-        if not len(there):
-            return
-        holes, movers = (rows - self.first for rows in cache.remove(torch.from_numpy(there + self.first)))
-        count = len(self.numbers) - len(there)
+    def outdated(self, packet: TokenPacket) -> npt.NDArray[np.int64]:
+        """Return those of its rows that leave with a packet: what that supersedes, or the frames that it displaces."""
+        assert packet.place is not None
+        if self.timed:
+            return np.flatnonzero(self.numbers <= packet.place.frame - packet.place.frames)
+        return np.flatnonzero(np.isin(self.numbers, packet.superseded))
+
+    def remove(self, cache: PrefixCache[Any], rows: npt.NDArray[np.int64]) -> None:
+        """Remove some of its rows from the cache, which ends with it."""
+        holes, movers = (moved - self.first for moved in cache.remove(torch.from_numpy(rows + self.first)))
+        count = len(self.numbers) - len(rows)
         self.numbers[holes.numpy()] = self.numbers[movers.numpy()]
         self.numbers = self.numbers[:count]
-        self.regions, self.embeds = (
-            rows.index_copy(0, holes.to(rows.device), rows[movers.to(rows.device)])[:count]
-            for rows in (self.regions, self.embeds)
-        )
+        if not self.timed:  # of several frames the newest one is about to be replaced
+            self.regions, self.embeds = (
+                kept.index_copy(0, holes.to(kept.device), kept[movers.to(kept.device)])[:count]
+                for kept in (self.regions, self.embeds)
+            )
+            self.newest = slice(self.first, self.first + count)
 
-    def append(self, packet: TokenPacket, frame: EncodedFrame | None) -> None:
-        """Note that a packet's tokens, None for none, follow in the cache."""
+    def append(self, packet: TokenPacket, frame: EncodedFrame | None, visual: slice, end: int) -> None:
+        """Note that a packet was read up to the row `end` of the cache, its `frame`, if any, in the rows `visual`."""
+        assert packet.place is not None
         self.packets.append(packet)
         if frame is None:
             return
-        added = frame.regions.shape[1]
-        self.numbers = np.concatenate([self.numbers, np.arange(self.count, self.count + added)])
-        self.count += added
-        self.regions = torch.cat([self.regions, frame.regions[0].cpu()])
-        self.embeds = torch.cat([self.embeds, frame.tokens.embeds[0].to(self.embeds)])
+        regions, embeds = frame.regions[0].cpu(), frame.tokens.embeds[0].to(self.embeds)
+        if self.timed:
+            added = np.full(end - self.first - len(self.numbers), packet.place.frame)
+            self.regions, self.embeds, self.newest = regions, embeds, visual
+        else:
+            added = np.arange(self.count, self.count + len(regions))
+            self.regions, self.embeds = torch.cat([self.regions, regions]), torch.cat([self.embeds, embeds])
+            self.newest = slice(self.first, visual.stop)
+        self.count += len(regions)
+        self.numbers = np.concatenate([self.numbers, added])
 
 
 @dataclass(frozen=True, slots=True)
 class GroupReading:
     """A group of pictures in the cache, but for `part`, which is to be prefilled next, with the question; then `marks`
-    hold. `prefilled` tokens were read for it or are in the part, `appended` visual ones among them."""
+    hold. `prefilled` tokens were read for it or are in the part, `appended` visual ones among them. `new` and
+    `new_visual` are what the newest packet adds, whether it was read for an earlier question or is read again."""
 
     part: PromptPart
     marks: list[CacheMark[Any]]
     memory: VisualMemory
     prefilled: int
     appended: int
+    new: int
+    new_visual: int
 
 
 def _same(one: TokenPacket, other: TokenPacket) -> bool:
     if one is other:
         return True
-    same = one.place == other.place and np.array_equal(one.superseded, other.superseded)
-    return same and same_picture(one, other)
+    timed = one.place is not None and one.place.frames > 1
+    if one.place != other.place or (timed and one.stamp.media_ns != other.stamp.media_ns):
+        return False
+    return np.array_equal(one.superseded, other.superseded) and same_picture(one, other)
 
 
 def read_group(
     qwen: QwenVL,
     cache: PrefixCache[Any],
     head: Ids,
-    opening: Ids,
+    opening: Opening,
+    closing: Ids,
     packets: Sequence[TokenPacket],
     encode: Callable[[TokenPacket], EncodedFrame],
 ) -> GroupReading:
     """Bring the cache up to date with a group of pictures; all but the tokens of the newest packet are prefilled.
 
-    `opening` stands before the first visual token. Of a group that the cache holds already, only what is new is read.
+    `opening` introduces a frame, or the picture, and `closing` ends a frame; what ends the picture is not read. Of a
+    group that the cache holds already, only what is new is read.
     """
+    read = [packet for packet in packets if not packet.is_empty]
+    place = read[-1].place
+    assert place is not None
+    read = [packet for packet in read if packet.place is not None and packet.place.frame >= place.first]
     known = cache.marks[1].key if len(cache.marks) > 1 else None
     marks: list[CacheMark[Any]] = []
-    if isinstance(known, VisualMemory) and known.precedes(packets):
+    if isinstance(known, VisualMemory) and known.precedes(read):
         cache.rewind([head, known])
         memory, part = known, PromptPart(qwen, len(cache), known.position)
         del cache.marks[1:]
@@ -120,21 +161,34 @@ def read_group(
         if not cache.marks:
             part.text(head)
             marks.append(CacheMark(head, part.tokens, part.position))
-        part.text(opening)
-        memory = VisualMemory(part.tokens, part.position, qwen.embed([]))
+        timed = place.frames > 1
+        if not timed:
+            part.text(opening(packets[0], timed=False))
+        memory = VisualMemory(part.tokens, part.position, qwen.embed([]), timed)
     before, prefilled = memory.count, 0
-    for packet in packets[len(memory.packets) :]:
-        if packet.is_empty:
-            continue
-        if memory.packets:
+    for packet in read[len(memory.packets) :]:
+        if len(rows := memory.outdated(packet)):
             if part.length:
                 prefill(qwen, part, cache.kv)
                 prefilled += part.length
-            memory.supersede(cache, packet.superseded)
+            memory.remove(cache, rows)
             part = PromptPart(qwen, len(cache), memory.position)
+        if memory.timed:
+            part.text(opening(packet, timed=True))
         frame = encode(packet) if len(packet.regions) else None
-        if frame is not None:
-            part.visual(frame)
-        memory.append(packet, frame)
+        visual = slice(part.tokens, part.tokens) if frame is None else part.visual(frame)
+        if memory.timed:
+            part.end_frame(packet.grid)
+            part.text(closing)
+        memory.append(packet, frame, visual, part.tokens)
+        memory.position = part.position
     marks.append(CacheMark(memory, part.tokens, memory.position))
-    return GroupReading(part, marks, memory, prefilled + part.length, memory.count - before)
+    new: Sequence[TokenPacket] = () if packets[-1].is_empty else read if place.is_afresh else read[-1:]
+    text = len(head) if new and not place.frame else 0
+    if memory.timed:
+        text += sum(len(opening(packet, timed=True)) + len(closing) for packet in new)
+    elif new and not place.frame:
+        text += len(opening(packets[0], timed=False))
+    new_visual = sum(len(packet.regions) for packet in new)
+    prefilled += part.length
+    return GroupReading(part, marks, memory, prefilled, memory.count - before, text + new_visual, new_visual)

@@ -2,8 +2,10 @@
 
     python -m benchmarks.support.whole_runs MODEL CLIP stock FRAME …
     python -m benchmarks.support.whole_runs MODEL CLIP "sparse 27%" ANSWERS
+    python -m benchmarks.support.whole_runs MODEL CLIP "sparse 27% int8" ANSWERS
 
-`stock` answers about the frames of these numbers; an encoding with a budget makes so many answers, as a run does. The
+`stock` answers about the frames of these numbers; an encoding with a budget, and a dtype, makes so many answers, as a
+run does. The
 last line of the output is a `RunFigures` as JSON.
 """
 
@@ -78,13 +80,14 @@ def run_pipeline(model: str, clip: str, way: str, count: int) -> RunFigures:
 
     The last answer is about the last frame of the part that is read.
     """
-    encode, budget = way.split()
+    encode, budget, *dtype = way.split()
     settings = {"encode": encode, "max_tokens": TEXT_TOKENS, "every_s": EVERY_S, "on_cut": False, "query": QUERY}
+    settings["memory"] = {"enabled": False}  # what is compared is one answer by itself
     config = Config(
         source=clip,
         capture=CaptureConfig(duration_s=EVERY_S * (count - 1)),
         allocate=AllocateConfig(budget=budget),
-        answer=AnswerConfig(model=model, **settings),  # type: ignore[arg-type]
+        answer=AnswerConfig(model=model, dtype=dtype[0] if dtype else "auto", **settings),  # type: ignore[arg-type]
     )
     run, answers = run_in_threads(config), list[Answer]()
     ends_s, cpu_s = list[float](), list[float]()

@@ -21,7 +21,7 @@ from evaluation.strategies.memory import MEMORY
 from evaluation.strategies.newest import NEWEST
 from evaluation.strategies.pictures import PICTURES
 from evaluation.strategies.pruning import DIVPRUNE, FASTV, PYRAMIDDROP
-from evaluation.strategies.sampling import EVS, FULL, FULL_APART, GRID, RANDOM, SMALLER
+from evaluation.strategies.sampling import EVS, FULL, GRID, RANDOM, SMALLER
 
 STRATEGIES: dict[str, Strategy] = {
     strategy.name: strategy
@@ -37,7 +37,6 @@ STRATEGIES: dict[str, Strategy] = {
         ARR_COC_AGAIN,
         ARR_COC_FEEDBACK,
         FULL,
-        FULL_APART,
         SMALLER,
         RANDOM,
         GRID,

@@ -67,7 +67,11 @@ class _Camera:
 
 
 MEMORY: dict[str, Strategy] = {
-    name: remembering(name, partial(_Camera, options=GroupOptions(seconds=LONGEST_S, refine=refine)))
-    for name, refine in (("memory", True), ("memory-coarse", False))
+    name: remembering(name, partial(_Camera, options=replace(options, seconds=LONGEST_S)))
+    for name, options in (
+        ("memory", GroupOptions()),
+        ("memory-coarse", GroupOptions(refine=False)),
+        ("memory-4", GroupOptions(frames=4)),
+    )
 }
-"""The strategies by name: with refinement of what stays still, and without."""
+"""The strategies by name: with refinement of what stays still, without, and of the four newest frames."""

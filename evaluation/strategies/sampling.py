@@ -16,13 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.qwen.options import Frames
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import resize_image
 from evaluation.strategies.base import Ask, Chosen, Reply, Strategy, TiledFrame
@@ -33,12 +31,11 @@ def _choose_full(views: Sequence[TiledFrame], ask: Ask) -> list[Chosen]:
     return [np.ones(view.grid.shape, bool) for view in views]
 
 
-def _answer_full(qwen: QwenVL, ask: Ask, frames: Frames = "causal") -> Reply:
-    return answer_from(_choose_full, qwen, ask, frames)
+def _answer_full(qwen: QwenVL, ask: Ask) -> Reply:
+    return answer_from(_choose_full, qwen, ask)
 
 
 FULL = Strategy("full", _answer_full, encodes=("full",), budgeted=False)
-FULL_APART = Strategy("full-apart", partial(_answer_full, frames="window"), encodes=("full",), budgeted=False)
 
 
 _GOLDEN = (np.sqrt(5) - 1) / 2

@@ -13,7 +13,7 @@ from arr_coc.qwen.decode import PromptPart
 from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet, VisionStats
 from arr_coc.qwen.flops import Costs, Flops
 from arr_coc.qwen.glancing import Glancer
-from arr_coc.qwen.options import AnswerOptions, Decoding, Frames, IncrementalOptions
+from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
 from arr_coc.qwen.prompt import prompt_ids, time_text
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
@@ -63,8 +63,8 @@ class SessionAnswer:
 class EvalSession:
     """Answers with a session of its own, so that none is cheaper for what another one left in the cache."""
 
-    def __init__(self, qwen: QwenVL, ask: Ask, frames: Frames = "causal", *, feedback: bool = False) -> None:
-        options = AnswerOptions(ask.encode, Decoding(ask.max_tokens), frames=frames, feedback=feedback)
+    def __init__(self, qwen: QwenVL, ask: Ask, *, feedback: bool = False) -> None:
+        options = AnswerOptions(ask.encode, Decoding(ask.max_tokens), feedback=feedback)
         self._session = AnswerSession(qwen, options)
         self._session.vision = self._vision = _NotingEncoder(options.incremental)
         self._query = ask.text
@@ -98,9 +98,9 @@ Choose: TypeAlias = Callable[[Sequence[TiledFrame], Ask], list[Chosen]]
 """Which tiles of each view are shown."""
 
 
-def answer_from(choose: Choose, qwen: QwenVL, ask: Ask, frames: Frames = "causal") -> Reply:
-    """Answers from the tiles that `choose` names, encoded as `ask.encode` says and read as `frames` says."""
-    speaking = EvalSession(qwen, ask, frames)
+def answer_from(choose: Choose, qwen: QwenVL, ask: Ask) -> Reply:
+    """Answers from the tiles that `choose` names, encoded as `ask.encode` says."""
+    speaking = EvalSession(qwen, ask)
     started_s = time.perf_counter()
     views = ask.views(qwen)
     chosen = choose(views, ask)

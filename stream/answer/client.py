@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from arr_coc.errors import ArrCocError, OptionError, StoreError
 from arr_coc.types import FramePacket, FrameStamp, TokenPacket
@@ -28,6 +29,7 @@ from stream.protocol.messages import (
     Connect,
     Disconnect,
     ErrorReply,
+    FramePacketMessage,
     GlanceReply,
     KeepAlive,
     Message,
@@ -36,6 +38,7 @@ from stream.protocol.messages import (
     RequestLost,
     ServerHello,
     SetQuery,
+    TokenPacketMessage,
     TurnExpired,
     TurnGrant,
     TurnRequest,
@@ -125,8 +128,8 @@ class AnswerClient:
         self._pixels_reported = False
         self._actions: list[Action] = []
         self.refused_messages = 0
-        self.keeps_window = False
-        """True if the server keeps frames of this shot."""
+        self.keeps_group = False
+        """True if the server keeps earlier frames of this shot, which another one would lack."""
         self.moved = False
         """True if the query in force is that of a server that was changed to without a loss."""
         self.requests = RequestTracker(options)
@@ -209,8 +212,12 @@ class AnswerClient:
         its own, which is asked about in a turn of its own after the answer, to compare.
         """
         assert self.may_send
-        number = self.requests.next_number
-        self.requests.open(AnswerRequest(number, packet, trigger, wants_answer, yes_no_trigger, shadow=shadow))
+        request = AnswerRequest(self.requests.next_number, packet, trigger, wants_answer, yes_no_trigger, shadow=shadow)
+        if wants_answer:
+            request.history = self.requests.history.newest
+            if self._next_query is None:
+                request.previous = self.requests.history.previous(self._query, packet.stamp.epoch)
+        self.requests.open(request)
         self._send_open(now_ns)
 
     def cancel_answer(self, new: FrameStamp, by: str = "cut") -> AnswerCancelled | None:
@@ -241,7 +248,7 @@ class AnswerClient:
     def on_cut(self) -> None:
         """Note that a new shot has begun: frames that the server keeps are of no more use, and an answer in flight is
         about the shot before."""
-        self.keeps_window = False
+        self.keeps_group = False
         if self.requests.request is not None:
             self.requests.request.before_cut = True
 
@@ -315,7 +322,7 @@ class AnswerClient:
             self._refuse(error, spoils_answer=self.requests.is_open(message.answer))
             return
         self._take(self.requests.on_answer(message, received, now_ns), message.notice)
-        self.keeps_window = message.frames > 1
+        self.keeps_group = message.frames > 1
 
     def _on_glance(self, message: GlanceReply, received: Envelope, now_ns: int) -> None:
         """Take the reply to an overview; the turn goes on."""
@@ -403,15 +410,19 @@ class AnswerClient:
         request.sent_ns, request.turn_ns = now_ns, self._turn_ns
         self.phase = ClientPhase.IN_FLIGHT
         number, packet, wants_answer = request.number, request.packet, request.wants_answer
+        message: TokenPacketMessage | FramePacketMessage
         if isinstance(packet, TokenPacket):
             earlier = self.requests.group.add(packet)
             place = self._place_of(packet, earlier)
-            self._send(
-                *token_message(number, self._turn, packet, wants_answer=wants_answer, pixels_at=place, earlier=earlier)
+            message, arrays = token_message(
+                number, self._turn, packet, wants_answer=wants_answer, pixels_at=place, earlier=earlier
             )
         else:
             in_snapshot = self._options.snapshot is not None
-            self._send(*frame_message(number, self._turn, packet, in_snapshot=in_snapshot, wants_answer=wants_answer))
+            message, arrays = frame_message(
+                number, self._turn, packet, in_snapshot=in_snapshot, wants_answer=wants_answer
+            )
+        self._send(structs.replace(message, history=request.history, previous=request.previous), arrays)
 
     def _place_of(self, packet: TokenPacket, earlier: Sequence[TokenPacket]) -> PixelPlace | None:
         """Lay pixels that are on a device into memory that the server reads; None if it wants them in the message."""

@@ -302,7 +302,7 @@ class ServerConnection:
                 self._reopen_link()
         elif phase in (ClientPhase.READY, ClientPhase.TURN_REQUESTED):
             # Nothing is lost by a move: an open request has not been sent yet, or is sent again.
-            reason = pool.reason_to_move(endpoint, self._load, keeps_window=self._client.keeps_window)
+            reason = pool.reason_to_move(endpoint, self._load, keeps_group=self._client.keeps_group)
             if reason is not None:
                 self._move_reason = f"{pool.label(endpoint)}: {reason}"
                 self._client.leave()

@@ -8,7 +8,7 @@ from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.latency_budget import BudgetController
 from arr_coc.budget import ADAPTIVE, DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits
 from arr_coc.errors import counted
-from stream.events import Answer, Event, Notice
+from stream.events import AnswerPoint, Event, Notice
 
 MISSED, MET, OFF = "target-missed", "target-met", "target-off"
 """Codes of the notices: the target cannot be met; it can again; it is not held in this run."""
@@ -41,7 +41,7 @@ class LatencyController:
         else:
             self._tokens = 0 if before is not None and _same(before, frame) else frame.tokens
 
-    def on_answer(self, answer: Answer) -> list[Event]:
+    def on_answer(self, answer: AnswerPoint) -> list[Event]:
         """Return the answer with the target and the new budget, followed by notices.
 
         A frame that was shown whole because its allocation failed says nothing about budgets, and neither does one that

@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from arr_coc.errors import counted
-from arr_coc.types import FramePacket, GroupPlace, TokenPacket
+from arr_coc.types import FramePacket, GroupPlace, TokenPacket, shown_tokens
 from stream.errors import TransportError
 from stream.untrusted import GROUP_TOKENS_MAX
 
+APPENDED = 3
+"""A picture is given at most so many times the tokens that it may show. Clients begin a new group once half of what
+they appended was superseded."""
 
-def shown_tokens(packets: Sequence[TokenPacket]) -> int:
-    """Return the number of tokens that a group of pictures shows."""
-    return sum(packet.growth for packet in packets)
+
+def _shown_tokens(packets: Sequence[TokenPacket], frames: int) -> Iterator[int]:
+    """Yield how many tokens a group that shows so many frames shows after each packet. Raises TransportError if one
+    supersedes what is not shown."""
+    shown, end = np.zeros(sum(len(packet.regions) for packet in packets), bool), 0
+    lengths: deque[int] = deque(maxlen=frames)
+    for packet in packets:
+        gone, begin = packet.superseded, end
+        if len(gone):
+            there = frames == 1 and gone.min() >= 0 and gone.max() < begin and len(np.unique(gone)) == len(gone)
+            if not there or not shown[gone].all():
+                raise TransportError("a frame supersedes tokens that its group of pictures does not have")
+            shown[gone] = False
+        end += len(packet.regions)
+        shown[begin:end] = True
+        lengths.append(end - begin)
+        yield int(np.count_nonzero(shown[:end])) if frames == 1 else sum(lengths)
 
 
 class GroupMemory:
     """Memory of the clients' groups of pictures, which show at most `tokens` tokens each.
 
-    A packet with a place goes on with its client's group, or begins a new one in its stead. `evictions`: groups that
-    went because another client got their slot.
+    A packet with a place goes on with its client's group, or begins a new one in its stead. Packets that the group is
+    not read from any more are dropped. `evictions`: groups that went because another client got their slot.
     """
 
     def __init__(self, tokens: int) -> None:
@@ -44,14 +65,19 @@ class GroupMemory:
             return None
         place = packets[-1].place
         assert place is not None
-        return GroupPlace(place.group, len(packets))
+        return replace(place, frame=place.frame + 1)
 
     def before(self, client: bytes, place: GroupPlace) -> list[TokenPacket]:
         """Return the packets of a client's group before a place in it. Raises TransportError if one is not kept."""
         known = self.kept(client)
-        if place.frame and (known is None or known.group != place.group or known.frame < place.frame):
+        if not place.frame:
+            return []
+        if known is None or known != replace(place, frame=known.frame) or known.frame < place.frame:
             raise TransportError(f"{place} builds on {counted(place.frame, 'frame')}, and the memory has {known}")
-        return self._groups[client][: place.frame] if place.frame else []
+        kept = [other for other in self._groups[client] if other.place is not None and other.place.frame < place.frame]
+        if not kept or kept[0].place is None or kept[0].place.frame > place.first:
+            raise TransportError(f"{place} is read from frame {place.first} on, which the memory has dropped")
+        return kept
 
     def add(self, client: bytes, packet: TokenPacket, earlier: Sequence[TokenPacket] = ()) -> None:
         """Keep a packet with a place, and those of `earlier` that lead up to it.
@@ -61,19 +87,22 @@ class GroupMemory:
         tokens that there are not, or if the group would show more than `tokens`.
         """
         assert packet.place is not None
-        first = earlier[0] if earlier else packet
-        assert first.place is not None
-        packets = [*self.before(client, first.place), *earlier, *([] if packet.is_empty else [packet])]
+        new = [*earlier, *([] if packet.is_empty else [packet])]
+        start, end = (new[0].place, new[-1].place) if new else (packet.place, packet.place)
+        assert start is not None
+        assert end is not None
+        known = [] if new and start.frame == end.first else self.before(client, start)
+        packets = [*known, *new]
         if any(other.grid != packet.grid for other in packets):
             raise TransportError("the frames of a group of pictures have one size")
-        appended = 0
-        for other in packets:
-            if len(other.superseded) and other.superseded.max() >= appended:
-                raise TransportError("a frame supersedes tokens that its group of pictures does not have")
-            appended += len(other.regions)
-        if not 0 < (shown := shown_tokens(packets)) <= self.tokens:
-            raise TransportError(f"a group of pictures shows {counted(shown, 'token')}, of at most {self.tokens}")
-        self._groups[client] = packets
+        for shown in _shown_tokens(packets, start.frames) if packets else [0]:
+            if not 0 < shown <= self.tokens:
+                raise TransportError(f"a group of pictures shows {counted(shown, 'token')}, of at most {self.tokens}")
+        appended = sum(len(other.regions) for other in packets)
+        if start.frames == 1 and appended > APPENDED * self.tokens:
+            raise TransportError(f"a group of pictures was given {counted(appended, 'token')} to show {self.tokens}")
+        first = 0 if (end := packets[-1].place) is None else end.first
+        self._groups[client] = [kept for kept in packets if kept.place is not None and kept.place.frame >= first]
 
     def drop(self, client: bytes) -> None:
         """Forget a client's group; it may have none."""
@@ -82,6 +111,19 @@ class GroupMemory:
     def evict(self, client: bytes) -> None:
         """Forget a client's group because its slot was given away, and count that."""
         self.evictions += self._groups.pop(client, None) is not None
+
+
+def remember(memory: GroupMemory | None, client: bytes, packets: Sequence[TokenPacket]) -> TokenPacket:
+    """Return the last of a client's packets, once all are kept if they are of a group of pictures.
+
+    One that is never answered about stays until the next one. Raises TransportError if they cannot be kept.
+    """
+    *earlier, packet = packets
+    if packet.place is not None:
+        if memory is None:
+            raise TransportError("this answer server keeps no visual memory; start it with --memory")
+        memory.add(client, packet, earlier)
+    return packet
 
 
 OWN = b""
@@ -113,7 +155,8 @@ class SentGroup:
             return []
         self._sent.add(OWN, packet)
         kept = self.kept.frame if self.kept is not None and self.kept.group == packet.place.group else 0
-        return self._sent.before(OWN, packet.place)[kept:]
+        before = self._sent.before(OWN, packet.place)
+        return [other for other in before if other.place is not None and other.place.frame >= kept]
 
     def objection(self, tokens: int) -> str | None:
         """Return why the group cannot be sent to a server whose memory has so many tokens, None if it can be."""

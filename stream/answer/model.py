@@ -9,11 +9,12 @@ from typing import Protocol, TypeAlias
 
 from arr_coc.hub import allocator_folder, bundled_model_path, local_folder
 from arr_coc.qwen.checkpoint import check_folder, folder_token_ids, read_config, unseen_words
-from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket
+from arr_coc.types import NS_PER_S, Feedback, FramePacket, QueryEmbedding, TokenPacket
 from stream.answer.api.address import served_name
 from stream.answer.memory import GroupMemory
 from stream.config import Config
 from stream.errors import ConfigError
+from stream.protocol.messages import History, PreviousAnswer
 from stream.recording.identity import SCENE_PREFIX
 
 Packet: TypeAlias = TokenPacket | FramePacket
@@ -30,7 +31,7 @@ class AnswerStats:
     kept of them in memory. `flops` and `full_flops`: as in `arr_coc.qwen.flops.Work`. `prefilled_tokens`: those of the
     prompt that were computed; with a group of pictures, `appended_tokens` are the visual ones that this answer added to
     it, and `memory_tokens` all that stand before the question. `notice`: what the user should know, reported once;
-    empty for nothing.
+    empty for nothing. `same`: the probability of the question's previous answer, if that was scored.
     """
 
     tokens_used: int
@@ -48,6 +49,7 @@ class AnswerStats:
     appended_tokens: int = 0
     memory_tokens: int = 0
     notice: str = ""
+    same: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +68,28 @@ class ClientQuestion:
     """A question of one client, and its answer while it is made.
 
     `yes_no`: it is scored, and ends at once with `score` (the probability of yes, given yes or no, and of yes or no at
-    all). `piece`: the text that the last step completed; may be empty. `ended`: nothing more comes; then `stats` are
-    there, or `error` is the reason that there is no answer.
+    all). `history`: earlier answers, which stand before it. `previous`: the last answer to it; if that is still likely
+    enough, it is the answer again. `piece`: the text that the last step completed; may be empty. `ended`: nothing more
+    comes; then `stats` are there, or `error` is the reason that there is no answer.
     """
 
     client: bytes
     packet: Packet
     query: str
     yes_no: bool = False
+    history: History = ()
+    previous: PreviousAnswer | None = None
     piece: str = ""
     ended: bool = False
     error: Exception | None = None
     score: tuple[float, float] | None = None
     stats: AnswerStats | None = None
+
+
+def history_text(history: History) -> str:
+    """Return earlier answers as the text before a question; empty without any."""
+    lines = [f"<{answer.media_ns / NS_PER_S:.1f} seconds> {answer.text}\n" for answer in history]
+    return "".join(["Earlier answers:\n", *lines]) if lines else ""
 
 
 class AnswerModel(Protocol):
@@ -105,10 +116,6 @@ class AnswerModel(Protocol):
     memory: GroupMemory | None
     notice: str
 
-    def select_client(self, client: bytes) -> None:
-        """Embed, check and glance for `client` from here on."""
-        ...
-
     def drop_client(self, client: bytes) -> None:
         """Forget a client; it may be unknown."""
         ...
@@ -124,8 +131,8 @@ class AnswerModel(Protocol):
         """
         ...
 
-    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
-        """Read an overview with a query, or the client's group of pictures with what is new in a packet of it.
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
+        """Read an overview of a client with a query, or its group of pictures with what is new in a packet of it.
 
         Raises ModelError if the model's attention cannot be read.
         """

@@ -1,20 +1,20 @@
-"""`QwenAnswerModel`: a Qwen model on this machine, with a window of frames and a slot for each client."""
+"""`QwenAnswerModel`: a Qwen model on this machine, with a group of pictures and a slot for each client."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arr_coc.errors import ContextLengthError, OptionError, counted
 from arr_coc.types import NEEDS_TOKENS_ONLY, QueryEmbedding, TokenPacket
 from stream.answer.memory import GroupMemory
-from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet
+from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet, history_text
 from stream.config import Config
 
 if TYPE_CHECKING:
     from arr_coc.qwen.encoding import IncrementalEncoder
-    from arr_coc.qwen.frame_window import FrameWindow
-    from arr_coc.qwen.options import WindowOptions
     from arr_coc.qwen.session import AnswerSession, SlotAnswer, SlotQuestion
     from arr_coc.qwen.slot import AnswerResult
 
@@ -60,22 +60,19 @@ class ClientSlots:
 
 
 class QwenAnswerModel:
-    """Qwen model with a window of frames for each client, or a group of pictures of at most `memory_tokens` visual
-    tokens; without either, answers cover one frame.
+    """Qwen model with a group of pictures of at most `memory_tokens` visual tokens for each client; without, answers
+    cover one frame.
 
     The state of incremental encoding is each client's own, too. A group goes with its client's slot.
     """
 
-    def __init__(self, session: AnswerSession, window: WindowOptions | None = None, memory_tokens: int = 0) -> None:
+    def __init__(self, session: AnswerSession, memory_tokens: int = 0) -> None:
         """Raises OptionError if a group of pictures does not fit the model's context."""
         from arr_coc.layer_weights import serialize_realiser
 
         if memory_tokens:
             _check_memory(session, memory_tokens)
         self._session = session
-        self._options = window
-        self._client = b""
-        self._windows: dict[bytes, FrameWindow] = {}
         self._visions: dict[bytes, IncrementalEncoder] = {}
         self._table = ClientSlots(len(session.slots))
         self._questions: dict[int, ClientQuestion] = {}
@@ -91,12 +88,8 @@ class QwenAnswerModel:
         self.memory = GroupMemory(memory_tokens) if memory_tokens else None
         self.notice = "; ".join(session.qwen.notices)
 
-    def select_client(self, client: bytes) -> None:
-        self._client = client
-
     def drop_client(self, client: bytes) -> None:
         """Nothing of a client stays in its slot."""
-        self._windows.pop(client, None)
         if (vision := self._visions.pop(client, None)) is not None:
             vision.clear()
         if self.memory is not None:
@@ -106,7 +99,7 @@ class QwenAnswerModel:
             self._session.forget(slot)
 
     def embed_query(self, query: str) -> QueryEmbedding:
-        """Raises ContextLengthError if the query is too long, alone or beside the client's window."""
+        """Raises ContextLengthError if the query is too long, alone or beside a group of pictures."""
         prompts, qwen = self._session.prompts, self._session.qwen
         prompts.check_length(query, 1)
         if self.memory is not None and prompts.other_tokens(query) + self.memory.tokens > qwen.max_context_tokens:
@@ -115,9 +108,7 @@ class QwenAnswerModel:
                 f"answer.memory.tokens = {self.memory.tokens} in a context of {qwen.max_context_tokens}; ask a shorter "
                 "question, or lower answer.memory.tokens"
             )
-        if (window := self._windows.get(self._client)) is not None:
-            self._session.prompts.check_window(query, window)
-        return self._session.qwen.embed_query(query)
+        return qwen.embed_query(query)
 
     def check_standing_query(self, query: str) -> tuple[str, ...]:
         """Return words that a model of a small world has never seen.
@@ -129,12 +120,11 @@ class QwenAnswerModel:
         _ = self._session.yes_no, self._session.qwen.yes_no_calibration
         return self._session.qwen.unseen_words(query)
 
-    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
-        timed = self._options is not None and self._options.timed
-        slot = self._table.held.get(self._client, 0)
-        if (vision := self._vision(self._client)) is not None:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
+        slot = self._table.held.get(client, 0)
+        if (vision := self._vision(client)) is not None:
             self._session.slots[slot].vision = vision
-        glance = self._session.glance(self._shown(self._client, packet), query, timed=timed, slot=slot)
+        glance = self._session.glance(self._shown(client, packet), query, slot=slot)
         return GlanceStats(glance.feedback, glance.tokens_used, glance.encode_ms, glance.prefill_ms, glance.work.flops)
 
     def hold(self, client: bytes) -> None:
@@ -161,20 +151,30 @@ class QwenAnswerModel:
         self._note(self._session.finish(self._table.held[question.client]))
 
     def _slot_question(self, question: ClientQuestion) -> SlotQuestion:
-        from arr_coc.qwen.frame_window import FrameWindow
         from arr_coc.qwen.session import SlotQuestion
 
-        client, window = question.client, None
-        if self._options is not None:
-            window = self._windows.setdefault(client, FrameWindow(self._options))
+        client = question.client
+        slot, shown, previous = self._table.held[client], self._shown(client, question.packet), question.previous
         return SlotQuestion(
-            self._table.held[client],
-            self._shown(client, question.packet),
+            slot,
+            shown,
             question.query,
-            window,
-            self._vision(client),
+            vision=self._vision(client),
             yes_no=question.yes_no,
+            history=self._fitting_history(question, slot, shown),
+            previous=None if previous is None else previous.text,
+            same_above=1.0 if previous is None else previous.same_above,
         )
+
+    def _fitting_history(self, question: ClientQuestion, slot: int, shown: Packet | list[Packet]) -> str:
+        """Return the text of a question's earlier answers: the newest that fit the context beside all else."""
+        frames = shown if isinstance(shown, list) else [shown]
+        for first in range(len(question.history)):
+            text = history_text(question.history[first:])
+            with suppress(ContextLengthError):
+                self._session.slots[slot].prompts.check_fits(frames, text + question.query)
+                return text
+        return ""
 
     def _shown(self, client: bytes, packet: Packet) -> Packet | list[Packet]:
         """Return a packet with those before it in its group of pictures, if it is in one."""
@@ -198,7 +198,7 @@ class QwenAnswerModel:
         if answer.score is not None:
             question.score = answer.score.yes, answer.score.mass
         if answer.result is not None:
-            question.stats = stats_of(answer.result)
+            question.stats = replace(stats_of(answer.result), same=answer.same)
         if answer.ended:
             del self._questions[answer.slot]
         return question
@@ -224,14 +224,19 @@ def stats_of(result: AnswerResult) -> AnswerStats:
     )
 
 
+def _room(session: AnswerSession) -> int:
+    """Return the tokens of the context beside the prompt's own and the longest answer."""
+    return session.qwen.max_context_tokens - session.prompts.other_tokens("")
+
+
 def _check_memory(session: AnswerSession, memory_tokens: int) -> None:
     """Raises OptionError if a group of pictures leaves no room for the prompt's own tokens and the longest answer."""
-    qwen, others = session.qwen, session.prompts.other_tokens("")
-    room = qwen.max_context_tokens - others
+    qwen, room = session.qwen, _room(session)
     if memory_tokens > room:
         raise OptionError(
             f"answer.memory.tokens = {memory_tokens} does not fit {qwen.model_id}: its context has "
-            f"{counted(qwen.max_context_tokens, 'token')}, of which prompt and answer take {others}; set "
+            f"{counted(qwen.max_context_tokens, 'token')}, of which prompt and answer take "
+            f"{qwen.max_context_tokens - room}; set "
             f"answer.memory.tokens to {max(room, 0)} or less, or give --no-memory"
         )
 
@@ -239,8 +244,8 @@ def _check_memory(session: AnswerSession, memory_tokens: int) -> None:
 def load_qwen_model(config: Config) -> QwenAnswerModel:
     """Load the model that `answer.model` names, with `answer.slots`.
 
-    Raises ModelError, and OptionError for a window or a group of pictures out of range, more slots than the memory
-    holds, or several slots of a model that answers one client at a time only.
+    Raises ModelError, and OptionError for a group of pictures out of range, more slots than the memory holds, or
+    several slots of a model that answers one client at a time only.
     """
     from arr_coc.qwen.deferred_imports import deferred_imports
 
@@ -252,7 +257,7 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
         from arr_coc.qwen.session import AnswerSession
 
         assert answer.encode != "picture"
-        window, memory_tokens = _window_options(config), answer.memory.tokens if answer.keeps_groups else 0
+        memory_tokens = answer.memory.tokens if answer.keeps_groups else 0
         qwen = load_qwen(answer.model, device=answer.device, dtype=answer.dtype, allocator=answer.allocator)
         decoding = Decoding(
             max_tokens=answer.max_tokens, temperature=answer.temperature, top_p=answer.top_p, seed=answer.seed
@@ -262,17 +267,15 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
             answer.encode, decoding, system=answer.system, incremental=incremental, feedback=answer.feedback
         )
         if answer.slots > 1:
-            visual = (1 if window is None else window.frames) * config.allocate.max_tokens
-            visual = max(visual, memory_tokens)
-            check_slots(qwen, answer.slots, visual + QUESTION_TOKENS + answer.max_tokens)
-        return QwenAnswerModel(AnswerSession(qwen, options, answer.slots), window, memory_tokens)
-
-
-def _window_options(config: Config) -> WindowOptions | None:
-    """Return None for a window of one frame: that is the stock layout, which prefills frame and query together."""
-    from arr_coc.qwen.options import WindowOptions
-
-    window, limits = config.answer.window, config.allocate.limits
-    most = config.allocate.budget if config.answer.target_ms is None else limits.max_tokens
-    options = WindowOptions(window.frames, window.kept, window.on_cut, most, limits)
-    return options if options.frames > 1 else None
+            others, visual = QUESTION_TOKENS + answer.max_tokens, config.allocate.max_tokens
+            try:
+                check_slots(qwen, answer.slots, max(visual, memory_tokens) + others)
+            except OptionError:
+                if answer.requires_groups or not memory_tokens:
+                    raise
+                memory_tokens = 0
+                check_slots(qwen, answer.slots, visual + others)
+        session = AnswerSession(qwen, options, answer.slots)
+        if not answer.requires_groups:
+            memory_tokens = min(memory_tokens, max(_room(session), 0) // 2)
+        return QwenAnswerModel(session, memory_tokens)

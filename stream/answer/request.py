@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import deque
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TypeAlias
+
+from msgspec import structs
 
 from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.answer.memory import SentGroup
@@ -20,6 +23,7 @@ from stream.events import (
     AnswerCancelled,
     AnswerDeltaEvent,
     AnswerTiming,
+    AnswerUnchanged,
     Event,
     Glance,
     GlanceTiming,
@@ -30,10 +34,18 @@ from stream.events import (
 from stream.protocol.buffers import SharedFrameWriter
 from stream.protocol.codec import feedback_on
 from stream.protocol.device_pixels import PixelSender
-from stream.protocol.messages import AnswerDelta, AnswerReply, GlanceReply, YesNoReply
+from stream.protocol.messages import (
+    AnswerDelta,
+    AnswerReply,
+    GlanceReply,
+    History,
+    PastAnswer,
+    PreviousAnswer,
+    YesNoReply,
+)
 from stream.recording.journal import Journal, JournalGlance
 from stream.transport import Envelope
-from stream.untrusted import ANSWER_CHARS_MAX, PIECES_MAX
+from stream.untrusted import ANSWER_CHARS_MAX, HISTORY_CHARS_MAX, PIECES_MAX, cut_to, printable
 
 _WORDS = re.compile(r"\w+(?:['’.,]\w+)*")
 
@@ -50,7 +62,8 @@ class ClientOptions:
     loss another server is looked for; else the run ends. `resend_after_loss`: it is sent the request that the lost one
     left open; else that answer is dropped, as it would be late. `persistent`: failures in a row do not end the run,
     which pauses between them. `snapshot`: memory shared with the server, for whole frames; `pixels`: device memory
-    shared with it, for the pixels of tokens; `journal`: answers of the run that this one continues.
+    shared with it, for the pixels of tokens; `journal`: answers of the run that this one continues. `history` and
+    `same_above`: as AnswerHistory has them.
     """
 
     encode: str = "sparse"
@@ -61,6 +74,8 @@ class ClientOptions:
     snapshot: SharedFrameWriter | None = None
     pixels: PixelSender | None = None
     journal: Journal | None = None
+    history: int = 0
+    same_above: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +153,10 @@ class AnswerRequest:
 
     Without `wants_answer` it ends with the result of the standing query; `yes_no_reported`: that was emitted. `shadow`:
     the whole frame, where the answer is verified with it; `verifies`: the answer that this request verifies. `text`:
-    the answer so far, in `deltas` pieces. `losses`: how often the server lost it. `sent_ns`: when it was last sent, and
-    `turn_ns` how long its turn was waited for. `before_cut`: a new shot has begun since.
+    the answer so far, in `deltas` pieces; its first `emitted` characters were emitted. `history` stands before the
+    question, and `previous` may be the answer again: as long as that is possible, no text is emitted. `losses`: how
+    often the server lost it. `sent_ns`: when it was last sent, and `turn_ns` how long its turn was waited for.
+    `before_cut`: a new shot has begun since.
     """
 
     number: int
@@ -150,11 +167,14 @@ class AnswerRequest:
     yes_no_reported: bool = False
     shadow: FramePacket | None = None
     verifies: Answer | None = None
+    history: History = ()
+    previous: PreviousAnswer | None = None
     sent_ns: int | None = None
     turn_ns: int = 0
     first_text_ns: int | None = None
     text: str = ""
     deltas: int = 0
+    emitted: int = 0
     losses: int = 0
     before_cut: bool = False
 
@@ -165,7 +185,13 @@ class AnswerRequest:
 
     def restart(self) -> None:
         """Forget what was received of the answer: it is generated again from its beginning."""
-        self.first_text_ns, self.text, self.deltas = None, "", 0
+        self.first_text_ns, self.text, self.deltas, self.emitted = None, "", 0, 0
+
+    def emit_text(self) -> list[Outcome]:
+        """Return the text that was not emitted yet, as an event."""
+        text, self.emitted = self.text[self.emitted :], len(self.text)
+        event = AnswerDeltaEvent(answer=self.number, text=text, pts_s=self.stamp.media_ns / NS_PER_S)
+        return [event] if text else []
 
     def to_yes_no_event(self, reply: YesNoReply, query: str, now_ns: int) -> YesNoResult:
         """Return the result of the standing query as an event; its verdict is made elsewhere."""
@@ -214,7 +240,7 @@ class AnswerRequest:
             frame_index=self.stamp.frame_index,
             pts_s=self.stamp.media_ns / NS_PER_S,
             trigger=self.trigger,
-            text=self.text,
+            text=self.text[: self.emitted],
             by=by,
             by_frame_index=new.frame_index,
             by_pts_s=new.media_ns / NS_PER_S,
@@ -230,6 +256,8 @@ class AnswerRequest:
         end_s = stamp.media_ns / NS_PER_S
         oldest_ns = stamp.media_ns if reply.oldest_frame_ns is None else min(reply.oldest_frame_ns, stamp.media_ns)
         first_ns = self.first_text_ns or now_ns
+        packet = self.packet
+        new_tokens = len(packet.regions) if isinstance(packet, TokenPacket) else packet.grid.tiles
         return Answer(
             answer=reply.answer,
             frame_index=stamp.frame_index,
@@ -248,7 +276,7 @@ class AnswerRequest:
             full_flops=reply.full_flops,
             prefilled_tokens=reply.prefilled_tokens,
             # A server that lacked earlier frames has appended them as well, but they are not new to the group.
-            appended_tokens=min(reply.appended_tokens, len(self.packet.regions)),
+            appended_tokens=min(reply.appended_tokens, new_tokens),
             memory_tokens=reply.memory_tokens,
             glances=glanced.glances,
             glance_tokens=glanced.tokens,
@@ -266,13 +294,55 @@ class AnswerRequest:
         )
 
 
+class AnswerHistory:
+    """Answers of one client: the `length` newest, whatever was asked, and the very last one.
+
+    `same_above`: probability from which on the last answer to the same question is the answer again; None: each
+    question is answered.
+    """
+
+    def __init__(self, length: int, same_above: float | None) -> None:
+        self._same_above = same_above
+        self._newest: deque[PastAnswer] = deque(maxlen=length)
+        self._last: Answer | None = None
+        self._epoch = 0
+
+    @property
+    def newest(self) -> History:
+        """The answers that stand before the next question, oldest first."""
+        return tuple(self._newest)
+
+    def add(self, answer: Answer | AnswerUnchanged, epoch: int) -> None:
+        """Take an answer about a frame of this epoch; one that says nothing new changes nothing."""
+        if isinstance(answer, Answer):
+            self._last, self._epoch = answer, epoch
+            text = cut_to(printable(answer.text), HISTORY_CHARS_MAX)
+            self._newest.append(PastAnswer(round(answer.pts_s * NS_PER_S), text))
+
+    def previous(self, query: str, epoch: int) -> PreviousAnswer | None:
+        """Return the last answer if it may be the next one again; None after a cut or to another question."""
+        last = self._last
+        if self._same_above is None or last is None or last.query != query or self._epoch != epoch:
+            return None
+        return PreviousAnswer(query, last.text, self._same_above)
+
+    def compared(
+        self, answer: Answer, previous: PreviousAnswer | None, probability: float | None
+    ) -> Answer | AnswerUnchanged:
+        """Return an answer as it is emitted: if it says what `previous` said, word for word, as nothing new."""
+        last = self._last
+        if previous is None or last is None or (answer.query, answer.text) != (previous.query, previous.text):
+            return answer
+        return AnswerUnchanged(**structs.asdict(answer), since_s=last.pts_s, probability=probability)
+
+
 class RequestTracker:
     """The open request and the open glance, at most one of each: replies become outcomes, and entries of the journal.
 
     `request` and `glance` are the open ones, `next_number` that of the next answer. `lost_answers` and `lost_glances`
     count those that were lost with a server, or came too late for their turn; `cancelled_answers` those that a cut made
-    stale. `group` is what was sent of a group of pictures. Feedback that cannot be used stands in the outcomes as its
-    error: it makes the answer no worse.
+    stale. `group` is what was sent of a group of pictures, `history` are the answers so far. Feedback that cannot be
+    used stands in the outcomes as its error: it makes the answer no worse.
     """
 
     def __init__(self, options: ClientOptions) -> None:
@@ -282,6 +352,7 @@ class RequestTracker:
         self._glance_costs = GlanceCosts()
         self._last_glance: GlanceOutcome | None = None
         self.group = SentGroup(resends=options.resend_after_loss)
+        self.history = AnswerHistory(options.history, options.same_above)
         self.request: AnswerRequest | None = None
         self.glance: GlanceRequest | None = None
         self.next_number = 0
@@ -301,10 +372,10 @@ class RequestTracker:
             return []
         self.next_number += 1
         answer = entry.answer
-        outcomes: list[Outcome] = [
-            AnswerDeltaEvent(answer=answer.answer, text=answer.text, pts_s=answer.pts_s),
-            answer,
-        ]
+        self.history.add(answer, stamp.epoch)
+        outcomes: list[Outcome] = [answer]
+        if isinstance(answer, Answer):
+            outcomes.insert(0, AnswerDeltaEvent(answer=answer.answer, text=answer.text, pts_s=answer.pts_s))
         return outcomes if entry.feedback is None else [*outcomes, dataclasses.replace(entry.feedback, stamp=stamp)]
 
     def recall_glance(self, stamp: FrameStamp) -> list[Outcome] | None:
@@ -381,7 +452,8 @@ class RequestTracker:
             return []
         request.text += delta.text
         request.first_text_ns = request.first_text_ns or now_ns
-        return [AnswerDeltaEvent(answer=delta.answer, text=delta.text, pts_s=request.stamp.media_ns / NS_PER_S)]
+        may_repeat = request.previous is not None and request.previous.text.startswith(request.text)
+        return [] if may_repeat else request.emit_text()
 
     def on_yes_no(self, reply: YesNoReply, received: Envelope, now_ns: int) -> list[Outcome | TransportError]:
         """Take the result of the standing query, emitted once: a request that is sent again is evaluated again."""
@@ -411,14 +483,19 @@ class RequestTracker:
         glance, costs = self._last_glance, self._glance_costs
         self._last_glance, self._glance_costs = None, GlanceCosts()
         answer = request.to_answer_event(reply, now_ns, costs)
-        if request.shadow is not None:
+        point = self.history.compared(answer, request.previous, reply.same)
+        self.history.add(point, request.stamp.epoch)
+        if point is answer and request.shadow is not None:
             self._write_snapshot(request.shadow)
-            self.request = AnswerRequest(answer.answer, request.shadow, answer.trigger, verifies=answer)
+            self.request = AnswerRequest(
+                answer.answer, request.shadow, answer.trigger, verifies=answer, history=request.history
+            )
         if self._options.journal is not None:
             usable = feedback if isinstance(feedback, Feedback) else None
             kept = None if glance is None else JournalGlance(glance.event, glance.feedback)
-            self._options.journal.append(answer, usable, kept)
-        return [answer] if feedback is None else [answer, feedback]
+            self._options.journal.append(point, usable, kept)
+        outcomes: list[Outcome | TransportError] = [*(request.emit_text() if point is answer else []), point]
+        return outcomes if feedback is None else [*outcomes, feedback]
 
     def on_glance(self, reply: GlanceReply, received: Envelope, now_ns: int) -> list[Outcome | TransportError]:
         """Take the reply to the open glance. Raises TransportError if it is no reply to that."""

@@ -52,7 +52,8 @@ class SchedulePolicy:
     source is what a model of drawn scenes was made for. `shadow_every`: after so many answers one is verified by
     another about all of the frame. `cancel_on_cut`: a cut cancels the answer that is being generated; in lockstep none
     is being generated then. `glances`: a model without an allocator of its own glances, if it can.
-    `memory`: packets build on what the model keeps of those before them.
+    `memory`: packets build on what the model keeps of those before them, if it keeps any; `memory_required`: it is
+    reported if it keeps none.
     """
 
     triggers: AnswerTriggerOptions
@@ -66,6 +67,7 @@ class SchedulePolicy:
     cancel_on_cut: bool = False
     glances: bool = False
     memory: bool = False
+    memory_required: bool = False
 
     @property
     def follows_change(self) -> bool:
@@ -338,7 +340,7 @@ class AnswerScheduler:
             self._observer.on_event(Notice(code="model-world", message=MODEL_WORLD.format(world=hello.known_world)))
         if self._policy.glances and not hello.allocator and not hello.attention_readable:
             self._observer.on_event(Notice(code="glances-off", message=NO_GLANCE.format(model=hello.model_id)))
-        if self._policy.memory and not hello.memory_tokens:
+        if self._policy.memory_required and not hello.memory_tokens:
             self._observer.on_event(Notice(code="memory-off", message=NO_MEMORY))
 
     def _on_glance(self, glance: GlanceOutcome) -> None:

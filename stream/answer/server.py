@@ -14,6 +14,7 @@ import numpy.typing as npt
 from arr_coc.errors import ArrCocError, ContextLengthError, counted
 from arr_coc.types import NS_PER_S, FramePacket, TokenPacket
 from stream.answer.admission import ServerOptions, check_admission, server_hello
+from stream.answer.memory import remember
 from stream.answer.model import AnswerModel, AnswerStats, GlanceStats, Packet
 from stream.answer.turns import ClientRequest, ClientState, ClientTable, SlotScheduler, Turn
 from stream.clock import Clock, MonotonicClock
@@ -204,27 +205,27 @@ class AnswerServer:
             if isinstance(message, FramePacketMessage):
                 packet: Packet = self._packets.frame(received)
             else:
-                packet = self._remembered(client, *self._packets.tokens(received))
+                packet = remember(self._model.memory, client, self._packets.tokens(received))
         except Exception as error:
             self._refuse(client, error)
             self._log_failure(error)
             return
         self._clients.turn_used(client)
+        previous = message.previous
+        if previous is not None and previous.query != state.query:
+            previous = None  # a new question came after the packet
         self._scheduler.begin(
-            ClientRequest(client, message.answer, packet, state.query, state.standing_query, message.wants_answer)
+            ClientRequest(
+                client,
+                message.answer,
+                packet,
+                state.query,
+                state.standing_query,
+                message.wants_answer,
+                message.history,
+                previous,
+            )
         )
-
-    def _remembered(self, client: Client, *packets: TokenPacket) -> TokenPacket:
-        """Return the last of a client's packets, once all are kept if they are of a group of pictures.
-
-        Raises TransportError if they cannot be kept.
-        """
-        *earlier, packet = packets
-        if packet.place is not None:
-            if self._model.memory is None:
-                raise TransportError("this answer server keeps no visual memory; start it with --memory")
-            self._model.memory.add(client, packet, earlier)
-        return packet
 
     def _glance(self, client: Client, turn: Turn, query: str, received: Envelope) -> None:
         """Reply where the model looks in an overview, asked the client's query. The turn goes on, and counts its time
@@ -233,9 +234,8 @@ class AnswerServer:
         turn.glances += 1
         began_ns, glance, failed = self._statistics.turn_began(), None, True
         try:
-            packet = self._remembered(client, *self._packets.tokens(received))
-            self._model.select_client(client)
-            glance, failed = self._model.glance(packet, query), False
+            packet = remember(self._model.memory, client, self._packets.tokens(received))
+            glance, failed = self._model.glance(client, packet, query), False
         except AnswerLost as error:
             self._report_lost(client, None, error)
         except Exception as error:
@@ -343,7 +343,7 @@ class AnswerServer:
         standing_query = message.standing_query
         try:
             check_admission(message, self._options, self._clients)
-            accepted = self._accept_query(client, message.query)
+            accepted = self._accept_query(message.query)
             unseen_words = () if standing_query is None else self._model.check_standing_query(standing_query)
         except Exception as error:
             self._note_unexpected(error)
@@ -357,7 +357,7 @@ class AnswerServer:
 
     def _change_query(self, client: Client, state: ClientState, query: str) -> None:
         try:
-            accepted = self._accept_query(client, query)
+            accepted = self._accept_query(query)
         except Exception as error:
             self._note_unexpected(error)
             reason = cut_to(describe(error), REASON_CHARS_MAX)
@@ -375,9 +375,8 @@ class AnswerServer:
         log.warning("a question failed: %s", describe(error))
         log.debug("the answer server goes on", exc_info=True)
 
-    def _accept_query(self, client: Client, query: str) -> tuple[QueryAccepted, Arrays]:
+    def _accept_query(self, query: str) -> tuple[QueryAccepted, Arrays]:
         """Return the message for a query that the model takes. Raises ContextLengthError for one that is too long."""
-        self._model.select_client(client)
         embedding = self._model.embed_query(query)
         if embedding.tokens.nbytes > REPLY_PART_BYTES_MAX:
             raise ContextLengthError(
@@ -472,6 +471,7 @@ def answer_reply(number: int, query: str, text: str, stats: AnswerStats) -> tupl
         prefilled_tokens=stats.prefilled_tokens,
         appended_tokens=stats.appended_tokens,
         memory_tokens=stats.memory_tokens,
+        same=stats.same,
         notice=cut_to(stats.notice, REASON_CHARS_MAX),
         feedback_stamp=None if stats.feedback is None else stats.feedback.stamp,
         arrays=specs_of(*arrays),

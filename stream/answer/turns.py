@@ -12,7 +12,13 @@ from stream.answer.model import AnswerModel, AnswerStats, ClientQuestion, Packet
 from stream.answer.server_statistics import ServerStatistics
 from stream.clock import Clock
 from stream.control import WAIT_MS
-from stream.protocol.messages import FramePacketMessage, GlancePacketMessage, TokenPacketMessage
+from stream.protocol.messages import (
+    FramePacketMessage,
+    GlancePacketMessage,
+    History,
+    PreviousAnswer,
+    TokenPacketMessage,
+)
 from stream.transport import Client, Envelope
 from stream.untrusted import ANSWER_CHARS_MAX, CLIENTS_MAX, GLANCES_A_TURN_MAX, PIECES_MAX
 
@@ -136,7 +142,8 @@ class Turn:
 class ClientRequest:
     """A request that is being answered: its number, its packet, the questions about it, and its answer so far.
 
-    `standing_query` is evaluated first, if there is one. `began_ns`: when the server began to serve it.
+    `standing_query` is evaluated first, if there is one. `history` and `previous` as in ClientQuestion. `began_ns`:
+    when the server began to serve it.
     """
 
     client: Client
@@ -145,15 +152,17 @@ class ClientRequest:
     query: str
     standing_query: str | None
     wants_answer: bool
+    history: History = ()
+    previous: PreviousAnswer | None = None
     began_ns: int = 0
     pieces: list[str] = field(default_factory=list)
     chars: int = 0
 
     def next_question(self) -> ClientQuestion:
         """Return the question that comes next."""
-        standing = self.standing_query
-        query = self.query if standing is None else standing
-        return ClientQuestion(self.client, self.packet, query, yes_no=standing is not None)
+        if self.standing_query is not None:
+            return ClientQuestion(self.client, self.packet, self.standing_query, yes_no=True)
+        return ClientQuestion(self.client, self.packet, self.query, history=self.history, previous=self.previous)
 
 
 class Replies(Protocol):

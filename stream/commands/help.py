@@ -13,7 +13,9 @@ BEHAVIOUR = "Behaviour"
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Source": ("capture.",),
-    "Question": ("answer.query", "answer.every_s", "answer.window.", "answer.memory.", "answer.until."),
+    "Question": (
+        *("answer.query", "answer.every_s", "answer.when", "answer.history", "answer.memory.", "answer.until."),
+    ),
     "Tokens": (
         *("answer.allocator", "allocate.budget", "allocate.min_tokens", "allocate.max_tokens", "answer.target_ms"),
         *("allocate.", "answer.encode", "answer.glance."),
@@ -43,9 +45,10 @@ MOST_USED = {
 
 WITHOUT_GROUPS = {
     "adapt": "output model question boxes frames steps minutes max_tiles scorer seed resume device dtype log_json",
-    "doctor": "model budget max_budget dtype window memory encode backend device streams as_json",
+    "doctor": "model budget max_budget dtype memory memory_frames encode backend device streams as_json",
     "serve-answers": (
-        "model api allocator encode memory max_tokens slots device dtype keys plain_tcp metrics_port config set debug"
+        "model api allocator encode memory memory_frames max_tokens slots device dtype keys plain_tcp metrics_port "
+        "config set debug"
     ),
 }
 """Command → names of its options in the order of the help, if that is not in groups."""

@@ -30,7 +30,8 @@ def replay(
         text_option("--device", metavar="NAME", help="Device of the model: cpu, cuda, cuda:1... [as recorded]"),
     ] = None,
     dtype: Annotated[
-        str | None, text_option("--dtype", metavar="NAME", help="float32, bfloat16 or float16. [as recorded]")
+        str | None,
+        text_option("--dtype", metavar="NAME", help="float32, bfloat16, float16, int8 or int4. [as recorded]"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, for scripts.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")] = False,

@@ -98,7 +98,7 @@ class Comparer:
             "first_call": first_call,
             "memory": memory.figures(generation),
             "device": str(model.device),
-            "dtype": str(model.dtype).removeprefix("torch."),
+            "dtype": model.qwen.weights_dtype,
             "right": None if job.known is None else is_right(generation.text, job.known),
         }
         report({"topic": "column", "column": number, **result})

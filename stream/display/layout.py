@@ -84,9 +84,10 @@ def _frames(figures: StatisticsSnapshot) -> list[str]:
 
 
 def _answers(figures: StatisticsSnapshot) -> list[str]:
+    counts = [str(figures.answers), *([f"{figures.unchanged} unchanged"] if figures.unchanged else [])]
     if figures.ttft_ms is None or figures.total_ms is None:
-        return [str(figures.answers)]
-    return [str(figures.answers), f"first token {figures.ttft_ms:.0f} ms", f"last token {figures.total_ms:.0f} ms"]
+        return counts
+    return [*counts, f"first token {figures.ttft_ms:.0f} ms", f"last token {figures.total_ms:.0f} ms"]
 
 
 def _target(figures: StatisticsSnapshot) -> list[str]:

@@ -15,6 +15,7 @@ from stream.display.text import EventText, discards_partial_answer, summary_text
 from stream.events import (
     Answer,
     AnswerDeltaEvent,
+    AnswerUnchanged,
     Event,
     FrameReady,
     Notice,
@@ -113,6 +114,11 @@ class Transcript:
                 self._partial_answer = event.answer
                 self._partial_at = "" if event.pts_s is None else self.clock.text(event.pts_s)
             self._partial.append(event.text)
+            return None
+        if isinstance(event, AnswerUnchanged):
+            self._drop_partial()
+            if self._newest is not None:
+                self._entries[-1] = self._newest.repeated(self.clock.text(event.pts_s))
             return None
         entry = None
         if isinstance(event, Answer):

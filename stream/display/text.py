@@ -12,6 +12,7 @@ from stream.clock import clock_text, duration_text
 from stream.events import (
     ANSWERS_LOST,
     AnswerCancelled,
+    AnswerUnchanged,
     Cut,
     Event,
     MemorySummary,
@@ -81,9 +82,10 @@ def verdict_text(event: VerdictChanged) -> str:
 
 
 def discards_partial_answer(event: Event) -> bool:
-    """Return whether the answer that was being generated comes to nothing: cancelled, or its process is gone."""
+    """Return whether the answer that was being generated comes to nothing: cancelled, the same as
+    the last one, or its process is gone."""
     lost = isinstance(event, Notice) and event.code == ANSWERS_LOST
-    return lost or isinstance(event, (Restarted, AnswerCancelled))
+    return lost or isinstance(event, (Restarted, AnswerCancelled, AnswerUnchanged))
 
 
 class EventText:
@@ -175,7 +177,7 @@ def summary_text(summary: Summary) -> str:
         return ""
     parts = [
         f"{counted(summary.frames, 'frame')} ({clock_text(summary.duration_s)})",
-        counted(summary.answers, "answer"),
+        counted(summary.answers, "answer") + (f", {summary.unchanged} unchanged" if summary.unchanged else ""),
         counted(summary.cuts, "cut"),
         saved_text(summary),
     ]

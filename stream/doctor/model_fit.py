@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -14,7 +15,7 @@ from arr_coc.errors import ArrCocError, HubUnreachable, ModelError, ModelNotFoun
 from arr_coc.hub import bundled_model_path, cached_folder, local_folder
 from arr_coc.qwen.checkpoint import free_memory_bytes
 from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
-from arr_coc.qwen.quantisation import check_quantisation
+from arr_coc.qwen.quantisation import SMALL_DTYPES, check_quantisation, check_small_dtype
 from arr_coc.qwen.remote_checkpoint import remote_checkpoint
 from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES, TILE_PX, TileGrid
 from stream.config import Config
@@ -23,7 +24,7 @@ from stream.doctor.system import DiagnosticCheck
 FRAME_PROCESS_BYTES, ANSWER_PROCESS_BYTES = 250 << 20, 280 << 20
 """Memory of the two processes at 1080p without a model: Python, torch and the frames; measured."""
 
-REMEDY = "close other programs, or give --dtype bfloat16, a lower --budget, fewer frames (--window) or a smaller model"
+REMEDY = "close other programs, or give --dtype bfloat16, a lower --budget, --no-memory or a smaller model"
 
 CARDS_GB = (8, 12, 16, 24, 32, 48, 80)
 
@@ -85,6 +86,8 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
         return DiagnosticCheck("model", "absent", said, "the first run downloads it; for that it needs the network")
     load = load_of(config)
     visual, needed = load.visual_tokens, load.prompt_tokens
+    if not config.answer.requires_groups:  # a memory is fitted to the context
+        needed = visual + load.other_tokens
     known = f"; only knows {spec.known_world}" if spec.known_world else ""
     said = (
         f"{found.name}: {spec.family.title}, {spec.parameters / 1e6:,.1f} M parameters, "
@@ -92,13 +95,15 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
     )
     said = "; ".join([said, *spec.notices])
     try:
-        check_quantisation(spec.quantised, found.name, cuda=spec.quantised is None or _on_cuda(config.answer.device))
+        on_cuda = _on_cuda(config.answer.device)
+        check_quantisation(spec.quantised, found.name, cuda=spec.quantised is None or on_cuda)
+        if (dtype := config.answer.dtype) in SMALL_DTYPES:
+            check_small_dtype(dtype, spec.quantised, found.name, experts=spec.experts_per_token, cuda=on_cuda)
     except ModelError as error:
         return DiagnosticCheck("model", "broken", error.problem, error.remedy)
     if needed > spec.context_tokens:
         too_short = f"{said}: too short for the {needed} tokens of frame, question and answer"
-        remedy = "lower --budget" if load.window == 1 else "lower --budget, or show fewer frames (--window)"
-        remedy = "lower answer.memory.tokens" if load.memory_tokens else remedy
+        remedy = "lower answer.memory.tokens" if config.answer.requires_groups else "lower --budget"
         return DiagnosticCheck("model", "broken", too_short, remedy)
     if found.on_hub:
         return _download(said, spec.checkpoint_bytes, (free_disk or free_disk_bytes)())
@@ -142,7 +147,8 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
     facts = facts.loaded(cuda=not on_cpu)
     dtype = dtype_on_cpu(facts) if config.answer.dtype == "auto" and on_cpu else config.answer.dtype
     parts = MemoryEstimate.of(facts, dtype, load_of(config, streams))
-    loading = stored.loading_bytes(parts.weights)
+    # to small weights, the stored ones leave one by one
+    loading = parts.weights if dtype in SMALL_DTYPES else stored.loading_bytes(parts.weights)
     named = {
         "weights": parts.weights,
         "keys and values": parts.cache,
@@ -179,14 +185,12 @@ def texture_bytes(config: Config) -> int:
 
 def load_of(config: Config, streams: int = 1) -> Workload:
     """Return the most that the model is asked. A whole frame is as large as `capture.size` says, else 1080p."""
-    answer, window = config.answer, config.answer.window
+    answer = config.answer
     visual, other = tokens_of(config)
     whole = tiles_of(config)
     return Workload(
         visual_tokens=whole if answer.encode in SHOWS_ALL_TILES else visual,
         other_tokens=other,
-        window=window.frames,
-        kept=max(window.frames, window.kept or 0),
         encoded_tokens=None if answer.encode in NEEDS_TOKENS_ONLY else whole,
         kept_vision_mb=answer.incremental.memory_mb if answer.encode == "incremental" or answer.keeps_groups else 0.0,
         streams=streams,
@@ -239,7 +243,7 @@ def size_text(count: int) -> str:
 
 
 def cards(config: Config, streams: int = 1) -> DiagnosticCheck:
-    """Estimate the memory for so many streams, and for each card whether it fits and the largest window there.
+    """Estimate the memory for so many streams, and for each card whether it fits, or the largest visual memory there.
 
     Cards of which the same is true share one entry.
     """
@@ -249,34 +253,28 @@ def cards(config: Config, streams: int = 1) -> DiagnosticCheck:
         return DiagnosticCheck("cards", "absent", "no estimate, because the model cannot be used")
     if facts is None:
         return DiagnosticCheck("cards", "absent", f"neither this machine nor the hub tells of {name}")
+    if config.answer.dtype in SMALL_DTYPES:
+        return DiagnosticCheck("cards", "absent", f"no estimate, because dtype {config.answer.dtype} is for a CPU")
     facts, load, dtype = facts.loaded(cuda=True), load_of(config, streams), config.answer.dtype
     parts = MemoryEstimate.of(facts, dtype, load)
     fits = ", ".join(
         f"{_sizes_text(list(sizes))} {fit}"
         for fit, sizes in groupby(CARDS_GB, partial(_fit, facts, dtype, load, texture_bytes(config)))
     )
-    frames = "" if load.window == 1 else f" in each of {counted(load.window, 'frame')}"
     of = "" if streams == 1 else f", {counted(streams, 'stream')}"
     memory = f", {_memory_name(config, streams)}" if load.memory_tokens else ""
-    asked = f"{config.answer.encode}, {counted(load.visual_tokens, 'visual token')}{frames}{memory}{of}"
+    asked = f"{config.answer.encode}, {counted(load.visual_tokens, 'visual token')}{memory}{of}"
     return DiagnosticCheck("cards", "works", f"{size_text(parts.total)} of GPU memory for {asked}; {fits}")
 
 
-def most_frames(facts: ModelSpec, dtype: str, load: Workload, free_bytes: int) -> int:
-    """Return the largest window of such frames that fits memory and context; 0 where not even one frame does.
+def most_memory_tokens(facts: ModelSpec, dtype: str, load: Workload, free_bytes: int) -> int:
+    """Return the largest `answer.memory.tokens`, up to those of the load, that fits; 0 if not even one frame does."""
 
-    As many are kept as are shown.
-    """
-    fitting, beyond = 0, facts.context_tokens + 1
-    while beyond - fitting > 1:
-        frames = (fitting + beyond) // 2
-        asked = replace(load, window=frames, kept=frames)
-        within = asked.prompt_tokens <= facts.context_tokens
-        if within and MemoryEstimate.of(facts, dtype, asked).total <= free_bytes:
-            fitting = frames
-        else:
-            beyond = frames
-    return fitting
+    def needed(tokens: int) -> int:
+        return MemoryEstimate.of(facts, dtype, replace(load, memory_tokens=tokens)).total
+
+    tokens = bisect_right(range(1, load.memory_tokens + 1), free_bytes, key=needed)
+    return tokens if tokens >= load.visual_tokens else 0
 
 
 def _sizes_text(sizes_gb: Sequence[int]) -> str:
@@ -285,6 +283,7 @@ def _sizes_text(sizes_gb: Sequence[int]) -> str:
 
 def _fit(facts: ModelSpec, dtype: str, load: Workload, texture: int, card_gb: int) -> str:
     free = (card_gb << 30) - OVERHEAD_BYTES - texture
-    if MemoryEstimate.of(facts, dtype, load).total > free:
-        return "too small"
-    return "fits" if load.memory_tokens else f"up to --window {most_frames(facts, dtype, load, free)}"
+    if MemoryEstimate.of(facts, dtype, load).total <= free:
+        return "fits"
+    tokens = most_memory_tokens(facts, dtype, load, free)
+    return f"up to answer.memory.tokens = {tokens}" if tokens else "too small"

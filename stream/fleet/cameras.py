@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from arr_coc.budget import ADAPTIVE, AUTO
 from stream.config import STDOUT, Config
 from stream.display.input import NAME
 from stream.errors import ConfigError
@@ -127,7 +126,7 @@ def _refuse_twice(places: Iterable[tuple[str, str]], problem: str) -> None:
         seen[place] = name
 
 
-ANSWERED_BY = {*ANSWER_KEYS, "model", "allocator", "slots"} - {"target_ms"}
+ANSWERED_BY = {*ANSWER_KEYS, "model", "allocator", "slots"}
 """Keys of `answer` that an answer process is started with; the other keys are each camera's own."""
 
 
@@ -137,13 +136,7 @@ def answering_options(config: Config) -> str | None:
     answer = config.answer
     if answer.elsewhere:
         return None
-    options = answer.model_dump(mode="json", include=ANSWERED_BY)
-    if answer.window.frames > 1:
-        allocate, has_target = config.allocate, answer.target_ms is not None
-        options |= {"budget": allocate.budget, "target": has_target}
-        if has_target or allocate.budget in (AUTO, ADAPTIVE):
-            options |= {"limits": [allocate.min_tokens, allocate.max_tokens]}
-    return json.dumps(options, sort_keys=True)
+    return json.dumps(answer.model_dump(mode="json", include=ANSWERED_BY), sort_keys=True)
 
 
 def answered_together(cameras: Iterable[NamedCamera]) -> dict[str, list[NamedCamera]]:

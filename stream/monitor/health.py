@@ -18,8 +18,8 @@ from stream.control import INTERRUPTED
 from stream.events import (
     ANSWERS_LOST,
     STORE_LOST,
-    Answer,
     AnswerDeltaEvent,
+    AnswerPoint,
     Event,
     FrameReady,
     Notice,
@@ -236,7 +236,7 @@ class RunMonitor:
             self._restarting = {process: cause for process, cause in self._restarting.items() if process == ANSWERS}
             if event.map is not None:
                 self._grid = event.map.rows, event.map.cols
-        elif isinstance(event, (AnswerDeltaEvent, Answer, YesNoResult)):
+        elif isinstance(event, (AnswerDeltaEvent, AnswerPoint, YesNoResult)):
             self._progress_ns, self._ready, self._answers_error = now_ns, True, None
             self._restarting.pop(ANSWERS, None)
         elif isinstance(event, Started):

@@ -83,13 +83,14 @@ class StatsMessage:
     those of the newest frame. `target_ms` and `budget`: the latency that is held, and the budget for it. `checks`:
     answers that were compared with those of all tokens, how many of them were the same, and the mean share of equal
     words. `glances`: looks at an overview before an answer, `glance_tokens` their visual tokens, `glance_ms` the time
-    of the last one. `memory`: that of the summary, so far.
+    of the last one. `memory`: that of the summary, so far. `unchanged`: answers that said nothing new.
     """
 
     uptime_s: float
     fps: float
     frames: int
     answers: int
+    unchanged: int = 0
     cuts: int
     skipped: int
     outages: int

@@ -18,7 +18,8 @@ import psutil
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.events import (
-    Answer,
+    AnswerPoint,
+    AnswerUnchanged,
     Cut,
     Event,
     FrameReady,
@@ -149,6 +150,7 @@ class RunTotals:
     outages_s: float = 0.0
     glances: int = 0
     glance_tokens: int = 0
+    unchanged: int = 0
     checks: int = 0
     checks_same: int = 0
     checks_words: float = 0.0
@@ -180,7 +182,7 @@ class RunStatistics:
         self._ttft_ms: deque[float] = deque(maxlen=60)  # p95 of the time to the first token is of so many answers
         self._first: FrameReady | None = None
         self._newest: FrameReady | None = None
-        self._answer: Answer | None = None
+        self._answer: AnswerPoint | None = None
         self._outage: tuple[str, int] | None = None
         self._found: bool | None = None
         self._glance_ms: float | None = None
@@ -194,7 +196,7 @@ class RunStatistics:
         with self._lock:
             if isinstance(event, FrameReady):
                 self._add_frame(event)
-            elif isinstance(event, Answer):
+            elif isinstance(event, AnswerPoint):
                 self._add_answer(event)
             elif isinstance(event, Glance):
                 totals.glances += 1
@@ -243,6 +245,7 @@ class RunStatistics:
                 fps=_rate(table[:, READY], now_ns),
                 frames=totals.frames,
                 answers=totals.answers,
+                unchanged=totals.unchanged,
                 cuts=totals.cuts,
                 skipped=totals.skipped,
                 outages=totals.outages,
@@ -302,6 +305,7 @@ class RunStatistics:
                 mean_motion_px=totals.motion_px / frames,
                 mean_moving_share=totals.moving_share / frames,
                 memory=self._memory(),
+                unchanged=totals.unchanged,
                 timing={"wall_s": (now_ns - self._start_ns) / NS_PER_S, "fps": self._fps_run() or 0.0},
             )
 
@@ -332,7 +336,7 @@ class RunStatistics:
             superseded_tokens=totals.superseded_tokens,
         )
 
-    def _add_answer(self, event: Answer) -> None:
+    def _add_answer(self, event: AnswerPoint) -> None:
         if event.group:
             before, totals, superseded = self._answer, self.totals, event.superseded_tokens
             if before is None or before.group != event.group:
@@ -343,7 +347,9 @@ class RunStatistics:
             totals.kept_tokens += event.tokens_used - event.appended_tokens
             totals.superseded_tokens += superseded
         self._answer = event
-        self.totals.answers += 1
+        unchanged = isinstance(event, AnswerUnchanged)
+        self.totals.answers += not unchanged
+        self.totals.unchanged += unchanged
         self.totals.flops += event.flops
         self.totals.full_flops += event.full_flops
         if event.timing is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -23,7 +24,6 @@ from arr_coc.types import (
     Feedback,
     FramePacket,
     FrameStamp,
-    GroupPlace,
     QueryEmbedding,
     TileGrid,
     TokenPacket,
@@ -87,36 +87,48 @@ def token_message(
 
     `earlier`: frames before it in its group of pictures, which go along.
     """
-    arrays = _token_arrays([*earlier, packet], pixels_at)
-    specs = specs_of(*arrays)
-    message = TokenPacketMessage(
-        answer=answer,
-        turn=turn,
-        stamp=packet.stamp,
-        grid=packet.grid,
-        wants_answer=wants_answer,
-        overview=packet.overview,
-        arrays=specs,
-        pixels_at=pixels_at,
-        place=packet.place,
-        earlier=_earlier_frames(earlier),
-    )
+    fields, arrays = _token_fields(turn, packet, pixels_at, earlier)
+    message = TokenPacketMessage(answer=answer, wants_answer=wants_answer, overview=packet.overview, **fields)
     return message, arrays
 
 
-def _token_arrays(packets: Sequence[TokenPacket], pixels_at: PixelPlace | None) -> list[Array]:
-    columns: list[list[Array]] = [[packet.regions for packet in packets], [packet.relevance for packet in packets]]
+def glance_message(
+    glance: int,
+    turn: int,
+    packet: TokenPacket,
+    *,
+    pixels_at: PixelPlace | None = None,
+    earlier: Sequence[TokenPacket] = (),
+) -> tuple[GlancePacketMessage, list[Array]]:
+    """Return a TokenPacket that is an overview, or in a group of pictures, as message and parts, like `token_message`
+    does."""
+    fields, arrays = _token_fields(turn, packet, pixels_at, earlier)
+    return GlancePacketMessage(glance=glance, **fields), arrays
+
+
+def _token_fields(
+    turn: int, packet: TokenPacket, pixels_at: PixelPlace | None, earlier: Sequence[TokenPacket]
+) -> tuple[dict[str, Any], list[Array]]:
+    """Return the fields that messages with tokens share, and their parts."""
+    packets = [*earlier, packet]
+    columns: list[list[Array]] = [[one.regions for one in packets], [one.relevance for one in packets]]
     if pixels_at is None:
-        columns.append([packet.host_pixels for packet in packets])
-    if packets[-1].place is not None:
-        columns.append([packet.superseded for packet in packets])
-    return [np.concatenate(column) if len(column) > 1 else column[0] for column in columns]
-
-
-def _earlier_frames(packets: Sequence[TokenPacket]) -> tuple[EarlierFrame, ...]:
-    return tuple(
-        EarlierFrame(packet.stamp, len(packet.regions), packet.overview, len(packet.superseded)) for packet in packets
-    )
+        columns.append([one.host_pixels for one in packets])
+    if packet.place is not None:
+        columns.append([one.superseded for one in packets])
+    arrays = [np.concatenate(column) if len(column) > 1 else column[0] for column in columns]
+    fields = {
+        "turn": turn,
+        "stamp": packet.stamp,
+        "grid": packet.grid,
+        "arrays": specs_of(*arrays),
+        "pixels_at": pixels_at,
+        "place": packet.place,
+        "earlier": tuple(
+            EarlierFrame(one.stamp, len(one.regions), one.overview, len(one.superseded)) for one in earlier
+        ),
+    }
+    return fields, arrays
 
 
 def token_packet(
@@ -155,7 +167,7 @@ def token_packets(
     end, gone, place = 0, 0, message.place
     for before, frame in zip(range(len(frames) - 1, -1, -1), frames, strict=True):
         rows, end = slice(end, end + frame.regions), end + frame.regions
-        at = None if place is None else GroupPlace(place.group, place.frame - before)
+        at = None if place is None else replace(place, frame=place.frame - before)
         shown = regions[rows], relevance[rows], pixels[rows]
         numbers_of, gone = superseded[gone : gone + frame.superseded], gone + frame.superseded
         packets.append(TokenPacket(frame.stamp, message.grid, *shown, frame.overview, at, numbers_of))
@@ -189,31 +201,6 @@ def _frames_of(message: TokenPacketMessage | GlancePacketMessage, regions: int, 
                 f"{kind} holds {frame.regions} regions, and says that {frame.overview} of them are an overview"
             )
     return frames
-
-
-def glance_message(
-    glance: int,
-    turn: int,
-    packet: TokenPacket,
-    *,
-    pixels_at: PixelPlace | None = None,
-    earlier: Sequence[TokenPacket] = (),
-) -> tuple[GlancePacketMessage, list[Array]]:
-    """Return a TokenPacket that is an overview, or in a group of pictures, as message and parts, like `token_message`
-    does."""
-    arrays = _token_arrays([*earlier, packet], pixels_at)
-    specs = specs_of(*arrays)
-    message = GlancePacketMessage(
-        glance=glance,
-        turn=turn,
-        stamp=packet.stamp,
-        grid=packet.grid,
-        arrays=specs,
-        pixels_at=pixels_at,
-        place=packet.place,
-        earlier=_earlier_frames(earlier),
-    )
-    return message, arrays
 
 
 def frame_message(

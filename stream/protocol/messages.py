@@ -22,6 +22,8 @@ from stream.untrusted import (
     DIMENSIONS_MAX,
     EARLIER_MAX,
     HEADER_BYTES_MAX,
+    HISTORY_CHARS_MAX,
+    HISTORY_MAX,
     LONG_SIDE_PX_MAX,
     SIDE_PX_MAX,
     TIME_NS_MAX,
@@ -156,6 +158,25 @@ class EarlierFrame(msgspec.Struct, frozen=True, array_like=True):
     superseded: Count = 0
 
 
+class PastAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """An earlier answer to this stream, and the media time of its frame."""
+
+    media_ns: TimeNs
+    text: Annotated[str, Meta(max_length=HISTORY_CHARS_MAX)]
+
+
+History: TypeAlias = Annotated[tuple[PastAnswer, ...], Meta(max_length=HISTORY_MAX)]
+"""Earlier answers, oldest first."""
+
+
+class PreviousAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """The last answer to `query`, `text`, which is the answer again if its probability is `same_above` or more."""
+
+    query: Query
+    text: Words
+    same_above: Share
+
+
 class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
     """Client to answer server, for the credit of `turn`: a TokenPacket. Parts: regions, relevance, pixels, and, with a
     `place`, the superseded tokens.
@@ -163,7 +184,8 @@ class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
     `pixels_at`: the pixels lie on a device, and are no part. The first `overview` regions are an overview of the frame.
     A client's standing query is evaluated with every packet; without `wants_answer` nothing else is asked. `place`: the
     frame's in a group of pictures, which the server's memory holds; `earlier` are the frames before it in that group
-    which the server lacks, in order, and their regions come first in each part.
+    which the server lacks, in order, and their regions come first in each part. `history` stands before the question;
+    `previous` is scored before the question is answered again, unless that has changed.
     """
 
     answer: Count
@@ -175,6 +197,8 @@ class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
     pixels_at: PixelPlace | None = None
     place: GroupPlace | None = None
     earlier: Annotated[tuple[EarlierFrame, ...], Meta(max_length=EARLIER_MAX)] = ()
+    history: History = ()
+    previous: PreviousAnswer | None = None
 
 
 class GlancePacketMessage(Message, frozen=True, tag="glance_packet"):
@@ -198,7 +222,8 @@ class GlancePacketMessage(Message, frozen=True, tag="glance_packet"):
 class FramePacketMessage(Message, frozen=True, tag="frame_packet"):
     """Client to answer server, for the credit of `turn`: a FramePacket.
 
-    Parts: regions, relevance, and the image unless it lies in the snapshot. `wants_answer` as in TokenPacketMessage.
+    Parts: regions, relevance, and the image unless it lies in the snapshot. `wants_answer`, `history` and `previous` as
+    in TokenPacketMessage.
     """
 
     answer: Count
@@ -207,6 +232,8 @@ class FramePacketMessage(Message, frozen=True, tag="frame_packet"):
     grid: TileGrid
     in_snapshot: bool
     wants_answer: bool = True
+    history: History = ()
+    previous: PreviousAnswer | None = None
 
 
 class Connect(Message, frozen=True, tag="connect"):
@@ -339,8 +366,9 @@ class AnswerReply(Message, frozen=True, tag="answer_reply"):
 
     Parts: regions, attention and similarity of its feedback, if there is any, and components of the embeddings, for an
     allocator that sees them. It covers `frames` frames, the oldest of `oldest_frame_ns` (media time); `kept_bytes` is
-    what the model keeps of them. `flops` and the tokens of the visual memory are those of `stream.events.Answer`.
-    `notice`: something that the user should know.
+    what the model keeps of them. `flops` and the tokens of the visual memory are those of `stream.events.AnswerPoint`.
+    `same`: the probability of the answer that the request names as `previous`, if that was scored. `notice`: something
+    that the user should know.
     """
 
     answer: Count
@@ -359,6 +387,7 @@ class AnswerReply(Message, frozen=True, tag="answer_reply"):
     prefilled_tokens: Count = 0
     appended_tokens: Count = 0
     memory_tokens: Count = 0
+    same: Share | None = None
     feedback_stamp: FrameStamp | None = None
     notice: Reason = ""
 
@@ -471,7 +500,9 @@ def _check_stamp(stamp: FrameStamp) -> None:
 
 def _check_place(place: GroupPlace | None, earlier: int = 0) -> None:
     frame = 0 if place is None else place.frame
-    if place is not None and not (1 <= place.group <= COUNT_MAX and 0 <= frame <= COUNT_MAX):
+    if place is not None and not (
+        1 <= place.group <= COUNT_MAX and 0 <= frame <= COUNT_MAX and 1 <= place.frames <= COUNT_MAX
+    ):
         raise TransportError(f"{place} is in no group of pictures")
     if earlier > frame:
         raise TransportError(f"{counted(earlier, 'frame')} cannot come before frame {frame} of a group of pictures")

@@ -68,7 +68,6 @@ ANSWER_KEYS = {
     "encode",
     "api",
     "incremental",
-    "window",
     "memory",
     "max_tokens",
     "temperature",
@@ -77,9 +76,8 @@ ANSWER_KEYS = {
     "feedback",
     "device",
     "dtype",
-    "target_ms",
 }
-"""Keys of `answer` by which given packets are answered; the latency target, because it bounds a window's frames."""
+"""Keys of `answer` by which given packets are answered."""
 
 
 def run_fingerprint(config: Config) -> dict[str, str] | None:
@@ -214,9 +212,7 @@ class AnswerProvenance(msgspec.Struct, frozen=True):
 
 def answer_provenance(config: Config) -> str:
     """Return the provenance of this process's answers as JSON; to be called once its model is there."""
-    settings = config.model_dump(
-        mode="json", include={"answer": ANSWER_KEYS, "allocate": {"budget", "min_tokens", "max_tokens"}}
-    )
+    settings = config.model_dump(mode="json", include={"answer": ANSWER_KEYS})
     name, threads = config.answer.model, 1
     if config.answer.api.url is None:
         import torch

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from arr_coc.types import EMBEDDING_COMPONENTS, Feedback, FrameStamp
 from stream.config import STDOUT, Config, is_bag, is_hls
 from stream.errors import NothingToContinue, ResumeError, TransportError
-from stream.events import Answer, Glance
+from stream.events import Answer, AnswerUnchanged, Glance
 from stream.protocol.codec import checked_feedback
 from stream.recording.identity import run_fingerprint
 from stream.recording.log import RecordLog
@@ -49,12 +49,13 @@ class JournalGlance:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """An answer of the run that is continued, its feedback, and the glance before it, where there was one.
+    """An answer of the run that is continued, or that it said nothing new, its feedback, and the glance before it,
+    where there was one.
 
     A feedback's stamp is that of the earlier run: its epoch means nothing in this one.
     """
 
-    answer: Answer
+    answer: Answer | AnswerUnchanged
     feedback: Feedback | None
     glance: JournalGlance | None = None
 
@@ -92,7 +93,7 @@ class _FeedbackRecord(msgspec.Struct, frozen=True):
 class _AnswerRecord(msgspec.Struct, frozen=True):
     """An answer and its feedback; the glance before it and that one's."""
 
-    answer: Answer
+    answer: Answer | AnswerUnchanged
     feedback: _FeedbackRecord | None = None
     glance: Glance | None = None
     glance_feedback: _FeedbackRecord | None = None
@@ -173,7 +174,9 @@ class Journal:
             )
         return entry
 
-    def append(self, answer: Answer, feedback: Feedback | None, glance: JournalGlance | None = None) -> None:
+    def append(
+        self, answer: Answer | AnswerUnchanged, feedback: Feedback | None, glance: JournalGlance | None = None
+    ) -> None:
         """Write an answer down, unless it came from the journal; it is on the disk when this returns."""
         if not self._log.is_open or answer.answer in self._entries:
             return
@@ -293,8 +296,8 @@ def _obstacle(config: Config) -> str | None:
             "--resume needs answers that do not build on what earlier ones left in memory: "
             "give --encode sparse instead of incremental"
         )
-    if config.answer.window.frames > 1:
-        return "--resume needs answers about one frame each: leave answer.window.frames at 1"
+    if config.answer.api.url is not None and config.answer.memory.frames > 1:
+        return "--resume needs answers about one frame each from --api: leave answer.memory.frames at 1"
     if config.answer.until.question is not None:
         return "--resume is incompatible with --until: a journal has no yes/no checks"
     if config.answer.shadow_every is not None:

@@ -89,6 +89,8 @@ class RunPlan:
                 resend_after_loss=lockstep,
                 persistent=paced and answer.server is not None,
                 journal=journal,
+                history=answer.history,
+                same_above=answer.same_above if answer.when == "news" else None,
             ),
             target_ms=None if no_target else answer.target_ms,
             must_glance=answer.glance.enabled is True,
@@ -179,7 +181,7 @@ def _texture_options(config: Config) -> TextureOptions:
 
 def _allocator_options(config: Config, *, paced: bool) -> AllocatorOptions:
     """Only frames at a pace of their own are scored on the texture's device: a file gives the same on every backend."""
-    allocate, memory = config.allocate, config.answer.memory
+    allocate = config.allocate
     return AllocatorOptions(
         strategy=allocate.strategy,
         budget=allocate.budget,
@@ -192,8 +194,16 @@ def _allocator_options(config: Config, *, paced: bool) -> AllocatorOptions:
         limits=allocate.limits,
         on_device=paced,
         glance=_glance_options(config),
-        memory=GroupOptions(memory.tokens, memory.seconds, memory.refine) if config.answer.keeps_groups else None,
+        memory=_group_options(config),
     )
+
+
+def _group_options(config: Config) -> GroupOptions | None:
+    """Return None if no groups of pictures are kept, by any model."""
+    memory = config.answer.memory
+    if not config.answer.keeps_groups:
+        return None
+    return GroupOptions(memory.tokens, memory.seconds, memory.refine, memory.frames)
 
 
 def _glance_options(config: Config) -> GlanceOptions | None:
@@ -238,6 +248,7 @@ def _schedule_policy(config: Config, *, lockstep: bool, initial_verdict: bool | 
         cancel_on_cut=answer.on_cut == "cancel",
         glances=_glance_options(config) is not None,
         memory=answer.keeps_groups,
+        memory_required=answer.requires_groups,
         standing_query=_standing_query(answer.until, initial_verdict),
     )
 

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from arr_coc.types import NS_PER_S, Feedback, TokenPacket
+from stream.answer.memory import remember
 from stream.answer.model import CONFIGURED, AnswerModel, ClientQuestion, Packet, ask_alone, load_answer_model
 from stream.config import Config
 from stream.errors import RecordingError
-from stream.events import Answer, Event, FrameReady, Glance, Summary, YesNoResult
+from stream.events import AnswerPoint, Event, FrameReady, Glance, Summary, YesNoResult
 from stream.protocol.codec import feedback_of, frame_packet, token_packets
 from stream.protocol.messages import (
     AnswerReply,
@@ -24,6 +25,8 @@ from stream.protocol.messages import (
     FramePacketMessage,
     GlancePacketMessage,
     GlanceReply,
+    History,
+    PreviousAnswer,
     ServerHello,
     TokenPacketMessage,
     TurnExpired,
@@ -46,7 +49,7 @@ CLIENT = b"replay"
 TOLERANCE = 1e-3
 """Largest difference of probabilities that are the same: it is rounding."""
 
-IN_THEIR_PLACE = (Answer, Glance, YesNoResult, Summary)
+IN_THEIR_PLACE = (AnswerPoint, Glance, YesNoResult, Summary)
 """Recorded events in whose place a replay has its own."""
 
 
@@ -122,6 +125,8 @@ class Replay:
         self._packet: Packet | None = None
         self._overview: TokenPacket | None = None
         self._wants_answer = False
+        self._history: History = ()
+        self._previous: PreviousAnswer | None = None
         self._last = -1
         self._rebaser = EventRebaser()
         self._frames = self._answers = self._looks = self._glances = self._differing = self._unanswered = 0
@@ -165,7 +170,7 @@ class Replay:
     def _send(self, record: SentMessage) -> None:
         message = record.message
         if isinstance(message, GlancePacketMessage):
-            self._overview = self._remembered(*token_packets(message, decompress_arrays(record)))
+            self._overview = remember(self._model.memory, CLIENT, token_packets(message, decompress_arrays(record)))
             return
         if not isinstance(message, (Connect, TokenPacketMessage, FramePacketMessage, Cancel)):
             return
@@ -179,18 +184,10 @@ class Replay:
             return
         parts = decompress_arrays(record)
         if isinstance(message, TokenPacketMessage):
-            self._packet = self._remembered(*token_packets(message, parts))
+            self._packet = remember(self._model.memory, CLIENT, token_packets(message, parts))
         else:
             self._packet = frame_packet(message, parts)
-        self._wants_answer = message.wants_answer
-
-    def _remembered(self, *packets: TokenPacket) -> TokenPacket:
-        """Return the last packet, once all are kept if they are of a group of pictures. One that was never answered
-        about stays until the next one: its place shows what the server had."""
-        *earlier, packet = packets
-        if packet.place is not None and self._model.memory is not None:
-            self._model.memory.add(CLIENT, packet, earlier)
-        return packet
+        self._wants_answer, self._history, self._previous = message.wants_answer, message.history, message.previous
 
     def _receive(self, record: ReceivedMessage) -> Iterator[Event]:
         message = record.message
@@ -214,8 +211,7 @@ class Replay:
             )
 
     def _repeat_glance(self, overview: TokenPacket, message: GlanceReply, recorded: Feedback | None) -> ReplayedGlance:
-        self._model.select_client(CLIENT)
-        found = self._model.glance(overview, message.query).feedback
+        found = self._model.glance(CLIENT, overview, message.query).feedback
         self._overview = None
         difference = 1.0
         if recorded is not None and recorded.attention.shape == found.attention.shape:
@@ -249,7 +245,8 @@ class Replay:
         )
 
     def _repeat_answer(self, packet: Packet, message: AnswerReply) -> ReplayedAnswer:
-        question = ClientQuestion(CLIENT, packet, message.query)
+        previous = self._previous if self._previous is not None and self._previous.query == message.query else None
+        question = ClientQuestion(CLIENT, packet, message.query, history=self._history, previous=previous)
         text = ask_alone(self._model, question)
         assert question.stats is not None
         tokens = question.stats.text_tokens

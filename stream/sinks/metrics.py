@@ -19,7 +19,7 @@ from arr_coc.types import NS_PER_S
 from stream.answer.server_statistics import SERVING, ServerFigures, ServerStatistics
 from stream.config import Config
 from stream.control import RunControl
-from stream.events import Answer, Event, FrameReady, Glance, YesNoResult
+from stream.events import AnswerPoint, Event, FrameReady, Glance, YesNoResult
 from stream.monitor.health import HealthReport, RunMonitor
 from stream.monitor.schema import StatsMessage
 from stream.monitor.statistics import resident_bytes
@@ -163,7 +163,7 @@ class MetricsSink(Sink):
     def write(self, event: Event) -> None:
         if isinstance(event, FrameReady):
             self._latency.observe(max(0, event.ready_ns - event.capture_ns) / 1e9)
-        elif isinstance(event, Answer) and event.timing is not None:
+        elif isinstance(event, AnswerPoint) and event.timing is not None:
             self._ttft.observe(event.timing.ttft_ms / 1e3)
         elif isinstance(event, Glance) and event.timing is not None:
             self._glance.observe(event.timing.total_ms / 1e3)
@@ -229,6 +229,7 @@ def _histograms(
 def _run_figures(stats: StatsMessage, health: HealthReport, holds: str | None) -> Iterator[Figure]:
     yield COUNTER, "frames", "Frames allocated.", stats.frames
     yield COUNTER, "answers", "Whole answers.", stats.answers
+    yield COUNTER, "unchanged", "Answers that said nothing new, and were not given.", stats.unchanged
     yield COUNTER, "glances", "Looks at an overview before an answer.", stats.glances
     yield COUNTER, "glance_tokens", "Visual tokens of these.", stats.glance_tokens
     if (memory := stats.memory) is not None:

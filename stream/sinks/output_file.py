@@ -19,7 +19,7 @@ from stream.config import STDOUT, is_hls
 from stream.errors import OutputError, OutputFailed
 from stream.events import (
     OF_FRAMES,
-    Answer,
+    AnswerPoint,
     Event,
     Explanation,
     Glance,
@@ -319,7 +319,7 @@ class StdoutLines:
 
 def without_timing(event: Event) -> Event:
     """The event without what depends on the clock."""
-    return replace(event, timing=None) if isinstance(event, (Answer, Glance, YesNoResult, Summary)) else event
+    return replace(event, timing=None) if isinstance(event, (AnswerPoint, Glance, YesNoResult, Summary)) else event
 
 
 class JsonlSink(Sink):

@@ -33,7 +33,7 @@ from stream.answer.request import GlanceOutcome
 from stream.answer.scheduler import AnswerObserver, AnswerScheduler
 from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl
-from stream.events import Answer, Event, pack_event, store_lost
+from stream.events import AnswerPoint, Event, pack_event, store_lost
 from stream.protocol.buffers import SlotTable
 from stream.protocol.messages import Credit, End, ServerHello, SourceLost, TextureUpdated
 from stream.protocol.playout import PlayoutDelay
@@ -177,9 +177,9 @@ class AllocateStage:
     def on_event(self, event: Event) -> None:
         """Emit an event of the scheduler; the times of an answer set the budget of the next frames."""
         latency = self._context.latency
-        if isinstance(event, Answer) and self._allocator.group is not None:
+        if isinstance(event, AnswerPoint) and self._allocator.group is not None:
             event = frame_events.with_group(event, self._allocator.group.newest)
-        for made in latency.on_answer(event) if latency is not None and isinstance(event, Answer) else [event]:
+        for made in latency.on_answer(event) if latency is not None and isinstance(event, AnswerPoint) else [event]:
             self._emit(made)
 
     def on_asked(self) -> None:

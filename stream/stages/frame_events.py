@@ -12,7 +12,7 @@ from arr_coc.errors import counted
 from arr_coc.types import NS_PER_MS, NS_PER_S, TileGrid, TileMotion
 from stream.control import describe
 from stream.events import (
-    Answer,
+    AnswerPoint,
     Cut,
     Event,
     Explanation,
@@ -121,7 +121,7 @@ def explanation_of(frame: FrameAllocation, shown: GroupFrame | None = None) -> E
     )
 
 
-def with_group(answer: Answer, shown: GroupFrame | None) -> Answer:
+def with_group(answer: AnswerPoint, shown: GroupFrame | None) -> AnswerPoint:
     """Return an answer with the figures of the group of pictures that it was made from; as it is if that was none."""
     if shown is None or shown.place is None or shown.stamp.frame_index != answer.frame_index:
         return answer

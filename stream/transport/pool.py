@@ -235,11 +235,11 @@ class ServerPool:
                 return False
             return any(member.standing(now_ns) <= 1 for member in self._members.values() if member is not here)
 
-    def reason_to_move(self, endpoint: str, load: KeepAlive, *, keeps_window: bool = False) -> str | None:
+    def reason_to_move(self, endpoint: str, load: KeepAlive, *, keeps_group: bool = False) -> str | None:
         """Return why a run that is between two answers of the server at `endpoint` should change to another one that is
         ready; None where it should stay.
 
-        `load` is what the server last said to this run. With `keeps_window` the change would cost the frames that the
+        `load` is what the server last said to this run. With `keeps_group` the change would cost the frames that the
         server keeps, so only a server that goes away is left.
         """
         now_ns = self._clock.now_ns()
@@ -252,7 +252,7 @@ class ServerPool:
                 return None
             if load.draining:
                 return "it is draining"
-            if keeps_window or now_ns - self._chosen_ns < SETTLE_NS:
+            if keeps_group or now_ns - self._chosen_ns < SETTLE_NS:
                 return None
             if here is None:
                 return "its name leads elsewhere now"

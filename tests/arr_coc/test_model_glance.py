@@ -125,9 +125,8 @@ def test_faint_text_gets_more_than_twice_the_tokens_of_bright_things_beside_it(u
     assert share_of_faint_text(untrained, ARR_COC_GLANCE) > 2
 
 
-@pytest.mark.parametrize("frames", ["causal", "window"])
 def test_of_several_frames_the_first_is_glanced_at_and_others_where_that_is_due(
-    frames: Any, picture: np.ndarray, monkeypatch: pytest.MonkeyPatch
+    picture: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     glanced: list[int] = []
     glance = AnswerSession.glance
@@ -139,7 +138,7 @@ def test_of_several_frames_the_first_is_glanced_at_and_others_where_that_is_due(
     monkeypatch.setattr(AnswerSession, "glance", noting)
     model = ARRCOCQwen(tiny_qwen())
     clip, times_s = [picture, picture, 255 - picture, 255 - picture], (0, 2, 6, 7)
-    made = model.generate(clip, QUERY, 3, BUDGET, overview="keep", frames=frames, times_s=times_s)
+    made = model.generate(clip, QUERY, 3, BUDGET, overview="keep", times_s=times_s)
     assert glanced == [0, 2], "the third frame is another scene"
     assert made.tokens_used == 4 * BUDGET
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from stream import cli
-from stream.events import MEMORY, Event
+from stream.events import Event
 from stream.runtime import session
 
 CLOCK_FIELDS = {"capture_ns", "ready_ns", "texture_ms", "allocate_ms", "held_ms", "timing", "kernel"}
@@ -22,7 +22,7 @@ CLOCK_FIELDS = {"capture_ns", "ready_ns", "texture_ms", "allocate_ms", "held_ms"
 RUNS = {
     "defaults": ("scene:demo", []),
     "standing_query": ("scene:moving", ["--until", "Is there a red circle?", "--go-on"]),
-    "window": ("scene:cuts", ["--window", "2"]),
+    "memory": ("scene:cuts", ["--memory"]),
     "shadow": ("scene:cuts", ["--set", "answer.shadow_every=2"]),
     "regions": ("scene:moving", ["--publish", "ipc://published", "--max-frames", "40"]),
     "glance": ("scene:street", ["-q", "What do the signs say?", "--glance"]),
@@ -40,10 +40,6 @@ class EventRecorder:
 
     def write(self, event: Event) -> None:
         fields = msgspec.to_builtins(event)
-        if fields.get("group") == 0:
-            fields = {name: value for name, value in fields.items() if name not in MEMORY}
-        if fields.get("memory", ...) is None:
-            del fields["memory"]
         if fields.get("map"):
             regions = np.frombuffer(base64.b64decode(fields["map"]["regions"]), "<i2").reshape(-1, 3)
             fields["map"] = {"regions": " ".join("/".join(map(str, region)) for region in regions.tolist())}

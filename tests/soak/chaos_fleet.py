@@ -218,9 +218,6 @@ class TellingModel:
         self._open: dict[ClientQuestion, str] = {}
         time.wait(_ns(chance.uniform(*LOAD_S)))
 
-    def select_client(self, client: bytes) -> None:
-        self._seen.setdefault(client, set())
-
     def drop_client(self, client: bytes) -> None:
         self._seen.pop(client, None)
 
@@ -230,7 +227,7 @@ class TellingModel:
     def check_standing_query(self, query: str) -> tuple[str, ...]:
         return ()
 
-    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
         raise NotImplementedError
 
     def text(self, client: bytes, packet: Packet, query: str) -> str:

@@ -76,8 +76,6 @@ class SteadyAnswerModel:
     def __init__(self) -> None:
         self._open: dict[ClientQuestion, int] = {}
 
-    def select_client(self, client: bytes) -> None: ...
-
     def drop_client(self, client: bytes) -> None: ...
 
     def embed_query(self, query: str) -> QueryEmbedding:

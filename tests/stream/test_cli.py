@@ -139,7 +139,7 @@ def test_help_lists_every_option_once(command: str, capsys: pytest.CaptureFixtur
     [
         ("--stream", "Source"),
         ("--realtime", "Source"),
-        ("--window", "Question"),
+        ("--memory-frames", "Question"),
         ("--strategy", "Tokens"),
         ("--heatmap", "Outputs"),
         ("--web-rate", "Page"),
@@ -197,6 +197,7 @@ def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
     [
         (["capton"], "no such command 'capton'. Did you mean 'caption'? (see "),
         (["caption", "x.mp4", "--bugdet", "3"], "no such option: --bugdet; did you mean --budget? (see "),
+        (["watch", "x.mp4", "--window", "3"], "no such option: --window; did you mean --memory-frames? (see "),
         (["caption", "-o"], "ption '-o' requires an argument"),
         (["demo", "b.mp4"], "too many arguments: 'b.mp4' (see "),
         (["caption"], "no FILE to caption"),

@@ -157,16 +157,25 @@ def test_the_least_tokens_are_no_more_than_the_most(values: dict[str, int]) -> N
             "a server with an API keeps no visual memory; leave --memory out",
         ),
         (
-            ["--memory", "--window", "3"],
-            "shows one picture, kept up to date; leave --window out, or leave --memory out",
+            ["--memory-frames", "3", "--encode", "weighted"],
+            "--memory-frames: a visual memory is shown what is new, and answer.encode = weighted encodes whole frames; "
+            "give --encode sparse or incremental, or leave --memory-frames out",
+        ),
+        (
+            ["--memory-frames", "3", "--no-memory"],
+            "--memory-frames: answer.memory.frames = 3: the visual memory keeps them, and --no-memory switches",
+        ),
+        (
+            ["--memory-frames", "3", "--budget", "700"],
+            "--memory-frames: answer.memory.tokens = 2048 is too small for 3 frames of 700 tokens; raise it, or lower",
         ),
         (
             ["--memory", "--budget", "3000"],
-            "--budget: answer.memory.tokens = 2048 holds no frame of 3000 tokens; raise it",
+            "--budget: answer.memory.tokens = 2048 is too small for 1 frame of 3000 tokens; raise it",
         ),
         (
             ["--memory", "--budget", "90", "-s", "answer.memory.tokens=64"],
-            "--set: answer.memory.tokens = 64 holds no frame",
+            "--set: answer.memory.tokens = 64 is too small for 1 frame",
         ),
         (["-s", "answer.memory.tokens=63"], "answer.memory.tokens should be greater than or equal to 64"),
         (["-s", "answer.memory.tokens=65537"], "answer.memory.tokens should be less than or equal to 65536"),
@@ -181,15 +190,24 @@ def test_a_memory_that_cannot_be_is_refused_with_the_remedy(options: list[str], 
 @pytest.mark.parametrize(
     ("options", "kept"),
     [
-        *(([], False), (["--memory"], True), (["--memory", "--encode", "incremental"], True), (["--no-memory"], False)),
-        *(
-            (["-s", "answer.memory.enabled=auto", *more], not more)
-            for more in ([], ["--encode", "full"], ["--window", "2"], ["--api", "http://127.0.0.1:1/v1"])
-        ),
+        *(([], True), (["--memory"], True), (["--memory", "--encode", "incremental"], True), (["--no-memory"], False)),
+        *((["--memory-frames", "2"], True), (["--memory-frames", "1"], True), (["--encode", "full"], False)),
+        *((["--memory-frames", n, "--api", "http://127.0.0.1:1/v1"], False) for n in "12"),
+        (["--budget", "4000", "--max-budget", "4000"], True),
     ],
 )
 def test_a_memory_is_kept_where_it_can_be(options: list[str], kept: bool) -> None:
     assert run_config(*options).answer.keeps_groups is kept
+
+
+@pytest.mark.parametrize("key", ["frames", "kept", "on_cut"])
+def test_removed_keys_are_named_with_what_replaces_them(key: str, tmp_path: Path) -> None:
+    path = tmp_path / "old.toml"
+    path.write_text(f"[answer.window]\n{key} = 3\n", encoding="utf-8")
+    change = "replaced; use answer.memory.frames" if key == "frames" else "removed: "
+    for options in (["-s", f"answer.window.{key}=3"], ["-c", str(path)]):
+        with pytest.raises(ConfigError, match=rf"^(--set|{path}): answer.window.{key} was {change}"):
+            run_config(*options)
 
 
 def test_several_wrong_values_are_counted() -> None:
@@ -221,11 +239,11 @@ def run_config(*arguments: str) -> Config:
 
 def test_several_files_are_merged_key_by_key_and_the_last_wins(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
-    own.write_text("[answer]\nmax_tokens = 7\n[answer.window]\nframes = 3\n", encoding="utf-8")
+    own.write_text("[answer]\nmax_tokens = 7\n[answer.memory]\nframes = 3\n", encoding="utf-8")
     config = run_config("-c", "gpu", "-c", "webcam", "--config", str(own))
     assert config.answer.model == "Qwen/Qwen3-VL-2B-Instruct", "only gpu has it"
     assert config.capture.max_tiles == 920, "only webcam has it"
-    assert (config.answer.max_tokens, config.answer.window.frames) == (7, 3), "the file comes last"
+    assert (config.answer.max_tokens, config.answer.memory.frames) == (7, 3), "the file comes last"
     assert run_config("-c", "robot", "-c", "webcam").allocate.budget == "auto"
     assert run_config("-c", "webcam", "-c", "robot").allocate.budget == 64
 

@@ -10,12 +10,14 @@ import pytest
 
 from arr_coc.types import TokenReason
 from stream.events import (
-    MEMORY,
+    GROUP,
     PICTURE,
     Answer,
     AnswerCancelled,
     AnswerDeltaEvent,
+    AnswerPoint,
     AnswerTiming,
+    AnswerUnchanged,
     AnyEvent,
     AskedPicture,
     Cut,
@@ -42,7 +44,7 @@ from stream.events import (
 )
 from tests.support.events import glance
 
-ABSENT = (("timing", None), ("warning", None), ("memory", None))
+ABSENT = (("timing", None), ("warning", None), ("memory", None), ("unchanged", 0))
 """Fields that are left out, beside pictures."""
 
 TIMING = AnswerTiming(encode_ms=1.5, prefill_ms=2.5, decode_ms=3.5, ttft_ms=4.5, total_ms=5.5)
@@ -85,6 +87,9 @@ EVENTS: list[Event] = [
     AnswerDeltaEvent(answer=1, text="a "),
     glance(0.5, slot=3, map=FrameMap(rows=1, cols=1, relevance=b"\xff", regions=b"\0" * 6, overview=1)),
     ANSWER,
+    AnswerUnchanged(
+        **{name: getattr(ANSWER, name) for name in ANSWER.__struct_fields__}, since_s=0.25, probability=0.75
+    ),
     AnswerCancelled(
         answer=2, frame_index=3, pts_s=0.5, trigger="every", text="a ", by="cut", by_frame_index=4, by_pts_s=0.75
     ),
@@ -145,7 +150,8 @@ EVENTS: list[Event] = [
 
 
 def test_every_kind_is_tried_here() -> None:
-    of_a_run = {kind for kind in Event.__subclasses__() if kind.__module__ == Event.__module__}
+    kinds = {*Event.__subclasses__(), *AnswerPoint.__subclasses__()} - {AnswerPoint}
+    of_a_run = {kind for kind in kinds if kind.__module__ == Event.__module__}
     assert {type(event) for event in EVENTS} == set(typing.get_args(AnyEvent)) == of_a_run
 
 
@@ -162,13 +168,16 @@ def test_an_event_is_one_line_of_json_with_its_type_first(event: Event) -> None:
     assert next(iter(values)) == "type"
     expected = msgspec.to_builtins(event)
     assert values == {
-        key: value for key, value in expected.items() if (key, value) not in ABSENT and key not in (*PICTURE, *MEMORY)
+        key: value for key, value in expected.items() if (key, value) not in ABSENT and key not in (*PICTURE, *GROUP)
     }
 
 
-def test_an_answer_without_timing_does_not_mention_it() -> None:
-    assert "timing" in json.loads(encode_event(ANSWER))
-    assert "timing" not in json.loads(encode_event(msgspec.structs.replace(ANSWER, timing=None)))
+def test_an_answer_without_timing_lacks_what_depends_on_the_run() -> None:
+    timed = json.loads(encode_event(ANSWER))
+    plain = json.loads(encode_event(msgspec.structs.replace(ANSWER, timing=None)))
+    assert timed.keys() - plain.keys() == {"timing", "prefilled_tokens", "appended_tokens"}
+    kept = json.loads(encode_event(msgspec.structs.replace(ANSWER, timing=None, group=1)))
+    assert timed.keys() - kept.keys() == {"timing", "prefilled_tokens"}
 
 
 def test_what_is_no_event_is_refused() -> None:

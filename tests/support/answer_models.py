@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
-from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket
-from stream.answer.memory import GroupMemory, shown_tokens
+from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket, shown_tokens
+from stream.answer.memory import GroupMemory
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet, ask_alone
 from stream.config import Config
 
@@ -50,11 +50,9 @@ class FakeAnswerModel:
     slots = 1
 
     def __init__(self, config: Config) -> None:
+        self.client = b""
         self._spoken: AnswerStats | None = None
         self._open: dict[ClientQuestion, Iterator[str]] = {}
-
-    def select_client(self, client: bytes) -> None:
-        """It makes no difference between clients."""
 
     def drop_client(self, client: bytes) -> None:
         """It remembers nothing."""
@@ -66,7 +64,7 @@ class FakeAnswerModel:
         """Takes any."""
         return ()
 
-    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
         raise ModelError("it cannot look")
 
     def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
@@ -96,7 +94,7 @@ class FakeAnswerModel:
 
     def ask(self, questions: Sequence[ClientQuestion]) -> None:
         for question in questions:
-            self.select_client(question.client)
+            self.client = question.client
             if question.yes_no:
                 question.score, question.ended = self.score_yes_no(question.packet, question.query), True
                 question.stats = self._spoken
@@ -132,15 +130,12 @@ class MemoryAnswerModel(FakeAnswerModel):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.memory = GroupMemory(config.answer.memory.tokens)
-        self._client = b""
-
-    def select_client(self, client: bytes) -> None:
-        self._client = client
 
     def drop_client(self, client: bytes) -> None:
         self.memory.drop(client)
 
-    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
+        self.client = client
         shown = self._shown(packet)
         return GlanceStats(self._feedback(shown), shown_tokens(shown), 1.0, 2.0)
 
@@ -166,7 +161,7 @@ class MemoryAnswerModel(FakeAnswerModel):
         return (0.99 if max(pixels_of(one).max(initial=0) for one in shown) > BRIGHT else 0.01), 1.0
 
     def _shown(self, packet: TokenPacket) -> list[TokenPacket]:
-        return [*([] if packet.place is None else self.memory.before(self._client, packet.place)), packet]
+        return [*([] if packet.place is None else self.memory.before(self.client, packet.place)), packet]
 
     def _feedback(self, shown: list[TokenPacket]) -> Feedback:
         regions = np.concatenate([one.regions for one in shown])
@@ -179,7 +174,7 @@ class GlancingAnswerModel(FakeAnswerModel):
 
     can_glance = True
 
-    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
         assert packet.is_glance
         on_packet(packet.stamp.frame_index)
         attention = packet.host_pixels.mean(axis=(1, 2, 3), dtype=np.float32)
@@ -191,18 +186,18 @@ class GlancingAnswerModel(FakeAnswerModel):
 class KilledGlancingAnswerModel(GlancingAnswerModel):
     """Its process is killed in the middle of the first glance of all, after which the named file is there."""
 
-    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
         mark = Path(os.environ[GLANCED_AT])
         if not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().glance(packet, query)
+        return super().glance(client, packet, query)
 
 
 class BlindAnswerModel(GlancingAnswerModel):
     """Finds out too late that it cannot look."""
 
-    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
         raise ModelError("the attention of blind cannot be read; turn glances off")
 
 
@@ -281,6 +276,31 @@ class WordlessAnswerModel(FakeAnswerModel):
 
     def check_standing_query(self, query: str) -> tuple[str, ...]:
         raise ModelError("no single token for yes")
+
+
+class NewsAnswerModel(FakeAnswerModel):
+    """Names the brightest quarter of the picture, and earlier answers with their times; a previous answer is likely if
+    it is that text."""
+
+    def ask(self, questions: Sequence[ClientQuestion]) -> None:
+        super().ask([question for question in questions if question.yes_no])
+        for question in questions:
+            if not question.yes_no:
+                self._open[question] = self._pieces(question)
+                self._advance(question)
+
+    def _pieces(self, question: ClientQuestion) -> Iterator[str]:
+        packet, previous = question.packet, question.previous
+        told = [f"{one.text.split(',')[0]} at {one.media_ns // 10**6} ms" for one in question.history]
+        text = ", ".join([f"quarter {pixels_of(packet).max() // 64}", *told])
+        same = None if previous is None else 0.875 if previous.text == text else 0.125
+        yield text[:9]
+        on_packet(packet.stamp.frame_index)
+        yield text[9:]
+        held = previous is not None and same is not None and same >= previous.same_above
+        attention = np.linspace(1, 0, len(packet.regions), dtype=np.float32)
+        feedback = Feedback(packet.stamp, packet.regions, attention, -attention)
+        self._spoken = AnswerStats(len(packet.regions), 0 if held else 4, 1.0, 2.0, 3.0, feedback, same=same)
 
 
 class PickyAnswerModel(FakeAnswerModel):

@@ -124,7 +124,7 @@ def make_token_packet(stamp: FrameStamp, grid: TileGrid, tokens: int = 1, value:
     return TokenPacket(stamp, grid, regions, np.ones(tokens, np.float32), pixels)
 
 
-def make_group_packet(place: tuple[int, int], tokens: int = 2, second: int = 0, side_px: int = 64) -> TokenPacket:
+def make_group_packet(place: tuple[int, ...], tokens: int = 2, second: int = 0, side_px: int = 64) -> TokenPacket:
     """The packet of a frame in a group of pictures, whose pixels have the value of `second`."""
     packet = make_token_packet(FrameStamp(second, second * NS_PER_S, 0), TileGrid.of(side_px, side_px), tokens, second)
     return replace(packet, place=GroupPlace(*place))

@@ -48,8 +48,8 @@ class Batch:
     int64 [C, F, H] introduces each frame (H is 0 where a clip has one); `ids` int64 [C, T] (of each question: query,
     template, answer, end of turn; padding at the end); `asked` int64 [C, T] numbers the question that a token belongs
     to, Q for padding; `labels` like `ids`, `IGNORED` but on the answers; `places` int8 [C, Q, 8] of `asked_places`. T
-    is 0 where nothing is asked. `apart`: frames do not see each other, as in the window of a stream. `overview`: so
-    many of the K tokens come first and show the whole frame; they and the others are encoded apart.
+    is 0 where nothing is asked. `overview`: so many of the K tokens come first and show the whole frame; they and the
+    others are encoded apart.
     """
 
     grid: TileGrid
@@ -61,18 +61,17 @@ class Batch:
     asked: torch.Tensor
     labels: torch.Tensor
     places: torch.Tensor
-    apart: bool = False
     overview: int = 0
 
     @classmethod
-    def of(cls, grid: TileGrid, tensors: Sequence[torch.Tensor], apart: bool, overview: int) -> Batch:
+    def of(cls, grid: TileGrid, tensors: Sequence[torch.Tensor], overview: int) -> Batch:
         """From `tensors` in the order of the property."""
         pixels, regions, targets, times, ids, asked, labels, places = tensors
-        return cls(grid, pixels, regions, targets, times, ids, asked, labels, places, apart, overview)
+        return cls(grid, pixels, regions, targets, times, ids, asked, labels, places, overview)
 
     def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Batch:
         """The same with other `tensors`, in the order of the property."""
-        return Batch.of(self.grid, tensors, self.apart, self.overview)
+        return Batch.of(self.grid, tensors, self.overview)
 
     def clips(self, count: int) -> Batch:
         """Only the first so many clips."""
@@ -154,7 +153,6 @@ def make_batch(
         asked=asked,
         labels=labels,
         places=torch.tensor([asked_places(lesson) for lesson in lessons], dtype=torch.int8),
-        apart=plan.apart,
         overview=views[0][0].overview,
     )
 
@@ -228,8 +226,8 @@ class BackgroundBatches:
             fields: list[npt.NDArray[Any]] = self._queue.get(timeout=_WAIT_S)
         except queue.Empty as error:
             raise RuntimeError("the processes that draw pictures have stopped; see their traceback above") from error
-        grid, apart, overview, *arrays = fields
-        return Batch.of(grid, [torch.from_numpy(array) for array in arrays], apart, overview)  # type: ignore[arg-type]
+        grid, overview, *arrays = fields
+        return Batch.of(grid, [torch.from_numpy(array) for array in arrays], overview)  # type: ignore[arg-type]
 
     def close(self) -> None:
         for process in self._processes:
@@ -240,7 +238,7 @@ class BackgroundBatches:
 def _produce(seed: int, progress: Any, batches: Any) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     for batch in random_batches(seed, progress):
-        batches.put((batch.grid, batch.apart, batch.overview, *(tensor.numpy() for tensor in batch.tensors)))
+        batches.put((batch.grid, batch.overview, *(tensor.numpy() for tensor in batch.tensors)))
 
 
 def _end_with_parent() -> None:

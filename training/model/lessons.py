@@ -50,7 +50,6 @@ _PLAIN = ClipOptions()
 DESCRIBE_SHARE = 0.25
 """Of the batches that ask: those in which every clip is described."""
 
-APART_SHARE = 0.5
 FRAMES = (1, 1, 1, 1, 2, 3, 4)
 _OFTEN: dict[Kind, int] = {"word": 3, "count": 3, "event": 3, "movement": 2, "number": 2, "exists": 2}
 ANSWERED_SHORTLY: tuple[Kind, ...] = tuple(
@@ -94,7 +93,6 @@ class BatchPlan:
 
     `asks`: questions are put, not only tokens looked at; `reads`: one for a word or a number of at most so many
     characters, in a small picture, else 0; `describes`: among them one for a description, which is long.
-    `apart`: frames do not see each other, as in the window of a stream; else each sees those before it.
     `budget`, `how`, `overview`, `wide`: as in `Showing`.
     """
 
@@ -106,7 +104,6 @@ class BatchPlan:
     size_px: tuple[int, int]
     budget: int
     how: How
-    apart: bool = False
     compares: bool = False
     overview: int = 0
     wide: bool = False
@@ -192,15 +189,14 @@ class Teacher:
             return BatchPlan(True, reads, False, False, 1, size_px, budget, how)
         if rng.random() < COMPARE_SHARE:
             size_px, frames = one(rng, COMPARE_SIZES_PX), one(rng, COMPARE_FRAMES)
-            apart = self._apart(frames)
-            return BatchPlan(True, 0, False, False, frames, size_px, *self._shown(size_px), apart, compares=True)
+            return BatchPlan(True, 0, False, False, frames, size_px, *self._shown(size_px), compares=True)
         describes = bool(rng.random() < DESCRIBE_SHARE)
         demo = bool(rng.random() < demo_share)
         frames = one(rng, DEMO_FRAMES if demo else FRAMES)
         size_px = one(rng, demo_worlds.SIZES_PX if demo else SIZES_PX)
         if frames == 1 and rng.random() < _LARGE_SHARE:
             size_px = one(rng, demo_worlds.LARGE_SIZES_PX if demo else LARGE_SIZES_PX)
-        return BatchPlan(True, 0, describes, demo, frames, size_px, *self._shown(size_px), self._apart(frames))
+        return BatchPlan(True, 0, describes, demo, frames, size_px, *self._shown(size_px))
 
     def _with_overview(self, plan: BatchPlan) -> BatchPlan:
         """The plan, with an overview of any size up to half of its tokens; or with an overview alone."""
@@ -210,9 +206,6 @@ class Teacher:
             return replace(plan, budget=len(overview_regions(_shape(plan.size_px), tokens)), overview=tokens)
         most = min(MOST_OVERVIEW, plan.budget // 2)
         return replace(plan, overview=most if rng.random() < 0.7 else max(1, most // 4))
-
-    def _apart(self, frames: int) -> bool:
-        return frames > 1 and bool(self._rng.random() < APART_SHARE)
 
     def _shown(self, size_px: tuple[int, int]) -> tuple[int, How]:
         """How many tokens of each frame are shown, and how they are chosen."""

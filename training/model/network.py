@@ -61,9 +61,6 @@ def _carry_words(embeddings: torch.Tensor, before: torch.Tensor, tokenizer: Toke
             embeddings[number] = before[pieces].mean(dim=0)
 
 
-PREFIX = -1
-"""The number of what belongs to no frame."""
-
 VOCABULARY = 640
 CONTEXT_TOKENS = 8192
 _WIDTH = 192
@@ -269,16 +266,12 @@ class Learner(nn.Module):
         pieces, prompt = [before], _Prompt()
         prompt.add(len(self._before))
         for frame in range(frames):
-            owner = frame if batch.apart else PREFIX
-            if batch.apart:
-                pieces.append(before)
-                prompt.add(len(self._before), owner, private=True)
             pieces += [language.embed_tokens(batch.times[:, frame]), self._text(self._open, clips, language)]
-            prompt.add(batch.times.shape[2] + len(self._open), owner)
+            prompt.add(batch.times.shape[2] + len(self._open))
             pieces.append(by_clip[:, frame])
-            prompt.add(tokens, owner, visual=True)
+            prompt.add(tokens, visual=True)
             pieces.append(self._text(self._close, clips, language))
-            prompt.add(len(self._close), owner)
+            prompt.add(len(self._close))
         pieces.append(language.embed_tokens(batch.ids))
         hidden = language(
             inputs_embeds=torch.cat([piece.to(pieces[0].dtype) for piece in pieces], dim=1),
@@ -305,8 +298,6 @@ class Learner(nn.Module):
         pieces, position = [text(0, len(self._before))], len(self._before)
         opening = batch.times.shape[2] + len(self._open)
         for frame in range(batch.regions.shape[1]):
-            if batch.apart:
-                pieces.append(text(position - len(self._before), len(self._before)))
             pieces.append(text(position, opening))
             position += opening
             pieces.append(visual_positions(position, batch.regions[:, frame]))
@@ -335,24 +326,16 @@ def _known_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 class _Prompt:
-    """What each token of a packed prompt, up to its questions, belongs to, and so what it sees.
-
-    Frames that are read apart are read after the prompt's beginning alone, at the place where it ends, whatever slot
-    they stand in later. So each has the beginning for itself once more, just before it, which nothing else sees.
-    """
+    """Which tokens of a packed prompt, up to its questions, are visual, and what each sees."""
 
     def __init__(self) -> None:
-        self._frame: list[int] = []
-        self._private: list[bool] = []
         self._visual: list[bool] = []
 
     def __len__(self) -> int:
-        return len(self._frame)
+        return len(self._visual)
 
-    def add(self, tokens: int, frame: int = PREFIX, *, private: bool = False, visual: bool = False) -> None:
-        """Adds so many tokens, of a frame read apart, or of what all share."""
-        self._frame += [frame] * tokens
-        self._private += [private] * tokens
+    def add(self, tokens: int, *, visual: bool = False) -> None:
+        """Adds so many tokens."""
         self._visual += [visual] * tokens
 
     def visual(self, asked: torch.Tensor) -> torch.Tensor:
@@ -363,9 +346,8 @@ class _Prompt:
     def mask(self, asked: torch.Tensor) -> torch.Tensor:
         """True where a row may look: bool [C, 1, L + T, L + T]. Questions see all frames, but not each other."""
         clips, steps = asked.shape
-        frame = torch.tensor(self._frame, device=asked.device)
-        shared = (frame[:, None] == frame).tril()
-        seen = ~torch.tensor(self._private, device=asked.device)
-        above = torch.cat([shared, shared.new_zeros(len(frame), steps)], dim=1)
-        below = torch.cat([seen.expand(clips, steps, -1), (asked[:, :, None] == asked[:, None]).tril()], dim=2)
+        shared = torch.ones(len(self), len(self), dtype=torch.bool, device=asked.device).tril()
+        above = torch.cat([shared, shared.new_zeros(len(self), steps)], dim=1)
+        seen = shared.new_ones(clips, steps, len(self))
+        below = torch.cat([seen, (asked[:, :, None] == asked[:, None]).tril()], dim=2)
         return torch.cat([above.expand(clips, -1, -1), below], dim=1)[:, None]

@@ -12,6 +12,7 @@ from transformers.cache_utils import Cache
 
 from arr_coc.errors import OptionError, counted
 from arr_coc.qwen.attention import AttentionProbe
+from arr_coc.qwen.checkpoint import free_memory_bytes
 from arr_coc.qwen.decode import (
     ROOM_TOKENS,
     GrowableLayer,
@@ -23,7 +24,6 @@ from arr_coc.qwen.decode import (
 from arr_coc.qwen.preprocess import text_positions
 from arr_coc.qwen.prompt import PromptCache
 from arr_coc.qwen.qwenvl import QwenVL, rotation
-from arr_coc.qwen.window_limits import free_bytes, megabytes
 
 
 class LayerBlock:
@@ -104,6 +104,14 @@ class SlotBlock:
             layer.make_room(tokens, layer.keys, layer.values)
 
 
+def free_bytes(device: torch.device) -> int:
+    """Return the memory that can still be had on a device."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + cached
+    return free_memory_bytes()
+
+
 def check_slots(qwen: QwenVL, slots: int, tokens: int, free: int | None = None) -> None:
     """Raises OptionError if the model's decoder cannot answer several at once, or the keys and values of `slots` slots
     of `tokens` tokens do not fit the memory. `free` in bytes is measured if it is not given."""
@@ -115,15 +123,14 @@ def check_slots(qwen: QwenVL, slots: int, tokens: int, free: int | None = None) 
     config = qwen.language_model.config
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_dim = qwen.language_model.layers[0].self_attn.head_dim
-    weight = qwen.language_model.embed_tokens.weight
     room = -(-tokens // ROOM_TOKENS) * ROOM_TOKENS
-    a_slot = 2 * len(qwen.language_model.layers) * heads * head_dim * room * weight.element_size()
-    free = free_bytes(weight.device) if free is None else free
+    a_slot = 2 * len(qwen.language_model.layers) * heads * head_dim * room * qwen.dtype.itemsize
+    free = free_bytes(qwen.device) if free is None else free
     if slots * a_slot > free:
         raise OptionError(
-            f"{counted(slots, 'slot')} of {counted(tokens, 'token')} need {megabytes(slots * a_slot)}, and "
-            f"{megabytes(free)} are free on {weight.device}; set answer.slots to {max(1, free // a_slot)} or less, or "
-            "lower answer.max_tokens"
+            f"{counted(slots, 'slot')} of {counted(tokens, 'token')} need {slots * a_slot / 1e6:,.1f} MB, and "
+            f"{free / 1e6:,.1f} MB are free on {qwen.device}; set answer.slots to {max(1, free // a_slot)} or less, "
+            "or lower answer.max_tokens"
         )
 
 
@@ -146,7 +153,7 @@ class RotationTable:
         last = max(positions)
         if last >= len(self._cos):
             count = (last // _TABLE_TOKENS + 1) * _TABLE_TOKENS
-            dtype = self._qwen.language_model.embed_tokens.weight.dtype
+            dtype = self._qwen.dtype
             cos, sin = rotation(self._qwen, text_positions(0, count))
             self._cos, self._sin = cos.to(dtype)[:, None], sin.to(dtype)[:, None]
         if len(positions) == 1:

@@ -24,9 +24,14 @@ def save_folder(qwen: QwenVL, allocator: ARRCOCLayer, folder: Path) -> None:
     """Write model and allocator into a folder that `load_qwen` reads; what is there is replaced at the very end.
 
     The allocator gets the name of the weights that it is saved with. Raises ModelError where adapters of peft are not
-    merged yet, and where the folder cannot be written.
+    merged yet, the weights are of 8 or 4 bits, and where the folder cannot be written.
     """
     _refuse_adapters(qwen.model, allocator)
+    if qwen.small is not None:
+        raise ModelError(
+            f"a model in {qwen.small} cannot be saved, as its weights are made when it is loaded",
+            "load it in float32 or bfloat16",
+        )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from stream.answer.api.connection import ApiConnection, ApiLimits, ChatPiece, Ch
 from stream.answer.api.pictures import ApiPictures, pictures_of
 from stream.answer.api.uuids import KEPT_BY, SentPictures
 from stream.answer.memory import GroupMemory
-from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet
+from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, history_text
 from stream.config import Config
 from stream.untrusted import HEARD_AT_ONCE
 
@@ -28,6 +28,9 @@ LIKELY_TOKENS = 20
 
 YES_NO_TOKENS = 3
 """Tokens of an answer that is yes or no, with what a model may write before it."""
+
+STILL_RIGHT = '{question}\nAn earlier answer: "{answer}"\nIs that answer still right?'
+"""Question about an earlier answer."""
 
 CHARS_A_TOKEN_MAX = 32
 """An answer with more characters for each token that was allowed comes from a server that ignores the limit."""
@@ -75,7 +78,8 @@ class ApiReply:
 class OpenRequest:
     """A request under way: its question, what is shown with it (the newest frame last), and its reply so far.
 
-    `sent` is what the server was given of its `body`.
+    `sent` is what the server was given of its `body`. `same`: how probable it is that the previous answer is still
+    right.
     """
 
     question: ClientQuestion
@@ -85,11 +89,17 @@ class OpenRequest:
     stream: ChatStream
     times_s: tuple[float, float]
     reply: ApiReply = field(default_factory=ApiReply)
+    same: float | None = None
+
+    @property
+    def checks(self) -> bool:
+        """True while it is asked whether the previous answer is still right."""
+        return self.question.previous is not None and self.same is None
 
 
 class ApiAnswerModel:
-    """Model that a server answers for, with a window of frames for each client, and as many requests open as
-    `answer.slots`: the server batches them. It decides how far their texts depend on each other.
+    """Model that a server answers for, with the `answer.memory.frames` newest frames of each client, and as many
+    requests open as `answer.slots`: the server batches them. It decides how far their texts depend on each other.
 
     It knows no regions and tells nothing of its attention: relevance comes from the picture alone.
     """
@@ -108,7 +118,7 @@ class ApiAnswerModel:
         self._answer = config.answer
         self._connection = served.connection
         self._sent = SentPictures(served.keeps_pictures)
-        self._windows: dict[bytes, deque[SeenFrame]] = {}
+        self._frames: dict[bytes, deque[SeenFrame]] = {}
         self._notices: set[str] = set()
         self._asks_likely = True
         self._open: dict[bytes, OpenRequest] = {}
@@ -116,12 +126,9 @@ class ApiAnswerModel:
         self.slots = config.answer.slots
         self.model_id = served.name
 
-    def select_client(self, client: bytes) -> None:
-        """It embeds and checks queries without regard to clients."""
-
     def drop_client(self, client: bytes) -> None:
         self.release(client)
-        self._windows.pop(client, None)
+        self._frames.pop(client, None)
 
     def embed_query(self, query: str) -> QueryEmbedding:
         """Return an embedding that says nothing: the server gives none."""
@@ -131,7 +138,7 @@ class ApiAnswerModel:
         """Return no words: a server's model is general."""
         return ()
 
-    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
         """Raises ModelError: no server tells where its model looks."""
         raise ModelError(f"{self.model_id} cannot glance: a server does not tell where its model looks")
 
@@ -171,14 +178,26 @@ class ApiAnswerModel:
     def _opened(self, question: ClientQuestion) -> OpenRequest:
         began_s = time.monotonic()
         packet = question.packet
-        shown = [*self._window(question.client, packet.stamp), self._see(packet)]
+        earlier, stamp = self._frames.get(question.client, ()), packet.stamp
+        # without those that a cut has made past, and the same one, which was checked before it is answered about
+        shown = [frame for frame in earlier if frame.stamp != stamp and frame.stamp.epoch == stamp.epoch]
+        assert isinstance(packet, FramePacket)
+        api = self._answer.api
+        shown.append(SeenFrame(stamp, pictures_of(packet, api.picture, api.quality)))
         if question.yes_no:
             body = self._yes_no_body(shown, question.query)
+        elif question.previous is not None:
+            still_right = STILL_RIGHT.format(question=question.query, answer=question.previous.text)
+            body = self._yes_no_body(shown, still_right)
         else:
-            body = self._body(shown, question.query, self._answer.max_tokens)
+            body = self._answer_body(shown, question)
         sent = self._sent.lean(body)
         stream = self._connection.stream(sent, self._arrived)
         return OpenRequest(question, shown, body, sent, stream, (began_s, time.monotonic()))
+
+    def _reopen(self, request: OpenRequest, body: dict[str, Any]) -> None:
+        request.body, request.sent, request.reply = body, self._sent.lean(body), ApiReply()
+        request.stream = self._connection.stream(request.sent, self._arrived)
 
     def _take_in(self, request: OpenRequest) -> None:
         """Add the pieces that are there to the reply, not all of a flood at once, and end it if it has ended."""
@@ -188,47 +207,47 @@ class ApiAnswerModel:
                 break
             self._take(request.reply, piece)
             self._check_length(len(request.reply.text), request.body)
-            if not request.question.yes_no:
+            if not (request.question.yes_no or request.checks):
                 request.question.piece += piece.text
-        if request.stream.ended:
-            self._sent.note(request.body)
+        if not request.stream.ended:
+            return
+        self._sent.note(request.body)
+        if request.checks:
+            self._check_previous(request)
+        else:
             self._end(request)
+
+    def _check_previous(self, request: OpenRequest) -> None:
+        """End with the previous answer if it is still right, or ask for another one."""
+        question, previous = request.question, request.question.previous
+        assert previous is not None
+        yes, mass = yes_no_of(request.reply.text, request.reply.likely)
+        request.same = yes * mass
+        if request.same < previous.same_above:
+            self._reopen(request, self._answer_body(request.shown, question))
+            return
+        request.reply.text_tokens, question.piece = 0, previous.text
+        self._end(request)
 
     def _end(self, request: OpenRequest) -> None:
         question, reply = request.question, request.reply
         self.release(question.client)
         question.ended = True
-        question.stats = self._stats_of(request.shown, reply, request.times_s, request.body)
+        stats = self._stats_of(request.shown, reply, request.times_s, request.body)
+        question.stats = replace(stats, same=request.same)
         if question.yes_no:
             question.score = yes_no_of(reply.text, reply.likely)
-        else:
-            self._keep(question.client, request.shown[-1])
+        elif (most := self._answer.memory.frames) > 1:
+            self._frames.setdefault(question.client, deque(maxlen=most - 1)).append(request.shown[-1])
 
     def _fail(self, request: OpenRequest, error: Exception) -> None:
         again = self._again(request.body, request.sent, error)
         request.stream.cancel()
         if again is not None:
-            request.body, request.sent, request.reply = again, self._sent.lean(again), ApiReply()
-            request.stream = self._connection.stream(request.sent, self._arrived)
+            self._reopen(request, again)
             return
         del self._open[request.question.client]
         request.question.ended, request.question.error = True, error
-
-    def _see(self, packet: Packet) -> SeenFrame:
-        assert isinstance(packet, FramePacket)
-        api = self._answer.api
-        return SeenFrame(packet.stamp, pictures_of(packet, api.picture, api.quality))
-
-    def _keep(self, client: bytes, frame: SeenFrame) -> None:
-        """Keep a frame that was answered about in the client's window."""
-        if (most := self._answer.window.frames) > 1:
-            self._windows.setdefault(client, deque(maxlen=most - 1)).append(frame)
-
-    def _window(self, client: bytes, stamp: FrameStamp) -> list[SeenFrame]:
-        """Return the client's earlier frames, without those that a cut has made past."""
-        kept = self._windows.get(client, deque())
-        keeps = self._answer.window.on_cut == "keep"
-        return [frame for frame in kept if frame.stamp != stamp and (keeps or frame.stamp.epoch == stamp.epoch)]
 
     def _body(self, shown: list[SeenFrame], question: str, max_tokens: int) -> dict[str, Any]:
         content: list[dict[str, Any]] = []
@@ -251,6 +270,9 @@ class ApiAnswerModel:
         if answer.temperature > 0:
             body |= {"seed": answer.seed} | ({"top_p": answer.top_p} if answer.top_p < 1 else {})
         return body
+
+    def _answer_body(self, shown: list[SeenFrame], question: ClientQuestion) -> dict[str, Any]:
+        return self._body(shown, history_text(question.history) + question.query, self._answer.max_tokens)
 
     def _yes_no_body(self, shown: list[SeenFrame], question: str) -> dict[str, Any]:
         """Return the request of a yes/no question, with probabilities unless the server is known to tell none."""

@@ -100,7 +100,7 @@ export class Answers {
   }
 
   add(event, aloud = true) {
-    if (event.topic === "answer" || event.topic === "cancelled") this.speak(null);
+    if (["answer", "cancelled", "unchanged"].includes(event.topic)) this.speak(null);
     if (this.speaking && (event.topic === "cut" || event.topic === "discontinuity")) {
       this.speaking.beforeCut = true;
       this.tellSpeech();

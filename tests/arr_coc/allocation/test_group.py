@@ -32,7 +32,7 @@ class Model:
     @property
     def kept(self) -> GroupPlace | None:
         place = self.packets[0].place if self.packets else None
-        return None if place is None else GroupPlace(place.group, len(self.packets))
+        return None if place is None else replace(place, frame=len(self.packets))
 
     def take(self, packet: TokenPacket) -> None:
         place = packet.place
@@ -482,7 +482,47 @@ def test_copies_for_pictures_have_no_group() -> None:
     assert StreamAllocator().group is None
 
 
-@pytest.mark.parametrize("given", [{"tokens": 0}, {"seconds": 0.0}, {"seconds": float("nan")}])
+def test_each_of_several_frames_is_whole_and_an_unchanged_one_appends_nothing() -> None:
+    run = Run(options(10, GroupOptions(frames=3)), exact=False)
+    packets = [run.ask()]
+    assert len(run.ask().regions) == 0, "nothing changed"
+    for tile in range(4):
+        run.change((2, tile))
+        packets.append(run.ask())
+    assert [packet.place for packet in packets] == [GroupPlace(1, index, 3) for index in range(5)]
+    assert [len(packet.regions) for packet in packets] == [10] * 5
+    assert all(len(packet.superseded) == 0 for packet in packets)
+    assert (run.newest.held, run.newest.appended, run.newest.superseded_tokens) == (30, 10, 0)
+    expected = np.concatenate([packet.regions for packet in packets[-3:]])
+    np.testing.assert_array_equal(run.newest.regions, expected)
+    assert np.unique(run.newest.shown_ns).tolist() == [packet.stamp.media_ns for packet in packets[-3:]]
+    run.allocator.set_query(question("what?"))
+    assert len(run.ask().regions) == 10, "another question chooses other tokens"
+
+
+def test_several_frames_last_until_a_cut_or_their_limit() -> None:
+    """As many are shown as fit; their age does not matter."""
+    run = Run(options(10, GroupOptions(tokens=25, seconds=1.0, frames=3)), exact=False)
+    for index in range(4):
+        run.change((0, 0))
+        run.late_ns += 2 * NS_PER_S
+        run.ask()
+        assert run.newest.place == GroupPlace(1, index, 2)
+        assert run.newest.held == min(index + 1, 2) * 10
+    act(run, "cut", None)
+    assert (run.newest.place, run.newest.began) == (GroupPlace(2, 0, 2), "epoch")
+
+
+def test_a_paused_source_counts_its_frames() -> None:
+    run = Run(options(10, GroupOptions(frames=3)), exact=False)
+    for query in ("what?", "where?", "who?", "why?"):
+        run.allocator.set_query(question(query))
+        run.late_ns -= FRAME_NS
+        run.ask()
+    assert run.newest.lengths == (10, 10, 10)
+
+
+@pytest.mark.parametrize("given", [{"tokens": 0}, {"frames": 0}, {"seconds": 0.0}, {"seconds": float("nan")}])
 def test_limits_out_of_range_are_refused(given: dict[str, float]) -> None:
     with pytest.raises(OptionError):
         GroupOptions(**given)  # type: ignore[arg-type]

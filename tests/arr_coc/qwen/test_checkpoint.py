@@ -11,7 +11,7 @@ import pytest
 
 from arr_coc.errors import ModelError, ModelNotFound
 from arr_coc.hub import bundled_model_path, cached_folder
-from arr_coc.qwen.memory_estimate import FRAME_TEXT_TOKENS, MemoryEstimate, ModelSpec, Workload
+from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
 from arr_coc.qwen.vision_cache import RegionSize
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.answer.qwen import load_qwen_model
@@ -61,39 +61,6 @@ def test_memory_is_weights_keys_and_values_and_activations() -> None:
     assert MemoryEstimate.of(facts, "float32", Workload(546, 100)).activations > exact.activations
 
 
-def test_frames_of_a_window_count_in_the_prompt_and_kept() -> None:
-    facts = ModelSpec.read(bundled_model_path(), "bundled")
-    one, four = Workload(100, 50), Workload(100, 50, window=4, kept=6)
-    assert (one.prompt_tokens, four.prompt_tokens) == (150, 4 * (100 + FRAME_TEXT_TOKENS) + 50)
-    a_token = 2 * 4 * 3 * 64 * 4
-    estimate = MemoryEstimate.of(facts, "float32", four)
-    assert estimate.cache == a_token * four.prompt_tokens
-    assert estimate.kept == 6 * (a_token * (100 + FRAME_TEXT_TOKENS) + 100 * (192 * 4 + 3 * 32 * 32))
-    assert MemoryEstimate.of(facts, "float32", one).kept == 0
-    assert estimate.activations < MemoryEstimate.of(facts, "float32", Workload(400, 50)).activations
-
-
-def test_a_kept_frame_takes_what_is_reckoned(tmp_path: Path) -> None:
-    """A real window of two frames, beside what its folder alone tells."""
-    from arr_coc.qwen.frame_window import FrameWindow
-    from arr_coc.qwen.loading import load_qwen
-    from arr_coc.qwen.options import WindowOptions
-    from arr_coc.qwen.session import AnswerSession
-
-    path = tiny_folder(tmp_path)
-    window, session = FrameWindow(WindowOptions(frames=2)), AnswerSession(load_qwen(path, dtype="float32"))
-    for frame in (0, 1):
-        pixels = np.full((6, 3, 32, 32), 40 * frame, np.uint8)
-        regions = np.array([[0, row, col] for row in range(2) for col in range(3)], np.int32)
-        stamp = FrameStamp(frame, frame * 10**9, 0, 1)
-        packet = TokenPacket(stamp, TileGrid.of(64, 96), regions, np.ones(6, np.float32), pixels)
-        "".join(session.answer(packet, "what?", window=window))
-    reckoned = MemoryEstimate.of(ModelSpec.read(path, "tiny"), "float32", Workload(6, 0, window=2, kept=2)).kept
-    text = window.frames[0].tokens - 6
-    a_token = sum(rows.numel() * 4 for rows in (*window.frames[0].keys, *window.frames[0].values)) // (6 + text)
-    assert sum(frame.bytes for frame in window.frames) == reckoned + 2 * (text - FRAME_TEXT_TOKENS) * a_token
-
-
 def test_the_system_prompt_is_the_configured_one() -> None:
     model = load_qwen_model(Config.model_validate({"answer": {"system": "Answer in one word."}}))
     prompts = model._session.prompts
@@ -112,7 +79,7 @@ def test_incremental_encoding_keeps_what_is_reckoned() -> None:
 def test_each_stream_keeps_its_own() -> None:
     facts = ModelSpec.read(bundled_model_path(), "bundled")
     one, four = (
-        MemoryEstimate.of(facts, "float32", Workload(100, 50, window=2, kept=3, kept_vision_mb=1000.0, streams=streams))
+        MemoryEstimate.of(facts, "float32", Workload(100, 50, kept_vision_mb=1000.0, streams=streams))
         for streams in (1, 4)
     )
     assert four.kept == 4 * one.kept

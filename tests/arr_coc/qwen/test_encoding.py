@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from arr_coc.errors import NonFiniteError
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, encode_packet, pooled, token_count
-from arr_coc.qwen.frame_window import same_picture
 from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
+from arr_coc.qwen.pieces import same_picture
 from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
@@ -528,9 +528,8 @@ def test_a_cut_empties_what_is_kept() -> None:
     assert said(session(), after[1]) == speaking.last.text
 
 
-@pytest.mark.parametrize("layout", ["causal", "window"])
-def test_frames_of_one_prompt_share_what_is_kept(layout: Any) -> None:
-    speaking = session(incremental=SESSION_ALONE, frames=layout)
+def test_frames_of_one_prompt_share_what_is_kept() -> None:
+    speaking = session(incremental=SESSION_ALONE)
     packets = frames(3)
     said(speaking, packets)
     assert speaking.last.tokens_used == 36

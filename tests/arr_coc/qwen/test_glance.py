@@ -14,8 +14,7 @@ from arr_coc.ops.regions import overview_regions
 from arr_coc.qwen.attention import glanced_layers
 from arr_coc.qwen.decode import PrefixCache
 from arr_coc.qwen.encoding import encode_packet
-from arr_coc.qwen.frame_window import FrameWindow
-from arr_coc.qwen.options import AnswerOptions, Decoding, WindowOptions
+from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from tests.support.models import FAMILIES, tiny_qwen
@@ -103,14 +102,14 @@ def test_an_overview_does_not_depend_on_what_is_chosen(family: str) -> None:
 def test_overview_and_chosen_tokens_stand_where_they_are_in_the_frame() -> None:
     _, packet = parts()
     speaking = session()
-    prompt = speaking.prompts.make([packet], QUERY, None, lambda: None)
+    prompt = speaking.prompts.make([packet], QUERY, lambda: None)
     start = len(speaking.prompts.ids.head + speaking.prompts.ids.frame_open)
-    rows = prompt.part.inputs()["position_ids"][:, 0, prompt.places[0]]
+    rows = prompt.part.inputs()["position_ids"][:, 0, prompt.newest]
     side = 2.0 ** packet.regions[:, 0]
     middle = packet.regions[:, 1:] * side[:, None] + (side[:, None] - 1) / 2
     assert rows[0].tolist() == [start] * 19
     np.testing.assert_allclose(rows[1:].T, middle + start)
-    after = prompt.part.inputs()["position_ids"][0, 0, prompt.places[0].stop]
+    after = prompt.part.inputs()["position_ids"][0, 0, prompt.newest.stop]
     assert after == start + max(GRID.shape), "the frame ends once, behind both parts"
 
 
@@ -127,7 +126,7 @@ def test_a_glance_tells_what_the_last_token_attends_to(family: str) -> None:
         weights = speaking.qwen.language_model(
             **prompt.part.inputs(), past_key_values=PrefixCache().kv, use_cache=True, output_attentions=True
         ).attentions
-    expected = sum(weights[layer][0, :, -1, prompt.places[0]].sum(dim=0) for layer in glanced_layers(len(weights)))
+    expected = sum(weights[layer][0, :, -1, prompt.newest].sum(dim=0) for layer in glanced_layers(len(weights)))
     np.testing.assert_allclose(seen.attention, expected / expected.max(), atol=1e-4)
 
 
@@ -157,17 +156,6 @@ def test_a_glance_needs_the_overview_only_whatever_is_encoded_for_the_answer(enc
     assert session(encode=encode).glance(glance, QUERY).tokens_used == 12
     with pytest.raises(OptionError, match="needs the whole frame"):
         said(session(encode=encode), packet, QUERY)
-
-
-def test_a_window_reads_frames_with_their_overview() -> None:
-    glance, packet = parts()
-    speaking, fresh = session(), session()
-    fresh.qwen = speaking.qwen
-    windows = [FrameWindow(WindowOptions(frames=2)) for _ in range(2)]
-    speaking.glance(glance, QUERY, timed=True)
-    assert said(speaking, packet, QUERY, None, windows[0]) == said(fresh, packet, QUERY, None, windows[1])
-    assert speaking.last.tokens_used == 19
-    assert speaking.last.work == fresh.last.work
 
 
 def test_what_is_no_overview_is_refused() -> None:

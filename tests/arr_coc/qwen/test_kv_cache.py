@@ -47,20 +47,6 @@ def test_rewinding_is_exact() -> None:
     torch.testing.assert_close(prefill(qwen, part, cache.kv), expected, atol=1e-6, rtol=0)
 
 
-def test_a_cache_that_begins_alike_leaves_this_one_as_it_is() -> None:
-    cache, _ = filled(["Say", " what"])
-    before = cache.kv.layers[0].keys.clone()
-    other = cache.beginning()
-    tokens = cache.marks[0].tokens
-    assert other.get_seq_length() == tokens
-    assert torch.equal(other.layers[2].values, cache.kv.layers[2].values[..., :tokens, :])
-    qwen = tiny_qwen()
-    part = PromptPart(qwen, tokens, cache.marks[0].position)
-    part.text(qwen.token_ids(" something else"))
-    prefill(qwen, part, other)
-    assert torch.equal(cache.kv.layers[0].keys, before)
-
-
 def test_its_memory_is_counted() -> None:
     cache, _ = filled(["Say", " what"])
     assert cache.bytes == 2 * 3 * 32 * 4 * ROOM_TOKENS

@@ -53,7 +53,7 @@ def said(speaking: AnswerSession, packets: list[TokenPacket], query: str = QUERY
 def next_logits(speaking: AnswerSession, packets: list[TokenPacket], query: str) -> torch.Tensor:
     """The logits after a prompt, which stays in the cache as after an answer."""
     prompts = speaking.slots[0].prompts
-    prompt = prompts.make(packets, query, None, lambda: None)
+    prompt = prompts.make(packets, query, lambda: None)
     logits = prefill(speaking.qwen, prompt.part, prompts.cache.kv)
     prompts.cache.marks += prompt.marks
     return logits
@@ -92,6 +92,21 @@ def test_logits_are_those_of_one_prefill(family: str) -> None:
         assert torch.allclose(logits, reference_logits(speaking, packets, query), atol=1e-5)
 
 
+@torch.inference_mode()
+def test_in_bfloat16_a_memory_is_as_near_to_float32_as_one_prefill() -> None:
+    errors = []
+    for query in (QUERY, OTHER_QUERY, "two green squares"):
+        exact = reference_logits(session(), GROUP, query)
+        half = session()
+        half.qwen.model.to(torch.bfloat16)
+        for count in (1, 2, 3):
+            logits = next_logits(half, GROUP[:count], query)
+        one_prefill = reference_logits(half, GROUP, query)
+        errors.append([(one.float() - exact).norm().item() for one in (logits, one_prefill)])
+    of_memory, of_one_prefill = (sum(column) for column in zip(*errors, strict=True))
+    assert 0 < of_memory < 1.5 * of_one_prefill
+
+
 def test_only_what_is_new_is_prefilled() -> None:
     speaking = session()
     ids = speaking.prompts.ids
@@ -109,7 +124,7 @@ def test_only_what_is_new_is_prefilled() -> None:
         (3 + question, 3, head + 7, 7),
         (question, 0, head + 7, 7),
     ]
-    assert [stamp.frame_index for stamp in speaking.last.shown] == [0, 3]
+    assert [stamp.frame_index for stamp in speaking.last.shown] == [3]
 
 
 def test_the_work_of_a_memory_is_what_is_appended() -> None:
@@ -225,6 +240,94 @@ def test_a_glance_at_a_memory_needs_no_overview_and_keeps_it() -> None:
     assert speaking.last.appended_tokens == 3
 
 
+def video(count: int, frames: int = 2, *, first: int = 0) -> list[TokenPacket]:
+    """Frames of a group that shows the newest `frames` of them, each whole."""
+    tiles = [[index % 12, (index + 5) % 12, *([11] if index % 3 == 0 else [])] for index in range(first, first + count)]
+    made = [frame(index, sorted({*shown}), at=index) for index, shown in enumerate(tiles, first)]
+    return [replace(one, place=replace(one.place, frames=frames)) for one in made]  # type: ignore[type-var]
+
+
+def stock_logits(speaking: AnswerSession, packets: list[TokenPacket], query: str) -> torch.Tensor:
+    """The logits of several frames in one prompt that nothing is kept of."""
+    return next_logits(
+        AnswerSession(speaking.qwen, speaking.options), [replace(one, place=None) for one in packets], query
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_the_newest_frames_are_read_as_a_video(family: str) -> None:
+    """Until the first one leaves, and each time that all are read afresh."""
+    speaking, shown = session(family), video(18)
+    for count in range(1, 18):
+        logits = next_logits(speaking, shown[:count], QUERY)
+        if count in (2, 9, 17):
+            assert torch.allclose(logits, stock_logits(speaking, shown[max(count - 2, 0) : count], QUERY), atol=1e-5)
+        assert speaking.slots[0].prompts.cache.marks[1].key.visual_tokens == sum(
+            len(one.regions) for one in shown[max(count - 2, 0) : count]
+        )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_a_frame_that_left_is_not_seen_by_those_that_follow(family: str) -> None:
+    """The logits are those of one prefill of all frames in which what follows the third does not see the first."""
+    speaking, shown, parts = session(family), video(4, 3), []
+    for count in range(1, 5):
+        logits = next_logits(speaking, shown[:count], QUERY)
+    qwen, prompts = speaking.qwen, speaking.prompts
+    part = PromptPart(qwen, 0, 0)
+    part.text(prompts.ids.head)
+    for packet in shown:
+        begin = part.tokens
+        part.text(prompts.opening(packet, timed=True))
+        part.frame(encode_packet(qwen, packet, "sparse"))
+        part.text(prompts.ids.frame_close)
+        parts.append(slice(begin, part.tokens))
+    part.text(prompts.question(QUERY))
+    mask = torch.full((part.tokens, part.tokens), -torch.inf).triu(1)
+    mask[parts[3].start :, parts[0]] = -torch.inf
+    states = qwen.language_model(
+        **part.inputs(), attention_mask=mask[None, None], past_key_values=empty_kv(), use_cache=True
+    ).last_hidden_state
+    assert torch.allclose(logits, qwen.model.lm_head(states[0, -1]), atol=1e-5)
+
+
+def test_only_the_newest_frame_is_prefilled() -> None:
+    speaking, shown = session(), video(8, 3)
+    question = len(speaking.prompts.question(QUERY))
+    around = len(speaking.prompts.opening(shown[0], timed=True)) + len(speaking.prompts.ids.frame_close)
+    for count in range(1, 7):
+        said(speaking, shown[:count])
+        last, tokens = speaking.last, len(shown[count - 1].regions)
+        head = len(speaking.prompts.ids.head) if count == 1 else 0
+        assert (last.prefilled_tokens, last.appended_tokens) == (head + around + tokens + question, tokens)
+        assert [stamp.frame_index for stamp in last.shown] == list(range(max(count - 3, 0), count))
+        assert last.feedback is not None
+        assert last.feedback.regions.tolist() == shown[count - 1].regions.tolist()
+    said(speaking, [*shown[:6], video(1, 3, first=6)[0]._part(slice(0), 0)], OTHER_QUERY)
+    assert speaking.last.appended_tokens == 0
+    assert speaking.last.prefilled_tokens == len(speaking.prompts.question(OTHER_QUERY))
+    assert [stamp.frame_index for stamp in speaking.last.shown] == [3, 4, 6]
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_frames_of_a_video_do_not_depend_on_what_was_asked_before(data: st.DataObject) -> None:
+    """Another session that gets all that the group is read from says the same."""
+    frames = data.draw(st.integers(2, 4))
+    speaking, shown = session(), video(24, frames)
+    for count in data.draw(st.lists(st.integers(1, 24), unique=True, min_size=1, max_size=6).map(sorted)):
+        if data.draw(st.booleans(), label="cancelled before"):
+            next(pieces := speaking.answer(shown[:count], OTHER_QUERY), None)
+            pieces.close()
+        if data.draw(st.booleans(), label="another picture before"):
+            said(speaking, [replace(frame(90, [0, 4]), place=None)])
+        place = shown[count - 1].place
+        assert place is not None
+        assert said(speaking, shown[:count]) == said(session(), shown[place.first : count])
+
+
 def test_a_group_without_a_token_is_refused() -> None:
     with pytest.raises(OptionError, match="begins with a key frame"):
         said(session(), [frame(0, [])])
@@ -237,3 +340,24 @@ def test_a_group_beyond_the_context_is_refused(monkeypatch: pytest.MonkeyPatch) 
     said(speaking, GROUP[:1])
     with pytest.raises(ContextLengthError, match="lower the budget"):
         said(speaking, GROUP)
+
+
+@pytest.mark.parametrize("group", [[*GROUP, NOTHING_NEW], video(9)], ids=["picture", "frames"])
+def test_the_work_does_not_count_what_is_read_again_after_a_loss(group: list[TokenPacket]) -> None:
+    speaking = session()
+    for count in range(1, len(group) + 1):
+        for query in (QUERY, OTHER_QUERY):
+            lost = session()
+            assert said(speaking, group[:count], query) == said(lost, group[:count], query)
+            assert speaking.last.work == lost.last.work
+            assert speaking.last.kept_bytes == lost.last.kept_bytes
+            assert speaking.last.prefilled_tokens <= lost.last.prefilled_tokens
+
+
+def test_frames_of_another_time_are_read_again() -> None:
+    speaking, shown = session(), video(2)
+    said(speaking, shown)
+    later = [replace(one, stamp=replace(one.stamp, media_ns=one.stamp.media_ns + 10**12)) for one in shown]
+    assert said(speaking, later) == said(session(), later)
+    assert speaking.last.appended_tokens > 0
+    assert speaking.last.shown == tuple(one.stamp for one in later)

@@ -14,8 +14,7 @@ import torch
 
 from arr_coc.errors import ContextLengthError, ModelError, NonFiniteError, OptionError
 from arr_coc.qwen.flops import Costs
-from arr_coc.qwen.frame_window import FrameWindow
-from arr_coc.qwen.options import AnswerOptions, Decoding, WindowOptions
+from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
@@ -79,16 +78,6 @@ def two_frames_text(speaking: AnswerSession) -> int:
     fresh = AnswerSession(speaking.qwen, speaking.options)
     said(fresh, [packet(1, 4), packet(2, 12, 1.0)], QUERY)
     return fresh.last.prefilled_tokens - 16
-
-
-def test_the_work_of_a_window_counts_every_frame_that_it_shows() -> None:
-    speaking, window = session(), FrameWindow(WindowOptions(frames=2))
-    for seed in (1, 2, 3):
-        said(speaking, packet(seed, 4, seed), QUERY, None, window)
-    found, costs = speaking.last.work, Costs(tiny_qwen())
-    text_tokens = sum(frame.tokens - frame.visual_tokens for frame in window.frames) + len(speaking.prompts.ids.head)
-    text_tokens += len(speaking.prompts.question(QUERY))
-    assert found == costs.work("sparse", [4, 4], [12, 12], text_tokens, 8)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -170,9 +159,8 @@ def test_feedback_is_about_what_was_shown(family: str, encode: Any) -> None:
     assert feedback.similarity.std() > 0
 
 
-@pytest.mark.parametrize("frames", ["causal", "window"])
-def test_without_feedback_nothing_is_done_for_it(frames: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    taught = session(frames=frames)
+def test_without_feedback_nothing_is_done_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    taught = session()
     text = said(taught, packet(), QUERY)
     assert np.array_equal(taught.last.regions, packet().regions)
 
@@ -181,7 +169,7 @@ def test_without_feedback_nothing_is_done_for_it(frames: Any, monkeypatch: pytes
 
     for work in ("arr_coc.qwen.slot.AttentionProbe", "arr_coc.qwen.slot.feedback_from"):
         monkeypatch.setattr(work, forbidden)
-    quiet = session(frames=frames, feedback=False)
+    quiet = session(feedback=False)
     pieces = []
     for piece in quiet.answer(packet(), QUERY):
         pieces.append(piece)
@@ -423,23 +411,6 @@ def test_a_look_is_the_same_after_other_questions() -> None:
     assert used.score_yes_no(packet_of_no(), QUESTION).yes == pytest.approx(
         fresh.score_yes_no(packet_of_no(), QUESTION).yes, abs=1e-6
     )
-
-
-def test_a_look_at_a_window_sees_its_frames() -> None:
-    looking = session_of_no()
-    window = FrameWindow(WindowOptions(2))
-    first = looking.score_yes_no(packet_of_no(0), QUESTION, window)
-    second = looking.score_yes_no(packet_of_no(1), QUESTION, window)
-    assert len(looking.last.shown) == 2
-    assert second.yes != first.yes
-
-
-def test_a_frame_that_is_looked_at_and_answered_about_enters_a_window_once() -> None:
-    speaking, window = session_of_no(), FrameWindow(WindowOptions(2))
-    speaking.score_yes_no(packet_of_no(0), QUESTION, window)
-    "".join(speaking.answer(packet_of_no(0), CAPTION, None, window))
-    assert speaking.last.prefilled_tokens == len(speaking.prompts.question(CAPTION))
-    assert len(window.frames) == 1
 
 
 def test_what_looks_keep_does_not_grow() -> None:

@@ -15,9 +15,8 @@ from arr_coc.errors import ContextLengthError, NonFiniteError, OptionError
 from arr_coc.qwen import session as session_module
 from arr_coc.qwen.batching import step as step_module
 from arr_coc.qwen.encoding import IncrementalEncoder
-from arr_coc.qwen.frame_window import FrameWindow
 from arr_coc.qwen.loading import load_qwen
-from arr_coc.qwen.options import AnswerOptions, Decoding, WindowOptions
+from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession, Decoder, SlotAnswer, SlotQuestion
 from arr_coc.qwen.slot import AnswerResult
@@ -166,29 +165,21 @@ def test_what_a_slot_knows_is_not_encoded_again_and_the_rest_is_encoded_together
             check_equal(one, alone(qwen, options(), packet(seed), QUERY))
             assert one.encode_ms >= 0
     assert passes == [[0, 1, 2, 3], [5, 7]]
-    windows = [FrameWindow(WindowOptions(frames=2)) for _ in range(2)]
-    for _ in range(2):
-        shown = [packet(seed, media_s=1.0) for seed in (1, 2)]
-        spoken(batch, batch.ask([SlotQuestion(slot, shown[slot], QUERY, windows[slot]) for slot in range(2)]))
-    assert passes[2:] == [[1, 2]]
 
 
-def test_windows_and_incremental_vision_are_each_clients_own() -> None:
+def test_incremental_vision_is_each_clients_own() -> None:
     qwen, given = tiny_qwen(), options(encode="incremental")
     batch = AnswerSession(qwen, given, slots=2)
-    windows = [FrameWindow(WindowOptions(frames=2)) for _ in range(2)]
     visions = [IncrementalEncoder(given.incremental) for _ in range(2)]
-    lone = [(AnswerSession(qwen, given), FrameWindow(WindowOptions(frames=2))) for _ in range(2)]
+    lone = [AnswerSession(qwen, given) for _ in range(2)]
     for second in range(3):
         shown = [packet(10 * second + client, 4 + client, second) for client in range(2)]
         # The slots change hands: what is a client's own comes along.
         slots = [(client + second) % 2 for client in range(2)]
-        questions = [
-            SlotQuestion(slots[client], shown[client], QUERY, windows[client], visions[client]) for client in range(2)
-        ]
+        questions = [SlotQuestion(slots[client], shown[client], QUERY, visions[client]) for client in range(2)]
         found = spoken(batch, batch.ask(questions))
-        for client, (session, window) in enumerate(lone):
-            for _ in session.answer(shown[client], QUERY, None, window):
+        for client, session in enumerate(lone):
+            for _ in session.answer(shown[client], QUERY):
                 pass
             check_equal(found[client], session.last)
             assert found[client].shown == session.last.shown

@@ -193,7 +193,7 @@ def test_latencies_of_an_answer_count_from_its_frames_capture(opened: Opener, cl
 
 
 @pytest.mark.parametrize(("since_ns", "start_s"), [(500 * MS, 0.5), (9000 * MS, 2.5), (None, 2.5)])
-def test_an_answer_about_a_window_begins_with_its_oldest_frame(
+def test_an_answer_about_several_frames_begins_with_its_oldest(
     opened: Opener, since_ns: int | None, start_s: float
 ) -> None:
     """A source that went back in time has no frame that is older than the last one."""

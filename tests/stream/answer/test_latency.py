@@ -14,12 +14,10 @@ from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.budget import TokenLimits
 from arr_coc.types import NS_PER_S
 from stream.answer.latency import MET, MISSED, OFF, LatencyController, target_off
-from stream.answer.qwen import _window_options
-from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, WindowConfig
+from stream.config import AnswerConfig, CaptureConfig, Config
 from stream.config_loading import ConfigLayer, build_config, layer_from_option
 from stream.display.layout import figure_rows
 from stream.display.lines import figures_text
-from stream.doctor import model_fit as fitness
 from stream.errors import ConfigError
 from stream.events import Answer, Event, FrameReady, Notice
 from stream.monitor.statistics import RunStatistics
@@ -223,15 +221,6 @@ def test_a_target_needs_an_encoding_that_the_budget_changes(encode: str) -> None
     with pytest.raises(ConfigError, match=rf"--target-ms: .* answer.encode = {encode} ignores"):
         build_config(layers)
     assert build_config([*layers, ConfigLayer("x", {"answer.encode": "prune"})]).answer.encode == "prune"
-
-
-def test_room_is_kept_for_the_most_that_it_may_take() -> None:
-    config = Config(
-        answer=AnswerConfig(target_ms=100.0, window=WindowConfig(frames=2)), allocate=AllocateConfig(budget=70)
-    )
-    options = _window_options(config)
-    assert options is not None
-    assert options.budget == fitness.tokens_of(config)[0] == 400
 
 
 def held(**changes: Any) -> Any:

@@ -75,12 +75,52 @@ def test_what_the_memory_lacks_may_come_along() -> None:
     assert memory.kept(A) == GroupPlace(1, 2)
 
 
+def test_only_the_frames_from_which_a_group_is_read_are_kept() -> None:
+    """Of a group of two frames, all are read afresh after each eight."""
+    memory, packets = GroupMemory(4), [make_group_packet((1, number, 2), second=number) for number in range(30)]
+    for packet in packets[:17]:
+        memory.add(A, packet)
+        assert memory.visual_tokens <= 4
+    assert (memory.kept(A), seconds(memory, A, 1, 17, 2)) == (GroupPlace(1, 17, 2), [15, 16])
+    memory.add(A, packets[17])
+    memory.add(A, make_group_packet((1, 18, 2), tokens=0, second=18))
+    assert seconds(memory, A, 1, 18, 2) == [15, 16, 17]
+    other = GroupMemory(4)
+    other.add(A, packets[20], packets[15:20])
+    assert seconds(other, A, 1, 21, 2) == list(range(15, 21))
+    with pytest.raises(TransportError, match="builds on 14 frames"):
+        GroupMemory(4).add(A, packets[20], packets[14:20])
+    with pytest.raises(TransportError, match="supersedes tokens"):
+        other.add(A, replace(packets[21], superseded=np.zeros(1, np.int32)))
+
+
+def test_a_client_cannot_make_a_memory_grow() -> None:
+    """By superseding a token twice, by growing and shrinking for ever, or by large frames before small ones."""
+    memory = GroupMemory(8)
+    memory.add(A, make_group_packet((1, 0), tokens=4))
+    with pytest.raises(TransportError, match="supersedes tokens"):
+        memory.add(A, replace(make_group_packet((1, 1), tokens=2), superseded=np.zeros(2, np.int32)))
+    for number in range(1, 6):
+        gone = np.arange(4 * number - 4, 4 * number, dtype=np.int32)
+        memory.add(A, replace(make_group_packet((1, number), tokens=4), superseded=gone))
+    with pytest.raises(TransportError, match="was given 28 tokens to show 8"):
+        memory.add(A, replace(make_group_packet((1, 6), tokens=4), superseded=np.arange(20, 24, dtype=np.int32)))
+    large, small = ([make_group_packet((1, n, 2), tokens=tokens, second=n) for n in range(9)] for tokens in (4, 1))
+    with pytest.raises(TransportError, match="shows 8 tokens, of at most 4"):
+        GroupMemory(4).add(A, small[3], [*large[:2], small[2]])
+    memory = GroupMemory(8)
+    for packet in large:
+        memory.add(A, packet)
+    with pytest.raises(TransportError, match="dropped"):
+        memory.add(A, make_group_packet((1, 5, 2), second=5))
+
+
 @pytest.mark.parametrize("place", [(1, 2), (1, 9), (2, 1)])
 def test_a_frame_that_builds_on_what_is_not_kept_is_refused(place: tuple[int, int]) -> None:
     memory = GroupMemory(100)
     memory.add(A, make_group_packet((1, 0)))
     with pytest.raises(
-        TransportError, match=r"builds on \d frames?, and the memory has GroupPlace\(group=1, frame=1\)"
+        TransportError, match=r"builds on \d frames?, and the memory has GroupPlace\(group=1, frame=1, frames=1\)"
     ):
         memory.add(A, make_group_packet(place))
     with pytest.raises(TransportError, match="the memory has None"):

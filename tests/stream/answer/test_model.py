@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from arr_coc.budget import TokenLimits
-from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound, OptionError
+from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.answer.model import CONFIGURED, load_answer_model, model_name
 from stream.answer.qwen import QwenAnswerModel
 from stream.answer.server import answer_reply
-from stream.config import AllocateConfig, AnswerConfig, Config, WindowConfig
+from stream.config import AnswerConfig, Config
 from stream.errors import ConfigError
 from tests.support.answer_models import OneClient
 from tests.support.models import tiny_folder, tiny_qwen
@@ -88,109 +86,6 @@ def test_a_question_that_does_not_fit_the_model_is_refused_before_the_first_fram
 
 def at(second: int, epoch: int = 1) -> TokenPacket:
     return replace(packet(), stamp=FrameStamp(second, second * 10**9, 0, epoch))
-
-
-class Watching(OneClient):
-    """Client of a Qwen model."""
-
-    model: QwenAnswerModel
-
-
-def watching(folder: Path, **window: Any) -> Watching:
-    """A client whose answers cover several frames."""
-    answer = AnswerConfig(model=str(folder), max_tokens=3, window=WindowConfig(**window))
-    model = load_answer_model(CONFIGURED, Config(answer=answer))
-    assert isinstance(model, QwenAnswerModel)
-    return Watching(model)
-
-
-def frames_of(client: Watching, shown: TokenPacket) -> list[int]:
-    """Frames that an answer about a packet covers."""
-    client.answer(shown)
-    return [stamp.frame_index for stamp in client.model._session.last.shown]
-
-
-def test_an_answer_speaks_of_the_last_frames_that_its_client_sent(folder: Path) -> None:
-    client = watching(folder, frames=2)
-    assert [frames_of(client, at(second)) for second in range(3)] == [[0], [0, 1], [1, 2]]
-    assert client.stats is not None
-    assert (client.stats.frames, client.stats.oldest_frame_ns, client.stats.tokens_used) == (
-        2,
-        10**9,
-        8,
-    )
-    assert client.stats.kept_bytes > 0
-    client.client = b"other"
-    assert frames_of(client, at(5, epoch=2)) == [5]
-    client.client = b"one"
-    assert frames_of(client, at(3)) == [2, 3]
-
-
-def test_who_has_left_is_forgotten(folder: Path) -> None:
-    client = watching(folder, frames=2)
-    frames_of(client, at(0))
-    client.model.drop_client(b"one")
-    client.model.drop_client(b"nobody")
-    assert frames_of(client, at(1)) == [1]
-    assert list(client.model._windows) == [b"one"]
-
-
-@pytest.mark.parametrize(("on_cut", "frames"), [("empty", [1]), ("keep", [0, 1])])
-def test_a_cut_forgets_unless_it_is_set_to_keep(folder: Path, on_cut: str, frames: list[int]) -> None:
-    client = watching(folder, frames=3, on_cut=on_cut)
-    frames_of(client, at(0))
-    assert frames_of(client, at(1, epoch=2)) == frames
-
-
-def test_a_question_picks_from_more_frames_than_are_shown(folder: Path) -> None:
-    client = watching(folder, frames=2, kept=4)
-    for second, relevance in enumerate((0.1, 0.9, 0.2, 0.3)):
-        shown = replace(at(second), relevance=np.full(4, relevance, np.float32))
-        last = frames_of(client, shown)
-    assert last == [1, 3]
-
-
-def test_one_frame_is_shown_as_the_stock_model_shows_it(folder: Path) -> None:
-    client = watching(folder)
-    assert [frames_of(client, at(second)) for second in range(2)] == [[0], [1]]
-    assert client.stats is not None
-    assert (client.stats.frames, client.model._windows) == (1, {})
-
-
-def test_a_question_too_long_beside_the_window_is_refused(folder: Path) -> None:
-    """Alone it would fit."""
-    client = watching(folder, frames=3)
-    long = "a" * 4000
-    while client.model._session.prompts.other_tokens(long) < 4096 - 30:
-        long += "a"
-    client.model.select_client(b"one")
-    client.model.embed_query(long)
-    frames_of(client, at(0))
-    with pytest.raises(ContextLengthError, match=r"a window of 3 frames .* show at most 2, or"):
-        client.model.embed_query(long)
-
-
-def test_a_window_out_of_range_is_refused_before_the_model_is_loaded() -> None:
-    answer = AnswerConfig(model="/nowhere", window=WindowConfig(frames=4, kept=2))
-    with pytest.raises(OptionError, match="keep as many or more, got 2"):
-        load_answer_model(CONFIGURED, Config(answer=answer))
-
-
-def test_the_window_is_checked_for_the_largest_frames_that_the_budget_gives(folder: Path) -> None:
-    answer = AnswerConfig(model=str(folder), window=WindowConfig(frames=4))
-    for budget, most in ((50, 50), ("adaptive", "adaptive"), ("auto", "auto"), ("27%", "27%")):
-        allocate = AllocateConfig.model_validate({"budget": budget})
-        model = load_answer_model(CONFIGURED, Config(answer=answer, allocate=allocate))
-        assert isinstance(model, QwenAnswerModel)
-        assert model._options is not None
-        assert model._options.budget == most
-    limited = AllocateConfig(min_tokens=3, max_tokens=7)
-    for target_ms, most in ((None, "auto"), (500.0, 7)):
-        own = answer.model_copy(update={"target_ms": target_ms})
-        model = load_answer_model(CONFIGURED, Config(answer=own, allocate=limited))
-        assert isinstance(model, QwenAnswerModel)
-        assert model._options is not None
-        assert (model._options.budget, model._options.limits) == (most, TokenLimits(3, 7))
 
 
 def test_a_model_has_a_name_for_people(folder: Path) -> None:

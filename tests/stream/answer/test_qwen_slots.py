@@ -8,9 +8,11 @@ import pytest
 
 from arr_coc.errors import OptionError
 from arr_coc.qwen.batching import step as slots_module
-from stream.answer.model import CONFIGURED, ClientQuestion, load_answer_model
+from arr_coc.types import NS_PER_S
+from stream.answer.model import CONFIGURED, ClientQuestion, history_text, load_answer_model
 from stream.answer.qwen import ClientSlots, QwenAnswerModel
-from stream.config import AnswerConfig, Config, WindowConfig
+from stream.config import AnswerConfig, Config
+from stream.protocol.messages import PastAnswer, PreviousAnswer
 from tests.stream.answer.test_model import at, folder, packet
 from tests.support.answer_models import OneClient
 
@@ -47,10 +49,8 @@ def ask(model: QwenAnswerModel, *questions: ClientQuestion) -> list[str]:
 
 
 @pytest.mark.parametrize("encode", ["sparse", "incremental"])
-def test_windows_and_feedback_are_each_clients_own(folder: Path, encode: str) -> None:
-    window = WindowConfig(frames=2)
-    model = batched(folder, window=window, encode=encode)
-    lone = OneClient(load(folder, 1, window=window, encode=encode))
+def test_answers_and_feedback_are_each_clients_own(folder: Path, encode: str) -> None:
+    model, lone = batched(folder, encode=encode), OneClient(load(folder, 1, encode=encode))
     for second in range(3):
         asked = [ClientQuestion(client, at(10 * index + second), "what?") for index, client in enumerate(CLIENTS)]
         texts = ask(model, *asked)
@@ -59,20 +59,9 @@ def test_windows_and_feedback_are_each_clients_own(folder: Path, encode: str) ->
             assert text == lone.answer(question.packet)
             assert lone.stats is not None
             assert question.stats is not None
-            assert (question.stats.frames, question.stats.oldest_frame_ns, question.stats.tokens_used) == (
-                lone.stats.frames,
-                lone.stats.oldest_frame_ns,
-                lone.stats.tokens_used,
-            )
+            assert question.stats.tokens_used == lone.stats.tokens_used
             assert question.stats.feedback is not None
             assert question.stats.feedback.stamp == question.packet.stamp
-
-
-def test_a_question_beside_the_window_is_checked_for_its_own_client(folder: Path) -> None:
-    model = batched(folder, window=WindowConfig(frames=2))
-    model.select_client(b"one")
-    assert model.embed_query("what?").text == "what?"
-    assert model.slots == len(CLIENTS)
 
 
 def test_who_leaves_in_the_middle_is_forgotten_and_the_others_go_on(folder: Path) -> None:
@@ -148,3 +137,39 @@ def test_what_a_client_had_is_told_when_it_leaves() -> None:
     assert slots.held == {}
     assert slots.hold(b"b") is None
     assert slots.held == {b"b": 0}
+
+
+def test_a_previous_answer_is_scored_and_ends_the_question_if_it_is_likely(folder: Path) -> None:
+    model = load(folder, 1)
+    (text,) = ask(model, ClientQuestion(b"one", packet(), "what?"))
+    unlikely, likely = (
+        ClientQuestion(b"one", packet(), "what?", previous=PreviousAnswer("what?", "mo", same_above))
+        for same_above in (1.0, 1e-12)
+    )
+    assert ask(model, unlikely) == [text]
+    assert ask(model, likely) == ["mo"]
+    assert unlikely.stats is not None
+    assert likely.stats is not None
+    assert unlikely.stats.same == likely.stats.same
+    assert 0 < (likely.stats.same or 0) < 1
+    assert (likely.stats.text_tokens, unlikely.stats.text_tokens) == (0, 6)
+
+
+@pytest.mark.parametrize("entries", range(4))
+def test_earlier_answers_that_do_not_fit_the_context_are_left_out_oldest_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, entries: int
+) -> None:
+    model = load(folder, 1)
+    prompts = model._session.prompts
+    history = tuple(PastAnswer(second * NS_PER_S, f"answer {second} " * 3) for second in range(3))
+    query = history_text(history[len(history) - entries :]) + "what?"
+    ask(model, ClientQuestion(b"one", packet(), query))
+    shown = ClientQuestion(b"one", packet(), query)
+    texts = ask(model, shown)
+    context = prompts.other_tokens(query) + 4 + len(prompts.ids.frame_open) + len(prompts.ids.frame_close)
+    monkeypatch.setattr(type(model._session.qwen), "max_context_tokens", context)
+    question = ClientQuestion(b"one", packet(), "what?", history=history)
+    assert ask(model, question) == texts
+    assert question.stats is not None
+    assert shown.stats is not None
+    assert question.stats.prefilled_tokens == shown.stats.prefilled_tokens

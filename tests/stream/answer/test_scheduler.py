@@ -718,7 +718,7 @@ def test_without_memory_a_recalled_answer_needs_no_packet(opened: Opener) -> Non
 def test_a_server_that_keeps_no_memory_is_reported_once(
     opened: Opener, memory: bool, tokens: int, reported: bool
 ) -> None:
-    run = opened(memory=memory)
+    run = opened(memory_required=memory)
     run.peer.memory_tokens = tokens
     run.greet()
     notices = [event.message for event in run.events if isinstance(event, Notice) and event.code == "memory-off"]

@@ -118,10 +118,10 @@ class WaitingModel(GlancingAnswerModel):
 
     looking, go_on = threading.Event(), threading.Event()
 
-    def glance(self, packet: TokenPacket, query: str) -> GlanceStats:
+    def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
         self.looking.set()
         assert self.go_on.wait(LIMIT_MS / 1000)
-        return super().glance(packet, query)
+        return super().glance(client, packet, query)
 
 
 @pytest.fixture

@@ -31,7 +31,6 @@ def test_a_server_with_an_api_is_sent_pictures() -> None:
         ({"device": "cpu"}, "answer.device = cpu has no effect with --api"),
         ({"dtype": "float32"}, "answer.dtype = float32 has no effect with --api"),
         ({"allocator": "folder"}, "answer.allocator = folder has no effect with --api"),
-        ({"window.kept": 8}, "is shown the newest frames; leave answer.window.kept out"),
     ],
 )
 def test_what_means_nothing_to_such_a_server_is_refused(values: dict[str, object], problem: str) -> None:

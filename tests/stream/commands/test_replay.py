@@ -50,7 +50,7 @@ def caption(clip: str, model: str, folder: Path, *options: str) -> int:
 @pytest.fixture(scope="module")
 def recorded(clip: str, model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recorded") / "rec"
-    assert caption(clip, model, folder, "--encode", "incremental", "--window", "2") == 0
+    assert caption(clip, model, folder, "--encode", "incremental", "--memory-frames", "2") == 0
     return folder
 
 

@@ -27,16 +27,17 @@ def config(**sections: Any) -> Config:
     return Config.model_validate(sections)
 
 
-def test_a_small_model_fits_every_card_as_far_as_its_context_goes() -> None:
+def test_a_small_model_fits_every_card() -> None:
     check = cards.cards(config())
     assert check.state == "works"
-    assert check.found == "33 MB of GPU memory for sparse, 400 visual tokens; 8 to 80 GB up to --window 19"
-    window = config(answer={"window": {"frames": 4}, "encode": "incremental"})
-    assert " for incremental, 400 visual tokens in each of 4 frames; " in cards.cards(window).found
+    assert (
+        check.found
+        == "77 MB of GPU memory for sparse, 400 visual tokens, visual memory of 2048 tokens; 8 to 80 GB fits"
+    )
 
 
 def test_each_stream_takes_what_it_keeps() -> None:
-    given = config(answer={"encode": "incremental"})
+    given = config(answer={"encode": "incremental", "memory": {"enabled": False}})
     one = MemoryEstimate.of(BUNDLED, "auto", model_fit.load_of(given))
     eight = model_fit.size_text(one.total + 7 * one.kept)
     assert cards.cards(given).found.startswith("46 MB of GPU memory for incremental, 400 visual tokens; ")
@@ -50,28 +51,30 @@ def test_each_stream_takes_what_it_keeps() -> None:
 def test_a_large_model_does_not_fit_a_small_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cards, "facts_of", lambda config: (LARGE, "large"))
     found = cards.cards(config(answer={"dtype": "bfloat16"})).found
-    assert "8 to 16 GB too small, 24 GB up to --window " in found
-    sizes = [int(part.rsplit(" ", 1)[1]) for part in found.split("; ")[1].split(", ")[1:]]
-    assert sizes == sorted(sizes)
-    assert sizes[0] < sizes[-1]
+    assert found.endswith("; 8 to 16 GB too small, 24 to 80 GB fits")
+    monkeypatch.setattr(cards, "facts_of", lambda config: (dataclasses.replace(LARGE, kv_heads=16), "large"))
+    memory = {"enabled": True, "tokens": 60_000}
+    found = cards.cards(config(answer={"dtype": "bfloat16", "memory": memory})).found
+    assert "; 8 to 16 GB too small, 24 GB up to answer.memory.tokens = " in found
+    assert found.endswith(", 32 to 80 GB fits")
 
 
 def test_cards_of_which_the_same_is_true_share_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     huge = dataclasses.replace(LARGE, parameters=20_000_000_000, checkpoint_bytes=40_000_000_000)
     monkeypatch.setattr(cards, "facts_of", lambda config: (huge, "huge"))
     found = cards.cards(config(answer={"dtype": "bfloat16"})).found
-    assert "; 8 to 32 GB too small, 48 GB up to --window " in found
+    assert found.endswith("; 8 to 32 GB too small, 48 to 80 GB fits")
 
 
-def test_the_largest_window_is_the_last_that_fits() -> None:
-    load = Workload(273, 200)
+def test_the_largest_memory_is_the_last_that_fits() -> None:
+    load = Workload(273, 200, memory_tokens=200_000)
     free = 22 << 30
-    most = cards.most_frames(LARGE, "bfloat16", load, free)
-    for frames, fits in ((most, True), (most + 1, False)):
-        needed = MemoryEstimate.of(LARGE, "bfloat16", dataclasses.replace(load, window=frames, kept=frames)).total
+    most = cards.most_memory_tokens(LARGE, "bfloat16", load, free)
+    for tokens, fits in ((most, True), (most + 1, False)):
+        needed = MemoryEstimate.of(LARGE, "bfloat16", dataclasses.replace(load, memory_tokens=tokens)).total
         assert (needed <= free) == fits
-    assert cards.most_frames(LARGE, "bfloat16", load, 1 << 30) == 0
-    assert cards.most_frames(dataclasses.replace(LARGE, context_tokens=600), "bfloat16", load, free) == 1
+    assert cards.most_memory_tokens(LARGE, "bfloat16", load, 1 << 30) == 0
+    assert cards.most_memory_tokens(LARGE, "bfloat16", dataclasses.replace(load, memory_tokens=300), free) == 300
 
 
 @pytest.fixture
@@ -115,9 +118,9 @@ def test_a_model_on_the_hub_is_planned_for_before_it_is_downloaded(hub: HubServe
 @pytest.mark.parametrize(
     ("size", "needed", "fits"),
     [
-        ("2B", "4.5 GB", "; 8 GB up to"),
-        ("4B", "9.1 GB", "; 8 GB too small, 12 GB up to"),
-        ("8B", "17.8 GB", "; 8 to 16 GB too small, 24 GB up to"),
+        ("2B", "5.5 GB", "; 8 to 80 GB fits"),
+        ("4B", "10.2 GB", "; 8 GB too small, 12 to 80 GB fits"),
+        ("8B", "19.1 GB", "; 8 to 16 GB too small, 24 to 80 GB fits"),
     ],
 )
 def test_a_folder_without_weights_is_planned_for_by_its_index(
@@ -126,7 +129,7 @@ def test_a_folder_without_weights_is_planned_for_by_its_index(
     folder = write_index_folder(tmp_path / f"Qwen3-VL-{size}", size)
     given = config(answer={"model": str(folder), "dtype": "bfloat16", "device": "cpu"})
     found = cards.cards(given).found
-    assert found.startswith(f"{needed} of GPU memory for sparse, 400 visual tokens{fits}")
+    assert found.startswith(f"{needed} of GPU memory for sparse, 400 visual tokens, visual memory of 2048 tokens{fits}")
     assert model_fit.memory(given, lambda: 10**12).state == "works"
     missing = model_fit.model(given)
     assert (missing.state, missing.remedy) == ("broken", "download the model again")
@@ -157,8 +160,9 @@ def test_what_a_run_asks_of_a_model() -> None:
     assert (prune.visual_tokens, prune.encoded_tokens) == (400, 2040)
     limited = model_fit.load_of(config(answer={"encode": "prune"}, capture={"max_tiles": 900}))
     assert limited.encoded_tokens == 900
-    several = model_fit.load_of(config(answer={"window": {"frames": 4, "kept": 9}, "encode": "incremental"}))
-    assert (several.window, several.kept, several.encoded_tokens, several.kept_vision_mb) == (4, 9, None, 1024)
+    incremental = model_fit.load_of(config(answer={"encode": "incremental", "memory": {"enabled": False}}))
+    assert (incremental.encoded_tokens, incremental.kept_vision_mb, incremental.memory_tokens) == (None, 1024, 0)
+    assert model_fit.load_of(config(answer={"memory": {"frames": 4}})).memory_tokens == 2048
 
 
 def test_a_visual_memory_takes_what_each_stream_keeps() -> None:
@@ -170,15 +174,9 @@ def test_a_visual_memory_takes_what_each_stream_keeps() -> None:
     one, three = (MemoryEstimate.of(spec, "auto", model_fit.load_of(kept, streams)) for streams in (1, 3))
     assert three.groups == 3 * one.groups > 0
     assert (one.kept, one.total - one.groups) == (0, one.weights + one.cache + one.activations)
-    plain = MemoryEstimate.of(spec, "auto", model_fit.load_of(config()))
-    assert (plain.groups, model_fit.load_of(config()).memory_tokens) == (0, 0)
+    without = model_fit.load_of(config(answer={"memory": {"enabled": False}}))
+    assert (MemoryEstimate.of(spec, "auto", without).groups, without.memory_tokens) == (0, 0)
     assert "visual memory of 1000 tokens " in model_fit.memory(kept).found
     assert "visual memory of 3 times 1000 tokens" in model_fit.cards(kept, 3).found
     broken = model_fit.model(config(answer={"memory": {"enabled": True, "tokens": 9000}}))
     assert (broken.state, broken.remedy) == ("broken", "lower answer.memory.tokens")
-
-
-def test_a_window_beyond_the_context_is_broken() -> None:
-    assert model_fit.model(config(answer={"window": {"frames": 19}})).state == "works"
-    broken = model_fit.model(config(answer={"window": {"frames": 20}}))
-    assert (broken.state, broken.remedy) == ("broken", "lower --budget, or show fewer frames (--window)")

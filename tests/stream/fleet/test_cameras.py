@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, WindowConfig
+from stream.config import AnswerConfig, Config, OutputConfig, PipelineConfig
 from stream.errors import ConfigError, OutputError
 from stream.events import Cut
 from stream.fleet.cameras import (
@@ -102,15 +102,7 @@ def test_one_process_answers_for_cameras_whose_model_and_options_are_equal() -> 
     assert options(query="a", every_s=1.0, target_ms=500.0) == options(query="b") is not None
     assert options(max_tokens=5) != options()
     assert options(model="m") != options()
-    assert options(window=WindowConfig(frames=2), target_ms=9.0) != options(window=WindowConfig(frames=2))
     assert options(server="tcp://h:1") is None
-
-    def windowed(**allocate: object) -> str | None:
-        config = Config(answer=AnswerConfig(window=WindowConfig(frames=2)))
-        return answering_options(config.model_copy(update={"allocate": AllocateConfig.model_validate(allocate)}))
-
-    assert windowed(max_tokens=90) != windowed()
-    assert windowed(max_tokens=90, budget=9) == windowed(budget=9)
 
 
 def test_events_of_several_cameras_in_one_output_carry_their_name(tmp_path: Path) -> None:

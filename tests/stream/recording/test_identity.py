@@ -15,11 +15,11 @@ from stream.config import (
     AnswerConfig,
     Config,
     IncrementalConfig,
+    MemoryConfig,
     NetworkConfig,
     OutputConfig,
     PipelineConfig,
     TextureConfig,
-    WindowConfig,
 )
 from stream.errors import RecordingError
 from stream.recording.identity import (
@@ -40,12 +40,11 @@ CONFIG = Config(
         query="Where?",
         encode="incremental",
         incremental=IncrementalConfig(share=0.3, every_frames=None),
-        window=WindowConfig(frames=3, on_cut="keep"),
+        memory=MemoryConfig(frames=3, refine=False),
         temperature=0.5,
         max_tokens=9,
         server="tcp://10.0.0.2:5555",
     ),
-    allocate=AllocateConfig(budget="adaptive"),
 )
 
 
@@ -57,8 +56,7 @@ def test_what_was_reported_answers_alike() -> None:
         torch.get_num_threads(),
     )
     config = config_of(provenance)
-    assert config.allocate.budget == "adaptive"
-    for key in ("encode", "incremental", "window", "temperature", "max_tokens", "top_p", "seed", "device", "dtype"):
+    for key in ("encode", "incremental", "memory", "temperature", "max_tokens", "top_p", "seed", "device", "dtype"):
         assert getattr(config.answer, key) == getattr(CONFIG.answer, key)
 
 

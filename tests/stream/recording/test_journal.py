@@ -22,12 +22,13 @@ from arr_coc.types import Feedback, FrameStamp
 from stream.cli import main
 from stream.config import (
     AnswerConfig,
+    ApiConfig,
     CaptureConfig,
     Config,
+    MemoryConfig,
     OutputConfig,
     PipelineConfig,
     StandingQueryConfig,
-    WindowConfig,
 )
 from stream.control import INTERRUPTED, RunControl
 from stream.errors import ResumeError
@@ -298,6 +299,11 @@ ROOT = Path(__file__).resolve().parents[3]
 FRAMES = 30
 
 
+SEVERAL_PICTURES = AnswerConfig(
+    api=ApiConfig(url="http://127.0.0.1:1/v1"), encode="picture", memory=MemoryConfig(frames=2)
+)
+
+
 @pytest.fixture(scope="module")
 def video(tmp_path_factory: pytest.TempPathFactory) -> str:
     frames = list(moving_square(FRAMES, 192, 128))
@@ -320,7 +326,7 @@ def test_a_run_without_files_has_no_journal(video: str) -> None:
         ({"pipeline": PipelineConfig(answers="newest")}, "drops nothing: set pipeline.frames=lossless"),
         ({"pipeline": PipelineConfig(frames="newest")}, "drops nothing: set pipeline.frames=lossless"),
         ({"answer": AnswerConfig(encode="incremental")}, "give --encode sparse instead of incremental"),
-        ({"answer": AnswerConfig(window=WindowConfig(frames=2))}, "leave answer.window.frames at 1"),
+        ({"answer": SEVERAL_PICTURES}, "--api: leave answer.memory.frames at 1"),
         ({"answer": AnswerConfig(until=StandingQueryConfig(question="is it?"))}, "a journal has no yes/no checks"),
         ({"source": "-"}, "cannot read standard input twice"),
         ({"source": "rtsp://user:secret@camera/1"}, "cannot read a live source twice"),

@@ -19,6 +19,7 @@ import pytest
 
 from arr_coc.errors import ModelNotFound, OptionError
 from arr_coc.hub import bundled_model_path
+from stream.cli import main
 from stream.config import AnswerConfig, ApiConfig, CaptureConfig, Config, NetworkConfig, OutputConfig, PipelineConfig
 from stream.control import RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
@@ -224,6 +225,36 @@ def run_across_a_loss(
         events = events_of(config)
         follower.join(LIMIT_S)
     return events
+
+
+def continued(
+    video: str, folder: Path, monkeypatch: pytest.MonkeyPatch, model: str, *options: str
+) -> tuple[bytes, list[int]]:
+    """Fail a run of `caption` while it speaks about frame 25, and continue it: the bytes are those of a whole run.
+
+    Returns what the failed run wrote, and the frames that the continued one asked about.
+    """
+    monkeypatch.setitem(run_in_threads.__kwdefaults__, "model_loader", f"tests.support.answer_models:{model}")
+
+    def caption(name: str, *more: str) -> tuple[int, bytes]:
+        path = folder / f"{name}.jsonl"
+        given = ["--every", "0.5", "--no-timing", "--single-process", *options]
+        return main(["caption", video, "-o", str(path), *given, *more]), path.read_bytes()
+
+    def fail(frame_index: int) -> None:
+        if frame_index == 25:
+            raise ArithmeticError("the spoon is bent")
+
+    whole = caption("whole")
+    assert whole[0] == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(answer_models, "on_packet", fail)
+        status, broken = caption("broken")
+        assert status == 1
+    asked: list[int] = []
+    monkeypatch.setattr(answer_models, "on_packet", asked.append)
+    assert caption("broken", "--resume") == whole
+    return broken, asked
 
 
 def without_clock(events: list[Event]) -> list[dict[str, Any]]:

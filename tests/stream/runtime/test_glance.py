@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import BudgetError, ModelError
-from stream.cli import main
 from stream.config import (
     AllocateConfig,
     AnswerConfig,
@@ -20,7 +19,6 @@ from stream.config import (
     OutputConfig,
     PipelineConfig,
     StandingQueryConfig,
-    WindowConfig,
 )
 from stream.config_loading import ConfigLayer, build_config
 from stream.errors import ConfigError
@@ -30,6 +28,7 @@ from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.replay import Replay, ReplayedAnswer, ReplayedGlance, answered_by
 from stream.runtime.run import Run
 from tests.stream.runtime.test_answer_worker import (
+    continued,
     endpoint,
     run_across_a_loss,
     serving_at,
@@ -37,7 +36,6 @@ from tests.stream.runtime.test_answer_worker import (
     without_pieces,
 )
 from tests.stream.runtime.test_pipeline import configured, nothing_left_behind, run, without_timing
-from tests.support import answer_models
 from tests.support.answer_models import GLANCED_AT, FakeAnswerModel, GlancingAnswerModel
 from tests.support.network import LIMIT_S
 from tests.support.video import make_video
@@ -153,8 +151,8 @@ def test_a_model_or_a_budget_that_allows_no_glance_ends_the_run_in_one_line(
     assert isinstance(result.events[-1], Summary)
 
 
-@pytest.mark.parametrize("answer", [{"encode": "incremental"}, {"window": WindowConfig(frames=2)}, {"shadow_every": 1}])
-def test_incremental_encoding_windows_and_shadow_checks_go_with_glances(video: str, answer: dict[str, Any]) -> None:
+@pytest.mark.parametrize("answer", [{"encode": "incremental"}, {"shadow_every": 1}])
+def test_incremental_encoding_and_shadow_checks_go_with_glances(video: str, answer: dict[str, Any]) -> None:
     result = run(glancing(video, **answer), MODEL)
     assert (len(result.of(Glance)), len(result.of(Answer))) == (1, 4)
 
@@ -202,9 +200,9 @@ def test_frames_never_wait_for_a_glance(video: str, monkeypatch: pytest.MonkeyPa
     seen = threading.Event()
     glance = GlancingAnswerModel.glance
 
-    def wait(self: GlancingAnswerModel, packet: Any, query: str) -> Any:
+    def wait(self: GlancingAnswerModel, client: bytes, packet: Any, query: str) -> Any:
         assert seen.wait(LIMIT_S)
-        return glance(self, packet, query)
+        return glance(self, client, packet, query)
 
     def follow(pipeline: Run, event: Event) -> None:
         if isinstance(event, FrameReady) and event.frame_index == FRAMES - 1:
@@ -223,9 +221,9 @@ def test_frames_never_wait_for_a_glance(video: str, monkeypatch: pytest.MonkeyPa
 def test_ctrl_c_in_the_middle_of_a_glance_ends_the_run(video: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pipelines: list[Run] = []
 
-    def end(self: GlancingAnswerModel, packet: Any, query: str) -> Any:
+    def end(self: GlancingAnswerModel, client: bytes, packet: Any, query: str) -> Any:
         pipelines[0].end()
-        return glance(self, packet, query)
+        return glance(self, client, packet, query)
 
     glance = GlancingAnswerModel.glance
     monkeypatch.setattr(GlancingAnswerModel, "glance", end)
@@ -285,8 +283,8 @@ def test_a_recorded_run_is_glanced_at_again(video: str, tmp_path_factory: pytest
     assert order[:2] == [ReplayedGlance, ReplayedAnswer]
 
     class Elsewhere(GlancingAnswerModel):
-        def glance(self, packet: Any, query: str) -> Any:
-            found = super().glance(packet, query)
+        def glance(self, client: bytes, packet: Any, query: str) -> Any:
+            found = super().glance(client, packet, query)
             found.feedback.attention[:] = 0.5
             return found
 
@@ -298,29 +296,9 @@ def test_a_recorded_run_is_glanced_at_again(video: str, tmp_path_factory: pytest
 def test_a_run_that_failed_ends_with_the_same_bytes_once_it_is_continued(
     video: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(run_in_threads.__kwdefaults__, "model_loader", f"tests.support.answer_models:{MODEL}")
     folder = tmp_path_factory.mktemp("resumed")
-
-    def caption(name: str, *more: str) -> tuple[int, bytes]:
-        path = folder / f"{name}.jsonl"
-        given = ["--every", "0.5", "--budget", "12", "--set", "answer.glance.every_s=1", "--no-timing"]
-        status = main(["caption", video, "-o", str(path), "--single-process", *given, *more])
-        return status, path.read_bytes()
-
-    def fail(frame_index: int) -> None:
-        if frame_index == 25:
-            raise ArithmeticError("the spoon is bent")
-
-    whole = caption("whole")
-    assert whole[0] == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(answer_models, "on_packet", fail)
-        status, broken = caption("broken")
-        assert status == 1
+    broken, asked = continued(video, folder, monkeypatch, MODEL, "--budget", "12", "--set", "answer.glance.every_s=1")
     assert broken.count(b'"glance"') >= 2
-    asked: list[int] = []
-    monkeypatch.setattr(answer_models, "on_packet", asked.append)
-    assert caption("broken", "--resume") == whole
     assert set(asked) == {25, 29}
 
 

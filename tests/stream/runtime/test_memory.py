@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream.cli import main
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, MemoryConfig, PipelineConfig
 from stream.events import Answer, Event, Notice, Summary, YesNoResult
 from stream.runtime.frame_stages import run_in_threads
-from tests.stream.runtime.test_answer_worker import events_of, serving_at, without_clock
-from tests.support import answer_models
-from tests.support.network import LIMIT_S, free_port
+from tests.stream.runtime.test_answer_worker import continued, endpoint, events_of, serving_at, without_clock
+from tests.support.network import LIMIT_S
 from tests.support.video import make_video
+
+__all__ = ["endpoint"]
 
 MEMORY = MemoryConfig(enabled=True, tokens=512)
 SERVER = Config(answer=AnswerConfig(memory=MEMORY))
@@ -34,11 +34,6 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> str:
         frame[32:64, 64:96] = 40 * (index // 10)
         frames.append(frame)
     return str(make_video(tmp_path_factory.mktemp("video") / "still.mp4", frames, 10))
-
-
-@pytest.fixture
-def endpoint() -> str:
-    return f"tcp://127.0.0.1:{free_port()}"
 
 
 def config(video: str, endpoint: str | None = None, memory: MemoryConfig = MEMORY, **answer: Any) -> Config:
@@ -86,10 +81,13 @@ def test_over_tcp_and_twice_it_is_the_same(video: str, endpoint: str) -> None:
             assert without_clock(answers_of(events_of(config(video, endpoint)))) == without_clock(expected)
 
 
-@pytest.mark.parametrize("deaths", [{2}, {1, 3, 5}])
-def test_in_lockstep_a_server_that_dies_changes_no_answer(video: str, endpoint: str, deaths: set[int]) -> None:
-    expected = answers_of(alone(video))
-    run, answers = run_in_threads(config(video, endpoint)), 0
+@pytest.mark.parametrize(("deaths", "frames"), [({2}, 1), ({1, 3, 5}, 1), ({1, 3, 5}, 3)])
+def test_in_lockstep_a_server_that_dies_changes_no_answer(
+    video: str, endpoint: str, deaths: set[int], frames: int
+) -> None:
+    memory = MEMORY.model_copy(update={"frames": frames})
+    expected = answers_of(alone(video, memory=memory))
+    run, answers = run_in_threads(config(video, endpoint, memory)), 0
     served = serving_at(endpoint, SERVER, "MemoryAnswerModel")
     served.__enter__()
     told: list[Event] = []
@@ -142,28 +140,13 @@ def test_the_smaller_memory_of_both_counts(video: str, endpoint: str) -> None:
     assert max(answer.tokens_used for answer in answers) <= 64
 
 
+@pytest.mark.parametrize("frames", ["1", "3"])
 def test_a_continued_run_appends_what_the_whole_run_would(
-    video: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    video: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frames: str
 ) -> None:
-    monkeypatch.setitem(run_in_threads.__kwdefaults__, "model_loader", MODEL)
-
-    def caption(name: str, *more: str) -> tuple[int, bytes]:
-        path = tmp_path / f"{name}.jsonl"
-        given = ["--memory", "--every", "0.5", "--budget", "6", "--no-timing", "--single-process"]
-        return main(["caption", video, "-o", str(path), *given, *more]), path.read_bytes()
-
-    def fail(frame_index: int) -> None:
-        if frame_index == 25:
-            raise ArithmeticError("the spoon is bent")
-
-    whole = caption("whole")
-    assert whole[0] == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(answer_models, "on_packet", fail)
-        assert caption("broken")[0] == 1
-    asked: list[int] = []
-    monkeypatch.setattr(answer_models, "on_packet", asked.append)
-    assert caption("broken", "--resume") == whole
+    _, asked = continued(
+        video, tmp_path, monkeypatch, "MemoryAnswerModel", "--memory", "--memory-frames", frames, "--budget", "6"
+    )
     assert asked[0] == 25
 
 

@@ -167,15 +167,22 @@ def test_wide_tokens_are_for_models_that_know_them_unless_the_user_says_otherwis
 
 
 @pytest.mark.parametrize(
-    ("enabled", "server_tokens", "tokens"), [(True, 9000, 512), (True, 300, 300), (True, 0, None), (False, 9000, None)]
+    ("given", "server_tokens", "options"),
+    [
+        ({"enabled": True}, 9000, GroupOptions(512, 9, False)),
+        ({"enabled": True}, 300, GroupOptions(300, 9, False)),
+        ({"enabled": True}, 0, None),
+        ({"enabled": False}, 9000, None),
+        ({"frames": 2}, 9000, GroupOptions(512, 9, False, 2)),
+    ],
 )
 def test_groups_of_pictures_are_as_long_as_configuration_and_server_allow(
-    enabled: bool, server_tokens: int, tokens: int | None
+    given: dict[str, Any], server_tokens: int, options: GroupOptions | None
 ) -> None:
-    memory = MemoryConfig(enabled=enabled, tokens=512, seconds=9, refine=False)
+    memory = MemoryConfig(**given, tokens=512, seconds=9, refine=False)
     hello = ServerHello(model_id="m", knows_levels=True, known_world=None, memory_tokens=server_tokens)
-    options = RunPlan.of(Config(answer=AnswerConfig(memory=memory)), FILE).make_allocator(hello).options.memory
-    assert options == (None if tokens is None else GroupOptions(tokens, 9, False))
+    plan = RunPlan.of(Config(answer=AnswerConfig(memory=memory)), FILE)
+    assert plan.make_allocator(hello).options.memory == options
 
 
 @pytest.mark.parametrize("knows_levels", [True, False])

@@ -61,17 +61,13 @@ class Forgetful(FakeAnswerModel):
         super().__init__(Config())
         self.seen: dict[bytes, int] = {}
 
-    def select_client(self, client: bytes) -> None:
-        self._client = client
-        self.seen.setdefault(client, 0)
-
     def drop_client(self, client: bytes) -> None:
         self.seen.pop(client, None)
 
     def answer(self, packet: Packet, query: str) -> Iterator[str]:
-        self.seen[self._client] += 1
+        self.seen[self.client] = self.seen.get(self.client, 0) + 1
         list(super().answer(packet, query))
-        yield f"{query} {self.seen[self._client]}"
+        yield f"{query} {self.seen[self.client]}"
 
 
 @pytest.fixture(scope="module")

@@ -39,12 +39,6 @@ class RememberingModel(FakeAnswerModel):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self._seen: dict[bytes, set[int]] = {}
-        self._client = b""
-
-    def select_client(self, client: bytes) -> None:
-        self._client = client
-        self._seen.setdefault(client, set())
-        RememberingModel.most = max(RememberingModel.most, len(self._seen))
 
     def drop_client(self, client: bytes) -> None:
         self._seen.pop(client, None)
@@ -53,8 +47,10 @@ class RememberingModel(FakeAnswerModel):
         for _ in super().answer(packet, query):
             pass
         grey = round(float(np.median(pixels_of(packet))))
-        self._seen[self._client].add(min(GREYS, key=lambda known: abs(known - grey)))
-        yield f"{query} {sorted(self._seen[self._client])}"
+        seen = self._seen.setdefault(self.client, set())
+        seen.add(min(GREYS, key=lambda known: abs(known - grey)))
+        RememberingModel.most = max(RememberingModel.most, len(self._seen))
+        yield f"{query} {sorted(seen)}"
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ def test_every_so_many_answers_one_is_checked_and_nothing_else_changes(
     ("key", "value", "message"),
     [
         ("answer.encode", "full", "answer.encode = full gives already"),
-        ("answer.window.frames", 2, "leave answer.window.frames at 1"),
+        ("answer.memory.frames", 2, "leave answer.memory.frames at 1"),
         ("answer.until.question", "is it?", "leave --until out"),
     ],
 )

@@ -97,15 +97,17 @@ def test_everything_arrives_in_order_and_as_its_schema_says(output: Output) -> N
             received.append(listener.next())
     topics = [one["topic"] for one in received if one["topic"] not in ("stats", "status")]
     assert topics == [
-        *("cut", "discontinuity", "notice", "outage", "restarted", "asked", "text", "glance", "answer", "cancelled"),
-        *("look", "turned", "shadow", "frame", "frame", "summary"),
+        *("cut", "discontinuity", "notice", "outage", "restarted", "asked", "text", "glance", "answer", "unchanged"),
+        *("cancelled", "look", "turned", "shadow", "frame", "frame", "summary"),
     ]
     states = [one["state"] for one in received if one["topic"] == "status"]
     assert "outage" in states
     assert states[-2:] == ["running", "ended"]
     for one in received:
         assert list(one)[:4] == HEADER
-        named = re.findall(r"`(\w+)`", ROWS[one["topic"]])
+        row = ROWS[one["topic"]]
+        row += ROWS["answer"] if "those of `answer`" in row else ""
+        named = re.findall(r"`(\w+)`", row)
         assert not [name for name in all_fields(one) if name not in named], one["topic"]
         assert one["v"] == 1
         assert one["seq"] >= 1

@@ -237,7 +237,7 @@ def test_a_run_leaves_a_server_that_drains_at_once(pool_of: Maker, clock: FakeCl
     draining = KeepAlive(clients=1, draining=True)
     assert pool.reason_to_move(A, draining) is None, "there is no other one"
     says(pool, B, clock, clients=60)
-    assert pool.reason_to_move(A, draining, keeps_window=True) == "it is draining"
+    assert pool.reason_to_move(A, draining, keeps_group=True) == "it is draining"
     assert chosen(pool) == B, "also where the probe has not heard of it"
 
 
@@ -250,7 +250,7 @@ def test_a_run_returns_to_the_first_of_the_list_once_it_has_settled(pool_of: Mak
     assert pool.reason_to_move(B, here) is None
     clock.advance(SETTLE_NS)
     says(pool, A, clock, clients=9)
-    assert pool.reason_to_move(B, here, keeps_window=True) is None
+    assert pool.reason_to_move(B, here, keeps_group=True) is None
     assert pool.reason_to_move(B, here) == "one before it in the list is ready"
     assert chosen(pool) == A
     assert pool.reason_to_move(A, KeepAlive(clients=10, place=9)) is None

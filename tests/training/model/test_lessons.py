@@ -30,12 +30,6 @@ def test_overviews_take_half_of_the_tokens_at_most_or_all_of_them() -> None:
     assert {plan.how for plan in shown} == set(HOWS)
 
 
-def test_frames_are_read_apart_as_often_as_in_a_row() -> None:
-    teacher = Teacher(np.random.default_rng(6))
-    clips = [plan for plan in (teacher.plan(0.9) for _ in range(900)) if plan.frames > 1]
-    assert 0.4 < np.mean([plan.apart for plan in clips]) < 0.6
-
-
 def test_a_demo_world_of_several_frames_mostly_shows_movement_by_frames_alone() -> None:
     teacher = Teacher(np.random.default_rng(5))
     plan = BatchPlan(True, 0, True, True, 2, (320, 192), 32, "grid")

@@ -11,7 +11,6 @@ import torch
 from arr_coc.qwen.checkpoint import family_of
 from arr_coc.qwen.decode import PrefixCache, PromptPart, prefill
 from arr_coc.qwen.encoding import encode_packet
-from arr_coc.qwen.frame_window import FrameDelimiters, insert_frames, prefill_frame
 from arr_coc.qwen.preprocess import PixelNormalisation, Preprocessing
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
@@ -28,10 +27,10 @@ def learner() -> Learner:
     return Learner(new_model(seed=3)).eval()
 
 
-def batch_of(frames: int, *, apart: bool = False, overview: int = 0, wide: bool = False) -> Batch:
+def batch_of(frames: int, *, overview: int = 0, wide: bool = False) -> Batch:
     """Two clips of 256x256 pixels, so many frames of 24 tokens each, with questions."""
     rng = np.random.default_rng(5)
-    plan = BatchPlan(True, 0, False, False, frames, (256, 256), 24, "foveated", apart, overview=overview, wide=wide)
+    plan = BatchPlan(True, 0, False, False, frames, (256, 256), 24, "foveated", overview=overview, wide=wide)
     return make_batch(plan, Teacher(rng), Viewer(rng), Prompter(), rng).clips(2)
 
 
@@ -59,41 +58,29 @@ def answering_logits(qwen: QwenVL, batch: Batch, clip: int, asked: list[int]) ->
     shown = [packet_of(batch, clip, frame) for frame in range(batch.regions.shape[1])]
     openings = [(*batch.times[clip, frame].tolist(), *ids.frame_open) for frame in range(len(shown))]
     frames = [encode_packet(qwen, packet, "sparse") for packet in shown]
-    if batch.apart:
-        prefill(qwen, part, cache.kv)
-        cache.mark(ids.head, part.tokens, part.position)
-        kept = [
-            prefill_frame(qwen, cache, packet, frame, FrameDelimiters(ids.head, opening, ids.frame_close))
-            for packet, frame, opening in zip(shown, frames, openings, strict=True)
-        ]
-        insert_frames(qwen, cache, kept)
-        part = PromptPart(qwen, len(cache), cache.position)
-    else:
-        for frame, opening in zip(frames, openings, strict=True):
-            part.text(opening)
-            part.frame(frame)
-            part.text(ids.frame_close)
+    for frame, opening in zip(frames, openings, strict=True):
+        part.text(opening)
+        part.frame(frame)
+        part.text(ids.frame_close)
     part.text(asked)
     return prefill(qwen, part, cache.kv).flatten()
 
 
 LAYOUTS = {
-    "picture": (1, False, 0, False),
-    "clip": (3, False, 0, False),
-    "overview": (1, False, 6, False),
-    "clip with overviews": (2, False, 6, False),
-    "glance": (1, False, 24, False),
-    "apart": (3, True, 0, False),
-    "apart with overviews": (2, True, 6, False),
-    "apart with overviews and strips": (2, True, 6, True),
+    "picture": (1, 0, False),
+    "clip": (3, 0, False),
+    "overview": (1, 6, False),
+    "clip with overviews": (2, 6, False),
+    "glance": (1, 24, False),
+    "clip with overviews and strips": (2, 6, True),
 }
-"""Name → frames, read apart, tokens of an overview, strips."""
+"""Name → frames, tokens of an overview, strips."""
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_training_has_the_logits_of_answering(learner: Learner, layout: str) -> None:
-    frames, apart, overview, wide = LAYOUTS[layout]
-    batch = batch_of(frames, apart=apart, overview=overview, wide=wide)
+    frames, overview, wide = LAYOUTS[layout]
+    batch = batch_of(frames, overview=overview, wide=wide)
     assert bool((batch.regions[..., 0] >= LEVELS).any()) == wide
     assert batch.overview == (4 if overview == 6 else 16 if overview else 0)
     qwen = QwenVL(
@@ -151,22 +138,3 @@ def test_the_model_is_small_and_says_what_it_knows(learner: Learner) -> None:
     assert 4e6 < sum(parameter.numel() for parameter in learner.model.parameters()) < 6e6
     assert learner.model.config.arr_coc_levels is True
     assert learner.model.config.arr_coc_world == "drawn scenes"
-
-
-@torch.inference_mode()
-def test_frames_apart_do_not_see_each_other(learner: Learner) -> None:
-    whole = batch_of(2)
-    visual = learner.see(whole)
-    other = visual.map(lambda rows: torch.cat([torch.zeros_like(rows[:1]), rows[1:]]))
-    states: list[torch.Tensor] = []
-    hook = learner.model.model.language_model.layers[2].register_forward_hook(lambda *seen: states.append(seen[-1]))
-    for apart in (True, False):
-        for shown in (visual, other):
-            learner._answers(replace(whole, apart=apart), shown)
-    hook.remove()
-    apart, apart_other, after, after_other = (state[0] for state in states)
-    shared = apart.shape[0] - whole.ids.shape[1]
-    second = shared - 5  # a visual token of the second frame
-    assert torch.equal(apart[second], apart_other[second])
-    assert not torch.equal(after[second], after_other[second])
-    assert not torch.equal(apart[shared:], apart_other[shared:]), "questions see all frames"

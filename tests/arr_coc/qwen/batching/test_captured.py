@@ -15,8 +15,7 @@ from arr_coc.errors import NonFiniteError
 from arr_coc.qwen.attention import PROBED_TOKENS
 from arr_coc.qwen.batching.captured import AHEAD_TOKENS, WARM_UP_STEPS, Capture, CapturedRows, cuda_graph
 from arr_coc.qwen.decode import ROOM_TOKENS
-from arr_coc.qwen.frame_window import FrameWindow
-from arr_coc.qwen.options import AnswerOptions, Decoding, WindowOptions
+from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession, SlotQuestion
 from arr_coc.qwen.slot import AnswerResult
@@ -262,21 +261,16 @@ def test_a_decoder_that_needs_the_stock_forward_gets_it() -> None:
     assert answer(hooked, None, Decoding(max_tokens=5)).token_ids == usual
 
 
-@pytest.mark.parametrize("window", [None, WindowOptions(frames=2)], ids=["a frame", "window"])
 @pytest.mark.parametrize(("capture", "device"), CAPTURES)
-def test_a_session_says_and_learns_the_same(capture: Capture, device: str, window: WindowOptions | None) -> None:
+def test_a_session_says_and_learns_the_same(capture: Capture, device: str) -> None:
     """Over frames and questions, of which one makes the room of the cache grow."""
     given = AnswerOptions(decoding=Decoding(max_tokens=12))
     stock = model(device)
     vars(stock)["decodes_plainly"] = False  # the stock forward, on a GPU too
     captured, plain = AnswerSession(model(device), given, capture=capture), AnswerSession(stock, given)
-    windows = [None if window is None else FrameWindow(window) for _ in range(2)]
     long = "Is the cat sleeping? " * 60
     for seed, query in ((0, "What is it?"), (1, "What is it?"), (1, "And now?"), (2, long), (3, "What is it?")):
-        said = [
-            "".join(session.answer(packet(seed, media_s=seed), query, window=seen))
-            for session, seen in zip((captured, plain), windows, strict=True)
-        ]
+        said = ["".join(session.answer(packet(seed, media_s=seed), query)) for session in (captured, plain)]
         assert said[0] == said[1]
         learnt = [torch.from_numpy(session.last.feedback.attention) for session in (captured, plain)]  # type: ignore[union-attr]
         torch.testing.assert_close(*learnt, atol=1e-5, rtol=0)

@@ -13,7 +13,7 @@ from arr_coc.errors import ModelError
 from arr_coc.types import FramePacket, FrameStamp, TileGrid
 from stream.answer.api.model import load_api_model, yes_no_of
 from stream.answer.model import CONFIGURED, load_answer_model
-from stream.config import AnswerConfig, ApiConfig, Config, WindowConfig
+from stream.config import AnswerConfig, ApiConfig, Config, MemoryConfig
 from stream.errors import AnswerLost, ConnectionRefused
 from tests.support import api_server as fake
 from tests.support.answer_models import OneClient
@@ -183,8 +183,8 @@ def test_what_the_server_counts_beyond_the_budget_is_told_once(server: FakeApiSe
     assert notice(model) == ""
 
 
-def test_a_window_shows_the_newest_frames_with_their_times(server: FakeApiServer) -> None:
-    model = loaded(server, window=WindowConfig(frames=2))
+def test_the_newest_frames_are_shown_with_their_times(server: FakeApiServer) -> None:
+    model = loaded(server, memory=MemoryConfig(frames=2))
     for index in range(3):
         said(model, index)
     assert server.texts(0) == ["what?"]
@@ -215,7 +215,7 @@ def sent(server: FakeApiServer, request: int = -1) -> list[bool]:
 
 def test_vllm_is_sent_a_picture_once(server: FakeApiServer) -> None:
     server.owner = "vllm"
-    model = loaded(server, window=WindowConfig(frames=3))
+    model = loaded(server, memory=MemoryConfig(frames=3))
     for index in range(3):
         assert answered(model, index) == "a red circle"
     assert model.score(drawn(2), "is it red?")[1] > 0.9
@@ -230,7 +230,7 @@ def test_vllm_is_sent_a_picture_once(server: FakeApiServer) -> None:
 
 def test_a_picture_that_vllm_has_forgotten_is_sent_again(server: FakeApiServer) -> None:
     server.owner = "vllm"
-    model = loaded(server, window=WindowConfig(frames=2))
+    model = loaded(server, memory=MemoryConfig(frames=2))
     answered(model, 0)
     server.kept.clear()
     assert answered(model, 1) == "a red circle"
@@ -255,16 +255,15 @@ def test_names_that_a_server_does_not_take_are_left_out(server: FakeApiServer) -
     assert "uuid" not in server.bodies[-1]["messages"][0]["content"][0]
 
 
-@pytest.mark.parametrize(("on_cut", "frames"), [("empty", 1), ("keep", 2)])
-def test_a_cut_empties_the_window_unless_it_is_kept(server: FakeApiServer, on_cut: str, frames: int) -> None:
-    model = loaded(server, window=WindowConfig(frames=2, on_cut=on_cut))
+def test_a_cut_drops_the_frames_before_it(server: FakeApiServer) -> None:
+    model = loaded(server, memory=MemoryConfig(frames=2))
     said(model, 0)
     said(model, 1, epoch=1)
-    assert len(server.pictures()) == frames
+    assert len(server.pictures()) == 1
 
 
-def test_each_client_has_a_window_of_its_own_until_it_leaves(server: FakeApiServer) -> None:
-    model = loaded(server, window=WindowConfig(frames=2))
+def test_each_client_has_its_own_frames_until_it_leaves(server: FakeApiServer) -> None:
+    model = loaded(server, memory=MemoryConfig(frames=2))
     said(model, 0)
     model.client = b"two"
     said(model, 1)
@@ -280,4 +279,4 @@ def test_it_knows_nothing_of_where_its_model_looks(server: FakeApiServer) -> Non
     assert model.model.check_standing_query("is it?") == ()
     assert not model.model.embed_query("what?").tokens.any()
     with pytest.raises(ModelError, match="cannot glance"):
-        model.model.glance(None, "what?")  # type: ignore[arg-type]
+        model.model.glance(b"", None, "what?")  # type: ignore[arg-type]

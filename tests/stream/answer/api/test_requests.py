@@ -12,6 +12,7 @@ from arr_coc.errors import ModelError
 from stream.answer.api.model import ApiAnswerModel
 from stream.answer.model import CONFIGURED, ClientQuestion, load_answer_model
 from stream.errors import AnswerLost
+from stream.protocol.messages import PastAnswer, PreviousAnswer
 from tests.stream.answer.api.test_model import config, packet
 from tests.support import api_server as fake
 from tests.support.api_server import ApiHandler, FakeApiServer, api_server
@@ -146,3 +147,47 @@ def test_a_packet_that_cannot_be_shown_is_the_error_of_its_client(
     loaded(server).ask([bad])
     assert bad.ended
     assert isinstance(bad.error, ModelError)
+
+
+def compared(same_above: float, **fields: Any) -> ClientQuestion:
+    previous = PreviousAnswer("what?", "a blue square", same_above)
+    return ClientQuestion(b"one", packet(0), "what?", previous=previous, **fields)
+
+
+def last_text(body: dict[str, Any]) -> str:
+    return str(body["messages"][-1]["content"][-1]["text"])
+
+
+def test_a_previous_answer_that_is_still_right_is_the_answer(server: FakeApiServer) -> None:
+    one = compared(0.9)
+    assert asked(loaded(server), one) == {b"one": "a blue square"}
+    assert one.stats is not None
+    assert one.stats.same == pytest.approx(0.905, abs=0.001)
+    assert (one.stats.text_tokens, one.score) == (0, None)
+    (body,) = server.bodies
+    assert 'what?\nAn earlier answer: "a blue square"\nIs that answer still right?' in last_text(body)
+
+
+def test_another_answer_is_asked_for_if_it_is_not(server: FakeApiServer) -> None:
+    history = (PastAnswer(1_500_000_000, "a blue square"),)
+    one = compared(0.91, history=history)
+    assert asked(loaded(server), one) == {b"one": "a red circle"}
+    assert one.stats is not None
+    assert one.stats.same == pytest.approx(0.905, abs=0.001)
+    assert one.stats.text_tokens == 4
+    check, body = server.bodies
+    assert "seconds" not in last_text(check)
+    assert last_text(body).endswith("Earlier answers:\n<1.5 seconds> a blue square\nwhat?")
+    assert (check["max_tokens"], body["max_tokens"]) == (3, 64)
+
+
+def test_a_check_that_is_refused_for_its_probabilities_is_made_without(server: FakeApiServer) -> None:
+    def behave(handler: ApiHandler, body: dict[str, Any]) -> None:
+        (fake.refuse(400, "logprobs are not known") if "logprobs" in body else fake.speak)(handler, body)
+
+    server.behaviour = behave
+    one = compared(0.5)
+    assert asked(loaded(server), one) == {b"one": "a red circle"}, "its text is neither yes nor no"
+    assert one.stats is not None
+    assert one.stats.same == 0.0
+    assert len(server.bodies) == 3

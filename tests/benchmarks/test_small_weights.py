@@ -1,0 +1,16 @@
+"""Ratios of small weights to floating point."""
+
+from __future__ import annotations
+
+from benchmarks.small_weights import report_of
+from benchmarks.support.whole_runs import MEASURED_MS, RunFigures
+
+
+def figures(scale: float, peak_mib: float) -> RunFigures:
+    return RunFigures("", 10, [dict.fromkeys(MEASURED_MS, scale)], [scale], [scale], {"answers": peak_mib}, [0])
+
+
+def test_ratios_are_to_bfloat16_and_for_the_first_token_to_the_better_one() -> None:
+    runs = {"float32": [figures(20.0, 900.0)], "bfloat16": [figures(40.0, 400.0)], "int4": [figures(10.0, 100.0)]}
+    assert report_of(runs)["ratios"] == {"int4": {"tokens": 4.0, "first_token": 0.5, "cpu": 0.5, "memory": 0.25}}
+    assert "ratios" not in report_of(runs | {"float32": []})

@@ -1,0 +1,242 @@
+"""Earlier answers: those that go along with a question, and the one that may be the answer again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stream.answer.model import history_text
+from stream.events import Answer, AnswerDeltaEvent, AnswerUnchanged, ShadowCheck
+from stream.protocol.messages import (
+    AnswerDelta,
+    FramePacketMessage,
+    History,
+    PastAnswer,
+    PreviousAnswer,
+    RequestLost,
+    SetQuery,
+    TokenPacketMessage,
+    TurnGrant,
+    TurnRequest,
+)
+from stream.recording.journal import JournalEntry
+from stream.untrusted import HISTORY_CHARS_MAX
+from tests.stream.answer.test_client import clock, opened
+from tests.support.answer_client import (
+    STAMP,
+    ClientFixture,
+    FakeJournal,
+    Opener,
+    answer,
+    answered,
+    tokens,
+    whole_frame,
+)
+from tests.support.events import make_answer_reply
+
+__all__ = ["clock", "opened"]
+
+NEXT_SHOT = replace(STAMP, epoch=STAMP.epoch + 1)
+
+
+def asked(server: ClientFixture, turn: int = 1, epoch: int = STAMP.epoch, **options: object) -> TokenPacketMessage:
+    server.grant(turn)
+    packet = replace(tokens(), stamp=replace(STAMP, epoch=epoch))
+    server.send(packet, "every", **options)
+    return server.expect(TokenPacketMessage)
+
+
+def said(server: ClientFixture, text: str, turn: int = 1, query: str = "what?") -> list[object]:
+    number = asked(server, turn).answer
+    return server.hear(make_answer_reply(number, query, text))
+
+
+def texts(history: History) -> list[str]:
+    return [entry.text for entry in history]
+
+
+def test_the_newest_answers_go_along_with_their_times(opened: Opener) -> None:
+    server = opened(history=2)
+    assert asked(server).history == ()
+    server.hear(make_answer_reply(0, "what?", "one\nline  "))
+    assert asked(server, 2).history == (PastAnswer(STAMP.media_ns, "one line"),)
+    server.hear(make_answer_reply(1, "what?", "two"))
+    said(server, "x" * 5_000, 3)
+    message = asked(server, 4)
+    assert [len(text) for text in texts(message.history)] == [3, HISTORY_CHARS_MAX]
+    assert message.previous is None
+
+
+def test_another_question_or_shot_leaves_the_history(opened: Opener) -> None:
+    server = opened(history=3)
+    said(server, "one")
+    server.client.set_query("who?")
+    server.expect(SetQuery)
+    server.asking("who?")
+    assert texts(asked(server, 2, epoch=STAMP.epoch + 1).history) == ["one"]
+
+
+def test_a_check_has_neither_history_nor_a_previous_answer(opened: Opener) -> None:
+    server = opened(history=1, same_above=0.5, standing_query="is it there?")
+    said(server, "one")
+    message = asked(server, 2, wants_answer=False, yes_no_trigger="every")
+    assert (message.history, message.previous) == ((), None)
+
+
+def test_without_an_option_nothing_goes_along(opened: Opener) -> None:
+    server = opened()
+    said(server, "one")
+    message = asked(server, 2)
+    assert (message.history, message.previous) == ((), None)
+
+
+def test_after_a_loss_the_request_has_what_it_had(opened: Opener) -> None:
+    server = opened(history=2, same_above=0.5, reconnect=True, resend_after_loss=True)
+    said(server, "one")
+    before = asked(server, 2)
+    server.lose()
+    server.greet()
+    again = server.grant_again(1, TokenPacketMessage)
+    assert (again.history, again.previous) == (before.history, before.previous)
+    assert texts(again.history) == ["one"]
+
+
+def test_the_answer_to_the_same_question_in_the_same_shot_may_be_the_next_one(opened: Opener) -> None:
+    server = opened(same_above=0.25)
+    assert asked(server).previous is None
+    server.hear(make_answer_reply(0, "what?", "one"))
+    assert asked(server, 2).previous == PreviousAnswer("what?", "one", 0.25)
+    server.hear(make_answer_reply(1, "what?", "two"))
+    assert asked(server, 3, epoch=NEXT_SHOT.epoch).previous is None
+
+
+def test_a_question_that_is_being_changed_is_answered(opened: Opener) -> None:
+    server = opened(same_above=0.5)
+    said(server, "one")
+    server.client.set_query("who?")
+    server.expect(SetQuery)
+    assert asked(server, 2).previous is None
+    server.asking("who?")
+    server.hear(make_answer_reply(1, "what?", "one"))
+    assert asked(server, 3).previous is None, "the last answer was to the question before"
+    server.hear(make_answer_reply(2, "who?", "one"))
+    assert asked(server, 4).previous == PreviousAnswer("who?", "one", 0.5)
+
+
+@pytest.mark.parametrize("probability", [0.75, 0.125, None])
+def test_the_same_answer_says_nothing_new_and_nothing_of_it_is_emitted(
+    opened: Opener, probability: float | None
+) -> None:
+    server = opened(same_above=0.5, history=2)
+    said(server, "a red bus")
+    assert asked(server, 2).answer == 1
+    assert server.hear(AnswerDelta(answer=1, text="a red"), AnswerDelta(answer=1, text=" bus")) == []
+    (event,) = server.hear(make_answer_reply(1, "what?", "a red bus", same=probability))
+    assert isinstance(event, AnswerUnchanged)
+    assert (event.answer, event.text, event.since_s, event.probability) == (1, "a red bus", 2.5, probability)
+    message = asked(server, 3)
+    assert message.answer == 2
+    assert texts(message.history) == ["a red bus"], "it is one answer still"
+    assert message.previous == PreviousAnswer("what?", "a red bus", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "emitted"),
+    [
+        (["a red", " car", "!"], ["", "a red car", "!"]),
+        (["blue", " bus"], ["blue", " bus"]),
+        (["a red"], [""]),
+        (["a red bus", " and more"], ["", "a red bus and more"]),
+    ],
+)
+def test_text_is_emitted_from_where_it_can_be_another_answer(
+    opened: Opener, pieces: list[str], emitted: list[str]
+) -> None:
+    server = opened(same_above=0.5)
+    said(server, "a red bus")
+    asked(server, 2)
+    for piece, expected in zip(pieces, emitted, strict=True):
+        assert [event.text for event in server.events(AnswerDeltaEvent, AnswerDelta(answer=1, text=piece))] == (
+            [expected] if expected else []
+        )
+    *rest, last = server.hear(make_answer_reply(1, "what?", "".join(pieces), same=0.1))
+    assert isinstance(last, Answer)
+    texts_of_rest = [event.text for event in rest if isinstance(event, AnswerDeltaEvent)]
+    assert "".join([*emitted, *texts_of_rest]) == last.text == "".join(pieces)
+
+
+def test_an_answer_that_is_made_again_is_emitted_from_its_beginning(opened: Opener) -> None:
+    server = opened(same_above=0.5, reconnect=True, resend_after_loss=True)
+    said(server, "a red bus")
+    asked(server, 2)
+    assert server.hear(AnswerDelta(answer=1, text="a red car")) != []
+    server.hear(RequestLost(answer=1, reason="gone"))
+    server.grant_again(3, TokenPacketMessage)
+    assert server.hear(AnswerDelta(answer=1, text="a red")) == []
+    (event,) = server.events(AnswerDeltaEvent, AnswerDelta(answer=1, text=" car"))
+    assert event.text == "a red car"
+
+
+def test_a_cancelled_answer_reports_the_text_that_was_emitted(opened: Opener) -> None:
+    server = opened(same_above=0.5)
+    said(server, "a red bus")
+    asked(server, 2)
+    server.hear(AnswerDelta(answer=1, text="a red"))
+    event = server.client.cancel_answer(NEXT_SHOT)
+    assert event is not None
+    assert event.text == ""
+
+
+def test_an_answer_that_says_nothing_new_is_not_verified(opened: Opener) -> None:
+    server = opened(same_above=0.5)
+    said(server, "one")
+    asked(server, 2, shadow=whole_frame())
+    server.hear(make_answer_reply(1, "what?", "one", same=0.9))
+    assert not server.client.busy
+
+
+def test_the_answer_that_verifies_another_has_its_history(opened: Opener) -> None:
+    server = opened(same_above=0.5, history=1)
+    said(server, "one")
+    asked(server, 2, shadow=whole_frame())
+    server.hear(make_answer_reply(1, "what?", "two", same=0.1))
+    server.expect(TurnRequest)
+    server.hear(TurnGrant(turn=3))
+    message = server.expect(FramePacketMessage)
+    assert (texts(message.history), message.previous) == (["one"], None)
+    (check,) = server.hear(make_answer_reply(1, "what?", "one"))
+    assert isinstance(check, ShadowCheck)
+    assert texts(asked(server, 4).history) == ["two"]
+
+
+def test_what_an_earlier_run_was_told_is_history_as_well(opened: Opener) -> None:
+    first = answer(0)
+    fields = {name: getattr(first, name) for name in first.__struct_fields__} | {"answer": 1}
+    again = AnswerUnchanged(**fields, since_s=2.5, probability=0.75)
+    journal = FakeJournal(JournalEntry(first, None), JournalEntry(again, None))
+    server = opened(history=4, same_above=0.5, journal=journal)
+    now = replace(STAMP, epoch=99)
+    assert server.client.requests.recall(now)[-1] == first
+    assert server.client.requests.recall(now) == [again]
+    message = asked(server, epoch=99)
+    assert message.answer == 2
+    assert texts(message.history) == ["of old"]
+    assert message.previous is None, "that was to another question"
+    (event,) = server.hear(answered(2))
+    assert [kept.answer for kept, _ in journal.appended] == [2]
+    assert isinstance(event, Answer)
+
+
+def test_what_says_nothing_new_is_kept_for_a_continued_run(opened: Opener) -> None:
+    journal = FakeJournal()
+    server = opened(same_above=0.5, journal=journal)
+    said(server, "one")
+    said(server, "one", 2)
+    assert [type(kept) for kept, _ in journal.appended] == [Answer, AnswerUnchanged]
+
+
+def test_history_is_text_with_times() -> None:
+    assert history_text(()) == ""
+    history = (PastAnswer(0, "a bus"), PastAnswer(61_250_000_000, "no bus"))
+    assert history_text(history) == "Earlier answers:\n<0.0 seconds> a bus\n<61.2 seconds> no bus\n"

@@ -1,0 +1,207 @@
+"""Runs whose answers are given only if they say something new, or with earlier ones before the question."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from stream.cli import main
+from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, OutputConfig, PipelineConfig
+from stream.display.layout import figure_rows
+from stream.display.state import DisplayClock, Transcript
+from stream.events import Answer, AnswerDeltaEvent, AnswerUnchanged, Event, Notice, Summary
+from stream.monitor.statistics import RunStatistics
+from stream.recording.format import Recording
+from stream.runtime.frame_stages import run_in_threads
+from stream.runtime.replay import ReplayedAnswer
+from tests.stream.runtime.test_answer_worker import events_of, serving_at, without_clock
+from tests.stream.runtime.test_replay import replayed
+from tests.support import answer_models
+from tests.support.answer_models import NewsAnswerModel
+from tests.support.clock import FakeClock
+from tests.support.events import answer
+from tests.support.network import free_port
+from tests.support.video import make_video
+
+MODEL = "tests.support.answer_models:NewsAnswerModel"
+NEWS: dict[str, Any] = {"when": "news"}
+BOTH: dict[str, Any] = {"when": "news", "history": 2}
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Dark, but for a tile that becomes brighter after 1.2 and 2.4 s."""
+    dark = np.random.default_rng(0).integers(0, 30, (128, 192, 3), dtype=np.uint8)
+    frames = []
+    for index in range(36):
+        frame = dark.copy()
+        frame[32:64, 64:96] = 100 * (index // 12)
+        frames.append(frame)
+    return str(make_video(tmp_path_factory.mktemp("video") / "still.mp4", frames, 10))
+
+
+@pytest.fixture
+def endpoint() -> str:
+    return f"tcp://127.0.0.1:{free_port()}"
+
+
+def config(video: str, endpoint: str | None = None, record: str | None = None, **options: Any) -> Config:
+    return Config(
+        source=video,
+        capture=CaptureConfig(open_timeout_s=5.0),
+        allocate=AllocateConfig(budget=24),
+        answer=AnswerConfig(server=endpoint, every_s=0.5, **options),
+        output=OutputConfig(record=record),
+        pipeline=PipelineConfig(single_process=endpoint is None),
+    )
+
+
+def alone(video: str, **options: Any) -> list[Event]:
+    return list(run_in_threads(config(video, **options), model_loader=MODEL).run())
+
+
+def answers_of(events: list[Event]) -> list[Answer | AnswerUnchanged]:
+    return [event for event in events if isinstance(event, (Answer, AnswerUnchanged))]
+
+
+def test_only_what_is_new_is_answered(video: str) -> None:
+    every, news = answers_of(alone(video)), alone(video, **NEWS)
+    points = answers_of(news)
+    assert [point.text for point in points] == [answer.text for answer in every]
+    assert [point.frame_index for point in points] == [answer.frame_index for answer in every]
+    given = [point for point in points if isinstance(point, Answer)]
+    assert [answer.text for answer in given] == ["quarter 0", "quarter 1", "quarter 3"]
+    for point in points:
+        if isinstance(point, AnswerUnchanged):
+            last = max((answer for answer in given if answer.answer < point.answer), key=lambda answer: answer.answer)
+            assert (point.since_s, point.text, point.probability) == (last.pts_s, last.text, 0.875)
+    spoken = [event.text for event in news if isinstance(event, AnswerDeltaEvent)]
+    assert "".join(spoken) == "".join(answer.text for answer in given)
+    summary = news[-1]
+    assert isinstance(summary, Summary)
+    assert (summary.answers, summary.unchanged) == (3, len(every) - 3)
+
+
+def test_a_threshold_above_the_score_leaves_the_words_to_compare(video: str) -> None:
+    points = answers_of(alone(video, when="news", same_above=0.9))
+    assert [point.text_tokens for point in points] == [4] * len(points)
+    assert sum(isinstance(point, Answer) for point in points) == 3
+
+
+def test_earlier_answers_stand_before_the_question(video: str) -> None:
+    texts = [answer.text for answer in answers_of(alone(video, history=2))]
+    assert texts[:4] == [
+        "quarter 0",
+        "quarter 0, quarter 0 at 0 ms",
+        "quarter 0, quarter 0 at 0 ms, quarter 0 at 500 ms",
+        "quarter 1, quarter 0 at 500 ms, quarter 0 at 1000 ms",
+    ]
+
+
+@pytest.mark.parametrize("options", [NEWS, {"history": 2}, BOTH])
+def test_in_lockstep_a_server_that_dies_changes_nothing(video: str, endpoint: str, options: dict[str, Any]) -> None:
+    expected = answers_of(alone(video, **options))
+    run, heard = run_in_threads(config(video, endpoint, **options)), 0
+    served = serving_at(endpoint, model="NewsAnswerModel")
+    served.__enter__()
+    events: list[Event] = []
+    try:
+        for event in run.run():
+            events.append(event)
+            if isinstance(event, (Answer, AnswerUnchanged)):
+                heard += 1
+                if heard in (2, 5):
+                    served.__exit__(None, None, None)
+                    served = serving_at(endpoint, model="NewsAnswerModel")
+                    served.__enter__()
+    finally:
+        served.__exit__(None, None, None)
+    assert [event for event in events if isinstance(event, Notice) and event.code == "answers-lost"]
+    assert without_clock(answers_of(events)) == without_clock(expected)
+
+
+def test_over_tcp_it_is_the_same(video: str, endpoint: str) -> None:
+    with serving_at(endpoint, model="NewsAnswerModel"):
+        assert without_clock(answers_of(events_of(config(video, endpoint, **BOTH)))) == without_clock(
+            answers_of(alone(video, **BOTH))
+        )
+
+
+def test_a_recorded_run_gives_the_same_again(video: str, tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    recorded = config(video, record=str(folder), **BOTH)
+    points = answers_of(list(run_in_threads(recorded, model_loader=MODEL).run()))
+    events, summary = replayed(Recording(folder), NewsAnswerModel(Config()))
+    assert (summary.answers, summary.differing) == (len(points), 0)
+    again = [event for event in events if isinstance(event, ReplayedAnswer)]
+    assert [event.text for event in again] == [point.text for point in points]
+    assert not answers_of(events), "a replay has its own in their place"
+
+
+@pytest.fixture
+def _loads_the_fake_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(run_in_threads.__kwdefaults__, "model_loader", MODEL)
+
+
+def caption(video: str, path: Path, *more: str) -> int:
+    given = ["--when", "news", "--every", "0.5", "--budget", "24", "--no-timing", "--single-process"]
+    return main(["caption", video, "-o", str(path), *given, *more])
+
+
+@pytest.mark.usefixtures("_loads_the_fake_model")
+def test_a_continued_run_answers_what_the_whole_run_would(
+    video: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(frame_index: int) -> None:
+        if frame_index == 25:
+            raise ArithmeticError("the spoon is bent")
+
+    whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
+    assert caption(video, whole, "--history", "2") == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(answer_models, "on_packet", fail)
+        assert caption(video, broken, "--history", "2") == 1
+    asked: list[int] = []
+    monkeypatch.setattr(answer_models, "on_packet", asked.append)
+    assert caption(video, broken, "--history", "2", "--resume") == 0
+    assert broken.read_bytes() == whole.read_bytes()
+    assert asked[0] == 25
+
+
+@pytest.mark.usefixtures("_loads_the_fake_model")
+def test_captions_have_a_cue_for_each_answer_and_the_file_of_events_has_the_rest(
+    video: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cues, events = tmp_path / "a.vtt", tmp_path / "a.jsonl"
+    assert caption(video, cues, "-o", str(events)) == 0
+    assert [line for line in cues.read_text().splitlines() if line.startswith("quarter")] == [
+        f"quarter {number}" for number in (0, 1, 3)
+    ]
+    assert cues.read_text().count(" --> ") == 3
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    unchanged = [line for line in lines if line["type"] == "unchanged"]
+    assert {line["probability"] for line in unchanged} == {0.875}
+    assert lines[-1]["unchanged"] == len(unchanged) == 5
+    assert " · 3 answers, 5 unchanged · " in capsys.readouterr().err
+
+
+def test_the_display_counts_on_from_the_answer_that_holds() -> None:
+    transcript, statistics = Transcript(DisplayClock(live=False)), RunStatistics(FakeClock())
+    first = answer(1.0, "a bus")
+    again = AnswerUnchanged(**structs.asdict(answer(2.0, "a bus")), since_s=1.0, probability=0.9)
+    for event in (first, again, again):
+        transcript.add(event)
+        statistics.add(event)
+    (entry,) = transcript.entries
+    assert entry.display_text == "a bus (×3, to 0:02.0)"
+    figures = statistics.snapshot()
+    assert (figures.answers, figures.unchanged) == (1, 2)
+    assert dict(figure_rows(figures))["answers"][:2] == ["1", "2 unchanged"]
+    transcript.add_message("asked: what?")
+    transcript.add(again)
+    assert len(transcript.entries) == 2, "after a message it is in no line"
