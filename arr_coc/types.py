@@ -246,6 +246,11 @@ class TokenReason:
     shares: dict[str, float]
 
 
+def time_text(media_ns: int) -> str:
+    """Return the time of a video frame as Qwen3-VL writes it."""
+    return f"<{media_ns / 1e9:.1f} seconds>"
+
+
 REREAD = 4
 """Of a group of several frames, this many times as many are read one after another before all that are shown are read
 afresh."""

@@ -31,7 +31,7 @@ from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.pieces import CausalFrame, CausalPiece, Ids
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.visual_memory import VisualMemory, read_group
-from arr_coc.types import FrameStamp, TokenPacket, shown_tokens
+from arr_coc.types import FrameStamp, TokenPacket, shown_tokens, time_text
 
 PromptCache: TypeAlias = PrefixCache[Ids | CausalPiece | VisualMemory]
 """Cache of prompts: it knows the pieces of what it holds."""
@@ -130,11 +130,6 @@ def _bounded_rendering() -> Iterator[None]:
 
 def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def time_text(media_ns: int) -> str:
-    """Return the time of a video frame as Qwen3-VL writes it."""
-    return f"<{media_ns / 1e9:.1f} seconds>"
 
 
 @dataclass(frozen=True, slots=True)

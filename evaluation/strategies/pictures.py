@@ -18,9 +18,9 @@ from arr_coc.qwen.decode import PromptPart
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.flops import Costs, Flops
 from arr_coc.qwen.preprocess import Rgb
-from arr_coc.qwen.prompt import prompt_ids, time_text
+from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.types import FramePacket
+from arr_coc.types import FramePacket, time_text
 from evaluation.errors import EvaluationError
 from evaluation.strategies.arr_coc import allocator_for, check_allocated, choosing_flops
 from evaluation.strategies.base import Ask, Reply, Strategy, TiledFrame, stamps_of

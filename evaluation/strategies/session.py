@@ -14,12 +14,12 @@ from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet, Visi
 from arr_coc.qwen.flops import Costs, Flops
 from arr_coc.qwen.glancing import Glancer
 from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
-from arr_coc.qwen.prompt import prompt_ids, time_text
+from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.qwen.slot import AnswerResult
 from arr_coc.qwen.vision import VisualTokens
-from arr_coc.types import NEEDS_TOKENS_ONLY, Encode, TokenPacket
+from arr_coc.types import NEEDS_TOKENS_ONLY, Encode, TokenPacket, time_text
 from evaluation.strategies.base import Ask, Chosen, Reply, TiledFrame
 
 

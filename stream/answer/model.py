@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 
 from arr_coc.hub import allocator_folder, bundled_model_path, local_folder
 from arr_coc.qwen.checkpoint import check_folder, folder_token_ids, read_config, unseen_words
-from arr_coc.types import NS_PER_S, Feedback, FramePacket, QueryEmbedding, TokenPacket
+from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket, time_text
 from stream.answer.api.address import served_name
 from stream.answer.memory import GroupMemory
 from stream.config import Config
@@ -88,7 +88,7 @@ class ClientQuestion:
 
 def history_text(history: History) -> str:
     """Return earlier answers as the text before a question; empty without any."""
-    lines = [f"<{answer.media_ns / NS_PER_S:.1f} seconds> {answer.text}\n" for answer in history]
+    lines = [f"{time_text(answer.media_ns)} {answer.text}\n" for answer in history]
     return "".join(["Earlier answers:\n", *lines]) if lines else ""
 
 

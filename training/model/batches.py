@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.qwen.prompt import time_text
-from arr_coc.types import NS_PER_S, TileGrid
+from arr_coc.types import NS_PER_S, TileGrid, time_text
 from training.clips.truth import Clip
 from training.model.lessons import BatchPlan, Lesson, Teacher
 from training.model.tokenizer import scenes_tokenizer

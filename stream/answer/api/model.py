@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from arr_coc.errors import ModelError, counted
-from arr_coc.types import FramePacket, FrameStamp, QueryEmbedding, TokenPacket
+from arr_coc.types import FramePacket, FrameStamp, QueryEmbedding, TokenPacket, time_text
 from stream.answer.api.address import ApiAddress
 from stream.answer.api.connection import ApiConnection, ApiLimits, ChatPiece, ChatStream
 from stream.answer.api.pictures import ApiPictures, pictures_of
@@ -253,7 +253,7 @@ class ApiAnswerModel:
         content: list[dict[str, Any]] = []
         for frame in shown:
             if len(shown) > 1:
-                content.append({"type": "text", "text": f"<{frame.stamp.media_ns / 1e9:.1f} seconds>"})
+                content.append({"type": "text", "text": time_text(frame.stamp.media_ns)})
             content += frame.pictures.content()
         explanation = shown[-1].pictures.explanation
         content.append({"type": "text", "text": f"{explanation}\n{question}" if explanation else question})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from arr_coc.errors import ModelError
-from arr_coc.qwen.prompt import prompt_ids, time_text
+from arr_coc.qwen.prompt import prompt_ids
+from arr_coc.types import time_text
 from tests.support.models import tiny_qwen
 
 
