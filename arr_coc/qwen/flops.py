@@ -105,12 +105,19 @@ class Costs:
         )
 
     def work(
-        self, encode: Encode, shown: Sequence[int], tiles: Sequence[int], text_tokens: int, answer_tokens: int
+        self,
+        encode: Encode,
+        shown: Sequence[int],
+        tiles: Sequence[int],
+        text_tokens: int,
+        answer_tokens: int,
+        compared_tokens: int = 0,
     ) -> Work:
-        """The same answer, beside the one from all tiles."""
+        """The same answer, beside the one from all tiles. An earlier answer of `compared_tokens` was scored before it;
+        if that is the answer again, no tokens were decoded here, and as many there."""
         return Work(
-            self.answer(encode, shown, tiles, text_tokens, answer_tokens),
-            self.answer("full", tiles, tiles, text_tokens, answer_tokens).total,
+            self.answer(encode, shown, tiles, text_tokens, answer_tokens + compared_tokens),
+            self.answer("full", tiles, tiles, text_tokens, answer_tokens or compared_tokens).total,
         )
 
     def answer_after(self, kept: int, prefilled: int, encoded: int, among: int, answer_tokens: int) -> Flops:

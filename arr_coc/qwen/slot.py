@@ -261,22 +261,22 @@ class Slot:
     ) -> Work:
         """The operations of an answer to this prompt, with the tokens that were compared, and of one from all tokens of
         the frames that it shows."""
-        said, answer_tokens = answer_tokens or compared_tokens, answer_tokens + compared_tokens
+        tiles = [packet.grid.tiles for packet in packets]
         if is_group(packets):
             # What is read again after a loss does not count, so a run that is continued counts as one that was not.
             new, new_visual = prompt.new_tokens, prompt.new_visual_tokens
-            tiles = [packets[-1].grid.tiles] * len(prompt.stamps)
             among = prompt.newest.stop - prompt.newest.start
             if len(prompt.stamps) == 1:  # regions that left the picture are still encoded beside it
                 among = max(among, self.vision.report.held_regions)
-            after = self._costs.answer_after(prompt.part.tokens - new, new, new_visual, among, answer_tokens)
-            text_tokens = new - new_visual
-            whole = self._costs.answer("full", tiles, tiles, text_tokens, said)
+            taken = answer_tokens + compared_tokens
+            after = self._costs.answer_after(prompt.part.tokens - new, new, new_visual, among, taken)
+            tiles = tiles[-1:] * len(prompt.stamps)
+            whole = self._costs.answer("full", tiles, tiles, new - new_visual, answer_tokens or compared_tokens)
             return Work(after, whole.total)
-        of_tiles = [packet.grid.tiles for packet in packets]
         text_tokens = prompt.part.tokens - prompt.tokens_used
-        taken = self._costs.answer(self.options.encode, prompt.segments, of_tiles, text_tokens, answer_tokens)
-        return Work(taken, self._costs.answer("full", of_tiles, of_tiles, text_tokens, said).total)
+        return self._costs.work(
+            self.options.encode, prompt.segments, tiles, text_tokens, answer_tokens, compared_tokens
+        )
 
     def _probe(self, prompt: PreparedPrompt) -> AttentionProbe | None:
         """Return the probe of the decoder's attention on the newest frame, where feedback is wanted."""
