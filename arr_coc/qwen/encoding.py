@@ -152,13 +152,12 @@ class IncrementalEncoder:
         twice; after any error nothing is kept.
         """
         self._begin_frame(packet.stamp)
-        picture = packet.place is not None and packet.place.frames == 1
-        if picture and packet.place is not None and packet.place.frame:
+        if packet.place is not None and packet.place.frame:
             return self._append(qwen, packet)
         if packet.overview:
             self._overview = self._overview or IncrementalEncoder(self.options)
             return self._overview.encode(qwen, replace(packet, overview=0))
-        if picture:
+        if packet.place is not None:
             self._kept = None
         kept = self._kept_for(qwen, packet)
         if kept is None:
