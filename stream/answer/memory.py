@@ -18,7 +18,7 @@ APPENDED = 3
 they appended was superseded."""
 
 
-def _shown_tokens(packets: Sequence[TokenPacket], frames: int) -> Iterator[int]:
+def _shown_after_each(packets: Sequence[TokenPacket], frames: int) -> Iterator[int]:
     """Yield how many tokens a group that shows so many frames shows after each packet. Raises TransportError if one
     supersedes what is not shown."""
     shown, end = np.zeros(sum(len(packet.regions) for packet in packets), bool), 0
@@ -34,6 +34,11 @@ def _shown_tokens(packets: Sequence[TokenPacket], frames: int) -> Iterator[int]:
         shown[begin:end] = True
         lengths.append(end - begin)
         yield int(np.count_nonzero(shown[:end])) if frames == 1 else sum(lengths)
+
+
+def _place(packet: TokenPacket) -> GroupPlace:
+    assert packet.place is not None
+    return packet.place
 
 
 class GroupMemory:
@@ -63,8 +68,7 @@ class GroupMemory:
         packets = self._groups.get(client)
         if not packets:
             return None
-        place = packets[-1].place
-        assert place is not None
+        place = _place(packets[-1])
         return replace(place, frame=place.frame + 1)
 
     def before(self, client: bytes, place: GroupPlace) -> list[TokenPacket]:
@@ -74,8 +78,8 @@ class GroupMemory:
             return []
         if known is None or known != replace(place, frame=known.frame) or known.frame < place.frame:
             raise TransportError(f"{place} builds on {counted(place.frame, 'frame')}, and the memory has {known}")
-        kept = [other for other in self._groups[client] if other.place is not None and other.place.frame < place.frame]
-        if not kept or kept[0].place is None or kept[0].place.frame > place.first:
+        kept = [other for other in self._groups[client] if _place(other).frame < place.frame]
+        if not kept or _place(kept[0]).frame > place.first:
             raise TransportError(f"{place} is read from frame {place.first} on, which the memory has dropped")
         return kept
 
@@ -86,23 +90,20 @@ class GroupMemory:
         TransportError if packets before it are neither kept nor in `earlier` or are on another grid, if it supersedes
         tokens that there are not, or if the group would show more than `tokens`.
         """
-        assert packet.place is not None
         new = [*earlier, *([] if packet.is_empty else [packet])]
-        start, end = (new[0].place, new[-1].place) if new else (packet.place, packet.place)
-        assert start is not None
-        assert end is not None
-        known = [] if new and start.frame == end.first else self.before(client, start)
+        start = _place(new[0] if new else packet)
+        known = [] if new and start.frame == _place(new[-1]).first else self.before(client, start)
         packets = [*known, *new]
         if any(other.grid != packet.grid for other in packets):
             raise TransportError("the frames of a group of pictures have one size")
-        for shown in _shown_tokens(packets, start.frames) if packets else [0]:
+        for shown in _shown_after_each(packets, start.frames) if packets else [0]:
             if not 0 < shown <= self.tokens:
                 raise TransportError(f"a group of pictures shows {counted(shown, 'token')}, of at most {self.tokens}")
         appended = sum(len(other.regions) for other in packets)
         if start.frames == 1 and appended > APPENDED * self.tokens:
             raise TransportError(f"a group of pictures was given {counted(appended, 'token')} to show {self.tokens}")
-        first = 0 if (end := packets[-1].place) is None else end.first
-        self._groups[client] = [kept for kept in packets if kept.place is not None and kept.place.frame >= first]
+        first = _place(packets[-1]).first
+        self._groups[client] = [kept for kept in packets if _place(kept).frame >= first]
 
     def drop(self, client: bytes) -> None:
         """Forget a client's group; it may have none."""
@@ -155,8 +156,7 @@ class SentGroup:
             return []
         self._sent.add(OWN, packet)
         kept = self.kept.frame if self.kept is not None and self.kept.group == packet.place.group else 0
-        before = self._sent.before(OWN, packet.place)
-        return [other for other in before if other.place is not None and other.place.frame >= kept]
+        return [other for other in self._sent.before(OWN, packet.place) if _place(other).frame >= kept]
 
     def objection(self, tokens: int) -> str | None:
         """Return why the group cannot be sent to a server whose memory has so many tokens, None if it can be."""
