@@ -77,6 +77,17 @@ def make_video(
     return path
 
 
+def make_still_video(path: Path, levels: Sequence[int], frames_each: int, brightest: int = 256) -> Path:
+    """A still picture of noise, but for one tile that has each level for so many frames, at 10 frames a second."""
+    still = np.random.default_rng(0).integers(0, brightest, (128, 192, 3), dtype=np.uint8)
+    frames = []
+    for level in levels:
+        frame = still.copy()
+        frame[32:64, 64:96] = level
+        frames += [frame] * frames_each
+    return make_video(path, frames, 10)
+
+
 def use_ordinary_scheduling() -> None:
     """Give this process's threads the system's ordinary scheduling again: SVT-AV1 makes that of a process of root
     real-time, and each process that is started later, a browser for one, would inherit it and starve all others."""

@@ -15,7 +15,7 @@ from stream.events import Answer, Event, Notice, Summary, YesNoResult
 from stream.runtime.frame_stages import run_in_threads
 from tests.stream.runtime.test_answer_worker import continued, endpoint, events_of, serving_at, without_clock
 from tests.support.network import LIMIT_S
-from tests.support.video import make_video
+from tests.support.video import make_still_video
 
 __all__ = ["endpoint"]
 
@@ -27,13 +27,7 @@ MODEL = "tests.support.answer_models:MemoryAnswerModel"
 @pytest.fixture(scope="module")
 def video(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A tile changes every second, the rest is still."""
-    still = np.random.default_rng(0).integers(0, 256, (128, 192, 3), dtype=np.uint8)
-    frames = []
-    for index in range(40):
-        frame = still.copy()
-        frame[32:64, 64:96] = 40 * (index // 10)
-        frames.append(frame)
-    return str(make_video(tmp_path_factory.mktemp("video") / "still.mp4", frames, 10))
+    return str(make_still_video(tmp_path_factory.mktemp("video") / "still.mp4", (0, 40, 80, 120), 10))
 
 
 def config(video: str, endpoint: str | None = None, memory: MemoryConfig = MEMORY, **answer: Any) -> Config:

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from msgspec import structs
 
@@ -19,14 +18,15 @@ from stream.monitor.statistics import RunStatistics
 from stream.recording.format import Recording
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.replay import ReplayedAnswer
-from tests.stream.runtime.test_answer_worker import events_of, serving_at, without_clock
+from tests.stream.runtime.test_answer_worker import endpoint, events_of, serving_at, without_clock
 from tests.stream.runtime.test_replay import replayed
 from tests.support import answer_models
 from tests.support.answer_models import NewsAnswerModel
 from tests.support.clock import FakeClock
 from tests.support.events import answer
-from tests.support.network import free_port
-from tests.support.video import make_video
+from tests.support.video import make_still_video
+
+__all__ = ["endpoint"]
 
 MODEL = "tests.support.answer_models:NewsAnswerModel"
 NEWS: dict[str, Any] = {"when": "news"}
@@ -36,18 +36,8 @@ BOTH: dict[str, Any] = {"when": "news", "history": 2}
 @pytest.fixture(scope="module")
 def video(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Dark, but for a tile that becomes brighter after 1.2 and 2.4 s."""
-    dark = np.random.default_rng(0).integers(0, 30, (128, 192, 3), dtype=np.uint8)
-    frames = []
-    for index in range(36):
-        frame = dark.copy()
-        frame[32:64, 64:96] = 100 * (index // 12)
-        frames.append(frame)
-    return str(make_video(tmp_path_factory.mktemp("video") / "still.mp4", frames, 10))
-
-
-@pytest.fixture
-def endpoint() -> str:
-    return f"tcp://127.0.0.1:{free_port()}"
+    path = tmp_path_factory.mktemp("video") / "still.mp4"
+    return str(make_still_video(path, (0, 100, 200), 12, brightest=30))
 
 
 def config(video: str, endpoint: str | None = None, record: str | None = None, **options: Any) -> Config:
