@@ -164,7 +164,7 @@ class ModelSpec:
 class Workload:
     """Load on a model: a frame of `visual_tokens`, or a group of pictures of `memory_tokens`, in the prompt;
     `other_tokens` are all others of prompt and answer. The vision encoder takes in `encoded_tokens` of a frame, as many
-    as are shown where None; where it is incremental it keeps what `kept_vision_mb` allows, 0 where it is not. Of
+    as are shown if None; if it is incremental, it keeps what `kept_vision_mb` allows, which is 0 otherwise. Of
     several `streams`, answered about by turns, each keeps its own."""
 
     visual_tokens: int

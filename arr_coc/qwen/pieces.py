@@ -37,7 +37,7 @@ def same_pixels(one: Pixels, other: Pixels) -> bool:
 class CausalPiece:
     """A frame, or its overview alone, as the cache knows it: `frame` encoded, its tokens at `visual` of the cache.
 
-    Equal to another piece of its kind where the same picture is shown under the same heading.
+    Equal to another piece of its kind if the same picture is shown under the same heading.
     """
 
     def __init__(self, packet: Packet, opening: Ids) -> None:
@@ -59,7 +59,7 @@ class CausalOverview(CausalPiece):
 
 
 class CausalFrame(CausalPiece):
-    """A whole frame: its `overview`, where it has one, and the rest."""
+    """A whole frame: its `overview`, if any, and the rest."""
 
     def __init__(self, packet: Packet, opening: Ids) -> None:
         super().__init__(packet, opening)

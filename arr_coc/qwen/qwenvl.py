@@ -29,7 +29,7 @@ class QwenVL:
     """Model, tokenizer and preprocessing.
 
     `model` is the stock transformers model, in eval mode; `model_id` names its weights; `allocator` was trained for
-    them, where one came with the model. `notices` as in `arr_coc.qwen.checkpoint.Checkpoint`. `small`: the dtype to
+    them, if one came with the model. `notices` as in `arr_coc.qwen.checkpoint.Checkpoint`. `small`: the dtype to
     which its weights were made smaller as they were loaded (`small_weights.py`).
     """
 

@@ -82,8 +82,8 @@ def verdict_text(event: VerdictChanged) -> str:
 
 
 def discards_partial_answer(event: Event) -> bool:
-    """Return whether the answer that was being generated comes to nothing: cancelled, the same as
-    the last one, or its process is gone."""
+    """Return whether the answer that was being generated comes to nothing: cancelled, the same as the last one, or
+    its process is gone."""
     lost = isinstance(event, Notice) and event.code == ANSWERS_LOST
     return lost or isinstance(event, (Restarted, AnswerCancelled, AnswerUnchanged))
 

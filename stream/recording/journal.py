@@ -50,7 +50,7 @@ class JournalGlance:
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
     """An answer of the run that is continued, or that it said nothing new, its feedback, and the glance before it,
-    where there was one.
+    if any.
 
     A feedback's stamp is that of the earlier run: its epoch means nothing in this one.
     """

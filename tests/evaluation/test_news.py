@@ -1,4 +1,4 @@
-"""Ways to tell that nothing is new: the figures, a few answers, and the committed ones."""
+"""Scores by which an answer counts as nothing new: the figures, a few answers, and the committed ones."""
 
 from __future__ import annotations
 

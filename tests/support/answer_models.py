@@ -291,8 +291,8 @@ class NewsAnswerModel(FakeAnswerModel):
 
     def _pieces(self, question: ClientQuestion) -> Iterator[str]:
         packet, previous = question.packet, question.previous
-        told = [f"{one.text.split(',')[0]} at {one.media_ns // 10**6} ms" for one in question.history]
-        text = ", ".join([f"quarter {pixels_of(packet).max() // 64}", *told])
+        earlier = [f"{one.text.split(',')[0]} at {one.media_ns // 10**6} ms" for one in question.history]
+        text = ", ".join([f"quarter {pixels_of(packet).max() // 64}", *earlier])
         same = None if previous is None else 0.875 if previous.text == text else 0.125
         yield text[:9]
         on_packet(packet.stamp.frame_index)

@@ -44,10 +44,10 @@ class Batch:
     """C clips of F frames of K tokens, and Q questions about every one, one after the other in T tokens.
 
     `pixels` uint8 [C, F, K, 3, 32, 32]; `regions` int64 [C, F, K, 3] on `grid`; `targets` int8 [C, F, K, 15]; `times`
-    int64 [C, F, H] introduces each frame (H is 0 where a clip has one); `ids` int64 [C, T] (of each question: query,
+    int64 [C, F, H] introduces each frame (H is 0 if a clip has one); `ids` int64 [C, T] (of each question: query,
     template, answer, end of turn; padding at the end); `asked` int64 [C, T] numbers the question that a token belongs
     to, Q for padding; `labels` like `ids`, `IGNORED` but on the answers; `places` int8 [C, Q, 8] of `asked_places`. T
-    is 0 where nothing is asked. `overview`: so many of the K tokens come first and show the whole frame; they and the
+    is 0 if nothing is asked. `overview`: so many of the K tokens come first and show the whole frame; they and the
     others are encoded apart.
     """
 
