@@ -1,7 +1,7 @@
 """Recorder of the golden files: `python -m tests.golden.record tests/golden/files CLIPS`.
 
 Captions of every scene and clip, all events of runs in lockstep, help texts, topics and exit statuses. With
-`FIXED_ARITHMETIC` in its environment, the model computes the same numbers on every x86-64 processor.
+`FIXED_ARITHMETIC` in its environment, the libraries compute the same numbers on every x86-64 processor.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ FIXED_ARITHMETIC = {
     "MKL_CBWR": "COMPATIBLE",
     "ONEDNN_MAX_CPU_ISA": "SSE41",
     "OMP_NUM_THREADS": "1",
+    "OPENBLAS_CORETYPE": "Nehalem",
+    "NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4 AVX512_ICL AVX512_SPR",
+    "OPENCV_CPU_DISABLE": "AVX2,AVX512-SKX",
+    "OPENCV_IPP": "disabled",
+    "OPENCV_LOG_LEVEL": "ERROR",
 }
 CLIP_SUFFIXES = {".mp4", ".mkv", ".webm", ".gif", ".h264"}
 CLIP_FRAMES = 150

@@ -6,7 +6,12 @@ import json
 from pathlib import Path
 
 from tests.golden import record
-from tests.golden.test_runs import FILES, contents
+from tests.golden.test_runs import FILES
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The text of every file of a folder."""
+    return {file.name: file.read_text(encoding="utf-8") for file in sorted(folder.iterdir()) if file.is_file()}
 
 
 def test_help(tmp_path: Path) -> None:
