@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from stream.clock import MonotonicClock
 from stream.config import Config
-from stream.events import Answer, Cut, Event, FrameReady, Summary
+from stream.events import AnswerPoint, Cut, Event, FrameReady, Summary
 from stream.monitor.metrics import (
     TRIM_S,
     Jitter,
@@ -69,7 +69,7 @@ class RunRecord(Sink):
     """
 
     scheduled: bool = False
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[AnswerPoint] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     statistics: RunStatistics = field(default_factory=lambda: RunStatistics(MonotonicClock()))
     summary: Summary | None = None
@@ -80,7 +80,7 @@ class RunRecord(Sink):
         if isinstance(event, FrameReady):
             values = (getattr(event, name) for name in FRAME.names or ())
             self._frames += _PACKED.pack(*(math.nan if value is None else value for value in values))
-        elif isinstance(event, Answer):
+        elif isinstance(event, AnswerPoint):
             self.answers.append(event)
         elif isinstance(event, Cut):
             self.cuts.append(event)
@@ -193,6 +193,7 @@ def report(record: RunRecord, *, warmup_s: float = TRIM_S) -> Report:
         memory_mb=_largest_of_each(record),
         counts={
             "answers": counted.answers,
+            "unchanged": counted.unchanged,
             "glances": counted.glances,
             "cuts": counted.cuts,
             "skipped": counted.skipped,
@@ -242,7 +243,7 @@ def _frame_latencies(frames: Frames) -> tuple[Latency, ...]:
     )
 
 
-def _answer_latencies(answers: list[Answer], frames: Frames) -> tuple[Latency, ...]:
+def _answer_latencies(answers: list[AnswerPoint], frames: Frames) -> tuple[Latency, ...]:
     frame_ms = dict(zip(frames["frame_index"].tolist(), _latency_ms(frames).tolist(), strict=True))
     timed = [(answer.timing, frame_ms[answer.frame_index]) for answer in answers if answer.timing is not None]
     rest = [
@@ -261,7 +262,7 @@ def _answer_latencies(answers: list[Answer], frames: Frames) -> tuple[Latency, .
     )
 
 
-def _rates(frames: Frames, answers: list[Answer]) -> tuple[Metric, ...]:
+def _rates(frames: Frames, answers: list[AnswerPoint]) -> tuple[Metric, ...]:
     ready_ns = frames["ready_ns"]
     span_s = float(ready_ns[-1] - ready_ns[0]) / 1e9 if ready_ns.size > 1 else 0.0
     rate = len(answers) / span_s if span_s else None
@@ -318,7 +319,7 @@ def _jitter_figures(frames: Frames, scheduled: bool) -> tuple[Metric, ...]:
     )
 
 
-def _timeline(frames: Frames, answers: list[Answer], captured_ns: dict[int, int], cuts: list[Cut]) -> Timeline:
+def _timeline(frames: Frames, answers: list[AnswerPoint], captured_ns: dict[int, int], cuts: list[Cut]) -> Timeline:
     zero_ns = int(frames["ready_ns"][0]) if len(frames) else 0
     ready_s = (frames["ready_ns"] - zero_ns) / 1e9
     ready = list(zip(frames["frame_index"].tolist(), ready_s.tolist(), strict=True))

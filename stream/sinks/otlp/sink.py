@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind, set_span_in_context
 from arr_coc.errors import counted, of_counted
 from stream import logs
 from stream.config import Config
-from stream.events import Answer, Event, FrameReady, Started
+from stream.events import AnswerPoint, Event, FrameReady, Started
 from stream.sinks.base import Sink, program_version
 from stream.sinks.otlp.endpoint import traces_url
 from stream.sinks.otlp.spans import AnswerTrace, FrameTimes
@@ -71,7 +71,7 @@ class OtlpSink(Sink):
             self._times.add(event)
         elif isinstance(event, Started):
             self._model = event.model
-        elif isinstance(event, Answer):
+        elif isinstance(event, AnswerPoint):
             trace = self._times.trace(event, time.monotonic_ns())
             if trace is not None:
                 self._answers += 1
@@ -90,7 +90,7 @@ class OtlpSink(Sink):
             sent = of_counted(self._exporter.answers, self._answers, "trace")
             logs.say(f"note: {sent} reached the collector at {self._exporter.url}", "warning", event="otlp")
 
-    def _send(self, trace: AnswerTrace, answer: Answer) -> None:
+    def _send(self, trace: AnswerTrace, answer: AnswerPoint) -> None:
         """Make the spans of an answer, each with the times that it had."""
         unix_ns = time.time_ns() - time.monotonic_ns()
         root = self._tracer.start_span(
@@ -106,7 +106,7 @@ class OtlpSink(Sink):
         root.add_event("first text", timestamp=trace.first_text_ns + unix_ns)
         root.end(trace.whole.end_ns + unix_ns)
 
-    def _attributes(self, answer: Answer) -> dict[str, str | int | float | bool]:
+    def _attributes(self, answer: AnswerPoint) -> dict[str, str | int | float | bool]:
         """Attributes of an answer: those of the semantic conventions for generative AI, and the run's own."""
         settings, timing = self._config.answer, answer.timing
         assert timing is not None

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from arr_coc.types import NS_PER_MS
-from stream.events import Answer, FrameReady
+from stream.events import AnswerPoint, FrameReady
 
 FRAMES_KNOWN = 512
 """Newest frames that an answer may be about."""
@@ -42,7 +42,7 @@ class FrameTimes:
         while len(self._frames) > FRAMES_KNOWN:
             self._frames.popitem(last=False)
 
-    def trace(self, answer: Answer, now_ns: int) -> AnswerTrace | None:
+    def trace(self, answer: AnswerPoint, now_ns: int) -> AnswerTrace | None:
         """Return the trace of an answer that has just come; None where its times are not known.
 
         So it is without a latency, for a frame too long ago, and for an answer of an earlier run (`--resume`), whose

@@ -6,10 +6,11 @@ import json
 from collections.abc import Container
 
 import pytest
+from msgspec import structs
 
 from stream.bench.report import FRAME, Report, RunRecord, config_json, machine, report
 from stream.config import Config
-from stream.events import Cut, Event, Outage, Restarted
+from stream.events import AnswerUnchanged, Cut, Event, Outage, Restarted
 from stream.monitor.statistics import MemorySample, RunStatistics
 from tests.support.clock import FakeClock
 from tests.support.events import answer, frame, summary
@@ -24,13 +25,14 @@ def recorded(
     ended: str = "finished",
     lost: Container[int] = (),
 ) -> RunRecord:
-    """Frames every `gap_ms` but those `lost`, each ready `late_ms` after capture, and an answer for every tenth."""
+    """Frames every `gap_ms` but those `lost`, ready `late_ms` after capture; for every tenth an answer, new or not."""
     record = RunRecord(scheduled=scheduled, statistics=RunStatistics(FakeClock()))
     for index in (index for index in range(frames) if index not in lost):
         ready_ns = round((index * gap_ms + late_ms) * 1e6)
         take(record, frame(index, index * gap_ms / 1000, ready_ns=ready_ns))
         if index % 10 == 0:
-            take(record, answer(index * gap_ms / 1000, "x", frame_index=index))
+            new = answer(index * gap_ms / 1000, "x", frame_index=index)
+            take(record, AnswerUnchanged(**structs.asdict(new), since_s=0.0) if index % 20 else new)
     record.write(summary(dropped={"answer.busy": 2}, ended=ended))
     record.close()
     return record
@@ -107,7 +109,15 @@ def test_faults_are_counted() -> None:
     for lasted_s in (None, 2.0):
         take(record, Outage(frame_index=1, pts_s=0.0, reason="gone", lasted_s=lasted_s))
     take(record, Restarted(process="answers", cause="killed", count=1))
-    assert report(record).counts == {"answers": 1, "glances": 0, "cuts": 0, "skipped": 0, "outages": 1, "restarts": 1}
+    assert report(record).counts == {
+        "answers": 1,
+        "unchanged": 0,
+        "glances": 0,
+        "cuts": 0,
+        "skipped": 0,
+        "outages": 1,
+        "restarts": 1,
+    }
 
 
 def test_memory_is_the_largest_sum_and_has_a_slope_after_a_minute() -> None:

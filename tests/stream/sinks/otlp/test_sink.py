@@ -8,9 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from stream.config import AnswerConfig, Config, OutputConfig
-from stream.events import Answer, AnswerTiming, Started
+from stream.events import Answer, AnswerTiming, AnswerUnchanged, Started
 from stream.sinks.factory import open_services
 from stream.sinks.otlp.sink import QUEUE_SPANS, OtlpSink
 from tests.stream.runtime.test_pipeline import configured, run
@@ -32,10 +33,11 @@ def sink(url: str, *, text: bool = False) -> OtlpSink:
 
 
 def tell(to: OtlpSink, number: int) -> None:
-    """A frame that was captured a second ago, and its answer."""
+    """A frame that was captured a second ago, and its answer; of every second one that it is the same again."""
     captured_ns = time.monotonic_ns() - 1_000_000_000
     to.write(frame(number, 0.0, capture_ns=captured_ns, ready_ns=captured_ns + 20_000_000))
-    to.write(answer(0.0, "a cat", frame_index=number, timing=TIMING))
+    new = answer(0.0, "a cat", frame_index=number, timing=TIMING)
+    to.write(AnswerUnchanged(**structs.asdict(new), since_s=0.0) if number % 2 else new)
 
 
 def test_a_trace_of_each_answer_arrives() -> None:
