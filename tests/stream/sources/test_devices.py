@@ -36,7 +36,7 @@ class XServer:
 
     def _started(self, display: str | None = None) -> str:
         read, write = os.pipe()
-        command = [self._program, *([display] if display else []), "-retro", "-screen", "0", "320x240x24"]
+        command = [self._program, *([display] if display else []), "-retro", "-noreset", "-screen", "0", "320x240x24"]
         self.process = subprocess.Popen(
             [*command, "-displayfd", str(write)], pass_fds=[write], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
