@@ -1,0 +1,117 @@
+"""Checker of words in comments, docstrings, messages, names and documents.
+
+Run `python -m scripts.check_words [--count] [PATH …]`.
+
+Prints each word of `scripts/words.toml` with its place and what to write instead; exits with 1 if there is one. Without
+paths it checks the Python files and documents that git knows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+LIST = Path(__file__).with_name("words.toml")
+TEXTS = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+
+
+@dataclass(frozen=True)
+class WordList:
+    """Patterns with what to write instead, and texts in which they may stand."""
+
+    advice: dict[str, str]
+    allowed: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, path: Path = LIST) -> WordList:
+        """Read a list. Raises OSError, or ValueError for what is no TOML."""
+        read = tomllib.loads(path.read_text(encoding="utf-8"))
+        return cls(read["words"], tuple(read["allowed"]["texts"]))
+
+    def matches(self, text: str) -> Iterator[tuple[int, str, str]]:
+        """Yield the line, from 0, the words and the advice of each match in a text; a match may cross a line's end."""
+        for allowed in self.allowed:
+            text = text.replace(allowed, "·" * len(allowed))
+        for pattern, advice in self.advice.items():
+            whole = r"\b(?:" + pattern.replace(" ", r"(?:\s|#)+") + r")\b"
+            for match in re.finditer(whole, text, re.IGNORECASE):
+                yield text.count("\n", 0, match.start()), " ".join(re.split(r"[\s#]+", match.group())), advice
+
+
+def python_texts(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the comments, strings and names of functions and classes of a Python file with their first lines.
+
+    Comments one below the other are one text.
+    """
+    comment: list[str] = []
+    first, before = 0, ""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and (not comment or token.start[0] == first + len(comment)):
+            first = first if comment else token.start[0]
+            comment.append(token.string)
+            continue
+        if comment and token.type not in (tokenize.NL, tokenize.NEWLINE):
+            yield first, "\n".join(comment)
+            comment = []
+        if token.type == tokenize.COMMENT:
+            first, comment = token.start[0], [token.string]
+        elif token.type in TEXTS:
+            yield token.start[0], token.string
+        elif before in ("def", "class"):
+            yield token.start[0], token.string.replace("_", " ")
+        before = token.string
+
+
+def document_texts(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the text of a document without code."""
+
+    def blank(match: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", match.group())
+
+    yield 1, re.sub(r"`[^`\n]+`", blank, re.sub(r"^ *```.*?^ *```", blank, source, flags=re.MULTILINE | re.DOTALL))
+
+
+def violations(path: Path, words: WordList) -> list[tuple[int, str, str]]:
+    """Return the line, the words and the advice for each match in a file, in order."""
+    texts = python_texts if path.suffix == ".py" else document_texts
+    return sorted(
+        (first + line, match, advice)
+        for first, text in texts(path.read_text(encoding="utf-8"))
+        for line, match, advice in words.matches(text)
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="*", type=Path)
+    parser.add_argument("--count", action="store_true", help="print how often each word occurs instead of its places")
+    arguments = parser.parse_args()
+    listed = subprocess.run(["git", "ls-files", "*.py", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
+    words, counts = WordList.read(), Counter[str]()
+    for path in arguments.paths or [ROOT / name for name in listed.stdout.split()]:
+        for line, match, advice in violations(path, words):
+            counts[match.lower()] += 1
+            if not arguments.count:
+                print(f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}:{line}: {match!r}: {advice}")
+    if arguments.count:
+        print("\n".join(f"{count:5} {match}" for match, count in counts.most_common()))
+    print(f"{counts.total()} in all" if counts else "none of the words of scripts/words.toml occurs")
+    return int(bool(counts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
