@@ -174,11 +174,8 @@ def costs() -> str:
         Way("all tokens", "scenes-tiny", "full", ("100%",)),
         Way("ARR-COC, 27 / 10 % of the tokens", "scenes-tiny", "arr-coc"),
         Way("the picture scaled down to as many tokens", "scenes-tiny", "smaller"),
-        Way("an even grid", "scenes-tiny", "grid"),
         Way("EVS, which drops tiles that did not change", "scenes-tiny", "evs"),
         Way("DivPrune, which encodes all tokens first", "scenes-tiny", "divprune"),
-        Way("PyramidDrop, likewise", "scenes-tiny", "pyramiddrop"),
-        Way("FastV, likewise", "scenes-tiny", "fastv"),
     ):
         tokens = way.shown(suite, lambda cell: cell["tokens"], unit="")
         gflops = way.shown(suite, lambda cell: cell["flops"]["total"] / 1e9, 1, unit="")
