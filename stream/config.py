@@ -31,7 +31,7 @@ BAG_SUFFIX = ".rosbag"
 
 
 def is_hls(path: str) -> bool:
-    """Return whether an output is a stream of HLS, in a folder of its own."""
+    """Return whether an output is an HLS stream, in a separate folder."""
     return path.lower().endswith(HLS_SUFFIX)
 
 
@@ -126,12 +126,12 @@ class TextureConfig(Section):
     """Texture backend: `cpu`, `gl` (OpenGL), `cuda`; `auto` is `cuda` if there is one, else `cpu`. See
     docs/cli.md#texture-backends."""
     interop: Literal["auto", "off"] = "auto"
-    """How a model on CUDA reads a texture of OpenGL. `auto`: on the GPU, where `gl` draws on the model's; else, and
+    """How a model on CUDA reads a texture of OpenGL. `auto`: on the GPU, if `gl` draws on the model's; else, and
     with `off`, it is read back."""
     mean_threshold: float = Field(default=3.5, ge=0, le=255)
-    """A tile is dirty where its mean absolute difference in luma or chroma exceeds this, of 255."""
+    """A tile is dirty if its mean absolute difference in luma or chroma exceeds this, of 255."""
     max_threshold: float = Field(default=12.0, ge=0, le=255)
-    """A tile is also dirty where the largest 2x2 mean of the difference exceeds this, of 255."""
+    """A tile is also dirty if the largest 2x2 mean of the difference exceeds this, of 255."""
     lease_timeout_ms: int = Field(default=2000, ge=1)
     """Longest wait of the writer for readers of the texture, and of them for it, in milliseconds."""
     cut: CutConfig = CutConfig()
@@ -174,11 +174,11 @@ class AllocateConfig(Section):
     """Seed of the strategy `random`."""
     channels: Literal["auto", "core13", "full40", "full40+text"] = "auto"
     """Channels of a tile that relevance is made of (docs/methods.md). `auto`: those that the model's allocator was
-    trained on, which also win over another name; `core13` where the model has none."""
+    trained on, which also win over another name; `core13` if the model has none."""
 
     @property
     def limits(self) -> TokenLimits:
-        """Limits of budgets that adapt. Raises BudgetError where `min_tokens` is more than `max_tokens`."""
+        """Limits of budgets that adapt. Raises BudgetError if `min_tokens` is more than `max_tokens`."""
         return TokenLimits(self.min_tokens, self.max_tokens)
 
 
@@ -230,7 +230,7 @@ class MemoryConfig(Section):
 
 
 class StandingQueryConfig(Section):
-    """Standing query: a yes/no question that is checked again where something relevant changed. A change of its answer
+    """Standing query: a yes/no question that is checked again when something relevant changed. A change of its answer
     is reported."""
 
     question: Annotated[
@@ -248,14 +248,14 @@ class StandingQueryConfig(Section):
     force: Annotated[bool, Option("--force", "With --until: run even if the model was not made for this source.")] = (
         False
     )
-    """Check also where the model only knows another world than the source shows, or has never seen a word of the
+    """Check also if the model only knows another world than the source shows, or has never seen a word of the
     question; each check then says that it means nothing."""
     every_s: float | None = Field(default=30.0, gt=0)
-    """Longest time between checks, in seconds; none to check only where something changes."""
+    """Longest time between checks, in seconds; none to check only on change."""
     on_change: float | None = Field(default=0.02, gt=0, le=1)
     """Check when the relevance-weighted change since the last check reaches this share."""
     on_cut: bool = True
-    """Check at a scene cut, where the picture changes its size or format, and where a lost source is back."""
+    """Check at a scene cut, at a change of the picture's size or format, and when a lost source is back."""
     least_s: float = Field(default=0.25, ge=0)
     """Shortest time between checks, in seconds; a cut does not wait."""
     yes_above: float = Field(default=0.6, ge=0.5, le=1)
@@ -276,7 +276,7 @@ class StandingQueryConfig(Section):
 
 class GlanceConfig(Section):
     """Glances: before an answer of which nothing is known yet, the model looks at a coarse overview of the frame with
-    the question, and where it looks draws the frame's tokens. With `encode` sparse and incremental."""
+    the question, and what it attends to draws the frame's tokens. With `encode` sparse and incremental."""
 
     enabled: Annotated[
         bool | Literal["auto"],
@@ -285,7 +285,7 @@ class GlanceConfig(Section):
             "Look at an overview before answering something new. [for models without a trained allocator]",
         ),
     ] = "auto"
-    """Look at an overview before the answer to a new question, after a cut, where much came into view, and after
+    """Look at an overview before the answer to a new question, after a cut, after much came into view, and after
     `every_s`. `auto`: with a model that has no allocator trained for it. See docs/cli.md#glances."""
     every_s: float = Field(default=60.0, gt=0)
     """Longest time between glances, in seconds of media time."""
@@ -308,7 +308,7 @@ class ApiConfig(Section):
     """Base address of a server with an OpenAI-compatible API that answers (docs/servers.md); no such server when
     absent. `answer.model` is the name that it knows the model by."""
     key_env: str = Field(default="ARR_COC_API_KEY", pattern=r"^[A-Za-z_]\w*$", examples=['"ARR_COC_API_KEY"'])
-    """Environment variable that holds the server's key, where it wants one. The key is written nowhere."""
+    """Environment variable that holds the server's key, if it needs one. The key is written nowhere."""
     picture: Literal["scaled", "composite", "parts"] = "scaled"
     """Picture of a frame, in as many tiles as the budget has tokens: the whole view (`scaled`), the whole view with
     what matters enlarged beside it (`composite`), or both as several pictures (`parts`)."""
@@ -318,7 +318,7 @@ class ApiConfig(Section):
     """Sentence after a standing query, which is a question for yes or no; "" for none."""
     uuids: Literal["auto"] | bool = "auto"
     """Name each picture by a `uuid`, and send one that the server has had by its name alone, such as the frames before
-    the newest. `auto`: where the server says that it is vLLM. Other servers refuse the field."""
+    the newest. `auto`: if the server reports that it is vLLM. Other servers refuse the field."""
     connect_s: float = Field(default=2.0, gt=0)
     """Time limit of a connection to the server, in seconds."""
     first_s: float = Field(default=30.0, gt=0)
@@ -386,7 +386,7 @@ class AnswerConfig(Section):
         ),
     ] = "sparse"
     """Tokens for the vision encoder: only the chosen tokens (`sparse`), those of them that are new or changed
-    (`incremental`), or all. `picture`: for a server with an API of its own, as `answer.api.picture` says."""
+    (`incremental`), or all. `picture`: for a server of `--api`, as `answer.api.picture` says."""
     api: ApiConfig = ApiConfig()
     incremental: IncrementalConfig = IncrementalConfig()
     memory: MemoryConfig = MemoryConfig()
@@ -398,14 +398,14 @@ class AnswerConfig(Section):
     on_change: float | None = Field(default=None, gt=0, le=1)
     """Answer when the relevance-weighted change since the last answer exceeds this."""
     on_cut: bool | Literal["finish", "cancel"] = "finish"
-    """Answer at a scene cut, where the picture changes its size or format, and where a lost source is back: after the
+    """Answer at a scene cut, at a change of the picture's size or format, and when a lost source is back: after the
     answer in progress (`finish`, or true), or in its place (`cancel`). False: no answer for that reason."""
     target_ms: Annotated[
         float | None,
         Option("--target-ms MS", "Adapt the budget to keep p95 time to first token below this. [off]", without="demo"),
     ] = Field(default=None, gt=0)
     """Target for p95 time to first token, from the frame's capture, in milliseconds: the budget adapts within
-    `allocate.min_tokens` to `allocate.max_tokens`. It has no effect where a file is read frame by frame. See
+    `allocate.min_tokens` to `allocate.max_tokens`. It has no effect if a file is read frame by frame. See
     docs/cli.md#latency-target."""
     shadow_every: int | None = Field(default=None, ge=1)
     """Number of answers after which the last one's frame is answered again with all of its tokens, to compare."""
@@ -487,11 +487,13 @@ class NetworkConfig(Section):
     """Folder of CURVE keys, made by the command `keys`; without it sockets stay on this machine."""
     plain_tcp: Annotated[
         bool,
-        Option("--plain-tcp", "Let sockets leave this machine without keys: anybody may connect."),
-        Option("--plain-tcp", "Allow TCP from other machines without keys: anybody may connect.", only="serve-answers"),
+        Option("--plain-tcp", "Let sockets leave this machine without keys: any program may connect."),
+        Option(
+            "--plain-tcp", "Allow TCP from other machines without keys: any program may connect.", only="serve-answers"
+        ),
         Option("--plain-tcp", "Allow TCP to other machines without keys.", only="ask"),
     ] = False
-    """Allow TCP without keys beyond this machine: anybody who reaches the port can read and speak."""
+    """Allow TCP without keys beyond this machine: every program that reaches the port can read and send."""
 
 
 HeatmapLayer = Literal["information", "perspective", "participation", "now", "relevance", "entropy", "motion"]
@@ -538,7 +540,7 @@ class OutputConfig(Section):
     """A video with the allocation drawn over the frames (.mp4), or a picture of the last frame (.png). See
     docs/cli.md#heat-map."""
     heatmap_layers: tuple[HeatmapLayer, ...] = Field(default=(), strict=False, examples=['["information", "motion"]'])
-    """Maps that the heat map shows below the frame, each in a picture of its own: `information`, `perspective` and
+    """Maps that the heat map shows below the frame, each in a separate picture: `information`, `perspective` and
     `participation` (the scores, with their weights), `now` (this frame's relevance), `relevance` (blended over time),
     `entropy`, `motion`."""
     heatmap_truth: bool = False
@@ -627,7 +629,7 @@ class OutputConfig(Section):
         bool | None,
         Option("--web-control / --no-web-control", "Let viewers ask. [on this machine only]", only="watch fleet web"),
     ] = None
-    """Let viewers of the page ask; when absent, only where the page stays on this machine."""
+    """Let viewers of the page ask; when absent, only if the page stays on this machine."""
     web_token: Annotated[
         str | None,
         Option(
@@ -636,7 +638,7 @@ class OutputConfig(Section):
             only="watch fleet web",
         ),
     ] = Field(default=None, min_length=4)
-    """Secret that viewers must give, of 8 characters or more; `auto` makes one and prints it. Needed where HOST is not
+    """Secret that viewers must give, of 8 characters or more; `auto` makes one and prints it. Needed if HOST is not
     this machine. The option stands in the process list; the environment variable ARR_COC_WEB_TOKEN and a configuration
     file do not."""
     web_camera: str | None = Field(default=None, pattern=r"^(tcp|ipc)://.+", examples=['"tcp://127.0.0.1:5558"'])
@@ -666,7 +668,7 @@ class OutputConfig(Section):
     need two names."""
     mqtt_ask: Annotated[bool, Option("--mqtt-ask", "With --mqtt: accept questions from there.", without="demo")] = False
     """Take questions from arr_coc/NAME/question/set. Beyond this machine it needs mqtts and a password, unless
-    `network.plain_tcp` allows anybody in."""
+    `network.plain_tcp` admits every program."""
     mqtt_picture: bool = True
     """Send the picture of each frame that is answered about."""
     mqtt_ca: str | None = Field(default=None, min_length=1)
@@ -691,14 +693,14 @@ class OutputConfig(Section):
         Option("--foxglove [HOST:]PORT", "Let the Foxglove app connect, on this machine. [off]", without="demo"),
     ] = Field(default=None, min_length=1, examples=['"127.0.0.1:8765"'])
     """"[HOST:]PORT" at which the Foxglove app connects to the run, on this machine unless HOST says otherwise; then
-    `network.plain_tcp` must allow anybody in. docs/ros2.md lists the topics."""
+    `network.plain_tcp` must admit every program. docs/ros2.md lists the topics."""
     log_time: Literal["media", "unix"] = "media"
     """Times in .mcap, .rosbag and Foxglove: media time, as in a .jsonl, or the same from the Unix time at which the
     first frame was captured, to be shown beside other recordings."""
     frame_id: str = Field(default="camera", max_length=256)
     """Name of the camera's coordinate frame in .mcap, .rosbag and Foxglove."""
     pictures_every: int | None = Field(default=None, ge=1)
-    """Number of frames after which .mcap, .rosbag, .rrd, Foxglove and Rerun get a picture although nobody asks about
+    """Number of frames after which .mcap, .rosbag, .rrd, Foxglove and Rerun get a picture although no answer is about
     the frame; only frames that are answered about when absent."""
     otlp: Annotated[
         str | None,
@@ -720,7 +722,7 @@ class PipelineConfig(Section):
     single_process: Annotated[
         bool, Option("--single-process", "Run the model in a thread, for debugging.", without="web")
     ] = False
-    """Run the answer stage as a thread instead of a process of its own."""
+    """Run the answer stage as a thread instead of a process."""
     restart: Annotated[
         bool | None,
         Option(
@@ -774,7 +776,7 @@ def is_local(endpoint: str) -> bool:
 
 
 def needs_keys(network: NetworkConfig, endpoint: str) -> bool:
-    """Return True if keys are used for `endpoint`. Raises ConfigError for what is no endpoint, and where keys are
+    """Return True if keys are used for `endpoint`. Raises ConfigError for what is no endpoint, and if keys are
     missing."""
     scheme, separator, rest = endpoint.partition("://")
     host, colon, port = rest.rpartition(":")
@@ -789,7 +791,7 @@ def needs_keys(network: NetworkConfig, endpoint: str) -> bool:
     if not is_local(endpoint) and not network.plain_tcp:
         raise ConfigError(
             f"{endpoint} leaves this machine without keys: make some with `keys FOLDER` and give --keys FOLDER, or "
-            "allow anybody in with --plain-tcp"
+            "allow connections without keys by --plain-tcp"
         )
     return False
 
@@ -799,7 +801,7 @@ ASSIGNED_SERVERS = "assigned"
 
 
 def server_addresses(server: str) -> tuple[str, ...]:
-    """Return the addresses of `answer.server`. Raises ConfigError where one is missing or stands there twice."""
+    """Return the addresses of `answer.server`. Raises ConfigError if one is missing or stands there twice."""
     addresses = tuple(address.strip() for address in server.split(","))
     for address in addresses:
         if not address:
@@ -810,7 +812,7 @@ def server_addresses(server: str) -> tuple[str, ...]:
 
 
 def check_reachable(endpoint: str) -> None:
-    """Raises ConfigError for a port at which nobody can be, to connect to."""
+    """Raises ConfigError for a port that no server can have, to connect to."""
     port = endpoint.rpartition(":")[2]
     if endpoint.startswith("tcp://") and port.isdigit() and not 0 < int(port) <= PORT_MAX:
         raise ConfigError(f"{endpoint!r} is not a valid address: a port is a number from 1 to {PORT_MAX}")

@@ -159,7 +159,7 @@ def test_beyond_this_machine_keys_are_asked_for(endpoint: str, capsys: pytest.Ca
     assert status == 2
     assert error == (
         f"error: {endpoint} leaves this machine without keys: make some with `keys FOLDER` and give --keys FOLDER, or "
-        "allow anybody in with --plain-tcp"
+        "allow connections without keys by --plain-tcp"
     )
 
 
