@@ -126,7 +126,7 @@ def test_without_log_probabilities_the_word_decides_which_is_told_once(server: F
     server.behaviour = say_no
     model = loaded(server, {"yes_no": ""})
     assert model.score(packet(), "is it red?") == (0.0, 1.0)
-    assert "taken by the word" in notice(model)
+    assert "yes and no are read from the first word" in notice(model)
     assert server.texts() == ["is it red?"]
     model.score(packet(), "is it red?")
     assert notice(model) == ""
