@@ -311,7 +311,7 @@ class AnswerScheduler:
 
     @property
     def _due(self) -> bool:
-        """Whether an answer or an evaluation of the standing query is due."""
+        """True if an answer or an evaluation of the standing query is due."""
         standing = self._standing is not None and self._standing.triggers.due is not None
         return standing or self._triggers.due is not None
 

@@ -374,7 +374,7 @@ class AnswerServer:
         if not self._options.shared:
             raise error
         log.warning("a question failed: %s", describe(error))
-        log.debug("the answer server goes on", exc_info=True)
+        log.debug("the answer server continues", exc_info=True)
 
     def _accept_query(self, query: str) -> tuple[QueryAccepted, Arrays]:
         """Return the message for a query that the model takes. Raises ContextLengthError for one that is too long."""
@@ -428,7 +428,7 @@ class AnswerServer:
         if not self._options.shared and not isinstance(error, TransportError):
             raise error
         log.warning("an answer failed: %s", describe(error))
-        log.debug("the answer server goes on", exc_info=error)
+        log.debug("the answer server continues", exc_info=error)
 
     def _report_lost(self, client: Client, answer: int | None, error: AnswerLost) -> None:
         """Report the loss of an answer, and grant no turn for as long as the model asks."""
