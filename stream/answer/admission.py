@@ -15,16 +15,15 @@ from stream.transport.security import ServerCurve
 from stream.untrusted import REASON_CHARS_MAX, cut_to
 
 UNSEEN_CHARS = 40
-"""Length that a word unknown to the model is cut to."""
+"""Largest length of an unknown word in a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Options of an answer server. `shared`: it serves clients of several runs, and outlives the failure of one answer.
+    """Options of an answer server. `shared`: it serves clients of several runs, and survives the failure of one answer.
 
-    `encode` is what it encodes, if its clients may expect otherwise. `on_ready` is called once the model has been
-    loaded; `provenance` returns from then on the model and settings that answers depend on. `statistics` count
-    all that it does.
+    `encode`: the encoding that clients must use; None accepts any. `on_ready` is called once the model is loaded; from
+    then on `provenance` returns the model and settings that answers depend on. `statistics` counts the server's work.
     """
 
     endpoint: str
@@ -37,7 +36,7 @@ class ServerOptions:
 
 
 def check_admission(message: Connect, options: ServerOptions, clients: ClientTable) -> None:
-    """Raises TransportError or OptionError, with the remedy, if the sender cannot be admitted."""
+    """Raise TransportError or OptionError, with the remedy, if the sender cannot be admitted."""
     if message.protocol != PROTOCOL:
         raise TransportError(
             f"the answer server uses version {PROTOCOL} of the protocol, and the client version "
@@ -55,9 +54,10 @@ def check_admission(message: Connect, options: ServerOptions, clients: ClientTab
 def server_hello(
     model: AnswerModel, provenance: str, unseen_words: tuple[str, ...] = (), pixels_refused: str | None = ""
 ) -> ServerHello:
-    """Return the first message to a client: the model, and words of its standing query that are unknown to it.
+    """Return the first message to a client: the model, and the words of the client's standing query that it does not
+    know.
 
-    `pixels_refused`: why its pixels do not stay on their device, None if they do.
+    `pixels_refused`: the reason that the client's pixels do not stay on their device; None if they do.
     """
     return ServerHello(
         model_id=model.model_id,

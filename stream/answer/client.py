@@ -1,6 +1,6 @@
 """Client side of the answer protocol as a state machine without I/O: query, turns, packets, glances and replies.
 
-`stream/answer/connection.py` sends what it puts into its outbox, and gives it the messages of the server.
+`stream/answer/connection.py` sends the messages of its outbox, and passes it those of the server.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from stream.transport import Envelope
 from stream.untrusted import MISDEEDS_MAX, REASON_CHARS_MAX, cut_to
 
 UNREADABLE_MAX = 3
-"""Times that an answer may be repeated or dropped because a reply cannot be used, before that is a failure."""
+"""Number of unusable replies in a row that make the server fail; after fewer, the answer is repeated or dropped."""
 
 QUERIES_KNOWN = 1_024
 """Number of recent queries remembered, so that late replies to an earlier query are recognised."""
@@ -71,35 +71,35 @@ class ClientPhase(Enum):
     TURN_REQUESTED = auto()
     TURN_GRANTED = auto()
     GLANCING = auto()
-    """An overview was sent, and its reply is awaited; the turn goes on."""
+    """An overview was sent and its reply is awaited; the turn continues."""
     IN_FLIGHT = auto()
-    """A packet was sent, and its answer is awaited."""
+    """A packet was sent and its answer is awaited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The server works: it has `answered`, or else looked at an overview, or reported that it lost one request."""
+    """Sign that the server works. `answered`: it answered; otherwise it read an overview, or lost one request."""
 
     answered: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The server is of no use as it is. `error` is the one that it reported, if it did."""
+    """Failure of the server. `error`: the error that it reported or that its hello causes; None without one."""
 
     reason: str
     error: ArrCocError | StreamError | None = None
 
 
 Action: TypeAlias = Outcome | Progress | Failure | KeepAlive
-"""What a message leads to: outcomes for the run; the rest is for the connection, such as the server's load."""
+"""Result of a message: outcomes are for the run, the others (such as the server's load) for the connection."""
 
 
 class AnswerClient:
     """State of one client of the answer protocol, with one server after another; without I/O, clock or thread.
 
-    `receive` takes each message and returns the actions that follow. What is to be sent lies in `outbox`, in order. By
-    phase and message:
+    `receive` processes a message and returns the resulting actions. `outbox` holds the messages to send, in order.
+    Transitions by phase and message:
 
     | phase          | ServerHello | QueryAccepted | TurnGrant              | TurnExpired    | GlanceReply  | reply |
     | -------------- | ----------- | ------------- | ---------------------- | -------------- | ------------ | ----- |
@@ -110,13 +110,13 @@ class AnswerClient:
     | GLANCING       | refused     | in force      | refused                | READY, dropped | TURN_GRANTED | *     |
     | IN_FLIGHT      | refused     | in force      | refused                | READY, dropped | refused      | READY |
 
-    The other ways: `request_turn` from READY to TURN_REQUESTED, `send_glance` from TURN_GRANTED to GLANCING,
+    Other transitions: `request_turn` from READY to TURN_REQUESTED, `send_glance` from TURN_GRANTED to GLANCING,
     `send_request` from TURN_GRANTED to IN_FLIGHT, `connect` from any to CONNECTING. A reply (AnswerDelta, YesNoReply,
     AnswerReply) belongs to the open request in any phase (*); the last one ends it. After TurnExpired or a loss the
     request or glance is dropped, or, with `resend_after_loss`, stays open, requests a turn as soon as the phase is
-    READY, and is sent with the next TurnGrant; after RequestLost it is so too, a few times. ErrorReply is a failure. A
-    refused message is dropped, counted in `refused_messages`, and reported once. If the reply to the first query is
-    refused, the server has failed.
+    READY, and is sent with the next TurnGrant; so it is after RequestLost, at most REPEATS_MAX times. ErrorReply is a
+    failure. A refused message is dropped, counted in `refused_messages`, and reported once. If the reply to the first
+    query is refused, the server has failed.
     """
 
     def __init__(self, query: str, options: ClientOptions) -> None:
@@ -129,17 +129,17 @@ class AnswerClient:
         self._actions: list[Action] = []
         self.refused_messages = 0
         self.keeps_group = False
-        """True if the server keeps earlier frames of this shot, which another one would lack."""
+        """True if the server keeps earlier frames of this shot, which another server would lack."""
         self.moved = False
-        """True if the query in force is that of a server that was changed to without a loss."""
+        """True if the query in force was accepted by a server that the client moved to without a loss."""
         self.requests = RequestTracker(options)
         self.outbox: deque[tuple[Message, list[npt.NDArray[Any]]]] = deque()
         self.phase = ClientPhase.CONNECTING
         self.hello: ServerHello | None = None
 
     def connect(self, server: str, after: Literal["loss", "move"] | None = None) -> None:
-        """Begin anew with the server at this address: after a loss, after a move that costs nothing, or because the one
-        before never took this client."""
+        """Start over with the server at this address: after a loss, after a move without loss, or (None) because the
+        previous server never admitted this client."""
         if after == "loss":
             self.requests.drop()
         if after is not None:
@@ -166,7 +166,7 @@ class AnswerClient:
 
     @property
     def ready(self) -> bool:
-        """True once the server has its model and knows the query."""
+        """True once the server has loaded its model and accepted the query."""
         return self.phase is not ClientPhase.CONNECTING
 
     @property
@@ -181,17 +181,17 @@ class AnswerClient:
 
     @property
     def awaits_server(self) -> bool:
-        """True while a ready server owes a turn, a glance or an answer."""
+        """True while a turn, a glance or an answer is awaited from a ready server."""
         return self.ready and (self.busy or self.phase is ClientPhase.TURN_REQUESTED)
 
     def request_turn(self, now_ns: int) -> None:
-        """Ask for a turn, once; as soon as the server is ready."""
+        """Request a turn, once, if the server is ready."""
         if self.phase is ClientPhase.READY:
             self.phase, self._turn_requested_ns = ClientPhase.TURN_REQUESTED, now_ns
             self._send(TurnRequest())
 
     def send_glance(self, packet: TokenPacket, now_ns: int) -> None:
-        """Send an overview for the turn that was granted, which goes on after the reply."""
+        """Send an overview in the granted turn, which continues after the reply."""
         assert self.may_send
         self.requests.open_glance(packet, now_ns)
         self._send_open(now_ns)
@@ -206,10 +206,10 @@ class AnswerClient:
         yes_no_trigger: str = "",
         shadow: FramePacket | None = None,
     ) -> None:
-        """Send a packet for the turn that was granted. A FramePacket's image may change once this has returned.
+        """Send a packet in the granted turn. The caller may change a FramePacket's image once this has returned.
 
-        Without `wants_answer` only the standing query is evaluated. `shadow`: the same frame whole, with an image of
-        its own, which is asked about in a turn of its own after the answer, to compare.
+        Without `wants_answer` only the standing query is evaluated. `shadow`: the whole frame, with a separate image,
+        which is asked about in another turn after the answer, for comparison.
         """
         assert self.may_send
         request = AnswerRequest(self.requests.next_number, packet, trigger, wants_answer, yes_no_trigger, shadow=shadow)
@@ -240,20 +240,20 @@ class AnswerClient:
             self._send(SetQuery(query=query))
 
     def leave(self, *, cancel: bool = False) -> None:
-        """Announce that nothing more will be asked; with `cancel`, that no answer is wanted any more."""
+        """Announce the end of requests; with `cancel`, cancel the open answer first."""
         if cancel:
             self._send(Cancel())
         self._send(Disconnect())
 
     def on_cut(self) -> None:
-        """Note that a new shot has begun: frames that the server keeps are of no more use, and an answer in flight is
-        about the shot before."""
+        """Note that a new shot has begun: frames that the server keeps are obsolete, and an answer in flight is about
+        the previous shot."""
         self.keeps_group = False
         if self.requests.request is not None:
             self.requests.request.before_cut = True
 
     def receive(self, received: Envelope | TransportError, now_ns: int) -> list[Action]:
-        """Take a message, or why one cannot be read; return the actions, in order."""
+        """Process a message, or the error of an unreadable one; return the actions, in order."""
         request = self.requests.request
         if isinstance(received, TransportError):
             self._refuse(received, spoils_answer=self.ready and self.busy)
@@ -265,19 +265,19 @@ class AnswerClient:
             except TransportError as error:
                 self._refuse(error)
         if self.phase is ClientPhase.IN_FLIGHT and self.requests.request is not request:
-            self.phase = ClientPhase.READY  # it has ended, and perhaps another one is open: to verify its answer
+            self.phase = ClientPhase.READY  # it has ended; the open one, if any, verifies its answer
         if self.busy:
             self.request_turn(now_ns)
         actions, self._actions = self._actions, []
         return actions
 
     def _dispatch(self, received: Envelope, now_ns: int) -> None:
-        """Take one message in. Raises TransportError for one that a server may not send."""
+        """Process one message. Raises TransportError for one that a server may not send."""
         match received.message:
             case TurnGrant() as message:
                 self._on_turn(message, now_ns)
             case TurnExpired() as message:
-                # One of an earlier turn was of a request that is not open any more.
+                # A TurnExpired of an earlier turn concerns a request that is no longer open.
                 if self.phase in (ClientPhase.GLANCING, ClientPhase.IN_FLIGHT) and message.turn == self._turn:
                     self._drop_request()
             case AnswerDelta() as message:
@@ -325,7 +325,7 @@ class AnswerClient:
         self.keeps_group = message.frames > 1
 
     def _on_glance(self, message: GlanceReply, received: Envelope, now_ns: int) -> None:
-        """Take the reply to an overview; the turn goes on."""
+        """Process the reply to an overview; the turn continues."""
         if self.phase is not ClientPhase.GLANCING:
             raise TransportError("it looked at an overview that was not sent")
         if message.query not in self._known_queries:
@@ -337,7 +337,7 @@ class AnswerClient:
         self.phase = ClientPhase.TURN_GRANTED
 
     def _on_request_lost(self, message: RequestLost) -> None:
-        """Report an answer that the server could not give; the server is there, and the next one may come."""
+        """Report an answer that the server lost; the server itself still works."""
         again = self.requests.on_lost(message.answer)
         if again is None:
             return
@@ -347,8 +347,8 @@ class AnswerClient:
         self._take([event], answered=False)
 
     def _take(self, outcomes: Sequence[Outcome | TransportError], notice: str = "", *, answered: bool = True) -> None:
-        """Take the outcomes of a reply, and what the model reports about itself: the server works. Feedback that cannot
-        be used counts as a message that may not be sent."""
+        """Pass on the outcomes of a reply and the model's notice, and note that the server works. Unusable feedback
+        counts as an invalid message."""
         self._refused_in_row = self._unreadable_in_row = 0
         self._actions.append(Progress(answered))
         for outcome in outcomes:
@@ -360,7 +360,7 @@ class AnswerClient:
             self._actions.append(Notice(code=MODEL_NOTICE, message=notice))
 
     def _on_query_accepted(self, message: QueryAccepted, received: Envelope) -> None:
-        """Take the query that is in force now: the first one, or one that was set meanwhile."""
+        """Process the query that is now in force: the first one, or a later one."""
         if not self._query_replies_due or message.query not in self._known_queries:
             raise TransportError("it refers to a question that was not asked")
         self._query_replies_due -= 1
@@ -375,7 +375,7 @@ class AnswerClient:
                 raise TransportError("the answer server accepted a question before it named its model")
             embedding = embedding_of(message, received.parts)
         except TransportError as error:
-            # The reply comes once: a first query fails with it, a changed one stays as it was.
+            # The reply comes once: without it a first query fails, and a change of the query has no effect.
             self._refuse(error)
             if self.ready:
                 problem = f"the answer server's reply to it cannot be used: {error}"
@@ -396,7 +396,7 @@ class AnswerClient:
         self.outbox.append((message, arrays or []))
 
     def _send_open(self, now_ns: int) -> None:
-        """Send the open glance or request for the turn that was granted; a whole frame may be in the snapshot."""
+        """Send the open glance or request in the granted turn; a whole frame may be in the snapshot."""
         glance, request = self.requests.glance, self.requests.request
         if glance is not None:
             self.phase = ClientPhase.GLANCING
@@ -425,7 +425,8 @@ class AnswerClient:
         self._send(structs.replace(message, history=request.history, previous=request.previous), arrays)
 
     def _place_of(self, packet: TokenPacket, earlier: Sequence[TokenPacket]) -> PixelPlace | None:
-        """Lay pixels that are on a device into memory that the server reads; None if it wants them in the message."""
+        """Copy pixels from their device into device memory that the server reads; return the place, None if they go
+        into the message."""
         pixels, offered = self._options.pixels, self.hello is not None and self.hello.takes_device_pixels
         shown = [one.pixels for one in (*earlier, packet) if len(one.pixels)]
         on_device = [one for one in shown if not isinstance(one, np.ndarray)]
@@ -438,7 +439,7 @@ class AnswerClient:
         return pixels.put(torch.cat(on_device))
 
     def _drop_request(self) -> None:
-        """The packet came to nothing: its request or glance is dropped, or stays open to be sent again."""
+        """Drop the request or glance of a packet without a result, or keep it open to be sent again."""
         self.requests.drop()
         self._release_turn()
 
@@ -454,10 +455,10 @@ class AnswerClient:
             self._actions.append(Notice(code=PIXELS_COPIED, message=PIXELS_REASON.format(reason=reason)))
 
     def _refuse(self, error: TransportError, *, spoils_answer: bool = False) -> None:
-        """Count a message that may not be sent, and report the first one; a server that sends nothing else has failed.
+        """Count an invalid message, and report the first one; a server that sends only invalid ones has failed.
 
-        With `spoils_answer` it may have been the end of the open answer or glance: that is asked for again or dropped,
-        a few times.
+        `spoils_answer`: the message may have ended the open answer or glance, which is requested again or dropped, a
+        few times.
         """
         self.refused_messages += 1
         self._refused_in_row += 1

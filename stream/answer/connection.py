@@ -21,16 +21,16 @@ from stream.transport.security import ClientCurve
 from stream.untrusted import HEARD_AT_ONCE, REASON_CHARS_MAX, cut_to
 
 FAILURES_MAX = 5
-"""Answers that may fail one after the other before the run fails."""
+"""Consecutive failures that a run survives."""
 
 FAILURE_PAUSE_NS, FAILURE_PAUSE_MAX_NS = NS_PER_S // 4, 2 * NS_PER_S
-"""Time without a request after a second failure in a row, doubled with each further one, and the longest."""
+"""Pause after the second consecutive failure, which doubles with each further one, and the longest pause."""
 
 REFUSED_PAUSE_NS = NS_PER_S // 2
 """Pause before the next connection to a lost server, if something else refuses connections at its address."""
 
 ANSWER_SERVER = "answer-server"
-"""Code of the notice that names the server that answers, of several, or one that refuses to."""
+"""Code of the notice that names which of several servers answers, or one that refuses this run."""
 
 LIFELESS_S = 1.0
 """Fail over after this much silence if the server's heartbeat has stopped and another server is ready."""
@@ -52,11 +52,11 @@ class SilenceTimer:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds of silence while something was awaited; 0 if nothing is."""
+        """Seconds of silence while a message is awaited; 0 if none is."""
         return self._silent_ns / NS_PER_S
 
     def update(self, *, waiting: bool, received: bool = False) -> None:
-        """Note whether anything is awaited, and whether anything has come since the last update."""
+        """Note whether a message is awaited, and whether one was received since the last update."""
         now_ns = self._clock.now_ns()
         if received or not waiting:
             self._silent_ns = 0
@@ -67,13 +67,13 @@ class SilenceTimer:
 
 @dataclass(frozen=True, slots=True)
 class AnswerEndpoint:
-    """Address of the answer server, and what this end shares with it.
+    """Address of the answer server, and the resources shared with it.
 
-    `snapshot` is the memory shared with a server process of this machine; `pixels` device memory. `supervised`: a
-    supervisor notices its death. `on_timeout` is called if it is silent for too long, before a successor is looked for.
-    `observer` learns all that is sent on either side. `servers`: several servers, or one by its name, or
-    none yet of those that are assigned; by `choice` one of them is connected to, and `endpoint` is their name in
-    messages. None for one server at an address that stays.
+    `snapshot`: memory shared with a server process on this machine; `pixels`: device memory. `supervised`: a supervisor
+    notices the server's death. `on_timeout` is called after too long a silence, before the client looks for another
+    server. `observer` is notified of every message sent or received. `servers`: several servers, one server by name, or
+    an empty tuple until servers are assigned; `choice` selects one of them, and `endpoint` names them in messages.
+    None: one server at a fixed address.
     """
 
     endpoint: str
@@ -87,7 +87,7 @@ class AnswerEndpoint:
     choice: Choice = "spread"
 
     def open_pool(self, transport: Transport, clock: Clock) -> ServerPool | None:
-        """Return a pool of several servers, which has been started; None for one at an address that stays."""
+        """Return the started pool of several servers; None for one server at a fixed address."""
         if self.servers is None:
             return None
         pool = ServerPool(self.servers, transport, clock, self.choice)
@@ -95,7 +95,7 @@ class AnswerEndpoint:
         return pool
 
     def connect(self, transport: Transport, pool: ServerPool | None = None) -> Link:
-        """Return a new link; for the thread that calls this."""
+        """Return a new link, which belongs to the calling thread."""
         endpoint, curve, watched = self.endpoint, self.curve, not self.endpoint.startswith("inproc://")
         if pool is not None:
             member = pool.choose()
@@ -106,9 +106,9 @@ class AnswerEndpoint:
 class ServerConnection:
     """Connection of a client to one answer server at a time; belongs to one thread.
 
-    `exchange` takes in the messages that are there and yields their outcomes; `flush` sends what the client has to
-    send. A message that finds no room stays in the client's outbox. A lost server is looked for again, or another one
-    of the pool; between two answers a better one may be changed to.
+    `exchange` receives messages and yields their outcomes; `flush` sends the client's outbox, in which a message stays
+    while the link has no room for it. After a loss the client reconnects, or connects to another server of the pool;
+    between two answers it may move to a better server.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class ServerConnection:
         self._reported_server, self._move_reason = "", ""
         self._pool = endpoint.open_pool(transport, clock)
         self.absence = SilenceTimer(clock)
-        """Time without a server that is ready, since one was lost."""
+        """Time without a ready server since the last loss."""
         self._open_link()
 
     def _open_link(self, after: Literal["loss", "move"] | None = None) -> None:
@@ -148,12 +148,12 @@ class ServerConnection:
 
     @property
     def reached(self) -> bool:
-        """True if a server was reached that may be ready some time."""
+        """True if a server was reached that is ready or may become ready."""
         return self.link.connected if self._pool is None else self._pool.hopeful
 
     @property
     def problems(self) -> str:
-        """Reasons that no server can be used, as far as they are known; for people."""
+        """Known reasons that no server can be used, as text for users."""
         return "" if self._pool is None else self._pool.problems
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class ServerConnection:
             self._pool.close()
 
     def set_servers(self, servers: tuple[ServerAddress, ...]) -> None:
-        """Set the servers of the pool; one that is not among them is left at once."""
+        """Set the servers of the pool; leave the current server at once if it is not among them."""
         assert self._pool is not None
         endpoint = self.link.endpoint
         member, label = endpoint in self._pool, self._pool.label(endpoint)
@@ -172,7 +172,7 @@ class ServerConnection:
             self._on_lost(f"{label} is gone")
 
     def flush(self) -> None:
-        """Send what the client has to send, as far as there is room."""
+        """Send the client's outbox, as far as the link has room."""
         if self._clock.now_ns() < self._flush_after_ns:
             return
         outbox = self._client.outbox
@@ -180,13 +180,10 @@ class ServerConnection:
             outbox.popleft()
 
     def exchange(self, timeout_ms: int) -> Iterator[Outcome]:
-        """Send what waits, and yield the outcomes of the messages that are there; wait at most `timeout_ms` for the
-        first one.
+        """Send the outbox, and yield the outcomes of received messages; wait at most `timeout_ms` for the first one.
 
-        Leaves some for the next call if a peer sends without end.
-
-        Raises StageDied, or the error that the user can fix, if the server reports a failure or is gone for good;
-        ConnectionRefused if it does not accept this end's key.
+        One call receives at most HEARD_AT_ONCE messages. Raises StageDied, or the error that the user can fix, if the
+        server reports a failure or is gone for good; ConnectionRefused if it does not accept the client's key.
         """
         yield from self._take_notices()
         self.absence.update(waiting=self._was_lost and not self._client.ready)
@@ -212,7 +209,7 @@ class ServerConnection:
     def give_up(self, reason: str) -> None:
         """Leave this server, and look for another one.
 
-        `reason` is reported if no supervisor reports a death, once until there is an answer again.
+        `reason` is reported if no supervisor reports a death, once until the next answer.
         """
         if self._pool is not None:
             self._pool.note_lost(self.link.endpoint)
@@ -224,7 +221,7 @@ class ServerConnection:
         self._reopen_link("loss")
 
     def _take(self, received: Envelope | TransportError) -> Iterator[Outcome]:
-        """Give a message to the client; yield its outcomes, and do what concerns the connection."""
+        """Pass a message to the client; yield its outcomes, and handle the actions for the connection."""
         was_ready = self._client.ready
         actions = self._client.receive(received, self._clock.now_ns())
         if self._client.ready and not was_ready:
@@ -246,7 +243,7 @@ class ServerConnection:
         return notices
 
     def _on_ready(self) -> None:
-        """Report which server of a pool answers from now on, if it is another one than before."""
+        """Report the pool's server that answers from now on, if it has changed."""
         self._was_ready = True
         if self._pool is None:
             return
@@ -264,7 +261,7 @@ class ServerConnection:
                 self._pool.note_answered(self.link.endpoint)
 
     def _on_failure(self, failure: Failure) -> None:
-        """Raises the server's error, unless another server may do better."""
+        """Raise the server's error, unless another server may succeed."""
         if self._pool is not None and failure.error is not None and not self._client.ready:
             self._pool.note_failed(self.link.endpoint, failure.error)
             self._reopen_link()
@@ -274,7 +271,8 @@ class ServerConnection:
             self._fail(failure.reason)
 
     def _fail(self, reason: str) -> None:
-        """Raises StageDied if this exceeds the failure budget, or no other server is looked for."""
+        """Count a failure, and look for another server. Raises StageDied after too many failures or without
+        `reconnect`."""
         self._failures += 1
         if not self._options.reconnect or (self._failures > FAILURES_MAX and not self._options.persistent):
             raise StageDied("answer", reason)
@@ -285,12 +283,12 @@ class ServerConnection:
         self.give_up(reason)
 
     def _pause(self, pause_ns: int) -> None:
-        """Ask nothing of a server for this long."""
+        """Send nothing for this long."""
         self._flush_after_ns = self._clock.now_ns() + pause_ns
 
     def _follow_pool(self, pool: ServerPool) -> None:
-        """Leave a server that is not ready for one that is, and between two answers one for a better one. Raises the
-        error of the first server if all refuse this run, and none ever took it."""
+        """Move from a server that is not ready to one that is, and between two answers to a better one. Raises the
+        first server's error if all refuse this run and none ever admitted it."""
         refusal = None if self._was_ready else pool.refusal_of_all()
         if refusal is not None:
             raise refusal
@@ -310,8 +308,8 @@ class ServerConnection:
                 self._reopen_link("move")
 
     def _check_link(self, *, heard: bool) -> None:
-        """Leave a server that is gone or seems to hang. Raises ConnectionRefused if it refuses this end's key, unless
-        another one may take it, or a loss came before: then what listens there may not be the server."""
+        """Leave a server that is gone or seems to hang. Raises ConnectionRefused if it refuses the client's key, unless
+        another server may accept it, or a loss came before: then another process may listen at the address."""
         try:
             lost = self.link.lost
         except ConnectionRefused as error:

@@ -11,14 +11,14 @@ from arr_coc.errors import counted
 from stream.events import AnswerPoint, Event, Notice
 
 MISSED, MET, OFF = "target-missed", "target-met", "target-off"
-"""Codes of the notices: the target cannot be met; it can again; it is not held in this run."""
+"""Codes of the notices: the target cannot be met; it is met again; it has no effect in this run."""
 
 
 class LatencyController:
     """Controller of one run's latency, for the thread that allocates: it holds p95 of an answer's `ttft_ms`.
 
-    A `budget` that is a number or a share is where the search begins. An adaptive one goes on choosing by the spread of
-    relevance, and what the target allows is its limit.
+    The search starts at `budget` if that is a number or a share. An adaptive budget still follows the spread of
+    relevance, up to what the target allows.
     """
 
     def __init__(self, target_ms: float, budget: Budget, limits: TokenLimits = DEFAULT_LIMITS) -> None:
@@ -28,13 +28,13 @@ class LatencyController:
         self._tokens = 0
 
     def limits(self, tiles: int) -> tuple[int | None, int]:
-        """Return the budget of a frame of so many tiles, None where that is adaptive, and its most tokens."""
+        """Return the budget of a frame of `tiles` tiles, None if it is adaptive, and the most tokens of that frame."""
         tokens = self._held.budget_for(tiles)
         return None if self._adaptive else tokens, tokens
 
     def on_request(self, frame: FrameAllocation, appended: int | None = None) -> None:
-        """Note that this frame is being answered about; `appended` of its tokens are new to the model's memory, None if
-        that has none."""
+        """Note the frame of the answer that is being generated. `appended`: number of its tokens that are new to the
+        model's memory; None without memory."""
         before, self._asked = self._asked, frame
         if appended is not None:
             self._tokens = appended
@@ -44,8 +44,8 @@ class LatencyController:
     def on_answer(self, answer: AnswerPoint) -> list[Event]:
         """Return the answer with the target and the new budget, followed by notices.
 
-        A frame that was shown whole because its allocation failed says nothing about budgets, and neither does one that
-        shows what the one before it showed: the model has that in memory.
+        An answer does not change the budget if its frame was shown whole because the allocation failed, or shows the
+        same tokens as the previous frame, which the model has in memory.
         """
         tiles, verdict = answer.tokens_total, None
         if answer.timing is not None and 0 < self._tokens <= self._limits.max_tokens:
@@ -70,7 +70,7 @@ class LatencyController:
 
 
 def _same(before: FrameAllocation, now: FrameAllocation) -> bool:
-    """Return whether a frame shows the same tokens as the one that was answered about before it."""
+    """Return whether a frame shows the same tokens as the previous frame of an answer."""
     if now is before:
         return True
     return now.change_since == 0 and now.allocation.regions.equal(before.allocation.regions)

@@ -1,4 +1,4 @@
-"""Loading of the model that a configuration names: one of this machine, or one that a server answers for."""
+"""Loading of the model that a configuration names: on this machine, or behind an API."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from stream.config import Config
 
 
 def load_configured_model(config: Config) -> AnswerModel:
-    """Load the model that a server with an API answers for, if `answer.api.url` names one, else `load_qwen_model`'s."""
+    """Load the model behind the API at `answer.api.url`, if that is set, else `load_qwen_model`'s."""
     # Imported here: a process with a model behind an API has no torch, and others have no httpx2.
     if config.answer.api.url is not None:
         from stream.answer.api.model import load_api_model

@@ -1,4 +1,4 @@
-"""Groups of pictures: for each client of an answer server the packets that its next ones build on."""
+"""Groups of pictures: for each client of an answer server, the packets that its next packets build on."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from stream.errors import TransportError
 from stream.untrusted import GROUP_TOKENS_MAX
 
 APPENDED = 3
-"""A picture is given at most so many times the tokens that it may show. Clients begin a new group once half of what
-they appended was superseded."""
+"""Most tokens appended to a picture, as a multiple of the tokens that it may show. Clients begin a new group once half
+of the appended tokens are superseded."""
 
 
 def _shown_after_each(packets: Sequence[TokenPacket], frames: int) -> Iterator[int]:
-    """Yield how many tokens a group that shows so many frames shows after each packet. Raises TransportError if one
-    supersedes what is not shown."""
+    """Yield the number of tokens that a group of `frames` frames shows after each packet. Raises TransportError if a
+    packet supersedes tokens that are not shown."""
     shown, end = np.zeros(sum(len(packet.regions) for packet in packets), bool), 0
     lengths: deque[int] = deque(maxlen=frames)
     for packet in packets:
         gone, begin = packet.superseded, end
         if len(gone):
-            there = frames == 1 and gone.min() >= 0 and gone.max() < begin and len(np.unique(gone)) == len(gone)
-            if not there or not shown[gone].all():
+            valid = frames == 1 and gone.min() >= 0 and gone.max() < begin and len(np.unique(gone)) == len(gone)
+            if not valid or not shown[gone].all():
                 raise TransportError("a frame supersedes tokens that its group of pictures does not have")
             shown[gone] = False
         end += len(packet.regions)
@@ -44,8 +44,9 @@ def _place(packet: TokenPacket) -> GroupPlace:
 class GroupMemory:
     """Memory of the clients' groups of pictures, which show at most `tokens` tokens each.
 
-    A packet with a place goes on with its client's group, or begins a new one in its stead. Packets that the group is
-    not read from any more are dropped. `evictions`: groups that went because another client got their slot.
+    A packet with a place continues its client's group, or begins a new one in place of it. Packets before the frame
+    from which the group is read are dropped. `evictions`: number of groups dropped because another client got their
+    slot.
     """
 
     def __init__(self, tokens: int) -> None:
@@ -55,12 +56,12 @@ class GroupMemory:
 
     @property
     def groups(self) -> int:
-        """Number of groups that are kept."""
+        """Number of groups kept."""
         return len(self._groups)
 
     @property
     def visual_tokens(self) -> int:
-        """Visual tokens of all groups that are kept."""
+        """Number of visual tokens of all groups kept."""
         return sum(map(shown_tokens, self._groups.values()))
 
     def kept(self, client: bytes) -> GroupPlace | None:
@@ -84,11 +85,11 @@ class GroupMemory:
         return kept
 
     def add(self, client: bytes, packet: TokenPacket, earlier: Sequence[TokenPacket] = ()) -> None:
-        """Keep a packet with a place, and those of `earlier` that lead up to it.
+        """Keep a packet with a place, and the packets of `earlier` before it.
 
-        One in the place of the newest packet replaces that; one with which nothing changes is not kept. Raises
-        TransportError if packets before it are neither kept nor in `earlier` or are on another grid, if it supersedes
-        tokens that there are not, or if the group would show more than `tokens`.
+        A packet in the place of the newest one replaces it; an empty one is not kept. Raises TransportError if packets
+        before it are neither kept nor in `earlier` or are on another grid, if it supersedes tokens that the group does
+        not have, or if the group would show more than `tokens`.
         """
         new = [*earlier, *([] if packet.is_empty else [packet])]
         start = _place(new[0] if new else packet)
@@ -106,18 +107,18 @@ class GroupMemory:
         self._groups[client] = [kept for kept in packets if _place(kept).frame >= first]
 
     def drop(self, client: bytes) -> None:
-        """Forget a client's group; it may have none."""
+        """Drop a client's group, if it has one."""
         self._groups.pop(client, None)
 
     def evict(self, client: bytes) -> None:
-        """Forget a client's group because its slot was given away, and count that."""
+        """Drop a client's group because another client got its slot, and count it."""
         self.evictions += self._groups.pop(client, None) is not None
 
 
 def remember(memory: GroupMemory | None, client: bytes, packets: Sequence[TokenPacket]) -> TokenPacket:
-    """Return the last of a client's packets, once all are kept if they are of a group of pictures.
+    """Keep a client's packets if they are of a group of pictures; return the last one.
 
-    One that is never answered about stays until the next one. Raises TransportError if they cannot be kept.
+    A packet without an answer is kept until the next one. Raises TransportError if the packets cannot be kept.
     """
     *earlier, packet = packets
     if packet.place is not None:
@@ -128,14 +129,14 @@ def remember(memory: GroupMemory | None, client: bytes, packets: Sequence[TokenP
 
 
 OWN = b""
-"""Name of the only client whose packets a client keeps."""
+"""Name under which a client keeps its own packets."""
 
 
 class SentGroup:
-    """Group of pictures of one client, as far as it was sent.
+    """Sent part of one client's group of pictures.
 
-    `kept`: frames of it that the server has, as the place of the next one, as of the last turn. With `resends` packets
-    are sent again after a loss, and so that the answers stay the same, with those before them that the server lacks.
+    `kept`: the frames that the server had at the last turn, as the place of the next frame. `resends`: packets are sent
+    again after a loss, together with the earlier packets that the server lacks, so that the answers stay the same.
     """
 
     def __init__(self, *, resends: bool) -> None:
@@ -146,12 +147,12 @@ class SentGroup:
 
     @property
     def next_place(self) -> GroupPlace | None:
-        """Place of the next packet that goes on with the group; None if there is no group that can go on."""
+        """Place of the next packet that continues the group; None if no group can be continued."""
         return self._sent.kept(OWN) if self._resends else self.kept
 
     def add(self, packet: TokenPacket | FramePacket | None) -> list[TokenPacket]:
-        """Take a packet that is sent, or was before a run was continued; returns those before it that the server
-        lacks."""
+        """Add a packet that is sent, or was sent before the run was continued; return the earlier packets that the
+        server lacks."""
         if not self._resends or not isinstance(packet, TokenPacket) or packet.place is None:
             return []
         self._sent.add(OWN, packet)
@@ -159,7 +160,7 @@ class SentGroup:
         return [other for other in self._sent.before(OWN, packet.place) if _place(other).frame >= kept]
 
     def objection(self, tokens: int) -> str | None:
-        """Return why the group cannot be sent to a server whose memory has so many tokens, None if it can be."""
+        """Return why the group cannot be sent to a server with `tokens` tokens of memory; None if it can be."""
         if self._resends and self.next_place is not None and tokens < self._tokens:
             remedy = f"--set answer.memory.tokens={self._tokens}" if tokens else "--memory"
             return (

@@ -1,4 +1,4 @@
-"""Answer models: their protocol, how one is loaded, and which questions a model of a small world can answer."""
+"""Answer models: protocol, loading, and which questions a model of a small world can answer."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from stream.recording.identity import SCENE_PREFIX
 Packet: TypeAlias = TokenPacket | FramePacket
 
 CONFIGURED = "stream.answer.loading:load_configured_model"
-"""The function that loads the model of a run, unless another one is named."""
+"""Default function that loads the model of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerStats:
     """Statistics of one answer, and its feedback. Times in milliseconds.
 
-    It covers `frames` frames, the oldest of `oldest_frame_ns` (media time; None: one frame only). `kept_bytes`: what is
-    kept of them in memory. `flops` and `full_flops`: as in `arr_coc.qwen.flops.Work`. `prefilled_tokens`: those of the
-    prompt that were computed; with a group of pictures, `appended_tokens` are the visual ones that this answer added to
-    it, and `memory_tokens` all that stand before the question. `notice`: what the user should know, reported once;
-    empty for nothing. `same`: the probability of the question's previous answer, if that was scored.
+    The answer covers `frames` frames, the oldest at `oldest_frame_ns` (media time; None: one frame only), of which
+    `kept_bytes` are kept in memory. `flops` and `full_flops`: as in `arr_coc.qwen.flops.Work`. `prefilled_tokens`:
+    computed tokens of the prompt; with a group of pictures, `appended_tokens` are the visual tokens that this answer
+    added to it, and `memory_tokens` those kept before the next question. `notice`: text for the user, reported once;
+    may be empty. `same`: probability of the question's previous answer, if that was scored.
     """
 
     tokens_used: int
@@ -54,7 +54,7 @@ class AnswerStats:
 
 @dataclass(frozen=True, slots=True)
 class GlanceStats:
-    """Attention of a model to an overview, and what that took: visual tokens, milliseconds, operations."""
+    """Attention of a model to an overview, and its costs: visual tokens, milliseconds, operations."""
 
     feedback: Feedback
     tokens_used: int
@@ -65,12 +65,12 @@ class GlanceStats:
 
 @dataclass(slots=True, eq=False)
 class ClientQuestion:
-    """A question of one client, and its answer while it is made.
+    """Question of one client, and the state of its answer.
 
-    `yes_no`: it is scored, and ends at once with `score` (the probability of yes, given yes or no, and of yes or no at
-    all). `history`: earlier answers, which stand before it. `previous`: the last answer to it; if that is still likely
-    enough, it is the answer again. `piece`: the text that the last step completed; may be empty. `ended`: nothing more
-    comes; then `stats` are there, or `error` is the reason that there is no answer.
+    `yes_no`: the question is scored, and ends at once with `score` (the probability of yes, given yes or no, and of yes
+    or no at all). `history`: earlier answers, put before the question. `previous`: the last answer to it, repeated if
+    it is still likely enough. `piece`: the text that the last step completed; may be empty. `ended`: the answer is
+    complete, with `stats`, or failed, with `error` as the reason.
     """
 
     client: bytes
@@ -87,21 +87,20 @@ class ClientQuestion:
 
 
 def history_text(history: History) -> str:
-    """Return earlier answers as the text before a question; empty without any."""
+    """Return earlier answers as the text before a question; empty if there are none."""
     lines = [f"{time_text(answer.media_ns)} {answer.text}\n" for answer in history]
     return "".join(["Earlier answers:\n", *lines]) if lines else ""
 
 
 class AnswerModel(Protocol):
-    """Contract of a loaded model: it answers one client in each of its `slots`, and may remember the frames of each
-    client apart. A client holds a slot from its turn to the end of its answer.
+    """Contract of a loaded model: it answers one client in each of its `slots`, and may keep the frames of each client,
+    separately. A client holds a slot from its turn to the end of its answer.
 
-    `knows_levels`: it was trained with coarse tokens; `knows_wide`: with wide and tall ones. `known_world`: what it
-    only knows, where it is not general.
-    `allocator`: weights of an allocator trained for it, as `arr_coc.layer_weights` packs them; empty if there are none.
-    `can_glance`: it can look at an overview; `attention_readable`: it could, were its frames encoded that way.
-    `takes_device_pixels`: pixels on a CUDA device are of use to it. `memory`: groups of pictures of its clients; None
-    if it answers about whole packets only. `notice`: what the user should know of it; empty for nothing.
+    `knows_levels`: it was trained with coarse tokens; `knows_wide`: with wide and tall ones. `known_world`: the only
+    world that it knows; None for a general model. `allocator`: weights of an allocator trained for it, as packed by
+    `arr_coc.layer_weights`; may be empty. `can_glance`: it can read an overview; `attention_readable`: it could with
+    another encoding of the frames. `takes_device_pixels`: it can use pixels on a CUDA device. `memory`: groups of
+    pictures of its clients; None if it answers about whole packets only. `notice`: text for the user; may be empty.
     """
 
     slots: int
@@ -117,7 +116,7 @@ class AnswerModel(Protocol):
     notice: str
 
     def drop_client(self, client: bytes) -> None:
-        """Forget a client; it may be unknown."""
+        """Drop all state of a client; it may be unknown."""
         ...
 
     def embed_query(self, query: str) -> QueryEmbedding:
@@ -125,37 +124,37 @@ class AnswerModel(Protocol):
         ...
 
     def check_standing_query(self, query: str) -> tuple[str, ...]:
-        """Return words of a standing query that the model has never seen, as far as that is known.
+        """Return the words of a standing query that the model is known to have never seen.
 
-        Raises ModelError or ContextLengthError where it cannot be evaluated.
+        Raises ModelError or ContextLengthError if the query cannot be evaluated.
         """
         ...
 
     def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
-        """Read an overview of a client with a query, or its group of pictures with what is new in a packet of it.
+        """Read a client's overview with a query, or its group of pictures with the new tokens of a packet.
 
         Raises ModelError if the model's attention cannot be read.
         """
         ...
 
     def hold(self, client: bytes) -> None:
-        """Keep a slot for the client; one is free. What is kept for the client that had it before goes."""
+        """Reserve a slot for the client; one must be free. State of the slot's previous client may be dropped."""
         ...
 
     def release(self, client: bytes) -> None:
-        """Give the client's slot back, and end its answer; it may hold none."""
+        """Free the client's slot, if it holds one, and end its answer."""
         ...
 
     def ask(self, questions: Sequence[ClientQuestion]) -> None:
-        """Begin with questions of clients that hold a slot each. What fails is the error of its own question."""
+        """Begin to answer questions of clients that each hold a slot. A failure becomes its question's `error`."""
         ...
 
     def step(self) -> Sequence[ClientQuestion]:
-        """One more token for every question that has not ended; returns them, also those that end with it."""
+        """Decode one more token for every open question; return these questions, including those that end now."""
         ...
 
     def finish(self, question: ClientQuestion) -> None:
-        """End an answer as it stands."""
+        """End an answer with its text so far."""
         ...
 
 
@@ -175,10 +174,10 @@ def ask_alone(model: AnswerModel, question: ClientQuestion) -> str:
 
 
 def model_name(config: Config) -> str:
-    """Return the model's name for people.
+    """Return the model's name, as shown to users.
 
-    Raises ModelNotFound or ModelError where its folder, or that of the allocator named for it, is unusable, and
-    ConfigError where a server cannot be asked for it.
+    Raises ModelNotFound or ModelError if its folder, or that of the named allocator, is unusable, and ConfigError if
+    the model is on a server that cannot be used.
     """
     name = config.answer.model
     if config.answer.api.url is not None:
@@ -193,7 +192,7 @@ def model_name(config: Config) -> str:
 
 
 def load_answer_model(name: str, config: Config) -> AnswerModel:
-    """Call the function `module:function` with the configuration. Raises ConfigError where there is none."""
+    """Call the function `module:function` with the configuration. Raises ConfigError if it does not exist."""
     module, _, function = name.partition(":")
     try:
         load = getattr(importlib.import_module(module), function)
@@ -204,15 +203,15 @@ def load_answer_model(name: str, config: Config) -> AnswerModel:
 
 
 WORLD_KEY = "arr_coc_world"
-"""What a model's `config.json` calls the only world that it knows."""
+"""Key in a model's `config.json` that names the only world that the model knows."""
 
 _REMEDY = "name a Qwen-VL model with -m, or give --force to run anyway"
 
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Reason that a model's yes means nothing here: `refusal` with what to do, `warning` as it stands beside each
-    yes."""
+    """Reason that a model's yes means nothing for this source: `refusal` is an error message with the remedy, `warning`
+    the text beside each yes."""
 
     refusal: str
     warning: str
@@ -221,7 +220,7 @@ class Doubt:
 def doubt_about(model: str, world: str | None, unseen: tuple[str, ...], *, knows_source: bool) -> Doubt | None:
     """Return the objection to a standing query with a model that only knows `world`, None for a general one.
 
-    `unseen`: words of the question that it has never seen. `knows_source`: the source shows this world.
+    `unseen`: words of the question that the model has never seen. `knows_source`: the source shows this world.
     """
     if world is None:
         return None
@@ -247,9 +246,9 @@ def shows_scenes(config: Config) -> bool:
 
 
 def model_world(name: str | None) -> str | None:
-    """Return the only world that a model on this machine knows; None for a general model, and for one on the hub.
+    """Return the only world that a model on this machine knows; None for a general model or one on the hub.
 
-    `name` as `answer.model`. Raises ModelNotFound and ModelError.
+    `name` as in `answer.model`. Raises ModelNotFound and ModelError.
     """
     folder = bundled_model_path() if name is None else local_folder(name)
     world = None if folder is None else read_config(folder).get(WORLD_KEY)
@@ -257,9 +256,9 @@ def model_world(name: str | None) -> str | None:
 
 
 def check_watched(config: Config) -> None:
-    """Raises ConfigError where a model on this machine cannot know what is watched for, before anything is opened.
+    """Raise ConfigError, before anything is opened, if a model on this machine cannot evaluate the standing query.
 
-    A model elsewhere tells the same of itself when it is met.
+    A model elsewhere is checked when its server greets the client.
     """
     question = config.answer.until.question
     if question is None or config.answer.until.force or config.answer.elsewhere:

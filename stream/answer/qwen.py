@@ -19,13 +19,12 @@ if TYPE_CHECKING:
     from arr_coc.qwen.slot import AnswerResult
 
 QUESTION_TOKENS = 256
-"""Tokens that a question and the prompt around it may take, when the memory for several answers is checked
-beforehand."""
+"""Tokens reserved for a question and the prompt around it when the memory of several slots is checked."""
 
 
 class ClientSlots:
-    """Slots by number; `held` are those of clients. A client gets the one that it had before, whose prompt may still be
-    of use, else the lowest that no client had, else the one that was used least recently."""
+    """Slots by number; `held` maps clients to theirs. A client gets the slot that it had before, whose prompt may be
+    reusable, else the lowest unused slot, else the least recently used one."""
 
     def __init__(self, slots: int) -> None:
         self.held: dict[bytes, int] = {}
@@ -33,8 +32,8 @@ class ClientSlots:
         self._used = [*range(slots)]
 
     def hold(self, client: bytes) -> bytes | None:
-        """Take a slot for a client, which may hold one already; one is free. Returns the client whose it was last, if
-        it is that client's no more."""
+        """Assign a slot to a client, unless it holds one; a slot must be free. Returns the slot's previous client if
+        that was another one."""
         if client in self.held:
             return None
         free = [slot for slot in self._used if slot not in self.held.values()]
@@ -45,13 +44,13 @@ class ClientSlots:
         return None if before == client else before
 
     def release(self, client: bytes) -> None:
-        """Give a client's slot back; it may hold none."""
+        """Free a client's slot, if it holds one."""
         if (slot := self.held.pop(client, None)) is not None:
             self._used.remove(slot)
             self._used.append(slot)
 
     def drop(self, client: bytes) -> list[int]:
-        """Forget a client; returns the slots that were last its own."""
+        """Remove a client; return the slots whose last client it was."""
         self.release(client)
         mine = [slot for slot, last in enumerate(self._last) if last == client]
         for slot in mine:
@@ -60,14 +59,15 @@ class ClientSlots:
 
 
 class QwenAnswerModel:
-    """Qwen model with a group of pictures of at most `memory_tokens` visual tokens for each client; without, answers
-    cover one frame.
+    """Qwen model that keeps a group of pictures of at most `memory_tokens` visual tokens for each client; with 0,
+    answers cover one frame.
 
-    The state of incremental encoding is each client's own, too. A group goes with its client's slot.
+    Incremental encoding keeps separate state for each client too. A group is dropped when its client's slot goes to
+    another client.
     """
 
     def __init__(self, session: AnswerSession, memory_tokens: int = 0) -> None:
-        """Raises OptionError if a group of pictures does not fit the model's context."""
+        """Raise OptionError if a group of pictures does not fit the model's context."""
         from arr_coc.layer_weights import serialize_realiser
 
         if memory_tokens:
@@ -89,7 +89,7 @@ class QwenAnswerModel:
         self.notice = "; ".join(session.qwen.notices)
 
     def drop_client(self, client: bytes) -> None:
-        """Nothing of a client stays in its slot."""
+        """Drop all state of a client, also in its slots."""
         if (vision := self._visions.pop(client, None)) is not None:
             vision.clear()
         if self.memory is not None:
@@ -99,7 +99,8 @@ class QwenAnswerModel:
             self._session.forget(slot)
 
     def embed_query(self, query: str) -> QueryEmbedding:
-        """Raises ContextLengthError if the query is too long, alone or beside a group of pictures."""
+        """Return the query's embedding. Raises ContextLengthError if it is too long, alone or beside a group of
+        pictures."""
         prompts, qwen = self._session.prompts, self._session.qwen
         prompts.check_length(query, 1)
         if self.memory is not None and prompts.other_tokens(query) + self.memory.tokens > qwen.max_context_tokens:
@@ -111,7 +112,7 @@ class QwenAnswerModel:
         return qwen.embed_query(query)
 
     def check_standing_query(self, query: str) -> tuple[str, ...]:
-        """Return words that a model of a small world has never seen.
+        """Return the words of the query that a model of a small world has never seen.
 
         Raises ModelError if the tokenizer has no token for yes or no, or the calibration cannot be used, and
         ContextLengthError as `embed_query` does.
@@ -167,7 +168,8 @@ class QwenAnswerModel:
         )
 
     def _fitting_history(self, question: ClientQuestion, slot: int, shown: Packet | list[Packet]) -> str:
-        """Return the text of a question's earlier answers: the newest that fit the context beside all else."""
+        """Return the text of a question's earlier answers: the newest that fit the context beside the rest of the
+        prompt."""
         frames = shown if isinstance(shown, list) else [shown]
         for first in range(len(question.history)):
             text = history_text(question.history[first:])
@@ -177,13 +179,13 @@ class QwenAnswerModel:
         return ""
 
     def _shown(self, client: bytes, packet: Packet) -> Packet | list[Packet]:
-        """Return a packet with those before it in its group of pictures, if it is in one."""
+        """Return a packet, after the earlier ones of its group of pictures if it is in one."""
         if self.memory is None or not isinstance(packet, TokenPacket) or packet.place is None:
             return packet
         return [*self.memory.before(client, packet.place), packet]
 
     def _vision(self, client: bytes) -> IncrementalEncoder | None:
-        """Return what incremental encoding keeps for a client; None where frames are encoded otherwise."""
+        """Return a client's state of incremental encoding; None with another encoding."""
         from arr_coc.qwen.encoding import IncrementalEncoder
 
         options = self._session.options
@@ -192,7 +194,7 @@ class QwenAnswerModel:
         return self._visions.setdefault(client, IncrementalEncoder(options.incremental))
 
     def _note(self, answer: SlotAnswer) -> ClientQuestion:
-        """Note an answer's progress in its question."""
+        """Copy an answer's progress to its question."""
         question = self._questions[answer.slot]
         question.piece, question.ended, question.error = answer.piece, answer.ended, answer.error
         if answer.score is not None:
@@ -225,12 +227,12 @@ def stats_of(result: AnswerResult) -> AnswerStats:
 
 
 def _room(session: AnswerSession) -> int:
-    """Return the tokens of the context beside the prompt's own and the longest answer."""
+    """Return the number of context tokens left beside the prompt's own tokens and the longest answer."""
     return session.qwen.max_context_tokens - session.prompts.other_tokens("")
 
 
 def _check_memory(session: AnswerSession, memory_tokens: int) -> None:
-    """Raises OptionError if a group of pictures leaves no room for the prompt's own tokens and the longest answer."""
+    """Raise OptionError if a group of pictures leaves no room for the prompt's own tokens and the longest answer."""
     qwen, room = session.qwen, _room(session)
     if memory_tokens > room:
         raise OptionError(

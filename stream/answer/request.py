@@ -1,7 +1,7 @@
-"""Requests to the answer server: the answer and the glance in flight, and the outcomes that their replies become.
+"""Requests to the answer server: the answer and the glance in flight, and the outcomes of their replies.
 
-Before an answer of which nothing is known yet, the model reads a coarse overview of the frame with the question. Its
-attention there is the feedback that the frame's tokens are then chosen by: a glance.
+A glance comes before an answer for which no feedback is available yet: the model reads a coarse overview of the frame
+with the question, and its attention is the feedback by which the frame's tokens are then chosen.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ _WORDS = re.compile(r"\w+(?:['’.,]\w+)*")
 
 
 REPEATS_MAX = 2
-"""Times that a request which the server lost is sent again, where no answer is left out."""
+"""Times that a lost request is sent again with `resend_after_loss`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
     """Options of a client of the answer server.
 
-    `encode` is what the packets are for, `standing_query` what is evaluated with every packet. `reconnect`: after a
-    loss another server is looked for; else the run ends. `resend_after_loss`: it is sent the request that the lost one
-    left open; else that answer is dropped, as it would be late. `persistent`: failures in a row do not end the run,
-    which pauses between them. `snapshot`: memory shared with the server, for whole frames; `pixels`: device memory
-    shared with it, for the pixels of tokens; `journal`: answers of the run that this one continues. `history` and
-    `same_above`: as AnswerHistory has them.
+    `encode`: encoding of the packets; `standing_query`: query that is evaluated with every packet. `reconnect`: look
+    for another server after a loss; otherwise the run ends. `resend_after_loss`: send the open request to that server
+    again; otherwise drop its answer, which would be late. `persistent`: pause after consecutive failures instead of
+    ending the run. `snapshot`: memory shared with the server, for whole frames; `pixels`: device memory shared with it,
+    for the pixels of tokens; `journal`: answers of the run that this one continues. `history` and `same_above`: as in
+    AnswerHistory.
     """
 
     encode: str = "sparse"
@@ -80,7 +80,7 @@ class ClientOptions:
 
 @dataclass(frozen=True, slots=True)
 class GlanceRequest:
-    """An overview of a frame that was sent, or is to be sent again, at `sent_ns`."""
+    """Overview of a frame that was sent at `sent_ns`, or is to be sent again."""
 
     number: int
     packet: TokenPacket
@@ -101,7 +101,7 @@ class GlanceRequest:
 
 @dataclass(frozen=True, slots=True)
 class GlanceOutcome:
-    """A glance that has ended. `feedback` is None if it was unusable."""
+    """Result of a glance. `feedback` is None if it was unusable."""
 
     event: Glance
     stamp: FrameStamp
@@ -119,7 +119,7 @@ class GlanceCosts:
 
 
 Outcome: TypeAlias = Event | QueryEmbedding | Feedback | GlanceOutcome
-"""What comes of the server's messages for the run: events, a query that is in force, feedback, and glances."""
+"""Result of a server's message for the run: an event, the query in force, feedback, or a glance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +149,14 @@ def words_of(text: str) -> list[str]:
 
 @dataclass(slots=True)
 class AnswerRequest:
-    """A packet that was sent, or is to be sent, and the state of its answer.
+    """Packet that was or is to be sent, and the state of its answer.
 
-    Without `wants_answer` it ends with the result of the standing query; `yes_no_reported`: that was emitted. `shadow`:
-    the whole frame, where the answer is verified with it; `verifies`: the answer that this request verifies. `text`:
-    the answer so far, in `deltas` pieces; its first `emitted` characters were emitted. `history` stands before the
-    question, and `previous` may be the answer again: as long as that is possible, no text is emitted. `losses`: how
-    often the server lost it. `sent_ns`: when it was last sent, and `turn_ns` how long its turn was waited for.
-    `before_cut`: a new shot has begun since.
+    Without `wants_answer` it ends with the result of the standing query; `yes_no_reported`: that result was emitted.
+    `shadow`: the whole frame, if the answer is to be verified with it; `verifies`: the answer that this request
+    verifies. `text`: the answer so far, in `deltas` pieces; its first `emitted` characters were emitted. `history`:
+    earlier answers, put before the question. `previous`: the previous answer; no text is emitted while the answer may
+    repeat it. `losses`: times that the server lost the request. `sent_ns`: time when it was last sent; `turn_ns`: wait
+    for its turn. `before_cut`: a new shot has begun since.
     """
 
     number: int
@@ -180,21 +180,21 @@ class AnswerRequest:
 
     @property
     def stamp(self) -> FrameStamp:
-        """The stamp of the frame that is asked about."""
+        """Stamp of the request's frame."""
         return self.packet.stamp
 
     def restart(self) -> None:
-        """Forget what was received of the answer: it is generated again from its beginning."""
+        """Discard the received part of the answer, which is generated again from its beginning."""
         self.first_text_ns, self.text, self.deltas, self.emitted = None, "", 0, 0
 
     def emit_text(self) -> list[Outcome]:
-        """Return the text that was not emitted yet, as an event."""
+        """Return the text that was not emitted yet, as an event, and mark it as emitted."""
         text, self.emitted = self.text[self.emitted :], len(self.text)
         event = AnswerDeltaEvent(answer=self.number, text=text, pts_s=self.stamp.media_ns / NS_PER_S)
         return [event] if text else []
 
     def to_yes_no_event(self, reply: YesNoReply, query: str, now_ns: int) -> YesNoResult:
-        """Return the result of the standing query as an event; its verdict is made elsewhere."""
+        """Return the result of the standing query as an event without a verdict, which StandingQuery adds."""
         stamp = self.stamp
         return YesNoResult(
             frame_index=stamp.frame_index,
@@ -215,7 +215,7 @@ class AnswerRequest:
         )
 
     def to_shadow_event(self, reply: AnswerReply) -> ShadowCheck | None:
-        """Return the comparison with the verified answer; None where another query was answered meanwhile."""
+        """Return the comparison with the verified answer; None if another query was answered meanwhile."""
         answer = self.verifies
         if answer is None or reply.query != answer.query:
             return None
@@ -295,10 +295,10 @@ class AnswerRequest:
 
 
 class AnswerHistory:
-    """Answers of one client: the `length` newest, whatever was asked, and the very last one.
+    """Answers of one client: the `length` newest, to any question, and the last one.
 
-    `same_above`: probability from which on the last answer to the same question is the answer again; None: each
-    question is answered.
+    `same_above`: smallest probability at which the last answer to the same question is repeated; None to answer each
+    question.
     """
 
     def __init__(self, length: int, same_above: float | None) -> None:
@@ -309,18 +309,18 @@ class AnswerHistory:
 
     @property
     def newest(self) -> History:
-        """The answers that stand before the next question, oldest first."""
+        """Answers put before the next question, oldest first."""
         return tuple(self._newest)
 
     def add(self, answer: Answer | AnswerUnchanged, epoch: int) -> None:
-        """Take an answer about a frame of this epoch; one that says nothing new changes nothing."""
+        """Add an answer about a frame of this epoch; an AnswerUnchanged is ignored."""
         if isinstance(answer, Answer):
             self._last, self._epoch = answer, epoch
             text = cut_to(printable(answer.text), HISTORY_CHARS_MAX)
             self._newest.append(PastAnswer(round(answer.pts_s * NS_PER_S), text))
 
     def previous(self, query: str, epoch: int) -> PreviousAnswer | None:
-        """Return the last answer if it may be the next one again; None after a cut or to another question."""
+        """Return the last answer if the next one may repeat it; None after a cut or to another question."""
         last = self._last
         if self._same_above is None or last is None or last.query != query or self._epoch != epoch:
             return None
@@ -329,7 +329,8 @@ class AnswerHistory:
     def compared(
         self, answer: Answer, previous: PreviousAnswer | None, probability: float | None
     ) -> Answer | AnswerUnchanged:
-        """Return an answer as it is emitted: if it says what `previous` said, word for word, as nothing new."""
+        """Return the event of an answer: AnswerUnchanged if its text is exactly that of `previous`, else the answer
+        itself."""
         last = self._last
         if previous is None or last is None or (answer.query, answer.text) != (previous.query, previous.text):
             return answer
@@ -339,10 +340,10 @@ class AnswerHistory:
 class RequestTracker:
     """The open request and the open glance, at most one of each: replies become outcomes, and entries of the journal.
 
-    `request` and `glance` are the open ones, `next_number` that of the next answer. `lost_answers` and `lost_glances`
-    count those that were lost with a server, or came too late for their turn; `cancelled_answers` those that a cut made
-    stale. `group` is what was sent of a group of pictures, `history` are the answers so far. Feedback that cannot be
-    used stands in the outcomes as its error: it makes the answer no worse.
+    `request` and `glance` are the open ones, `next_number` is the number of the next answer. `lost_answers` and
+    `lost_glances` count those lost with a server, or too late for their turn; `cancelled_answers` those that a cut made
+    stale. `group` is the sent part of a group of pictures, `history` the answers so far. Unusable feedback is an error
+    among the outcomes; its answer stays valid.
     """
 
     def __init__(self, options: ClientOptions) -> None:
@@ -379,8 +380,8 @@ class RequestTracker:
         return outcomes if entry.feedback is None else [*outcomes, dataclasses.replace(entry.feedback, stamp=stamp)]
 
     def recall_glance(self, stamp: FrameStamp) -> list[Outcome] | None:
-        """Return the outcome of the glance before the answer about this frame, if there was one; None if the journal
-        does not hold that answer. The answer reports what its glances cost."""
+        """Return the outcome of the glance before the answer about this frame, if any; None if the journal does not
+        hold that answer. The answer reports the costs of its glances."""
         journal = self._options.journal
         entry = None if journal is None else journal.lookup(self.next_number, stamp.frame_index)
         if entry is None or entry.glance is None:
@@ -390,7 +391,7 @@ class RequestTracker:
         return [GlanceOutcome(entry.glance.event, stamp, feedback)]
 
     def open(self, request: AnswerRequest) -> None:
-        """Take a new request. The image of a whole frame may change once this has returned."""
+        """Open a new request. The caller may change the image of a whole frame once this has returned."""
         packet = request.packet
         if isinstance(packet, FramePacket) and not self._write_snapshot(packet):
             request.packet = dataclasses.replace(packet, image=packet.image.copy())
@@ -398,7 +399,7 @@ class RequestTracker:
         self.next_number += request.wants_answer
 
     def open_glance(self, packet: TokenPacket, now_ns: int) -> None:
-        """Take the overview of a new glance."""
+        """Open a new glance with this overview."""
         self.glance = GlanceRequest(self._next_glance, packet, now_ns)
         self._next_glance += 1
 
@@ -414,7 +415,7 @@ class RequestTracker:
             self.request = None
 
     def on_lost(self, number: int) -> bool | None:
-        """The server could give no answer: the request stays open if it is sent again, else it is dropped.
+        """Handle an answer that the server lost: keep the request open if it is sent again, else drop it.
 
         Returns whether it stays open; None if it was cancelled.
         """
@@ -429,9 +430,11 @@ class RequestTracker:
         return False
 
     def cancel(self, new: FrameStamp, by: str) -> AnswerCancelled | None:
-        """Drop the answer that is being generated because of a cut before the frame `new`; None if there is none.
+        """Drop the answer that is being generated; `by` is the cause, `new` the first frame after it. Returns the
+        event.
 
-        Later replies of it are ignored. A verification of another answer, and a standing query alone, go on.
+        Returns None if no answer is being generated: a verification of another answer, and a standing query alone, go
+        on. Later replies to a cancelled request are ignored.
         """
         request = self.request
         if request is None or not request.wants_answer or request.verifies is not None:
@@ -441,7 +444,7 @@ class RequestTracker:
         return request.to_cancelled_event(new, by)
 
     def on_delta(self, delta: AnswerDelta, now_ns: int) -> list[Outcome]:
-        """Take a piece of the answer; no outcome for one that only verifies another, or was cancelled."""
+        """Process a piece of the answer; no outcome if the answer only verifies another one, or was cancelled."""
         request = self._request_of(delta.answer)
         if request is None:
             return []
@@ -456,7 +459,7 @@ class RequestTracker:
         return [] if may_repeat else request.emit_text()
 
     def on_yes_no(self, reply: YesNoReply, received: Envelope, now_ns: int) -> list[Outcome | TransportError]:
-        """Take the result of the standing query, emitted once: a request that is sent again is evaluated again."""
+        """Process the result of the standing query. A repeated request is evaluated again, but reported once."""
         request = self._request_of(reply.answer)
         if request is None:
             return []
@@ -470,7 +473,7 @@ class RequestTracker:
         return [outcome for outcome in (event, feedback) if outcome is not None]
 
     def on_answer(self, reply: AnswerReply, received: Envelope, now_ns: int) -> list[Outcome | TransportError]:
-        """Take the whole answer. If it is to be verified, a request with the same frame, whole, is open then."""
+        """Process the complete answer. If it is to be verified, open a request with its whole frame."""
         request = self._request_of(reply.answer)
         if request is None:
             return []
@@ -498,7 +501,7 @@ class RequestTracker:
         return outcomes if feedback is None else [*outcomes, feedback]
 
     def on_glance(self, reply: GlanceReply, received: Envelope, now_ns: int) -> list[Outcome | TransportError]:
-        """Take the reply to the open glance. Raises TransportError if it is no reply to that."""
+        """Process the reply to the open glance. Raises TransportError if it is a reply to another one."""
         glance = self.glance
         if glance is None or glance.number != reply.glance:
             raise TransportError(f"the answer server refers to glance {reply.glance}, which was not asked for")

@@ -1,4 +1,4 @@
-"""Scheduler of answers: when the answer server is asked, about which frame, and how long it is waited for."""
+"""Scheduler of answers: when to ask the answer server, about which frame, and how long to wait."""
 
 from __future__ import annotations
 
@@ -47,13 +47,12 @@ WATCHES_ONLY = "this run has only a standing query; give -q beside --until to as
 class SchedulePolicy:
     """Policy of when to ask, and how long to wait.
 
-    `lockstep`: at an answer point no frame follows before the answer. `silence_limit_s`: how long the answer server may
-    be silent while an answer is due; `connect_limit_s`: how long connecting to it may take. `source_is_drawn`: the
-    source is what a model of drawn scenes was made for. `shadow_every`: after so many answers one is verified by
-    another about all of the frame. `cancel_on_cut`: a cut cancels the answer that is being generated; in lockstep none
-    is being generated then. `glances`: a model without an allocator of its own glances, if it can.
-    `memory`: packets build on what the model keeps of those before them, if it keeps any; `memory_required`: it is
-    reported if it keeps none.
+    `lockstep`: no frame follows an answer point before its answer. `silence_limit_s`: longest silence of the answer
+    server while an answer is due; `connect_limit_s`: longest time to connect to it. `source_is_drawn`: the source shows
+    the world of a model of drawn scenes. `shadow_every`: one of this many answers is verified by another about the
+    whole frame. `cancel_on_cut`: a cut cancels the answer that is being generated; without effect in lockstep.
+    `glances`: a model without a trained allocator glances, if it can. `memory`: packets build on earlier ones that the
+    model keeps, if it keeps any; `memory_required`: report a model that keeps none.
     """
 
     triggers: AnswerTriggerOptions
@@ -71,16 +70,16 @@ class SchedulePolicy:
 
     @property
     def follows_change(self) -> bool:
-        """True if how much has changed makes an answer or a check due."""
+        """True if the amount of change makes an answer or a check due."""
         standing = self.standing_query
         return self.triggers.on_change is not None or (standing is not None and standing.triggers.on_change is not None)
 
 
 class AnswerObserver(Protocol):
-    """Stage that a scheduler serves: it makes the packets, and takes what the answers bring."""
+    """Stage that a scheduler serves: it makes the packets, and receives events, feedback and glances."""
 
     def on_model(self, hello: ServerHello, embedding: QueryEmbedding) -> None:
-        """A query is in force, of a model that may be another one than before."""
+        """A query is in force; its model may have changed."""
         ...
 
     def on_feedback(self, feedback: Feedback) -> None:
@@ -88,26 +87,27 @@ class AnswerObserver(Protocol):
         ...
 
     def on_glance(self, glance: GlanceOutcome) -> None:
-        """The model looked at an overview; of the newest frame, or of one that is past by now."""
+        """The model read an overview, of the newest frame or an earlier one."""
         ...
 
     def is_glance_due(self) -> bool:
-        """Return whether the model is to look at an overview of the newest frame before it is asked about it."""
+        """Return whether a glance at the newest frame is due before its answer."""
         ...
 
     def make_glance_packet(self, kept: GroupPlace | None = None) -> TokenPacket | None:
-        """Return the newest frame's overview, which is sent; None if that frame is not there any more.
+        """Return the overview of the newest frame to send; None if that frame is no longer available.
 
-        If the group of pictures goes on, `kept` as in `make_packet`, it is a packet in it, which may hold nothing.
+        `kept` as in `make_packet`: if the group of pictures continues, the overview is a packet in it, which may be
+        empty.
         """
         ...
 
     def on_event(self, event: Event) -> None:
-        """Something is to be emitted."""
+        """An event is to be emitted."""
         ...
 
     def on_asked(self) -> None:
-        """The newest frame is being answered about."""
+        """An answer about the newest frame was requested."""
         ...
 
     def on_yes_no(self) -> None:
@@ -115,15 +115,15 @@ class AnswerObserver(Protocol):
         ...
 
     def make_packet(self, kept: GroupPlace | None = None) -> TokenPacket | FramePacket | None:
-        """Return the newest frame's packet; None if that frame is not there any more.
+        """Return the newest frame's packet; None if that frame is no longer available.
 
-        `kept`: what is known to the model of this run's group of pictures, as the place of its next frame; a packet in
-        that place goes on with the group, any other begins a new one.
+        `kept`: frames of this run's group of pictures that the model keeps, as the place of the next frame; a packet in
+        that place continues the group, any other begins a new one.
         """
         ...
 
     def make_full_packet(self) -> FramePacket | None:
-        """Return the newest frame with all of its tokens and an image of its own."""
+        """Return the newest frame with all of its tokens and a separate image."""
         ...
 
 
@@ -131,7 +131,7 @@ def cancel_off() -> Notice:
     """Return the notice that in lockstep no cut can come while an answer is being generated."""
     message = (
         "answer.on_cut = cancel has no effect: a file that is read frame by frame waits for each answer, so no "
-        "cut comes while one is spoken; give --realtime to cancel stale ones"
+        "cut comes during an answer; give --realtime to cancel stale ones"
     )
     return Notice(code=CANCEL_OFF, message=message)
 
@@ -168,9 +168,8 @@ class AnswerScheduler:
 
     @property
     def drops(self) -> dict[str, int]:
-        """Answer points that came while another one still waited, answers that were lost or cancelled, glances that
-        were lost or came to nothing because of a cut or another query, and messages of the answer server that it may
-        not send."""
+        """Counts of answer points that came while another one waited, of lost and cancelled answers, of glances that
+        were lost or made stale by a cut or another query, and of invalid messages of the answer server."""
         client = self.client
         dropped = {
             "answer.busy": self._triggers.missed,
@@ -190,11 +189,11 @@ class AnswerScheduler:
 
     @property
     def link(self) -> Link:
-        """Link to the answer server; another one once that was lost."""
+        """Link to the answer server; replaced after a loss."""
         return self.connection.link
 
     def cancel(self) -> None:
-        """Announce that no answer is wanted any more. A peer that is gone need not receive it."""
+        """Cancel the open answer, and leave the server. A server that is gone need not receive this."""
         self.client.leave(cancel=True)
         self.connection.flush()
 
@@ -203,9 +202,9 @@ class AnswerScheduler:
         self.connection.close()
 
     def wait_until_ready(self) -> None:
-        """Wait until the answer server has its model, or the run ends: then nothing is in flight yet.
+        """Wait until the answer server has loaded its model, or the run ends; no request is in flight yet.
 
-        Raises ConnectionRefused where there is none.
+        Raises ConnectionRefused if no server is reached within `connect_limit_s`.
         """
         limit_s, waited_ms = self._policy.connect_limit_s, 0
         while not self.client.ready and not self._control.ending:
@@ -228,7 +227,7 @@ class AnswerScheduler:
         discontinuity: bool = False,
         change_since_look: float = 1.0,
     ) -> None:
-        """Take the next frame, and ask where that is due; in lockstep, wait for the end of the answer."""
+        """Process the next frame, and ask if an answer is due; in lockstep, wait for the end of the answer."""
         self._stamp = stamp
         if cut or discontinuity:
             self.client.on_cut()
@@ -244,7 +243,7 @@ class AnswerScheduler:
             self.ask_if_due()
 
     def ask_if_due(self) -> None:
-        """Send the newest frame's packet where an answer is due and a turn granted, or request a turn."""
+        """Send the newest frame's packet if an answer is due and a turn granted, or request a turn."""
         if self._due and not self.client.busy and self._has_turn():
             if self._may_glance():
                 self._send_glance()
@@ -252,7 +251,7 @@ class AnswerScheduler:
                 self._send_packet()
 
     def finish(self, *, last_answer: bool) -> None:
-        """Give the last answer, where the run ends with one, and wait for what has been asked."""
+        """Request the last answer, if the run ends with one, and wait for open requests."""
         self._finishing = True
         if last_answer:
             self._triggers.finish()
@@ -295,7 +294,7 @@ class AnswerScheduler:
         connection.give_up(f"silent for {limit_s:g} s")
 
     def _take(self, outcome: Outcome) -> None:
-        """Pass on what came of the server's messages, and what follows from it."""
+        """Pass on an outcome of the server's messages, and act on it."""
         if isinstance(outcome, QueryEmbedding):
             self._on_query(outcome)
         elif isinstance(outcome, Feedback):
@@ -312,14 +311,15 @@ class AnswerScheduler:
 
     @property
     def _due(self) -> bool:
-        """Whether an answer or an evaluation of the standing query is due."""
+        """True if an answer or an evaluation of the standing query is due."""
         standing = self._standing is not None and self._standing.triggers.due is not None
         return standing or self._triggers.due is not None
 
     def _on_query(self, embedding: QueryEmbedding) -> None:
-        """A query is in force from now on, of a model that may be another one: an answer is due at once.
+        """Note the query that is in force from now on, and its model, which may be another one: an answer is due at
+        once.
 
-        Not so where none was lost with a server, or it is sent again: its successor has nothing to catch up on.
+        None is due if the query is the same and no answer was lost: after a move, or if open requests are sent again.
         """
         hello = self.client.hello
         assert hello is not None
@@ -329,11 +329,11 @@ class AnswerScheduler:
             if embedding.text != self._query or not (self._options.resend_after_loss or self.client.moved):
                 self._triggers.ask()
         else:
-            self._tell_about(hello)
+            self._report_model(hello)
         self._model_known, self._query = True, embedding.text
 
-    def _tell_about(self, hello: ServerHello) -> None:
-        """Report what is special about a model that is new to this run, and what it cannot do."""
+    def _report_model(self, hello: ServerHello) -> None:
+        """Report the notices about a model that is new to this run, and what it cannot do."""
         if hello.notice:
             self._observer.on_event(Notice(code="model-files", message=f"{hello.model_id}: {hello.notice}"))
         if hello.known_world is not None and not self._policy.source_is_drawn:
@@ -344,15 +344,14 @@ class AnswerScheduler:
             self._observer.on_event(Notice(code="memory-off", message=NO_MEMORY))
 
     def _on_glance(self, glance: GlanceOutcome) -> None:
-        """Pass on where the model looked, unless it looked at another shot, or for another query."""
+        """Pass on a glance, unless it was at another shot, or for another query."""
         if glance.stamp.epoch != self._stamp.epoch or glance.event.query != self._query:
             self._stale_glances += 1
         else:
             self._observer.on_glance(glance)
 
     def _cancel_stale_answer(self, new: FrameStamp, by: str) -> None:
-        """Cancel the answer about what came before the frame `new`; a standing query that was evaluated with it is due
-        again."""
+        """Cancel the answer about frames before `new`; a standing query that was evaluated with it is due again."""
         event = self.client.cancel_answer(new, by)
         if event is None:
             return
@@ -362,7 +361,7 @@ class AnswerScheduler:
             self._standing.triggers.retry()
 
     def _check_standing_query(self, hello: ServerHello) -> None:
-        """Raises ConfigError where a model cannot know what is asked for; if forced, all results get a warning."""
+        """Raise ConfigError if the model cannot evaluate the standing query; if forced, all results get a warning."""
         if self._standing is None:
             return
         doubt = doubt_about(
@@ -378,13 +377,13 @@ class AnswerScheduler:
         return self.client.may_send
 
     def _ask_and_wait(self) -> None:
-        """Where an answer is due: glance where that is due, ask, and wait for the answer."""
+        """If an answer is due: glance if that is due, ask, and wait for the answer."""
         if not self._due:
             return
         self._glance_and_wait()
         if recalled := self.client.requests.recall(self._stamp):
             self._triggers.fire()
-            if self._policy.memory:  # the group of pictures goes on as it did
+            if self._policy.memory:  # the group of pictures continues as it did
                 self.client.requests.group.add(self._observer.make_packet(self.client.requests.group.next_place))
             self._observer.on_asked()
             for outcome in recalled:
@@ -396,7 +395,7 @@ class AnswerScheduler:
         self._wait_for(lambda: not self.client.busy)
 
     def _glance_and_wait(self) -> None:
-        """Have the model look where that is due, or take from the journal where it looked, and wait for that."""
+        """Glance if that is due, or recall the glance from the journal, and wait for the result."""
         self._wait_for(lambda: not self.client.busy)
         while self._may_glance():
             recalled = self.client.requests.recall_glance(self._stamp)
@@ -411,11 +410,11 @@ class AnswerScheduler:
             self._wait_for(lambda: not self.client.busy)
 
     def _may_glance(self) -> bool:
-        """Return whether a glance is due; not so where one after the other comes to nothing."""
+        """Return whether a glance is due; False after GLANCES_A_TURN_MAX glances without a packet."""
         return self._glances < GLANCES_A_TURN_MAX and self._observer.is_glance_due()
 
     def _send_glance(self) -> bool:
-        """Send an overview of the newest frame; returns whether that frame was still there."""
+        """Send an overview of the newest frame; return whether that frame was still available."""
         packet = self._observer.make_glance_packet(self.client.requests.group.next_place)
         if packet is None:
             return False
@@ -455,8 +454,11 @@ class AnswerScheduler:
         return every is not None and self._answers % every == 0
 
     def _wait_for(self, done: Callable[[], bool]) -> None:
-        """Process replies until `done`; not for longer than the run where the server is away, and may stay away: in
-        lockstep no answer is left out, so there it is waited for."""
+        """Process replies until `done`.
+
+        If the server is not ready, the wait ends with the run, and except in lockstep as soon as the source has ended:
+        in lockstep no answer is dropped.
+        """
         leaving = self._finishing and not self._policy.lockstep
         while not done() and (self.client.ready or not (self._control.ending or leaving)):
             self.process_replies(WAIT_MS)

@@ -61,13 +61,13 @@ if TYPE_CHECKING:
     import torch
 
 TURN_LIMIT_NS = 1 * NS_PER_S
-"""A client that has not sent its packet for so long after it was granted a turn loses it."""
+"""Time after which a granted turn expires if the client has not sent its packet."""
 
 KEEP_ALIVE_NS = 1 * NS_PER_S
-"""How often every client is sent a KeepAlive, which also shows who is gone."""
+"""Interval of the KeepAlive to every client, which also detects lost clients."""
 
 LOAD_FAILURE_NS = 5 * NS_PER_S
-"""How long a server whose model failed to load waits for a client to report that to."""
+"""Time that a server whose model failed to load waits for a client to report it to."""
 
 Arrays: TypeAlias = Sequence[npt.NDArray[Any]]
 
@@ -75,21 +75,21 @@ log = logging.getLogger(__name__)
 
 
 class PacketReader:
-    """Reads the packets of clients: `snapshot` holds frames that are not in the message, `pixels` finds those of tokens
-    that are not."""
+    """Reader of clients' packets. `snapshot`: memory of frames that are not in the message; `pixels`: receiver of token
+    pixels that are not."""
 
     def __init__(self, snapshot: SharedFrameReader | None = None, pixels: PixelReceiver | None = None) -> None:
         self._snapshot = snapshot
         self._pixels = pixels
 
     def refused_pixels(self, message: Connect, model: AnswerModel) -> str | None:
-        """Return why pixels do not stay on their device, "" if there is no gain in it; None if they do."""
+        """Return why pixels do not stay on their device, "" if that would not help; None if they do."""
         if message.pixels_at is None or self._pixels is None or not model.takes_device_pixels:
             return ""
         return self._pixels.refusal(message.pixels_at)
 
     def tokens(self, received: Envelope) -> list[TokenPacket]:
-        """Return the tokens of a message, after those of frames before it that came along. Raises TransportError if
+        """Return the token packet of a message, after the earlier packets that came with it. Raises TransportError if
         they cannot be read."""
         assert isinstance(received.message, (TokenPacketMessage, GlancePacketMessage))
         return token_packets(received.message, received.parts, self._take_pixels)
@@ -105,12 +105,12 @@ class PacketReader:
 
     def _take_pixels(self, place: PixelPlace, count: int) -> torch.Tensor:
         if self._pixels is None:
-            raise TransportError("pixels are said to lie on a device, and this link shares none")
+            raise TransportError("a packet refers to pixels on a device, and this link shares none")
         return self._pixels.take(place, count)
 
 
 class AnswerServer:
-    """Stage that answers, in a process or thread of its own; `snapshot` and `pixels` as `PacketReader`."""
+    """Answer stage, in a separate process or thread; `snapshot` and `pixels` as in `PacketReader`."""
 
     name = "answer"
 
@@ -140,7 +140,7 @@ class AnswerServer:
 
     @property
     def drops(self) -> dict[str, int]:
-        """Nothing: the server is sent only what it asked for."""
+        """Empty: clients send only what the server has granted."""
         return {}
 
     def run(self) -> None:
@@ -167,7 +167,8 @@ class AnswerServer:
         return self._options.shared and self._control.ending and not self._control.cancelled
 
     def _step(self) -> None:
-        """Wait for what comes next, and do it. Raises CancelledError once the run is cancelled."""
+        """Grant turns, receive messages, serve turns and advance the answers. Raises CancelledError once the run is
+        cancelled."""
         self._grant_turns()
         self._take_deferred_queries()
         self._receive(self._scheduler.wait_ms)
@@ -182,7 +183,7 @@ class AnswerServer:
         self._scheduler.advance()
 
     def _grant_turns(self) -> None:
-        """Grant as many turns as answers could begin now, to those that have waited longest."""
+        """Grant a turn for each free slot, to the clients that have waited longest."""
         if self._draining or self._clock.now_ns() < self._paused_until_ns:
             return
         scheduler = self._scheduler
@@ -194,7 +195,7 @@ class AnswerServer:
             self._send(client, TurnGrant(turn=turn.number, kept=kept))
 
     def _serve_turn(self, client: Client, turn: Turn, received: Envelope) -> None:
-        """Serve what the client sent in its turn."""
+        """Serve the packet that the client sent in its turn."""
         message, state = received.message, self._clients.get(client)
         assert state is not None, "a client that leaves has no turn"
         if isinstance(message, GlancePacketMessage):
@@ -228,8 +229,8 @@ class AnswerServer:
         )
 
     def _glance(self, client: Client, turn: Turn, query: str, received: Envelope) -> None:
-        """Reply where the model looks in an overview, asked the client's query. The turn goes on, and counts its time
-        anew."""
+        """Reply with the model's attention to an overview, given the client's query. The turn continues, and its time
+        limit starts anew."""
         assert isinstance(received.message, GlancePacketMessage)
         turn.glances += 1
         began_ns, glance, failed = self._statistics.turn_began(), None, True
@@ -253,7 +254,7 @@ class AnswerServer:
         turn.packet, turn.granted_ns = None, self._clock.now_ns()
 
     def _receive(self, timeout_ms: int) -> None:
-        """Take in what has come, from any client; not all of it at once where one sends without end."""
+        """Receive messages of all clients, at most HEARD_AT_ONCE per call."""
         self._control.check()
         self._statistics.seen()
         for number in range(HEARD_AT_ONCE):
@@ -304,7 +305,7 @@ class AnswerServer:
             self._refuse(client, error)
 
     def _on_unreadable(self, client: Client, error: TransportError) -> None:
-        """What a client sends in its turn may be the packet that it waits for an answer to."""
+        """Refuse a client whose unreadable message came in its turn: the client may await an answer to it."""
         turn = self._scheduler.turns.get(client)
         if turn is not None and turn.packet is None:
             self._refuse(client, error)
@@ -315,21 +316,21 @@ class AnswerServer:
         self._drop_client(client)
 
     def _cancel(self, client: Client) -> None:
-        """Stop the answer that this client is given, and forget its packet that waits, and its request for a turn."""
+        """Stop this client's answer, and drop its waiting packet and its request for a turn."""
         self._clients.dequeue(client)
         turn = self._scheduler.turns.get(client)
         if turn is None or turn.packet is not None:
             self._scheduler.release(client)
 
     def _take_deferred_queries(self) -> None:
-        """Take the queries for which there was no time before: the last one of each client."""
+        """Process the deferred queries: the last one of each client."""
         self._queries_taken.clear()
         deferred, self._deferred_queries = self._deferred_queries, {}
         for client, message in deferred.items():
             self._take_query(client, message)
 
     def _take_query(self, client: Client, message: Connect | SetQuery) -> None:
-        """Take a query: each costs the model something, and may come at any moment."""
+        """Process a message with a query, which the model then embeds."""
         self._deferred_queries.pop(client, None)
         if isinstance(message, Connect):
             self._connect_client(client, message)
@@ -367,13 +368,13 @@ class AnswerServer:
         self._send(client, *accepted)
 
     def _note_unexpected(self, error: Exception) -> None:
-        """Log what a model raises for a query: it ends no shared server. Raises `error` where it is not shared."""
+        """Log an error that a model raises for a query. Raises `error` if the server is not shared."""
         if isinstance(error, (ArrCocError, StreamError)):
             return
         if not self._options.shared:
             raise error
         log.warning("a question failed: %s", describe(error))
-        log.debug("the answer server goes on", exc_info=True)
+        log.debug("the answer server continues", exc_info=True)
 
     def _accept_query(self, query: str) -> tuple[QueryAccepted, Arrays]:
         """Return the message for a query that the model takes. Raises ContextLengthError for one that is too long."""
@@ -393,14 +394,14 @@ class AnswerServer:
         self._model.drop_client(client)
 
     def _send(self, client: Client, message: Message, arrays: Arrays = ()) -> bool:
-        """Send a message; returns whether the client was there, and drops one that is gone."""
-        there = self._link.send(client, message, arrays)
-        if not there:
+        """Send a message, or drop a client that is gone; return whether the message was sent."""
+        sent = self._link.send(client, message, arrays)
+        if not sent:
             self._drop_client(client)
-        return there
+        return sent
 
     def on_score(self, request: ClientRequest, score: tuple[float, float], stats: AnswerStats) -> None:
-        """Reply whether the standing query is answered with yes."""
+        """Reply with the result of the standing query."""
         self._statistics.checked(stats.tokens_used)
         with_feedback = request.standing_query == request.query
         self._send(request.client, *_yes_no_reply(request.number, score, stats, with_feedback=with_feedback))
@@ -415,7 +416,7 @@ class AnswerServer:
         self._send(request.client, *answer_reply(request.number, request.query, "".join(request.pieces), stats))
 
     def on_failure(self, request: ClientRequest, error: Exception) -> None:
-        """Report what failed to its sender; it ends a server that is not shared, unless only this answer is lost."""
+        """Report a failure to its client. It ends a server that is not shared, unless only this answer is lost."""
         if isinstance(error, AnswerLost):
             self._report_lost(request.client, request.number, error)
             return
@@ -423,11 +424,11 @@ class AnswerServer:
         self._log_failure(error)
 
     def _log_failure(self, error: Exception) -> None:
-        """Log the failure of an answer. Raises `error` where the server is not shared, unless a client is to blame."""
+        """Log the failure of an answer. Raises `error` if the server is not shared, unless a client caused it."""
         if not self._options.shared and not isinstance(error, TransportError):
             raise error
         log.warning("an answer failed: %s", describe(error))
-        log.debug("the answer server goes on", exc_info=error)
+        log.debug("the answer server continues", exc_info=error)
 
     def _report_lost(self, client: Client, answer: int | None, error: AnswerLost) -> None:
         """Report the loss of an answer, and grant no turn for as long as the model asks."""
@@ -437,7 +438,7 @@ class AnswerServer:
             self._send(client, RequestLost(answer=answer, reason=cut_to(describe(error), REASON_CHARS_MAX)))
 
     def _report_load_failure(self, reply: ErrorReply) -> None:
-        """Report to the first clients that connect, for a while; none may ever come. If shared, to all of them."""
+        """Report the failure to the first clients that connect within LOAD_FAILURE_NS; if shared, to all of them."""
         until_ns = self._clock.now_ns() + LOAD_FAILURE_NS
         reported = False
         while (
@@ -482,7 +483,7 @@ def answer_reply(number: int, query: str, text: str, stats: AnswerStats) -> tupl
 def _yes_no_reply(
     number: int, score: tuple[float, float], stats: AnswerStats, *, with_feedback: bool
 ) -> tuple[YesNoReply, Arrays]:
-    """Return the message of a standing query's result, and the arrays of its feedback where that goes along."""
+    """Return the message of a standing query's result, and the arrays of its feedback if that is included."""
     feedback = stats.feedback if with_feedback else None
     arrays = feedback_arrays(feedback)
     yes, certain = score
@@ -501,17 +502,17 @@ def _yes_no_reply(
     return message, arrays
 
 
-def _glance_reply(number: int, query: str, found: GlanceStats) -> tuple[GlanceReply, Arrays]:
+def _glance_reply(number: int, query: str, stats: GlanceStats) -> tuple[GlanceReply, Arrays]:
     """Return the message of a glance, and the arrays of its feedback."""
-    arrays = feedback_arrays(found.feedback)
+    arrays = feedback_arrays(stats.feedback)
     message = GlanceReply(
         glance=number,
         query=query,
-        tokens_used=found.tokens_used,
-        encode_ms=found.encode_ms,
-        prefill_ms=found.prefill_ms,
-        flops=found.flops,
-        feedback_stamp=found.feedback.stamp,
+        tokens_used=stats.tokens_used,
+        encode_ms=stats.encode_ms,
+        prefill_ms=stats.prefill_ms,
+        flops=stats.flops,
+        feedback_stamp=stats.feedback.stamp,
         arrays=specs_of(*arrays),
     )
     return message, arrays

@@ -1,4 +1,4 @@
-"""Statistics of an answer server: its clients, their waits for a turn, the time that it works, its answers.
+"""Statistics of an answer server: its clients, their waits for a turn, its working time, its answers.
 
 The server's thread writes them, any thread reads them.
 """
@@ -18,19 +18,19 @@ LOADING, SERVING = "loading", "ok"
 """States of a server: its model is being loaded; it serves."""
 
 RECENT_NS = 60 * NS_PER_S
-"""The p95 wait, the busy share and the token rate are those of this time."""
+"""Window of the p95 wait, the busy share and the token rate."""
 
 STEP_NS = 1 * NS_PER_S
-"""Totals are kept this far apart, to tell what was added to them of late."""
+"""Interval between the totals kept, from which recent rates are computed."""
 
 WAITS_KEPT = 4096
-"""Waits of the last minute: 68 turns a second."""
+"""Number of waits kept: those of the last minute at 68 turns a second."""
 
 
 @dataclass(slots=True)
 class ServerTotals:
-    """Counts since the start. `answers` are whole ones; `checks`: evaluations of standing queries; `failed`: turns that
-    came to nothing; tokens are those of answers; `evictions`: groups of pictures that went because another client got
+    """Counts since the start. `answers`: complete answers; `checks`: evaluations of standing queries; `failed`: turns
+    without a result; tokens are those of answers; `evictions`: groups of pictures dropped because another client got
     their slot; `busy_ns`: time in which at least one turn was served."""
 
     answers: int = 0
@@ -47,10 +47,10 @@ class ServerTotals:
 class ServerFigures:
     """Figures of a server at one moment.
 
-    `serving`: turns that are being served, of `slots` at once; `waiting`: clients that wait for a turn.
-    `wait_p95_s`: of the turns of the last minute, with what those have waited that still wait; 0 without any.
-    `busy_share` and `text_tokens_per_s`: of the last minute. `silent_s`: time since the server's thread last looked for
-    messages. `groups`: groups of pictures that are kept, with `group_tokens` visual tokens in all.
+    `serving`: turns that are being served, of `slots` at once; `waiting`: clients that wait for a turn. `wait_p95_s`:
+    of the turns of the last minute and of the waits that still go on; 0 without any. `busy_share` and
+    `text_tokens_per_s`: of the last minute. `silent_s`: time since the server's thread last looked for messages.
+    `groups`: groups of pictures kept, with `group_tokens` visual tokens in all.
     """
 
     clients: int
@@ -70,7 +70,7 @@ class ServerFigures:
 class ServerStatistics:
     """Statistics of one answer server, which serves at most `slots` turns at once; `state` is LOADING or SERVING.
 
-    `on_wait` and `on_turn` take the seconds of each wait that ended with a turn and of each turn.
+    `on_wait` is called with the seconds of each wait that ended with a turn, `on_turn` with those of each turn.
     """
 
     def __init__(self, clock: Clock | None = None, slots: int = 1) -> None:
@@ -103,12 +103,12 @@ class ServerStatistics:
         self._clients = count
 
     def turn_requested(self, client: bytes) -> None:
-        """Note that a client waits for a turn from now on; not anew where it waits already."""
+        """Note that a client waits for a turn from now on, unless it waits already."""
         with self._lock:
             self._waiting.setdefault(client, self._clock.now_ns())
 
     def turn_withdrawn(self, client: bytes) -> None:
-        """Note that a client waits no more, and gets no turn; it need not have waited."""
+        """Note that a client no longer waits, and gets no turn; it need not have waited."""
         with self._lock:
             self._waiting.pop(client, None)
 
@@ -122,14 +122,14 @@ class ServerStatistics:
                 self.on_wait((now_ns - since_ns) / NS_PER_S)
 
     def turn_began(self) -> int:
-        """Count the time until `turn_ended` as work: a turn is served. Returns this moment."""
+        """Count the time until `turn_ended` as work: a turn is served. Returns the current time."""
         with self._lock:
             now_ns = self._count_time()
             self._serving += 1
             return now_ns
 
     def turn_ended(self, began_ns: int, *, failed: bool = False) -> None:
-        """Note that a turn which began at `began_ns` is served no more."""
+        """Note that a turn which began at `began_ns` has ended."""
         with self._lock:
             now_ns = self._count_time()
             self._serving -= 1
@@ -137,7 +137,7 @@ class ServerStatistics:
             self.on_turn((now_ns - began_ns) / NS_PER_S)
 
     def answered(self, text_tokens: int, visual_tokens: int) -> None:
-        """Count a whole answer, and its tokens."""
+        """Count a complete answer, and its tokens."""
         with self._lock:
             self._totals.answers += 1
             self._totals.text_tokens += text_tokens
@@ -156,12 +156,12 @@ class ServerStatistics:
             self._totals.visual_tokens += visual_tokens
 
     def memory_is(self, groups: int, tokens: int, evictions: int) -> None:
-        """Note the groups of pictures that are kept, their visual tokens, and how many were evicted so far."""
+        """Note the number of groups of pictures kept, of their visual tokens, and of groups evicted so far."""
         with self._lock:
             self._groups, self._group_tokens, self._totals.evictions = groups, tokens, evictions
 
     def figures(self) -> ServerFigures:
-        """Return the figures of this moment."""
+        """Return the current figures."""
         with self._lock:
             now_ns = self._count_time()
             totals, (then_ns, then) = replace(self._totals), self._history[0]
@@ -189,7 +189,7 @@ class ServerStatistics:
         return ("draining" if self.state == SERVING and draining else self.state), None
 
     def _count_time(self) -> int:
-        """Bring the busy time up to this moment, which is returned, and keep the totals from time to time."""
+        """Update the busy time, keep the totals every STEP_NS, and return the current time."""
         now_ns = self._clock.now_ns()
         if self._serving:
             self._totals.busy_ns += now_ns - self._counted_ns

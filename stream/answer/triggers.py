@@ -1,4 +1,4 @@
-"""Triggers of answers, and of evaluations of a standing query. Pure logic; times come from outside."""
+"""Triggers of answers, and of evaluations of a standing query. Pure logic; times are arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _URGENCY: dict[TriggerReason, int] = {
 }  # fmt: skip
 
 QUERY_CHARS_SHOWN = 60
-"""Of a query, so much is repeated in a notice."""
+"""Length to which a query is cut in a notice."""
 
 NO_YES_OR_NO = "no-yes-or-no"
 """Code of the notice that the model answers a standing query with neither yes nor no."""
@@ -26,10 +26,10 @@ NO_YES_OR_NO = "no-yes-or-no"
 
 @dataclass(frozen=True, slots=True)
 class AnswerTriggerOptions:
-    """Options of answer points. `every_ns` and `on_change` are off where None; `on_change` is a share of the relevance,
-    in (0, 1].
+    """Options of answer points. `every_ns` and `on_change` are off if None; `on_change` is a share of the relevance, in
+    (0, 1].
 
-    `on_cut`: at scene cuts, and wherever else a frame cannot be compared with the one before.
+    `on_cut`: at scene cuts, and at other frames that cannot be compared with the one before.
     """
 
     every_ns: int | None = None
@@ -40,9 +40,8 @@ class AnswerTriggerOptions:
 class AnswerTriggers:
     """Triggers of answers: decides frame by frame whether one is due, and keeps it until the answer server is free.
 
-    Times are nanoseconds of media time (file) or capture time (live). Each frame is given to `observe`; `fire` says
-    that its packet was sent. A trigger that comes while another one still waits does not queue up: the more urgent of
-    the two waits on, and the other one counts as missed.
+    Times are nanoseconds of media time (file) or capture time (live). `observe` takes each frame; `fire` notes that its
+    packet was sent. Triggers do not queue: of two, the more urgent one waits on, and the other one counts as missed.
     """
 
     def __init__(self, options: AnswerTriggerOptions) -> None:
@@ -55,7 +54,7 @@ class AnswerTriggers:
 
     @property
     def due(self) -> TriggerReason | None:
-        """The trigger that waits for the answer server."""
+        """The trigger that waits for the answer server; None without one."""
         return self._pending
 
     @property
@@ -66,7 +65,7 @@ class AnswerTriggers:
     def observe(
         self, time_ns: int, *, change: float = 0.0, cut: bool = False, discontinuity: bool = False
     ) -> TriggerReason | None:
-        """Take the next frame; `change` is the relevance-weighted change since the last answer. Returns `due`."""
+        """Process the next frame; `change` is the relevance-weighted change since the last answer. Returns `due`."""
         new = self._new_trigger(time_ns, change, cut, discontinuity)
         self._seen_ns = time_ns
         self._fired_last_frame = False
@@ -77,7 +76,7 @@ class AnswerTriggers:
         return self._pending
 
     def ask(self) -> None:
-        """An answer is wanted now: about the next frame that is sent. Before the first frame that one is it."""
+        """Make an answer due with the next packet that is sent. Before the first frame, one is due with it anyway."""
         if self._seen_ns is None:
             return
         if self._pending is None or _URGENCY["asked"] > _URGENCY[self._pending]:
@@ -85,14 +84,15 @@ class AnswerTriggers:
             self._pending = "asked"
 
     def finish(self) -> TriggerReason | None:
-        """No frame comes after the last one observed: it gets an answer unless it already was an answer point."""
+        """Note the end of frames: the last one observed gets an answer unless it already was an answer point."""
         if self._seen_ns is None or self._fired_last_frame:
             return None
         self._pending = self._pending or "end"
         return self._pending
 
     def fire(self) -> TriggerReason:
-        """The packet of the last observed frame was sent. Raises LookupError where nothing was due."""
+        """Note that the packet of the last observed frame was sent; return its trigger. Raises LookupError if none was
+        due."""
         if self._pending is None or self._seen_ns is None:
             raise LookupError("no trigger is due")
         fired, self._pending = self._pending, None
@@ -113,7 +113,7 @@ class AnswerTriggers:
         return "every" if every else None
 
     def _period_over(self, time_ns: int) -> bool:
-        """Return whether a period has ended; moves on to the end of the one that `time_ns` lies in."""
+        """Return whether a period has ended, and advance to the end of the period of `time_ns`."""
         period_ns = self._options.every_ns
         if period_ns is None:
             return False
@@ -128,8 +128,8 @@ class AnswerTriggers:
 
 @dataclass(frozen=True, slots=True)
 class YesNoTriggerOptions:
-    """Options of a standing query's evaluations: after `every_ns` at the latest, and no two closer than `least_ns` but
-    at a cut.
+    """Options of a standing query's evaluations: after `every_ns` at the latest, and no two closer than `least_ns`
+    except at a cut.
 
     `on_change` is a share of the relevance, in (0, 1]. `on_cut` as in AnswerTriggerOptions. None or false is off.
     """
@@ -143,8 +143,8 @@ class YesNoTriggerOptions:
 class YesNoTriggers:
     """Triggers of a standing query: decides frame by frame whether an evaluation is due.
 
-    Each frame is given to `observe`; `fire` says that one was sent. An evaluation that is due waits for the answer
-    server and is then of the newest frame, so nothing piles up.
+    `observe` takes each frame; `fire` notes that one was sent. An evaluation that is due waits for the answer server
+    and then uses the newest frame, so evaluations do not queue.
     """
 
     def __init__(self, options: YesNoTriggerOptions) -> None:
@@ -161,9 +161,9 @@ class YesNoTriggers:
         return self._due
 
     def observe(self, time_ns: int, *, change: float = 0.0, cut: bool = False, discontinuity: bool = False) -> None:
-        """Take the next frame; `change` is the relevance-weighted change since the last evaluation."""
+        """Process the next frame; `change` is the relevance-weighted change since the last evaluation."""
         if self._seen_ns is not None and self._fired_ns is not None and time_ns < self._seen_ns:
-            self._fired_ns = time_ns  # time went back: waiting counts from here
+            self._fired_ns = time_ns  # time went back: the wait counts from here
         self._seen_ns, self._fired_last_frame = time_ns, False
         if (cut or discontinuity) and self._options.on_cut:
             self._due = "cut" if cut else "discontinuity"
@@ -171,16 +171,16 @@ class YesNoTriggers:
             self._due = self._new_reason(time_ns, change)
 
     def retry(self) -> None:
-        """The last result was lost or not sure: another frame is to be evaluated, as soon as `least_ns` allows."""
+        """Make another evaluation due as soon as `least_ns` allows: the last result was lost or not sure."""
         self._retry = True
 
     def finish(self) -> None:
-        """No frame comes after the last one observed: it is evaluated unless it has been."""
+        """Note the end of frames: the last one observed is evaluated unless it has been."""
         if self._seen_ns is not None and not self._fired_last_frame:
             self._due = self._due or "end"
 
     def fire(self) -> YesNoReason | None:
-        """The last observed frame is evaluated, whether or not that was due; returns the reason."""
+        """Note that the last observed frame is evaluated, whether or not that was due; return the reason."""
         fired, self._due, self._retry = self._due, None, False
         self._fired_ns, self._fired_last_frame = self._seen_ns, True
         return fired
@@ -200,11 +200,11 @@ class YesNoTriggers:
 
 @dataclass(frozen=True, slots=True)
 class VerdictThresholds:
-    """Thresholds of a verdict. A probability of yes from `yes_above` on is a yes, up to `no_below` a no, and nothing in
-    between.
+    """Thresholds of a verdict. A probability of yes from `yes_above` on is a yes, up to `no_below` a no, and between
+    them neither.
 
-    One of `sure` or more (of no: 1 - `sure` or less) changes the verdict at once; any other must be confirmed by the
-    next result. A result counts for nothing where yes and no together have less than `certain` of the probability.
+    A probability of `sure` or more (of no: 1 - `sure` or less) changes the verdict at once; any other must be confirmed
+    by the next result. A result is ignored if yes and no together have less than `certain` of the probability.
     """
 
     yes_above: float = 0.6
@@ -234,7 +234,7 @@ class DebouncedVerdict:
         return certain < self._thresholds.certain
 
     def update(self, yes: float, certain: float) -> bool:
-        """Take the next result; returns whether the verdict has changed. A first no changes nothing."""
+        """Process the next result; return whether the verdict has changed. A first no is no change."""
         new = None if self.is_off_topic(certain) else self._decide(yes)
         if new is None or new == self.verdict:
             self._unconfirmed = None
@@ -258,7 +258,7 @@ class StandingQueryOptions:
 
     `only_query`: nothing else is asked. `stop_on_yes`: the run ends once the verdict has changed to yes.
     `initial_verdict`: the verdict of the run that this one continues. `force`: also with a model whose yes means
-    nothing here.
+    nothing for this source.
     """
 
     query: str
@@ -271,9 +271,9 @@ class StandingQueryOptions:
 
 
 class StandingQuery:
-    """Query that is evaluated again and again with yes or no; makes events of the results.
+    """Query that is evaluated repeatedly with yes or no; makes events of the results.
 
-    `warning` stands beside all of them, where there is one.
+    `warning`: text beside all of them; None for none.
     """
 
     def __init__(self, options: StandingQueryOptions) -> None:
@@ -284,7 +284,7 @@ class StandingQuery:
         self.warning: str | None = None
 
     def update(self, result: YesNoResult) -> list[Event]:
-        """Return the result with the verdict after it, and what follows from it."""
+        """Return the result with the verdict after it, and the events that follow from it."""
         changed = self._verdict.update(result.yes, result.certain)
         if self._verdict.pending:
             self.triggers.retry()

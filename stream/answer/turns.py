@@ -23,17 +23,16 @@ from stream.transport import Client, Envelope
 from stream.untrusted import ANSWER_CHARS_MAX, CLIENTS_MAX, GLANCES_A_TURN_MAX, PIECES_MAX
 
 PENALTY_MAX = 6
-"""A client that lets turn after turn expire has a sixty-fourth of the time in the end: 16 ms of a second."""
+"""Largest penalty: a client that lets turn after turn expire gets 1/64 of the time limit, 16 ms of a second."""
 
 PENALTY_PER_EXPIRY = 2
-"""Turns that must be used before one that expired is forgotten."""
+"""Number of used turns that make up for an expired one."""
 
 GATHER_NS = 5 * NS_PER_S // 1000
-"""Requests wait this long for the packet of a turn that was granted, to begin together: less than one takes to
-begin."""
+"""Time that requests wait for the packets of granted turns, to begin together; shorter than the start of a request."""
 
 GATHER_MS = 1
-"""Length of one such wait if no answer is under way."""
+"""Time of one receive during that wait, if no answer is under way."""
 
 
 @dataclass(slots=True)
@@ -51,7 +50,7 @@ class ClientState:
 class ClientTable:
     """Table of the clients, and queue of those that wait for a turn, longest first.
 
-    A client that had a turn waits behind all others for the next one, so none waits for more than one answer of each.
+    A client that had a turn queues behind all others, so each waits for at most one answer of every other client.
     `statistics` counts clients and waits.
     """
 
@@ -88,18 +87,18 @@ class ClientTable:
         self.dequeue(client)
 
     def enqueue(self, client: bytes) -> None:
-        """Let a client wait for a turn, in its old place if it waits already. Unknown ones get none."""
+        """Queue a client for a turn; a client that waits already keeps its place. Unknown clients are ignored."""
         if client in self._clients:
             self._waiting.setdefault(client, None)
             self._statistics.turn_requested(client)
 
     def dequeue(self, client: bytes) -> None:
-        """Take a client out of the queue; it need not wait."""
+        """Remove a client from the queue, if it waits."""
         self._waiting.pop(client, None)
         self._statistics.turn_withdrawn(client)
 
     def pop_next(self, busy: Collection[bytes] = ()) -> bytes | None:
-        """Take out the client that has waited longest, but for those that are `busy` with an answer."""
+        """Remove and return the client that has waited longest and is not `busy` with an answer; None without one."""
         client = next((client for client in self._waiting if client not in busy), None)
         if client is not None:
             del self._waiting[client]
@@ -107,12 +106,12 @@ class ClientTable:
         return client
 
     def turn_limit_ns(self, client: bytes, limit_ns: int) -> int:
-        """Return how long the client may take to use a turn, of at most `limit_ns`: less, the higher its penalty."""
+        """Return the time limit of the client's turn: `limit_ns`, halved for each point of its penalty."""
         state = self._clients.get(client)
         return limit_ns >> (0 if state is None else state.penalty)
 
     def turn_expired(self, client: bytes) -> None:
-        """Note that the client let a turn expire, while others may have waited."""
+        """Note that the client let a turn expire."""
         if (state := self._clients.get(client)) is not None:
             state.penalty = min(PENALTY_MAX, state.penalty + PENALTY_PER_EXPIRY)
 
@@ -124,7 +123,8 @@ class ClientTable:
 
 @dataclass(slots=True)
 class Turn:
-    """A turn of a client: its number, when it began or went on, glances so far, and the packet that is being served."""
+    """Turn of a client: its number, the start of its time limit, glances so far, and the packet that is being
+    served."""
 
     number: int
     granted_ns: int
@@ -132,7 +132,7 @@ class Turn:
     packet: Envelope | None = None
 
     def may_take(self, message: TokenPacketMessage | GlancePacketMessage | FramePacketMessage) -> bool:
-        """Return whether the turn allows this packet: not a second one, nor glance after glance while others wait."""
+        """Return whether the turn allows this packet: only one at a time, and at most GLANCES_A_TURN_MAX overviews."""
         if message.turn != self.number or self.packet is not None:
             return False
         return not isinstance(message, GlancePacketMessage) or self.glances < GLANCES_A_TURN_MAX
@@ -140,10 +140,10 @@ class Turn:
 
 @dataclass(slots=True, eq=False)
 class ClientRequest:
-    """A request that is being answered: its number, its packet, the questions about it, and its answer so far.
+    """Request that is being answered: its number, its packet, the questions about it, and its answer so far.
 
-    `standing_query` is evaluated first, if there is one. `history` and `previous` as in ClientQuestion. `began_ns`:
-    when the server began to serve it.
+    `standing_query`, if any, is evaluated first. `history` and `previous` as in ClientQuestion. `began_ns`: when the
+    server began to serve it.
     """
 
     client: Client
@@ -159,7 +159,7 @@ class ClientRequest:
     chars: int = 0
 
     def next_question(self) -> ClientQuestion:
-        """Return the question that comes next."""
+        """Return the next question."""
         if self.standing_query is not None:
             return ClientQuestion(self.client, self.packet, self.standing_query, yes_no=True)
         return ClientQuestion(self.client, self.packet, self.query, history=self.history, previous=self.previous)
@@ -173,7 +173,7 @@ class Replies(Protocol):
         ...
 
     def on_piece(self, request: ClientRequest, piece: str) -> None:
-        """The answer goes on."""
+        """The answer has another piece."""
         ...
 
     def on_answer(self, request: ClientRequest, stats: AnswerStats) -> None:
@@ -181,15 +181,15 @@ class Replies(Protocol):
         ...
 
     def on_failure(self, request: ClientRequest, error: Exception) -> None:
-        """There will be no answer."""
+        """The request failed."""
         ...
 
 
 class SlotScheduler:
     """Scheduler of a model's slots: a client holds one from its turn to the end of its answer.
 
-    New requests are encoded and prefilled between two steps of the others, all that are there together. `statistics`
-    counts the requests that are served.
+    New requests are encoded and prefilled together, between two steps of the others. `statistics` counts the requests
+    that are served.
     """
 
     def __init__(self, model: AnswerModel, replies: Replies, statistics: ServerStatistics, clock: Clock) -> None:
@@ -229,26 +229,26 @@ class SlotScheduler:
 
     @property
     def _is_gathering(self) -> bool:
-        """True if a packet is due that could begin together with those that are there."""
+        """True if a packet is due that could begin together with those received."""
         now_ns = self._clock.now_ns()
         return any(turn.packet is None and now_ns - turn.granted_ns < GATHER_NS for turn in self.turns.values())
 
     def grant(self, client: Client) -> Turn:
-        """Give a client a turn, and a slot, of which one is free."""
+        """Grant a client a turn and a slot; a slot must be free."""
         self._last_turn += 1
         self.turns[client] = turn = Turn(self._last_turn, self._clock.now_ns())
         self._model.hold(client)
         return turn
 
     def begin(self, request: ClientRequest) -> None:
-        """Take the request that a client has made in its turn."""
+        """Queue the request that a client has made in its turn."""
         del self.turns[request.client]
         request.began_ns = self._statistics.turn_began()
         self._serving[request.client] = request
         self._new.append(request)
 
     def release(self, client: Client, *, failed: bool = False) -> None:
-        """Take a client's turn, request and slot away; it may have none."""
+        """Release a client's turn, request and slot, if it has any."""
         turn, request = self.turns.pop(client, None), self._serving.pop(client, None)
         if turn is None and request is None:
             return
@@ -259,10 +259,11 @@ class SlotScheduler:
         self._model.release(client)
 
     def advance(self) -> None:
-        """Report the results of the last step, and make the next one: begin with new requests, unless others are to
-        begin with them, or give every answer its next token.
+        """Report the results of the last step, and make the next one: begin new requests, unless others are to begin
+        with them, or decode the next token of every answer.
 
-        A step is reported after clients have been heard, so that none hears more of what it does not want any more.
+        A step is reported after the clients' messages are received, so that no client gets more of an answer that it
+        has cancelled.
         """
         stepped, self._stepped = self._stepped, ()
         self._report(stepped)

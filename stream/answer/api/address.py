@@ -15,9 +15,9 @@ CHAT = "/chat/completions"
 
 @dataclass(frozen=True, slots=True)
 class ApiAddress:
-    """Base address of a server without a slash at its end, and the key that it wants; None for none.
+    """Base address of a server, without a slash at its end, and its API key, None for none.
 
-    `local`: it is this machine.
+    `local`: the server is on this machine.
     """
 
     base: str
@@ -28,7 +28,7 @@ class ApiAddress:
     def of(cls, config: Config) -> ApiAddress:
         """Return the address that `answer.api.url` gives, with the key that the environment holds.
 
-        Raises ConfigError where it is no such address, or the key could be read on its way.
+        Raises ConfigError if the address is invalid, or the key could be read on its way.
         """
         api, given = config.answer.api, config.answer.api.url or ""
         parts = _split(given)
@@ -53,7 +53,7 @@ class ApiAddress:
 
 
 def _split(text: str) -> SplitResult | None:
-    """Return the parts of an address; None where it is none."""
+    """Return the parts of an address; None if it is invalid."""
     try:
         parts = urlsplit(text)
         _ = parts.port
@@ -63,15 +63,15 @@ def _split(text: str) -> SplitResult | None:
 
 
 def _shown(text: str) -> str:
-    """Return an address without what stands before its host, which may be a password."""
+    """Return an address without the part before its host, which may hold a password."""
     scheme, separator, rest = text.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def served_name(config: Config) -> str:
-    """Return the name of a model behind an API, for people.
+    """Return the name of a model behind an API, as shown to users.
 
-    Raises ConfigError where it cannot be asked: a library is missing, or the address or the key is no good.
+    Raises ConfigError if the server cannot be used: a library is missing, or the address or the key is invalid.
     """
     API.require("--api")
     address = ApiAddress.of(config)

@@ -1,7 +1,7 @@
-"""Connection to an OpenAI-compatible server: streamed chat completions, and its errors as advice.
+"""Connection to an OpenAI-compatible server: streamed chat completions, and its errors with remedies.
 
 The events are those of https://platform.openai.com/docs/api-reference/chat-streaming (server-sent events, each a JSON
-object, at last `[DONE]`). All that comes in is held to limits: whoever serves the API may be anybody.
+object, at last `[DONE]`). All input is held to limits: the server is not trusted.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from stream.transport.http_replies import start_of, until
 from stream.untrusted import whole
 
 WAIT_S = 0.05
-"""Longest wait for a piece before it is checked whether it is still wanted."""
+"""Longest wait for a piece before the next check whether the reply is still wanted."""
 
 LINE_BYTES_MAX = 1 << 20
-"""Longest event."""
+"""Longest event, in bytes."""
 
 LIST_BYTES_MAX = 4 << 20
 """Longest list of models; that of a service with 340 models has 0.8 MB."""
 
-SAID_CHARS_MAX = 300
-"""Of what a server says about an error, so much is shown."""
+QUOTED_CHARS_MAX = 300
+"""Length to which texts of a server, such as error messages, are cut."""
 
 PIECES_WAITING_MAX = 64
 
 BACK_OFF_S, BACK_OFF_MAX_S = 0.5, 30.0
-"""Pause after a loss, which doubles with each further one."""
+"""Pause after a loss, which doubles with each further one, and the longest pause."""
 
 RETRY_AFTER_MAX_S = 120.0
 """Longest pause that a server may ask for."""
 
 _ERROR_NUMBER = re.compile(r"^\[Errno -?\d+\] ")
-"""In front of an error of the system, which means nothing to most people."""
+"""Prefix of an operating system's error, which is of no use to most users."""
 
 KEY_REFUSED = (401, 403)
 LOST_STATUSES = (408, 409, 425, 429)
 
 LOGPROB_MIN = -10_000.0
-"""What servers send for tokens that cannot come, and more than a float needs for a chance of 0."""
+"""Log-probability that servers send for impossible tokens; as a float its probability is 0."""
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class ApiLimits:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """Model that a server lists, and who serves it, as the server says: `vllm`, `sglang`, `llamacpp`, a company."""
+    """Model that a server lists, and its owner as the server reports it: `vllm`, `sglang`, `llamacpp`, a company."""
 
     name: str
     owner: str
@@ -82,7 +82,7 @@ class ServedModel:
 class ChatPiece:
     """Piece of a reply. `likely`: tokens that could stand in place of its first one, with log-probabilities.
 
-    `prompt_tokens` and `text_tokens` as the server counts them; `model` is its name of itself.
+    `prompt_tokens` and `text_tokens` as the server counts them; `model` is the server's name of the model.
     """
 
     text: str = ""
@@ -106,12 +106,12 @@ class ApiConnection:
         timeout = httpx2.Timeout(longest_s, connect=limits.connect_s)
         self._client = httpx2.Client(headers=headers, timeout=timeout, trust_env=not address.local)
         self.close = weakref.finalize(self, self._client.close)
-        """Closes the connections, at the latest when nobody holds this any more."""
+        """Close the connections, at the latest when this object is garbage-collected."""
 
     def models(self) -> list[ServedModel]:
         """Return the models that the server lists; none if it lists none, or sends a list beyond the limits.
 
-        Raises ConnectionRefused if no server replies within `limits.first_s`, ConfigError if it is no such server, or
+        Raises ConnectionRefused if no server replies within `limits.first_s`, ConfigError if it has no such API, or
         refuses the key.
         """
         listed: Future[list[ServedModel]] = Future()
@@ -122,7 +122,7 @@ class ApiConnection:
             raise self._absent(f"no list of its models within {self.limits.first_s:g} s") from None
 
     def _list_models(self, listed: Future[list[ServedModel]]) -> None:
-        """Ask for the models, in a thread: a server may take its time for each byte."""
+        """Request the list of models, in a thread, as a server may send it byte by byte."""
         try:
             with self._client.stream("GET", f"{self.address.base}/models") as response:
                 text = self._start_of(response, LIST_BYTES_MAX)
@@ -140,13 +140,13 @@ class ApiConnection:
         )
 
     def stream(self, body: dict[str, Any], arrived: threading.Event | None = None) -> ChatStream:
-        """Send a chat completion; its pieces are taken from what is returned. `arrived` is set with each of them."""
+        """Send a chat completion; return the stream of its pieces. `arrived` is set with each of them."""
         return ChatStream(self, {**body, "stream": True, "stream_options": {"include_usage": True}}, arrived)
 
     def receive(self, body: dict[str, Any]) -> Iterator[ChatPiece]:
-        """Yield the pieces of a streamed reply, as they come; for the thread that waits.
+        """Yield the pieces of a streamed reply as they come; for the thread that waits.
 
-        Raises AnswerLost where the next request may succeed, and ModelError or ConfigError where the user must act.
+        Raises AnswerLost if the next request may succeed, and ModelError or ConfigError if the user must act.
         """
         try:
             with self._client.stream("POST", f"{self.address.base}{CHAT}", json=body) as response:
@@ -162,7 +162,7 @@ class ApiConnection:
             raise self.lost(_reason(error)) from None
 
     def _chunks(self, response: httpx2.Response) -> Iterator[bytes]:
-        """Yield the bytes of a reply as they come, for as long as any reply may take. Raises HTTPError."""
+        """Yield the bytes of a reply as they come, for at most `limits.whole_s`. Raises HTTPError."""
         if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
             raise httpx2.DecodingError(f"the reply is compressed ({encoding[:20]}), which was not asked for")
         try:
@@ -180,7 +180,7 @@ class ApiConnection:
                 return
             event = _json(data)
             if (error := event.get("error")) is not None:
-                raise self.lost(f"the server reports: {self._said(_message(error) or data)}")
+                raise self.lost(f"the server reports: {self._quote(_message(error) or data)}")
             piece, ended = _piece(event)
             text, half = _characters(half + piece.text)
             finished = finished or ended
@@ -189,20 +189,20 @@ class ApiConnection:
             raise self.lost("the reply broke off")
 
     def lost(self, reason: str, wait_s: float | None = None) -> AnswerLost:
-        """Return the error of one answer that could not be had; the pause grows with each in a row."""
+        """Return the error of one lost answer; its pause grows with each loss in a row."""
         self._losses += 1
         backed_off_s = min(BACK_OFF_MAX_S, BACK_OFF_S * 2 ** min(self._losses - 1, 10))
         return AnswerLost(f"{self.address.base}: {reason}", wait_s=backed_off_s if wait_s is None else wait_s)
 
     def succeeded(self) -> None:
-        """Note that a reply came to its end."""
+        """Note that a reply was complete."""
         self._losses = 0
 
     def _refusal(self, response: httpx2.Response, text: str) -> ArrCocError | StreamError:
-        """Return the error that a response tells of."""
+        """Return the error for a refused request."""
         status, base = response.status_code, self.address.base
         if status in LOST_STATUSES or status >= 500:
-            return self.lost(f"{status} {self._said(_message_in(text) or response.reason_phrase)}", _pause_s(response))
+            return self.lost(f"{status} {self._quote(_message_in(text) or response.reason_phrase)}", _pause_s(response))
         if _is_page(response):
             return ConfigError(
                 f"{base} answers with a web page, not as an OpenAI-compatible server; such an address usually ends in "
@@ -211,27 +211,28 @@ class ApiConnection:
         if status in KEY_REFUSED:
             given = "refuses the key" if self.address.key is not None else "wants a key"
             return ConfigError(f"{base} {given} ({status}); put the right one into the key's environment variable")
-        said = self._said(_message_in(text) or response.reason_phrase)
-        if status == 404 and "model" not in said.lower():
-            return ConfigError(f"{base} has no chat completions ({status} {said}); correct the address after --api")
+        message = self._quote(_message_in(text) or response.reason_phrase)
+        if status == 404 and "model" not in message.lower():
+            return ConfigError(f"{base} has no chat completions ({status} {message}); correct the address after --api")
         if status == 404:
-            return ModelError(f"{base} lacks the model: {said}", "name one that it serves with -m")
+            return ModelError(f"{base} lacks the model: {message}", "name one that it serves with -m")
         if 300 <= status < 400:
             return ConfigError(f"{base} has moved ({status}); give --api the address that it redirects to")
         return ModelError(
-            f"{base} refuses the request ({status} {said})", "name a vision-language model with -m, or a smaller budget"
+            f"{base} refuses the request ({status} {message})",
+            "name a vision-language model with -m, or a smaller budget",
         )
 
-    def _said(self, text: str) -> str:
-        """Return what a server says in one short line; servers have been seen to repeat the key."""
+    def _quote(self, text: str) -> str:
+        """Return a text of the server as one short line without the key, which some servers repeat."""
         line = " ".join(whole(text).split())
         if self.address.key is not None:
             line = line.replace(self.address.key, "…")
-        return line if len(line) <= SAID_CHARS_MAX else f"{line[: SAID_CHARS_MAX - 1]}…"
+        return line if len(line) <= QUOTED_CHARS_MAX else f"{line[: QUOTED_CHARS_MAX - 1]}…"
 
 
 class ChatStream:
-    """Reply that a thread of its own receives, so that nobody else waits for a server that hangs."""
+    """Reply that a separate thread receives, so that a server that hangs delays no other client."""
 
     def __init__(self, connection: ApiConnection, body: dict[str, Any], arrived: threading.Event | None = None) -> None:
         self._connection = connection
@@ -243,9 +244,9 @@ class ChatStream:
         threading.Thread(target=self._receive, args=(body,), name="api", daemon=True).start()
 
     def take(self, wait_s: float = WAIT_S) -> ChatPiece | None:
-        """Return the next piece; None where none has come for `wait_s`, or the reply has `ended`.
+        """Return the next piece; None if none has come within `wait_s`, or the reply has `ended`.
 
-        Raises what `ApiConnection.receive` raises, and AnswerLost where a time limit has passed.
+        Raises the errors of `ApiConnection.receive`, and AnswerLost if a time limit has passed.
         """
         try:
             received = self._received.get(timeout=wait_s)
@@ -283,12 +284,12 @@ class ChatStream:
             self._put(None)
         except (ArrCocError, StreamError) as error:
             self._put(error)
-        except Exception as error:  # whatever a server sends, it costs one answer at most
+        except Exception as error:  # invalid data of a server costs at most one answer
             log.debug("a reply cannot be read", exc_info=True)
             self._put(self._connection.lost(f"its reply cannot be read: {describe(error)}"))
 
     def _put(self, received: ChatPiece | Exception | None) -> bool:
-        """Leave what was received; returns whether it is still wanted."""
+        """Queue a piece, an error or the end (None); return whether the reply is still wanted."""
         while not self._unwanted.is_set():
             try:
                 self._received.put(received, timeout=WAIT_S)
@@ -325,13 +326,13 @@ def _piece(event: dict[str, Any]) -> tuple[ChatPiece, bool]:
     """Return the piece that an event holds, and whether it ends the text. Fields that are not as expected count as
     absent."""
     choice = _first(event.get("choices"))
-    said = choice.get("delta") or choice.get("message")
-    text = said.get("content") if isinstance(said, dict) else None
+    message = choice.get("delta") or choice.get("message")
+    text = message.get("content") if isinstance(message, dict) else None
     usage, model = _dict(event.get("usage")), event.get("model")
     piece = ChatPiece(
         text=text if isinstance(text, str) else "",
         likely=tuple(_likely(_first(_dict(choice.get("logprobs")).get("content")))),
-        model=whole(model[:SAID_CHARS_MAX]) if isinstance(model, str) else "",
+        model=whole(model[:QUOTED_CHARS_MAX]) if isinstance(model, str) else "",
         prompt_tokens=_count(usage.get("prompt_tokens")),
         text_tokens=_count(usage.get("completion_tokens")),
     )
@@ -347,7 +348,7 @@ def _likely(token: dict[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _whole_reply(text: str) -> ChatPiece:
-    """Return the piece that is all of a reply that was not streamed."""
+    """Return the only piece of a reply that was not streamed."""
     piece, _ = _piece(_json(text))
     return replace(piece, text=_characters(piece.text)[0])
 
@@ -361,13 +362,13 @@ def _characters(text: str) -> tuple[str, str]:
 
 
 def _served_models(text: str) -> list[ServedModel]:
-    """Return the models of a list; none if it is no such list."""
+    """Return the models of a list; none if the text is no such list."""
     try:
         listed = _dict(parse_json(text)).get("data")
     except ValueError:
         return []
     return [
-        ServedModel(whole(entry["id"][:SAID_CHARS_MAX]), str(entry.get("owned_by"))[:SAID_CHARS_MAX])
+        ServedModel(whole(entry["id"][:QUOTED_CHARS_MAX]), str(entry.get("owned_by"))[:QUOTED_CHARS_MAX])
         for entry in (listed if isinstance(listed, list) else [])
         if isinstance(entry, dict) and isinstance(entry.get("id"), str)
     ]
@@ -386,7 +387,7 @@ def _count(value: object) -> int | None:
 
 
 def _message_in(text: str) -> str:
-    """Return the message in the body of an error; "" where there is none."""
+    """Return the message in the body of an error; "" if there is none."""
     try:
         body = _dict(parse_json(text))
     except ValueError:
@@ -395,8 +396,8 @@ def _message_in(text: str) -> str:
 
 
 def _message(error: object) -> str:
-    said = error if isinstance(error, str) else _dict(error).get("message")
-    return said if isinstance(said, str) else ""
+    message = error if isinstance(error, str) else _dict(error).get("message")
+    return message if isinstance(message, str) else ""
 
 
 def _is_page(response: httpx2.Response) -> bool:
@@ -404,7 +405,7 @@ def _is_page(response: httpx2.Response) -> bool:
 
 
 def _pause_s(response: httpx2.Response) -> float | None:
-    """Return how long the server wants not to be asked; None where it does not say."""
+    """Return the pause that the server asks for, in seconds; None if it gives none."""
     try:
         wanted_s = float(response.headers.get("retry-after", ""))
     except ValueError:
@@ -413,7 +414,7 @@ def _pause_s(response: httpx2.Response) -> float | None:
 
 
 def _reason(error: Exception) -> str:
-    """Return an error of the library in words."""
+    """Return the text of an error of the HTTP library."""
     if isinstance(error, httpx2.ConnectTimeout):
         return "no connection in time"
     if isinstance(error, httpx2.TimeoutException):

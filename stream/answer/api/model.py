@@ -24,29 +24,30 @@ from stream.config import Config
 from stream.untrusted import HEARD_AT_ONCE
 
 LIKELY_TOKENS = 20
-"""Tokens of which the probability is asked for: the most that servers give."""
+"""Number of tokens whose log-probabilities are requested: the most that servers return."""
 
 YES_NO_TOKENS = 3
-"""Tokens of an answer that is yes or no, with what a model may write before it."""
+"""Token limit of a yes/no answer, including what a model may write before it."""
 
 STILL_RIGHT = '{question}\nAn earlier answer: "{answer}"\nIs that answer still right?'
 """Question about an earlier answer."""
 
 CHARS_A_TOKEN_MAX = 32
-"""An answer with more characters for each token that was allowed comes from a server that ignores the limit."""
+"""Most characters for each token allowed; a longer answer comes from a server that ignores the limit."""
 
 TEXT_TOKENS_EXTRA = 64
-"""Tokens of a chat template around question and pictures, generously."""
+"""Generous number of tokens for the chat template around question and pictures."""
 
 MODELS_NAMED = 8
 
 STEP_S = 0.01
-"""Longest wait for a piece of any answer, before clients are heard again."""
+"""Longest wait for a piece of any answer before the clients' messages are received again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Model that is asked: its server and its name there. `keeps_pictures`: the server knows pictures by their uuid."""
+    """Model on a server: the connection, and its name there. `keeps_pictures`: the server knows pictures by their
+    uuid."""
 
     connection: ApiConnection
     name: str
@@ -55,7 +56,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class SeenFrame:
-    """Frame that was answered about, and its pictures."""
+    """Frame of a request, and its pictures."""
 
     stamp: FrameStamp
     pictures: ApiPictures
@@ -63,7 +64,7 @@ class SeenFrame:
 
 @dataclass(slots=True)
 class ApiReply:
-    """Reply to one request, as far as it has come."""
+    """Received part of the reply to one request."""
 
     text: str = ""
     pieces: int = 0
@@ -76,10 +77,9 @@ class ApiReply:
 
 @dataclass(slots=True, eq=False)
 class OpenRequest:
-    """A request under way: its question, what is shown with it (the newest frame last), and its reply so far.
+    """Open request: its question, its frames (the newest last), and its reply so far.
 
-    `sent` is what the server was given of its `body`. `same`: how probable it is that the previous answer is still
-    right.
+    `sent`: `body` as it was sent to the server. `same`: probability that the previous answer is still right.
     """
 
     question: ClientQuestion
@@ -93,15 +93,15 @@ class OpenRequest:
 
     @property
     def checks(self) -> bool:
-        """True while it is asked whether the previous answer is still right."""
+        """True while the request is whether the previous answer is still right."""
         return self.question.previous is not None and self.same is None
 
 
 class ApiAnswerModel:
-    """Model that a server answers for, with the `answer.memory.frames` newest frames of each client, and as many
-    requests open as `answer.slots`: the server batches them. It decides how far their texts depend on each other.
+    """Model on a server, asked with the `answer.memory.frames` newest frames of each client, in up to `answer.slots`
+    requests at once. The server batches them, and decides how far their texts depend on each other.
 
-    It knows no regions and tells nothing of its attention: relevance comes from the picture alone.
+    The API has no regions and returns no attention: relevance comes from the picture alone.
     """
 
     knows_levels = False
@@ -131,7 +131,7 @@ class ApiAnswerModel:
         self._frames.pop(client, None)
 
     def embed_query(self, query: str) -> QueryEmbedding:
-        """Return an embedding that says nothing: the server gives none."""
+        """Return an embedding of zeros: the server provides none."""
         return QueryEmbedding(query, np.zeros((1, 1), np.float32), self.model_id)
 
     def check_standing_query(self, query: str) -> tuple[str, ...]:
@@ -139,11 +139,11 @@ class ApiAnswerModel:
         return ()
 
     def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
-        """Raises ModelError: no server tells where its model looks."""
-        raise ModelError(f"{self.model_id} cannot glance: a server does not tell where its model looks")
+        """Raise ModelError: the API returns no attention."""
+        raise ModelError(f"{self.model_id} cannot glance: the API does not return the model's attention")
 
     def hold(self, client: bytes) -> None:
-        """Nothing is kept for a client before it asks."""
+        """Do nothing: no state is kept for a client before it asks."""
 
     def release(self, client: bytes) -> None:
         if (request := self._open.pop(client, None)) is not None:
@@ -157,9 +157,10 @@ class ApiAnswerModel:
                 question.ended, question.error = True, error
 
     def step(self) -> Sequence[ClientQuestion]:
-        """Take in what has come for any request, after a short wait if nothing has.
+        """Process the received pieces of all requests, after a short wait if there are none.
 
-        The error of a question is AnswerLost if this answer could not be had, ModelError or ConfigError if none will.
+        The error of a question is AnswerLost if only this answer is lost, ModelError or ConfigError if later ones would
+        fail too.
         """
         self._arrived.wait(STEP_S)
         self._arrived.clear()
@@ -179,7 +180,7 @@ class ApiAnswerModel:
         began_s = time.monotonic()
         packet = question.packet
         earlier, stamp = self._frames.get(question.client, ()), packet.stamp
-        # without those that a cut has made past, and the same one, which was checked before it is answered about
+        # without frames before a cut, and without this frame, which may have been checked before its answer
         shown = [frame for frame in earlier if frame.stamp != stamp and frame.stamp.epoch == stamp.epoch]
         assert isinstance(packet, FramePacket)
         api = self._answer.api
@@ -200,7 +201,7 @@ class ApiAnswerModel:
         request.stream = self._connection.stream(request.sent, self._arrived)
 
     def _take_in(self, request: OpenRequest) -> None:
-        """Add the pieces that are there to the reply, not all of a flood at once, and end it if it has ended."""
+        """Add received pieces to the reply, at most HEARD_AT_ONCE per call, and end it if it has ended."""
         for _ in range(HEARD_AT_ONCE):
             piece = request.stream.take(0)
             if piece is None:
@@ -218,7 +219,7 @@ class ApiAnswerModel:
             self._end(request)
 
     def _check_previous(self, request: OpenRequest) -> None:
-        """End with the previous answer if it is still right, or ask for another one."""
+        """End with the previous answer if it is still right, or request another one."""
         question, previous = request.question, request.question.previous
         assert previous is not None
         yes, mass = yes_no_of(request.reply.text, request.reply.likely)
@@ -275,13 +276,13 @@ class ApiAnswerModel:
         return self._body(shown, history_text(question.history) + question.query, self._answer.max_tokens)
 
     def _yes_no_body(self, shown: list[SeenFrame], question: str) -> dict[str, Any]:
-        """Return the request of a yes/no question, with probabilities unless the server is known to tell none."""
+        """Return the request of a yes/no question, with log-probabilities unless the server is known to return none."""
         body = self._body(shown, " ".join(filter(None, (question, self._answer.api.yes_no))), YES_NO_TOKENS)
         return {**body, "logprobs": True, "top_logprobs": LIKELY_TOKENS} if self._asks_likely else body
 
     def _again(self, body: dict[str, Any], sent: dict[str, Any], error: Exception) -> dict[str, Any] | None:
-        """Return a request that was refused as it may be made once more: with all of its pictures, or without
-        probabilities; None where neither was the reason. `sent` is what the server was given of it."""
+        """Return the body for another try of a refused request: with all of its pictures, or without log-probabilities;
+        None if neither was the reason. `sent`: the body as it was sent."""
         otherwise = self._sent.failed(sent, str(error))
         if not isinstance(error, ModelError):
             return None
@@ -293,7 +294,7 @@ class ApiAnswerModel:
         return None
 
     def _check_length(self, chars: int, body: dict[str, Any]) -> None:
-        """Raises AnswerLost for an answer that is longer than was allowed."""
+        """Raise AnswerLost for an answer that is longer than allowed."""
         chars_max = body["max_tokens"] * CHARS_A_TOKEN_MAX
         if chars > chars_max:
             raise self._connection.lost(
@@ -332,7 +333,7 @@ class ApiAnswerModel:
         )
 
     def _notice(self, reply: ApiReply, tokens: int, body: dict[str, Any]) -> str:
-        """Return what the user should know about this reply, each thing once."""
+        """Return notices about this reply for the user, each of them once."""
         notices = []
         content = body["messages"][-1]["content"]
         texts = [self._answer.system or "", *(part["text"] for part in content if part["type"] == "text")]
@@ -343,7 +344,7 @@ class ApiAnswerModel:
                 "small pictures, or its tokens are smaller than 32 pixels"
             )
         if body["max_tokens"] == YES_NO_TOKENS and not reply.likely and self._is_new("likely"):
-            notices.append("the server tells no log-probabilities: yes and no are taken by the word")
+            notices.append("the server returns no log-probabilities: yes and no are read from the first word")
         same = reply.model.startswith(self.model_id) or self.model_id.startswith(reply.model)
         if not same and self._is_new("model"):
             notices.append(f"asked for {self.model_id}, the server answers as {reply.model}")
@@ -374,14 +375,14 @@ def _word(token: str) -> str:
 
 
 def load_api_model(config: Config) -> ApiAnswerModel:
-    """Return the model that `answer.api.url` serves. Raises as `connected`."""
+    """Return the model that `answer.api.url` serves. Raises the errors of `connected`."""
     return ApiAnswerModel(config, connected(config))
 
 
 def connected(config: Config) -> Served:
-    """Return what serves `answer.api.url`, with `answer.model` or the only model that it lists.
+    """Connect to the server of `answer.api.url`; return it with `answer.model` or the only model that it lists.
 
-    Raises ConnectionRefused, ConfigError or ModelError where it cannot be asked.
+    Raises ConnectionRefused, ConfigError or ModelError if it cannot be used.
     """
     api = config.answer.api
     limits = ApiLimits(api.connect_s, api.first_s, api.next_s, config.pipeline.timeout_s)

@@ -29,9 +29,9 @@ WHOLE, PART = "The whole view:", "A part of it, enlarged:"
 
 @dataclass(frozen=True, slots=True)
 class ApiPictures:
-    """Pictures of one frame as JPEG, with a text before each where there are several; `tokens` tiles in all.
+    """Pictures of one frame as JPEG, each after a text if there are several; `tokens` tiles in all.
 
-    `explanation` goes before the question, where the pictures need one.
+    `explanation` goes before the question; empty if the pictures need none.
     """
 
     jpegs: tuple[bytes, ...]
@@ -40,7 +40,7 @@ class ApiPictures:
     explanation: str = ""
 
     def content(self) -> list[dict[str, Any]]:
-        """Return them as parts of a chat message, with their names for `SentPictures`."""
+        """Return the pictures as parts of a chat message, with their uuids for `SentPictures`."""
         parts: list[dict[str, Any]] = []
         for caption, jpeg in zip(self.captions, self.jpegs, strict=True):
             if caption:

@@ -1,4 +1,4 @@
-"""Client of the answer protocol: what follows from messages and losses, and what is refused. No socket, no wait."""
+"""Client of the answer protocol: actions on messages and losses, and refused messages. No socket, no wait."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def opened(clock: FakeClock) -> Opener:
-    """Opens one client with the given options, which the server has admitted."""
+    """Factory of one client with the given options, admitted by the server."""
 
     def opening(*, greeted: bool = True, **options: Any) -> ClientFixture:
         server = ClientFixture(clock, ClientOptions(**options))
@@ -196,7 +196,7 @@ def test_latencies_of_an_answer_count_from_its_frames_capture(opened: Opener, cl
 def test_an_answer_about_several_frames_begins_with_its_oldest(
     opened: Opener, since_ns: int | None, start_s: float
 ) -> None:
-    """A source that went back in time has no frame that is older than the last one."""
+    """After a source went back in time, no frame is older than the last one."""
     server = opened()
     (event,) = server.events(Answer, answered(server.ask(), frames=3, oldest_frame_ns=since_ns, kept_bytes=77))
     assert (event.start_s, event.end_s, event.frames, event.kept_bytes) == (start_s, 2.5, 3, 77)
@@ -225,7 +225,7 @@ def test_without_a_snapshot_a_frame_is_sent_as_a_copy(opened: Opener) -> None:
     assert (frame_packet(message, received.parts).image == 7).all()
 
 
-def test_a_frame_lies_in_the_snapshot_where_there_is_one(opened: Opener) -> None:
+def test_a_frame_is_written_to_the_snapshot_if_there_is_one(opened: Opener) -> None:
     writer = SharedFrameWriter()
     try:
         server = opened(snapshot=writer)
@@ -335,7 +335,7 @@ def test_a_server_that_sends_only_invalid_messages_has_failed(opened: Opener, mo
 
 
 @pytest.mark.parametrize("query", ["who are you?", ""])
-def test_a_query_that_was_not_set_is_refused_and_so_is_a_second_hello(opened: Opener, query: str) -> None:
+def test_an_unknown_query_and_a_second_hello_are_refused(opened: Opener, query: str) -> None:
     server = opened()
     assert misdeeds(server.asking(query)) == 1
     assert misdeeds(server.hear(ServerHello(model_id="other", knows_levels=False, known_world=None))) == 0
@@ -343,10 +343,10 @@ def test_a_query_that_was_not_set_is_refused_and_so_is_a_second_hello(opened: Op
     assert server.client.hello == HELLO
 
 
-def test_an_answer_to_another_query_spoils_it(opened: Opener) -> None:
+def test_an_answer_to_an_unknown_query_is_requested_again(opened: Opener) -> None:
     server = opened(resend_after_loss=True)
     number = server.ask()
-    assert misdeeds(server.hear(answered(number, query="somebody else's"))) == 1
+    assert misdeeds(server.hear(answered(number, query="the query of another client"))) == 1
     assert server.client.busy
     server.expect(TurnRequest)
 
@@ -364,7 +364,7 @@ def test_the_length_of_an_answer_that_is_sent_again_counts_from_its_beginning(
     assert [event.text for event in server.events(AnswerDeltaEvent, delta)] == ["abc"]
 
 
-def test_after_a_loss_the_same_packet_is_sent_again_if_answers_are_waited_for(opened: Opener, clock: FakeClock) -> None:
+def test_after_a_loss_the_same_packet_is_sent_again_with_resend_after_loss(opened: Opener, clock: FakeClock) -> None:
     server = opened(reconnect=True, resend_after_loss=True)
     server.hear(answered(server.ask()))
     server.ask(2)
@@ -473,7 +473,7 @@ def test_a_query_that_is_refused_is_reported_and_changes_nothing(opened: Opener)
 
 
 def test_an_answer_is_reported_with_its_query(opened: Opener) -> None:
-    """A packet that was sent behind a question is answered before that question is known to hold."""
+    """A packet sent after SetQuery is answered before the client learns that the query is in force."""
     server = opened()
     server.grant()
     server.client.set_query("who?")
@@ -540,7 +540,7 @@ def test_an_unusable_reply_to_another_query_leaves_the_one_in_force(opened: Open
     assert server.asking("when?") == [QueryChanged(query="when?")]
 
 
-def test_an_answer_is_known_after_many_queries_that_were_set_meanwhile(opened: Opener) -> None:
+def test_an_answer_is_accepted_after_many_later_queries(opened: Opener) -> None:
     server = opened()
     number = server.ask()
     for index in range(20):
@@ -572,7 +572,7 @@ def test_pixels_on_a_device_go_beside_the_message_if_the_server_takes_them(
 
 
 class UnsharedPixels(LocalPixels):
-    """Of a driver that shares no memory."""
+    """Pixel sender of a driver that cannot share memory."""
 
     def offer(self) -> PixelPlace:
         raise DeviceLost("another GPU")
@@ -594,7 +594,7 @@ def test_the_reason_that_pixels_are_copied_is_reported_once(
     assert server.greet(hello=hello) == []
 
 
-def test_an_answer_that_the_server_lost_is_reported_and_asked_for_again_a_few_times_if_none_is_left_out(
+def test_an_answer_that_the_server_lost_is_reported_and_requested_again_a_few_times(
     opened: Opener,
 ) -> None:
     for resends in (False, True):

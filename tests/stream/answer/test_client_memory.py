@@ -1,4 +1,4 @@
-"""Client of the answer protocol with groups of pictures: what it builds on, and what it sends again after a loss."""
+"""Client of the answer protocol with groups of pictures: what packets build on, and what is sent again after a loss."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def grant(server: ClientFixture, turn: int, kept: GroupPlace | None) -> None:
 
 
 def frames_of(server: ClientFixture) -> list[int]:
-    """The frames of the next packet, by their second; its own last."""
+    """Frames of the next packet, by their second; its own last."""
     message, envelope = server.expect_whole(TokenPacketMessage)
     return [packet.stamp.frame_index for packet in token_packets(message, envelope.parts)]
 
@@ -56,7 +56,7 @@ def ask(server: ClientFixture, number: int, kept: GroupPlace | None, place: tupl
     return frames
 
 
-def test_it_builds_on_what_the_server_has_kept_as_each_turn_reports_it() -> None:
+def test_a_packet_builds_on_what_the_turn_reports_as_kept() -> None:
     server = connected(resend=False)
     assert server.client.requests.group.next_place is None
     assert ask(server, 0, None, (1, 0), 0) == [0]
@@ -69,13 +69,13 @@ def test_it_builds_on_what_the_server_has_kept_as_each_turn_reports_it() -> None
     assert server.client.requests.group.next_place is None, "evicted, or served by another one"
 
 
-def test_where_answers_are_given_again_it_builds_on_all_that_it_has_sent() -> None:
+def test_with_resend_after_loss_a_packet_builds_on_all_sent_ones() -> None:
     server = connected()
     assert ask(server, 0, None, (1, 0), 0) == [0]
     assert server.client.requests.group.next_place == GroupPlace(1, 1)
     assert ask(server, 1, GroupPlace(1, 1), (1, 1), 2) == [2]
     grant(server, 3, None)
-    assert server.client.requests.group.next_place == GroupPlace(1, 2), "what was evicted comes along"
+    assert server.client.requests.group.next_place == GroupPlace(1, 2), "evicted packets are sent again"
     server.send(make_group_packet((1, 2), second=4))
     assert frames_of(server) == [0, 2, 4]
 
@@ -104,7 +104,7 @@ def test_a_new_group_brings_nothing_of_the_old_one() -> None:
     assert ask(server, 2, None, (2, 1), 4) == [2, 4]
 
 
-def test_a_packet_that_is_sent_again_to_another_server_brings_its_group() -> None:
+def test_a_packet_sent_again_to_another_server_brings_its_group() -> None:
     server = connected()
     ask(server, 0, None, (1, 0), 0)
     grant(server, 2, GroupPlace(1, 1))
@@ -137,7 +137,7 @@ def test_a_packet_too_late_for_its_turn(resend: bool) -> None:
         assert server.client.requests.group.next_place == GroupPlace(1, 1), "the observer sees that its packet was lost"
 
 
-def test_a_cancelled_answer_leaves_what_the_server_took_of_it() -> None:
+def test_a_cancelled_answer_leaves_its_packet_in_the_group() -> None:
     server = connected(resend=False)
     ask(server, 0, None, (1, 0), 0)
     grant(server, 2, GroupPlace(1, 1))
@@ -169,7 +169,7 @@ def test_a_glance_at_a_group_brings_what_the_server_lacks() -> None:
     assert server.client.may_send
 
 
-def test_recalled_packets_come_along_with_the_first_that_is_sent() -> None:
+def test_recalled_packets_are_sent_with_the_first_new_one() -> None:
     server = connected()
     for number in range(3):
         server.client.requests.group.add(make_group_packet((1, number), second=number))
@@ -179,7 +179,7 @@ def test_recalled_packets_come_along_with_the_first_that_is_sent() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "remedy"), [(0, "--memory"), (1024, "--set answer.memory.tokens=2048")])
-def test_a_successor_with_less_memory_is_refused_where_answers_must_be_the_same(tokens: int, remedy: str) -> None:
+def test_a_successor_with_less_memory_is_refused_with_resend_after_loss(tokens: int, remedy: str) -> None:
     server = connected()
     ask(server, 0, None, (1, 0), 0)
     for _ in range(2):
@@ -193,7 +193,7 @@ def test_a_successor_with_less_memory_is_refused_where_answers_must_be_the_same(
         )
 
 
-def test_a_successor_without_memory_will_do_for_a_run_that_loses_answers_anyway() -> None:
+def test_a_successor_without_memory_is_accepted_without_resend_after_loss() -> None:
     server = connected(resend=False)
     ask(server, 0, None, (1, 0), 0)
     server.lose()

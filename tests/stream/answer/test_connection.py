@@ -58,7 +58,7 @@ BENT = ErrorReply(error="ArithmeticError", message="bent", details="")
 
 
 class ScriptedPool:
-    """A pool of servers that does what a test sets, and remembers what it is notified of."""
+    """Pool of servers that is scripted by a test, and records its notifications."""
 
     hopeful, problems = True, ""
 
@@ -116,7 +116,7 @@ class ScriptedPool:
 
 
 class ConnectedFixture(ClientFixture):
-    """A client with a connection, and the test in its server's place."""
+    """Client with a connection; the test acts as its server."""
 
     def __init__(self, clock: FakeClock, endpoint: FakeEndpoint, options: ClientOptions) -> None:
         self._endpoint, self._options = endpoint, options
@@ -157,7 +157,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def opened(clock: FakeClock) -> Opener:
-    """Opens one client with the given options, which the server has admitted."""
+    """Factory of one client with the given options, admitted by the server."""
 
     def opening(
         *, greeted: bool = True, pool: ScriptedPool | None = None, supervised: bool = True, **options: Any
@@ -181,7 +181,7 @@ def messages_of(events: list[object], code: str) -> list[str]:
     return [event.message for event in events if isinstance(event, Notice) and event.code == code]
 
 
-def test_messages_are_received_a_few_at_a_time_and_only_the_first_is_waited_for(opened: Opener) -> None:
+def test_messages_are_received_in_batches_and_only_the_first_is_awaited(opened: Opener) -> None:
     server = opened()
     server.link.inbox += [received(AnswerDelta(answer=server.ask(), text="x"))] * 2 * HEARD_AT_ONCE
     server.link.timeouts_ms.clear()
@@ -313,7 +313,7 @@ def test_without_a_supervisor_a_loss_ends_the_run(opened: Opener) -> None:
         opened(supervised=False).lose()
 
 
-def test_without_a_supervisor_a_loss_is_reported_once_until_there_is_an_answer(opened: Opener) -> None:
+def test_without_a_supervisor_a_loss_is_reported_once_until_the_next_answer(opened: Opener) -> None:
     server = opened(supervised=False, reconnect=True)
     message = "no answers: the connection was lost; reconnecting to the answer server"
     assert server.lose() == [Notice(code=ANSWERS_LOST, message=message)]
@@ -332,7 +332,7 @@ def test_the_last_messages_are_received_before_the_loss(opened: Opener) -> None:
 
 
 def test_a_refused_key_ends_the_run_unless_a_server_was_lost_before(opened: Opener, clock: FakeClock) -> None:
-    """A proxy of a container takes connections, and ends them while the server behind it is started again."""
+    """A container's proxy accepts connections, and ends them while the server behind it restarts."""
     server = opened(reconnect=True)
     server.link.refused = True
     with pytest.raises(ConnectionRefused):
@@ -348,7 +348,7 @@ def test_a_refused_key_ends_the_run_unless_a_server_was_lost_before(opened: Open
     server.greet()
 
 
-def test_silence_counts_while_something_is_awaited(opened: Opener, clock: FakeClock) -> None:
+def test_silence_counts_while_a_message_is_awaited(opened: Opener, clock: FakeClock) -> None:
     server = opened()
 
     def silent_s(seconds: float) -> float:
@@ -372,9 +372,7 @@ def test_silence_counts_while_something_is_awaited(opened: Opener, clock: FakeCl
     assert silent_s(2) == 2
 
 
-def test_absence_counts_and_silence_does_not_while_a_lost_server_is_looked_for(
-    opened: Opener, clock: FakeClock
-) -> None:
+def test_absence_counts_and_silence_does_not_after_a_loss(opened: Opener, clock: FakeClock) -> None:
     server = opened(reconnect=True, resend_after_loss=True)
     server.ask()
     server.lose()
@@ -388,7 +386,7 @@ def test_absence_counts_and_silence_does_not_while_a_lost_server_is_looked_for(
     assert server.connection.absence.elapsed_s == 0
 
 
-def test_a_timer_counts_while_something_is_awaited_and_nothing_comes(clock: FakeClock) -> None:
+def test_a_timer_counts_while_a_message_is_awaited_and_none_comes(clock: FakeClock) -> None:
     timer = SilenceTimer(clock)
     for _ in range(4):
         clock.advance(NS_PER_S // 2)
@@ -403,7 +401,7 @@ def test_a_timer_counts_while_something_is_awaited_and_nothing_comes(clock: Fake
     assert timer.elapsed_s == 0
 
 
-def test_a_run_that_was_suspended_for_an_hour_has_not_been_waiting(clock: FakeClock) -> None:
+def test_an_hour_of_suspension_does_not_count_as_waiting(clock: FakeClock) -> None:
     timer = SilenceTimer(clock)
     clock.advance(3600 * NS_PER_S)
     timer.update(waiting=True)
@@ -421,7 +419,7 @@ def test_of_several_servers_the_one_that_answers_is_reported(opened: Opener, poo
     assert messages_of(server.greet(), ANSWER_SERVER) == ["answers come from server-2"]
 
 
-def test_a_server_that_is_not_assigned_any_more_is_left_at_once(opened: Opener, pool: ScriptedPool) -> None:
+def test_a_server_that_is_no_longer_assigned_is_left_at_once(opened: Opener, pool: ScriptedPool) -> None:
     server = opened(pool=pool, reconnect=True, supervised=False)
     server.ask()
     server.connection.set_servers((ServerAddress("tcp://server-1"), ServerAddress("tcp://server-3")))
@@ -446,7 +444,7 @@ def test_while_connecting_a_server_that_is_ready_is_preferred(opened: Opener, po
     assert len(server.links) == 2, "it has a server"
 
 
-def test_between_two_answers_it_may_change_to_another_server(opened: Opener, pool: ScriptedPool) -> None:
+def test_between_two_answers_the_client_may_move_to_another_server(opened: Opener, pool: ScriptedPool) -> None:
     server = opened(pool=pool, reconnect=True)
     load = KeepAlive(clients=7, place=6)
     server.hear(load)
@@ -488,7 +486,7 @@ def test_a_request_for_a_turn_does_not_prevent_a_move(opened: Opener, pool: Scri
 
 
 def test_frames_that_the_server_keeps_count_until_the_next_cut(opened: Opener, pool: ScriptedPool) -> None:
-    """One picture that is kept up to date costs a key frame on another server, so it does not count."""
+    """A single up-to-date picture costs only a key frame on another server, so it does not count."""
     server = opened(pool=pool, reconnect=True)
     server.hear(answered(server.ask(0), memory_tokens=70))
     assert not pool.asked[-1][1]
@@ -530,7 +528,7 @@ def test_a_server_that_fails_an_answer_is_avoided(opened: Opener, pool: Scripted
     assert pool.noted == [("failed", "server-1", "None"), ("lost", "server-1")]
 
 
-def test_a_server_without_a_sign_of_life_is_left_unless_it_is_heard(
+def test_a_lifeless_server_is_left_unless_it_sends_messages(
     opened: Opener, pool: ScriptedPool, clock: FakeClock
 ) -> None:
     server = opened(pool=pool, reconnect=True, supervised=False)

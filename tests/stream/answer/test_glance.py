@@ -1,4 +1,4 @@
-"""Glances: how the client sends one in its turn, when the scheduler has one, and what a loss, a cut or a query does."""
+"""Glances: sending one in a turn, scheduling, and the effects of a loss, a cut or a new query."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ GLANCE = glance(2.5, frame_index=5, query="what?")
 
 
 def look(server: ClientFixture, turn: int = 1) -> int:
-    """Sends an overview; the number of the glance."""
+    """Send an overview; return the number of the glance."""
     server.grant(turn)
     server.client.send_glance(OVERVIEW, server.clock.now_ns())
     message = server.expect(GlancePacketMessage)
@@ -87,7 +87,7 @@ def test_a_glance_keeps_the_turn_for_the_packet(opened: Opener, clock: FakeClock
     assert (message.turn, message.answer) == (1, 0)
 
 
-def test_an_answer_tells_what_the_glances_before_it_cost(opened: Opener, clock: FakeClock) -> None:
+def test_an_answer_reports_the_costs_of_its_glances(opened: Opener, clock: FakeClock) -> None:
     server = opened()
     number = look(server)
     clock.advance(4 * MS)
@@ -105,7 +105,7 @@ def test_an_answer_tells_what_the_glances_before_it_cost(opened: Opener, clock: 
     assert (event.glances, event.glance_tokens, event.flops) == (0, 0, 100)
 
 
-def test_feedback_that_is_unusable_ends_the_glance_all_the_same(opened: Opener) -> None:
+def test_unusable_feedback_ends_the_glance(opened: Opener) -> None:
     server = opened()
     number = look(server)
     elsewhere = [np.array([[0, 9, 9]], np.int32), *FEEDBACK_ARRAYS[1:]]
@@ -116,7 +116,7 @@ def test_feedback_that_is_unusable_ends_the_glance_all_the_same(opened: Opener) 
 
 
 @pytest.mark.parametrize("resends", [True, False])
-def test_a_glance_that_a_server_took_along_is_sent_again_or_counted(opened: Opener, resends: bool) -> None:
+def test_a_glance_lost_with_its_server_is_sent_again_or_counted(opened: Opener, resends: bool) -> None:
     server = opened(reconnect=True, resend_after_loss=resends)
     number = look(server)
     server.lose()
@@ -135,7 +135,7 @@ def test_a_glance_that_a_server_took_along_is_sent_again_or_counted(opened: Open
 
 
 @pytest.mark.parametrize("resends", [True, False])
-def test_a_turn_that_expired_takes_its_glance_along(opened: Opener, resends: bool) -> None:
+def test_a_turn_that_expired_ends_its_glance(opened: Opener, resends: bool) -> None:
     server = opened(resend_after_loss=resends)
     look(server)
     server.hear(TurnExpired(turn=1))
@@ -145,7 +145,7 @@ def test_a_turn_that_expired_takes_its_glance_along(opened: Opener, resends: boo
         assert server.grant_again(2, GlancePacketMessage).turn == 2
 
 
-def test_what_belongs_to_no_glance_is_refused(opened: Opener) -> None:
+def test_a_reply_to_no_glance_is_refused(opened: Opener) -> None:
     server = opened()
     assert misdeeds(server.hear(make_glance_reply(0, "what?"))) == 1
     number = look(server)
@@ -158,7 +158,7 @@ def test_what_belongs_to_no_glance_is_refused(opened: Opener) -> None:
     assert server.client.may_send
 
 
-def test_a_look_for_what_was_not_asked_is_dropped_and_counted(opened: Opener) -> None:
+def test_a_glance_for_an_unknown_query_is_dropped_and_counted(opened: Opener) -> None:
     server = opened()
     number = look(server)
     server.hear(make_glance_reply(number, "something else?"))
@@ -218,7 +218,7 @@ def test_in_lockstep_a_glance_comes_before_the_answer_and_about_the_same_frame(s
     assert kinds.count(TurnRequest) == 2, "one turn for a glance and its answer"
 
 
-def test_otherwise_frames_go_on_during_a_glance_and_the_newest_is_answered_about(scheduled: RunOpener) -> None:
+def test_without_lockstep_frames_go_on_during_a_glance_and_the_newest_is_answered_about(scheduled: RunOpener) -> None:
     run = scheduled(lockstep=False).greet()
     run.glance_due, run.peer.glances = True, False
     for index in range(3):
@@ -233,7 +233,7 @@ def test_otherwise_frames_go_on_during_a_glance_and_the_newest_is_answered_about
     assert run.scheduler.drops["answer.busy"] == 1
 
 
-def test_a_cut_during_a_glance_makes_it_stale_and_another_one_is_taken(scheduled: RunOpener) -> None:
+def test_a_cut_during_a_glance_makes_it_stale_and_another_one_follows(scheduled: RunOpener) -> None:
     run = scheduled(lockstep=False).greet()
     run.glance_due, run.peer.glances = True, False
     run.show(0)
@@ -249,7 +249,7 @@ def test_a_cut_during_a_glance_makes_it_stale_and_another_one_is_taken(scheduled
     assert run.peer.turn == 1
 
 
-def test_cuts_without_end_do_not_keep_the_answer_away(scheduled: RunOpener) -> None:
+def test_endless_cuts_do_not_prevent_the_answer(scheduled: RunOpener) -> None:
     run = scheduled(lockstep=False).greet()
     run.glance_due, run.peer.glances = True, False
     for index in range(GLANCES_A_TURN_MAX + 1):
@@ -317,7 +317,7 @@ def test_at_the_end_a_glance_in_flight_is_followed_by_the_last_answer_or_by_none
     assert len(run.glances) == 1
 
 
-def test_a_frame_that_is_gone_is_glanced_at_no_more(scheduled: RunOpener) -> None:
+def test_a_frame_that_is_no_longer_available_gets_no_glance(scheduled: RunOpener) -> None:
     run = scheduled(lockstep=False).greet()
     run.glance_due, run.there = True, False
     run.show(0)
@@ -329,7 +329,7 @@ def test_a_frame_that_is_gone_is_glanced_at_no_more(scheduled: RunOpener) -> Non
     assert (run.peer.overviews(), run.peer.packets()) == ([1], [1])
 
 
-def test_a_standing_query_alone_is_glanced_for_before_its_check(scheduled: RunOpener) -> None:
+def test_a_standing_query_alone_has_a_glance_before_its_check(scheduled: RunOpener) -> None:
     run = scheduled(standing_query=watched(only_query=True)).greet()
     run.glance_due = True
     run.show(0)
@@ -338,7 +338,7 @@ def test_a_standing_query_alone_is_glanced_for_before_its_check(scheduled: RunOp
     assert [event.frame_index for event in run.events if isinstance(event, YesNoResult)] == [0, 1]
 
 
-def test_what_the_journal_holds_needs_no_server(scheduled: RunOpener) -> None:
+def test_a_recalled_glance_needs_no_server(scheduled: RunOpener) -> None:
     journal = FakeJournal(JournalEntry(answer(0), None, JournalGlance(GLANCE, FEEDBACK)))
     run: ScheduledRun = scheduled(journal=journal).greet()
     run.glance_due = True

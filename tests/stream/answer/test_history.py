@@ -1,4 +1,4 @@
-"""Earlier answers: those that go along with a question, and the one that may be the answer again."""
+"""Earlier answers: those sent with a question, and the previous one that may be repeated."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def asked(server: ClientFixture, turn: int = 1, epoch: int = STAMP.epoch, **opti
     return server.expect(TokenPacketMessage)
 
 
-def said(server: ClientFixture, text: str, turn: int = 1, query: str = "what?") -> list[object]:
+def answer_text(server: ClientFixture, text: str, turn: int = 1, query: str = "what?") -> list[object]:
     number = asked(server, turn).answer
     return server.hear(make_answer_reply(number, query, text))
 
@@ -56,21 +56,21 @@ def texts(history: History) -> list[str]:
     return [entry.text for entry in history]
 
 
-def test_the_newest_answers_go_along_with_their_times(opened: Opener) -> None:
+def test_the_newest_answers_are_sent_with_their_times(opened: Opener) -> None:
     server = opened(history=2)
     assert asked(server).history == ()
     server.hear(make_answer_reply(0, "what?", "one\nline  "))
     assert asked(server, 2).history == (PastAnswer(STAMP.media_ns, "one line"),)
     server.hear(make_answer_reply(1, "what?", "two"))
-    said(server, "x" * 5_000, 3)
+    answer_text(server, "x" * 5_000, 3)
     message = asked(server, 4)
     assert [len(text) for text in texts(message.history)] == [3, HISTORY_CHARS_MAX]
     assert message.previous is None
 
 
-def test_another_question_or_shot_leaves_the_history(opened: Opener) -> None:
+def test_another_question_or_shot_keeps_the_history(opened: Opener) -> None:
     server = opened(history=3)
-    said(server, "one")
+    answer_text(server, "one")
     server.client.set_query("who?")
     server.expect(SetQuery)
     server.asking("who?")
@@ -79,21 +79,21 @@ def test_another_question_or_shot_leaves_the_history(opened: Opener) -> None:
 
 def test_a_check_has_neither_history_nor_a_previous_answer(opened: Opener) -> None:
     server = opened(history=1, same_above=0.5, standing_query="is it there?")
-    said(server, "one")
+    answer_text(server, "one")
     message = asked(server, 2, wants_answer=False, yes_no_trigger="every")
     assert (message.history, message.previous) == ((), None)
 
 
-def test_without_an_option_nothing_goes_along(opened: Opener) -> None:
+def test_without_the_options_no_earlier_answer_is_sent(opened: Opener) -> None:
     server = opened()
-    said(server, "one")
+    answer_text(server, "one")
     message = asked(server, 2)
     assert (message.history, message.previous) == ((), None)
 
 
-def test_after_a_loss_the_request_has_what_it_had(opened: Opener) -> None:
+def test_after_a_loss_the_request_has_the_same_history(opened: Opener) -> None:
     server = opened(history=2, same_above=0.5, reconnect=True, resend_after_loss=True)
-    said(server, "one")
+    answer_text(server, "one")
     before = asked(server, 2)
     server.lose()
     server.greet()
@@ -102,7 +102,7 @@ def test_after_a_loss_the_request_has_what_it_had(opened: Opener) -> None:
     assert texts(again.history) == ["one"]
 
 
-def test_the_answer_to_the_same_question_in_the_same_shot_may_be_the_next_one(opened: Opener) -> None:
+def test_the_answer_to_the_same_question_in_the_same_shot_may_be_repeated(opened: Opener) -> None:
     server = opened(same_above=0.25)
     assert asked(server).previous is None
     server.hear(make_answer_reply(0, "what?", "one"))
@@ -111,9 +111,9 @@ def test_the_answer_to_the_same_question_in_the_same_shot_may_be_the_next_one(op
     assert asked(server, 3, epoch=NEXT_SHOT.epoch).previous is None
 
 
-def test_a_question_that_is_being_changed_is_answered(opened: Opener) -> None:
+def test_a_question_that_is_being_changed_has_no_previous_answer(opened: Opener) -> None:
     server = opened(same_above=0.5)
-    said(server, "one")
+    answer_text(server, "one")
     server.client.set_query("who?")
     server.expect(SetQuery)
     assert asked(server, 2).previous is None
@@ -125,11 +125,9 @@ def test_a_question_that_is_being_changed_is_answered(opened: Opener) -> None:
 
 
 @pytest.mark.parametrize("probability", [0.75, 0.125, None])
-def test_the_same_answer_says_nothing_new_and_nothing_of_it_is_emitted(
-    opened: Opener, probability: float | None
-) -> None:
+def test_the_same_answer_is_unchanged_and_its_text_is_not_emitted(opened: Opener, probability: float | None) -> None:
     server = opened(same_above=0.5, history=2)
-    said(server, "a red bus")
+    answer_text(server, "a red bus")
     assert asked(server, 2).answer == 1
     assert server.hear(AnswerDelta(answer=1, text="a red"), AnswerDelta(answer=1, text=" bus")) == []
     (event,) = server.hear(make_answer_reply(1, "what?", "a red bus", same=probability))
@@ -150,11 +148,11 @@ def test_the_same_answer_says_nothing_new_and_nothing_of_it_is_emitted(
         (["a red bus", " and more"], ["", "a red bus and more"]),
     ],
 )
-def test_text_is_emitted_from_where_it_can_be_another_answer(
+def test_text_is_emitted_once_it_differs_from_the_previous_answer(
     opened: Opener, pieces: list[str], emitted: list[str]
 ) -> None:
     server = opened(same_above=0.5)
-    said(server, "a red bus")
+    answer_text(server, "a red bus")
     asked(server, 2)
     for piece, expected in zip(pieces, emitted, strict=True):
         assert [event.text for event in server.events(AnswerDeltaEvent, AnswerDelta(answer=1, text=piece))] == (
@@ -166,9 +164,9 @@ def test_text_is_emitted_from_where_it_can_be_another_answer(
     assert "".join([*emitted, *texts_of_rest]) == last.text == "".join(pieces)
 
 
-def test_an_answer_that_is_made_again_is_emitted_from_its_beginning(opened: Opener) -> None:
+def test_an_answer_that_is_generated_again_is_emitted_from_its_beginning(opened: Opener) -> None:
     server = opened(same_above=0.5, reconnect=True, resend_after_loss=True)
-    said(server, "a red bus")
+    answer_text(server, "a red bus")
     asked(server, 2)
     assert server.hear(AnswerDelta(answer=1, text="a red car")) != []
     server.hear(RequestLost(answer=1, reason="gone"))
@@ -180,7 +178,7 @@ def test_an_answer_that_is_made_again_is_emitted_from_its_beginning(opened: Open
 
 def test_a_cancelled_answer_reports_the_text_that_was_emitted(opened: Opener) -> None:
     server = opened(same_above=0.5)
-    said(server, "a red bus")
+    answer_text(server, "a red bus")
     asked(server, 2)
     server.hear(AnswerDelta(answer=1, text="a red"))
     event = server.client.cancel_answer(NEXT_SHOT)
@@ -188,9 +186,9 @@ def test_a_cancelled_answer_reports_the_text_that_was_emitted(opened: Opener) ->
     assert event.text == ""
 
 
-def test_an_answer_that_says_nothing_new_is_not_verified(opened: Opener) -> None:
+def test_an_unchanged_answer_is_not_verified(opened: Opener) -> None:
     server = opened(same_above=0.5)
-    said(server, "one")
+    answer_text(server, "one")
     asked(server, 2, shadow=whole_frame())
     server.hear(make_answer_reply(1, "what?", "one", same=0.9))
     assert not server.client.busy
@@ -198,7 +196,7 @@ def test_an_answer_that_says_nothing_new_is_not_verified(opened: Opener) -> None
 
 def test_the_answer_that_verifies_another_has_its_history(opened: Opener) -> None:
     server = opened(same_above=0.5, history=1)
-    said(server, "one")
+    answer_text(server, "one")
     asked(server, 2, shadow=whole_frame())
     server.hear(make_answer_reply(1, "what?", "two", same=0.1))
     server.expect(TurnRequest)
@@ -210,7 +208,7 @@ def test_the_answer_that_verifies_another_has_its_history(opened: Opener) -> Non
     assert texts(asked(server, 4).history) == ["two"]
 
 
-def test_what_an_earlier_run_was_told_is_history_as_well(opened: Opener) -> None:
+def test_answers_of_an_earlier_run_are_history_as_well(opened: Opener) -> None:
     first = answer(0)
     fields = {name: getattr(first, name) for name in first.__struct_fields__} | {"answer": 1}
     again = AnswerUnchanged(**fields, since_s=2.5, probability=0.75)
@@ -228,11 +226,11 @@ def test_what_an_earlier_run_was_told_is_history_as_well(opened: Opener) -> None
     assert isinstance(event, Answer)
 
 
-def test_what_says_nothing_new_is_kept_for_a_continued_run(opened: Opener) -> None:
+def test_an_unchanged_answer_is_kept_for_a_continued_run(opened: Opener) -> None:
     journal = FakeJournal()
     server = opened(same_above=0.5, journal=journal)
-    said(server, "one")
-    said(server, "one", 2)
+    answer_text(server, "one")
+    answer_text(server, "one", 2)
     assert [type(kept) for kept, _ in journal.appended] == [Answer, AnswerUnchanged]
 
 

@@ -1,4 +1,4 @@
-"""Holding a latency in a run: from the configuration, through the allocate stage, to what is shown of it."""
+"""Latency target of a run: configuration, allocate stage, and displays."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def took(ttft_ms: float, tiles: int = 1024) -> Answer:
 
 
 def showing(tokens: int, change_since: float = 1.0) -> FrameAllocation:
-    """A frame's allocation, as far as it matters here: its tokens, and how much changed since the last answer."""
+    """Allocation of a frame with this number of tokens and this change since the last answer."""
     return frame_of(torch.zeros(tokens, 3, dtype=torch.int64), torch.zeros(0, 0), change_since)
 
 
 def answers(target: LatencyController, ttft_ms: float, count: int, tiles: int = 1024) -> list[Notice]:
-    """What is told while answers about frames of the budget take so long."""
+    """Notices while answers about frames of the budget take this long."""
     reported: list[Any] = []
     for _ in range(count):
         target.on_request(showing(target.limits(tiles)[1]))
@@ -65,7 +65,7 @@ def test_with_a_memory_appended_tokens_count() -> None:
     assert observed == [64, 3, 64]
 
 
-def test_a_fixed_budget_is_where_it_begins_and_an_adaptive_one_is_limited() -> None:
+def test_the_search_starts_at_a_fixed_budget_and_limits_an_adaptive_one() -> None:
     assert LatencyController(500, 200).limits(1024) == (200, 200)
     assert LatencyController(500, 1000).limits(1024) == (400, 400)
     assert LatencyController(500, 200).limits(40) == (40, 40)
@@ -81,11 +81,11 @@ def test_the_limits_of_a_run_bound_what_the_target_gives() -> None:
 
 
 @pytest.mark.parametrize(("budget", "tiles", "tokens"), [("auto", 300, 81), ("auto", 2040, 400), ("50%", 300, 150)])
-def test_a_share_begins_at_what_it_means_for_the_frame(budget: str, tiles: int, tokens: int) -> None:
+def test_the_search_starts_at_a_share_of_the_frame(budget: str, tiles: int, tokens: int) -> None:
     assert LatencyController(500, budget).limits(tiles) == (tokens, tokens)
 
 
-def test_an_answer_tells_the_target_and_the_budget_that_comes_of_it() -> None:
+def test_an_answer_reports_the_target_and_the_new_budget() -> None:
     target = LatencyController(500, 200)
     for _ in range(4):
         target.on_request(showing(target.limits(1024)[1]))
@@ -95,7 +95,7 @@ def test_an_answer_tells_the_target_and_the_budget_that_comes_of_it() -> None:
     assert reported.budget == target.limits(1024)[1] < 150
 
 
-def test_it_is_reported_once_what_cannot_be_met_and_once_when_it_can() -> None:
+def test_a_missed_target_is_reported_once_and_so_is_its_recovery() -> None:
     target = LatencyController(500, 64)
     (missed,) = answers(target, 800, 20)
     assert missed.code == MISSED
@@ -106,7 +106,7 @@ def test_it_is_reported_once_what_cannot_be_met_and_once_when_it_can() -> None:
     assert (met.code, met.message) == (MET, "answer.target_ms = 500 can be met again")
 
 
-def test_frames_shown_whole_and_answers_without_a_time_teach_nothing() -> None:
+def test_frames_shown_whole_and_answers_without_a_time_do_not_change_the_budget() -> None:
     target = LatencyController(500, 200)
     for _ in range(10):
         target.on_request(showing(1024))
@@ -116,7 +116,7 @@ def test_frames_shown_whole_and_answers_without_a_time_teach_nothing() -> None:
         assert target.limits(1024) == (200, 200)
 
 
-def test_frames_that_the_model_has_in_memory_teach_nothing() -> None:
+def test_frames_that_the_model_has_in_memory_do_not_change_the_budget() -> None:
     target, frame = LatencyController(500, 200), showing(200)
     for again in (frame, showing(200, change_since=0.0)):
         target.on_request(showing(190))
@@ -141,9 +141,7 @@ def test_frames_that_the_model_has_in_memory_teach_nothing() -> None:
         (CAMERA, False, "lockstep", True),
     ],
 )
-def test_it_is_off_where_a_file_gives_the_same_on_every_run(
-    info: SourceInfo, realtime: bool, answers: str, held: bool
-) -> None:
+def test_the_target_is_off_in_lockstep(info: SourceInfo, realtime: bool, answers: str, held: bool) -> None:
     config = Config.model_validate(
         {
             "answer": AnswerConfig(target_ms=300.0),
@@ -169,7 +167,7 @@ def holding(runner: StageRunner, target: LatencyController) -> Fixture:
 
 
 def one_answer(fixture: Fixture, number: int, late_ms: int) -> list[Event]:
-    """The events of a frame that is answered about so late."""
+    """Events of a frame whose answer comes this late."""
     fixture.clock.advance(NS_PER_S)
     fixture.show(10 * number)
     expect(fixture.texture, Credit)
@@ -190,14 +188,14 @@ def test_frames_get_the_budget_that_the_target_allows(runner: StageRunner) -> No
     assert (reported.target_ms, reported.budget) == (1e6, 12)
 
 
-def test_the_allocators_own_budget_holds_below_the_limit_where_it_is_adaptive(runner: StageRunner) -> None:
+def test_an_adaptive_budget_holds_below_the_limit(runner: StageRunner) -> None:
     frame, reported = one_answer(holding(runner, LatencyController(1e6, "adaptive")), 0, 50)
     assert isinstance(frame, FrameReady)
     assert isinstance(reported, Answer)
     assert (frame.tokens, reported.budget) == (4, 12)
 
 
-def test_what_is_missed_is_reported_behind_the_answer(runner: StageRunner) -> None:
+def test_a_missed_target_is_reported_after_the_answer(runner: StageRunner) -> None:
     fixture = holding(runner, LatencyController(20, 200))
     for number in range(3):
         one_answer(fixture, number, 50)
@@ -227,7 +225,7 @@ def held(**changes: Any) -> Any:
     return dataclasses.replace(FIGURES, target_ms=500.0, budget=212, ttft_p95_ms=480.4, **changes)
 
 
-def test_p95_is_of_the_answers_and_target_and_budget_of_the_last() -> None:
+def test_p95_is_of_all_answers_and_target_and_budget_are_of_the_last() -> None:
     live = RunStatistics(FakeClock())
     live.add(took(100))
     assert (live.snapshot().target_ms, live.snapshot().budget, live.snapshot().ttft_p95_ms) == (None, None, 100)
@@ -237,7 +235,7 @@ def test_p95_is_of_the_answers_and_target_and_budget_of_the_last() -> None:
     assert (figures.target_ms, figures.budget, figures.ttft_p95_ms) == (500, 212, 200)
 
 
-def test_target_and_budget_are_shown_where_there_is_a_target() -> None:
+def test_target_and_budget_are_shown_if_a_target_is_set() -> None:
     assert "target" not in dict(figure_rows(FIGURES))
     assert dict(figure_rows(held()))["target"] == ["500 ms", "first token p95 480 ms", "budget 212"]
     assert " · first token p95 480 for 500 ms, budget 212 · " in figures_text(held(), "0:01.0")

@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def seconds(memory: GroupMemory, client: bytes, *place: int) -> list[int]:
-    """The frames before a place."""
+    """Frames before a place."""
     return [packet.stamp.frame_index for packet in memory.before(client, GroupPlace(*place))]
 
 
@@ -50,7 +50,7 @@ def test_a_group_grows_by_what_is_new_and_each_client_has_its_own() -> None:
     assert (memory.kept(B), memory.groups, memory.evictions) == (None, 0, 1)
 
 
-def test_the_same_place_once_more_takes_the_place_of_what_was_there() -> None:
+def test_a_second_packet_in_a_place_replaces_the_first() -> None:
     memory = GroupMemory(100)
     for second, number in enumerate((0, 1, 1)):
         memory.add(A, make_group_packet((1, number), second=second))
@@ -64,7 +64,7 @@ def test_a_frame_with_nothing_new_is_not_kept() -> None:
     assert (memory.kept(A), seconds(memory, A, 1, 1)) == (GroupPlace(1, 1), [0])
 
 
-def test_what_the_memory_lacks_may_come_along() -> None:
+def test_packets_that_the_memory_lacks_may_be_added_along() -> None:
     memory = GroupMemory(100)
     packets = [make_group_packet((1, number), second=number) for number in range(5)]
     memory.add(A, packets[2], packets[:2])
@@ -75,8 +75,8 @@ def test_what_the_memory_lacks_may_come_along() -> None:
     assert memory.kept(A) == GroupPlace(1, 2)
 
 
-def test_only_the_frames_from_which_a_group_is_read_are_kept() -> None:
-    """Of a group of two frames, all are read afresh after each eight."""
+def test_only_the_frames_that_a_group_is_read_from_are_kept() -> None:
+    """A group of two frames is read anew after every eight."""
     memory, packets = GroupMemory(4), [make_group_packet((1, number, 2), second=number) for number in range(30)]
     for packet in packets[:17]:
         memory.add(A, packet)
@@ -95,7 +95,7 @@ def test_only_the_frames_from_which_a_group_is_read_are_kept() -> None:
 
 
 def test_a_client_cannot_make_a_memory_grow() -> None:
-    """By superseding a token twice, by growing and shrinking for ever, or by large frames before small ones."""
+    """Not by superseding a token twice, endless growing and shrinking, or large frames before small ones."""
     memory = GroupMemory(8)
     memory.add(A, make_group_packet((1, 0), tokens=4))
     with pytest.raises(TransportError, match="supersedes tokens"):
@@ -151,7 +151,7 @@ def load(folder: Path, slots: int = 1, tokens: int = 200, **options: object) -> 
 
 
 def ask(model: QwenAnswerModel, client: bytes, place: tuple[int, int], tokens: int = 2) -> AnswerStats:
-    """The statistics of an answer about a group with a packet at this place, asked as the server asks it."""
+    """Statistics of an answer about a group with a packet at this place, asked as the server asks it."""
     assert model.memory is not None
     packet = make_group_packet(place, tokens, second=place[1])
     rows = np.arange(tokens, dtype=np.int32)
@@ -192,7 +192,7 @@ def test_the_memory_used_least_recently_goes_first_and_is_counted(folder: Path) 
     assert (memory.kept(A), memory.evictions) == (None, 2)
 
 
-def test_a_group_that_no_context_holds_is_refused_with_the_most_that_fits(folder: Path) -> None:
+def test_a_group_that_exceeds_the_context_is_refused_with_the_largest_that_fits(folder: Path) -> None:
     model = load(folder)
     context = model._session.qwen.max_context_tokens
     most = context - model._session.prompts.other_tokens("")
@@ -215,7 +215,7 @@ def test_a_question_must_fit_beside_the_memory(folder: Path) -> None:
         model.embed_query("what is there to be seen?")
 
 
-def test_several_slots_reckon_with_their_memories(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_slots_count_their_memories(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "free_bytes", lambda device: 1_000_000)
     with pytest.raises(OptionError, match="3 slots of 1260 tokens need"):
         load(folder, slots=3, tokens=1000)

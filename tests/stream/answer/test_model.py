@@ -31,7 +31,7 @@ def packet() -> TokenPacket:
     return TokenPacket(FrameStamp(3, 4, 5, 6), TileGrid.of(64, 64), regions, np.ones(4, np.float32), pixels)
 
 
-def test_a_qwen_model_speaks_as_its_session_does(folder: Path) -> None:
+def test_a_qwen_model_answers_as_its_session_does(folder: Path) -> None:
     answer = AnswerConfig(model=str(folder), max_tokens=5, query="what?")
     model = load_answer_model(CONFIGURED, Config(answer=answer))
     assert (model.model_id, model.knows_levels, model.known_world) == ("tiny", False, None)
@@ -47,7 +47,7 @@ def test_a_qwen_model_speaks_as_its_session_does(folder: Path) -> None:
     assert text == client.answer(packet())
 
 
-def test_a_model_that_is_to_teach_nothing_sends_nothing(folder: Path) -> None:
+def test_a_model_without_feedback_sends_none(folder: Path) -> None:
     model = load_answer_model(CONFIGURED, Config(answer=AnswerConfig(model=str(folder), max_tokens=2, feedback=False)))
     client = OneClient(model)
     client.answer(packet())
@@ -57,7 +57,7 @@ def test_a_model_that_is_to_teach_nothing_sends_nothing(folder: Path) -> None:
     assert (message.feedback_stamp, message.arrays, arrays) == (None, (), [])
 
 
-def test_a_qwen_model_looks_as_its_session_does() -> None:
+def test_a_qwen_model_scores_as_its_session_does() -> None:
     qwen = tiny_qwen()
     qwen.tokenizer.add_tokens(["yes", "no"])
     model, session = QwenAnswerModel(AnswerSession(qwen)), AnswerSession(qwen)
@@ -88,16 +88,16 @@ def at(second: int, epoch: int = 1) -> TokenPacket:
     return replace(packet(), stamp=FrameStamp(second, second * 10**9, 0, epoch))
 
 
-def test_a_model_has_a_name_for_people(folder: Path) -> None:
+def test_a_model_has_a_display_name(folder: Path) -> None:
     assert model_name(Config(answer=AnswerConfig(model=str(folder)))) == "tiny"
     assert model_name(Config(answer=AnswerConfig(model="Qwen/Qwen3-VL-2B-Instruct"))) == "Qwen/Qwen3-VL-2B-Instruct"
 
 
-def test_a_folder_that_can_be_seen_to_be_unusable_is_refused(tmp_path: Path) -> None:
+def test_an_empty_model_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="is empty"):
         model_name(Config(answer=AnswerConfig(model=str(tmp_path))))
 
 
-def test_an_answer_model_that_does_not_exist_is_named() -> None:
-    with pytest.raises(ConfigError, match="cannot load the answer model 'nowhere:nobody'"):
-        load_answer_model("nowhere:nobody", Config())
+def test_a_missing_answer_model_is_named() -> None:
+    with pytest.raises(ConfigError, match="cannot load the answer model 'nowhere:no_model'"):
+        load_answer_model("nowhere:no_model", Config())

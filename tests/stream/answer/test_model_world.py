@@ -31,7 +31,7 @@ def config(source: str, question: str | None, **answer: Any) -> Config:
         ("cats", ("a", "b"), True, "has never seen the words 'a', 'b'", "never seen the words 'a', 'b'"),
     ],
 )
-def test_what_speaks_against_it(
+def test_objections_to_a_model(
     world: str | None, unseen: tuple[str, ...], knows_source: bool, refusal: str | None, warning: str | None
 ) -> None:
     doubt = doubt_about("m", world, unseen, knows_source=knows_source)
@@ -45,15 +45,15 @@ def test_what_speaks_against_it(
 
 
 @pytest.mark.parametrize(
-    ("source", "question", "said"),
+    ("source", "question", "refusal"),
     [
         ("clip.mp4", "is there a red circle?", "scenes-tiny only knows drawn scenes, so its yes means nothing"),
         ("0", "is there a red circle?", "scenes-tiny only knows drawn scenes, so its yes means nothing"),
         ("scene:demo", "is there a purple elephant?", "has never seen the word 'elephant', so its yes means nothing"),
     ],
 )
-def test_the_bundled_model_watches_drawn_scenes_for_what_it_knows(source: str, question: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_the_bundled_model_watches_drawn_scenes_for_what_it_knows(source: str, question: str, refusal: str) -> None:
+    with pytest.raises(ConfigError, match=refusal):
         check_watched(config(source, question))
     check_watched(config(source, question, force=True))
     check_watched(config(source, None))
@@ -66,7 +66,7 @@ def test_a_general_model_watches_for_anything(tmp_path: Path) -> None:
     check_watched(config("clip.mp4", "is there a purple elephant?", model="Qwen/Qwen3-VL-2B-Instruct"))
 
 
-def test_nothing_is_opened_or_written_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_run_opens_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = tmp_path / "kept.jsonl"
     kept.write_text("earlier\n")
     for command in ("caption", "watch"):
@@ -97,7 +97,7 @@ def test_force_goes_with_until(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_forced_yes_says_that_it_means_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_forced_yes_carries_a_warning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     options = ["--force", "--single-process", "--max-frames", "30", "--set", "answer.until.no_below=0.5"]
     options += ["--set", "answer.until.yes_above=0.5", "--set", "answer.until.sure=0.5", "--go-on", "-o", str(path)]

@@ -1,4 +1,4 @@
-"""`answer.on_cut`: an answer that a cut made stale is finished or cancelled, counted, told, and no caption."""
+"""`answer.on_cut`: an answer that a cut made stale is finished or cancelled, counted, reported, and no caption."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ STALE = AnswerCancelled(
 
 
 class StaleAnswerModel(FakeAnswerModel):
-    """Speaks on about a frame from before the cut until it is stopped; about a later one it speaks at once."""
+    """Generates pieces about a frame before the cut until it is stopped; answers at once about a later one."""
 
     begun = threading.Event()
 
@@ -67,7 +67,7 @@ class StaleAnswerModel(FakeAnswerModel):
 
 @pytest.fixture
 def cut_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A clip whose cut is not read before the answer about an earlier frame has begun."""
+    """Clip whose cut is read only after the answer about an earlier frame has begun."""
     StaleAnswerModel.begun = threading.Event()
     commit = TextureUpdater.commit
 
@@ -96,7 +96,7 @@ def of(events: Sequence[Any], kind: type) -> list[Any]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def test_a_cut_cancels_the_answer_that_is_being_partial(cut_video: str) -> None:
+def test_a_cut_cancels_a_partial_answer(cut_video: str) -> None:
     events = run(cut_video, on_cut="cancel")
     (cancelled,) = of(events, AnswerCancelled)
     assert (cancelled.answer, cancelled.trigger, cancelled.text, cancelled.by) == (0, "start", "stale", "cut")
@@ -122,7 +122,7 @@ def test_the_values_of_the_key(on_cut: Any, speaks: bool, cancels: bool) -> None
     assert (policy.triggers.on_cut, policy.cancel_on_cut) == (speaks, cancels)
 
 
-def test_what_the_key_may_be_is_said() -> None:
+def test_an_invalid_value_is_refused_with_the_valid_ones() -> None:
     wanted = "answer.on_cut should be a valid boolean, or be 'finish' or 'cancel', got 'stop'"
     with pytest.raises(ConfigError, match=wanted):
         build_config([layer_from_assignment("answer.on_cut=stop")])
@@ -130,7 +130,7 @@ def test_what_the_key_may_be_is_said() -> None:
 
 
 @pytest.mark.parametrize(("on_cut", "count"), [("cancel", 1), ("finish", 0)])
-def test_in_lockstep_it_is_said_that_nothing_can_be_cancelled(on_cut: Any, count: int, tmp_path: Path) -> None:
+def test_in_lockstep_a_notice_reports_that_nothing_can_be_cancelled(on_cut: Any, count: int, tmp_path: Path) -> None:
     path = make_video(tmp_path / "a.mkv", list(moving_square(3, 64, 64)), FPS, codec="ffv1", pixel_format="yuv444p")
     config = Config(source=str(path), answer=AnswerConfig(on_cut=on_cut), pipeline=PipelineConfig(single_process=True))
     events = list(run_in_threads(config, model_loader="tests.support.answer_models:FakeAnswerModel").run())
@@ -140,7 +140,7 @@ def test_in_lockstep_it_is_said_that_nothing_can_be_cancelled(on_cut: Any, count
 
 
 class ScriptedLink:
-    """A server's link that receives what it is given, step by step, and then ends the run."""
+    """Server link that receives scripted messages, step by step, and then ends the run."""
 
     def __init__(self, *steps: Sequence[tuple[bytes, Envelope]]) -> None:
         self._steps = list(steps)
@@ -162,7 +162,7 @@ class ScriptedLink:
         pass
 
 
-def test_a_packet_that_waits_is_dropped_when_it_is_cancelled() -> None:
+def test_a_waiting_packet_is_dropped_by_a_cancel() -> None:
     message, parts = token_message(0, 1, make_token_packet(FrameStamp(0, 0, 0), TileGrid.of(64, 64)))
     packet = Envelope(message, tuple(memoryview(part.tobytes()) for part in parts))
     client = b"one"
@@ -179,7 +179,7 @@ def test_a_packet_that_waits_is_dropped_when_it_is_cancelled() -> None:
     assert not [message for message in link.sent if isinstance(message, (AnswerDelta, AnswerReply, TurnExpired))]
 
 
-def test_people_are_informed_and_the_partial_text_goes() -> None:
+def test_the_transcript_reports_it_and_drops_the_partial_text() -> None:
     assert EventText().line(STALE) == "answer cancelled by the cut at 0:00.7"
     transcript = Transcript(DisplayClock(live=False))
     transcript.add(AnswerDeltaEvent(answer=4, text="a red", pts_s=0.2))
@@ -190,7 +190,7 @@ def test_people_are_informed_and_the_partial_text_goes() -> None:
     assert entry.is_message
 
 
-def test_it_is_a_line_of_its_own_in_json() -> None:
+def test_a_cancelled_answer_is_one_line_of_json() -> None:
     assert encode_event(STALE) == (
         '{"type":"cancelled","answer":4,"frame_index":2,"pts_s":0.2,"trigger":"every","text":"a red","by":"cut",'
         '"by_frame_index":7,"by_pts_s":0.7}'

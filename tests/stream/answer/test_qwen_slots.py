@@ -34,7 +34,7 @@ def batched(folder: Path, **options: object) -> QwenAnswerModel:
 
 
 def ask(model: QwenAnswerModel, *questions: ClientQuestion) -> list[str]:
-    """The texts of answers that are made together."""
+    """Texts of answers that are generated together."""
     for question in questions:
         model.hold(question.client)
     model.ask(questions)
@@ -64,7 +64,7 @@ def test_answers_and_feedback_are_each_clients_own(folder: Path, encode: str) ->
             assert question.stats.feedback.stamp == question.packet.stamp
 
 
-def test_who_leaves_in_the_middle_is_forgotten_and_the_others_go_on(folder: Path) -> None:
+def test_a_client_that_leaves_during_an_answer_is_dropped_and_the_others_go_on(folder: Path) -> None:
     model, lone = batched(folder), OneClient(load(folder, 1))
     one, two = (ClientQuestion(client, packet(), "what?") for client in CLIENTS[:2])
     for question in (one, two):
@@ -101,7 +101,7 @@ def test_more_slots_than_the_memory_holds_are_refused(folder: Path, monkeypatch:
         load(folder, 3)
 
 
-def test_the_lowest_slot_that_nobody_had_comes_first() -> None:
+def test_the_lowest_unused_slot_comes_first() -> None:
     slots = ClientSlots(3)
     assert [slots.hold(client) for client in (b"a", b"b", b"a")] == [None] * 3
     assert slots.held == {b"a": 0, b"b": 1}
@@ -111,7 +111,7 @@ def test_the_lowest_slot_that_nobody_had_comes_first() -> None:
     assert slots.held == {b"b": 1, b"c": 2, b"d": 0}
 
 
-def test_of_slots_that_others_had_the_one_used_least_recently_comes_first() -> None:
+def test_of_used_slots_the_least_recently_used_comes_first() -> None:
     slots = ClientSlots(2)
     for client in (b"a", b"b", b"a"):
         slots.hold(client)
@@ -129,7 +129,7 @@ def test_a_client_gets_the_slot_that_it_had() -> None:
     assert slots.held == {b"b": 1}
 
 
-def test_what_a_client_had_is_told_when_it_leaves() -> None:
+def test_the_slots_of_a_client_that_leaves_are_returned() -> None:
     slots = ClientSlots(2)
     slots.hold(b"a")
     assert slots.drop(b"a") == [0]

@@ -1,4 +1,4 @@
-"""Whether two answers say the same."""
+"""Agreement of two answers' texts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_case_punctuation_and_spaces_do_not_count(one: str, other: str, same: bo
     assert text_agreement(one, other) == TextAgreement(same, pytest.approx(words))
 
 
-def test_what_belongs_to_a_word() -> None:
+def test_words_of_a_text() -> None:
     assert words_of("It's 3.5 m, isn’t it?") == ["it's", "3.5", "m", "isn’t", "it"]
 
 

@@ -52,7 +52,7 @@ STEPS_MAX = 1000
 
 
 class Stepping(RunControl):
-    """Lets the other end act whenever the stage shows that it lives: both run in one thread."""
+    """Control that lets the peer act at every check: both run in one thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Stepping(RunControl):
 
 @dataclass
 class Peer:
-    """An answer stage that answers at once, or as far as it is told to."""
+    """Answer stage that answers at once, as far as its flags allow."""
 
     endpoint: FakeEndpoint
     answers: bool = True
@@ -142,7 +142,7 @@ class Peer:
 
 
 class ScheduledRun:
-    """A scheduler, and the test as the stage that it serves."""
+    """Scheduler, with the test as its observer."""
 
     def __init__(self, *, reconnect: bool = False, journal: Any = None, **policy: object) -> None:
         self.clock = FakeClock()
@@ -191,17 +191,17 @@ class ScheduledRun:
         return self
 
     def show(self, index: int, *, cut: bool = False, change: float = 0.0, since_look: float = 0.0) -> None:
-        """The next frame, a second after the one before it in number."""
+        """Observe the next frame; frames are a second apart."""
         self._newest, self._epoch = index, self._epoch + cut
         self.scheduler.observe(self.stamp, index * S, change=change, cut=cut, change_since_look=since_look)
 
     @property
     def stamp(self) -> FrameStamp:
-        """Of the newest frame."""
+        """Stamp of the newest frame."""
         return FrameStamp(self._newest, self._newest * S, 0, self._epoch)
 
     def go_on(self, times: int = 2) -> None:
-        """What happens between two frames."""
+        """Process replies as between two frames."""
         for _ in range(times):
             self.scheduler.process_replies(0)
             self.scheduler.check_timeout()
@@ -262,7 +262,7 @@ def opened() -> Opener:
     return ScheduledRun
 
 
-def test_it_meets_the_model_and_its_embedding_before_anything_else(opened: Opener) -> None:
+def test_the_model_and_its_embedding_are_reported_first(opened: Opener) -> None:
     run = opened().greet()
     ((hello, embedding),) = run.met
     assert (hello.model_id, embedding.text) == ("m", "what?")
@@ -288,7 +288,7 @@ def test_in_lockstep_every_answer_point_has_its_answer_before_the_next_frame(ope
     assert isinstance(run.peer.received[-1], Disconnect)
 
 
-def test_otherwise_the_newest_frame_is_sent_when_the_turn_comes(opened: Opener) -> None:
+def test_without_lockstep_the_newest_frame_is_sent_with_the_turn(opened: Opener) -> None:
     run = opened(lockstep=False).greet()
     run.peer.grants = False
     for index in range(6):
@@ -303,7 +303,7 @@ def test_otherwise_the_newest_frame_is_sent_when_the_turn_comes(opened: Opener) 
     assert run.scheduler.drops == {"answer.busy": 2, "answer.lost": 0, "answer.cancelled": 0}
 
 
-def test_a_frame_that_is_there_no_more_costs_neither_turn_nor_answer(opened: Opener) -> None:
+def test_a_frame_that_is_no_longer_available_costs_neither_turn_nor_answer(opened: Opener) -> None:
     run = opened(lockstep=False).greet()
     run.there = False
     run.show(0)
@@ -322,7 +322,7 @@ def cancels(run: ScheduledRun) -> list[AnswerCancelled]:
 
 
 @pytest.mark.parametrize("cancel", [True, False])
-def test_a_cut_cancels_what_is_being_spoken_only_where_that_is_asked_for(opened: Opener, cancel: bool) -> None:
+def test_a_cut_cancels_the_answer_in_flight_only_with_cancel_on_cut(opened: Opener, cancel: bool) -> None:
     run = opened(lockstep=False, cancel_on_cut=cancel).greet()
     run.peer.answers = False
     run.show(0)
@@ -344,7 +344,7 @@ def test_a_cut_cancels_what_is_being_spoken_only_where_that_is_asked_for(opened:
     assert [event.before_cut for event in answers] == ([False] if cancel else [True, False])
 
 
-def test_a_cut_while_nothing_is_spoken_cancels_nothing(opened: Opener) -> None:
+def test_a_cut_without_an_answer_in_flight_cancels_nothing(opened: Opener) -> None:
     run = opened(lockstep=False, cancel_on_cut=True).greet()
     run.show(0)
     run.go_on(3)
@@ -375,7 +375,7 @@ def test_a_second_cut_cancels_the_answer_of_the_first(opened: Opener) -> None:
     assert run.scheduler.drops["answer.cancelled"] == 3
 
 
-def test_a_look_that_came_with_a_cancelled_answer_is_made_up_for(opened: Opener) -> None:
+def test_a_check_of_a_cancelled_answer_is_repeated(opened: Opener) -> None:
     run = opened(standing_query=watched(only_query=False), lockstep=False, cancel_on_cut=True).greet()
     run.peer.answers = False
     run.show(0)
@@ -389,7 +389,7 @@ def test_a_look_that_came_with_a_cancelled_answer_is_made_up_for(opened: Opener)
     assert [event.frame_index for event in run.events if isinstance(event, YesNoResult)][:1] == [1]
 
 
-def test_at_the_end_what_was_asked_is_waited_for_and_no_more_is_asked_after_ctrl_c(opened: Opener) -> None:
+def test_at_the_end_open_requests_are_awaited_and_none_follows_after_ctrl_c(opened: Opener) -> None:
     run = opened(lockstep=False).greet()
     run.show(0)
     run.go_on()
@@ -398,7 +398,7 @@ def test_at_the_end_what_was_asked_is_waited_for_and_no_more_is_asked_after_ctrl
     assert run.triggers() == ["start"]
 
 
-def test_after_ctrl_c_an_answer_stage_that_is_away_is_not_waited_for(opened: Opener) -> None:
+def test_after_ctrl_c_a_lost_answer_stage_is_not_awaited(opened: Opener) -> None:
     run = opened(reconnect=True).greet()
     run.show(0)
     run.peer.greets = False
@@ -414,7 +414,7 @@ def test_after_ctrl_c_an_answer_stage_that_is_away_is_not_waited_for(opened: Ope
     assert run.triggers() == ["start"]
 
 
-def test_after_ctrl_c_a_model_that_loads_is_not_waited_for(opened: Opener) -> None:
+def test_after_ctrl_c_a_model_that_loads_is_not_awaited(opened: Opener) -> None:
     run = opened()
     run.peer.greets = False
     run.control.end()
@@ -423,9 +423,7 @@ def test_after_ctrl_c_a_model_that_loads_is_not_waited_for(opened: Opener) -> No
 
 
 @pytest.mark.parametrize(("lost", "triggers"), [(True, ["start", "asked"]), (False, ["start"])])
-def test_another_server_is_asked_at_once_only_where_something_was_lost(
-    opened: Opener, lost: bool, triggers: list[str]
-) -> None:
+def test_another_server_is_asked_at_once_only_after_a_loss(opened: Opener, lost: bool, triggers: list[str]) -> None:
     run = opened(lockstep=False, reconnect=True).greet()
     run.show(0)
     run.go_on(6)
@@ -505,11 +503,11 @@ def test_a_notice_of_the_model_is_passed_on_once(opened: Opener) -> None:
 
 
 @pytest.mark.parametrize(
-    ("glances", "readable", "allocator", "told"),
+    ("glances", "readable", "allocator", "reports"),
     [(True, False, b"", 1), (False, False, b"", 0), (True, True, b"", 0), (True, False, b"weights", 0)],
 )
-def test_a_model_that_cannot_glance_is_told_of_once(
-    opened: Opener, glances: bool, readable: bool, allocator: bytes, told: int
+def test_a_model_that_cannot_glance_is_reported_once(
+    opened: Opener, glances: bool, readable: bool, allocator: bytes, reports: int
 ) -> None:
     run = opened(glances=glances)
     run.peer.attention_readable, run.peer.allocator = readable, allocator
@@ -517,8 +515,8 @@ def test_a_model_that_cannot_glance_is_told_of_once(
     run.control.ask("who?")
     run.go_on()
     notices = [event for event in run.events if isinstance(event, Notice)]
-    assert [notice.code for notice in notices] == ["glances-off"] * told
-    if told:
+    assert [notice.code for notice in notices] == ["glances-off"] * reports
+    if reports:
         assert notices[0].message.startswith("no glances: the attention of m cannot be read")
         assert notices[0].message.endswith("name another model with -m, or give --no-glance")
 
@@ -535,7 +533,7 @@ def watched(*, only_query: bool, force: bool = False) -> StandingQueryOptions:
 
 
 @pytest.mark.parametrize(("source_is_drawn", "unseen"), [(False, ()), (True, ("dog",))])
-def test_a_model_that_cannot_know_what_is_watched_for_is_refused(
+def test_a_model_that_cannot_evaluate_the_standing_query_is_refused(
     opened: Opener, source_is_drawn: bool, unseen: tuple[str, ...]
 ) -> None:
     run = opened(source_is_drawn=source_is_drawn, standing_query=watched(only_query=True))
@@ -544,7 +542,7 @@ def test_a_model_that_cannot_know_what_is_watched_for_is_refused(
         run.greet()
 
 
-def test_a_forced_watch_says_with_every_look_that_it_means_nothing(opened: Opener) -> None:
+def test_a_forced_standing_query_has_a_warning_in_every_check(opened: Opener) -> None:
     run = opened(source_is_drawn=False, standing_query=watched(only_query=True, force=True))
     run.peer.known_world, run.peer.looks = "cats", True
     run.greet()
@@ -554,7 +552,7 @@ def test_a_forced_watch_says_with_every_look_that_it_means_nothing(opened: Opene
 
 
 def spoken(run: ScheduledRun) -> list[tuple[int, bool]]:
-    """Which frames were sent, and whether an answer was wanted."""
+    """Indices of the frames that were sent, and whether an answer was requested."""
     return [
         (message.stamp.frame_index, message.wants_answer)
         for message in run.peer.received
@@ -562,7 +560,7 @@ def spoken(run: ScheduledRun) -> list[tuple[int, bool]]:
     ]
 
 
-def test_beside_answers_looks_have_occasions_of_their_own(opened: Opener) -> None:
+def test_beside_answers_checks_have_their_own_triggers(opened: Opener) -> None:
     run = opened(standing_query=watched(only_query=False)).greet()
     for index, since_look in enumerate([1.0, 0.4, 0.0, 0.6, 0.0]):
         run.show(index, since_look=since_look)
@@ -577,7 +575,7 @@ def test_beside_answers_looks_have_occasions_of_their_own(opened: Opener) -> Non
     ]
 
 
-def test_alone_nothing_else_is_asked_and_looks_count_as_answers(opened: Opener) -> None:
+def test_alone_a_standing_query_is_the_only_one_and_its_checks_count_as_answers(opened: Opener) -> None:
     run = opened(standing_query=watched(only_query=True)).greet()
     for index, since_look in enumerate([1.0, 0.4, 0.0, 0.6]):
         run.show(index, cut=index == 2, change=1.0, since_look=since_look)
@@ -586,7 +584,7 @@ def test_alone_nothing_else_is_asked_and_looks_count_as_answers(opened: Opener) 
     assert (run.asked, run.looked) == (3, 3)
 
 
-def test_a_look_that_was_lost_is_made_up_for(opened: Opener) -> None:
+def test_a_lost_check_is_repeated(opened: Opener) -> None:
     run = opened(standing_query=watched(only_query=True), reconnect=True, lockstep=False).greet()
     run.peer.answers = False
     run.show(0)
@@ -601,7 +599,7 @@ def test_a_look_that_was_lost_is_made_up_for(opened: Opener) -> None:
     assert [event.trigger for event in run.events if isinstance(event, YesNoResult)] == ["again"]
 
 
-def test_an_answer_stage_that_says_nothing_ends_the_run(opened: Opener) -> None:
+def test_a_silent_answer_stage_ends_the_run(opened: Opener) -> None:
     run = opened(silence_limit_s=0.1).greet()
     run.peer.answers = False
     with pytest.raises(StageDied, match=r"silent for 0.1 s; raise pipeline.timeout_s for slow models"):
@@ -609,7 +607,7 @@ def test_an_answer_stage_that_says_nothing_ends_the_run(opened: Opener) -> None:
     assert run.hung == 0
 
 
-def test_an_answer_stage_that_says_nothing_is_given_up_for_its_successor(opened: Opener) -> None:
+def test_a_silent_answer_stage_is_given_up_for_its_successor(opened: Opener) -> None:
     run = opened(silence_limit_s=0.1, reconnect=True).greet()
     run.peer.answers = False
     react = run.peer.react
@@ -645,7 +643,7 @@ def test_silence_is_noticed_while_frames_go_on(opened: Opener) -> None:
     assert run.triggers() == ["asked"]
 
 
-def test_a_run_that_is_cancelled_waits_for_nothing(opened: Opener) -> None:
+def test_a_cancelled_run_does_not_wait(opened: Opener) -> None:
     run = opened().greet()
     run.peer.answers = False
     react = run.peer.react
@@ -680,7 +678,7 @@ def test_a_server_elsewhere_that_cannot_be_reached_ends_the_run_and_one_that_loa
 
 
 @pytest.mark.parametrize("lockstep", [True, False])
-def test_a_packet_is_made_with_what_the_model_keeps(opened: Opener, lockstep: bool) -> None:
+def test_a_packet_builds_on_what_the_model_keeps(opened: Opener, lockstep: bool) -> None:
     run = opened(lockstep=lockstep, memory=True)
     run.peer.memory_tokens = 100
     run.greet()

@@ -1,4 +1,4 @@
-"""Clients of one server, each with a secret in its picture: none hears of another's."""
+"""Clients of one server, each with a secret in its picture: no client receives another's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["runner"]
 
 
 def texts(clients: list[Client], packets: list[TokenPacket]) -> list[str]:
-    """Answers to all clients, who ask at once; the pieces of each are its own text."""
+    """Answers to all clients, which ask at once; the pieces of each must make up its text."""
     for client in clients:
         client.link.send(TurnRequest())
     turns = [client.expect(TurnGrant).turn for client in clients]
@@ -44,7 +44,7 @@ def whole_text(client: Client, number: int) -> str:
     raise AssertionError("no answer came")
 
 
-def test_each_hears_what_it_would_alone_whoever_had_its_slot_before(
+def test_each_client_gets_its_own_answer_whichever_client_had_its_slot_before(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "TURN_LIMIT_NS", LIMIT_MS * 1_000_000)

@@ -1,4 +1,4 @@
-"""Answer server: many clients, fair turns, and what one of them may not do to another."""
+"""Answer server: many clients, fair turns, and isolation of clients from each other."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ STAMP = FrameStamp(7, 8, 9, 10)
 GRID = TileGrid.of(60, 90)
 SUM = 2 * 2 * 3 * 32 * 32
 NS = 1
-"""A turn as short as this has lapsed before anything can be sent."""
+"""Turn limit that expires before anything can be sent."""
 
 M = TypeVar("M", bound=Message)
 
@@ -108,15 +108,15 @@ def serve(
 
 
 class Client:
-    """A frame process, as far as the answer stage sees one."""
+    """Client of the answer stage, as a frame process is one."""
 
-    def __init__(self, runner: StageRunner, *, join: bool = True, query: str = "what is it", **said: Any) -> None:
+    def __init__(self, runner: StageRunner, *, join: bool = True, query: str = "what is it", **fields: Any) -> None:
         self.link: Link = runner.link(ALLOCATE_ANSWER)
         if join:
-            self.link.send(Connect(query=query, **said))
+            self.link.send(Connect(query=query, **fields))
 
     def expect_whole(self, kind: type[M]) -> tuple[M, Envelope]:
-        """The next message but for signs of life, which must be of this kind."""
+        """Receive the next message other than KeepAlive, which must be of this kind."""
         until_s = time.monotonic() + LIMIT_MS / 1000
         while time.monotonic() < until_s and (received := self.link.receive(LIMIT_MS)) is not None:
             if not isinstance(received.message, KeepAlive):
@@ -128,7 +128,7 @@ class Client:
         return self.expect_whole(kind)[0]
 
     def quiet(self, wait_ms: int = 30) -> bool:
-        """Whether nothing but signs of life has come."""
+        """Return whether only KeepAlive messages were received."""
         while (received := self.link.receive(wait_ms)) is not None:
             if not isinstance(received.message, KeepAlive):
                 return False
@@ -164,11 +164,11 @@ def whole_frame() -> FramePacket:
 
 
 class Unreadable(msgspec.Struct, frozen=True, tag_field="kind", tag="unreadable"):
-    """A message of a kind that nobody knows."""
+    """Message of an unknown kind."""
 
 
 class QueryingAnswerModel(FakeAnswerModel):
-    """Says what it was asked."""
+    """Ends its answer with the query."""
 
     def answer(self, packet: Packet, query: str) -> Iterator[str]:
         yield from super().answer(packet, query)
@@ -176,7 +176,7 @@ class QueryingAnswerModel(FakeAnswerModel):
 
 
 class ShortAnswerModel(FakeAnswerModel):
-    """Knows no long questions."""
+    """Refuses long questions."""
 
     def embed_query(self, query: str) -> QueryEmbedding:
         if len(query) > 20:
@@ -216,7 +216,7 @@ def test_a_previous_answer_to_another_question_is_not_compared(runner: StageRunn
     assert (reply.text, reply.same) == ("quarter 0, other at 0 ms", 0.875 if query == "what is it" else None)
 
 
-def test_it_says_when_its_model_is_loaded(runner: StageRunner) -> None:
+def test_it_reports_that_its_model_is_loaded(runner: StageRunner) -> None:
     loaded = threading.Event()
     serve(runner, on_ready=loaded.set)
     assert loaded.wait(LIMIT_MS / 1000)
@@ -238,7 +238,7 @@ def test_an_answer_comes_in_pieces_then_whole_with_its_feedback(runner: StageRun
 
 
 class LookingAnswerModel(FakeAnswerModel):
-    """Its looks teach."""
+    """Its checks have feedback."""
 
     def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
         list(self.answer(packet, query))
@@ -246,7 +246,7 @@ class LookingAnswerModel(FakeAnswerModel):
 
 
 @pytest.mark.parametrize(("until", "teaches"), [("what is it", True), ("is it there", False)])
-def test_a_look_alone_is_the_whole_answer(runner: StageRunner, until: str, teaches: bool) -> None:
+def test_a_check_alone_is_the_whole_answer(runner: StageRunner, until: str, teaches: bool) -> None:
     serve(runner, LookingAnswerModel)
     client = Client(runner, standing_query=until).greeted()
     message, arrays = token_message(3, client.turn(), tokens(), wants_answer=False)
@@ -257,7 +257,7 @@ def test_a_look_alone_is_the_whole_answer(runner: StageRunner, until: str, teach
     assert client.quiet()
 
 
-def test_a_standing_question_is_looked_at_before_every_answer(runner: StageRunner) -> None:
+def test_a_standing_query_is_evaluated_before_every_answer(runner: StageRunner) -> None:
     serve(runner)
     client = Client(runner, standing_query="is it there").greeted()
     client.ask(3)
@@ -265,9 +265,7 @@ def test_a_standing_question_is_looked_at_before_every_answer(runner: StageRunne
     assert client.hear_answer().text == f"frame 7 sum {SUM}"
 
 
-def test_a_look_that_is_not_wanted_any_more_is_not_reported(
-    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancelled_check_is_not_reported(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     serve(runner)
     client = Client(runner, standing_query="is it there").greeted()
     monkeypatch.setattr(answer_models, "on_packet", lambda frame_index: client.link.send(Cancel()))
@@ -275,7 +273,7 @@ def test_a_look_that_is_not_wanted_any_more_is_not_reported(
     assert client.quiet()
 
 
-def test_a_model_that_cannot_look_says_so_when_it_is_joined(runner: StageRunner) -> None:
+def test_a_model_that_cannot_evaluate_a_standing_query_refuses_the_client(runner: StageRunner) -> None:
     serve(runner, answer_models.WordlessAnswerModel)
     failed = Client(runner, standing_query="is it there").expect(ErrorReply)
     assert (failed.error, failed.message) == (ModelError.__name__, "no single token for yes")
@@ -283,7 +281,7 @@ def test_a_model_that_cannot_look_says_so_when_it_is_joined(runner: StageRunner)
 
 
 class RememberingAnswerModel(FakeAnswerModel):
-    """Says how many packets of this client it has seen, and tells of whom it forgot."""
+    """Counts the packets of each client until it is dropped, and reports the count as frames."""
 
     seen: ClassVar[dict[bytes, int]] = {}
 
@@ -298,7 +296,7 @@ class RememberingAnswerModel(FakeAnswerModel):
         self._spoken = replace(self._spoken, frames=self.seen[client], oldest_frame_ns=5, kept_bytes=6)
 
 
-def test_each_client_is_remembered_apart_and_forgotten_when_it_leaves(runner: StageRunner) -> None:
+def test_each_client_has_separate_state_which_is_dropped_when_it_leaves(runner: StageRunner) -> None:
     RememberingAnswerModel.seen.clear()
     serve(runner, RememberingAnswerModel)
     one, other = Client(runner).greeted(), Client(runner).greeted()
@@ -326,7 +324,7 @@ def test_each_turn_is_asked_for(runner: StageRunner) -> None:
     assert client.turn() > first
 
 
-def test_two_clients_are_answered_in_turn_and_each_hears_its_own_answers_only(runner: StageRunner) -> None:
+def test_two_clients_are_answered_in_turn_and_each_receives_only_its_own_answers(runner: StageRunner) -> None:
     order: list[int] = []
     answer_models.on_packet = order.append
     serve(runner)
@@ -347,7 +345,7 @@ def test_two_clients_are_answered_in_turn_and_each_hears_its_own_answers_only(ru
     assert clients[1].quiet()
 
 
-def test_a_turn_that_is_not_taken_in_time_goes_to_the_next_one(
+def test_a_turn_that_is_not_used_in_time_goes_to_the_next_client(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "TURN_LIMIT_NS", NS)
@@ -360,7 +358,7 @@ def test_a_turn_that_is_not_taken_in_time_goes_to_the_next_one(
     assert idle.expect(TurnExpired).turn == turn
 
 
-def test_whoever_lost_a_turn_may_want_another_one(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_whose_turn_expired_may_request_another(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "TURN_LIMIT_NS", NS)
     serve(runner)
     client, other = Client(runner).greeted(), Client(runner).greeted()
@@ -382,7 +380,7 @@ def test_a_packet_without_a_turn_is_refused(runner: StageRunner) -> None:
 
 
 def test_a_turn_is_for_one_packet(runner: StageRunner) -> None:
-    """The second one comes before the first one is answered: the stage is held up by somebody who joins."""
+    """The second one comes before the first one is answered: another client's connection holds the stage up."""
     joining, go_on = threading.Event(), threading.Event()
 
     class Thoughtful(FakeAnswerModel):
@@ -404,7 +402,7 @@ def test_a_turn_is_for_one_packet(runner: StageRunner) -> None:
     assert client.hear_answer().answer == 0
 
 
-def test_nobody_sends_in_somebody_elses_turn(runner: StageRunner) -> None:
+def test_a_client_cannot_send_in_the_turn_of_another(runner: StageRunner) -> None:
     serve(runner)
     honest, thief = Client(runner).greeted(), Client(runner).greeted()
     turn = honest.turn()
@@ -414,7 +412,7 @@ def test_nobody_sends_in_somebody_elses_turn(runner: StageRunner) -> None:
     honest.hear_answer()
 
 
-def test_a_client_that_vanishes_in_the_middle_of_an_answer_does_not_disturb_the_next_one(runner: StageRunner) -> None:
+def test_a_client_lost_during_an_answer_does_not_disturb_the_next_client(runner: StageRunner) -> None:
     serve(runner, PatientAnswerModel)
     vanishing, staying = Client(runner).greeted(), Client(runner).greeted()
     vanishing.ask(0)
@@ -431,7 +429,7 @@ def test_a_client_that_vanishes_in_the_middle_of_an_answer_does_not_disturb_the_
     assert runner.control.failure is None
 
 
-def test_a_client_that_vanishes_with_its_turn_gives_it_to_the_next_one(
+def test_the_turn_of_a_lost_client_goes_to_the_next_client(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "KEEP_ALIVE_NS", NS)
@@ -445,7 +443,7 @@ def test_a_client_that_vanishes_with_its_turn_gives_it_to_the_next_one(
     staying.hear_answer()
 
 
-def test_whoever_leaves_waits_for_no_turn(runner: StageRunner) -> None:
+def test_a_client_that_leaves_is_removed_from_the_queue(runner: StageRunner) -> None:
     serve(runner)
     leaving, staying = Client(runner).greeted(), Client(runner).greeted()
     leaving.turn()
@@ -457,7 +455,7 @@ def test_whoever_leaves_waits_for_no_turn(runner: StageRunner) -> None:
     assert leaving.quiet()
 
 
-def test_what_is_cancelled_is_not_reported_and_another_answer_may_be_asked_for(runner: StageRunner) -> None:
+def test_a_cancelled_answer_is_not_reported_and_another_may_be_requested(runner: StageRunner) -> None:
     serve(runner, PatientAnswerModel)
     client = Client(runner).greeted()
     client.ask(0)
@@ -552,9 +550,7 @@ def test_another_version_of_the_protocol_is_refused(runner: StageRunner) -> None
     )
 
 
-def test_a_full_house_is_said_to_be_full_until_somebody_leaves(
-    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_server_refuses_clients_until_one_leaves(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns_module, "CLIENTS_MAX", 1)
     serve(runner)
     first = Client(runner).greeted()
@@ -567,7 +563,7 @@ def test_a_full_house_is_said_to_be_full_until_somebody_leaves(
     late.greeted()
 
 
-def test_who_encodes_otherwise_is_refused(runner: StageRunner) -> None:
+def test_a_client_with_another_encoding_is_refused(runner: StageRunner) -> None:
     serve(runner, encode="prune")
     failed = Client(runner, encode="sparse").expect(ErrorReply)
     assert failed.error == "OptionError"
@@ -577,14 +573,14 @@ def test_who_encodes_otherwise_is_refused(runner: StageRunner) -> None:
     Client(runner, encode="prune").greeted()
 
 
-def test_a_question_that_is_too_long_at_the_door_is_refused(runner: StageRunner) -> None:
+def test_a_first_question_that_is_too_long_is_refused(runner: StageRunner) -> None:
     serve(runner, ShortAnswerModel)
     failed = Client(runner, query="x" * 21).expect(ErrorReply)
     assert (failed.error, failed.message) == ("ContextLengthError", "the question is too long")
     Client(runner).greeted()
 
 
-def test_strangers_are_not_answered(runner: StageRunner) -> None:
+def test_unknown_clients_are_not_answered(runner: StageRunner) -> None:
     serve(runner)
     stranger = Client(runner, join=False)
     for message in (TurnRequest(), SetQuery(query="who"), Cancel(), Disconnect()):
@@ -647,7 +643,7 @@ def test_a_question_changed_in_the_middle_of_an_answer_is_for_the_next_one(runne
     assert client.hear_answer().query == "who"
 
 
-def test_everybody_is_informed_that_it_is_alive(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_client_receives_keep_alives(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "KEEP_ALIVE_NS", NS)
     serve(runner)
     clients = [Client(runner).greeted(), Client(runner).greeted()]
@@ -661,7 +657,7 @@ def _load_of(client: Client) -> Message | None:
     return None if received is None else received.message
 
 
-def test_whoever_asks_is_told_the_load_and_is_no_client(runner: StageRunner) -> None:
+def test_a_probe_is_answered_with_the_load_and_adds_no_client(runner: StageRunner) -> None:
     class FourSlots(FakeAnswerModel):
         slots = 4
 
@@ -703,7 +699,7 @@ def test_a_stage_that_is_not_shared_reports_what_its_model_raises(runner: StageR
     assert failure.stage == "answer"
 
 
-def test_a_model_that_cannot_be_loaded_is_reported_to_whoever_joins(runner: StageRunner) -> None:
+def test_a_model_that_cannot_be_loaded_is_reported_to_a_client_that_connects(runner: StageRunner) -> None:
     client = Client(runner, join=False)
     serve(runner, answer_models.open_missing)
     client.link.send(TurnRequest())
@@ -713,7 +709,7 @@ def test_a_model_that_cannot_be_loaded_is_reported_to_whoever_joins(runner: Stag
     assert isinstance(runner.join(), ModelNotFound)
 
 
-def test_a_model_that_cannot_be_loaded_is_reported_to_nobody_for_long(
+def test_a_model_that_cannot_be_loaded_ends_the_stage_if_no_client_connects(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "LOAD_FAILURE_NS", NS)
@@ -721,8 +717,8 @@ def test_a_model_that_cannot_be_loaded_is_reported_to_nobody_for_long(
     assert isinstance(runner.join(), ModelNotFound)
 
 
-@pytest.mark.parametrize("name", ["tests.nowhere:FakeAnswerModel", "tests.support.answer_models:Nobody"])
-def test_an_answer_model_that_does_not_exist_is_named(runner: StageRunner, name: str) -> None:
+@pytest.mark.parametrize("name", ["tests.nowhere:FakeAnswerModel", "tests.support.answer_models:NoModel"])
+def test_a_missing_answer_model_is_named(runner: StageRunner, name: str) -> None:
     client = Client(runner)
     serve(runner, lambda config: load_answer_model(name, config))
     assert name in client.expect(ErrorReply).message
@@ -772,7 +768,7 @@ def test_it_drops_nothing(runner: StageRunner) -> None:
     assert stage.drops == {}
 
 
-def test_a_question_too_long_to_be_reported_is_refused_in_words(
+def test_a_question_whose_embedding_is_too_large_to_send_is_refused(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "REPLY_PART_BYTES_MAX", 100)  # three words of the fake have 96
@@ -788,9 +784,7 @@ def test_a_question_too_long_to_be_reported_is_refused_in_words(
 
 
 @pytest.mark.parametrize("model", [FakeAnswerModel, DeviceAnswerModel])
-def test_pixels_stay_on_their_device_where_the_model_is_on_one(
-    runner: StageRunner, model: type[FakeAnswerModel]
-) -> None:
+def test_pixels_stay_on_their_device_if_the_model_is_on_one(runner: StageRunner, model: type[FakeAnswerModel]) -> None:
     shared = LocalPixels()
     serve(runner, model, pixels=shared)
     client = Client(runner, pixels_at=shared.offer())
@@ -811,7 +805,7 @@ def test_pixels_stay_on_their_device_where_the_model_is_on_one(
     assert text.endswith(" there") is model.takes_device_pixels
 
 
-def test_without_shared_memory_no_pixels_are_looked_for(runner: StageRunner) -> None:
+def test_without_shared_memory_pixels_on_a_device_are_refused(runner: StageRunner) -> None:
     serve(runner, DeviceAnswerModel)
     client = Client(runner, pixels_at=PixelPlace())
     hello = client.expect(ServerHello)
@@ -822,7 +816,7 @@ def test_without_shared_memory_no_pixels_are_looked_for(runner: StageRunner) -> 
 
 
 class LosingAnswerModel(FakeAnswerModel):
-    """Loses its first answer, in the middle of it."""
+    """Loses its first answer halfway."""
 
     lost = False
 
@@ -834,7 +828,7 @@ class LosingAnswerModel(FakeAnswerModel):
         yield from super().answer(packet, query)
 
 
-def test_an_answer_that_is_lost_is_told_and_the_next_turn_comes_after_a_pause(runner: StageRunner) -> None:
+def test_a_lost_answer_is_reported_and_the_next_turn_comes_after_a_pause(runner: StageRunner) -> None:
     serve(runner, LosingAnswerModel)
     client = Client(runner).greeted()
     client.ask(1)
@@ -848,7 +842,7 @@ def test_an_answer_that_is_lost_is_told_and_the_next_turn_comes_after_a_pause(ru
 
 
 class HeldAnswerModel(FakeAnswerModel):
-    """Waits in the middle of an answer until it may go on."""
+    """Waits within an answer until the test continues it."""
 
     held, go_on = threading.Event(), threading.Event()
 
@@ -880,7 +874,7 @@ def test_a_server_that_drains_ends_its_answer_and_grants_no_more_turns(runner: S
 
 
 def test_a_server_of_one_run_goes_on_while_that_ends(runner: StageRunner) -> None:
-    """The last answer of a run comes after its end was asked for."""
+    """The last answer of a run comes after the run was asked to end."""
     serve(runner)
     client = Client(runner).greeted()
     runner.control.end()

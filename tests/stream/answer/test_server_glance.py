@@ -1,4 +1,4 @@
-"""Glances at the answer server: the turn that goes on, and what one client may not do to others with them."""
+"""Glances at the answer server: the turn continues, and limits protect other clients."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def overview() -> TokenPacket:
     return replace(packet, overview=2)
 
 
-def test_a_glance_tells_where_the_model_looks_and_leaves_the_turn(runner: StageRunner) -> None:
+def test_a_glance_returns_the_attention_and_keeps_the_turn(runner: StageRunner) -> None:
     serve(runner, GlancingAnswerModel)
     client = Client(runner).greeted()
     turn = client.turn()
@@ -59,7 +59,7 @@ def test_a_glance_tells_where_the_model_looks_and_leaves_the_turn(runner: StageR
     assert client.hear_answer().answer == 3
 
 
-def test_nobody_else_has_a_turn_between_a_glance_and_its_packet(runner: StageRunner) -> None:
+def test_no_other_client_gets_a_turn_between_a_glance_and_its_packet(runner: StageRunner) -> None:
     serve(runner, GlancingAnswerModel, shared=True)
     one, other = Client(runner).greeted(), Client(runner).greeted()
     turn = one.turn()
@@ -72,7 +72,7 @@ def test_nobody_else_has_a_turn_between_a_glance_and_its_packet(runner: StageRun
     other.expect(TurnGrant)
 
 
-def test_glance_after_glance_is_refused_while_others_wait(runner: StageRunner) -> None:
+def test_too_many_glances_in_a_turn_are_refused(runner: StageRunner) -> None:
     serve(runner, GlancingAnswerModel, shared=True)
     one, other = Client(runner).greeted(), Client(runner).greeted()
     turn = one.turn()
@@ -85,7 +85,7 @@ def test_glance_after_glance_is_refused_while_others_wait(runner: StageRunner) -
     other.expect(TurnGrant)
 
 
-def test_a_turn_ends_where_no_packet_follows_the_glance(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_expires_if_no_packet_follows_the_glance(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     serve(runner, GlancingAnswerModel, shared=True)
     one, other = Client(runner).greeted(), Client(runner).greeted()
     turn = one.turn()
@@ -93,7 +93,7 @@ def test_a_turn_ends_where_no_packet_follows_the_glance(runner: StageRunner, mon
     one.expect(GlanceReply)
     monkeypatch.setattr(server_module, "TURN_LIMIT_NS", 1)
     other.link.send(TurnRequest())
-    other.expect(TurnGrant)  # the packet never came
+    other.expect(TurnGrant)  # the packet was never sent
 
 
 def test_a_packet_that_is_no_overview_is_refused(runner: StageRunner) -> None:
@@ -105,7 +105,7 @@ def test_a_packet_that_is_no_overview_is_refused(runner: StageRunner) -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_model_that_cannot_look_says_so(runner: StageRunner, shared: bool) -> None:
+def test_a_model_that_cannot_glance_reports_an_error(runner: StageRunner, shared: bool) -> None:
     serve(runner, BlindAnswerModel, shared=shared)
     client = Client(runner).greeted()
     client.link.send(*glance_message(0, client.turn(), overview()))
@@ -114,7 +114,7 @@ def test_a_model_that_cannot_look_says_so(runner: StageRunner, shared: bool) -> 
 
 
 class WaitingModel(GlancingAnswerModel):
-    """Looks when it is told to."""
+    """Glances once the test allows it."""
 
     looking, go_on = threading.Event(), threading.Event()
 
@@ -141,7 +141,7 @@ def glancing(runner: StageRunner) -> Iterator[tuple[Client, int]]:
 @pytest.mark.parametrize(
     "leave", [lambda client: client.link.send(Disconnect()), lambda client: client.link.send(Cancel())]
 )
-def test_who_leaves_during_a_glance_leaves_the_turn_to_others(
+def test_a_client_that_leaves_during_a_glance_frees_its_turn(
     runner: StageRunner, glancing: tuple[Client, int], leave: Callable[[Client], None]
 ) -> None:
     client, _ = glancing
@@ -155,7 +155,7 @@ def test_who_leaves_during_a_glance_leaves_the_turn_to_others(
     assert client.quiet()
 
 
-def test_a_question_changed_during_a_glance_holds_for_the_packet(glancing: tuple[Client, int]) -> None:
+def test_a_query_changed_during_a_glance_applies_to_the_packet(glancing: tuple[Client, int]) -> None:
     client, turn = glancing
     client.link.send(SetQuery(query="who?"))
     WaitingModel.go_on.set()

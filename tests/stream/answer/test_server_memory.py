@@ -1,4 +1,4 @@
-"""Answer server that keeps groups of pictures of its clients: turns, evictions, and what may not be sent."""
+"""Answer server that keeps groups of pictures of its clients: turns, evictions, and refused packets."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def ask(
 
 
 def shown(*frames: tuple[int, int], query: str = "what is it") -> str:
-    """What the model says of these frames, each with its second and its tokens."""
+    """Answer of the model about these frames, each with its second and its tokens."""
     return " ".join([query, *(f"{second}:{second * count * PIXELS}" for second, count in frames)])
 
 
@@ -107,7 +107,7 @@ def test_each_turn_reports_what_is_kept_and_each_answer_is_about_the_group(runne
     assert grant(client).kept == GroupPlace(1, 2), "nothing was new in the last frame"
 
 
-def test_a_server_without_memory_says_so_and_takes_no_groups(runner: StageRunner) -> None:
+def test_a_server_without_memory_reports_it_and_refuses_groups(runner: StageRunner) -> None:
     serve(runner, shared=True)
     client = Client(runner)
     assert client.expect(ServerHello).memory_tokens == 0
@@ -164,7 +164,7 @@ def test_a_turn_that_expired_leaves_the_group_as_it_was(runner: StageRunner) -> 
     assert ask(client, (1, 1), 3) == shown((1, 2), (3, 2))
 
 
-def test_what_the_server_lacks_may_come_along(runner: StageRunner) -> None:
+def test_packets_that_the_server_lacks_may_be_sent_along(runner: StageRunner) -> None:
     serve(runner, model=MemoryAnswerModel)
     earlier = [make_group_packet((1, number), second=number) for number in range(3)]
     client = Client(runner).greeted()
@@ -206,7 +206,7 @@ def test_clients_of_one_slot_evict_each_other_and_that_is_counted(runner: StageR
         ((1, 0), 2049, "shows 2049 tokens, of at most 2048"),
     ],
 )
-def test_what_builds_on_nothing_or_exceeds_the_memory_is_refused_and_the_others_go_on(
+def test_a_packet_that_builds_on_nothing_or_exceeds_the_memory_is_refused_and_other_clients_go_on(
     runner: StageRunner, place: tuple[int, int], count: int, error: str
 ) -> None:
     serve(runner, model=MemoryAnswerModel, shared=True)

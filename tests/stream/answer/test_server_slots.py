@@ -1,4 +1,4 @@
-"""A server whose model has several slots: turns, interleaved answers, and what one client may not do to another."""
+"""Server with a model of several slots: turns, interleaved answers, and isolation of clients."""
 
 from __future__ import annotations
 
@@ -38,24 +38,25 @@ from tests.support.runs import StageRunner, expect
 __all__ = ["runner"]
 
 STEPS = 3
-"""Pieces of an answer."""
+"""Number of pieces of an answer."""
 
 UNANSWERABLE = 13
-"""A frame that nothing can be said about."""
+"""Index of a frame whose answer fails."""
 
 LOST = 14
-"""A frame whose answer is lost on its way."""
+"""Index of a frame whose answer is lost."""
 
 
 class SlotAnswerModel(GlancingAnswerModel):
-    """Two slots. Answers in STEPS pieces of the frame's number and its client's question; a step needs a permit."""
+    """Model with two slots. Answers in STEPS pieces of the frame's number and its client's question; a step needs a
+    permit."""
 
     slots = 2
     permits = threading.Semaphore(0)
     together: list[int] = []  # noqa: RUF012  (cleared before each test)
-    """How many were answered together, at each step."""
+    """Number of answers generated together, at each step."""
     begun: list[int] = []  # noqa: RUF012  (likewise)
-    """How many began together, each time."""
+    """Number of answers begun together, each time."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -123,13 +124,13 @@ def clients(runner: StageRunner, *queries: str) -> list[Client]:
 
 
 def begin(client: Client, number: int, frame: int, turn: int | None = None) -> None:
-    """Ask, and hear the first piece."""
+    """Ask, and receive the first piece."""
     client.ask(number, turn, tokens(frame))
     assert client.expect(AnswerDelta) == AnswerDelta(answer=number, text=str(frame))
 
 
 def hear(client: Client, number: int, frame: int, query: str) -> AnswerReply:
-    """The rest of an answer that has begun."""
+    """Receive the rest of an answer that has begun."""
     for _ in range(STEPS - 1):
         assert client.expect(AnswerDelta) == AnswerDelta(answer=number, text=f" {query}")
     reply = client.expect(AnswerReply)
@@ -137,7 +138,7 @@ def hear(client: Client, number: int, frame: int, query: str) -> AnswerReply:
     return reply
 
 
-def test_as_many_turns_as_slots_and_each_hears_its_own_answer_only(runner: StageRunner) -> None:
+def test_each_slot_grants_a_turn_and_each_client_receives_only_its_own_answer(runner: StageRunner) -> None:
     serve(runner, SlotAnswerModel, shared=True)
     one, two, three = clients(runner, "red", "green", "blue")
     begin(one, 5, 10)
@@ -171,7 +172,7 @@ def test_packets_of_turns_granted_together_begin_together(runner: StageRunner, m
     assert SlotAnswerModel.begun == [2]
 
 
-def test_a_newcomer_joins_and_who_has_waited_longest_comes_first(runner: StageRunner) -> None:
+def test_a_new_request_joins_and_the_longest_wait_comes_first(runner: StageRunner) -> None:
     serve(runner, SlotAnswerModel, shared=True)
     one, two, three, four = clients(runner, "red", "green", "blue", "black")
     begin(one, 0, 1)
@@ -192,7 +193,7 @@ def test_a_newcomer_joins_and_who_has_waited_longest_comes_first(runner: StageRu
     three.expect(TurnGrant)
 
 
-def test_nobody_has_two_slots(runner: StageRunner) -> None:
+def test_a_client_has_at_most_one_slot(runner: StageRunner) -> None:
     serve(runner, SlotAnswerModel, shared=True)
     greedy, other = clients(runner, "red", "green")
     begin(greedy, 0, 1)
@@ -206,7 +207,7 @@ def test_nobody_has_two_slots(runner: StageRunner) -> None:
 
 
 @pytest.mark.parametrize("leaves", [False, True], ids=["cancels", "leaves"])
-def test_who_cancels_or_leaves_frees_its_slot_and_stops_nobody_else(runner: StageRunner, leaves: bool) -> None:
+def test_a_client_that_cancels_or_leaves_frees_only_its_slot(runner: StageRunner, leaves: bool) -> None:
     serve(runner, SlotAnswerModel, shared=True)
     one, two, three = clients(runner, "red", "green", "blue")
     begin(one, 0, 1)
@@ -223,7 +224,7 @@ def test_who_cancels_or_leaves_frees_its_slot_and_stops_nobody_else(runner: Stag
         begin(one, 1, 4)
 
 
-def test_who_vanishes_frees_its_slot(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_client_frees_its_slot(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "KEEP_ALIVE_NS", 1)
     serve(runner, SlotAnswerModel, shared=True)
     one, two, three = clients(runner, "red", "green", "blue")
@@ -245,7 +246,7 @@ def test_a_turn_that_expires_frees_its_slot(runner: StageRunner, monkeypatch: py
     assert idle[0].expect(TurnExpired).turn == turns[0]
 
 
-def test_what_fails_is_told_to_its_client_alone(runner: StageRunner) -> None:
+def test_a_failure_is_reported_to_its_client_only(runner: StageRunner) -> None:
     statistics = ServerStatistics()
     serve(runner, SlotAnswerModel, shared=True, statistics=statistics)
     good, bad = clients(runner, "red", "green")
@@ -338,7 +339,7 @@ def test_a_server_that_drains_ends_the_answers_under_way(runner: StageRunner) ->
     assert three.quiet()
 
 
-def test_pieces_without_end_are_cut(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_answer_is_cut(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     class Endless(SlotAnswerModel):
         def finish(self, question: ClientQuestion) -> None:
             question.ended, question.piece = True, ""

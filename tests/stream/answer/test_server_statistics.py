@@ -23,7 +23,7 @@ def statistics(clock: FakeClock) -> ServerStatistics:
     return ServerStatistics(clock)
 
 
-def test_nothing_has_happened_at_the_start(statistics: ServerStatistics) -> None:
+def test_all_figures_are_zero_at_the_start(statistics: ServerStatistics) -> None:
     figures = statistics.figures()
     assert (figures.clients, figures.waiting, figures.serving, figures.slots) == (0, 0, 0, 1)
     assert (figures.wait_p95_s, figures.busy_share, figures.text_tokens_per_s) == (0, 0, 0)
@@ -32,7 +32,7 @@ def test_nothing_has_happened_at_the_start(statistics: ServerStatistics) -> None
     assert statistics.state == SERVING
 
 
-def test_the_table_of_clients_tells_of_clients_and_waits(statistics: ServerStatistics, clock: FakeClock) -> None:
+def test_the_client_table_counts_clients_and_waits(statistics: ServerStatistics, clock: FakeClock) -> None:
     waits_s: list[float] = []
     statistics.on_wait = waits_s.append
     table = ClientTable(statistics)
@@ -48,7 +48,7 @@ def test_the_table_of_clients_tells_of_clients_and_waits(statistics: ServerStati
     assert waits_s == [2.0], "a wait that is requested twice counts from its beginning; a client that left had no turn"
 
 
-def test_p95_counts_waits_that_go_on_and_forgets_old_ones(statistics: ServerStatistics, clock: FakeClock) -> None:
+def test_p95_includes_current_waits_and_drops_old_ones(statistics: ServerStatistics, clock: FakeClock) -> None:
     for wait_ms in range(1, 21):
         statistics.turn_requested(A)
         clock.advance(wait_ms * MS)
@@ -82,7 +82,7 @@ def test_work_counts_once_however_many_turns_are_served(statistics: ServerStatis
     assert turns_s == [1.0, 2.0]
 
 
-def test_work_that_goes_on_is_work(statistics: ServerStatistics, clock: FakeClock) -> None:
+def test_work_in_progress_counts_as_work(statistics: ServerStatistics, clock: FakeClock) -> None:
     statistics.turn_began()
     clock.advance(3 * NS_PER_S)
     assert statistics.figures().busy_share == 1.0

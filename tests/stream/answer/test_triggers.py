@@ -1,4 +1,4 @@
-"""A standing question: looks are due where something relevant happened, and noise does not turn the answer."""
+"""Triggers of answers and of standing queries: checks follow change, and noise does not change the verdict."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ RULES = YesNoTriggerOptions(every_ns=30 * S, on_change=0.1, least_ns=S)
 
 
 def looked(triggers: YesNoTriggers, time_s: float, **seen: object) -> str | None:
-    """Shows a frame, which is looked at where that is due; why."""
+    """Observe a frame, and check it if that is due; return the reason."""
     triggers.observe(round(time_s * S), **seen)  # type: ignore[arg-type]
     return triggers.fire() if triggers.due else None
 
 
-def test_looks_follow_change_cuts_and_a_slow_beat() -> None:
+def test_checks_follow_change_cuts_and_a_long_period() -> None:
     triggers = YesNoTriggers(RULES)
     assert looked(triggers, 0) == "start"
     assert looked(triggers, 5, change=0.09) is None
@@ -51,20 +51,20 @@ def test_looks_follow_change_cuts_and_a_slow_beat() -> None:
     assert looked(triggers, 66) is None
 
 
-def test_looks_keep_their_distance() -> None:
+def test_checks_keep_their_least_distance() -> None:
     triggers = YesNoTriggers(RULES)
     looked(triggers, 0)
     assert looked(triggers, 0.9, change=1.0) is None
     assert looked(triggers, 1.0, change=1.0) == "change"
 
 
-def test_what_is_off_triggers_nothing() -> None:
+def test_disabled_options_trigger_nothing() -> None:
     triggers = YesNoTriggers(YesNoTriggerOptions(on_cut=False))
     looked(triggers, 0)
     assert looked(triggers, 1e6, change=1.0, cut=True) is None
 
 
-def test_an_unsure_look_is_followed_by_one_at_another_frame() -> None:
+def test_an_unsure_check_is_followed_by_one_of_another_frame() -> None:
     triggers = YesNoTriggers(RULES)
     looked(triggers, 0)
     triggers.retry()
@@ -74,7 +74,7 @@ def test_an_unsure_look_is_followed_by_one_at_another_frame() -> None:
     assert looked(triggers, 2) is None
 
 
-def test_a_look_that_is_due_waits_and_a_cut_goes_first() -> None:
+def test_a_due_check_waits_and_a_cut_has_precedence() -> None:
     triggers = YesNoTriggers(RULES)
     triggers.observe(0)
     triggers.observe(S, change=1.0)
@@ -83,7 +83,7 @@ def test_a_look_that_is_due_waits_and_a_cut_goes_first() -> None:
     assert triggers.fire() == "cut"
 
 
-def test_a_discontinuity_is_looked_at_as_a_cut_is() -> None:
+def test_a_discontinuity_is_checked_as_a_cut_is() -> None:
     for on_cut, fired in ((True, "discontinuity"), (False, None)):
         triggers = YesNoTriggers(YesNoTriggerOptions(on_cut=on_cut))
         triggers.observe(0)
@@ -92,7 +92,7 @@ def test_a_discontinuity_is_looked_at_as_a_cut_is() -> None:
         assert triggers.fire() == fired
 
 
-def test_the_last_frame_is_looked_at_once() -> None:
+def test_the_last_frame_is_checked_once() -> None:
     triggers = YesNoTriggers(RULES)
     triggers.finish()
     assert triggers.due is None
@@ -104,7 +104,7 @@ def test_the_last_frame_is_looked_at_once() -> None:
     assert triggers.due == "end"
 
 
-def test_a_look_on_another_occasion_counts() -> None:
+def test_a_check_that_was_not_due_counts() -> None:
     triggers = YesNoTriggers(RULES)
     looked(triggers, 0)
     triggers.observe(29 * S)
@@ -112,7 +112,7 @@ def test_a_look_on_another_occasion_counts() -> None:
     assert looked(triggers, 31) is None
 
 
-def test_time_that_goes_back_does_not_stop_the_beat() -> None:
+def test_time_that_goes_back_does_not_stop_the_period() -> None:
     triggers = YesNoTriggers(RULES)
     looked(triggers, 1000)
     assert looked(triggers, 0) is None
@@ -120,7 +120,7 @@ def test_time_that_goes_back_does_not_stop_the_beat() -> None:
 
 
 def turns(chances: Sequence[float], **rules: float) -> list[tuple[int, bool]]:
-    """At which of these looks the answer turned, and to what."""
+    """Indices of the results that changed the verdict, with the new verdict."""
     standing = DebouncedVerdict(VerdictThresholds(**rules))
     found = []
     for index, yes in enumerate(chances):
@@ -147,7 +147,9 @@ def turns(chances: Sequence[float], **rules: float) -> list[tuple[int, bool]]:
         ([0.2, 0.8], []),
     ],
 )
-def test_the_answer_turns_when_it_is_sure_or_confirmed(chances: list[float], expected: list[tuple[int, bool]]) -> None:
+def test_the_verdict_changes_when_it_is_sure_or_confirmed(
+    chances: list[float], expected: list[tuple[int, bool]]
+) -> None:
     assert turns(chances) == expected
 
 
@@ -157,7 +159,7 @@ def test_thresholds_are_those_that_were_given() -> None:
     assert turns([0.7], sure=0.7) == [(0, True)]
 
 
-def test_a_look_wants_another_one_only_while_it_is_in_doubt() -> None:
+def test_a_verdict_is_pending_only_after_an_unsure_result() -> None:
     standing = DebouncedVerdict(VerdictThresholds())
     standing.update(0.8, 1.0)
     assert standing.pending
@@ -169,7 +171,7 @@ def test_a_look_wants_another_one_only_while_it_is_in_doubt() -> None:
     assert not standing.pending
 
 
-def test_neither_yes_nor_no_turns_nothing() -> None:
+def test_neither_yes_nor_no_changes_no_verdict() -> None:
     standing = DebouncedVerdict(VerdictThresholds())
     assert not standing.update(1.0, 0.09)
     assert standing.verdict is None
@@ -186,7 +188,7 @@ def answer_points(
     cuts: set[int] = frozenset(),
     changes: dict[int, float] | None = None,
 ) -> list[tuple[int, TriggerReason]]:
-    """Index and trigger of each answer point, where the answer stage is always free."""
+    """Index and trigger of each answer point if the answer stage is always free."""
     triggers = AnswerTriggers(rules)
     points: list[tuple[int, TriggerReason]] = []
     for index, time_ns in enumerate(times_ns):
@@ -218,7 +220,7 @@ def test_no_frames_no_answer() -> None:
     assert AnswerTriggers(AnswerTriggerOptions()).finish() is None
 
 
-def test_without_a_period_only_the_ends_and_what_happens_count() -> None:
+def test_without_a_period_only_the_ends_and_cuts_are_answer_points() -> None:
     times_ns = [index * TRIGGERS_S for index in range(6)]
     assert answer_points(AnswerTriggerOptions(), times_ns, cuts={3}) == [(0, "start"), (3, "cut"), (5, "end")]
 
@@ -278,7 +280,7 @@ def test_a_trigger_waits_for_the_answer_stage_and_later_ones_are_counted() -> No
     assert triggers.missed == 6
 
 
-def test_a_cut_goes_before_a_period_that_is_waiting() -> None:
+def test_a_cut_has_precedence_over_a_waiting_period() -> None:
     triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=TRIGGERS_S))
     triggers.observe(0)
     triggers.fire()
@@ -297,7 +299,7 @@ def test_a_change_does_not_count_as_missed_while_its_answer_waits() -> None:
     assert triggers.missed == 0
 
 
-def test_what_is_waiting_at_the_end_is_answered_with_the_last_frame() -> None:
+def test_a_trigger_waiting_at_the_end_is_answered_with_the_last_frame() -> None:
     triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=TRIGGERS_S))
     triggers.observe(0)
     triggers.observe(1)
@@ -318,7 +320,7 @@ def test_a_question_is_answered_with_the_next_packet_whatever_the_period() -> No
     assert triggers.observe(11 * TRIGGERS_S) == "every"
 
 
-def test_a_question_goes_before_a_cut_that_is_waiting_and_after_the_first_frame() -> None:
+def test_a_question_has_precedence_over_a_waiting_cut_but_not_over_the_first_frame() -> None:
     triggers = AnswerTriggers(AnswerTriggerOptions())
     triggers.observe(0)
     triggers.ask()
@@ -352,9 +354,7 @@ def test_firing_needs_a_trigger() -> None:
     st.lists(st.integers(1, 3 * TRIGGERS_S), min_size=1, max_size=50),
     st.integers(1, 5 * TRIGGERS_S),
 )
-def test_answers_begin_with_the_first_frame_end_with_the_last_and_are_a_period_apart(
-    gaps_ns: list[int], every_ns: int
-) -> None:
+def test_answers_are_at_the_first_and_last_frame_and_a_period_apart(gaps_ns: list[int], every_ns: int) -> None:
     times_ns = [sum(gaps_ns[:index]) for index in range(len(gaps_ns))]
     points = answer_points(AnswerTriggerOptions(every_ns=every_ns), times_ns)
     indices = [index for index, _ in points]
@@ -378,7 +378,7 @@ def watching(*, stop: bool = True, holds: bool | None = None) -> StandingQuery:
     )
 
 
-def test_a_turn_follows_the_look_that_made_it() -> None:
+def test_a_change_of_the_verdict_follows_its_check() -> None:
     reported = watching().update(look(0.5, 0.97, None))
     assert [type(event) for event in reported] == [YesNoResult, VerdictChanged]
     first, turned = reported
@@ -388,7 +388,7 @@ def test_a_turn_follows_the_look_that_made_it() -> None:
     assert (turned.pts_s, turned.question, turned.yes, turned.certain) == (0.5, "is it here?", 0.97, 0.5)
 
 
-def test_a_warning_stands_beside_every_look_and_turn() -> None:
+def test_a_warning_is_in_every_check_and_change() -> None:
     watch = watching()
     watch.warning = "means nothing"
     first, turned = watch.update(look(0.5, 0.97, None))
@@ -400,7 +400,7 @@ def test_a_warning_stands_beside_every_look_and_turn() -> None:
     assert "warning" not in encode_event(look(0.5, 0.97, None))
 
 
-def test_what_held_before_holds_on() -> None:
+def test_the_initial_verdict_is_kept() -> None:
     assert watching(holds=True).update(look(0.5, 0.97, None)) == [look(0.5, 0.97, "yes")]
     (_, turned) = watching(holds=True).update(look(0.5, 0.01, None))
     assert isinstance(turned, VerdictChanged)
@@ -408,12 +408,12 @@ def test_what_held_before_holds_on() -> None:
 
 
 @pytest.mark.parametrize(("stop", "yes", "over"), [(True, 0.97, True), (True, 0.01, False), (False, 0.97, False)])
-def test_a_run_is_over_with_a_yes_unless_it_goes_on(stop: bool, yes: float, over: bool) -> None:
+def test_a_run_ends_with_a_yes_only_with_stop_on_yes(stop: bool, yes: float, over: bool) -> None:
     watch = watching(stop=stop, holds=yes < 0.5)
     assert [watch.is_finished(event) for event in watch.update(look(0.0, yes))] == [False, over]
 
 
-def test_an_unsure_look_asks_for_another_one() -> None:
+def test_an_unsure_check_makes_another_one_due() -> None:
     watch = watching()
     watch.triggers.observe(0)
     watch.triggers.fire()
@@ -441,7 +441,7 @@ def test_a_long_question_is_not_repeated_whole() -> None:
     assert len(notice.message) < 240
 
 
-def test_a_long_watch_keeps_memory_flat() -> None:
+def test_memory_stays_constant_over_many_checks() -> None:
     watch = watching(stop=False)
 
     def look_often(times: int) -> int:
@@ -459,7 +459,7 @@ def test_a_long_watch_keeps_memory_flat() -> None:
         tracemalloc.stop()
 
 
-def test_what_is_watched_for_comes_from_the_configuration() -> None:
+def test_the_standing_query_comes_from_the_configuration() -> None:
     info = SourceInfo("a.mp4", 64, 48, 10.0, None, None, live=False, codec="", pixel_format="")
     assert RunPlan.of(Config(), info).schedule.standing_query is None
     given = StandingQueryConfig(
@@ -486,7 +486,7 @@ def test_what_is_watched_for_comes_from_the_configuration() -> None:
     )
 
 
-def test_alone_the_standing_question_is_the_one_that_is_asked() -> None:
+def test_alone_the_standing_query_is_the_question() -> None:
     def asked(**until: object) -> str:
         return Config(answer=AnswerConfig(query="what?", until=StandingQueryConfig(**until))).answer.asked  # type: ignore[arg-type]
 

@@ -16,14 +16,14 @@ def table_of(*clients: bytes) -> ClientTable:
 
 
 def turns(table: ClientTable) -> list[bytes]:
-    """Every turn that is left."""
+    """Clients of the remaining turns, in order."""
     given = []
     while (client := table.pop_next()) is not None:
         given.append(client)
     return given
 
 
-def test_turns_come_in_the_order_of_wanting_and_whoever_had_one_waits_behind_all_others() -> None:
+def test_turns_come_in_the_order_of_requests_and_a_client_that_had_one_queues_last() -> None:
     table = table_of(A, B, C)
     for client in (B, A, C):
         table.enqueue(client)
@@ -32,14 +32,14 @@ def test_turns_come_in_the_order_of_wanting_and_whoever_had_one_waits_behind_all
     assert turns(table) == [A, C, B]
 
 
-def test_wanting_again_keeps_the_place() -> None:
+def test_a_second_request_keeps_the_place() -> None:
     table = table_of(A, B)
     for client in (A, B, A):
         table.enqueue(client)
     assert turns(table) == [A, B]
 
 
-def test_nobody_waits_for_more_than_one_answer_of_each_other() -> None:
+def test_a_client_waits_for_at_most_one_answer_of_each_other_client() -> None:
     table = table_of(A, B, C)
     for client in (A, B, C):
         table.enqueue(client)
@@ -52,7 +52,7 @@ def test_nobody_waits_for_more_than_one_answer_of_each_other() -> None:
     assert given == [A, B, C] * 3
 
 
-def test_strangers_get_no_turn() -> None:
+def test_unknown_clients_get_no_turn() -> None:
     table = table_of(A)
     table.enqueue(B)
     assert table.pop_next() is None
@@ -61,7 +61,7 @@ def test_strangers_get_no_turn() -> None:
     assert (len(table), list(table)) == (1, [A])
 
 
-def test_whoever_forgoes_a_turn_stays_and_may_want_again() -> None:
+def test_a_client_that_withdraws_its_request_may_make_another() -> None:
     table = table_of(A, B)
     table.enqueue(A)
     table.enqueue(B)
@@ -70,7 +70,7 @@ def test_whoever_forgoes_a_turn_stays_and_may_want_again() -> None:
     assert turns(table) == [B, A]
 
 
-def test_whoever_leaves_is_forgotten_with_its_place() -> None:
+def test_a_client_that_leaves_is_removed_with_its_place() -> None:
     table = table_of(A, B)
     table.enqueue(A)
     table.enqueue(B)
@@ -79,14 +79,14 @@ def test_whoever_leaves_is_forgotten_with_its_place() -> None:
     assert turns(table) == [B]
 
 
-def test_clients_may_leave_while_all_are_sent_something() -> None:
+def test_clients_may_leave_during_iteration() -> None:
     table = table_of(A, B, C)
     for client in table:
         table.remove(client)
     assert len(table) == 0
 
 
-def test_joining_again_brings_another_question() -> None:
+def test_connecting_again_replaces_the_query() -> None:
     table = table_of(A)
     table.add(A, "who?")
     state = table.get(A)
@@ -94,7 +94,7 @@ def test_joining_again_brings_another_question() -> None:
     assert (state.query, len(table)) == ("who?", 1)
 
 
-def test_there_is_room_for_so_many_and_again_when_one_leaves() -> None:
+def test_the_table_is_full_until_a_client_leaves() -> None:
     table = table_of(*(bytes([number]) for number in range(CLIENTS_MAX)))
     assert table.full
     table.remove(bytes([0]))

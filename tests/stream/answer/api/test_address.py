@@ -34,12 +34,12 @@ def config(url: str, **network: bool) -> Config:
         ("https://models.example.org/v1/chat/completions", "https://models.example.org/v1", False),
     ],
 )
-def test_an_address_is_taken_as_people_write_it(url: str, base: str, local: bool) -> None:
+def test_an_address_is_accepted_in_the_usual_spellings(url: str, base: str, local: bool) -> None:
     assert ApiAddress.of(config(url)) == ApiAddress(base, local)
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host/v1", "http://", "http://host:port/v1", "http://[::1/v1"])
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="is no address of a server; write http://HOST:PORT/v1"):
         ApiAddress.of(config(url))
 
@@ -51,7 +51,7 @@ def test_a_key_in_the_address_is_refused_and_not_repeated(url: str) -> None:
     assert "secret" not in str(refused.value)
 
 
-def test_a_password_before_what_is_no_host_is_not_repeated() -> None:
+def test_a_password_before_an_invalid_host_is_not_repeated() -> None:
     with pytest.raises(ConfigError) as refused:
         ApiAddress.of(config("https://me:secret@host:port/v1"))
     assert "secret" not in str(refused.value)
@@ -64,14 +64,14 @@ def test_the_key_comes_from_the_environment_and_is_not_shown(monkeypatch: pytest
     assert "sk-1234" not in repr(found)
 
 
-def test_a_key_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "two words")
     with pytest.raises(ConfigError, match="holds no key") as refused:
         ApiAddress.of(config("https://host/v1"))
     assert "two words" not in str(refused.value)
 
 
-def test_a_key_is_not_sent_where_others_could_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_not_sent_unencrypted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "sk-1234")
     with pytest.raises(ConfigError, match="use https, or allow it with --plain-tcp"):
         ApiAddress.of(config("http://192.0.2.1:8000/v1"))

@@ -1,4 +1,4 @@
-"""Connection to a server with an API: pieces, time limits, and errors as advice."""
+"""Connection to a server with an API: pieces, time limits, and errors with remedies."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_without_a_key_none_is_sent(server: FakeApiServer) -> None:
         (lambda handler, body: (handler.begin(), handler.send("[1, 2]")), {}, "something that is no JSON object"),
     ],
 )
-def test_an_answer_is_lost_where_the_next_one_may_come(
+def test_an_answer_is_lost_if_the_next_one_may_succeed(
     server: FakeApiServer, behaviour: Any, limits: dict[str, float], reason: str
 ) -> None:
     error = failure(server, behaviour, **limits)
@@ -129,7 +129,7 @@ def test_an_answer_is_lost_where_the_next_one_may_come(
         (fake.refuse(307), ConfigError, "has moved .* give --api the address"),
     ],
 )
-def test_what_the_user_must_mend_is_said_with_the_remedy(
+def test_an_error_that_the_user_can_fix_has_a_remedy(
     server: FakeApiServer, behaviour: Any, kind: type[Exception], advice: str
 ) -> None:
     error = failure(server, behaviour)
@@ -138,18 +138,18 @@ def test_what_the_user_must_mend_is_said_with_the_remedy(
 
 
 def test_a_key_that_a_server_repeats_is_not_shown(server: FakeApiServer) -> None:
-    said = str(failure(server, fake.refuse(400, "bad key sk-1234 " + "x" * 500), key="sk-1234"))
-    assert "sk-1234" not in said
-    assert len(said) < 500
+    message = str(failure(server, fake.refuse(400, "bad key sk-1234 " + "x" * 500), key="sk-1234"))
+    assert "sk-1234" not in message
+    assert len(message) < 500
 
 
-def test_a_refused_key_is_said(server: FakeApiServer) -> None:
+def test_a_refused_key_is_reported(server: FakeApiServer) -> None:
     assert "refuses the key (403)" in str(failure(server, fake.refuse(403), key="sk-1234"))
 
 
-@pytest.mark.parametrize(("said", "wait_s"), [("7", 7.0), ("86400", 120.0), ("soon", BACK_OFF_S), ("-3", BACK_OFF_S)])
-def test_a_server_says_how_long_it_is_not_to_be_asked(server: FakeApiServer, said: str, wait_s: float) -> None:
-    error = failure(server, fake.refuse(429, "slow down", Retry_After=said))
+@pytest.mark.parametrize(("header", "wait_s"), [("7", 7.0), ("86400", 120.0), ("soon", BACK_OFF_S), ("-3", BACK_OFF_S)])
+def test_a_server_sets_the_pause(server: FakeApiServer, header: str, wait_s: float) -> None:
+    error = failure(server, fake.refuse(429, "slow down", Retry_After=header))
     assert isinstance(error, AnswerLost)
     assert error.wait_s == wait_s
 
@@ -182,7 +182,7 @@ def test_a_cancelled_reply_is_not_received_to_its_end(server: FakeApiServer, mon
         assert gone.wait(LONG_S)
 
 
-def test_nobody_at_the_address_is_said_at_once(server: FakeApiServer) -> None:
+def test_an_address_without_a_server_is_reported_at_once(server: FakeApiServer) -> None:
     server.close()
     with (
         connected(server) as connection,
@@ -304,7 +304,7 @@ def test_halves_of_a_character_in_two_events_are_joined(server: FakeApiServer) -
         assert "".join(piece.text for piece in pieces(connection)) == "a \U0001f600 b\ufffdc\ufffdd"
 
 
-def test_what_a_server_says_can_be_sent_on(server: FakeApiServer) -> None:
+def test_texts_of_a_server_can_be_sent_on(server: FakeApiServer) -> None:
     assert str(failure(server, fake.refuse(400, "no \ud800"))).encode()
     assert str(failure(server, fake.refuse(503, "no \udfff"))).encode()
 
@@ -349,6 +349,6 @@ def test_fields_that_are_not_as_expected_count_as_absent(event: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("chance", [-(10**400), float("-inf"), -1e308])
-def test_no_chance_is_too_small(chance: float) -> None:
+def test_no_probability_is_too_small(chance: float) -> None:
     piece, _ = _piece({"choices": [{"logprobs": {"content": [{"token": "yes", "logprob": chance}]}}]})
     assert piece.likely == (("yes", -10_000.0),)

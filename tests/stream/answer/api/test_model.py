@@ -1,4 +1,4 @@
-"""Model behind an API: what it is asked, and what becomes of its replies."""
+"""Model behind an API: its requests, and the handling of replies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def packet(index: int = 0, epoch: int = 0) -> FramePacket:
     )
 
 
-def said(model: OneClient, index: int = 0, query: str = "what?", epoch: int = 0) -> str:
+def answer_text(model: OneClient, index: int = 0, query: str = "what?", epoch: int = 0) -> str:
     return model.answer(packet(index, epoch), query)
 
 
@@ -56,7 +56,7 @@ def notice(model: OneClient) -> str:
 
 def test_one_answer_is_one_request_with_the_picture_before_the_question(server: FakeApiServer) -> None:
     model = OneClient(load_answer_model(CONFIGURED, config(server, max_tokens=20)))
-    assert said(model) == "a red circle"
+    assert answer_text(model) == "a red circle"
     (body,) = server.bodies
     assert {key: value for key, value in body.items() if key != "messages"} == {
         "model": fake.MODEL,
@@ -76,7 +76,7 @@ def test_one_answer_is_one_request_with_the_picture_before_the_question(server: 
 
 
 def test_a_system_prompt_comes_first(server: FakeApiServer) -> None:
-    said(loaded(server, system="Answer in one word.", api={"uuids": True}))
+    answer_text(loaded(server, system="Answer in one word.", api={"uuids": True}))
     system, question = server.bodies[0]["messages"]
     assert system == {"role": "system", "content": "Answer in one word."}
     assert [part["type"] for part in question["content"]] == ["image_url", "text"]
@@ -84,7 +84,7 @@ def test_a_system_prompt_comes_first(server: FakeApiServer) -> None:
 
 
 def test_sampling_is_asked_for_only_with_a_temperature(server: FakeApiServer) -> None:
-    said(loaded(server, temperature=0.5, top_p=0.9, seed=3))
+    answer_text(loaded(server, temperature=0.5, top_p=0.9, seed=3))
     body = server.bodies[0]
     assert (body["temperature"], body["top_p"], body["seed"]) == (0.5, 0.9, 3)
 
@@ -94,13 +94,15 @@ def test_the_only_model_of_a_server_needs_no_name(server: FakeApiServer) -> None
 
 
 @pytest.mark.parametrize(("models", "named"), [(["a", "b"], "a, b"), ([], "it lists none")])
-def test_which_of_several_models_must_be_said(server: FakeApiServer, models: list[str], named: str) -> None:
+def test_a_server_with_several_models_or_none_needs_a_name(
+    server: FakeApiServer, models: list[str], named: str
+) -> None:
     server.models = models
     with pytest.raises(ModelError, match=rf"no single model \({named}\); name one with -m"):
         loaded(server, model=None)
 
 
-def test_a_server_that_is_not_there_is_no_model(server: FakeApiServer) -> None:
+def test_a_missing_server_is_refused(server: FakeApiServer) -> None:
     server.close()
     with pytest.raises(ConnectionRefused, match="start it, or correct the address"):
         loaded(server)
@@ -117,7 +119,7 @@ def test_yes_and_no_are_read_from_log_probabilities(server: FakeApiServer) -> No
     assert notice(model) == ""
 
 
-def test_without_log_probabilities_the_word_decides_which_is_told_once(server: FakeApiServer) -> None:
+def test_without_log_probabilities_the_word_decides_which_is_reported_once(server: FakeApiServer) -> None:
     def say_no(handler: ApiHandler, body: dict[str, Any]) -> None:
         handler.begin()
         handler.send(fake.event("No,"))
@@ -126,7 +128,7 @@ def test_without_log_probabilities_the_word_decides_which_is_told_once(server: F
     server.behaviour = say_no
     model = loaded(server, {"yes_no": ""})
     assert model.score(packet(), "is it red?") == (0.0, 1.0)
-    assert "taken by the word" in notice(model)
+    assert "yes and no are read from the first word" in notice(model)
     assert server.texts() == ["is it red?"]
     model.score(packet(), "is it red?")
     assert notice(model) == ""
@@ -163,12 +165,12 @@ def test_yes_and_no_in_any_spelling(text: str, likely: Any, expected: tuple[floa
 def test_an_answer_without_an_end_is_lost(server: FakeApiServer) -> None:
     server.behaviour = fake.speak_for_ever
     with pytest.raises(AnswerLost, match="an answer without an end: more than 2048 characters for 64 tokens"):
-        said(loaded(server))
+        answer_text(loaded(server))
 
 
-def test_what_the_server_counts_beyond_the_budget_is_told_once(server: FakeApiServer) -> None:
+def test_tokens_that_the_server_counts_beyond_the_budget_are_reported_once(server: FakeApiServer) -> None:
     model = loaded(server)
-    said(model)
+    answer_text(model)
     assert notice(model) == ""
 
     def count_much(handler: ApiHandler, body: dict[str, Any]) -> None:
@@ -176,17 +178,17 @@ def test_what_the_server_counts_beyond_the_budget_is_told_once(server: FakeApiSe
         handler.reply(200, {"model": "other", "choices": [{"message": {"content": "x"}}], "usage": usage})
 
     server.behaviour = count_much
-    said(model)
+    answer_text(model)
     assert "counts 500 tokens for a question with pictures of 60" in notice(model)
     assert "asked for tiny, the server answers as other" in notice(model)
-    said(model)
+    answer_text(model)
     assert notice(model) == ""
 
 
 def test_the_newest_frames_are_shown_with_their_times(server: FakeApiServer) -> None:
     model = loaded(server, memory=MemoryConfig(frames=2))
     for index in range(3):
-        said(model, index)
+        answer_text(model, index)
     assert server.texts(0) == ["what?"]
     assert server.texts(2) == ["<0.5 seconds>", "<1.0 seconds>", "what?"]
     assert len(server.pictures(2)) == 2
@@ -198,7 +200,7 @@ def test_the_newest_frames_are_shown_with_their_times(server: FakeApiServer) -> 
 
 
 def drawn(index: int) -> FramePacket:
-    """A packet whose picture is like no other's."""
+    """Packet with a unique picture."""
     made = packet(index)
     return replace(made, image=np.full_like(made.image, 20 * index))
 
@@ -208,7 +210,7 @@ def answered(model: OneClient, index: int) -> str:
 
 
 def sent(server: FakeApiServer, request: int = -1) -> list[bool]:
-    """Whether each picture of a request was sent, and not named only."""
+    """For each picture of a request: True if it was sent, False if only named."""
     parts = server.bodies[request]["messages"][0]["content"]
     return [part["image_url"] is not None for part in parts if part["type"] == "image_url"]
 
@@ -257,24 +259,24 @@ def test_names_that_a_server_does_not_take_are_left_out(server: FakeApiServer) -
 
 def test_a_cut_drops_the_frames_before_it(server: FakeApiServer) -> None:
     model = loaded(server, memory=MemoryConfig(frames=2))
-    said(model, 0)
-    said(model, 1, epoch=1)
+    answer_text(model, 0)
+    answer_text(model, 1, epoch=1)
     assert len(server.pictures()) == 1
 
 
 def test_each_client_has_its_own_frames_until_it_leaves(server: FakeApiServer) -> None:
     model = loaded(server, memory=MemoryConfig(frames=2))
-    said(model, 0)
+    answer_text(model, 0)
     model.client = b"two"
-    said(model, 1)
+    answer_text(model, 1)
     assert len(server.pictures()) == 1
     model.client = b"one"
     model.model.drop_client(b"one")
-    said(model, 2)
+    answer_text(model, 2)
     assert len(server.pictures()) == 1
 
 
-def test_it_knows_nothing_of_where_its_model_looks(server: FakeApiServer) -> None:
+def test_a_model_behind_an_api_has_no_feedback(server: FakeApiServer) -> None:
     model = loaded(server)
     assert model.model.check_standing_query("is it?") == ()
     assert not model.model.embed_query("what?").tokens.any()

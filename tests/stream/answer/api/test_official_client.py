@@ -1,4 +1,4 @@
-"""The server of these tests, judged by the official client of the API: what it understands, this program may expect."""
+"""Fake API server of these tests, checked by the API's official client."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from stream.answer.api.pictures import COMPOSITE, PART, WHOLE, PictureKind, pict
 
 
 def packet(height: int, width: int, tokens: int) -> FramePacket:
-    """A grey frame, red where it matters, green beyond its edge."""
+    """Grey frame, red in its relevant tiles, green beyond its edge."""
     grid = TileGrid.of(height, width)
     image = np.full((grid.padded_height_px, grid.padded_width_px, 3), 128, np.uint8)
     image[height:], image[:, width:] = (0, 255, 0), (0, 255, 0)
@@ -52,7 +52,7 @@ def test_a_composite_comes_with_its_explanation() -> None:
     assert made.tokens <= 60
 
 
-def test_parts_are_pictures_of_their_own_in_one_budget() -> None:
+def test_parts_are_separate_pictures_in_one_budget() -> None:
     made = pictures_of(packet(384, 640, 60), "parts", 95)
     whole, *parts = map(decoded, made.jpegs)
     assert parts

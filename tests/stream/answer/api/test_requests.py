@@ -1,4 +1,4 @@
-"""Several requests at once to a server with an API: each client's own, together, and what becomes of them."""
+"""Concurrent requests to a server with an API: each client gets its own answers and errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def question(client: bytes, query: str = "what?", *, index: int = 0, yes_no: boo
 
 
 def asked(model: ApiAnswerModel, *questions: ClientQuestion) -> dict[bytes, str]:
-    """The texts of questions that are asked together, by client."""
+    """Texts of the answers to questions that are asked together, by client."""
     for one in questions:
         model.hold(one.client)
     model.ask(questions)
@@ -53,7 +53,7 @@ def asked(model: ApiAnswerModel, *questions: ClientQuestion) -> dict[bytes, str]
 
 
 def together(count: int, then: Callable[[ApiHandler, dict[str, Any]], None] = fake.speak) -> Any:
-    """Behaviour of a server that answers once so many requests are open."""
+    """Behaviour of a server that answers once `count` requests are open."""
     meeting = threading.Barrier(count)
 
     def behave(handler: ApiHandler, body: dict[str, Any]) -> None:
@@ -84,14 +84,14 @@ def test_requests_of_several_clients_are_open_at_once_and_each_gets_its_own_text
         assert (one.stats.tokens_used, one.stats.text_tokens) == (60, 2)
 
 
-def test_scores_and_answers_go_together(server: FakeApiServer) -> None:
+def test_scores_and_answers_are_requested_together(server: FakeApiServer) -> None:
     server.behaviour = together(2)
-    look, tell = question(b"one", "is it red?", yes_no=True), question(b"two")
-    texts = asked(loaded(server), look, tell)
+    look, describe = question(b"one", "is it red?", yes_no=True), question(b"two")
+    texts = asked(loaded(server), look, describe)
     assert texts == {b"one": "", b"two": "a red circle"}
     assert look.score is not None
     assert look.score == pytest.approx((0.948, 0.955), abs=0.001)
-    assert tell.score is None
+    assert describe.score is None
     assert {body["max_tokens"] for body in server.bodies} == {3, 64}
 
 
@@ -99,7 +99,7 @@ def test_scores_and_answers_go_together(server: FakeApiServer) -> None:
     ("behaviour", "kind"),
     [(fake.refuse(503, "busy"), AnswerLost), (fake.refuse(400, "no pictures"), ModelError)],
 )
-def test_what_one_client_loses_another_does_not(
+def test_a_lost_answer_of_one_client_is_not_lost_for_another(
     server: FakeApiServer, behaviour: Callable[[ApiHandler, dict[str, Any]], None], kind: type[Exception]
 ) -> None:
     def behave(handler: ApiHandler, body: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ def test_what_one_client_loses_another_does_not(
     assert good.error is None
 
 
-def test_who_is_released_is_not_answered_any_more(server: FakeApiServer) -> None:
+def test_a_released_client_gets_no_more_of_its_answer(server: FakeApiServer) -> None:
     server.behaviour = fake.stall
     model, gone = loaded(server), question(b"one")
     model.ask([gone])
@@ -125,7 +125,7 @@ def test_who_is_released_is_not_answered_any_more(server: FakeApiServer) -> None
     assert asked(model, question(b"one"))[b"one"] == "a red circle"
 
 
-def test_an_answer_can_be_ended_as_it_stands(server: FakeApiServer) -> None:
+def test_an_answer_can_be_ended_early(server: FakeApiServer) -> None:
     server.behaviour = fake.stall
     model, long = loaded(server), question(b"one")
     model.ask([long])
@@ -168,7 +168,7 @@ def test_a_previous_answer_that_is_still_right_is_the_answer(server: FakeApiServ
     assert 'what?\nAn earlier answer: "a blue square"\nIs that answer still right?' in last_text(body)
 
 
-def test_another_answer_is_asked_for_if_it_is_not(server: FakeApiServer) -> None:
+def test_a_previous_answer_that_is_wrong_is_replaced(server: FakeApiServer) -> None:
     history = (PastAnswer(1_500_000_000, "a blue square"),)
     one = compared(0.91, history=history)
     assert asked(loaded(server), one) == {b"one": "a red circle"}
@@ -181,7 +181,7 @@ def test_another_answer_is_asked_for_if_it_is_not(server: FakeApiServer) -> None
     assert (check["max_tokens"], body["max_tokens"]) == (3, 64)
 
 
-def test_a_check_that_is_refused_for_its_probabilities_is_made_without(server: FakeApiServer) -> None:
+def test_a_check_refused_for_its_log_probabilities_is_repeated_without(server: FakeApiServer) -> None:
     def behave(handler: ApiHandler, body: dict[str, Any]) -> None:
         (fake.refuse(400, "logprobs are not known") if "logprobs" in body else fake.speak)(handler, body)
 
