@@ -26,11 +26,11 @@ from typing import ClassVar
 class ArrCocError(Exception):
     """Base of every error that `arr_coc` raises on purpose; its message is fit to show to a user.
 
-    The message is `problem`, and after a semicolon `remedy`: what to do, None where it is not given separately.
+    The message is `problem`, and after a semicolon `remedy`: what to do, None if it is not given separately.
     """
 
     user_fixable: ClassVar[bool] = False
-    """True for errors that the user can put right: reported as they are, where others mean that a stage died."""
+    """True for errors that the user can put right: reported as they are, while others mean that a stage died."""
 
     def __init__(self, problem: str = "", remedy: str | None = None) -> None:
         super().__init__(problem if remedy is None else f"{problem}; {remedy}")
@@ -113,7 +113,7 @@ class ContextLengthError(ArrCocError, ValueError):
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """The number and the noun in the form that goes with it; `plural` where that is not the noun and an s."""
+    """The number and the noun in its singular or plural; `plural` if that is not the noun and an s."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 

@@ -27,8 +27,8 @@ class Found:
     """Result of one case, or its mean over several.
 
     `recall`: the share of the asked tiles that are shown at level 0, of 25 % of the tokens, and `recall_small` of 10 %;
-    `iou` of the tiles at level 0 with the asked ones, which cannot exceed `iou_bound`, as so many tiles are shown;
-    `matched_iou`: that of as many most relevant tiles as are asked about.
+    `iou` of the tiles at level 0 with the asked ones, which cannot exceed `iou_bound`, as the number of tiles shown is
+    fixed; `matched_iou`: that of as many most relevant tiles as are asked about.
     """
 
     recall: float
@@ -78,7 +78,7 @@ def measure(
 ) -> dict[str, dict[str, float]]:
     """Means by kind of question, and over the kinds ("all"), each with the number of its cases.
 
-    A `realiser` without learned parts is not told the question.
+    A `realiser` without learned parts does not get the question.
     """
     realiser.eval()
 

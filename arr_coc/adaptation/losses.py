@@ -42,7 +42,7 @@ masks that agree best with the boxes of what is asked about (`training/results/t
 
 
 def looked_at(attention: torch.Tensor) -> torch.Tensor:
-    """The tiles that attention [..., gh, gw] finds: 1 where it is at least `LOOKED_AT` of its largest, else 0.
+    """The tiles that attention [..., gh, gw] selects: 1 if it is at least `LOOKED_AT` of its largest, else 0.
 
     Attention is spread thinly over all that is not asked about; to learn that too costs what is.
     """

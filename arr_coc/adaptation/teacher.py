@@ -28,7 +28,7 @@ class AttentionTeacher:
     """
 
     def __init__(self, qwen: QwenVL) -> None:
-        """Raises ModelError where the model's attention cannot be read."""
+        """Raises ModelError if the model's attention cannot be read."""
         if unreadable_layer(qwen) is not None:
             raise _unreadable(qwen)
         self._session = AnswerSession(qwen, AnswerOptions(decoding=Decoding(max_tokens=1)))
@@ -47,7 +47,7 @@ class AttentionTeacher:
     def attention(self, question: str) -> torch.Tensor:
         """The attention on each tile divided by its largest: float32 [gh, gw] in [0, 1].
 
-        Raises ModelError where none can be read, and as `AnswerSession.glance`.
+        Raises ModelError if no attention can be read, and as `AnswerSession.glance`.
         """
         assert self._packet is not None, "no picture is shown"
         feedback = self._session.glance(self._packet, question).feedback

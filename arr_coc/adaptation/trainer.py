@@ -111,6 +111,6 @@ class Trainer:
         self.save()
 
     def save(self) -> None:
-        """Writes checkpoint and layer, each whole or not at all."""
+        """Write checkpoint and layer, each whole or not at all."""
         self.course.save()
         self.layer.save_pretrained(self._layer_folder)

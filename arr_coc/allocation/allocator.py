@@ -48,11 +48,11 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class AllocatorOptions:
     """`levels`: whether the model knows coarse tokens. `wide`: whether wide and tall tokens show lines of text; None:
-    if the model knows them, by `suiting`. `tau_ms`: time constant of blending. `on_device`: frames are allocated where
-    the texture is, if it is a device and the options suit one (`suits_device`; else, channels and scores only), and
+    if the model knows them, by `suiting`. `tau_ms`: time constant of blending. `on_device`: frames are allocated on
+    the texture's device, if it has one and the options suit one (`suits_device`; else, channels and scores only), and
     differ a little from another backend's. `glance`: frames have an overview, which a glance looks at; None for none.
     `channels`: the texture's profile; `auto` is the one that the allocator's weights were trained on, which wins over
-    another name, and `core13` where nothing was trained. `memory`: the model has a visual memory, and packets hold what
+    another name, and `core13` if nothing was trained. `memory`: the model has a visual memory, and packets hold what
     is new in their group of pictures; None: each is complete in itself. The others are those of `allocate` and
     `Tensions`, `limits` for the budgets "auto" and "adaptive".
     """
@@ -251,9 +251,9 @@ class StreamAllocator:
     ) -> FrameAllocation:
         """Take in the frame in `view`, and leave the choice of its regions until they are asked for.
 
-        For streams of whose frames few are shown to anyone: what a frame changes of relevance and memory counts at
-        once, and a choice is made in the light of the last one that was made before the next frame came. Arguments and
-        errors are those of `allocate`.
+        For streams of which few frames are viewed or answered about: a frame changes relevance and memory at once, and
+        its choice builds on the last choice made before the next frame came. Arguments and errors are those of
+        `allocate`.
         """
         memory, last = self._memory_of(view), self._last
         if last is not None and last.is_chosen:

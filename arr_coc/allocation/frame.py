@@ -235,7 +235,7 @@ def _jitter(previous: torch.Tensor | None, levels: torch.Tensor) -> torch.Tensor
     """Share of tiles whose shape (or absence) is another than in `previous`, among those that were in view; 0 without
     it.
 
-    Both int8 [gh, gw]; `previous` is the frame before, carried along with motion, `UNKNOWN` where a tile came into
+    Both int8 [gh, gw]; `previous` is the frame before, carried along with motion, `UNKNOWN` for tiles that came into
     view.
     """
     if previous is None:
@@ -298,8 +298,8 @@ class RegionSelector:
             )
 
     def note_judgement(self, inputs: SelectionInputs, selection: Selection) -> None:
-        """The newest frame is chosen from once more, in the light of the choice before: only what its picture is, and
-        where it has lines, is known already."""
+        """Choose again for the newest frame, in the light of the choice before: only its picture's structure and its
+        lines are known already."""
         self._memory = replace(
             self._memory,
             made_from=None,
@@ -341,7 +341,7 @@ class FrameAllocation:
     `relevance` float32 [gh, gw], as blended over time; `scores` float32 [3, gh, gw] (information, perspective,
     participation) and their `weights` float32 [3], of this frame alone; `inputs`, all that its regions follow from,
     which are chosen once they are asked for. `change_since`, the relevance-weighted share of tiles that changed since
-    the last answer, and `change_since_look`, since the last look, where what has vanished counts too.
+    the last answer, and `change_since_look`, since the last look, including what has vanished.
     """
 
     stamp: FrameStamp

@@ -41,7 +41,7 @@ class _Embedding:
 class HistoryTracker:
     """Remembers relevance, changes, attention and embeddings of one epoch's tiles, carried along with motion.
 
-    For each frame in order: `follow` where tiles moved, `observe`, `fill`, `remember`.
+    For each frame in order: `follow` the motion, `observe`, `fill`, `remember`.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class HistoryTracker:
             relevance, sure = self._before
             sure = np.minimum(_sampled(warp, sure, 0), motion.confidence)
             self._before = np.stack([_sampled(warp, relevance, 0), np.where(warp.inside, sure, np.float32(0))])
-            self._relevance = None  # what is warped is not the newest relevance, even where that is the same object
+            self._relevance = None  # what is warped is not the newest relevance, even if that is the same object
         if step is None:
             return
         if self._changed_ns is not None:
@@ -158,7 +158,7 @@ class HistoryTracker:
         return np.stack([self._attention.last, self._attention.mean, trust])
 
     def _shown(self, appearance: Map) -> Map | None:
-        """Embeddings, fading where a tile no longer looks as it did."""
+        """Embeddings, fading on tiles whose appearance has changed."""
         if self._embedding is None:
             return None
         change = np.nan_to_num(np.abs(appearance - self._embedding.appearance).max(axis=0))

@@ -39,7 +39,7 @@ Map = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """The frame before: `blended` and `held` [gh, gw], `appearance` [C, gh, gw]; NaN where a tile came into view."""
+    """The frame before: `blended` and `held` [gh, gw], `appearance` [C, gh, gw]; NaN for tiles that came into view."""
 
     blended: torch.Tensor
     held: torch.Tensor
@@ -54,7 +54,7 @@ class _Past:
 
 
 class TemporalBlend:
-    """blended = a·carried + (1 − a)·current, with a per tile lowered where its appearance changed.
+    """blended = a·carried + (1 − a)·current, with a per tile lowered if its appearance changed.
 
     What is given out is `held`: blended with a dead band; in host memory, the same tensor as long as no tile leaves the
     band.
@@ -104,7 +104,7 @@ class TemporalBlend:
         return self._past.held
 
     def _blended(self, past: _Past, relevance: torch.Tensor, appearance: torch.Tensor, share: float) -> _Past:
-        """What the next frame is blended with; `share` is that of the past where looks did not change."""
+        """The state that the next frame is blended with; `share` is the past's on tiles of unchanged appearance."""
         if self._maps is not None and relevance.is_cpu:
             origin = None if self._warp is None else self._warp.origin
             limits, before = (share, RENEWAL, DEAD_BAND), (past.blended, past.held, past.appearance)
@@ -183,7 +183,7 @@ FADE_S = 5.0
 """After this much media time feedback is trusted 1/e as much."""
 
 RENEW = 0.7
-"""Share of the newest answer where an older one spoke of the same tile."""
+"""Share of the newest answer on tiles that an older one covered, too."""
 
 TICK_NS = NS_PER_S // 4
 """Fading goes in steps, so that a still scene has a still prior."""
@@ -249,8 +249,8 @@ class FeedbackPrior:
     What was learned stays on the grid of the frame at which it was, with the warp from there to now, so that it is read
     between tiles once, however many frames ago that was.
 
-    `answered`: an answer taught some of it. A glance alone tells where the model looks even on a picture of nothing, so
-    it does not prove that there is something to see.
+    `answered`: an answer taught some of it. A glance alone has the model's attention even on an empty picture, so it
+    does not prove that there is something to see.
     """
 
     def __init__(self, maps: CompiledMaps | None = None) -> None:
@@ -287,8 +287,8 @@ class FeedbackPrior:
         return torch.full_like(like, math.nan)
 
     def update(self, feedback: Feedback, appearance: torch.Tensor, warp: Warp, *, glance: bool = False) -> None:
-        """Take in the feedback of one answer, or `glance`, from whose frame `warp` leads to now, where tiles look like
-        `appearance` [C, gh, gw]."""
+        """Take in the feedback of one answer, or `glance`; `warp` leads from its frame to now, and `appearance`
+        [C, gh, gw] is that of the tiles now."""
         self.answered |= not glance
         rows, cols = appearance.shape[1:]
         learned = torch.from_numpy(_maps_of(feedback, (rows, cols), glance=glance)).to(appearance.device)
@@ -305,8 +305,8 @@ class FeedbackPrior:
         self._warp = self._evaluated_for = None
 
     def evaluate(self, media_ns: int, appearance: torch.Tensor) -> torch.Tensor | None:
-        """Attention, similarity and trust at a media time, where tiles look so: float32 [3, gh, gw] of [C, gh, gw];
-        None while no answer taught anything.
+        """Attention, similarity and trust at a media time, for tiles of this appearance: float32 [3, gh, gw] of
+        [C, gh, gw]; None before the first feedback.
 
         The same tensor for a quarter of a second, unless something was learned or carried, or `appearance` is another.
         """

@@ -16,7 +16,7 @@ from arr_coc.errors import BudgetError, NonFiniteError, OptionError, ShapeError
 
 
 def check_finite(tensor: torch.Tensor, name: str) -> None:
-    """Raises NonFiniteError where a tensor holds NaN or Inf; on a GPU this waits for it. Integers pass."""
+    """Raise NonFiniteError if a tensor holds NaN or Inf; on a GPU this waits for it. Integers pass."""
     if tensor.dtype.is_floating_point and not torch.isfinite(tensor).all():
         raise NonFiniteError(f"{name} holds NaN or Inf")
 

@@ -99,7 +99,7 @@ def load_kernel(path: Path) -> ctypes.CDLL:
 
 
 def kernel_or_none() -> ctypes.CDLL | None:
-    """The compiled kernel, None where the reference is used. Raises as `library_or_none`."""
+    """The compiled kernel, None if the reference is used. Raises as `library_or_none`."""
     return library_or_none(load_kernel, kernel_path())
 
 

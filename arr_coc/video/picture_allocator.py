@@ -73,9 +73,9 @@ class FrameAllocator:
         return self._allocated
 
     def glance_packet(self) -> TokenPacket | None:
-        """Return an overview of the newest frame where a glance at it is due, and None where none is.
+        """Return an overview of the newest frame if a glance at it is due, else None.
 
-        `apply_glance` is to be told what was looked at.
+        `apply_glance` takes the feedback.
         """
         frame = self._allocated
         if frame is None or not self.allocator.glance_due(frame.allocation.stamp.media_ns):
@@ -141,8 +141,8 @@ class PictureAllocator:
     ) -> Packet:
         """Return what the model is shown of a picture uint8 [H, W, 3].
 
-        `glance` looks at an overview of the picture where the options ask for that and it is due. Raises ShapeError
-        where the picture is too narrow, BudgetError where its budget has no room for the overview that is asked for,
+        `glance` looks at an overview of the picture if the options ask for that and it is due. Raises ShapeError
+        if the picture is too narrow, BudgetError if its budget has no room for the overview that is asked for,
         and whatever `glance` raises.
         """
         prep = self._preprocessing

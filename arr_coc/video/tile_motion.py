@@ -2,7 +2,7 @@
 
 Guesses are tried from cheap to dear, on luma at level 2 or 3, and only on tiles that changed: no motion, the camera's
 with the frame before, the codec's motion vectors, one shift (phase correlation). Each is judged by the picture: it
-explains a tile where the old picture, moved so, looks like the new one. Dense inverse search then runs around those
+explains a tile if the old picture, moved so, looks like the new one. Dense inverse search then runs around those
 tiles only that no guess explains, backward, from the new picture to the old one; a tile takes its median
 (`motion_search`). One step of registration does the rest.
 
@@ -35,14 +35,14 @@ Floats = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
 
 WIDTH_TEXELS = 480
-"""Luma is halved until it is at most this wide, but a tile has at least so many texels each way."""
+"""Luma is halved until it is at most this wide, but a tile has at least this many texels each way."""
 
 CODED_SHARE, SHIFT_SHARE = 0.1, 0.25
 """Share of changed tiles that must be left without an explanation for the codec's motion vectors to be read, and for
 one shift of all of them to be looked for."""
 
 LEAST_TOGETHER = 3
-"""Where a guess explains the rest, fewer tiles together that it does not explain lie at the border of what moves: they
+"""If a guess explains the rest, fewer tiles together that it does not explain lie at the border of what moves: they
 show both sides, and flow finds nothing there."""
 
 CODED_FRAMES = 1, 2, 3
@@ -52,16 +52,16 @@ CODED_SAMPLES = 48
 """Tiles on which the number of frames is chosen."""
 
 GUESS_LEAVES = 0.9
-"""Flow begins from one motion of the whole part where that leaves less than this share of the mean difference."""
+"""Flow begins from one motion of the whole part if that leaves less than this share of the mean difference."""
 
 SAME_PX = 0.5
 """Motions of the camera this near to each other explain the same."""
 
 BETTER = 0.8
-"""The camera's motion replaces a tile's own where it leaves less than this share of the difference."""
+"""The camera's motion replaces a tile's own if it leaves less than this share of the difference."""
 
 EXPLAINS = 1.2
-"""And it fills a tile in where it leaves at most this share of the smallest difference that anything leaves."""
+"""And it fills a tile in if it leaves at most this share of the smallest difference that anything leaves."""
 
 FILLED = 0.5
 """Most confidence of a motion that was filled in."""
@@ -72,7 +72,7 @@ MOVING_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class MotionEstimate:
-    """Result for one frame: `motion`, None where nothing moved; `camera_moved`: most that could tell moved as one."""
+    """Result for one frame: `motion`, None if nothing moved; `camera_moved`: most tiles of known motion share one."""
 
     motion: TileMotion | None
     camera_moved: bool
@@ -181,13 +181,13 @@ class _Coded:
     grid: TileGrid
 
     def of(self, tiles: npt.NDArray[np.intp]) -> tuple[Floats, Floats] | None:
-        """(dy_px, dx_px) of some tiles, NaN where it says nothing: float32 [n] each."""
+        """(dy_px, dx_px) of some tiles, NaN for tiles without motion vectors: float32 [n] each."""
         motion = None if self.planes.coded_motion is None else self.planes.coded_motion.over(self.grid)
         return None if motion is None else (motion[0].ravel()[tiles], motion[1].ravel()[tiles])
 
 
 class _Part:
-    """A part of a frame, compared in its dirty tiles; where it is the whole frame, in all."""
+    """A part of a frame, compared in its dirty tiles; in all of them if it is the whole frame."""
 
     def __init__(self, last: _Past, new: Luma, dirty: Mask, box: Box, texels: int) -> None:
         self._last, self._new, self._box, self._shape = last, new, box, dirty.shape
@@ -200,7 +200,7 @@ class _Part:
         self._structure, self._still = self._pair.structure(), self._pair.still()
 
     def motion(self, flow: FlowSearch, coded: _Coded) -> tuple[TileMotion, CameraMotion | None]:
-        """Return motion float32 [rows, cols], of the part's tiles, and the camera's where most of them agree on one."""
+        """Return motion float32 [rows, cols], of the part's tiles, and the camera's if most of them agree on one."""
         best, guess = self._guessed(coded)
         best = self._flowed(flow, best, guess)
         dy, dx, confidence = self._own_motion(best)
@@ -265,7 +265,7 @@ class _Part:
     def _tried(
         self, camera: CameraMotion | None, best: MovedTiles, guess: _Guess | None
     ) -> tuple[MovedTiles, _Guess | None]:
-        """The same with one more guess about all tiles, if there is one and it leaves less than any before."""
+        """The same with one more guess about all tiles, if given and better than any before."""
         if camera is None:
             return best, guess
         explained = self._pair.with_camera(camera)
@@ -275,7 +275,7 @@ class _Part:
         return best.or_better(explained), _Guess(camera, explained)
 
     def _as_coded(self, best: MovedTiles, dy: Floats, dx: Floats) -> MovedTiles:
-        """The same, with the codec's motion where nothing explains a tile yet and that does better.
+        """The same, with the codec's motion for tiles that nothing explains yet and that it explains better.
 
         How many frames it spans is what explains some of those tiles best.
         """
@@ -302,7 +302,7 @@ class _Part:
         return self._dirty & ~self._pair.explained(best.left, self._still.left)
 
     def _flowed(self, flow: FlowSearch, best: MovedTiles, guess: _Guess | None) -> MovedTiles:
-        """The same, with dense flow from the guess on where nothing explains a tile that was in view."""
+        """The same, with dense flow from the guess on for visible tiles that nothing explains."""
         wanted = np.zeros(self._shape, bool)
         wanted.ravel()[self._pair.tiles] = self._open(best)
         camera = CameraMotion.shift(0, 0)

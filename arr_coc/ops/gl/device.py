@@ -1,7 +1,7 @@
 """Graphics device without a screen: the choice of a display, and a context for each thread.
 
 Devices are listed by EGL_EXT_device_enumeration; EGL_NV_device_cuda says which CUDA device one is. Software comes
-last, through Mesa's surfaceless platform, or as a device of its own.
+last, through Mesa's surfaceless platform, or as a separate device.
 
 The first context is never drawn with; it keeps the shared objects alive while threads come and go. A thread's own
 context is made when it first needs one, and ends with the thread. OpenGL deletes objects only in a thread with a
@@ -128,7 +128,7 @@ class GlDevice:
     """
 
     def __init__(self, library: GlLibrary, choice: DisplayCandidate) -> None:
-        """Raises BackendMissing where this display gives no OpenGL 4.5."""
+        """Raises BackendMissing if this display gives no OpenGL 4.5."""
         self.library = library
         self.name, self.cuda = choice.name, choice.cuda
         self.display = _address(choice.display)
@@ -164,7 +164,7 @@ class GlDevice:
     def current(self) -> Iterator[GlContext]:
         """This thread's context, current. Another one that was current is so again afterwards.
 
-        Raises DeviceLost where the device was lost.
+        Raises DeviceLost if the device was lost.
         """
         if self.lost is not None:
             raise DeviceLost(self.lost)
@@ -186,7 +186,7 @@ class GlDevice:
                 calls.eglMakeCurrent(*others)
 
     def check(self, doing: str) -> None:
-        """Asks what went wrong. Raises DeviceLost where the device was lost or is out of memory."""
+        """Check the last calls. Raises DeviceLost if the device was lost or is out of memory."""
         calls = self.library.calls
         error = calls.glGetError()
         if self._attributes == _TOLD_OF_RESETS and (status := calls.glGetGraphicsResetStatus()):
@@ -203,7 +203,7 @@ class GlDevice:
         return StoreError(f"{self.renderer} refused {doing}: {_ERRORS.get(code, f'error {code:#x}')}")
 
     def mark_lost(self, reason: str) -> DeviceLost:
-        """Gives the device up: nothing uses it any more, and the next store finds one anew."""
+        """Mark the device as lost: nothing uses it any more, and the next store opens another."""
         self.lost = f"{reason}; open a new store, or choose texture.backend = cpu"
         return DeviceLost(self.lost)
 
@@ -254,7 +254,7 @@ class GlDevice:
         return context
 
     def _first_context(self) -> Any:
-        """With notice of resets where the driver gives that; of any version where it has no 4.5, to learn which."""
+        """With notice of resets if the driver supports it; of any version if it has no 4.5, to learn which."""
         for self._attributes in (_TOLD_OF_RESETS, _CORE_4_5):
             try:
                 return self._new_context(None)
@@ -277,7 +277,7 @@ _opening = threading.Lock()
 def open_device(cuda: int | None = None) -> GlDevice:
     """The process's device, made when it is first wanted: the best there is, or the CUDA device of that number.
 
-    Raises BackendMissing, with what each display said, where none gives OpenGL 4.5.
+    Raises BackendMissing, with the error of each display, if none supports OpenGL 4.5.
     """
     with _opening:
         device = _devices.get(cuda)
@@ -287,7 +287,7 @@ def open_device(cuda: int | None = None) -> GlDevice:
 
 
 def find_device(cuda: int | None = None) -> GlDevice:
-    """A device with contexts of its own, found as `open_device` finds it. Raises BackendMissing as that does."""
+    """A device with separate contexts, chosen as by `open_device`. Raises BackendMissing as that does."""
     library, tried = load(), []
     try:
         listed = list(display_candidates(library))

@@ -93,7 +93,7 @@ def tiles_of(rectangles: Sequence[Rectangle]) -> npt.NDArray[np.intp]:
 
 
 def cheaper(rectangles: tuple[Rectangle, ...], rectangle_cost: float) -> tuple[Rectangle, ...]:
-    """The rectangles, or the box around them where that costs less; a rectangle's cost is in tiles, beside its own."""
+    """The rectangles, or the box around them if that costs less; a rectangle's cost is in tiles, beside its own."""
     box = box_around(rectangles)
     apart = sum(rectangle_cost + area(rectangle) for rectangle in rectangles)
     return (box,) if apart > rectangle_cost + area(box) else rectangles

@@ -1,4 +1,4 @@
-"""Where kernels come from: nvcc, the cache, the shipped PTX; and what is said where CUDA is not here."""
+"""Origins of kernels: nvcc, the cache, the shipped PTX; and the errors without CUDA."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_kernels_that_are_not_here_are_named(tmp_path: Path, monkeypatch: pytest
         compiling.shipped("fetch")
 
 
-def test_torch_without_cuda_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_without_cuda_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", None)
     planes = random_planes(np.random.default_rng(0), 32, 32)
     with pytest.raises(BackendMissing, match="was built without; install a CUDA build"):
@@ -189,7 +189,7 @@ def test_the_device_is_torchs_with_its_own_context(cuda_on_cpu: CpuMachine, monk
     assert int(opened.context) == 3
 
 
-def test_no_device_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_device_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(BackendMissing, match="finds no CUDA device here; check the driver with nvidia-smi"):
@@ -202,8 +202,8 @@ def test_missing_bindings_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         driver.bindings.__wrapped__()
 
 
-def test_a_missing_driver_is_said() -> None:
-    """In a process of its own, because a driver library is loaded once."""
+def test_a_missing_driver_is_reported() -> None:
+    """In a separate process, because a driver library is loaded once."""
     code = (
         "from arr_coc.errors import BackendMissing\n"
         "from arr_coc.ops.cuda import device\n"
@@ -272,7 +272,7 @@ def everything(frames: list[npt.NDArray[np.uint8]]) -> list[npt.NDArray]:
 
 
 def test_results_do_not_hang_on_the_order_of_threads(cuda_on_cpu: CpuMachine) -> None:
-    """A barrier that is missing shows where the last thread goes first."""
+    """A missing barrier shows if the last thread goes first."""
     rng = np.random.default_rng(0)
     first = rng.integers(0, 256, (80, 110, 3), dtype=np.uint8)
     second = first.copy()

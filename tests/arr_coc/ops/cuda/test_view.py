@@ -93,7 +93,7 @@ def test_patches_refuse_what_they_cannot_take(cuda: None) -> None:
 
 
 def test_regions_on_the_device_that_lie_outside_show_the_nearest_texels(cuda: None) -> None:
-    """Nobody looks at them on the way, so no access may leave the texture."""
+    """They are not checked on the way, so no access may leave the texture."""
     with view_of(picture(np.random.default_rng(6), 70, 100)) as view:
         outside = np.array([[40, 0, 0], [-3, 1, 1], [0, 99, 99], [0, -50, 1]])
         got = view.patches(on_device(outside)).cpu().numpy()
