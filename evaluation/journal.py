@@ -27,7 +27,7 @@ MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt")
 
 
 def key_of(row: Row) -> tuple[Any, ...]:
-    """A row's key. Raises KeyError where it lacks a part of it."""
+    """A row's key. Raises KeyError if it lacks a part of it."""
     return tuple(row[name] for name in KEY)
 
 
@@ -45,7 +45,7 @@ def model_hash(folder: Path) -> str:
 class AnswerJournal:
     """The rows that a file holds, and the rows that are added to it; a context manager.
 
-    What a killed run has left half written at the end is cut off. Raises ResultsError where the file cannot be read or
+    What a killed run has left half written at the end is cut off. Raises ResultsError if the file cannot be read or
     written, or holds anything else.
     """
 
@@ -111,7 +111,7 @@ _RESET_PEAK = "5"
 
 
 def reset_peak(device: torch.device) -> None:
-    """Begin anew, where the system can: elsewhere the peak stays that of the process's whole life."""
+    """Reset the peak if the system can: elsewhere it stays that of the process's whole life."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     else:

@@ -36,7 +36,7 @@ ALL = "all"
 """The name under which all suites together are recorded."""
 
 FELL, BAD_INPUT = 1, 2
-"""Exit statuses: accuracy fell; it cannot be told."""
+"""Exit statuses: accuracy fell; it cannot be compared."""
 
 WRITE = "python -m evaluation.regression --write"
 
@@ -82,7 +82,7 @@ def fallen(measured: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str
 
 
 def read_record(path: Path = RECORD) -> dict[str, Any]:
-    """Raises ResultsError where there is none, or it is no record."""
+    """Raises ResultsError if there is none, or it is no record."""
     try:
         record: dict[str, Any] = json.loads(path.read_text("utf-8"))
         record["suites"][ALL]["low"]

@@ -92,7 +92,7 @@ def page(rng: np.random.Generator, size_px: tuple[int, int], frames: int, option
 
 
 def apart(rng: np.random.Generator, players: list[Player], size_px: tuple[int, int]) -> list[Player]:
-    """The players at places apart from each other; none where there is no room for one."""
+    """The players at places apart from each other; none if there is no room for one."""
     boxes = np.empty((0, 4))
     cast: list[Player] = []
     for player in players:

@@ -49,7 +49,7 @@ DETAILS = 3
 _DETAIL_PX, _DETAIL_CAPITALS_PX, _LARGE_PX = (24.0, 32.0), (15, 20), (50.0, 62.0)
 
 STAYS_SHARE = 0.3
-"""How often what moves is where it was at the answer before."""
+"""Share of answers at which the moving thing is in the same place as at the answer before."""
 
 UNCHANGED = (3, 5)
 """Answers between two changes of a sign."""

@@ -40,7 +40,7 @@ class Way:
     budgets: tuple[str, ...] = SHARES
 
     def cells(self, suite: str) -> list[dict[str, Any] | None]:
-        """The cells of a suite, one for each budget; None where that was not measured."""
+        """The cells of a suite, one for each budget; None if that was not measured."""
         return [_cells(self.results).get((suite, self.strategy, budget)) for budget in self.budgets]
 
     def shown(self, suite: str, value: Callable[[dict[str, Any]], float], digits: int = 0, unit: str = " %") -> str:
@@ -123,24 +123,24 @@ def feedback() -> str:
             (one["suite"], one["budget"]): one for one in _results(results)["effects"] if one["part"] == "feedback"
         }
         for budget in SHARES:
-            told = (_points(effects[suite, budget]) for suite in MEASURED)
-            lines.append((label if budget == SHARES[0] else "", budget.replace("%", " %"), *told))
+            points = (_points(effects[suite, budget]) for suite in MEASURED)
+            lines.append((label if budget == SHARES[0] else "", budget.replace("%", " %"), *points))
     return markdown(("allocator", "tokens", *MEASURED), lines)
 
 
 def _points(effect: dict[str, Any]) -> str:
-    """A difference with its interval; bold where that is above 0."""
+    """A difference with its interval; bold if that is above 0."""
     low, high = (_signed(100 * effect[end]) for end in ("low", "high"))
-    told = f"{_signed(100 * effect['difference'], plus=True)} ({low} to {high})"
-    bold = f"**{told}**" if effect["low"] > 0 else told
+    points = f"{_signed(100 * effect['difference'], plus=True)} ({low} to {high})"
+    bold = f"**{points}**" if effect["low"] > 0 else points
     return f"{bold}, shown {_signed(100 * effect['covered'], digits=0, plus=True)}"
 
 
 def _signed(number: float, digits: int = 1, *, plus: bool = False) -> str:
-    told = f"{abs(number):.{digits}f}"
-    if float(told) == 0:
-        return told
-    return f"− {told}" if number < 0 else f"+ {told}" if plus else told
+    digits_only = f"{abs(number):.{digits}f}"
+    if float(digits_only) == 0:
+        return digits_only
+    return f"− {digits_only}" if number < 0 else f"+ {digits_only}" if plus else digits_only
 
 
 def presence() -> str:
@@ -161,8 +161,8 @@ def presence() -> str:
             for name in ("true_yes" if kind == "present" else "false_yes", "surely")
         ]
         auc = figures["auc"].get(kind)
-        told = (*(f"{100 * share:.0f} %" for share in shares), NONE if auc is None else f"{auc:.3f}")
-        lines.append((label, *told, f"{100 * figures['unseen'][kind]:.0f} %"))
+        cells = (*(f"{100 * share:.0f} %" for share in shares), NONE if auc is None else f"{auc:.3f}")
+        lines.append((label, *cells, f"{100 * figures['unseen'][kind]:.0f} %"))
     return markdown(("", "own odds: yes", "surely", "calibrated: yes", "surely", "AUC", "refused by `--until`"), lines)
 
 

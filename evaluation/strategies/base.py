@@ -20,7 +20,7 @@ from evaluation.errors import ChoiceError
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """`tokens` a frame, or, where that is 0, `percent` of its tiles."""
+    """`tokens` a frame, or if that is 0, `percent` of its tiles."""
 
     percent: float = 100.0
     tokens: int = 0
@@ -41,7 +41,7 @@ class Budget:
         return cls(percent, tokens)
 
     def of(self, tiles: int) -> int:
-        """Tokens for a frame of so many tiles: at least 1, at most all."""
+        """Tokens for a frame of `tiles` tiles: at least 1, at most all."""
         wanted = self.tokens or round(self.percent / 100 * tiles)
         return max(1, min(wanted, tiles))
 
@@ -68,7 +68,7 @@ class TiledFrame:
 
     @classmethod
     def fit(cls, prep: Preprocessing, frame: Rgb, stamp: FrameStamp) -> TiledFrame:
-        """Raises ShapeError where the frame is too narrow."""
+        """Raises ShapeError if the frame is too narrow."""
         image, grid = prep.fit(frame)
         return cls(image, grid, prep.tile_px, stamp)
 
@@ -111,7 +111,7 @@ class Ask:
     before_s: tuple[float, ...] = ()
 
     def views(self, qwen: QwenVL) -> list[TiledFrame]:
-        """The frames as the model's processor fits them. Raises ShapeError where one is too narrow."""
+        """The frames as the model's processor fits them. Raises ShapeError if one is too narrow."""
         shown = zip(self.frames, stamps_of(self.times_s), strict=True)
         return [TiledFrame.fit(qwen.preprocessing, frame, stamp) for frame, stamp in shown]
 

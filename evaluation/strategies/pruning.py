@@ -73,7 +73,7 @@ class _Rows:
 def staged_prefill(qwen: QwenVL, part: PromptPart, places: Sequence[slice], keep: Mapping[int, int]) -> Prefilled:
     """Prefills a whole prompt into an empty cache; only `keep[i]` visual tokens go into layer i and those after it.
 
-    `places`: where the visual tokens stand. With an empty `keep` this is the stock model's prefill.
+    `places`: positions of the visual tokens. With an empty `keep` this is the stock model's prefill.
     """
     rows = _rows(qwen, part, places)
     kv = PrefixCache[None]().kv
@@ -146,7 +146,7 @@ def all_tokens(frame: EncodedFrame, tokens: int) -> EncodedFrame:
 class AfterEncoder:
     """Method that drops tokens: `thin` before the language model, `schedule` inside it.
 
-    `thin_flops` tells what `thin` takes: (tokens, how many are kept, their width) → FLOPs.
+    `thin_flops` returns the cost of `thin`: (tokens, tokens kept, their width) → FLOPs.
     """
 
     thin: Thin = all_tokens
@@ -199,7 +199,7 @@ class AfterEncoder:
 
 
 def speak(qwen: QwenVL, done: Prefilled, position: int, max_tokens: int) -> tuple[str, float]:
-    """The answer, and when its first token (or its end) was known, as `time.perf_counter()` tells it."""
+    """The answer, and the `time.perf_counter()` at its first token (or its end)."""
     stream, logits, pieces, times_s = TextStream(qwen.tokenizer), done.logits, [], []
     for index in range(max_tokens):
         token, finite = choose_finite(logits, Decoding(max_tokens), None)

@@ -40,7 +40,7 @@ class EvalPrompt:
         self.text_tokens = len(self._head) + around_frames + len(self._rest)
 
     def with_frames(self, frames: Sequence[EncodedFrame]) -> tuple[PromptPart, list[slice]]:
-        """All of it to be prefilled at once, and where the frames' tokens stand in it."""
+        """The whole prompt for one prefill, and the places of the frames' tokens in it."""
         part = PromptPart(self._qwen, 0, 0)
         part.text(self._head)
         places = []
@@ -54,14 +54,14 @@ class EvalPrompt:
 
 @dataclass(frozen=True, slots=True)
 class SessionAnswer:
-    """An answer, and what each frame took that had to be encoded for it, where `incremental` did that."""
+    """An answer, and the work of each frame that was encoded for it, if `incremental` did that."""
 
     result: AnswerResult
     encoded: tuple[VisionStats, ...]
 
 
 class EvalSession:
-    """Answers with a session of its own, so that none is cheaper for what another one left in the cache."""
+    """Session of one strategy, separate so that none is cheaper for what another one left in the cache."""
 
     def __init__(self, qwen: QwenVL, ask: Ask, *, feedback: bool = False) -> None:
         options = AnswerOptions(ask.encode, Decoding(ask.max_tokens), feedback=feedback)
@@ -74,7 +74,7 @@ class EvalSession:
         return Glancer(self._session, self._query, timed=timed)
 
     def answer(self, packets: Sequence[Packet]) -> SessionAnswer:
-        """What is said about frames, the oldest first."""
+        """The answer about frames, the oldest first."""
         self._vision.taken.clear()
         for _ in self._session.answer(packets, self._query):
             pass
