@@ -62,7 +62,7 @@ def learned_cases(qwen: QwenVL, clips: int) -> dict[str, list[AllocatorCase]]:
 
 
 class Comparison:
-    """Runs that are trained where their folders do not hold them yet, all on the same cases."""
+    """Runs, trained unless their folders hold them already, all on the same cases."""
 
     def __init__(self, qwen: QwenVL, clips: int, steps: int, runs: Path) -> None:
         self._qwen, self._clips, self._steps, self._runs = qwen, clips, steps, runs
@@ -113,7 +113,7 @@ def main(
     steps: Annotated[int, typer.Option(help="Steps of every run.")] = 1500,
     seeds: Annotated[int, typer.Option(help="Runs of each kind.")] = 2,
     measured: Annotated[int, typer.Option(help="Drawn clips to measure on.")] = 100,
-    out: Annotated[Path, typer.Option(help="Where the comparison goes.")] = RESULTS,
+    out: Annotated[Path, typer.Option(help="Path of the comparison.")] = RESULTS,
 ) -> None:
     """Compare what allocators learn from, and how they compare tiles with questions."""
     torch.set_num_threads(1)

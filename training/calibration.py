@@ -38,7 +38,7 @@ SEED = 31
 SCENES = 120
 _STEPS = 50
 _RIDGE = 1e-3
-"""Keeps the fit finite where the odds part yes from no without error."""
+"""Keeps the fit finite if the odds separate yes from no without error."""
 _SETTLED = 1e-9
 
 
@@ -84,7 +84,7 @@ def fit(found: Sequence[Found]) -> Calibration:
         curve = (columns * (weights * chance * (1 - chance))[:, None]).T @ columns + _RIDGE * np.eye(2)
         step, here = np.linalg.solve(curve, slope), loss(line)
         while np.abs(step).max() > _SETTLED and loss(line - step) > here:
-            step = step / 2  # a whole step of Newton's leaps past the least where many odds are far from even
+            step = step / 2  # a whole step of Newton's leaps past the least if many odds are far from even
         line = line - step
     return Calibration(scale=round(float(line[0]), 4), bias=round(float(line[1]), 4))
 

@@ -95,9 +95,9 @@ class AnswerLoss:
         qwen, rows, labels = self._qwen, [], []
         for case in cases:
             asked = [*self._ids.before_query, *qwen.plain_token_ids(case.question), *self._ids.after_query]
-            said = [*qwen.plain_token_ids(case.answer), int(qwen.tokenizer.eos_token_id)]
-            rows.append(torch.tensor(asked + said))
-            labels.append(torch.tensor([_IGNORED] * len(asked) + said))
+            reply = [*qwen.plain_token_ids(case.answer), int(qwen.tokenizer.eos_token_id)]
+            rows.append(torch.tensor(asked + reply))
+            labels.append(torch.tensor([_IGNORED] * len(asked) + reply))
         padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
         return padded, nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=_IGNORED)
 

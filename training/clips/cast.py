@@ -19,7 +19,7 @@ Backing = Literal["none", "plate", "outline", "faint"]
 """What text stands on: the bare ground, a plate, a thin outline; or it differs but little from the ground."""
 
 FAINT = "faint"
-"""The colour that is said of text hardly lighter or darker than its ground."""
+"""The colour named for text hardly lighter or darker than its ground."""
 
 PLATE_PX = 5
 _LEAST_DISTANCE, _LEAST_BRIGHTNESS = 90, 28
@@ -30,7 +30,7 @@ _LUMA = np.array([0.299, 0.587, 0.114])
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """A thing with its part. Places are pixels of the scene, which equals the picture where the camera stands still.
+    """A thing with its part. Places are pixels of the scene, which equals the picture if the camera stands still.
 
     `body` is what is drawn, about (0, 0): contours, or lettering around it. It is there from frame `enters` until
     before frame `leaves`, moves `step_px` each frame, and from frame `turns_at` on has its second colour.
@@ -69,7 +69,7 @@ class Player:
         return replace(self, x_px=x_px, y_px=y_px)
 
     def box_px(self, frame: int, camera_px: tuple[float, float] = (0.0, 0.0)) -> Box:
-        """Its box in a frame, seen by a camera that has moved by so much; what lies outside is not cut off."""
+        """Its box in a frame, seen by a camera that has moved by `camera_px`; what lies outside is not cut off."""
         x, y = self._middle(frame, camera_px)
         if isinstance(self.body, TextMask):
             low = _corner(self.body, x, y)
@@ -133,23 +133,23 @@ class Player:
 
 
 def opposite(rgb: RGB) -> RGB:
-    """A grey that a colour stands out from, and that nobody would call white or black."""
+    """A grey that contrasts with a colour, neither white nor black."""
     return (172, 170, 164) if _LUMA @ rgb < 128 else (66, 68, 72)
 
 
 def _close(ground: npt.NDArray[np.float64], rgb: RGB) -> bool:
-    """Whether a colour is hard to tell from the ground."""
+    """True if a colour is hard to distinguish from the ground."""
     difference = np.asarray(rgb) - ground
     return bool(np.linalg.norm(difference) < _LEAST_DISTANCE or abs(_LUMA @ difference) < _LEAST_BRIGHTNESS)
 
 
 def _mean(ground: Image) -> npt.NDArray[np.float64]:
-    """Its mean colour, float64 [3]; black where there is no ground."""
+    """Its mean colour, float64 [3]; black if there is no ground."""
     return ground.reshape(-1, 3).mean(axis=0) if ground.size else np.zeros(3)
 
 
 def _offset(ground: npt.NDArray[np.float64], contrast: int) -> RGB:
-    """A colour so many levels lighter or darker."""
+    """A colour `contrast` levels lighter or darker."""
     red, green, blue = (int(np.clip(level + contrast, 0, 255)) for level in ground)
     return red, green, blue
 

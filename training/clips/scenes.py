@@ -115,7 +115,7 @@ class ClipPlan:
     cast: tuple[Player, ...]
     options: ClipOptions
     void: Void | None
-    """The pattern that fills it, where it shows nothing else."""
+    """The pattern that fills it, if it shows nothing else."""
     drift_px: tuple[int, int]
     seed: int
 
@@ -181,7 +181,7 @@ class ClipPlan:
         return image
 
     def _clutter(self, rng: np.random.Generator, ground: Image, around: tuple[int, int]) -> None:
-        """Bits of clutter where no player ever is. In the ground's pixels the scene begins at `around` or at 0."""
+        """Bits of clutter if no player ever is. In the ground's pixels the scene begins at `around` or at 0."""
         shift = [0 if step > 0 else room for step, room in zip(self.drift_px, around, strict=True)]
         frames = len(self.times_s)
         taken = np.array([player.swept_px(frames, 4) for player in self.cast] or np.empty((0, 4)))

@@ -84,14 +84,14 @@ cover."""
 
 DEMO_FRAMES = (1, 1, 1, 1, 1, 2, 2, 3)
 STREAKS_SHARE = 0.4
-"""Of the demo's worlds of several frames: those in which streaks tell too how things move."""
+"""Of the demo's worlds of several frames: those in which streaks show the movement, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
     """Settings that all clips of one batch share.
 
-    `asks`: questions are put, not only tokens looked at; `reads`: one for a word or a number of at most so many
+    `asks`: questions are put, not only tokens looked at; `reads`: one for a word or a number of at most this many
     characters, in a small picture, else 0; `describes`: among them one for a description, which is long.
     `budget`, `how`, `overview`, `wide`: as in `Showing`.
     """
@@ -137,7 +137,7 @@ class BatchPlan:
 class Lesson:
     """A clip and (question, answer) pairs about it.
 
-    `about`: for every question, as in `Sample`, where what it asks about is in each frame; nothing if that is not told.
+    `about`: for every question, as in `Sample`, the boxes of what it asks about in each frame; empty if unknown.
     """
 
     clip: Clip
@@ -151,7 +151,7 @@ class Lesson:
         return cls(clip, pairs, tuple(sample.boxes for sample in samples))
 
     def asked_in(self, frame: int) -> tuple[Box, ...]:
-        """Where in a frame anything is that the questions are about."""
+        """Boxes in a frame of everything that the questions are about."""
         return tuple(box for boxes in self.about if boxes for box in boxes[frame])
 
 
@@ -264,7 +264,7 @@ def _demo_lesson(rng: np.random.Generator, plan: BatchPlan) -> Lesson:
 
 
 def seen_in(facts: GroundTruth, streaks: bool = True) -> tuple[Seen, ...]:
-    """The things of a demo world, with their streaks where these are drawn."""
+    """The things of a demo world, with their streaks if these are drawn."""
     found = []
     for thing in facts.things:
         seen = Seen(thing.shape, thing.colour, thing.box_px(streak=streaks), thing.movement)

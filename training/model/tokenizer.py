@@ -33,7 +33,7 @@ SPECIAL_TOKENS = (
 
 FILE = Path(__file__).with_name("tokenizer.json")
 VOCABULARY = 640
-"""The special tokens, the 256 bytes (so that any text can be said), and merges up to every word of the drawn world."""
+"""The special tokens, the 256 bytes (for any text at all), and merges up to every word of the drawn world."""
 
 _CORPUS_WORLDS, _CORPUS_CLIPS = 500, 250
 _CORPUS_SEED = 20_000

@@ -14,7 +14,7 @@ TEXTS = ("number", "word")
 
 @dataclass(frozen=True)
 class Story:
-    """One thing through the frames of a clip; None where it is not to be seen."""
+    """One thing through the frames of a clip; None if it is not to be seen."""
 
     seen: tuple[Seen | None, ...]
 
@@ -73,7 +73,7 @@ class Story:
 
     @property
     def phrase(self) -> str:
-        """ "a red circle", "a number 42" where no one colour can be named."""
+        """ "a red circle", "a number 42" if no one colour can be named."""
         colour = "" if self.colour == "faint" else self.colour
         return article(f"{colour} {self.noun}".strip())
 
@@ -90,7 +90,7 @@ def stories(clip: Clip) -> list[Story]:
     """The clip's things, each followed through the frames.
 
     Things are the same if they are of one kind, text and movement, and the nearest such pair from frame to
-    frame; one of another colour counts as the same only where none of its own colour is left.
+    frame; one of another colour counts as the same only without another of the same colour.
     """
     tracks: list[list[Seen | None]] = []
     for frame, things in enumerate(clip.things):
@@ -132,11 +132,11 @@ def _cost(track: Sequence[Seen | None], seen: Seen) -> float | None:
 class Names:
     """Names that fit one of the stories alone."""
 
-    def __init__(self, told: Sequence[Story]) -> None:
-        self._stories = told
+    def __init__(self, stories: Sequence[Story]) -> None:
+        self._stories = stories
 
     def of(self, story: Story, colour: bool = True) -> list[str]:
-        """Every name that fits this story alone, with or without its text, and its colour if that may be told."""
+        """Every name that fits this story alone, with or without its text, and its colour if that may be used."""
         candidates = [story.what]
         if story.what in TEXTS:
             candidates.append(story.noun)
@@ -170,7 +170,7 @@ AREAS = {
     "bottom right": (0.5, 0.5, 1.0, 1.0),
     "centre": (0.25, 0.25, 0.75, 0.75),
 }
-"""Place → the part of the picture of which one might say so, as shares; "left" might be said of far too much."""
+"""Place → the part of the picture that fits it, as shares; "left" may fit far too much."""
 
 SIDES = {"left": (0, -1), "right": (0, 1), "above": (1, -1), "below": (1, 1)}
 """Side → axis (x, y) and sign."""
@@ -199,7 +199,7 @@ def place_of(clip: Clip, story: Story) -> str:
 
 
 def may_be_in(clip: Clip, story: Story, place: str) -> bool:
-    """Whether any part of it is ever where somebody could say that it is in that place, one of `AREAS`."""
+    """True if any part of it is ever in a place, one of `AREAS`, by a generous reading of the place."""
     width, height = clip.size_px
     area = [share * side for share, side in zip(AREAS[place], (width, height, width, height), strict=True)]
     boxes = [seen.box_px for seen in story.shown]
