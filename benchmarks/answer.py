@@ -6,7 +6,7 @@ Pictures of 1024×1024 from a drawn stream, five a second, are answered with twe
 bundled model, and Qwen3-VL-2B's dimensions with random weights. On a CPU the latter is measured with one and with two
 blocks of vision and of language, and the difference taken as often as the real model has blocks. Times begin with the
 picture in ordinary memory: image processor, or texture and allocation, included. Peak memory is what answering
-adds to a process that has loaded the model, each way in a process of its own.
+adds to a process that has loaded the model, each way in a separate process.
 
 Targets, against the stock model, bundled weights, CPU: 4 times the answers a second at 273 tokens, a fifth of the time
 to the first token, less memory.

@@ -5,7 +5,7 @@
 Two sorts of clips. Real ones: FOLDER holds clips and a `manifest.json` with each clip's `hard_cut_first_frame`, decode
 indices of new shots' first frames, read off by eye. And clips made in memory (`benchmarks/support/cut_material.py`),
 in a part that the detector was tuned on and a held-out part, of other seeds, other real clips and with other kinds of
-events besides. Where FOLDER is absent the real clips are left out, and clips are made of drawn pictures only.
+events besides. If FOLDER is absent the real clips are left out, and clips are made of drawn pictures only.
 
 A found cut within one frame of a true one is right, once. The peers are PySceneDetect's ContentDetector and
 AdaptiveDetector with their defaults except that scenes may be one frame long; they get every frame in BGR.

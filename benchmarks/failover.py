@@ -10,7 +10,7 @@ thread each for an answer every second; each plays a clip at its own pace. Three
 `stopped`: one gets SIGSTOP, and keeps its connections. Counted from there, for each of its cameras. Then it goes on
 (SIGCONT), and `taken_back_s` is when the first camera has text of it again.
 
-To the first piece of text after the loss was noticed. Targets: 2 s; 5 s where a server was stopped.
+To the first piece of text after the loss was noticed. Targets: 2 s; 5 s if a server was stopped.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Losses:
         print(kind, times_s, flush=True)
 
     def _wait(self, done: Callable[[], bool]) -> None:
-        """Raises TimeoutError where it does not come."""
+        """Raises TimeoutError if it does not come."""
         until_s = time.monotonic() + WAIT_MAX_S
         while not done():
             if self._texts.failures or time.monotonic() > until_s:

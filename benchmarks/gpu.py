@@ -218,7 +218,7 @@ def held_mib(device: CudaDevice) -> dict[str, float]:
 
 
 def leaks(device: CudaDevice, updates: int) -> dict[str, Any]:
-    """What the process holds more after so many updates, reads and gathers, and a store opened for every hundredth."""
+    """Growth of the process after `updates` updates, reads and gathers, and a store opened for every hundredth."""
     rng = np.random.default_rng(0)
     frames = [FramePlanes("gray", (rng.integers(0, 256, (96, 96), dtype=np.uint8),)) for _ in range(2)]
     fmt, one = PlaneFormat.of(frames[0]), np.eye(3, dtype=bool)
@@ -253,7 +253,7 @@ def judged(results: dict[str, dict[str, dict[str, float]]]) -> list[dict[str, An
 
 
 def gpu_of(device: CudaDevice) -> dict[str, Any]:
-    """Which GPU and driver these are, and where the kernels come from."""
+    """Names of GPU and driver, and the origin of the kernels."""
     driver = call("cuDriverGetVersion")
     about: dict[str, Any] = {
         "cuda_driver": f"{driver // 1000}.{driver % 1000 // 10}",

@@ -1,6 +1,6 @@
 """Incremental encoding: how fast at a real model's dimensions, and how far from the truth on real and drawn frames.
 
-`benchmarks.encode` runs it. Weights are random where speed is measured, because none are needed for that; the drift
+`benchmarks.encode` runs it. Weights are random for speed, because none are needed for that; the drift
 is measured with a trained model.
 """
 
@@ -42,7 +42,7 @@ WARM_UP = 2
 """Frames that are not counted; the first is encoded whole."""
 
 FULL_EVERY = 4
-"""All tokens are encoded with one of so many frames, because that takes so long."""
+"""Frames per frame that is encoded with all tokens, which is slow."""
 
 QUERY = "Say what happens."
 DRIFT_TOKENS = 128
@@ -206,7 +206,7 @@ def measure_drift(qwen: QwenVL, addresses: Sequence[str], frames: int) -> dict[s
 
 
 def _texts(qwen: QwenVL, packets: Sequence[TokenPacket], options: IncrementalOptions | None = None) -> list[str]:
-    """What is said about each frame; encoded incrementally where there are options."""
+    """The text about each frame; encoded incrementally if `options` are given."""
     encode: Encode = "sparse" if options is None else "incremental"
     answers = AnswerOptions(encode, Decoding(max_tokens=24), incremental=options or IncrementalOptions())
     session = AnswerSession(qwen, answers)

@@ -86,7 +86,7 @@ class ReconnectWatch:
 
 
 def measure(model: str | None, cuts: int, away_s: float) -> list[dict[str, Any]]:
-    """One run with so many cuts."""
+    """One run with `cuts` cuts."""
     scene = load_scene("demo")
     units = encode([scene.render(index) for index in range(min(scene.frames, 8 * FPS))], FPS, gop=FPS)
     with RtspServer(units, FPS) as server:

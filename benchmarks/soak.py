@@ -3,7 +3,7 @@
     python -m benchmarks.soak [--frames 100000] [--out FILE]
 
 A clip of small frames, with a cut every 500 of them, is read as fast as it goes, every frame; the bundled model answers
-every 20 s of media time in a process of its own. Every 500 frames the whole run is looked at, both of its processes.
+every 20 s of media time in a separate process. Every 500 frames both processes of the run are sampled.
 Growth is the slope of a straight line through the samples after the first fifth, times the frames that it covers.
 Target: no growth in counts, at most 8 MiB of memory in either process over 100 000 frames.
 """
@@ -76,7 +76,7 @@ class Samples:
         self.add(frames, found)
 
     def add(self, frames: int, found: dict[str, float]) -> None:
-        """What one look has found, after so many frames."""
+        """Add the findings of one sample, after `frames` frames."""
         self.frames.append(frames)
         for name, value in found.items():
             self.series.setdefault(name, []).append(value)
@@ -180,12 +180,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     result = soak(options.frames)
-    told = document(result)
-    print(f"{told['frames']} frames at {told['fps']} a second, {told['answers']} answers, {told['cuts']} cuts")
-    for name, growth in told["growth"].items():
+    report = document(result)
+    print(f"{report['frames']} frames at {report['fps']} a second, {report['answers']} answers, {report['cuts']} cuts")
+    for name, growth in report["growth"].items():
         print(f"{name}: {result.samples.series[name][-1]:.1f} at the end, growth {growth:+.2f}")
-    print("; ".join(told["faults"]) or "nothing grew")
-    write_report(options.out, told)
+    print("; ".join(report["faults"]) or "nothing grew")
+    write_report(options.out, report)
 
 
 if __name__ == "__main__":

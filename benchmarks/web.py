@@ -3,8 +3,8 @@
     python -m benchmarks.web [--seconds 10] [--rounds 3] [--out FILE]
 
 A supervised run of the scene `paced-720p30` with the bundled model answering every two seconds, as `watch --restart
---web PORT --web-rate 30`. In each round nobody watches, then one viewer, then four of which one never confirms a
-picture, so that all see the same machine; medians are over the rounds. Viewers are processes of their own. A browser
+--web PORT --web-rate 30`. In each round there is no viewer, then one, then four of which one never confirms a
+picture, so that all see the same machine; medians are over the rounds. Viewers are separate processes. A browser
 (headless Chromium, if there is one) comes last: it draws the picture with its tiles, on the same cores. The age of a
 picture is from its capture to when the page has drawn it, by the one clock of this host.
 
@@ -72,7 +72,7 @@ class WatchedScene:
         self.answered = threading.Event()
 
     def follow(self) -> None:
-        """Gives every event to the sinks, until the run has ended."""
+        """Pass every event to the sinks, until the run has ended."""
         for event in self.run.run():
             for sink in self.sinks:
                 sink.write(event)
@@ -88,7 +88,7 @@ class WatchedScene:
 
 
 def measure_phase(scene: WatchedScene, viewers: int, seconds: float) -> dict[str, float]:
-    """Rates and CPU time while so many look, one of four of them without confirming anything."""
+    """Rates and CPU time with `viewers` viewers, one of four of them without confirming anything."""
     children = [
         subprocess.Popen(
             [sys.executable, "-m", "benchmarks.web", "--view", scene.address, "--seconds", str(seconds + SETTLE_S)]
@@ -105,7 +105,7 @@ def measure_phase(scene: WatchedScene, viewers: int, seconds: float) -> dict[str
     before, cpu_before, begin_s = len(scene.ready_ns), _cpu_s(scene), time.monotonic()
     time.sleep(seconds)
     after, cpu_after, passed_s = len(scene.ready_ns), _cpu_s(scene), time.monotonic() - begin_s
-    told = [json.loads(child.communicate()[0].splitlines()[-1]) for child in children]
+    measured = [json.loads(child.communicate()[0].splitlines()[-1]) for child in children]
     frames = np.array(scene.ready_ns[before:after]).reshape(-1, 2)
     figures = {
         "allocated_per_s": (after - before) / passed_s,
@@ -113,10 +113,10 @@ def measure_phase(scene: WatchedScene, viewers: int, seconds: float) -> dict[str
         "frames_cpu_ms_per_s": 1000 * (cpu_after["frames"] - cpu_before["frames"]) / passed_s,
         "sinks_cpu_ms_per_s": 1000 * (cpu_after["main"] - cpu_before["main"]) / passed_s,
     }
-    if told:
-        figures["pictures_per_s"] = told[0]["pictures_per_s"]
-        figures["picture_kb"] = told[0]["picture_kb"]
-        figures["age_p50_ms"] = told[0]["age_ms"]["p50"]
+    if measured:
+        figures["pictures_per_s"] = measured[0]["pictures_per_s"]
+        figures["picture_kb"] = measured[0]["picture_kb"]
+        figures["age_p50_ms"] = measured[0]["age_ms"]["p50"]
     return figures
 
 
@@ -188,8 +188,8 @@ def measured_in_browser(scene: WatchedScene, seconds: float) -> dict[str, Any] |
     if not any(shutil.which(name) for name in BROWSERS):
         return None
     command = [sys.executable, "-m", "benchmarks.web", "--browse", scene.address, "--seconds", str(seconds)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    figures: dict[str, Any] = json.loads(told.splitlines()[-1])
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    figures: dict[str, Any] = json.loads(output.splitlines()[-1])
     return figures
 
 
@@ -244,15 +244,16 @@ def measure(seconds: float, rounds: int) -> dict[str, Any]:
         following = threading.Thread(target=scene.follow, daemon=True)
         following.start()
         assert scene.answered.wait(300), "no answer came"
-        told = [{viewers: measure_phase(scene, viewers, seconds) for viewers in VIEWERS} for _ in range(rounds)]
+        phases = [{viewers: measure_phase(scene, viewers, seconds) for viewers in VIEWERS} for _ in range(rounds)]
         page = measured_in_browser(scene, seconds)
         scene.run.end()
         following.join(60)
     page_bytes = sum((PAGE / name).stat().st_size for name in parts_of("live.html"))
-    cost = costs(told)
+    cost = costs(phases)
     medians = {
         str(viewers): {
-            name: round(statistics.median(figures[viewers][name] for figures in told), 2) for name in told[0][viewers]
+            name: round(statistics.median(figures[viewers][name] for figures in phases), 2)
+            for name in phases[0][viewers]
         }
         for viewers in VIEWERS
     }

@@ -57,7 +57,7 @@ class Asker:
     checks: int = 0
 
     def begin(self, answers: int) -> None:
-        """Ask so many times."""
+        """Ask for `answers` answers."""
         self.left = answers
         self.link.send(TurnRequest())
 
@@ -108,7 +108,7 @@ class ClientProcess:
         self._reply()
 
     def ask(self, answers: int) -> Texts:
-        """Let each client ask so many times; returns the answers of all, once they are there."""
+        """Let each client ask for `answers` answers; returns the answers of all, once they have arrived."""
         self._pipe.send(answers)
         return self._reply()
 

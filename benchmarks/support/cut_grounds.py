@@ -96,7 +96,7 @@ def drawn_grounds(part: Part, seed: int) -> dict[str, Ground]:
 
 
 def real_grounds(part: Part, folder: Path) -> list[Ground]:
-    """Windows of the part's real clips, none of which holds a cut or a gradual change. Empty where the folder has no
+    """Windows of the part's real clips, none of which holds a cut or a gradual change. Empty if the folder has no
     manifest."""
     manifest = folder / "manifest.json"
     if not manifest.is_file():
@@ -263,7 +263,7 @@ _SORTS: dict[str, Callable[[np.random.Generator, Part, int], Image]] = {
 
 @lru_cache(maxsize=2)
 def all_grounds(part: Part, folder: Path, drawn: int = 8) -> dict[str, list[Ground]]:
-    """The part's grounds by sort, `drawn` seeds of each drawn sort; "real" is left out where there are no clips."""
+    """The part's grounds by sort, `drawn` seeds of each drawn sort; "real" is left out if there are no clips."""
     sorts: dict[str, list[Ground]] = {}
     for seed in range(drawn):
         for sort, ground in drawn_grounds(part, seed).items():

@@ -144,7 +144,7 @@ class OwnReceiver:
 
 @dataclass
 class OwnThreads:
-    """Capture to texture: planes stay where they are, a descriptor travels over inproc."""
+    """Capture to texture: planes stay in place, a descriptor travels over inproc."""
 
     name: str = "this project, capture to texture"
     carries: str = "4:2:0 planes, left in place, and a descriptor"

@@ -30,8 +30,8 @@ TRAVEL_PX = 14.0
 """How far a thing comes that moves, from its shot's beginning to its end: little, so that what is true of it stays."""
 
 KINDS: tuple[Kind, ...] = ("colour", "shape", "count", "exists")
-"""What one frame tells as several do. Not the movement: of several frames that is the way between them, which is short
-here."""
+"""Questions that one frame answers as several do. Not the movement: of several frames that is the way between them,
+which is short here."""
 
 GROUNDS = (SLATE, SAND, MOSS)
 """In turns; the last shot's is not the first one's, so that the reel's beginning is a cut like the others."""
@@ -41,7 +41,7 @@ STEPS: dict[Movement, tuple[int, int]] = {"left": (-1, 0), "right": (1, 0), "up"
 
 @dataclass(frozen=True)
 class Reel:
-    """`scenes` of one shot each, and the question of every so many frames, `REEL_FRAMES` in all."""
+    """`scenes` of one shot each, and the question of each stretch of frames, `REEL_FRAMES` in all."""
 
     scenes: tuple[Scene, ...]
     questions: tuple[DemoQuestion, ...]
@@ -94,7 +94,7 @@ def _scene(facts: GroundTruth, number: int, frames: int) -> Scene:
 
 
 def _actor(thing: SceneObject, seconds: float) -> Actor:
-    """The thing, which is where it was drawn when half of the shot is over."""
+    """The thing, at its drawn place when half of the shot is over."""
     right, down = STEPS.get(thing.movement, (0, 0))
     path = tuple(
         (

@@ -118,7 +118,7 @@ class RtspServer:
         return f"rtsp://127.0.0.1:{self.port}/live"
 
     def start(self) -> None:
-        """Listens, on the same port as before, and sends to whoever plays."""
+        """Listen, on the same port as before, and send to each client that plays."""
         self._ended = threading.Event()
         self._listening = socket.create_server(("127.0.0.1", self.port))
         self.port = self._listening.getsockname()[1]

@@ -42,8 +42,8 @@ class TextureCase:
 
     @property
     def name(self) -> str:
-        where = "" if self.share in (0, 1) else ", scattered" if self.scattered else ", one block"
-        return f"{100 * self.share:g} %{where}{', noise' if self.noise else ''}"
+        spread = "" if self.share in (0, 1) else ", scattered" if self.scattered else ", one block"
+        return f"{100 * self.share:g} %{spread}{', noise' if self.noise else ''}"
 
 
 CASES = (
@@ -224,7 +224,7 @@ class GenerateMipmap:
     name = "glGenerateMipmap"
 
     def __init__(self, grid: TileGrid) -> None:
-        """Raises BackendMissing where nothing here gives OpenGL."""
+        """Raises BackendMissing if nothing here gives OpenGL."""
         from arr_coc.ops.gl.device import open_device
 
         self._device, self._shape = open_device(), (grid.padded_height_px, grid.padded_width_px)
