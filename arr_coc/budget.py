@@ -58,7 +58,7 @@ _DUST = 1e-4  # rounding errors of a flat frame are spread widely, and must not 
 
 
 def check_budget(budget: object) -> None:
-    """Raises BudgetError for what is neither a whole number of at least 1, nor a share, "auto" or "adaptive"."""
+    """Raise BudgetError for what is neither a whole number of at least 1, nor a share, "auto" or "adaptive"."""
     if budget != ADAPTIVE:
         fixed_tokens(budget, tiles=1)
 

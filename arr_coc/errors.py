@@ -9,7 +9,7 @@ ArrCocError
 ├── NonFiniteError (ArithmeticError)  NaN or Inf; names the tensor
 ├── StoreError (RuntimeError)         a texture store that cannot be opened or used
 │   ├── BackendMissing                no such hardware, driver or library here
-│   ├── DeviceLost                    hardware that worked and gave up: context lost, out of memory
+│   ├── DeviceLost                    hardware that worked and failed: context lost, out of memory
 │   ├── StoreReplaced                 the CPU store took over from such hardware: lease again
 │   └── LeaseTimeout (TimeoutError)   readers or the writer held the texture too long
 ├── ModelError (RuntimeError)         a model that cannot be used
@@ -73,19 +73,19 @@ class StoreError(ArrCocError, RuntimeError):
 
 
 class BackendMissing(StoreError):
-    """The hardware, its driver or a library that a texture store needs is not here."""
+    """The hardware, its driver or a library that a texture store needs is missing."""
 
     user_fixable = True
 
 
 class DeviceLost(StoreError):
-    """Graphics hardware that worked gave up: its context was lost, or it is out of memory."""
+    """Graphics hardware that worked has failed: its context was lost, or it is out of memory."""
 
     user_fixable = True
 
 
 class StoreReplaced(StoreError):
-    """The hardware under a texture gave up, and the CPU store has taken over with the same frame: lease again."""
+    """The hardware under a texture failed, and the CPU store has taken over with the same frame: lease again."""
 
 
 class LeaseTimeout(StoreError, TimeoutError):

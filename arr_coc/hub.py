@@ -90,7 +90,7 @@ def allocator_folder(name: str | Path) -> Path | None:
 
 
 def check_allocator_files(folder: Path) -> None:
-    """Raises ModelNotFound if a folder lacks a file of an allocator."""
+    """Raise ModelNotFound if a folder lacks a file of an allocator."""
     for file in ALLOCATOR_FILES:
         if not (folder / file).is_file():
             files = " and ".join(ALLOCATOR_FILES)
@@ -108,7 +108,7 @@ def cached_folder(name: str) -> Path | None:
 
 
 def download(name: str, token: str | None = None, files: tuple[str, ...] = WANTED_FILES) -> Path:
-    """The folder of the hub's model `name`, downloaded unless it already is; without a network, what is there.
+    """The folder of the hub's model `name`, downloaded unless it already is; without a network, the cached files.
 
     Raises as `asking`.
     """

@@ -81,7 +81,7 @@ class ARRCOCConfig:
 
     @property
     def limits(self) -> TokenLimits:
-        """Raises BudgetError unless 1 ≤ `min_tokens` ≤ `max_tokens`."""
+        """Raise BudgetError unless 1 ≤ `min_tokens` ≤ `max_tokens`."""
         return TokenLimits(self.min_tokens, self.max_tokens)
 
 
@@ -212,7 +212,7 @@ class ARRCOCLayer(nn.Module):
 
     def configure(self, **changes: Any) -> None:
         """Change options of `config` from here on. Raises as the constructor, and OptionError for unknown names and for
-        those that the weights are made for."""
+        options that the weights fix."""
         fixed = {"query_dim", "trained_for", "scorer", "channels"}
         free = [field.name for field in fields(ARRCOCConfig) if field.name not in fixed]
         if unknown := sorted(changes.keys() - set(free)):
@@ -343,7 +343,7 @@ def _config_of(
     min_tokens: int = DEFAULT_LIMITS.min_tokens,
     max_tokens: int = DEFAULT_LIMITS.max_tokens,
 ) -> ARRCOCConfig:
-    """Raises OptionError for a width below 0, ProfileError for channels that no profile has."""
+    """Raise OptionError for a width below 0, ProfileError for channels that no profile has."""
     if hidden_dim < 0:
         raise OptionError(f"hidden_dim is the width of a question's embeddings, at least 0, got {hidden_dim}")
     profiles = {CORE: "core13", FULL: "full40"}
@@ -461,7 +461,7 @@ def _gathered(vision_embeds: torch.Tensor, choice: LayerChoice) -> torch.Tensor:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all: what was there before stays until all of it is on the disk. Raises OSError."""
+    """Write a file whole or not at all: an earlier file stays until the new one is on the disk. Raises OSError."""
     new = path.with_name(f"{path.name}.new")
     try:
         with new.open("wb") as file:

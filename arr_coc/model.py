@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 __all__ = ["ARRCOCQwen", "Generation", "Timings"]
 
 FRAMES_PER_S = 2.0
-"""How far apart frames are taken to be whose times are not given; as Qwen3-VL's processor samples video."""
+"""Rate of frames without given times; as Qwen3-VL's processor samples video."""
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -312,7 +312,7 @@ class ARRCOCQwen(nn.Module):
         should_stop: Callable[[], bool] | None = None,
         **others: Any,
     ) -> Generation | list[Generation]:
-        """Answers a question about pictures, a batch of questions, a chat, or a processor's inputs.
+        """Answer a question about pictures, a batch of questions, a chat, or a processor's inputs.
 
         - A picture, or several frames in order (a list, or an array [T, …]), and a text as `query`: one `Generation`.
         - A list of texts as `query`, and a list of pictures (or of lists of frames), or one picture for all: a list.
@@ -469,7 +469,7 @@ class ARRCOCQwen(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What one answer was shown: `packets` of its pictures, the `glances` made for them, `relevance` [gh, gw] and
+    """Input of one answer: `packets` of its pictures, the `glances` made for them, `relevance` [gh, gw] and
     `picture` of the newest; allocating and glancing took `spent_ms`."""
 
     packets: list[Packet]

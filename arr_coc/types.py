@@ -232,7 +232,7 @@ class TokenReason:
     is 0). `now` is this frame's relevance, the scores balanced by their weights; `memory` what the past adds to it, by
     answers and by blending over time, and `relevance` the two together. `rank`: 1 for the most relevant token of the
     frame; equals in token order.
-    A token of a low rank is there for coverage or exploration, or because the budget reached it.
+    A token of a low rank is shown for coverage or exploration, or because the budget reached it.
     """
 
     level: int

@@ -43,7 +43,7 @@ class AdaptProgress(Protocol):
 
     @property
     def stopping(self) -> bool:
-        """True once the adaptation is to end as soon as what it has is safe."""
+        """True to end the adaptation as soon as its results are saved."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""`AdaptFolder`: files of an adaptation, from its beginning to the allocator that comes of it."""
+"""`AdaptFolder`: files of an adaptation, from its beginning to the finished allocator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAMED = 3
 class AdaptFolder:
     """Folder in which an allocator is made: `ARRCOCLayer.from_pretrained` reads it once the allocator is saved.
 
-    `adapt.json` says what it is made of, and what was measured when it is finished; until then `pictures.pt` and the
+    `adapt.json` lists its inputs, and its figures once it is finished; until then `pictures.pt` and the
     trainer's checkpoint are what the next run goes on from. Every file is written whole or not at all.
     """
 
@@ -103,7 +103,7 @@ class AdaptFolder:
         write_whole(self.path / PICTURES_FILE, written.getvalue())
 
     def load_pictures(self) -> tuple[list[TaughtPicture], int, float]:
-        """Read the pictures that `save_pictures` wrote, if any. Raises ModelError if it is damaged."""
+        """Read the pictures that `save_pictures` wrote, if any. Raises ModelError for a damaged file."""
         path = self.path / PICTURES_FILE
         if not path.is_file():
             return [], 0, 0.0

@@ -39,7 +39,7 @@ class Found:
 
 
 def found(relevance: torch.Tensor, wanted: torch.Tensor, levels: bool) -> Found:
-    """Measures a map [gh, gw] against what is `wanted` of each tile; `levels` as `allocate` takes it."""
+    """Measure a map [gh, gw] against what is `wanted` of each tile; `levels` as `allocate` takes it."""
     asked = (wanted > LEAST_SHARE).numpy()
     shown = fine_tiles(relevance, 0.25, levels)  # share of the frame's tokens that is spent
     few = fine_tiles(relevance, SMALL_SHARE, levels)
@@ -92,7 +92,7 @@ def measure(
 
 
 def measure_map(cases: Sequence[AllocatorCase], *, levels: bool) -> dict[str, dict[str, float]]:
-    """The same of a relevance that knows what is wanted of every tile: what can be reached."""
+    """The same of a relevance equal to the targets of every tile: the upper bound."""
     return _table(((case, (case.wanted > LEAST_SHARE).float()) for case in cases), levels)
 
 

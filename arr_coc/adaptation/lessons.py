@@ -1,4 +1,4 @@
-"""`Lesson`: a picture to learn from and what is asked about it; `TaughtPicture`: what is wanted of its tiles."""
+"""`Lesson`: a picture to learn from and its questions; `TaughtPicture`: the targets of its tiles."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class PlannedLesson:
 
 @dataclass(frozen=True, slots=True)
 class TaughtPicture:
-    """A picture's texture, its questions, and what is wanted of its tiles for each: float32 [questions, gh, gw].
+    """A picture's texture, its questions, and the target relevance of its tiles for each: float32 [questions, gh, gw].
 
     `labelled`: by boxes, not by the model's attention.
     """

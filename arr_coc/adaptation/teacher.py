@@ -28,7 +28,7 @@ class AttentionTeacher:
     """
 
     def __init__(self, qwen: QwenVL) -> None:
-        """Raises ModelError if the model's attention cannot be read."""
+        """Raise ModelError if the model's attention cannot be read."""
         if unreadable_layer(qwen) is not None:
             raise _unreadable(qwen)
         self._session = AnswerSession(qwen, AnswerOptions(decoding=Decoding(max_tokens=1)))
@@ -38,7 +38,7 @@ class AttentionTeacher:
         self._frames = 0
 
     def show(self, image: npt.NDArray[np.uint8]) -> None:
-        """Shows a picture uint8 RGB [H, W, 3], which the questions that follow are about."""
+        """Show a picture uint8 RGB [H, W, 3], which the questions that follow are about."""
         packet = PictureAllocator(self._qwen, "", self._everything).allocate(image, FrameStamp(self._frames, 0, 0))
         assert isinstance(packet, TokenPacket), "only frames whose allocation failed are shown whole"
         self._packet = replace(packet, overview=len(packet.regions))

@@ -41,10 +41,10 @@ class Length:
 
 
 class TrainingRun:
-    """Counts steps and the time spent on them, and keeps both in `folder` with the state of all `parts`.
+    """Counter of steps and the time spent on them, kept in `folder` with the state of all `parts`.
 
     Training ends after `length.steps` steps, or if that is None, after `length.minutes` spent on steps.
-    `made_for` says what else must be the same for a checkpoint to fit.
+    `made_for` lists the other values that must be the same for a checkpoint to fit.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class TrainingRun:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Counts what is done meanwhile as one step."""
+        """Count the work done meanwhile as one step."""
         started_s = time.perf_counter()
         yield
         self.steps += 1
         self.spent_s += time.perf_counter() - started_s
 
     def note(self, figures: Mapping[str, float]) -> str:
-        """Adds a line to the loss curve, and returns it."""
+        """Add a line to the loss curve, and return it."""
         line = json.dumps({"step": self.steps, "minutes": round(self.spent_s / 60, 2), **figures})
         with (self._folder / CURVE).open("a", encoding="utf-8") as curve:
             curve.write(line + "\n")
@@ -125,7 +125,7 @@ class Means:
         self._seen: dict[str, list[float]] = defaultdict(list)
 
     def add(self, **figures: float | None) -> None:
-        """Those that are there."""
+        """Add the figures that are not None."""
         for name, value in figures.items():
             if value is not None:
                 self._seen[name].append(value)

@@ -64,13 +64,13 @@ VOID_RANGE = 0.05
 """A map whose values all lie within this has no structure either, whatever its shape."""
 
 LEAST_TILES = 64
-"""Pictures of fewer tiles are not judged: so few neighbours prove nothing, and most budgets show all of them."""
+"""Pictures of fewer tiles are not judged: few neighbours prove nothing, and most budgets show all of them."""
 
 CLEAR = 0.35
 """Above every threshold, hysteresis included: nothing else needs to be measured."""
 
 LEAST_RANGES = (0.05, 0.05, 0.05, 0.02, 0.1)
-"""What red, green, blue, edge magnitude and entropy must vary by, between tiles, to count. A blank wall or a slope of
+"""Least ranges of red, green, blue, edge magnitude and entropy, between tiles, to count. A blank wall or a slope of
 light varies by 0.007, 0.007, 0.007, 0.003 and 0.055 at most, under a sensor's noise of 4 of 255."""
 
 EDGES = 5
@@ -129,7 +129,7 @@ def picture_structure(appearance: torch.Tensor) -> torch.Tensor:
 
 
 def _are_light(appearance: torch.Tensor) -> torch.Tensor:
-    """Whether slopes of light explain how red, green, blue, edge magnitude and entropy vary: bool [5]."""
+    """True if slopes of light explain how red, green, blue, edge magnitude and entropy vary: bool [5]."""
     light, colours = torch.zeros(5, dtype=torch.bool, device=appearance.device), appearance[:3]
     if min(colours.shape[1:]) >= 3:  # a strip has no tile with neighbours all around
         around = colours[:, :-2, 1:-1] + colours[:, 2:, 1:-1] + colours[:, 1:-1, :-2] + colours[:, 1:-1, 2:]
@@ -175,7 +175,7 @@ STRATEGIES_ON_DEVICE = tuple(name for name in STRATEGIES if name != "fixation")
 """Strategies that a device can choose by. The host has to know the place that `fixation` follows."""
 
 STICKINESS = 0.25
-"""How much more a region counts that was shown (as finely) before: near-equals then do not take turns."""
+"""Bonus of a region that was shown (as finely) before, so that near-equals do not take turns."""
 
 COVER_TOKENS = 64
 """Budget from which `auto` covers the whole frame. With fewer tokens, a cover leaves hardly a tile sharp, and the
@@ -337,7 +337,7 @@ def choose(request: AllocationRequest, strategy: str) -> RegionChoice:
 
 
 def check_strategy(strategy: str) -> None:
-    """Raises StrategyError, naming the strategies that there are."""
+    """Raise StrategyError, naming the strategies that there are."""
     if strategy not in STRATEGIES:
         raise StrategyError(f"unknown strategy {strategy!r}; there are {', '.join(STRATEGIES)}")
 

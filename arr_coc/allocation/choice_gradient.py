@@ -25,7 +25,7 @@ _EDGE = 1e-4
 
 
 def check_choice_gradient(gradient: str, temperature: float) -> None:
-    """Raises OptionError for a gradient that does not exist, and for a temperature that is not above 0."""
+    """Raise OptionError for a gradient that does not exist, and for a temperature that is not above 0."""
     if gradient not in CHOICE_GRADIENTS:
         raise OptionError(f"gradient must be {' or '.join(CHOICE_GRADIENTS)}, got {gradient!r}")
     if not 0 < temperature < float("inf"):

@@ -133,7 +133,7 @@ class GroupFrame:
 
 
 class GroupOfPictures:
-    """The group of one stream: what the model was shown of it, by the packets that were made; used by one thread.
+    """The group of one stream: what its packets have shown to the model; used by one thread.
 
     `packet` takes the newest frame in, as it is sent. The same frame once more, for another request, gives the same
     packet.
@@ -147,7 +147,7 @@ class GroupOfPictures:
         self._frame: FrameAllocation | None = None
 
     def ask_anew(self) -> None:
-        """Another question: what it wants is appended with the next packet, even if nothing changed."""
+        """Note another question: its tokens are appended with the next packet, even if nothing changed."""
         self._asks_anew = True
 
     def newest_of(self, frame: FrameAllocation | None) -> GroupFrame | None:

@@ -39,7 +39,7 @@ class _Embedding:
 
 
 class HistoryTracker:
-    """Remembers relevance, changes, attention and embeddings of one epoch's tiles, carried along with motion.
+    """Memory of relevance, changes, attention and embeddings of one epoch's tiles, carried along with motion.
 
     For each frame in order: `follow` the motion, `observe`, `fill`, `remember`.
     """
@@ -165,7 +165,7 @@ class HistoryTracker:
         return self._embedding.components * (1 - np.minimum(change / np.float32(RENEWAL), 1))
 
     def _embedded(self, feedback: Feedback, shape: tuple[int, int], warp: Warp, appearance: Map) -> _Embedding:
-        """What was known before, and over it the tokens of this answer; a coarse one speaks for all of its tiles."""
+        """The earlier map, overlaid by the tokens of this answer; a coarse one covers all of its tiles."""
         assert feedback.embedding is not None
         order = paint(feedback.regions, np.arange(len(feedback.regions)), shape, -1)
         order = _nearest(warp, order, -1)

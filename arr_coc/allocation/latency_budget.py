@@ -118,7 +118,7 @@ class BudgetController:
 
     def _learn(self, ttft_ms: float, tokens: int) -> None:
         if self._line is None:
-            # of the time to the first token, what grows with tokens, as long as nothing is known of it
+            # share of the time to the first token that grows with tokens, until answers show it
             self._known_slope = 0.7 * ttft_ms / tokens
         else:
             self._look_for_another_load(ttft_ms / self._line.at(tokens))
@@ -138,7 +138,7 @@ class BudgetController:
         self._ratios.append(ratio)
 
     def _begin_again(self) -> None:
-        """Another load: what was seen before it says nothing of it, but for how far answers scatter."""
+        """Start over under another load: earlier answers count only for the scatter."""
         assert self._line is not None
         before = self._line
         recent = list(self._seen)[-STREAK:]

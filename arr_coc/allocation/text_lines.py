@@ -197,7 +197,7 @@ def _ways(regions: Ints, lines: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.b
 
 
 def _in_one_half(regions: Ints, line: npt.NDArray[np.bool_], axis: int) -> npt.NDArray[np.bool_]:
-    """Return in which regions only the even or only the odd rows (columns, if `axis` is 1) hold tiles of a line."""
+    """Return the regions of which only the even or the odd rows (columns, if `axis` is 1) hold tiles of a line."""
     odd = np.indices(line.shape, sparse=True)[axis] % 2 == 1
     held = [region_pool(regions, (line & side).astype(np.int32)) > 0 for side in (odd, ~odd)]
     return np.asarray(held[0] != held[1])

@@ -21,20 +21,20 @@ from arr_coc.types import TILE_PX, TileMotion
 Map = npt.NDArray[np.float32]
 
 REMEMBERED_BYTES = 16 << 20
-"""What motion of earlier frames may take: 34 s of a pan at 1080p30."""
+"""Memory for the motion of earlier frames: 34 s of a pan at 1080p30."""
 
 CARRY_AT_TILES = 0.6
-"""How far content must have moved before maps of whole tiles follow it: a little over half a tile, so that a shaking
+"""Least motion of content before maps of whole tiles follow it: a little over half a tile, so that a shaking
 hand at the border does not carry them to and fro."""
 
 CARRY_WITH_TILES = 0.4
-"""How far content must have moved to go with neighbours that are due: what goes first would overwrite the others."""
+"""Least motion of content to go with neighbours that are due: these would overwrite it otherwise."""
 
 APART_TILES = 0.2
 """A tile whose motion departs by more than this from the mean of its 3×3 tiles lies between differing motions."""
 
 NEAR_TILES = 0.02
-"""How much of a difference in motion a tile's distance outweighs."""
+"""Difference in motion that a tile's distance outweighs."""
 
 PLACE_STEPS = 32
 """Steps per tile to which places between tiles are rounded, as in the compiled kernel."""
@@ -92,7 +92,7 @@ class Warp:
 
     @classmethod
     def by(cls, moved: Map, maps: CompiledMaps | None = None) -> Warp:
-        """The warp of tiles that moved so far with a frame: float32 [2, gh, gw], in tiles."""
+        """The warp of tiles that moved by this much with a frame: float32 [2, gh, gw], in tiles."""
         origin = None if maps is None else maps.arrays.take(moved.shape)
         return cls(np.subtract(_places(*moved.shape[1:]), moved, out=origin), moved, maps)
 
@@ -265,7 +265,7 @@ class MotionHistory:
 
 
 class WholeTileSteps:
-    """Adds up motion tile by tile, and gives it out in whole tiles, for maps whose values cannot be mixed.
+    """Sum of motion tile by tile, released in whole tiles, for maps whose values cannot be mixed.
 
     A map that follows all steps is never farther than `CARRY_AT_TILES` from what it is about, however slowly that
     moves.
@@ -292,7 +292,7 @@ class WholeTileSteps:
 
 
 def _due(moved_tiles: Map) -> npt.NDArray[np.bool_]:
-    """Tiles that maps are to follow now, bool [gh, gw]: those that moved far enough, and theirs that nearly did."""
+    """Tiles that maps are to follow now, bool [gh, gw]: they moved far enough, or nearly and beside such a tile."""
     far = moved_tiles >= CARRY_AT_TILES
     if not far.any():
         return far

@@ -264,7 +264,7 @@ def magnified_cover(
 
 
 def _last_paid(tree: CoverTree, split: torch.Tensor, worth: Map) -> float:
-    """What the last split that cost tokens was made at, 0 without one."""
+    """Worth of the last split that cost tokens, 0 without one."""
     paid = split.numpy() & (tree.cost[: tree.inner] > 0)
     return float(-worth[paid].min()) if paid.any() else 0.0
 

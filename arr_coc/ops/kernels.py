@@ -64,7 +64,7 @@ def load_library(path: Path, kernel: str, prefix: str, version: int) -> ctypes.C
 
 
 def library_or_none(load: Callable[[Path], ctypes.CDLL], path: Path) -> ctypes.CDLL | None:
-    """Return the library that `load` gives for `path`, None if the reference is used; the log says so once, for all
+    """Return the library that `load` gives for `path`, None if the reference is used; this is logged once, for all
     kernels.
 
     Raises BackendMissing if the environment asks for the kernel and it cannot be had, StoreError if it asks for

@@ -145,7 +145,7 @@ def tile_counts(regions: Regions, shape: tuple[int, int]) -> Ints:
 
 
 def paint(regions: Regions, values: npt.NDArray[Any], shape: tuple[int, int], empty: float) -> npt.NDArray[Any]:
-    """A map [gh, gw] of `values` [K], each on all tiles of its region; `empty` if no region lies. Finer regions lie
+    """A map [gh, gw] of `values` [K], each on all tiles of its region; `empty` elsewhere. Finer regions lie
     over coarser ones."""
     painted = np.full(shape, empty, dtype=values.dtype)
     for code in sorted(np.unique(regions[:, 0]).tolist(), key=lambda code: -sum(REGION_SHAPES[code])):

@@ -109,7 +109,7 @@ class RelevanceRealiser(nn.Module):
     def __init__(
         self, query_dim: int = 0, trained_for: str = "", scorer: str = DEFAULT_SCORER, channels: str = "core13"
     ) -> None:
-        """Raises OptionError for a scorer that there is not, ProfileError for channels that there are not."""
+        """Raise OptionError for a scorer that there is not, ProfileError for channels that there are not."""
         super().__init__()
         self.trained_for, self.scorer, self.channels = trained_for, scorer, channels
         count = channel_count(channels)

@@ -223,7 +223,7 @@ class CachedRelevance:
     """The relevance of one stream's pictures, computed again only if texture, prior or question changed."""
 
     def __init__(self, realiser: RelevanceRealiser, arrays: ArrayPool | None = None, *, stays: bool = False) -> None:
-        """`arrays`: those that relevance and scores lie in. `stays`: they stay on the texture's device."""
+        """`arrays`: pool for relevance and scores. `stays`: they stay on the texture's device."""
         self._realiser, self._arrays, self._stays = realiser.eval(), arrays or ArrayPool(), stays
         self._device = torch.device("cpu")
         self.question: npt.NDArray[np.float32] | None = None

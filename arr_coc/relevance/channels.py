@@ -326,7 +326,7 @@ class TextureArrayCache:
     """Channels computed for a texture, with the versions they were made from; one per stream, used by one thread."""
 
     def __init__(self, arrays: ArrayPool | None = None) -> None:
-        """`arrays`: those that what is computed lies in."""
+        """`arrays`: pool for the computed channels."""
         self._arrays = arrays or ArrayPool()
         self.versions: TileVersions | None = None
         self.latest: TextureArray | None = None
@@ -342,7 +342,7 @@ class TextureArrayCache:
         return self.versions.stale(current)
 
     def keep(self, versions: TileVersions, profile: str, latest: TextureArray) -> TextureArray:
-        """Holds what was computed from these versions, and returns it."""
+        """Keep the values that were computed from these versions, and return them."""
         self.versions = TileVersions(versions.epoch, self._arrays.copy(versions.frame))
         self._profile, self.latest = profile, latest
         return latest

@@ -15,7 +15,7 @@ VERSION = 4
 
 @cache
 def kernel_path() -> Path:
-    """Place of the compiled kernel, whether it is there or not."""
+    """Path of the compiled kernel, which may not exist."""
     return Path(__file__).with_name("scores.abi3.so")
 
 

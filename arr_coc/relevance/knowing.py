@@ -277,7 +277,7 @@ class ParticipatoryScorer(nn.Module):
     """
 
     def __init__(self, channels: int = CORE, query_dim: int = 0, scorer: str = DEFAULT_SCORER) -> None:
-        """Raises OptionError for a scorer that there is not."""
+        """Raise OptionError for a scorer that there is not."""
         super().__init__()
         if scorer not in _SCORERS:
             raise OptionError(f"unknown query scorer {scorer!r}; there are {', '.join(_SCORERS)}")
@@ -324,7 +324,7 @@ class ParticipatoryScorer(nn.Module):
         return 2 * trust * torch.log((score + FAINT) / (usual + FAINT))  # twice, for a prior holds square roots
 
     def _recalled(self, prior: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """A prior's score and trust [B, gh, gw], and what is usual: the mean [B, 1, 1] of what is known."""
+        """A prior's score and trust [B, gh, gw], and the usual score: the mean [B, 1, 1] of the known ones."""
         trust = prior[:, 2]
         share = self.recall.softmax(dim=0)
         score = share[0] * prior[:, 0] + share[1] * prior[:, 1]

@@ -32,7 +32,7 @@ OUTLIER = 8.0
 texture."""
 
 DISPLACED = 0.5
-"""How much the detail of such shots must differ in place (1 − correlation); the same picture in another light measures
+"""Least difference of such shots' detail in place (1 − correlation); the same picture in another light measures
 less."""
 
 FAINT = 1.5
@@ -170,14 +170,14 @@ class SceneCutDetector:
         return replace(verdict, is_cut=is_cut, score=score, found=match.found, textured=match.textured)
 
     def _was_there(self, after: Thumbnail, by_glance: bool) -> bool:
-        """Whether the picture was there a few frames ago."""
+        """True if the picture was there a few frames ago."""
         return any(
             _is_alike(seen, after) if by_glance else found_in_place(seen, after) >= FOUND for _, seen in self._seen
         )
 
 
 def _is_unknown(match: Match, downscaled: SmallPicture) -> bool:
-    """Whether a picture with detail follows another one and shares none of it, though light explains the glance."""
+    """True if a picture with detail follows another one and shares none of it, though light explains the glance."""
     # least share of blocks with detail, in both pictures, for that to count: a white or black frame holds nothing that
     # could be found, a dark one little
     if match.found > NOT_FOUND or match.textured < 0.06:
@@ -186,7 +186,7 @@ def _is_unknown(match: Match, downscaled: SmallPicture) -> bool:
 
 
 def _is_plain_and_recoloured(old: SmallPicture, new: SmallPicture, verdict: CutVerdict, match: Match) -> bool:
-    """Whether two plain pictures differ in hue throughout, and hold their few things in other places."""
+    """True if two plain pictures differ in hue throughout, and hold their few things in other places."""
     if match.textured >= PLAIN_SHARE or verdict.recoloured < THROUGHOUT:
         return False
     return _displaced(old[0], new[0]) >= DISPLACED
@@ -208,7 +208,7 @@ def _departure(old: SmallPicture, new: SmallPicture) -> float:
 
 
 def _is_another(old: SmallPicture, new: SmallPicture, unlikeness: float, recoloured: float) -> bool:
-    """Whether two pictures are of different shots: by detail, wherever it is, or by hue and detail in place."""
+    """True if two pictures are of different shots: by detail, wherever it is, or by hue and detail in place."""
     # Least unlikeness of a cut. Parts of unrelated pictures correlate with their best place by 0.46 or less (98 of 100
     # pairs, drawn and filmed); those of a whip pan that is blurred by half the frame by 0.69 or more. This is the
     # middle.

@@ -1,4 +1,4 @@
-"""Pictures of one stream compared for cuts: thumbnails, phase correlation, and blocks that are there again.
+"""Pictures of one stream compared for cuts: thumbnails, phase correlation, and blocks that are found again.
 
 Thumbnails are made from the planes, without converting them, and only for frames that differ much from the texture.
 
@@ -345,7 +345,7 @@ class _FinePair:
         return sorted(inside, key=lambda at: math.hypot(at[0] + SITE_PX / 2 - height / 2, at[1] + SITE_PX - width / 2))
 
     def _is_there(self, block: Floats, top: int, left: int) -> bool:
-        """Whether the left half of a block [32, 64] has one clear place near (top, left), and the right one follows."""
+        """True if the left half of a block [32, 64] has one clear place near (top, left), and the right one follows."""
         first_row, first_col = max(0, top - REACH_PX), max(0, left - REACH_PX)
         rows, cols = top + SITE_PX + REACH_PX - first_row, left + 2 * SITE_PX + REACH_PX - first_col
         around = self._luma(self.before, first_row, first_col, rows, cols)

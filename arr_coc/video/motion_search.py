@@ -75,7 +75,7 @@ def texels_in(box: Box, texels: int) -> Box:
 
 
 def one_shift(old: Luma, new: Luma) -> tuple[float, float] | None:
-    """Motion of all of a picture uint8 [h, w] since `old`, in texels down and right; None if it says nothing."""
+    """Motion of all of a picture uint8 [h, w] since `old`, in texels down and right; None if it is not clear."""
     half = new.shape[1] // 2, new.shape[0] // 2
     before, after = (cv2.resize(luma, half, interpolation=cv2.INTER_AREA).astype(np.float32) for luma in (old, new))
     dy, dx, _ = correlate(before, after)

@@ -101,7 +101,7 @@ class FrameAllocator:
         return group.packet(view, allocation, group.next_place)
 
     def on_answer(self, feedback: Feedback | None) -> None:
-        """The newest frame was answered about; what that teaches draws the tokens of those that follow."""
+        """The newest frame was answered about; the feedback draws the tokens of the next ones."""
         self.allocator.mark_answered()
         if feedback is not None:
             self.allocator.apply_feedback(feedback)
@@ -112,7 +112,7 @@ class FrameAllocator:
 
 
 class PictureAllocator:
-    """Chooses what a model is shown of pictures in order, as a stream of them: resized as its own processor would.
+    """Allocator of the tokens of pictures in order, as a stream: resized as its own processor would.
 
     The options' `levels` are the model's own, as is `wide` if it is None. `group`: with the option `memory`, the
     packets of the group of pictures up to the newest one, which a question is about together. `relevance` float32
@@ -173,7 +173,7 @@ class PictureAllocator:
         return FramePacket(stamp, grid, grid_regions(grid).numpy().astype(np.int32), self.relevance, image)
 
     def on_answer(self, feedback: Feedback | None) -> None:
-        """The newest picture was answered about; what that teaches draws the tokens of those that follow."""
+        """The newest picture was answered about; the feedback draws the tokens of the next ones."""
         self._frames.on_answer(feedback)
 
 

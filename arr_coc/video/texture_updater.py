@@ -40,7 +40,7 @@ class TextureOptions:
 class PendingUpdate:
     """A frame compared with the texture and not yet written.
 
-    `epoch_reason` is why an epoch begins with it, None if it goes on. `before` and `after` are there for busy
+    `epoch_reason` is why an epoch begins with it, None if it goes on. `before` and `after` are kept for busy
     frames only, `motion` for frames that go on and differ.
     """
 
@@ -94,7 +94,7 @@ class TextureUpdater:
 
     @property
     def fallbacks(self) -> int:
-        """Number of times the CPU store took over from hardware that gave up: at most one."""
+        """Number of times the CPU store took over from failed hardware: at most one."""
         return self._fallbacks
 
     def prepare(

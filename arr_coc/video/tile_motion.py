@@ -6,7 +6,7 @@ explains a tile if the old picture, moved so, looks like the new one. Dense inve
 tiles only that no guess explains, backward, from the new picture to the old one; a tile takes its median
 (`motion_search`). One step of registration does the rest.
 
-A tile's confidence says whether it has structure in two directions (the smaller eigenvalue of its structure tensor; Shi
+A tile's confidence is whether it has structure in two directions (the smaller eigenvalue of its structure tensor; Shi
 and Tomasi, Good Features to Track, 1994), and how well its motion explains it. If that says little (a plain wall,
 repeated lines), a tile moves as the camera does (`camera_motion`) if that explains the picture, else not at all. Tiles
 that did not change did not move, whatever moves around them; plain ones go with a camera that moves, because they look
@@ -46,7 +46,7 @@ LEAST_TOGETHER = 3
 show both sides, and flow finds nothing there."""
 
 CODED_FRAMES = 1, 2, 3
-"""How many frames a codec's motion may span: that to the frame before, or past one or two frames of kind B."""
+"""Numbers of frames that a codec's motion may span: to the frame before, or past one or two frames of kind B."""
 
 CODED_SAMPLES = 48
 """Tiles on which the number of frames is chosen."""
@@ -103,7 +103,7 @@ class TileMotionEstimator(ABC):
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """What is kept of a frame: small luma, not blurred and blurred; motion; that of the camera, seen in all of it."""
+    """State of a frame: small luma, not blurred and blurred; motion; that of the camera, seen in all of it."""
 
     halved: Luma
     luma: Luma
@@ -175,7 +175,7 @@ class _Guess:
 
 @dataclass(frozen=True, slots=True)
 class _Coded:
-    """What a frame's codec says of its motion, read when it is asked for."""
+    """Motion of a frame's codec, read on demand."""
 
     planes: FramePlanes
     grid: TileGrid
@@ -224,7 +224,7 @@ class _Part:
         return found
 
     def _expected(self) -> CameraMotion | None:
-        """What moved goes on as it did: the camera, or most of what moved in this part of the frame."""
+        """Motion expected to go on: the camera's, or that of most moving tiles in this part of the frame."""
         motion = self._last.motion
         if self._whole or motion is None:
             return self._last.camera if self._whole else None
@@ -290,7 +290,7 @@ class _Part:
         return best.or_better(self._pair.each(*ways[int(np.argmin(apart))], wanted))
 
     def _more(self, share: float, tiles: Mask) -> bool:
-        """Whether these are more than this share of the dirty tiles."""
+        """True if these are more than this share of the dirty tiles."""
         return bool(np.count_nonzero(tiles) > share * np.count_nonzero(self._dirty))
 
     def _apart(self, moved: MovedTiles) -> int:

@@ -1,4 +1,4 @@
-"""The allocator that comes with the bundled model: it is that model's own, and finds what is asked about."""
+"""The allocator that comes with the bundled model: it is that model's own, and finds the asked things."""
 
 from __future__ import annotations
 
@@ -328,7 +328,7 @@ def test_the_grid_follows_from_tokens_and_aspect(size: tuple[int, int], tiles: i
 
 
 def test_an_image_is_resampled_to_the_grid() -> None:
-    """What stands out lies in the same tile at any size of the image."""
+    """The most salient thing lies in the same tile at any size of the image."""
     layer, embeds = ARRCOCLayer(ARRCOCConfig(strategy="topk", budget=1)), torch.randn(1, 64, 8)
     for size_px in (64, 256, 1000):
         image = torch.zeros(1, 3, size_px, size_px)

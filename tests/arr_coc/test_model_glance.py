@@ -40,7 +40,7 @@ def untrained() -> ARRCOCQwen:
 
 
 def is_large(sample: Sample) -> bool:
-    """Whether a quarter of the frame's tiles pays for an overview."""
+    """True if a quarter of the frame's tiles pays for an overview."""
     return sample.clip.frames[-1].size >= 512 * 512 * 3
 
 

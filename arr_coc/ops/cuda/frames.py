@@ -46,7 +46,7 @@ class DeviceFrame:
 
 
 class FrameUploader:
-    """Finds out which tiles of a frame differ from the texture, and writes those."""
+    """Comparison of frames with the texture, and writer of the tiles that differ."""
 
     def __init__(
         self, device: CudaDevice, texture: MipTexture, grid: TileGrid, order: StreamOrder, owned: ExitStack

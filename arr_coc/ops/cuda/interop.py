@@ -30,7 +30,7 @@ class MappedTexture:
     """A tiled texture of OpenGL as CUDA reads it, in any thread; mapping gives each a context of OpenGL."""
 
     def __init__(self, device: CudaDevice, texture: TileTexture, grid: TileGrid) -> None:
-        """Raises DeviceLost if the driver does not register the texture."""
+        """Raise DeviceLost if the driver does not register the texture."""
         self._device, self._texture, self._grid = device, texture, grid
         self._lock = threading.RLock()
         self._owned, self._views = ExitStack(), ExitStack()
@@ -76,7 +76,7 @@ class MappedTexture:
             self._owned.close()
 
     def _map(self) -> None:
-        """After what OpenGL was given so far, for all streams."""
+        """Order later work of all streams after OpenGL's commands up to now."""
         with self._texture.device.current(), self._device.current() as stream:
             self._texture.order()
             call("cuGraphicsMapResources", 1, self._resource, stream)

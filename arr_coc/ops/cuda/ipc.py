@@ -32,7 +32,7 @@ class SharedMemory:
     """
 
     def __init__(self) -> None:
-        """Raises BackendMissing or DeviceLost if the device has no such memory."""
+        """Raise BackendMissing or DeviceLost if the device has no such memory."""
         self._device = find_device()
         self.gpu = self._device.uuid
         self._address = 0

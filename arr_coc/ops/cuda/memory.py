@@ -51,7 +51,7 @@ class StagingBuffer:
         call("cuMemcpyDtoHAsync", self._address + start, self.device + start, nbytes, stream)
 
     def mark(self, stream: int) -> None:
-        """The memory is in use until the stream has done what it has been given so far."""
+        """Mark the memory as in use until the stream has done its work up to now."""
         call("cuEventRecord", self._done, stream)
         self._used = True
 
@@ -110,7 +110,7 @@ class StreamOrder:
             call("cuStreamWaitEvent", stream, self._written, 0)
 
     def after_read(self, stream: int) -> None:
-        """The next write comes after what the stream has been given so far."""
+        """Order the next write after the stream's work up to now."""
         with self._lock:
             if stream not in self._reads:
                 self._reads[stream] = self._spare.pop() if self._spare else self._event()

@@ -46,7 +46,7 @@ class CudaStore(BaseTextureStore):
     backend = "cuda"
 
     def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int) -> None:
-        """Raises BackendMissing without a CUDA device, its driver or torch with CUDA, DeviceLost if the device has
+        """Raise BackendMissing without a CUDA device, its driver or torch with CUDA, DeviceLost if the device has
         no memory for the texture.
         """
         self._device = find_device()
@@ -86,7 +86,7 @@ class CudaStore(BaseTextureStore):
         return self._device.place
 
     def compare_tensor(self, frame: torch.Tensor) -> Difference:
-        """Compares a frame that is on the device: uint8 [H, W, 3] or [3, H, W], RGB, with any strides.
+        """Compare a frame that is on the device: uint8 [H, W, 3] or [3, H, W], RGB, with any strides.
 
         For stores of layout `rgb` (`frames.format_of`), with the same thresholds and rules as for frames in ordinary
         memory. Only the map of changes comes to the host. Raises ShapeError if the tensor has another shape, dtype or
@@ -115,7 +115,7 @@ class CudaStore(BaseTextureStore):
         return TileChange(stamp, dirty)
 
     def update_tensor(self, frame: torch.Tensor, stamp: FrameStamp) -> TileChange:
-        """Compares and writes a frame that is on the device. Raises what `write_tensor` raises."""
+        """Compare and write a frame that is on the device. Raises what `write_tensor` raises."""
         return self.write_tensor(frame, self.compare_tensor(frame), stamp)
 
     @contextmanager
@@ -185,7 +185,7 @@ class CudaStore(BaseTextureStore):
 
 
 def _free(device: CudaDevice, owned: ExitStack) -> None:
-    """Frees what a store made on the device, once the device has done with it. What cannot be freed went with it."""
+    """Free what a store made on the device, once the device has done with it. What cannot be freed went with it."""
     with suppress(StoreError), device.current():
         try:
             call("cuCtxSynchronize")

@@ -25,7 +25,7 @@ TEXELS = 256
 
 
 class ChannelKernels:
-    """Computes the texture array of one grid: whole, because on a device that costs less than finding out what is
+    """Computation of the texture array of one grid: whole, because on a device that costs less than finding out what is
     stale."""
 
     def __init__(self, device: CudaDevice, grid: TileGrid) -> None:
@@ -100,7 +100,7 @@ class CudaTexels:
         host = np.empty(tuple(patches.shape), np.uint8)
         if host.size:
             with self.device.current() as stream:
-                # into memory that is not pinned: returns when it is there
+                # into memory that is not pinned: returns when the copy is complete
                 call("cuMemcpyDtoHAsync", host.ctypes.data, patches.data_ptr(), host.nbytes, stream)
                 call("cuStreamSynchronize", stream)
         return host

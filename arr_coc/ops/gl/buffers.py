@@ -22,7 +22,7 @@ from arr_coc.ops.gl.library import (
 )
 
 PATIENCE_MS = 5000
-"""How long the device may take for the work of one frame before it counts as lost."""
+"""Time limit of the work for one frame, after which the device counts as lost."""
 
 
 class GlResource:
@@ -45,7 +45,7 @@ class MappedBuffer(GlResource):
     """
 
     def __init__(self, device: GlDevice, nbytes: int, access: Literal["write", "read"]) -> None:
-        """Raises DeviceLost if the device lacks the memory."""
+        """Raise DeviceLost if the device lacks the memory."""
         gl, buffer = device.library.gl, ctypes.c_uint()
         flags = gl.GL_MAP_PERSISTENT_BIT | gl.GL_MAP_COHERENT_BIT | gl.GL_MAP_WRITE_BIT
         hints = 0
@@ -65,7 +65,7 @@ class Fence:
     """A mark in one thread's commands that other threads and contexts can wait for."""
 
     def __init__(self, device: GlDevice) -> None:
-        """In the current context, after the commands given so far, which start running now."""
+        """In the current context, after the commands issued before, which start running now."""
         calls = device.library.calls
         self._device, self._calls = device, calls
         self._sync: int | None = calls.glFenceSync(SYNC_GPU_COMMANDS_COMPLETE, 0)
@@ -98,7 +98,7 @@ def _delete_sync(sync: int | None, device: GlDevice) -> None:
 
 
 ALIGNMENT = 256
-"""What every OpenGL 4.5 device takes as the offset of a storage buffer and of a texture's texels."""
+"""Alignment of offsets of storage buffers and texels that every OpenGL 4.5 device accepts."""
 
 MOST_IN_FLIGHT = 64
 """Parts that may be in use at a time: more frames than any device is behind."""
@@ -121,7 +121,7 @@ class UploadRing:
     """Hands out parts that the device has done with. `stalls` counts how often it had to wait for the device."""
 
     def __init__(self, device: GlDevice, nbytes: int) -> None:
-        """Raises DeviceLost if the device lacks the memory."""
+        """Raise DeviceLost if the device lacks the memory."""
         self._buffer = MappedBuffer(device, aligned(nbytes), "write")
         self._in_flight: deque[tuple[int, int, Fence]] = deque()
         self._taken: tuple[int, int] | None = None

@@ -5,7 +5,7 @@ last, through Mesa's surfaceless platform, or as a separate device.
 
 The first context is never drawn with; it keeps the shared objects alive while threads come and go. A thread's own
 context is made when it first needs one, and ends with the thread. OpenGL deletes objects only in a thread with a
-context, so who lets go of one may lay it into a list; the next thread that comes by deletes it.
+context, so any thread may put a released one into a list; the next thread with a context deletes it.
 """
 
 from __future__ import annotations
@@ -123,12 +123,12 @@ class GlContext:
 class GlDevice:
     """Contexts that share textures, buffers, programs, samplers and fences.
 
-    `renderer` is what the driver calls itself; `software` whether a CPU draws. `lost` says why it is of no use any
+    `renderer` is the driver's name; `software` whether a CPU draws. `lost` is why it cannot be used any
     more.
     """
 
     def __init__(self, library: GlLibrary, choice: DisplayCandidate) -> None:
-        """Raises BackendMissing if this display gives no OpenGL 4.5."""
+        """Raise BackendMissing if this display gives no OpenGL 4.5."""
         self.library = library
         self.name, self.cuda = choice.name, choice.cuda
         self.display = _address(choice.display)
@@ -209,7 +209,7 @@ class GlDevice:
 
     @contextmanager
     def creating(self, what: str) -> Iterator[None]:
-        """Turns PyOpenGL's errors into those of a store."""
+        """Convert PyOpenGL's errors into those of a store."""
         try:
             yield
         except self.library.gl.GLError as error:
@@ -220,7 +220,7 @@ class GlDevice:
         self._deferred.append(deletion)
 
     def clear(self) -> None:
-        """Deletes what was let go of. Does nothing on a device that was lost, whose objects are gone."""
+        """Delete released objects. Does nothing on a device that was lost, whose objects are gone."""
         if self.lost is None:
             with self.current():
                 pass
@@ -275,7 +275,7 @@ _opening = threading.Lock()
 
 
 def open_device(cuda: int | None = None) -> GlDevice:
-    """The process's device, made when it is first wanted: the best there is, or the CUDA device of that number.
+    """The process's device, made at the first use: the best one, or the CUDA device of that number.
 
     Raises BackendMissing, with the error of each display, if none supports OpenGL 4.5.
     """

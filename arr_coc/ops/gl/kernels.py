@@ -73,10 +73,10 @@ def compute(
     dispatches: Sequence[Dispatch],
     texture: TileTexture | None = None,
 ) -> None:
-    """Fills `out` by a kernel.
+    """Fill `out` by a kernel.
 
     The first input is the storage buffer 0, results are 1, further inputs 2 and on. Raises DeviceLost if the device
-    gave up.
+    failed.
     """
     with device.current() as context:
         starts = np.cumsum([0, aligned(out.nbytes), *(aligned(array.nbytes) for array in inputs)]).tolist()

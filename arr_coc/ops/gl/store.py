@@ -37,7 +37,7 @@ class GlTexels:
         self._refreshing = threading.Lock()
 
     def changed(self, dirty: Mask) -> None:
-        """Remembers what the writer painted."""
+        """Record the tiles that the writer painted."""
         self._stale |= dirty
 
     def read(self, level: int) -> Plane:

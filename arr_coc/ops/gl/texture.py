@@ -117,7 +117,7 @@ class TileTexture(GlResource):
     """
 
     def __init__(self, device: GlDevice, rows: int, cols: int, frames_in_flight: int = 2) -> None:
-        """Raises BackendMissing if the device has no textures of this size, DeviceLost if memory is short."""
+        """Raise BackendMissing if the device has no textures of this size, DeviceLost if memory is short."""
         self.device, self.shape = device, (rows, cols)
         self._packer = TilePacker()
         self._written: Fence | None = None

@@ -75,7 +75,7 @@ class TextureView:
         return self._held().gather(self._checked(np.asarray(regions)))
 
     def release(self) -> None:
-        """Ends the view: its texels may be overwritten from here on."""
+        """End the view: its texels may be overwritten from here on."""
         self._texels = None
 
     def _held(self) -> TexelReader:
@@ -213,7 +213,7 @@ class TextureStore(ABC):
         """
 
     def update(self, planes: FramePlanes, stamp: FrameStamp) -> TileChange:
-        """Compares and writes."""
+        """Compare and write."""
         return self.write(planes, self.compare(planes), stamp)
 
     @abstractmethod
@@ -335,7 +335,7 @@ class BaseTextureStore(TextureStore):
                 raise
 
     def _begins(self, stamp: FrameStamp) -> bool:
-        """Whether a frame begins an epoch, and so is written whole."""
+        """True if a frame begins an epoch, and so is written whole."""
         return self._stamp is None or stamp.epoch != self._versions.epoch
 
     def _note(self, dirty: npt.NDArray[np.bool_], stamp: FrameStamp) -> None:

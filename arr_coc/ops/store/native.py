@@ -61,7 +61,7 @@ _FOOTPRINTS = np.array([[footprint.level, footprint.down, footprint.across] for 
 
 
 def kernel_path() -> Path:
-    """Place of the compiled kernel, whether it is there or not."""
+    """Path of the compiled kernel, which may not exist."""
     return Path(__file__).with_name("tiles.abi3.so")
 
 

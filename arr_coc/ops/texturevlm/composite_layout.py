@@ -21,7 +21,7 @@ BORDER_PX = 2
 """Width of the frame around a part: thin, and still there after a model's own resizing."""
 
 MOST_STRETCH = 1.12
-"""How far the whole view's aspect may be off so that it fills whole tiles: as much as Qwen's own processor does."""
+"""Largest error of the whole view's aspect for whole tiles: as in Qwen's own processor."""
 
 WHOLE_SHARE = (1 / 3, 2 / 3)
 """Part of the tokens that the whole view may take, if parts are shown beside it."""
@@ -233,7 +233,7 @@ def _show(picture: Plane, placement: CompositePlacement, image: Plane) -> None:
 
 
 def _frame(image: Plane, box: Box, colour: tuple[int, int, int]) -> None:
-    """Draws a frame inside the edges of a box."""
+    """Draw a frame inside the edges of a box."""
     top, left, bottom, right = box
     area = image[top:bottom, left:right]
     for edge in (area[:BORDER_PX], area[-BORDER_PX:], area[:, :BORDER_PX], area[:, -BORDER_PX:]):

@@ -81,7 +81,7 @@ class VideoStream:
         self._closed = False
 
     def update(self, frame: Picture | FramePlanes, delta_only: bool = True) -> Difference:
-        """Compares a frame with the texture and returns the tiles that changed: `dirty` bool [rows, cols],
+        """Compare a frame with the texture and return the tiles that changed: `dirty` bool [rows, cols],
         `dirty_share`. With `delta_only=False` all tiles count as changed.
 
         `frame`: NumPy uint8 [H, W, 3] RGB, or a decoder's planes; others than arrays are converted as

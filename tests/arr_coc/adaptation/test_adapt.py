@@ -105,7 +105,7 @@ def test_an_allocator_is_made_that_fits_its_model(qwen: QwenVL, tmp_path: Path) 
 
 def test_learning_finds_more_of_what_the_model_looks_at(qwen: QwenVL, tmp_path: Path) -> None:
     class Teacher:
-        """Looks at the lower row, if nothing stands out, whatever is asked."""
+        """Attention to the lower row, which does not stand out, for any question."""
 
         def show(self, image: np.ndarray) -> None:
             self.looks = torch.tensor([[0.05] * 3, [1.0] * 3])

@@ -57,7 +57,7 @@ def way_of(wide: npt.NDArray[np.uint8], first: Pose, last: Pose, at: Places) -> 
 
 
 def evaluated(allocator: StreamAllocator) -> npt.NDArray[np.float32] | None:
-    """What answers taught, as if no time had passed."""
+    """Feedback of answers, as if no time had passed."""
     memory, frame = allocator._memory, allocator._last
     assert memory is not None
     assert frame is not None

@@ -125,7 +125,7 @@ def test_the_same_glance_gives_the_same_frame_again() -> None:
 
 
 def test_reallocating_counts_a_frame_once() -> None:
-    """What follows is as if the frame had been allocated once, with the knowledge that it was reallocated with."""
+    """Later frames are as if the frame had been allocated once, with the knowledge that it was reallocated with."""
     stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
     view = stream.show(scenery(ROWS, COLS))
     first = allocator.allocate(view)

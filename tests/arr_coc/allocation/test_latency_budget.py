@@ -58,7 +58,7 @@ def load(start: int = 273, target_ms: float = TARGET_MS, **how: object) -> Load:
 
 
 def turns(tokens: np.ndarray) -> int:
-    """How often the budget changed its direction."""
+    """Number of times that the budget changed its direction."""
     moves = np.sign(np.diff(tokens))
     return int(np.count_nonzero(np.diff(moves[moves != 0])))
 

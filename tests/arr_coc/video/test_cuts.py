@@ -188,7 +188,7 @@ def fine(seed: int, width: int = WIDTH, sigma: float = 0.0, height: int = HEIGHT
 
 
 def filmed(wide: Picture, poses: Iterable[tuple[float, float, float, float]]) -> list[Picture]:
-    """What a camera sees of a picture from its middle, moved by (x, y), with a zoom and an angle in degrees."""
+    """A camera's view of a picture from its middle, moved by (x, y), with a zoom and an angle in degrees."""
     rows, cols = wide.shape
     shown = []
     for x, y, zoom, angle in poses:

@@ -52,7 +52,7 @@ def test_every_source_is_shipped_and_every_shipped_file_is_used() -> None:
 @needs_nvcc
 @pytest.mark.slow
 def test_the_script_builds_for_every_architecture(tmp_path: Path) -> None:
-    """Warnings are errors; it also says that the shipped PTX assembles for all of them."""
+    """Warnings are errors; it also checks that the shipped PTX assembles for all of them."""
     subprocess.run(["sh", "scripts/build_kernels.sh", str(tmp_path)], cwd=ROOT, check=True, timeout=300)
     for file in FILES:
         made, kept = (tmp_path / f"{file}.ptx").read_text(), compiling.shipped(file).decode()
@@ -77,7 +77,7 @@ def test_a_compiler_may_be_named_or_forbidden(tmp_path: Path, monkeypatch: pytes
 
 def test_the_check_of_a_gpu_says_what_is_missing() -> None:
     if torch.cuda.is_available():
-        pytest.skip("a CUDA device is here")
+        pytest.skip("this machine has a CUDA device")
     environment = os.environ | {"PYTHON": sys.executable}
     done = subprocess.run(
         ["sh", "scripts/gpu_check.sh", "nowhere.json"],
@@ -213,7 +213,7 @@ def test_a_missing_driver_is_reported() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True, timeout=60
     )
     if done.stdout == "a driver\n":
-        pytest.skip("a CUDA driver is here")
+        pytest.skip("this machine has a CUDA driver")
     assert "finds no CUDA driver; install NVIDIA's, 525 or newer" in done.stdout
 
 
@@ -258,7 +258,7 @@ def test_blocks_are_as_large_as_the_kernels_are_compiled_for() -> None:
 
 
 def everything(frames: list[npt.NDArray[np.uint8]]) -> list[npt.NDArray]:
-    """What all kernels make of two frames."""
+    """Results of all kernels for two frames."""
     store = CudaStore(format_of(torch.from_numpy(frames[0])), Thresholds(), 20)
     store.update(FramePlanes("rgb", (frames[0],)), stamp(0))
     dirty = store.update_tensor(torch.from_numpy(frames[1]), stamp(1)).dirty

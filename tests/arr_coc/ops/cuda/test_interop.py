@@ -34,7 +34,7 @@ READ_BACK = "cuMemcpyDtoHAsync"
 
 
 def level_of(gl: GlDevice, name: int, level: int, height: int, width: int) -> npt.NDArray[np.uint8]:
-    """What OpenGL sees of a texture: uint8 [height, width, 4]."""
+    """OpenGL's view of a texture: uint8 [height, width, 4]."""
     out = np.full((height, width, 4), 1, np.uint8)
     with gl.current():
         names = gl.library.gl

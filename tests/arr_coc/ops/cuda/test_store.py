@@ -1,4 +1,4 @@
-"""The CUDA store on the device that is here, or else on the CPU with the kernels' own sources."""
+"""The CUDA store on this machine's device, or else on the CPU with the kernels' own sources."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.support.stores import own_device, seen_by, shared_device
 
 
 class Marks(Fence):
-    """A fence that passes when the test says so, or when it is waited for."""
+    """A fence that passes at the test's command, or when it is waited for."""
 
     def __init__(self, done: bool = False) -> None:
         self.done = done

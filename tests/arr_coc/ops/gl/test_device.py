@@ -36,7 +36,7 @@ def in_thread(work: Callable[[], Any]) -> Any:
 
 
 def opened_elsewhere(**environment: str) -> str:
-    """What another process says that opens the device: the error, or nothing."""
+    """Output of another process that opens the device: the error, or nothing."""
     command = "from arr_coc.ops.gl.device import open_device; open_device()"
     done = subprocess.run(
         [sys.executable, "-c", command],

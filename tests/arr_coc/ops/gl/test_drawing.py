@@ -54,7 +54,7 @@ def test_what_is_drawn_follows_the_texture_and_leaves_it_alone(program: ArProgra
 
 
 def test_the_plane_shows_the_pictures_own_colours(program: ArProgram) -> None:
-    """Dimmed, if nothing floats above it."""
+    """Dimmed, unless a region floats above it."""
     halves = np.zeros((ROWS * 32, COLS * 32, 3), np.uint8)
     halves[:, : COLS * 16], halves[:, COLS * 16 :] = (200, 0, 0), (0, 0, 200)
     store = GlStore(PlaneFormat.of(FramePlanes("rgb", (halves,))), Thresholds(), 200)

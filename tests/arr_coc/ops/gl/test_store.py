@@ -1,4 +1,4 @@
-"""What only the OpenGL store does: ways to upload, reading back, threads, and letting go of the device's memory."""
+"""Features of the OpenGL store alone: ways to upload, reading back, threads, and freeing the device's memory."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_writers_of_different_threads_follow_each_other() -> None:
 
 
 def exists(store: GlStore) -> bool:
-    """Whether the device still has the store's memory; asking clears nothing up."""
+    """True if the device still has the store's memory; the query frees nothing."""
     gl, texture = store.device.library.gl, store._texture
     with patch.object(store.device, "_sweep"), store.device.current():
         return bool(gl.glIsTexture(texture.name)) or bool(gl.glIsBuffer(texture.ring.name))
@@ -215,7 +215,7 @@ def resident_bytes() -> int:
 
 
 def grown(work: Callable[[int], None], warm: int, rounds: int) -> int:
-    """How many bytes the process has grown by over `rounds`; its open files must be as many as before."""
+    """Bytes by which the process has grown over `rounds`; its open files must be as many as before."""
     for index in range(warm):
         work(index)
     files, before = open_files(), resident_bytes()

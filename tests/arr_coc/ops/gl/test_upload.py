@@ -1,4 +1,4 @@
-"""How dirty tiles are uploaded: which way is chosen, and that every tile gets there."""
+"""Upload of dirty tiles: the choice of a way, and that every tile arrives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHAPE = (34, 60)
 
 
 def copied(plan: UploadPlan, shape: tuple[int, int]) -> np.ndarray:
-    """How often each tile's texels are brought over: int [rows, cols]."""
+    """Number of uploads of each tile's texels: int [rows, cols]."""
     times = np.zeros(shape, int)
     for block in plan.blocks:
         row0, col0, row1, col1 = block.rectangle
@@ -26,7 +26,7 @@ def copied(plan: UploadPlan, shape: tuple[int, int]) -> np.ndarray:
 
 
 def refreshed(plan: UploadPlan, shape: tuple[int, int]) -> np.ndarray:
-    """How often each tile gets new mipmaps: int [rows, cols]."""
+    """Number of mipmap updates of each tile: int [rows, cols]."""
     times = np.zeros(shape, int)
     for tiles in [plan.strip, *(block.dirty for block in plan.blocks)]:
         np.add.at(times, tuple(tiles.T), 1)

@@ -1,4 +1,4 @@
-"""A texture that follows a video, on every backend that is here."""
+"""A texture that follows a video, on every available backend."""
 
 from __future__ import annotations
 
