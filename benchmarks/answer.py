@@ -86,7 +86,7 @@ def row(way: AnswerWay, figures: dict[str, float], text_tokens: int) -> dict[str
 
 
 def extrapolated(one: dict[str, float], two: dict[str, float]) -> dict[str, float]:
-    """What the whole model would take, from medians with one block of each kind and with two."""
+    """Times of the whole model, from medians with one block of each kind and with two."""
     more = {name: max(0.0, two[name] - one[name]) for name in one}
     whole = {
         "prepare_ms": one["prepare_ms"],

@@ -58,7 +58,7 @@ CHECK = "is there a red circle?"
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a server took for a number of answers or checks, in seconds, and their texts by client."""
+    """Time of a server for a number of answers or checks, in seconds, and their texts by client."""
 
     took_s: float
     count: int

@@ -53,7 +53,7 @@ Finder = Callable[[int, FramePlanes, Picture], list[int]]
 
 @dataclass
 class Score:
-    """Counts over all clips."""
+    """Hits, misses and false cuts over all clips."""
 
     right: int = 0
     false: int = 0
@@ -129,7 +129,7 @@ DETECTORS: dict[str, Callable[[], Finder]] = {
 
 
 def found_cuts(frames: Iterable[tuple[FramePlanes, Picture]]) -> dict[str, list[int]]:
-    """What every detector finds in the same frames, given as planes and as BGR."""
+    """Cuts that every detector finds in the same frames, given as planes and as BGR."""
     finders = {name: make() for name, make in DETECTORS.items()}
     found: dict[str, set[int]] = {name: set() for name in finders}
     for index, (planes, picture) in enumerate(frames):

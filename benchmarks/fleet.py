@@ -55,7 +55,7 @@ ROUNDING_S = 1e-3
 
 
 class Recorder(WatchedFleet):
-    """Remembers answers and frames of each camera; `begun` is set once all of them have frames."""
+    """Record of answers and frames of each camera; `begun` is set once all of them have frames."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 @contextmanager
 def clip(fps: int, seconds: float) -> Iterator[Path]:
-    """Give a clip of the scene, again and again, of that length."""
+    """Yield a clip of the scene, again and again, of that length."""
     scene = load_scene(SCENE)
     step = max(1, round(scene.fps / fps))
     count = round(seconds * fps)
@@ -207,7 +207,7 @@ class Points:
 
     @property
     def share(self) -> float:
-        """Answers that were given of those that were due."""
+        """Number of answers that were due and given."""
         return self.given / self.due
 
 

@@ -59,7 +59,7 @@ SETTLING = 1000
 """Updates before the first look at what the process holds."""
 
 LEAK_MIB = 16
-"""What may come and go in allocators over a run."""
+"""MiB that may come and go in allocators over a run."""
 
 TARGETS_MS = {
     ("upload", "device"): 0.05,
@@ -112,7 +112,7 @@ class Timer:
 
 
 def hold(device: CudaDevice) -> None:
-    """Keeps the device busy, so that what it is given now waits."""
+    """Keep the device busy, so that later work waits."""
     if device.place.type == "cuda":
         torch.cuda._sleep(HOLD_CYCLES)
 
@@ -139,7 +139,7 @@ def make_scene(height: int, width: int, device: CudaDevice) -> Scene:
 
 
 def pieces(scene: Scene, device: CudaDevice) -> dict[str, Callable[[int], object]]:
-    """What is measured, by name; each takes the number of the turn."""
+    """Measurements by name; each takes the number of the turn."""
     store = CudaStore(PlaneFormat.of(scene.planes[0]), Thresholds(), 1000)
     on_device = CudaStore(format_of(scene.tensors[0]), Thresholds(), 1000)
     for index in range(2):
@@ -208,7 +208,7 @@ def pieces(scene: Scene, device: CudaDevice) -> dict[str, Callable[[int], object
 
 
 def held_mib(device: CudaDevice) -> dict[str, float]:
-    """What the process holds, and how many files it has open."""
+    """Memory of the process, and its number of open files."""
     used = 0
     if device.place.type == "cuda":
         free, total = torch.cuda.mem_get_info(device.place)

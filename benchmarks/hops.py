@@ -215,7 +215,7 @@ def measure_hops(pictures: Sequence[Picture], rounds: int, count: int) -> list[d
 
 
 def compared(hops: list[dict[str, Any]]) -> dict[str, Any]:
-    """How many times shorter each hop here is than the quickest peer's, between threads and between processes."""
+    """Ratio of the quickest peer's hop to each hop here, between threads and between processes."""
     own = [hop for hop in hops if hop["way"].startswith("this project")]
     ratios: dict[str, Any] = {"target_times_shorter_of_a_frame's_hop": TARGET_TIMES}
     for between in ("threads", "processes"):

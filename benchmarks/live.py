@@ -86,7 +86,7 @@ def measure_live(source: str, minutes: float, model: str | None) -> tuple[RunRec
 
 
 def measure_memory(record: RunRecord) -> dict[str, Any]:
-    """How memory went on once it had settled, in all and in each process."""
+    """Growth of memory once it had settled, in all and in each process."""
     first_ns, last_ns = record.frames["ready_ns"][[0, -1]].tolist()
     settled_ns = first_ns + SETTLING * (last_ns - first_ns)
     samples = [sample for sample in record.memory if settled_ns <= sample.at_ns <= last_ns]
@@ -173,7 +173,7 @@ def _sleeping_std_ms(media_ns: list[int]) -> float:
 
 
 def targets(measured: Report, memory: dict[str, Any]) -> dict[str, Any]:
-    """What was to be reached, beside what was; `met` is None if there was nothing to measure it by."""
+    """Targets beside the measured values; `met` is None if there was nothing to measure it by."""
     figures = {figure.name: figure.value for figure in measured.figures}
     frame = measured.latencies[0].values
     reached = {

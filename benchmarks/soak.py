@@ -1,4 +1,4 @@
-"""Whether a long run stays as small as it was: memory, threads, descriptors, shared memory, temporary files.
+"""Growth over a long run: memory, threads, descriptors, shared memory, temporary files.
 
     python -m benchmarks.soak [--frames 100000] [--out FILE]
 
@@ -93,7 +93,7 @@ class Samples:
         return {name: round(self.growth(name), 3) for name in self.series}
 
     def faults(self) -> list[str]:
-        """What has grown beyond noise."""
+        """Series that have grown beyond noise."""
         return [
             f"{name} grew by {growth:g}"
             for name, growth in self.growths().items()
@@ -112,7 +112,7 @@ class Soak:
 
 
 def process_figures(process: psutil.Process) -> dict[str, float]:
-    """What a process takes that might grow."""
+    """Resources of a process that might grow."""
     return {
         "MiB": process.memory_info().rss / 2**20,
         "threads": process.num_threads(),
@@ -123,7 +123,7 @@ def process_figures(process: psutil.Process) -> dict[str, float]:
 def soak(
     frames: int, *, model_loader: str = CONFIGURED, every_s: float = 20.0, sample_frames: int = SAMPLE_FRAMES
 ) -> Soak:
-    """Runs that many frames through the pipeline, in two processes."""
+    """Run that many frames through the pipeline, in two processes."""
     with _private_temporary() as folder:
         clip = folder / "soak.mkv"
         make_clip(clip, frames)

@@ -1,4 +1,4 @@
-"""Whether a stream that is answered about for long stays as small, and as right, as it was.
+"""Growth and accuracy of a stream that is answered about for long.
 
     python -m benchmarks.soak_answers [--frames 100000] [--answer-every 10] [--looped | --one-epoch] [--out FILE]
 
@@ -132,7 +132,7 @@ class Run:
         self._kept_bytes = 0
 
     def go(self) -> Iterator[Thousand]:
-        """Runs; gives each thousand when it is over, a last one that is shorter likewise."""
+        """Run; yields each thousand frames when they are over, a shorter last one likewise."""
         process = psutil.Process()
         for index in range(self.plan.frames):
             if index % REEL_FRAMES == 0:
@@ -209,7 +209,7 @@ def verdict(thousands: list[dict[str, Any]], faults: list[str], *, looped: bool 
 
 
 def document(run: Run, model: str | None, seconds: float) -> dict[str, Any]:
-    """All that was found so far."""
+    """All figures up to now."""
     thousands = [thousand.as_json() for thousand in run.thousands]
     whole = thousands[: max(1, run.plan.frames // REEL_FRAMES)]
     return {

@@ -102,7 +102,7 @@ class Shown:
         self._frame = 0
 
     def through(self, picture: Grey, shapes: Sequence[npt.NDArray[np.int64]]) -> list[npt.NDArray[np.float32]]:
-        """What regions show, each array of them of one shape and row by row: float32 [rows * 32, cols * 32] each."""
+        """Picture of regions, each array of them of one shape and row by row: float32 [rows * 32, cols * 32] each."""
         self._frame += 1
         self._store.update(_planes(picture), FrameStamp(self._frame, 0, 0, self._frame))
         with self._store.lease() as view:
@@ -308,7 +308,7 @@ def gather_times(repeats: int = 20) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measures, prints a table, and writes the JSON."""
+    """Measure, print a table, and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--lines", type=int, default=8, help="lines of each height")
     parser.add_argument("--out", type=Path, default=RESULTS / "text_shapes.json")

@@ -187,7 +187,7 @@ def since_ms(start_ns: int) -> float:
 
 
 def finisher(store: TextureStore) -> Callable[[], None]:
-    """What waits until the device has done all that it was given."""
+    """A function that waits until the device has done all its work."""
     if store.backend == "cuda":
         return torch.cuda.synchronize
     if store.backend == "gl":
@@ -287,7 +287,7 @@ def padded(frame: av.VideoFrame, grid: TileGrid) -> np.ndarray:
 
 
 def stores_here(wanted: list[str]) -> tuple[Backend, ...]:
-    """Those of the wanted stores that work here; says why another one does not."""
+    """The wanted stores that work here; reports why another one does not."""
     found = []
     for name in STORES:
         if name in wanted:

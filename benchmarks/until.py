@@ -62,7 +62,7 @@ class UntilCase:
         return f"is there a {self.colour} {self.shape}?"
 
     def shown(self, frame_index: int) -> bool | None:
-        """Whether the thing is there; None if too little of it is seen to say."""
+        """True if the thing is there; None if too little of it is seen to decide."""
         scene = self.scene
         number = bisect.bisect_right(scene.cuts, frame_index)
         at_s = (frame_index - (0, *scene.cuts)[number]) / scene.fps
@@ -105,7 +105,7 @@ def cases(seconds: float) -> list[UntilCase]:
 
 
 def judge(shown: Sequence[bool | None], turns: Sequence[tuple[int, bool]]) -> dict[str, Any]:
-    """What became of each time at which the thing came or went. `turns`: (frame, whether to yes), in order.
+    """Outcome of each time at which the thing came or went. `turns`: (frame, whether to yes), in order.
 
     A change that no turn followed before the next change is missed, and then the next one is none to be noticed.
     """

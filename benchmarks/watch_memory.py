@@ -1,4 +1,4 @@
-"""Whether `watch` stays as small as it was: memory, threads and descriptors of each of its processes, from outside.
+"""Growth of `watch`: memory, threads and descriptors of each of its processes, from outside.
 
     python -m benchmarks.watch_memory [--minutes 60] [--out FILE]
 
@@ -46,7 +46,7 @@ def roles(command: psutil.Process) -> dict[str, psutil.Process]:
 
 
 def look(command: psutil.Process) -> dict[str, float]:
-    """What each process takes; one that ends meanwhile is left out."""
+    """Resources of each process; one that ends meanwhile is left out."""
     found: dict[str, float] = {}
     try:
         for name, process in roles(command).items():
@@ -80,7 +80,7 @@ def watch(minutes: float, folder: Path) -> Samples:
 
 
 def faults(samples: Samples, hours: float) -> list[str]:
-    """What has grown beyond noise."""
+    """Series that have grown beyond noise."""
     return [
         f"{name} grows by {growth / hours:.1f} an hour"
         for name, growth in samples.growths().items()

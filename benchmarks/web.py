@@ -125,7 +125,7 @@ def _cpu_s(scene: WatchedScene) -> dict[str, float]:
 
 
 def view(address: str, seconds: float, stalled: bool) -> None:
-    """Looks as a page does; prints a line with the first picture, and its figures at the end."""
+    """View as a page does; print a line with the first picture, and the figures at the end."""
     from websockets.sync.client import connect
 
     from stream.protocol.pictures import HEADER
@@ -159,7 +159,7 @@ WATCH = """(seconds) => new Promise((done) => {
 
 
 def browse(address: str, seconds: float) -> None:
-    """Looks with a browser; prints the figures."""
+    """View with a browser; print the figures."""
     from playwright.sync_api import sync_playwright
 
     found = next(path for name in BROWSERS if (path := shutil.which(name)))
@@ -194,7 +194,7 @@ def measured_in_browser(scene: WatchedScene, seconds: float) -> dict[str, Any] |
 
 
 def costs(rounds: Sequence[dict[int, dict[str, float]]]) -> dict[str, float]:
-    """What a picture costs the frame process and a further viewer the sinks' one, in ms of CPU time; medians."""
+    """Cost of a picture to the frame process, and of a further viewer to the sinks' one, in ms of CPU time; medians."""
     picture, viewer, kept = [], [], []
     for figures in rounds:
         none, one, four = (figures[viewers] for viewers in VIEWERS)
@@ -213,7 +213,7 @@ def costs(rounds: Sequence[dict[int, dict[str, float]]]) -> dict[str, float]:
 
 
 def targets(cost: dict[str, float], page: dict[str, Any] | None, page_bytes: int) -> dict[str, Any]:
-    """What was to be reached, beside what was."""
+    """Targets beside the measured values."""
     reached: dict[str, tuple[float | None, float, bool]] = {
         "shown per s, in the browser": (page and page["shown_per_s"], SHOWN, True),
         "age p50 in the browser, ms": (page and page["age_ms"]["p50"], AGE_MS, False),
@@ -229,7 +229,7 @@ def targets(cost: dict[str, float], page: dict[str, Any] | None, page_bytes: int
 
 
 def parts_of(name: str) -> set[str]:
-    """The files that a page loads: those that it names, and those that its scripts import."""
+    """The files that a page loads: by its own markup, and by imports of its scripts."""
     found, todo = set(), [name]
     while todo:
         found.add(part := todo.pop())

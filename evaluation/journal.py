@@ -19,7 +19,7 @@ from evaluation.errors import ResultsError
 Row = dict[str, Any]
 
 KEY = ("model", "dtype", "suite", "suite_hash", "strategy", "budget", "encode", "seed", "max_tokens", "id")
-"""What makes two answers the same one: it is not asked for again."""
+"""Fields that identify an answer: one with the same values is not asked for again."""
 
 PIECE_BYTES = 1 << 20
 
@@ -67,11 +67,11 @@ class AnswerJournal:
         return key in self._rows
 
     def rows(self, keys: Iterator[tuple[Any, ...]]) -> list[Row]:
-        """The rows of those keys that are there, in their order."""
+        """The recorded rows of those keys, in their order."""
         return [self._rows[key] for key in keys if key in self._rows]
 
     def add(self, row: Row) -> None:
-        """Writes a row through to the file."""
+        """Write a row through to the file."""
         self._rows[key_of(row)] = row
         try:
             self._file.write(json.dumps(row).encode() + b"\n")
@@ -107,7 +107,7 @@ class AnswerJournal:
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
-"""What proc(5) says to write into clear_refs to make the peak begin at the present size."""
+"""Value for clear_refs, by proc(5), that makes the peak begin at the present size."""
 
 
 def reset_peak(device: torch.device) -> None:

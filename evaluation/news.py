@@ -135,7 +135,7 @@ class Camera:
 
 
 def auc(cases: Sequence[dict[str, Any]], name: str) -> float | None:
-    """How often a case whose right answer is the same scores higher than one whose right answer changed."""
+    """Share of pairs in which a case with the same right answer scores higher than one whose right answer changed."""
     same, changed = (
         np.array([float(case[name]) for case in cases if case["changed"] is value]) for value in (False, True)
     )
@@ -145,7 +145,7 @@ def auc(cases: Sequence[dict[str, Any]], name: str) -> float | None:
 
 
 def _silence(cases: Sequence[dict[str, Any]], threshold: float) -> dict[str, float]:
-    """What is not answered at a threshold, of cases whose right answer is the same and of the others."""
+    """Shares not answered at a threshold, of cases whose right answer is the same and of the others."""
     silent = np.array([case["equal"] or np.exp(case["least"]) >= threshold for case in cases])
     checked = np.array([np.exp(case["least"]) >= threshold for case in cases])
     changed = np.array([case["changed"] for case in cases])

@@ -25,7 +25,7 @@ AXES = (
 
 
 def check_plotting() -> None:
-    """Raises ResultsError if matplotlib is missing."""
+    """Raise ResultsError if matplotlib is missing."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -33,7 +33,7 @@ def check_plotting() -> None:
 
 
 def plot(cells: Sequence[Cell], title: str, path: Path) -> None:
-    """Writes a PNG. Raises ResultsError if it cannot be written."""
+    """Write a PNG. Raises ResultsError if it cannot be written."""
     from matplotlib.figure import Figure
 
     suites = list(dict.fromkeys(cell["suite"] for cell in cells))

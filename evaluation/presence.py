@@ -5,9 +5,9 @@
 One look at each picture and question (`stream`'s `--until` takes several before it believes an unsure one). A look says
 yes from a probability of `yes_above` on, and surely yes from `sure` on; both are the defaults of a run. Figures:
 
-- `true_yes`: the share of things that are there and are seen; `false_yes`: of things that are not, by kind of question;
+- `true_yes`: the share of present things that are seen; `false_yes`: of absent ones, by kind of question;
   `surely` likewise.
-- `auc`: how often a question about what is there gets more than one about what is not; calibration does not move it.
+- `auc`: share of pairs in which a present thing gets more than an absent one; calibration does not move it.
 - `unseen`: the share of questions of a kind that a run refuses, because the model has never seen one of their words.
 
 `before` takes the model's own odds, `after` those of its calibration, fitted on other scenes, fonts and words.
@@ -55,7 +55,7 @@ def rates(found: Sequence[Found], calibration: Calibration, until: StandingQuery
 
 
 def auc(found: Sequence[Found], kind: str) -> float | None:
-    """How often what is there gets more than what is not, of questions of a kind; a tie counts half."""
+    """Share of pairs in which a present thing gets more than an absent one, in questions of a kind; ties count half."""
     there = np.array([one.log_odds for one in found if one.kind == "present"])
     absent = np.array([one.log_odds for one in found if one.kind == kind])
     if not len(there) or not len(absent):

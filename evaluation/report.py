@@ -131,7 +131,7 @@ def _mean(rows: Sequence[Row], part: str) -> float | None:
 
 
 def _ratio(rows: Sequence[Row]) -> float | None:
-    """Tokens per area on what is asked about, over those on the distractors, of questions that have both."""
+    """Tokens per area on the asked things, over those on the distractors, of questions that have both."""
     both = [row for row in rows if row["on_asked"] is not None and row["on_distractor"] is not None]
     on_distractor = sum(row["on_distractor"] for row in both)
     return sum(row["on_asked"] for row in both) / on_distractor if on_distractor else None
@@ -261,6 +261,6 @@ def _effect(ours: Sequence[Row], theirs: Sequence[Row]) -> dict[str, Any] | None
 def _paired(
     ours: Sequence[Row], theirs: Sequence[Row], of: Callable[[Sequence[Row]], dict[str, Any]]
 ) -> list[tuple[Any, Any]]:
-    """What both have of the same questions."""
+    """Rows of both about the same questions."""
     mine, other = of(ours), of(theirs)
     return [(mine[question], other[question]) for question in mine if question in other]

@@ -48,7 +48,7 @@ class Outputs:
         return self.figures.with_suffix(".answers.jsonl")
 
     def check(self, questions: Path | None) -> None:
-        """Raises ResultsError if a file would be overwritten that is no evaluation's, or is read too."""
+        """Raise ResultsError if a file would be overwritten that is no evaluation's, or is read too."""
         for path in (self.figures, self.answers, self.picture):
             if path is not None and questions is not None and os.path.realpath(path) == os.path.realpath(questions):
                 raise ResultsError(f"{path} holds the questions; choose another --out and --png")
@@ -59,7 +59,7 @@ class Outputs:
 def evaluate(
     asking: ModelUnderTest, suites: Sequence[Suite], ways: Sequence[StrategyRun], outputs: Outputs
 ) -> dict[str, Any]:
-    """Asks what has not been asked, and writes figures and picture. Returns the figures."""
+    """Ask the open questions, and write figures and picture. Returns the figures."""
     rows: list[Row] = []
     with AnswerJournal(outputs.answers, fresh=outputs.fresh) as journal:
         for suite in suites:
@@ -111,7 +111,7 @@ def main(
     device: Annotated[str, typer.Option(help="Device of the model.")] = "auto",
     dtype: Annotated[str, typer.Option(help="Precision of its weights.")] = "auto",
     threads: Annotated[int, typer.Option(min=1, help="Threads to use.")] = 1,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget the answers that are there.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget earlier answers.")] = False,
 ) -> None:
     """Ask a model the questions of suites, or your own, with fewer and fewer visual tokens."""
     torch.set_num_threads(threads)
@@ -162,7 +162,7 @@ def _model(asking: ModelUnderTest) -> dict[str, Any]:
 
 
 def _is_evaluation(path: Path) -> bool:
-    """Whether the file holds the figures of an evaluation."""
+    """True if the file holds the figures of an evaluation."""
     try:
         return "evaluation" in json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, TypeError):

@@ -77,7 +77,7 @@ EVERY_S = 1.0
 
 
 class Progress:
-    """Counts questions, and says so once a second."""
+    """Counter of questions, printed once a second."""
 
     def __init__(self, name: str) -> None:
         self._name, self._count, self._told_s = name, 0, 0.0
@@ -116,7 +116,7 @@ class ModelUnderTest:
     max_tokens: int = 64
 
     def key(self, suite: Suite, way: StrategyRun, question_id: str) -> Row:
-        """What makes an answer the one it is; as `journal.KEY` names it."""
+        """Identity of an answer; as `journal.KEY` names it."""
         return {
             "model": self.model_hash,
             "dtype": self.qwen.weights_dtype,

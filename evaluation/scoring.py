@@ -40,7 +40,7 @@ class Looking:
 
 
 def looking(question: EvalQuestion, reply: Reply) -> Looking:
-    """How a reply's regions lie to a question's boxes."""
+    """Places of a reply's regions relative to a question's boxes."""
     asked = _shares(question, question.boxes, reply.grid)
     distractors = _shares(question, question.distractors, reply.grid)
     shapes = shape_map(reply.regions, reply.grid.shape)
@@ -59,7 +59,7 @@ def looking(question: EvalQuestion, reply: Reply) -> Looking:
 
 
 def _shares(question: EvalQuestion, boxes: Sequence[Sequence[Box]], grid: TileGrid) -> npt.NDArray[np.float64] | None:
-    """How much of each tile the newest frame's boxes cover, [rows, cols]; None if it has none."""
+    """Share of each tile that the newest frame's boxes cover, [rows, cols]; None if it has none."""
     if not boxes or not boxes[-1]:
         return None
     height_px, width_px = question.frames[-1].shape[:2]
@@ -72,7 +72,7 @@ def _mean(density: npt.NDArray[np.float64], shares: npt.NDArray[np.float64] | No
 
 
 VOTERS = 10
-"""How many answers make a vote: VQAv2 has ten to every question."""
+"""Number of answers that make a vote: VQAv2 has ten to every question."""
 
 VOTES_FOR_RIGHT = 3
 
@@ -88,13 +88,13 @@ _WORD = re.compile(r"\d+(?:[.,:]\d+)*|[^\W\d_]+(?:['’][^\W\d_]+)*")
 
 
 def normalise(text: str) -> str:
-    """Lower-case words and numbers with single blanks between; articles go unless nothing else is there."""
+    """Lower-case words and numbers with single blanks between; articles go unless nothing else is left."""
     words = [_NUMBERS.get(word, word) for word in _WORD.findall(text.casefold())]
     return " ".join([word for word in words if word not in _ARTICLES] or words)
 
 
 def score(question: EvalQuestion, text: str) -> float:
-    """What `text` is worth as an answer."""
+    """Score of `text` as an answer."""
     given = normalise(text)
     if question.facts:
         return sum(f" {normalise(fact)} " in f" {given} " for fact in question.facts) / len(question.facts)

@@ -51,7 +51,7 @@ PLAIN = ClipOptions(
 """Contents of the scenes of every suite, unless it has other ones; written out, so that they do not change."""
 
 Planned = tuple[ClipPlan, Sample]
-"""What is to be drawn, and the question about it with blank frames."""
+"""Plan to draw, and the question about it with blank frames."""
 
 Made = Callable[["SuiteSpec", int, np.random.Generator], Iterator[Planned]]
 """(suite, number, generator) → the samples of that number: one, or one for every frame of a pan or a stream."""
@@ -84,7 +84,7 @@ def _random(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator
 
 
 def _shown(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator[Planned]:
-    """As `_random`, but never about something that is not there."""
+    """As `_random`, but never about an absent thing."""
     while True:
         ((plan, sample),) = _random(suite, number, rng)
         if any(sample.boxes):

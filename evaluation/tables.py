@@ -32,7 +32,7 @@ Line = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A row of a table: what it is called, and the cells that it shows."""
+    """A row of a table: its label, and the cells that it shows."""
 
     label: str
     results: str
@@ -67,7 +67,7 @@ def _of_suites(title: str, suites: Sequence[str], ways: Iterable[Way], digits: i
 
 
 def glances() -> str:
-    """What a glance brings to an allocator that was not trained, beside one that was."""
+    """Gain by a glance for an untrained allocator, beside a trained one."""
     ways = (
         Way("all tokens", "whole", "full", ("100%",)),
         Way("trained allocator", "whole", "arr-coc"),
@@ -79,7 +79,7 @@ def glances() -> str:
 
 
 def scores(results: str, strategy: str) -> str:
-    """What each score brings: alone, left out, all."""
+    """Contribution of each score: alone, left out, all."""
     ways = [Way("all three", results, strategy)]
     ways += [Way(f"{score} alone", results, f"{strategy}-only-{score}") for score in SCORES]
     ways += [Way(f"without {score}", results, f"{strategy}-without-{score}") for score in SCORES]
@@ -113,7 +113,7 @@ def whole() -> str:
 
 
 def feedback() -> str:
-    """What answers teach, in points, with the interval of the pairs."""
+    """Gain by feedback from answers, in points, with the interval of the pairs."""
     lines: list[Line] = []
     for label, results in (
         ("untrained, as for any other model", "feedback-untrained"),
@@ -144,7 +144,7 @@ def _signed(number: float, digits: int = 1, *, plus: bool = False) -> str:
 
 
 def presence() -> str:
-    """What a model says is there, before and after calibration."""
+    """Yes answers of a model about present and absent things, before and after calibration."""
     figures = _results("presence")
     labels = {
         "present": "it is there",

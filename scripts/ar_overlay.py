@@ -36,7 +36,7 @@ SIZE = (960, 480)
 """Width and height of the picture."""
 
 LIFT = 0.16
-"""How high a region of relevance 1 floats, in widths of the picture."""
+"""Height of a floating region of relevance 1, in widths of the picture."""
 
 BUDGET = 64
 
@@ -128,7 +128,7 @@ class ArProgram:
             return self.draw(name, store.grid, frame)
 
     def close(self) -> None:
-        """Ends the context."""
+        """End the context."""
         self._calls.eglDestroyContext(self._device.display, self._context)
 
     @contextmanager

@@ -2,8 +2,8 @@
 
     python -m training.adapt_compare --runs runs/adapt --clips 500 --steps 1500
 
-Every run learns from the same drawn clips for as many steps; only what is wanted of the tiles, or the query scorer, is
-another. Runs and cases that the folder holds are not made again. What is reported is measured against the boxes, on
+Every run learns from the same drawn clips for as many steps; only the tiles' targets, or the query scorer,
+differ. Runs and cases that the folder holds are not made again. What is reported is measured against the boxes, on
 clips of the test split.
 """
 
@@ -43,7 +43,7 @@ SCORERS: tuple[QueryScorer, ...] = ("film", "cross")
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """One training: what is wanted of the tiles, the query scorer, and the seed of weights and batches."""
+    """One training: the tiles' targets, the query scorer, and the seed of weights and batches."""
 
     wanted: str
     scorer: QueryScorer

@@ -1,4 +1,4 @@
-"""Trains a model's allocator: `python -m training.allocator --model models/scenes-tiny --out FOLDER --how boxes`.
+"""Training of a model's allocator: `python -m training.allocator --model models/scenes-tiny --out FOLDER --how boxes`.
 
 Only the allocator's scorers and balancer learn, not the model. What is learned from is drawn: see `allocator_cases`.
 
@@ -93,14 +93,14 @@ def boxes_objective(recipe: Recipe, qwen: QwenVL, layer: ARRCOCLayer, rng: np.ra
 
 
 def attention_objective(recipe: Recipe, qwen: QwenVL, layer: ARRCOCLayer, rng: np.random.Generator) -> Objective:
-    """Learns what the model looks at by itself, which it is asked first."""
+    """Objective from the model's own attention, which is read first."""
     samples = random_samples("train", FIRST_TRAINED, int(recipe.clips * ATTENDED_SHARE))
     cases = (replace(case, wanted=looked_at(case.wanted)) for case in attended(samples, qwen, recipe.channels))
     return MapObjective(Batches(cases, Embedder(qwen), rng), box_loss)
 
 
 def answer_objective(recipe: Recipe, qwen: QwenVL, layer: ARRCOCLayer, rng: np.random.Generator) -> Objective:
-    """Learns what helps the model to answer."""
+    """Objective from the loss of the model's answer."""
     samples = random_samples("train", FIRST_TRAINED, int(recipe.clips * ANSWERED_SHARE))
     stills = (sample for sample in samples if len(sample.clip.frames) == 1)
     batches = Batches(

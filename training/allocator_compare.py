@@ -55,7 +55,7 @@ def compare(qwen: QwenVL, layers: dict[str, ARRCOCLayer], cases: list[AllocatorC
 
 
 def best_of(table: Table, names: list[str]) -> str:
-    """The layer that shows most of what is asked at level 0, of 25 % of the tokens and of 10 %."""
+    """The layer that shows most of the asked tiles at level 0, of 25 % of the tokens and of 10 %."""
     return max(names, key=lambda name: table[name]["all"]["recall"] + table[name]["all"]["recall_small"])
 
 

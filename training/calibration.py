@@ -52,7 +52,7 @@ class Found:
 
 
 def measure(qwen: QwenVL, scenes: Iterable[PresenceScene]) -> Iterator[Found]:
-    """What a model says of every question, with the tokens that a run would choose by default."""
+    """A model's odds for every question, with the tokens that a run would choose by default."""
     session = AnswerSession(qwen, AnswerOptions("sparse", feedback=False))
     for number, scene in enumerate(scenes):
         for asked in scene.questions:
@@ -94,7 +94,7 @@ def _sigmoid(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def write(folder: Path, calibration: Calibration) -> None:
-    """Keeps a calibration in the model's `config.json`."""
+    """Save a calibration in the model's `config.json`."""
     path = folder / "config.json"
     config: dict[str, Any] = json.loads(path.read_text("utf-8"))
     config[CONFIG_KEY] = {"scale": calibration.scale, "bias": calibration.bias}

@@ -1,4 +1,4 @@
-"""Writes the bundled model as a folder that transformers loads: `python -m training.export RUN FOLDER`."""
+"""Export of the bundled model as a folder that transformers loads: `python -m training.export RUN FOLDER`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PREPROCESSOR = {
 
 
 def export(model: Any, folder: Path) -> None:
-    """Writes `model` in bfloat16 (it stays as it is itself) and all that belongs to it, over an earlier export.
+    """Write `model` in bfloat16 (it stays as it is itself) and all that belongs to it, over an earlier export.
 
     Raises ModelError if the folder holds anything else.
     """

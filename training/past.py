@@ -45,7 +45,7 @@ def fit_axes(axes: EmbeddingAxes, qwen: QwenVL, pictures: Iterable[Rgb]) -> None
 
 
 class GlancedPast:
-    """Looks at a picture's overview with a question in mind, as a stream does before it allocates a frame.
+    """Glance at a picture's overview with a question in mind, as a stream does before it allocates a frame.
 
     Embeddings are fed back if the layer's channels show them.
     """

@@ -1,4 +1,4 @@
-"""Trains the bundled model: `python -m training.vlm --out FOLDER --minutes 55`.
+"""Training of the bundled model: `python -m training.vlm --out FOLDER --minutes 55`.
 
 Everything follows from `--seed`, except how many steps fit into the minutes; `--steps` fixes that too. A checkpoint
 is written every few minutes, and if the process is asked to end; `--resume` goes on from it, also for a longer or
@@ -121,17 +121,17 @@ class Trainer:
 
     @property
     def _lessons_progress(self) -> float:
-        """How far the lessons are, in [0, 1]."""
+        """Progress of the lessons, in [0, 1]."""
         return self.recipe.lessons_from + (1 - self.recipe.lessons_from) * self.course.progress
 
     def save(self) -> None:
-        """Writes the checkpoint, the model as it is in the folder `model`, and the loss curve as a picture."""
+        """Write the checkpoint, the model as it is in the folder `model`, and the loss curve as a picture."""
         self.course.save()
         export(self.mean.module, self._folder / "model")
         draw_curve(self._folder / CURVE, self._folder / "loss.png")
 
     def run(self) -> None:
-        """Trains to the end of the course, or until the process is asked to end (SIGTERM)."""
+        """Train to the end of the course, or until the process is asked to end (SIGTERM)."""
         asked_to_end: list[int] = []
         before = signal.signal(signal.SIGTERM, lambda number, frame: asked_to_end.append(number))
         batches = BackgroundBatches(self.recipe.seed * 1_000_000 + self.course.steps, self.recipe.workers)

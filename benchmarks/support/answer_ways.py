@@ -216,7 +216,7 @@ class _Arrivals:
 
 @contextmanager
 def _encoded(qwen: QwenVL) -> Iterator[list[float]]:
-    """When the vision tower was done, once it was."""
+    """Times at which the vision tower was done, once it was."""
     times: list[float] = []
 
     def note(*_: object) -> None:

@@ -62,7 +62,7 @@ class Asker:
         self.link.send(TurnRequest())
 
     def turn(self) -> None:
-        """Take in the messages that are there, and reply to them."""
+        """Take in the messages that have arrived, and reply to them."""
         while self.left and (received := self.link.receive(0)) is not None:
             message = received.message
             if isinstance(message, ErrorReply):

@@ -216,7 +216,7 @@ def _page(rng: np.random.Generator, part: Part, seed: int) -> Image:
 
 
 def _block_of_page(rng: np.random.Generator, image: Image, corner_px: tuple[int, int], line_px: int, ink: int) -> int:
-    """Draws a heading, a figure or a paragraph; returns the height that it takes."""
+    """Draw a heading, a figure or a paragraph; returns the height that it takes."""
     left, top = corner_px[0] + int(rng.integers(20, 60)), corner_px[1]
     width = WIDTH_PX - int(rng.integers(50, 150))
     kind = float(rng.random())

@@ -71,7 +71,7 @@ GATHER_TARGET_MS = 0.17
 """273 regions."""
 
 MOST_OF_WHOLE = 1.2
-"""What an update may cost at any share, in what everything takes."""
+"""Largest cost of an update at any share, relative to that of everything."""
 
 COLUMNS = ("update", "p95", "compare", "write", "up+mips", "p95", "gather", "swscale", "memcmp", "faster")
 

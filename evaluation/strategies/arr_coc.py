@@ -75,7 +75,7 @@ def reply_from(qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], spoken: Sess
 
 
 def check_allocated(allocator: PictureAllocator) -> None:
-    """Raises EvaluationError if a picture was shown whole because its allocation failed."""
+    """Raise EvaluationError if a picture was shown whole because its allocation failed."""
     if allocator.fallbacks:
         raise EvaluationError(FELL_BACK)
 
@@ -188,7 +188,7 @@ def _seen(ask: Ask) -> tuple[list[Rgb], list[float]]:
 
 
 def _looking_flops(qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], spoken: SessionAnswer) -> int:
-    """What it takes to see what the answer's first tokens look at."""
+    """FLOPs of reading the attention of the answer's first tokens."""
     prompt_tokens = EvalPrompt(qwen, views, ask.text).text_tokens + spoken.result.tokens_used
     looks = PROBED_LAYERS * min(PROBED_TOKENS, spoken.result.text_tokens + 1)
     return looks * Costs(qwen).attention_row(prompt_tokens)

@@ -54,7 +54,7 @@ EVERYTHING = Budget()
 
 
 Chosen = npt.NDArray[np.bool_]
-"""Which tiles are shown: bool [rows, cols]."""
+"""Tiles that are shown: bool [rows, cols]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class TiledFrame:
 
     @classmethod
     def fit(cls, prep: Preprocessing, frame: Rgb, stamp: FrameStamp) -> TiledFrame:
-        """Raises ShapeError if the frame is too narrow."""
+        """Raise ShapeError if the frame is too narrow."""
         image, grid = prep.fit(frame)
         return cls(image, grid, prep.tile_px, stamp)
 
@@ -77,13 +77,13 @@ class TiledFrame:
         return to_tiles(torch.from_numpy(np.array(self.image)), self.tile_px).numpy()
 
     def chosen_only(self, chosen: Chosen) -> TokenPacket:
-        """What the sparse encoder takes."""
+        """FLOPs of the sparse encoder."""
         regions = regions_of(chosen)
         worth = np.ones(len(regions), np.float32)
         return TokenPacket(self.stamp, self.grid, regions, worth, self.tiles()[chosen.ravel()])
 
     def whole(self, chosen: Chosen) -> FramePacket:
-        """What encoders of the whole frame take."""
+        """FLOPs of encoders of the whole frame."""
         return FramePacket(self.stamp, self.grid, regions_of(chosen), chosen.astype(np.float32), self.image)
 
 

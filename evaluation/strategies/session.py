@@ -70,7 +70,7 @@ class EvalSession:
         self._query = ask.text
 
     def glancer(self, *, timed: bool) -> Glancer:
-        """What glances at pictures for this question, and keeps what it read of them for the answer."""
+        """Session that glances at pictures for this question, and keeps what it read of them for the answer."""
         return Glancer(self._session, self._query, timed=timed)
 
     def answer(self, packets: Sequence[Packet]) -> SessionAnswer:
@@ -95,11 +95,11 @@ class _NotingEncoder(IncrementalEncoder):
 
 
 Choose: TypeAlias = Callable[[Sequence[TiledFrame], Ask], list[Chosen]]
-"""Which tiles of each view are shown."""
+"""Tiles of each view that are shown."""
 
 
 def answer_from(choose: Choose, qwen: QwenVL, ask: Ask) -> Reply:
-    """Answers from the tiles that `choose` names, encoded as `ask.encode` says."""
+    """Answer from the tiles that `choose` names, encoded as `ask.encode` says."""
     speaking = EvalSession(qwen, ask)
     started_s = time.perf_counter()
     views = ask.views(qwen)
@@ -127,7 +127,7 @@ def answer_from(choose: Choose, qwen: QwenVL, ask: Ask) -> Reply:
 def packet_flops(
     qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], shown: Sequence[float], spoken: SessionAnswer
 ) -> Flops:
-    """What it takes to answer so from `shown` tokens of each frame."""
+    """FLOPs of answering from `shown` tokens of each frame."""
     costs = Costs(qwen)
     lengths = [EvalPrompt(qwen, views, ask.text).text_tokens + round(sum(shown))] * costs.layers
     encoded = shown if encodes_shown_only(ask.encode) else [view.grid.tiles for view in views]
@@ -142,5 +142,5 @@ def packet_flops(
 
 
 def encodes_shown_only(encode: Encode) -> bool:
-    """Whether the encoder sees only the chosen tokens."""
+    """True if the encoder sees only the chosen tokens."""
     return encode in NEEDS_TOKENS_ONLY

@@ -97,7 +97,7 @@ def random_world(
 
 
 WAYS = (0.4, 1.0)
-"""How far a thing moves over a world's frames, in its own sizes: no further than its streak is long."""
+"""Distance that a thing moves over a world's frames, in its own sizes: no further than its streak is long."""
 
 
 _LEAST_SEEN = 0.5
@@ -116,7 +116,7 @@ def _before(facts: GroundTruth, ways: Sequence[float]) -> GroundTruth:
 def random_facts(
     rng: np.random.Generator, size_px: tuple[int, int], most_things: int = 3, number_share: float = 0.25
 ) -> GroundTruth:
-    """What such a world holds, without drawing it."""
+    """Contents of such a world, without drawing it."""
     things = _things(rng, *size_px, int(rng.integers(1, most_things + 1)), number_share)
     return GroundTruth.of(*size_px, things)
 
@@ -262,7 +262,7 @@ def _named(rng: np.random.Generator, facts: GroundTruth) -> tuple[SceneObject, s
 
 
 def _absent(rng: np.random.Generator, facts: GroundTruth) -> str:
-    """A shape that is not there, with a colour now and then."""
+    """An absent shape, with a colour now and then."""
     here = {thing.shape for thing in facts.things}
     shape = _pick(rng, tuple(shape for shape in SHAPES if shape not in here))
     return f"{_pick(rng, tuple(COLOURS))} {shape}" if rng.random() < 0.3 else shape
@@ -271,7 +271,7 @@ def _absent(rng: np.random.Generator, facts: GroundTruth) -> str:
 def _about(
     wordings: tuple[str, ...], answer: Callable[[GroundTruth, SceneObject], str], with_colour: bool = True
 ) -> Callable[[np.random.Generator, GroundTruth], tuple[str, str]]:
-    """Questions about one named thing; now and then about one that is not there."""
+    """Questions about one named thing; now and then about an absent one."""
 
     def asker(rng: np.random.Generator, facts: GroundTruth) -> tuple[str, str]:
         named = _named(rng, facts)

@@ -26,7 +26,7 @@ Split = Literal["train", "test"]
 T = TypeVar("T")
 
 PILLOWS_OWN = "Aileron"
-"""What `ImageFont.load_default` gives at any size."""
+"""Font that `ImageFont.load_default` returns at any size."""
 
 FAMILIES: dict[Split, dict[str, tuple[str, ...]]] = {
     "train": {

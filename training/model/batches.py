@@ -28,7 +28,7 @@ TOKENS_ASKED = 1200
 """Of a batch that asks: visual tokens, and TEXT_TOKENS for every question."""
 
 TEXT_TOKENS = 5
-"""What a question costs in visual tokens. It has three times as many, which no vision encoder sees."""
+"""Cost of a question in visual tokens. It has three times as many, which no vision encoder sees."""
 
 IGNORED = -100
 
@@ -106,14 +106,14 @@ class Prompter:
         return asked + reply, [IGNORED] * len(asked) + reply
 
     def times(self, clip: Clip) -> list[list[int]]:
-        """What introduces each frame of a clip; nothing if there is only one."""
+        """Text that introduces each frame of a clip; empty for a single frame."""
         if len(clip.frames) == 1:
             return [[]]
         return [self.ids(time_text(round(at_s * NS_PER_S))) for at_s in clip.times_s]
 
 
 def random_batches(seed: int, progress: Any) -> Iterator[Batch]:
-    """Endless batches. `progress.value` in [0, 1] says how far training is: it goes from seeing to answering."""
+    """Endless batches. `progress.value` in [0, 1] is the progress of training: it goes from seeing to answering."""
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     rng = np.random.default_rng(seed)

@@ -126,7 +126,7 @@ def new_model(seed: int) -> Any:
 
 @torch.no_grad()
 def _spread_weights(model: Any) -> None:
-    """Starts so narrow a model faster than the stock 0.02 everywhere, which leaves places and attention faint.
+    """Initialise a narrow model to start faster than by 0.02 everywhere, which leaves places and attention faint.
 
     Linear layers keep the variance of what they get, those that write to the residual stream write a third of it, and
     the position grid begins as smooth waves.
@@ -241,7 +241,7 @@ class Learner(nn.Module):
         return total / weights
 
     def _spelling_loss(self, embeds: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """How badly the tokens spell: cross-entropy over the embeddings of the characters, mean of their places."""
+        """Loss of the spelling tokens: cross-entropy over the embeddings of the characters, mean of their places."""
         wanted, nothing = self.speller(embeds).unflatten(-1, (len(SPELLED), -1)).split([_WIDTH, 1], dim=-1)
         characters = self.model.model.language_model.embed_tokens(self._characters)
         logits = torch.cat([wanted @ characters.to(wanted.dtype).T, nothing], dim=-1).float()
@@ -309,7 +309,7 @@ class Learner(nn.Module):
 
 
 def _places_in_questions(asked: torch.Tensor) -> torch.Tensor:
-    """How far each token is from the first of its question: int64 [C, T]."""
+    """Distance of each token from the first of its question: int64 [C, T]."""
     place = torch.arange(asked.shape[1], device=asked.device).expand_as(asked)
     begins = torch.ones_like(asked, dtype=torch.bool)
     begins[:, 1:] = asked[:, 1:] != asked[:, :-1]
@@ -326,7 +326,7 @@ def _known_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 class _Prompt:
-    """Which tokens of a packed prompt, up to its questions, are visual, and what each sees."""
+    """Visual tokens of a packed prompt, up to its questions, and the keys that each sees."""
 
     def __init__(self) -> None:
         self._visual: list[bool] = []
@@ -339,7 +339,7 @@ class _Prompt:
         self._visual += [visual] * tokens
 
     def visual(self, asked: torch.Tensor) -> torch.Tensor:
-        """Which tokens are visual, the questions `asked` [C, T] included: bool [C, L + T]."""
+        """Mask of visual tokens, the questions `asked` [C, T] included: bool [C, L + T]."""
         shared = torch.tensor(self._visual, device=asked.device).expand(len(asked), -1)
         return torch.cat([shared, torch.zeros_like(asked, dtype=torch.bool)], dim=1)
 

@@ -43,7 +43,7 @@ TARGETS: dict[str, int] = {
     "holds": 2,
     **{slot: len(CHARACTERS) for slot in (*SLOTS, *SPELLED)},
 }
-"""What is asked of every visual token on its own, and how many answers there are.
+"""Targets of every single visual token, with their numbers of classes.
 
 `across`, `down`: the middle of its thing, in 24ths of the picture. `order`: which thing it is, from left to
 right. `holds`: whether the thing's middle is in this token, so that every thing can be counted once. `left`, `middle`,
@@ -56,7 +56,7 @@ _SLOT_COLUMNS = [list(TARGETS).index(slot) for slot in SLOTS]
 _FIRST_SPELLED = list(TARGETS).index(SPELLED[0])
 
 UNKNOWN = -1
-"""A target that does not apply: on background, or a character if none is."""
+"""A target that does not apply: on background, or for a character that does not exist."""
 
 _LEAST_COVER = 0.12
 
@@ -66,7 +66,7 @@ _FOUND_SHARE = 0.3
 _KNOWN_SHARE = 0.8
 _UPRIGHT_SHARE = 0.15
 _STRAY_RUNS = 1.0
-"""Of made-up lines: how many texts have one, how many stand upright, and how many lie if no text is."""
+"""Of made-up lines: how many texts have one, how many stand upright, and how many lie beside texts."""
 
 Regions = npt.NDArray[np.int64]
 Lines = npt.NDArray[np.bool_]
@@ -97,7 +97,7 @@ class TokenView:
 
 @dataclass(frozen=True, slots=True)
 class Showing:
-    """What is shown of a frame: at most `budget` tokens, chosen in one way.
+    """View of a frame: at most `budget` tokens, chosen in one way.
 
     `overview`: of these, at most this many show the whole frame first, with regions of one size; nothing else is shown
     if that is all. `wide`: wide and tall regions show lines of text.
@@ -110,7 +110,7 @@ class Showing:
 
 
 class Viewer:
-    """Shows frames of any size, at budgets up to the number of their tiles."""
+    """Views of frames of any size, at budgets up to the number of their tiles."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -195,7 +195,7 @@ def _chosen(relevance: npt.NDArray[np.float32], tokens: int, strategy: str, line
 
 
 def token_targets(things: Sequence[Seen], size_px: tuple[int, int], regions: Regions) -> npt.NDArray[np.int8]:
-    """What each region shows: int8 [K, 15] in the order of `TARGETS`, `UNKNOWN` if nothing is to be known.
+    """Content of each region: int8 [K, 15] in the order of `TARGETS`, `UNKNOWN` if nothing is to be known.
 
     `size_px` is (height, width). A region shows the thing that covers most of it, if that is at least an eighth, or if
     the region holds at least a third of the thing.
@@ -244,7 +244,7 @@ def _set_character(
 
 
 def _middle_in(regions: Regions, box_px: Box) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    """How far across each region the middle of a box is, in the region's sides, and which regions it is in."""
+    """Place across each region of the middle of a box, in the region's sides, and the regions that hold it."""
     x, y = middle(box_px)
     high_px, wide_px = (region_sides(regions) * TILE_PX).T
     across, down = x / wide_px - regions[:, 2], y / high_px - regions[:, 1]

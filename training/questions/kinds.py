@@ -17,7 +17,7 @@ _EVENT_ONLY = ("What happened to the {}?",)
 
 
 def movement(asking: AskContext) -> Asked | None:
-    """Which way something goes, or what it is that goes a certain way."""
+    """Direction of a thing's movement, or the thing that moves in a direction."""
     if len(asking.clip.frames) < 2:
         return None
     movers = [story for story in asking.stories if story.movement != "still"]
@@ -40,7 +40,7 @@ def movement(asking: AskContext) -> Asked | None:
 
 
 def event(asking: AskContext) -> Asked | None:
-    """What appeared, left or changed its colour."""
+    """A thing that appeared, left or changed its colour."""
     if len(asking.clip.frames) < 2 or not asking.stories:
         return None
     events = [story for story in asking.stories if story.appears or story.leaves or story.turns]
@@ -99,7 +99,7 @@ def describe(asking: AskContext) -> Asked | None:
 
 
 def _account(story: Story) -> str:
-    """What a thing is and does: one phrase."""
+    """A thing and its movement: one phrase."""
     parts = ["appears"] if story.appears else []
     parts += [f"moves {story.movement}"] if story.movement != "still" else []
     parts += ["leaves"] if story.leaves else []
@@ -110,7 +110,7 @@ def _account(story: Story) -> str:
 COUNT_WORDS = ("none", "one", "two", "three", "four", "five", "six")
 
 _ABSENT_SHARE = 0.08
-"""Of the questions for a text or a number of things, if there is none."""
+"""Share of questions for a text or a number of things that does not exist."""
 
 _FURTHEST = {"left": "on the left", "right": "on the right", "above": "at the top", "below": "at the bottom"}
 _TO = {"left": "left of", "right": "right of", "above": "above", "below": "below"}
@@ -118,7 +118,7 @@ _OPPOSITE = {"left": "right", "right": "left", "above": "below", "below": "above
 
 
 def colour(asking: AskContext) -> Asked | None:
-    """What colour something has that is named without it."""
+    """Colour of a thing that is named without it."""
     for story in asking.shuffled:
         if story.what in PATTERNS:
             question = asking.word(
@@ -136,7 +136,7 @@ def colour(asking: AskContext) -> Asked | None:
 
 
 def shape(asking: AskContext) -> Asked | None:
-    """What something is that is named by its colour or its place; for a pattern, which one."""
+    """Shape of a thing that is named by its colour or its place; for a pattern, which one."""
     for story in asking.shuffled:
         if story.what in PATTERNS:
             wordings: tuple[str, ...] = ("What pattern is this?", "Which pattern do you see?", "What is the pattern?")
@@ -168,7 +168,7 @@ def where(asking: AskContext) -> Asked | None:
 
 
 def word(asking: AskContext) -> Asked | None:
-    """Which word it is."""
+    """The word that is shown."""
     plain = (
         "What word is shown?",
         "What word is it?",
@@ -180,7 +180,7 @@ def word(asking: AskContext) -> Asked | None:
 
 
 def number(asking: AskContext) -> Asked | None:
-    """Which number it is."""
+    """The number that is shown."""
     plain = ("What number is shown?", "Which number is it?", "What is the number?", "Read the number.")
     return _text(asking, "number", plain)
 
@@ -211,7 +211,7 @@ def _text(asking: AskContext, what: str, plain: Sequence[str]) -> Asked | None:
 
 
 def count(asking: AskContext) -> Asked | None:
-    """How many there are of a shape, a colour or of all; the same number in every frame."""
+    """Number of things of a shape, a colour or of all; the same number in every frame."""
     stories = [story for story in asking.stories if story.what not in PATTERNS]
     if not stories or any(not story.steady for story in stories):
         return None
@@ -238,7 +238,7 @@ def _plural(name: str) -> str:
 
 
 def exists(asking: AskContext) -> Asked | None:
-    """Whether there is such a thing, or whether it has this attribute."""
+    """Existence of a thing, or of an attribute of it."""
     stories = [story for story in asking.shuffled if story.what not in PATTERNS]
     yes = asking.rng.random() < 0.5
     if stories and asking.rng.random() < 0.4:
@@ -267,7 +267,7 @@ def exists(asking: AskContext) -> Asked | None:
 
 
 def relation(asking: AskContext) -> Asked | None:
-    """How two things lie to each other."""
+    """Place of one thing relative to another."""
     named = [(story, name) for story in asking.shuffled if (name := asking.name(story)) and story.what not in PATTERNS]
     clip = asking.clip
     for (story, name), (other, other_name) in pairwise(named):
