@@ -2,7 +2,7 @@
 
 | budget | tokens of a frame |
 | --- | --- |
-| `64` | so many |
+| `64` | this number |
 | `"27%"`, `0.27` | this share of the frame's tiles, at least 1 |
 | `"auto"` | 27 % of the tiles, within `TokenLimits`: means the same at every size |
 | `"adaptive"` | within `TokenLimits`, by how widely relevance is spread |
@@ -58,13 +58,13 @@ _DUST = 1e-4  # rounding errors of a flat frame are spread widely, and must not 
 
 
 def check_budget(budget: object) -> None:
-    """Raises BudgetError for what is neither a whole number of at least 1, nor a share, "auto" or "adaptive"."""
+    """Raise BudgetError for what is neither a whole number of at least 1, nor a share, "auto" or "adaptive"."""
     if budget != ADAPTIVE:
         fixed_tokens(budget, tiles=1)
 
 
 def fixed_tokens(budget: object, tiles: int, limits: TokenLimits = DEFAULT_LIMITS) -> int:
-    """The tokens that a number, a share or "auto" means for a frame of so many tiles; never more than these.
+    """The tokens that a number, a share or "auto" means for a frame of `tiles` tiles; never more than these.
 
     Raises BudgetError for anything else, also for "adaptive", which needs a relevance map.
     """
@@ -83,7 +83,7 @@ def fixed_tokens(budget: object, tiles: int, limits: TokenLimits = DEFAULT_LIMIT
 
 
 def most_tokens(budget: Budget, tiles: int, limits: TokenLimits = DEFAULT_LIMITS) -> int:
-    """The most tokens that a frame of so many tiles gets. Raises BudgetError."""
+    """The most tokens of a frame of `tiles` tiles. Raises BudgetError."""
     return min(limits.max_tokens, tiles) if budget == ADAPTIVE else fixed_tokens(budget, tiles, limits)
 
 
@@ -95,10 +95,10 @@ def least_tokens_wanted(budget: Budget, limits: TokenLimits = DEFAULT_LIMITS) ->
 
 
 def adaptive_budget(relevance: npt.NDArray[Any], limits: TokenLimits = DEFAULT_LIMITS) -> int:
-    """Few tokens where relevance is gathered in one place, many where it is spread over the frame.
+    """Few tokens if relevance is concentrated in one place, many if it is spread over the frame.
 
     `relevance` [gh, gw]; K = least + (most − least)·H(p)/log n, with p ∝ max(0, relevance − median), n the number of
-    tiles, least and most of `limits`; least where nothing stands out at all. Clamped to the number of tiles.
+    tiles, least and most of `limits`; least if nothing stands out at all. Clamped to the number of tiles.
     """
     least, most = limits.min_tokens, limits.max_tokens
     above = (relevance - np.median(relevance)).ravel().astype(np.float64)

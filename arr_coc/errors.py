@@ -9,7 +9,7 @@ ArrCocError
 ├── NonFiniteError (ArithmeticError)  NaN or Inf; names the tensor
 ├── StoreError (RuntimeError)         a texture store that cannot be opened or used
 │   ├── BackendMissing                no such hardware, driver or library here
-│   ├── DeviceLost                    hardware that worked and gave up: context lost, out of memory
+│   ├── DeviceLost                    hardware that worked and failed: context lost, out of memory
 │   ├── StoreReplaced                 the CPU store took over from such hardware: lease again
 │   └── LeaseTimeout (TimeoutError)   readers or the writer held the texture too long
 ├── ModelError (RuntimeError)         a model that cannot be used
@@ -26,11 +26,11 @@ from typing import ClassVar
 class ArrCocError(Exception):
     """Base of every error that `arr_coc` raises on purpose; its message is fit to show to a user.
 
-    The message is `problem`, and after a semicolon `remedy`: what to do, None where it is not given separately.
+    The message is `problem`, and after a semicolon `remedy`: what to do, None if it is not given separately.
     """
 
     user_fixable: ClassVar[bool] = False
-    """True for errors that the user can put right: reported as they are, where others mean that a stage died."""
+    """True for errors that the user can put right: reported as they are, while others mean that a stage died."""
 
     def __init__(self, problem: str = "", remedy: str | None = None) -> None:
         super().__init__(problem if remedy is None else f"{problem}; {remedy}")
@@ -73,19 +73,19 @@ class StoreError(ArrCocError, RuntimeError):
 
 
 class BackendMissing(StoreError):
-    """The hardware, its driver or a library that a texture store needs is not here."""
+    """The hardware, its driver or a library that a texture store needs is missing."""
 
     user_fixable = True
 
 
 class DeviceLost(StoreError):
-    """Graphics hardware that worked gave up: its context was lost, or it is out of memory."""
+    """Graphics hardware that worked has failed: its context was lost, or it is out of memory."""
 
     user_fixable = True
 
 
 class StoreReplaced(StoreError):
-    """The hardware under a texture gave up, and the CPU store has taken over with the same frame: lease again."""
+    """The hardware under a texture failed, and the CPU store has taken over with the same frame: lease again."""
 
 
 class LeaseTimeout(StoreError, TimeoutError):
@@ -113,7 +113,7 @@ class ContextLengthError(ArrCocError, ValueError):
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """The number and the noun in the form that goes with it; `plural` where that is not the noun and an s."""
+    """The number and the noun in its singular or plural; `plural` if that is not the noun and an s."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 

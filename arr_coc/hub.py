@@ -13,7 +13,7 @@ from arr_coc.errors import HubUnreachable, ModelError, ModelNotFound
 from arr_coc.resources import bundled_folder
 
 ALLOCATOR_FOLDER = "arr_coc"
-"""Where a model's folder holds its allocator, as `ARRCOCLayer.save_pretrained` writes it."""
+"""Sub-folder of a model's folder that holds its allocator, as `ARRCOCLayer.save_pretrained` writes it."""
 
 ALLOCATOR_FILES = ("config.json", "model.safetensors")
 """Configuration and weights of an allocator."""
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 def bundled_model_path() -> Path:
-    """The folder of the bundled model. Raises ModelNotFound where this installation lacks it."""
+    """The folder of the bundled model. Raises ModelNotFound if this installation lacks it."""
     folder = bundled_folder()
     if not (folder / "config.json").is_file():
         raise ModelNotFound(
@@ -44,16 +44,16 @@ def bundled_model_path() -> Path:
 
 
 def local_folder(name: str | Path) -> Path | None:
-    """The folder that `name` means, or None where it is a name on the hub.
+    """The folder that `name` means, or None if it is a name on the hub.
 
-    Raises ModelNotFound where it is a file, or the path of a folder that does not exist.
+    Raises ModelNotFound if it is a file, or the path of a folder that does not exist.
     """
     if not str(name).strip() or "\0" in str(name):
         raise ModelNotFound(f"{str(name)!r} names no model", "give the folder of a model, or a name on the hub")
     try:
         path = Path(name).expanduser()
         there, folder = path.exists(), path.is_dir()
-    except (OSError, RuntimeError) as error:  # no permission; or ~somebody, who is not known
+    except (OSError, RuntimeError) as error:  # no permission; or ~user of an unknown user
         raise ModelNotFound(f"{name} cannot be read ({error})", "check its permissions") from error
     if folder:
         return path
@@ -76,9 +76,9 @@ def local_folder(name: str | Path) -> Path | None:
 
 
 def allocator_folder(name: str | Path) -> Path | None:
-    """The folder of an allocator, or None where it is a name on the hub.
+    """The folder of an allocator, or None if it is a name on the hub.
 
-    Raises ModelNotFound where there is no such folder, or it holds no allocator.
+    Raises ModelNotFound if there is no such folder, or if it holds no allocator.
     """
     try:
         folder = local_folder(name)
@@ -90,7 +90,7 @@ def allocator_folder(name: str | Path) -> Path | None:
 
 
 def check_allocator_files(folder: Path) -> None:
-    """Raises ModelNotFound where a folder lacks a file of an allocator."""
+    """Raise ModelNotFound if a folder lacks a file of an allocator."""
     for file in ALLOCATOR_FILES:
         if not (folder / file).is_file():
             files = " and ".join(ALLOCATOR_FILES)
@@ -100,7 +100,7 @@ def check_allocator_files(folder: Path) -> None:
 
 
 def cached_folder(name: str) -> Path | None:
-    """The folder of the hub's model `name` where it was downloaded before; asks no network."""
+    """The folder of the hub's model `name` if it was downloaded before; uses no network."""
     from huggingface_hub import try_to_load_from_cache
 
     config = try_to_load_from_cache(name, "config.json")
@@ -108,7 +108,7 @@ def cached_folder(name: str) -> Path | None:
 
 
 def download(name: str, token: str | None = None, files: tuple[str, ...] = WANTED_FILES) -> Path:
-    """The folder of the hub's model `name`, downloaded unless it already is; without a network, what is there.
+    """The folder of the hub's model `name`, downloaded unless it already is; without a network, the cached files.
 
     Raises as `asking`.
     """
@@ -122,7 +122,7 @@ def download(name: str, token: str | None = None, files: tuple[str, ...] = WANTE
 def upload(folder: Path, name: str, *, private: bool | None, token: str | None, message: str) -> str:
     """Upload a folder's files to the hub as `owner/model`, in one commit; returns the address of the repository.
 
-    It is made if it does not exist. Raises ModelError where the hub refuses, HubUnreachable where it does not answer.
+    It is made if it does not exist. Raises ModelError if the hub refuses, HubUnreachable if it does not answer.
     """
     from huggingface_hub import create_repo, errors, upload_folder
 
@@ -145,8 +145,8 @@ def upload(folder: Path, name: str, *, private: bool | None, token: str | None, 
 def asking(name: str) -> Iterator[None]:
     """Requests to the hub about the model `name`, without warnings and progress bars.
 
-    Raises ModelNotFound where there is no such model, HubUnreachable where the hub cannot be reached, and ModelError
-    where the model is gated or cannot be stored.
+    Raises ModelNotFound if there is no such model, HubUnreachable if the hub cannot be reached, and ModelError
+    if the model is gated or cannot be stored.
     """
     from huggingface_hub import errors
 
@@ -178,7 +178,7 @@ def asking(name: str) -> Iterator[None]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keeps huggingface_hub from writing warnings, retries and progress bars to the terminal."""
+    """Keep huggingface_hub from writing warnings, retries and progress bars to the terminal."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from huggingface_hub.utils.logging import get_verbosity, set_verbosity
 

@@ -81,7 +81,7 @@ class ARRCOCConfig:
 
     @property
     def limits(self) -> TokenLimits:
-        """Raises BudgetError unless 1 ≤ `min_tokens` ≤ `max_tokens`."""
+        """Raise BudgetError unless 1 ≤ `min_tokens` ≤ `max_tokens`."""
         return TokenLimits(self.min_tokens, self.max_tokens)
 
 
@@ -94,7 +94,7 @@ def token_texels(regions: torch.Tensor) -> torch.Tensor:
 class LayerChoice:
     """Regions that a layer chose of a batch of pictures.
 
-    `token_of` int64 [B, gh * gw]: the token that shows each tile, K where none does. `presence` float32 [B, K]: zeros
+    `token_of` int64 [B, gh * gw]: the token that shows each tile, K if none does. `presence` float32 [B, K]: zeros
     that pass their gradient on to the relevance of each token's tiles, straight through.
     """
 
@@ -143,7 +143,7 @@ class ARRCOCLayer(nn.Module):
 
     A coarse region's token is the mean of its tiles' embeddings. The choice itself has no gradient; the tokens carry
     one to the embeddings, and straight through to the relevance that chose them (`arr_coc.allocation.choice_gradient`
-    has the methods and their sources). Where questions and encoder share a width, the cosine of tile and question
+    has the methods and their sources). If questions and encoder share a width, the cosine of tile and question
     serves as a prior that needs no training.
     """
 
@@ -184,10 +184,10 @@ class ARRCOCLayer(nn.Module):
 
         `vision_embeds` [B, gh·gw, D], one row a tile, row by row; `query_embeds` [B, Lq, Dq] or None; `image`, of any
         size, a tensor [B, 3, H, W] or an array [B, H, W, 3] (of one picture also without B), uint8 or in [0, 1]. The
-        texture is that of the image at the size of the tiles' grid: `grid` (gh, gw), else the grid of so many tiles
+        texture is that of the image at the size of the tiles' grid: `grid` (gh, gw), else the grid of gh·gw tiles
         that has the image's aspect, else the square one.
 
-        Raises ShapeError where they do not fit each other or the grid is not clear, NonFiniteError (naming the tensor),
+        Raises ShapeError if they do not fit each other or the grid is not clear, NonFiniteError (naming the tensor),
         BudgetError.
         """
         image = _image_batch(image)
@@ -212,7 +212,7 @@ class ARRCOCLayer(nn.Module):
 
     def configure(self, **changes: Any) -> None:
         """Change options of `config` from here on. Raises as the constructor, and OptionError for unknown names and for
-        those that the weights are made for."""
+        options that the weights fix."""
         fixed = {"query_dim", "trained_for", "scorer", "channels"}
         free = [field.name for field in fields(ARRCOCConfig) if field.name not in fixed]
         if unknown := sorted(changes.keys() - set(free)):
@@ -240,7 +240,7 @@ class ARRCOCLayer(nn.Module):
     def choose(self, texture: TextureArray, realised: RelevanceMaps, prior: torch.Tensor | None = None) -> LayerChoice:
         """Choose regions of batched pictures by their relevance, with a gradient to it.
 
-        `texture` and `prior` tell whether a picture has structure, as in a stream. Raises BudgetError.
+        `texture` and `prior` decide whether a picture has structure, as in a stream. Raises BudgetError.
         """
         relevance, config = realised.relevance, self.config
         by_chance = self.training and config.gradient == "gumbel"
@@ -268,7 +268,7 @@ class ARRCOCLayer(nn.Module):
     def _with_embeddings(
         self, texture: TextureArray, vision_embeds: torch.Tensor, query_embeds: torch.Tensor | None
     ) -> TextureArray:
-        """The texture with the components of all tiles' embeddings, where the channels have room for them."""
+        """The texture with the components of all tiles' embeddings, if the channels have room for them."""
         axes = self.realiser.axes
         if axes is None or vision_embeds.shape[2] != len(axes.mean):
             return texture
@@ -277,7 +277,7 @@ class ARRCOCLayer(nn.Module):
         return with_embeddings(texture, components, asked)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write configuration and weights into a folder, which is made where it does not exist. Raises OSError."""
+        """Write configuration and weights into a folder, which is made if it does not exist. Raises OSError."""
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         write_whole(path / WEIGHTS_FILE, save({name: rows.contiguous() for name, rows in self.state_dict().items()}))
@@ -288,7 +288,7 @@ class ARRCOCLayer(nn.Module):
     ) -> str:
         """Upload what `save_pretrained` writes to the hub, as `owner/model`; returns its address.
 
-        The repository is made if it does not exist, `private` as said. Raises ModelError and HubUnreachable.
+        The repository is made if it does not exist, `private` if requested. Raises ModelError and HubUnreachable.
         """
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
@@ -298,7 +298,7 @@ class ARRCOCLayer(nn.Module):
     def from_pretrained(cls, name: str | Path, token: str | None = None) -> ARRCOCLayer:
         """Read what `save_pretrained` wrote, from a folder or a name on the hub (`owner/model`).
 
-        `token`: for private and gated ones. Raises ModelNotFound, and ModelError where the files do not fit.
+        `token`: for private and gated ones. Raises ModelNotFound, and ModelError if the files do not fit.
         """
         path = allocator_folder(name) or download(str(name), token, ALLOCATOR_FILES)
         check_allocator_files(path)
@@ -343,7 +343,7 @@ def _config_of(
     min_tokens: int = DEFAULT_LIMITS.min_tokens,
     max_tokens: int = DEFAULT_LIMITS.max_tokens,
 ) -> ARRCOCConfig:
-    """Raises OptionError for a width below 0, ProfileError for channels that no profile has."""
+    """Raise OptionError for a width below 0, ProfileError for channels that no profile has."""
     if hidden_dim < 0:
         raise OptionError(f"hidden_dim is the width of a question's embeddings, at least 0, got {hidden_dim}")
     profiles = {CORE: "core13", FULL: "full40"}
@@ -386,7 +386,7 @@ def _own_grid(image: torch.Tensor) -> tuple[int, int]:
 
 
 def _grid_of(tiles: int, image: torch.Tensor) -> tuple[int, int]:
-    """The grid of so many tiles over images [B, 3, H, W]. Raises ShapeError if it is not clear."""
+    """The grid of `tiles` tiles over images [B, 3, H, W]. Raises ShapeError if it is not clear."""
     rows, cols = _own_grid(image)
     if rows * cols == tiles:
         return rows, cols
@@ -427,7 +427,7 @@ def _check_inputs(
     if query_embeds is not None and (query_embeds.ndim != 3 or query_embeds.shape[0] != image.shape[0]):
         raise ShapeError(f"query_embeds must be [{len(image)}, Lq, Dq], got {list(query_embeds.shape)}")
     if query_embeds is not None and query_embeds.shape[1] == 0:
-        raise ShapeError("query_embeds holds no token; give None where there is no question")
+        raise ShapeError("query_embeds holds no token; give None if there is no question")
     if vision_embeds.shape[2] == 0:
         raise ShapeError("vision_embeds must be at least one number wide, got 0")
     if query_embeds is not None and query_dim not in (0, query_embeds.shape[2]):
@@ -441,7 +441,7 @@ def _check_inputs(
 def _resemblance(
     vision_embeds: torch.Tensor, query_embeds: torch.Tensor | None, shape: tuple[int, int]
 ) -> torch.Tensor | None:
-    """Cosine of tile and mean question, as a fully trusted prior [B, 3, gh, gw]; None where the widths differ."""
+    """Cosine of tile and mean question, as a fully trusted prior [B, 3, gh, gw]; None if the widths differ."""
     if query_embeds is None or query_embeds.shape[2] != vision_embeds.shape[2]:
         return None
     question = query_embeds.float().mean(dim=1, keepdim=True)
@@ -461,7 +461,7 @@ def _gathered(vision_embeds: torch.Tensor, choice: LayerChoice) -> torch.Tensor:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all: what was there before stays until all of it is on the disk. Raises OSError."""
+    """Write a file whole or not at all: an earlier file stays until the new one is on the disk. Raises OSError."""
     new = path.with_name(f"{path.name}.new")
     try:
         with new.open("wb") as file:

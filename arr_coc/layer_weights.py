@@ -29,7 +29,7 @@ def new_layer(embeddings: torch.Tensor, **options: Any) -> ARRCOCLayer:
     config = ARRCOCConfig(query_dim=embeddings.shape[1], trained_for=fingerprint(embeddings), **options)
     layer = ARRCOCLayer(config)
     with torch.no_grad():
-        # what is asked for leads from the start; else information and perspective learn first, and silence it
+        # the question leads from the start; else information and perspective learn first, and silence it
         layer.realiser.balancer.out.bias.copy_(torch.tensor((-3.0, -3.0, 3.0)))
     return layer
 
@@ -83,7 +83,7 @@ def _ready(layer: ARRCOCLayer, model_id: str) -> ARRCOCLayer:
 
 
 def serialize_realiser(realiser: RelevanceRealiser | None) -> bytes:
-    """Weights as bytes, safetensors' format, with what they are of as its metadata; nothing for None.
+    """Weights as bytes, safetensors' format, with their origin as its metadata; nothing for None.
 
     Equal weights give equal bytes, in any process.
     """

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 __all__ = ["ARRCOCQwen", "Generation", "Timings"]
 
 FRAMES_PER_S = 2.0
-"""How far apart frames are taken to be whose times are not given; as Qwen3-VL's processor samples video."""
+"""Rate of frames without given times; as Qwen3-VL's processor samples video."""
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -133,7 +133,7 @@ class ARRCOCQwen(nn.Module):
 
         `dtype`, which older transformers call `torch_dtype`, is a name or a torch dtype; `auto` if it is not given.
         `device_map` as transformers takes it. `encode`: how `forward` shows the chosen tokens. The other options and
-        errors are those of `load_qwen`; OptionError where `dtype` and `torch_dtype` differ.
+        errors are those of `load_qwen`; OptionError if `dtype` and `torch_dtype` differ.
         """
         if dtype is not None and torch_dtype not in (None, dtype):
             raise OptionError(f"dtype={dtype} and torch_dtype={torch_dtype} are the same; give one")
@@ -147,9 +147,9 @@ class ARRCOCQwen(nn.Module):
     def save_pretrained(self, folder: str | Path) -> None:
         """Write model, tokenizer, preprocessing and allocator into a folder that `from_pretrained` reads.
 
-        The allocator, in its folder `arr_coc`, belongs to the weights that it is saved with, also where embeddings were
-        trained. What is in the folder already is replaced once everything is written. Raises ModelError where adapters
-        of peft are not merged yet, and where the folder cannot be written.
+        The allocator, in its folder `arr_coc`, belongs to the weights that it is saved with, also after embeddings were
+        trained. Earlier contents of the folder are replaced once everything is written. Raises ModelError if adapters
+        of peft are not merged yet, and if the folder cannot be written.
         """
         save_folder(self.qwen, self.allocator, Path(folder))
 
@@ -158,8 +158,8 @@ class ARRCOCQwen(nn.Module):
     ) -> str:
         """Upload what `save_pretrained` writes to the hub, as `owner/model`; returns its address.
 
-        The repository is made if it does not exist, `private` as said. Raises ModelError where the hub refuses, and as
-        `save_pretrained`; HubUnreachable.
+        The repository is made if it does not exist, `private` if requested. Raises ModelError if the hub refuses;
+        HubUnreachable; and as `save_pretrained`.
         """
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
@@ -226,7 +226,7 @@ class ARRCOCQwen(nn.Module):
     ) -> ARRCOCModelOutput:
         """Logits of a batch of sequences, each with any number of pictures of any size, and the loss of `labels`.
 
-        `input_ids` int64 [B, S] as the model's chat template and tokenizer make them, where a run of `<|image_pad|>`
+        `input_ids` int64 [B, S] as the model's chat template and tokenizer make them; a run of `<|image_pad|>`
         stands for a picture: one for each tile, as Qwen's processor writes it, or a single one. `attention_mask` [B,
         S] is 0 for padding, on either side. `labels` [B, S]: the token ids to be learned, -100 elsewhere.
 
@@ -312,7 +312,7 @@ class ARRCOCQwen(nn.Module):
         should_stop: Callable[[], bool] | None = None,
         **others: Any,
     ) -> Generation | list[Generation]:
-        """Answers a question about pictures, a batch of questions, a chat, or a processor's inputs.
+        """Answer a question about pictures, a batch of questions, a chat, or a processor's inputs.
 
         - A picture, or several frames in order (a list, or an array [T, …]), and a text as `query`: one `Generation`.
         - A list of texts as `query`, and a list of pictures (or of lists of frames), or one picture for all: a list.
@@ -331,7 +331,7 @@ class ARRCOCQwen(nn.Module):
         `generation_config` of transformers gives these options if they are not given by name.
         `times_s`: the frames' times; half a second apart if not given.
         `glance`: whether a coarse overview is looked at with the question in mind, before tokens are chosen: at the
-        first frame, and at a later one where much is new. `auto`: where no trained allocator came with the model, its
+        first frame, and at a later one if much is new. `auto`: if no trained allocator came with the model, its
         attention can be read, and `encode` takes chosen tokens only. A `GlanceOptions` says more. `overview`: whether
         it stays in the prompt; the budget pays for it either way.
         `on_text` gets each piece of the answer once it is decoded. `should_stop` is asked after every token; true ends
@@ -341,7 +341,7 @@ class ARRCOCQwen(nn.Module):
         A picture is a file, a Pillow image, an array or a tensor (`arr_coc.ops.pictures.to_rgb`); those of a list may
         be of several sizes. One that is more than 200 times as long as wide is padded by its edge pixels.
         Raises FileNotFoundError, ShapeError, BudgetError, StrategyError, ContextLengthError, NonFiniteError, ModelError
-        where a model cannot glance that has to, and OptionError, also for options of transformers that cannot be
+        if a glance is required of a model that cannot, and OptionError, also for options of transformers that cannot be
         followed, such as beams; it names them.
         """
         if max_tokens is not None and max_new_tokens not in (None, max_tokens):
@@ -408,7 +408,7 @@ class ARRCOCQwen(nn.Module):
         self._versions = _versions(self.model), _versions(self.allocator)
 
     def _follow_weights(self) -> None:
-        """Drop what was kept of earlier answers where weights have changed since."""
+        """Drop what was kept of earlier answers if weights have changed since."""
         now = _versions(self.model), _versions(self.allocator)
         if now != self._versions:
             self._learned |= now[1] != self._versions[1]
@@ -469,7 +469,7 @@ class ARRCOCQwen(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What one answer was shown: `packets` of its pictures, the `glances` made for them, `relevance` [gh, gw] and
+    """Input of one answer: `packets` of its pictures, the `glances` made for them, `relevance` [gh, gw] and
     `picture` of the newest; allocating and glancing took `spent_ms`."""
 
     packets: list[Packet]

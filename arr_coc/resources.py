@@ -34,7 +34,7 @@ def bundled_folder() -> Path:
 def _folder(name: str, holds: str) -> Path:
     """The checkout's folder if it holds that file; else the installed one.
 
-    Beside an installed `arr_coc` another package may have a folder of that name, so its being there is not enough.
+    Beside an installed `arr_coc` another package may have a folder of that name, so its existence is not enough.
     """
     folder = CHECKOUT / name
     return folder if (folder / holds).is_file() else Path(sysconfig.get_path("data")) / INSTALLED / name

@@ -41,7 +41,7 @@ Codes 0 to 5 are the squares of the mipmap levels. 6 to 9 are wide, for text alo
 (rows × columns). 10 to 13 are tall: their transposes, in the same order.
 """
 EMBEDDING_COMPONENTS = 16
-"""Numbers to which a tile's embedding is reduced, where feedback carries it."""
+"""Numbers to which a tile's embedding is reduced, if feedback carries it."""
 
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
@@ -144,9 +144,9 @@ class CodedMotion(Protocol):
 
     def over(self, grid: TileGrid) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None:
         """Return how far each tile's content moved, (dy_px, dx_px), float32 [rows, cols] each, down and right positive;
-        NaN where the codec says nothing of a tile, None where it says nothing at all.
+        NaN for tiles without motion vectors, None if there are none at all.
 
-        It moved so far since a frame before that is one or a few frames away: the codec does not say how many.
+        They are relative to a frame that is one or a few frames away: the codec does not state how many.
         """
         ...
 
@@ -158,7 +158,7 @@ class FramePlanes:
     `yuv`: three uint8 planes y [H, W], u and v [ceil(H/sy), ceil(W/sx)], sx and sy in {1, 2, 4}.
     `gray`: one uint8 plane [H, W]. `rgb`: one uint8 array [H, W, 3].
     The arrays may be strided views on a decoder's buffer; `owner` keeps that buffer alive. `coded_motion` is what the
-    frame's codec says of its motion, where the decoder tells.
+    frame's codec states of its motion, if the decoder exports that.
     """
 
     layout: Layout
@@ -228,11 +228,11 @@ class TokenReason:
     `level` is the region's shape, the level of a square; `row` and `col` count regions of that shape.
 
     `scores` in [0, 1], by their names in `arr_coc.allocation.packets`; `shares`: how much of `now` each gave, 1 in
-    all (0 where `now`
+    all (0 if `now`
     is 0). `now` is this frame's relevance, the scores balanced by their weights; `memory` what the past adds to it, by
     answers and by blending over time, and `relevance` the two together. `rank`: 1 for the most relevant token of the
     frame; equals in token order.
-    A token of a low rank is there for coverage or exploration, or because the budget reached it.
+    A token of a low rank is shown for coverage or exploration, or because the budget reached it.
     """
 
     level: int
@@ -309,7 +309,7 @@ class TokenPacket:
 
     @property
     def host_pixels(self) -> npt.NDArray[np.uint8]:
-        """The pixels in host memory; copied from a device where they lie there."""
+        """The pixels in host memory; copied if they lie on a device."""
         return self.pixels if isinstance(self.pixels, np.ndarray) else self.pixels.cpu().numpy()
 
     @property
@@ -327,7 +327,7 @@ class TokenPacket:
         return self._part(slice(0, self.overview), self.overview)
 
     def chosen_part(self) -> TokenPacket:
-        """The chosen regions alone; none where `is_glance`."""
+        """The chosen regions alone; none if `is_glance`."""
         return self._part(slice(self.overview, None), 0)
 
     def _part(self, rows: slice, overview: int) -> TokenPacket:
@@ -380,7 +380,7 @@ class Feedback:
     `stamp` is the frame it was about; `regions` int32 [K, 3]; `attention` float32 [K], the decoder's
     attention summed over the answer's first tokens and divided by its largest, so in [0, 1]; `similarity` float32 [K],
     cosine of encoder embedding and pooled query embedding, in [-1, 1]. `embedding` float32 [K, 16], in [-1, 1]:
-    components of the encoder's embeddings, where the allocator's channels need them.
+    components of the encoder's embeddings, if the allocator's channels need them.
     """
 
     stamp: FrameStamp
@@ -399,7 +399,7 @@ LEAST_CONFIDENCE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class TileMotion:
-    """Motion of every tile's content since the frame before; where nothing moved there is None instead.
+    """Motion of every tile's content since the frame before; None stands for no motion.
 
     The content of tile (r, c) lay `dy_px` above and `dx_px` left of it: float32 [rows, cols], down and right positive.
     `confidence` float32 [rows, cols] in [0, 1]: 1 for a tile that did not change.

@@ -3,7 +3,7 @@
     python -m benchmarks.allocate [--rounds 5] [--out FILE]
 
 Cost: a 1920×1080 frame with 0, 2, 10 and 100 % of its tiles changed since the frame before, in one thread, with the
-bundled allocator and an answer's feedback. `observed` is `StreamAllocator.observe`, as in a run where nobody looks at
+bundled allocator and an answer's feedback. `observed` is `StreamAllocator.observe`, as in a run without readers of
 the frame's regions, `chosen` is `allocate`, which chooses them. Shares and both ways take turns within each round;
 figures are medians, and ratios are those of the same round. Steadiness: the mean share of tiles whose level differs
 from the frame before, carried along with the camera, on a still scene with noise and on pans; frames go through the
@@ -116,7 +116,7 @@ class Measured:
         return frame
 
     def costs_ms(self, frames: int) -> list[float]:
-        """Milliseconds of so many more frames."""
+        """Milliseconds of `frames` more frames."""
         costs = []
         for _ in range(frames):
             self._next(self._allocator.allocate if self._chooses else self._allocator.observe)
@@ -183,7 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="rounds in which cases of cost take turns")
     parser.add_argument("--frames", type=int, default=45, help="frames of each case, and of each round")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="path of the JSON")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     cv2.setNumThreads(1)

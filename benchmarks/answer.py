@@ -6,7 +6,7 @@ Pictures of 1024×1024 from a drawn stream, five a second, are answered with twe
 bundled model, and Qwen3-VL-2B's dimensions with random weights. On a CPU the latter is measured with one and with two
 blocks of vision and of language, and the difference taken as often as the real model has blocks. Times begin with the
 picture in ordinary memory: image processor, or texture and allocation, included. Peak memory is what answering
-adds to a process that has loaded the model, each way in a process of its own.
+adds to a process that has loaded the model, each way in a separate process.
 
 Targets, against the stock model, bundled weights, CPU: 4 times the answers a second at 273 tokens, a fifth of the time
 to the first token, less memory.
@@ -86,7 +86,7 @@ def row(way: AnswerWay, figures: dict[str, float], text_tokens: int) -> dict[str
 
 
 def extrapolated(one: dict[str, float], two: dict[str, float]) -> dict[str, float]:
-    """What the whole model would take, from medians with one block of each kind and with two."""
+    """Times of the whole model, from medians with one block of each kind and with two."""
     more = {name: max(0.0, two[name] - one[name]) for name in one}
     whole = {
         "prepare_ms": one["prepare_ms"],

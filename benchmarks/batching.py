@@ -2,8 +2,8 @@
 
     python -m benchmarks.batching [--answers N] [--rounds N] [--device cuda] [--out FILE]
 
-The answer server runs with the bundled model on one thread. Eight clients in another process, each with frames of its
-own from a drawn stream, ask again as soon as they are answered. Checks are standing queries without answers. Times are
+The answer server runs with the bundled model on one thread. Eight clients in another process, each with frames from
+its own drawn stream, ask again as soon as they are answered. Checks are standing queries without answers. Times are
 processor time of the server's thread (on CUDA wall time), so that other programs change them little. The ways take
 turns; figures are medians of the rounds. Every text is compared with that of a lone session.
 
@@ -52,13 +52,13 @@ CASES = ((63, TEXT_TOKENS), (63, 32), (273, TEXT_TOKENS))
 
 TARGETS = {(63, TEXT_TOKENS): 2.2, (273, TEXT_TOKENS): 1.25}
 ALONE_TARGET = 1.05
-"""A client alone may take so many times as long with eight slots: the noise of a measurement."""
+"""Largest ratio of a single client's times with eight slots and one: the noise of a measurement."""
 CHECK = "is there a red circle?"
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a server took for a number of answers or checks, in seconds, and their texts by client."""
+    """Time of a server for a number of answers or checks, in seconds, and their texts by client."""
 
     took_s: float
     count: int
@@ -175,7 +175,7 @@ def measure(
                 for pair in zip(own, lone, strict=True)
             ]
             compared += len(pairs)
-            equal += sum(said == wanted for said, wanted in pairs)
+            equal += sum(text == wanted for text, wanted in pairs)
     median = {key: statistics.median(values) for key, values in rates.items()}
     names = ("answers", "checks", "alone")
     rows = [

@@ -88,7 +88,7 @@ def answer_by_turns(answers: int) -> None:
 
 
 def run_once(way: str, answers: int) -> dict[str, Any]:
-    """Seconds of pairs of answers in a process of its own."""
+    """Seconds of pairs of answers in a separate process."""
     command = python_command("benchmarks.busy", "--pairs", "--answers", str(answers))
     made: dict[str, Any] = json.loads(subprocess.check_output(command, env=python_environment(WAYS[way]), text=True))
     return made

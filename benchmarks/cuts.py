@@ -5,7 +5,7 @@
 Two sorts of clips. Real ones: FOLDER holds clips and a `manifest.json` with each clip's `hard_cut_first_frame`, decode
 indices of new shots' first frames, read off by eye. And clips made in memory (`benchmarks/support/cut_material.py`),
 in a part that the detector was tuned on and a held-out part, of other seeds, other real clips and with other kinds of
-events besides. Where FOLDER is absent the real clips are left out, and clips are made of drawn pictures only.
+events besides. If FOLDER is absent the real clips are left out, and clips are made of drawn pictures only.
 
 A found cut within one frame of a true one is right, once. The peers are PySceneDetect's ContentDetector and
 AdaptiveDetector with their defaults except that scenes may be one frame long; they get every frame in BGR.
@@ -53,7 +53,7 @@ Finder = Callable[[int, FramePlanes, Picture], list[int]]
 
 @dataclass
 class Score:
-    """Counts over all clips."""
+    """Hits, misses and false cuts over all clips."""
 
     right: int = 0
     false: int = 0
@@ -129,7 +129,7 @@ DETECTORS: dict[str, Callable[[], Finder]] = {
 
 
 def found_cuts(frames: Iterable[tuple[FramePlanes, Picture]]) -> dict[str, list[int]]:
-    """What every detector finds in the same frames, given as planes and as BGR."""
+    """Cuts that every detector finds in the same frames, given as planes and as BGR."""
     finders = {name: make() for name, make in DETECTORS.items()}
     found: dict[str, set[int]] = {name: set() for name in finders}
     for index, (planes, picture) in enumerate(frames):

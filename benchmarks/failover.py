@@ -3,14 +3,14 @@
     python -m benchmarks.failover [--rounds 4] [--out FILE]
 
 Four cameras in one command (`watch a=… b=… c=… d=… --server x,y`) ask two answer servers with the bundled model and one
-thread each for an answer every second; each plays a clip at its own pace. Three things are done in turn, so often:
+thread each for an answer every second; each plays a clip at its own pace. Three things are done in turn, repeatedly:
 
 `killed`: one server gets SIGKILL. Counted from there, for each of its cameras.
 `both_killed`: both do, and one is started again. Counted from the moment at which that has its model.
 `stopped`: one gets SIGSTOP, and keeps its connections. Counted from there, for each of its cameras. Then it goes on
 (SIGCONT), and `taken_back_s` is when the first camera has text of it again.
 
-To the first piece of text after the loss was noticed. Targets: 2 s; 5 s where a server was stopped.
+To the first piece of text after the loss was noticed. Targets: 2 s; 5 s if a server was stopped.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TICK_S = 0.005
 
 
 class Texts(WatchedFleet):
-    """Remembers for each camera its server, when it last lost or changed it, and when it first had text after that."""
+    """Record of each camera's server, the last time it lost or changed it, and its first text after that."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Losses:
         self.taken_back_s: list[float] = []
 
     def all_spread(self) -> None:
-        """Wait until both servers are there and have cameras that have text."""
+        """Wait until both servers run and have cameras that have text."""
         self._wait(lambda: all(server.serves for server in self._servers))
         addresses = {server.address for server in self._servers}
         texts = self._texts
@@ -129,7 +129,7 @@ class Losses:
         print(kind, times_s, flush=True)
 
     def _wait(self, done: Callable[[], bool]) -> None:
-        """Raises TimeoutError where it does not come."""
+        """Raise TimeoutError if it does not come."""
         until_s = time.monotonic() + WAIT_MAX_S
         while not done():
             if self._texts.failures or time.monotonic() > until_s:

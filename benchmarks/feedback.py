@@ -113,7 +113,7 @@ def report_of(made: dict[str, float]) -> dict[str, Any]:
 
 
 def whole_model(few: dict[str, float], more: dict[str, float]) -> dict[str, float]:
-    """What an answer of all layers takes, from one with few and one with more; the cost is the same for all."""
+    """Time of an answer of all layers, from one with few and one with more; the cost is the same for all."""
     a_layer_ms = max(0.0, more["without_ms"] - few["without_ms"]) / (MORE_LAYERS - FEW_LAYERS)
     without_ms = few["without_ms"] + (LANGUAGE_LAYERS - FEW_LAYERS) * a_layer_ms
     cost_ms = (few["cost_ms"] + more["cost_ms"]) / 2

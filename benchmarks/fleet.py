@@ -2,7 +2,7 @@
 
     python -m benchmarks.fleet [--cameras 1 2 4 8 16] [--fps 12] [--seconds 24] [--slots N] [--out FILE]
 
-Each camera plays an H.264 clip of `scene:demo`, 640x384, at its own pace, from a place of its own, and wants an answer
+Each camera plays an H.264 clip of `scene:demo`, 640x384, at its own pace, from a separate position, and wants an answer
 of the bundled model every 4 s. All of them begin at the same moment, so their answers are due at the same moments.
 
 An answer is due at the first frame of a camera and every 4 s of its media time from there on. `share`: answers that
@@ -12,7 +12,7 @@ a turn. `ttft_ms`: from that capture to the first text. `fairness`: the least an
 memory is what a process has for itself (USS), and its part of what is shared (PSS).
 
 Targets, with sixteen cameras: no camera below 0.9 of its answers; fairness of at least 0.9; memory of a camera at most
-150 MB. A machine that is shared has fewer answers: trust it only where `load_1min_before` is low.
+150 MB. A machine that is shared has fewer answers: trust it only if `load_1min_before` is low.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ROUNDING_S = 1e-3
 
 
 class Recorder(WatchedFleet):
-    """Remembers answers and frames of each camera; `begun` is set once all of them have frames."""
+    """Record of answers and frames of each camera; `begun` is set once all of them have frames."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 @contextmanager
 def clip(fps: int, seconds: float) -> Iterator[Path]:
-    """Give a clip of the scene, again and again, of that length."""
+    """Yield a clip of the scene, again and again, of that length."""
     scene = load_scene(SCENE)
     step = max(1, round(scene.fps / fps))
     count = round(seconds * fps)
@@ -126,7 +126,7 @@ def clip(fps: int, seconds: float) -> Iterator[Path]:
 
 
 def watched(path: Path, cameras: int, seconds: float, slots: int | None) -> dict[str, Any]:
-    """Return the figures of so many cameras of a clip."""
+    """Return the figures of `cameras` cameras of a clip."""
     given = [
         NamedCamera(
             f"camera{number:02}",
@@ -207,7 +207,7 @@ class Points:
 
     @property
     def share(self) -> float:
-        """Answers that were given of those that were due."""
+        """Number of answers that were due and given."""
         return self.given / self.due
 
 
@@ -256,9 +256,9 @@ def main() -> None:
         for cameras in options.cameras:
             phases.append(watched(path, cameras, options.seconds, options.slots))
             print(json.dumps(phases[-1]), flush=True)
-    told = targets(phases)
-    print(json.dumps(told, indent=2))
-    report = {"benchmark": "fleet", **about, "load_1min_before": load, "targets": told, "phases": phases}
+    reached = targets(phases)
+    print(json.dumps(reached, indent=2))
+    report = {"benchmark": "fleet", **about, "load_1min_before": load, "targets": reached, "phases": phases}
     write_report(options.out, {**report, "machine": machine()})
 
 

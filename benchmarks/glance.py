@@ -2,14 +2,14 @@
 
     python -m benchmarks.glance [--frames N] [--out FILE]
 
-The bundled model without its allocator, in a process of its own behind the answer protocol; frames of 1024x1024 and of
+The bundled model without its allocator, in a separate process behind the answer protocol; frames of 1024x1024 and of
 512x512 pixels, each new to the model. Time to first token counts from the request of a turn, with an allocated frame at
 hand, to the first piece of text; with a glance that is the overview, its reply, the second allocation, and the packet.
 Three ways take turns with every frame, at the same budget: no glance and no overview; an overview in the packet and no
 glance; a glance. A round trip is a glance's time at the client without encoding and prefill at the server.
 
 The share is of the answers of a run of one question, 30 frames a second.
-Targets: a glance adds at most 40 % where it runs, and nothing where it does not; at most 5 % of the answers have one.
+Targets: a glance adds at most 40 % if it runs, and nothing if it does not; at most 5 % of the answers have one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from stream.transport import Transport, ipc_endpoint, private_directory
 RESULTS = Path(__file__).parent / "results" / "glance.json"
 QUERY = "What do you see?"
 BUDGETS = {1024: 273, 512: 69}
-"""Visual tokens of a square picture of so many pixels a side: 27 % of its tiles."""
+"""Visual tokens of a square picture of this side in pixels: 27 % of its tiles."""
 
 SHARE_FPS, SHARE_FRAMES, SHARE_EVERY_S = 30, 300, 0.1
 WARM_UP = 3
@@ -62,8 +62,8 @@ WAYS = ("plain", "overview", "glance")
 
 
 class Asked:
-    """One way to ask a server about frames, with an allocator of its own. Each frame begins an epoch: nothing is known
-    of it."""
+    """One way to ask a server about frames, with its own allocator. Each frame begins an epoch: nothing is known of
+    it."""
 
     def __init__(
         self, way: str, budget: int, client: AnswerClient, connection: ServerConnection, embedding: QueryEmbedding

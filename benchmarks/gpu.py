@@ -59,7 +59,7 @@ SETTLING = 1000
 """Updates before the first look at what the process holds."""
 
 LEAK_MIB = 16
-"""What may come and go in allocators over a run."""
+"""MiB that may come and go in allocators over a run."""
 
 TARGETS_MS = {
     ("upload", "device"): 0.05,
@@ -112,7 +112,7 @@ class Timer:
 
 
 def hold(device: CudaDevice) -> None:
-    """Keeps the device busy, so that what it is given now waits."""
+    """Keep the device busy, so that later work waits."""
     if device.place.type == "cuda":
         torch.cuda._sleep(HOLD_CYCLES)
 
@@ -139,7 +139,7 @@ def make_scene(height: int, width: int, device: CudaDevice) -> Scene:
 
 
 def pieces(scene: Scene, device: CudaDevice) -> dict[str, Callable[[int], object]]:
-    """What is measured, by name; each takes the number of the turn."""
+    """Measurements by name; each takes the number of the turn."""
     store = CudaStore(PlaneFormat.of(scene.planes[0]), Thresholds(), 1000)
     on_device = CudaStore(format_of(scene.tensors[0]), Thresholds(), 1000)
     for index in range(2):
@@ -208,7 +208,7 @@ def pieces(scene: Scene, device: CudaDevice) -> dict[str, Callable[[int], object
 
 
 def held_mib(device: CudaDevice) -> dict[str, float]:
-    """What the process holds, and how many files it has open."""
+    """Memory of the process, and its number of open files."""
     used = 0
     if device.place.type == "cuda":
         free, total = torch.cuda.mem_get_info(device.place)
@@ -218,7 +218,7 @@ def held_mib(device: CudaDevice) -> dict[str, float]:
 
 
 def leaks(device: CudaDevice, updates: int) -> dict[str, Any]:
-    """What the process holds more after so many updates, reads and gathers, and a store opened for every hundredth."""
+    """Growth of the process after `updates` updates, reads and gathers, and a store opened for every hundredth."""
     rng = np.random.default_rng(0)
     frames = [FramePlanes("gray", (rng.integers(0, 256, (96, 96), dtype=np.uint8),)) for _ in range(2)]
     fmt, one = PlaneFormat.of(frames[0]), np.eye(3, dtype=bool)
@@ -253,7 +253,7 @@ def judged(results: dict[str, dict[str, dict[str, float]]]) -> list[dict[str, An
 
 
 def gpu_of(device: CudaDevice) -> dict[str, Any]:
-    """Which GPU and driver these are, and where the kernels come from."""
+    """Names of GPU and driver, and the origin of the kernels."""
     driver = call("cuDriverGetVersion")
     about: dict[str, Any] = {
         "cuda_driver": f"{driver // 1000}.{driver % 1000 // 10}",

@@ -5,7 +5,7 @@
 A hop lasts from just before the frame is given to the sender until the receiver holds it as an array, on the machine's
 monotonic clock; frames come 20 ms apart, and all ways take turns. Each is measured across the boundary that it is made
 for, and the peers across both: between threads, because this project keeps capture and texture in one process and hands
-frames over there; and between processes, where this project sends tokens (or, with `encode = "full"`, a frame).
+frames over there; and between processes, between which this project sends tokens (or, with `encode = "full"`, a frame).
 
 A slow consumer works 100 ms on a frame of a camera that gives 30 a second and keeps none. The age of a frame is
 counted from its capture until the consumer has it. Targets: the hop that a frame makes here at least 5 times shorter
@@ -68,7 +68,7 @@ def consume(
     collected: Callable[[Arrivals], object],
     sender_closed: Callable[[], object],
 ) -> None:
-    """Receives until the last frame, working so long on each; closes its end once the sender has closed the other."""
+    """Receive until the last frame, working `work_s` on each; close this end once the sender has closed the other."""
     arrivals: Arrivals = []
     receiver = channel.receiver()
     opened()
@@ -89,7 +89,7 @@ def consume_in_process(channel: Channel, work_s: float, results: Connection) -> 
 
 @contextmanager
 def linked(channel: Channel, work_s: float, *, processes: bool) -> Iterator[tuple[Sender, Callable[[], Arrivals]]]:
-    """A sender whose receiver is open, and what waits for the receiver's end and tells what arrived."""
+    """A sender whose receiver is open, and a function that waits for the receiver's end and returns the arrivals."""
     if processes:
         yield from _linked_processes(channel, work_s)
     else:
@@ -138,7 +138,7 @@ def hops_us(channel: Channel, pictures: Sequence[Picture], count: int, *, proces
 
 
 def slow_consumer(channel: Channel, pictures: Sequence[Picture], seconds: float, *, processes: bool) -> dict[str, Any]:
-    """Ages of what a consumer of 100 ms a frame receives from a camera that keeps no frame that nobody took."""
+    """Ages of what a consumer of 100 ms a frame receives from a camera that keeps only the newest frame."""
     captured_ns: dict[int, int] = {}
     period_ns = round(CAMERA_PERIOD_S * 1e9)
     with linked(channel, CONSUMER_S, processes=processes) as (sender, collected):
@@ -176,7 +176,7 @@ def slow_consumer(channel: Channel, pictures: Sequence[Picture], seconds: float,
 
 
 def peers() -> list[Channel]:
-    """Each on a port of its own, because a port that was in use is not free at once."""
+    """Each on a separate port, because a port that was in use is not free at once."""
     zmq = [ImageZmq(next(PORTS), replies) for replies in (True, False)]
     return [*zmq, *(NetGear(next(PORTS), jpeg) for jpeg in (False, True))]
 
@@ -215,13 +215,13 @@ def measure_hops(pictures: Sequence[Picture], rounds: int, count: int) -> list[d
 
 
 def compared(hops: list[dict[str, Any]]) -> dict[str, Any]:
-    """How many times shorter each hop here is than the quickest peer's, between threads and between processes."""
+    """Ratio of the quickest peer's hop to each hop here, between threads and between processes."""
     own = [hop for hop in hops if hop["way"].startswith("this project")]
-    told: dict[str, Any] = {"target_times_shorter_of_a_frame's_hop": TARGET_TIMES}
+    ratios: dict[str, Any] = {"target_times_shorter_of_a_frame's_hop": TARGET_TIMES}
     for between in ("threads", "processes"):
         others = [hop for hop in hops if hop["between"] == between and hop not in own]
         quickest = {key: min(others, key=lambda hop: hop["hop_us"][key]) for key in ("p50", "p95")}
-        told[f"than the quickest peer between {between}"] = {
+        ratios[f"than the quickest peer between {between}"] = {
             "peer": quickest["p50"]["way"],
             "times_shorter": {
                 hop["way"]: {
@@ -230,7 +230,7 @@ def compared(hops: list[dict[str, Any]]) -> dict[str, Any]:
                 for hop in own
             },
         }
-    return told
+    return ratios
 
 
 def measure_slow(pictures: Sequence[Picture], seconds: float) -> list[dict[str, Any]]:
@@ -280,7 +280,7 @@ def main() -> None:
     pictures = [np.ascontiguousarray(scene.render(index)[..., ::-1]) for index in (10, 20, 30, 40)]
     hops = measure_hops(pictures, options.rounds, options.count)
     slow = measure_slow(pictures, options.seconds)
-    told = {
+    report = {
         "benchmark": "hops",
         "machine": described,
         "frame": "1920x1080",
@@ -294,8 +294,8 @@ def main() -> None:
         },
     }
     print(table(hops, slow))
-    print(json.dumps(told["comparison"], indent=2))
-    write_report(options.out, told)
+    print(json.dumps(report["comparison"], indent=2))
+    write_report(options.out, report)
     draw(slow, options.png)
 
 

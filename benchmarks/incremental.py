@@ -1,6 +1,6 @@
 """Incremental encoding: how fast at a real model's dimensions, and how far from the truth on real and drawn frames.
 
-`benchmarks.encode` runs it. Weights are random where speed is measured, because none are needed for that; the drift
+`benchmarks.encode` runs it. Weights are random for speed, because none are needed for that; the drift
 is measured with a trained model.
 """
 
@@ -42,7 +42,7 @@ WARM_UP = 2
 """Frames that are not counted; the first is encoded whole."""
 
 FULL_EVERY = 4
-"""All tokens are encoded with one of so many frames, because that takes so long."""
+"""Frames per frame that is encoded with all tokens, which is slow."""
 
 QUERY = "Say what happens."
 DRIFT_TOKENS = 128
@@ -101,7 +101,7 @@ def changing_packets(tokens: int, frames: int, epoch: int = 1) -> list[TokenPack
 def measure_speed(qwen: QwenVL, repeats: int) -> dict[str, Any]:
     """Milliseconds a frame: 273 of 1024 tokens, of which a tenth changes with every frame, and all 1024.
 
-    What encoding everything every so often costs is spread over the frames from one time to the next.
+    The cost of encoding everything now and then is spread over the frames between.
     """
     options = IncrementalOptions()
     times = _times_ms(qwen, options, repeats)
@@ -157,7 +157,7 @@ def _took_ms(qwen: QwenVL, work: Callable[[], object]) -> float:
 
 
 def stream_packets(qwen: QwenVL, address: str, frames: int) -> list[TokenPacket]:
-    """What a run would send the answer stage about a source, five times a second."""
+    """Packets that a run would send to the answer stage about a source, five times a second."""
     clock = MonotonicClock()
     options = AllocatorOptions(budget=DRIFT_TOKENS, levels=qwen.knows_levels)
     stream = FrameAllocator(options, qwen.realiser)
@@ -178,12 +178,12 @@ def stream_packets(qwen: QwenVL, address: str, frames: int) -> list[TokenPacket]
 
 
 def drift_sources() -> list[str]:
-    """Scenes, and those of the clips that are here; says which are left out."""
+    """Scenes, and the present clips; reports those that are left out."""
     return [*SCENES, *map(str, clips_here(CLIPS, CLIP_NAMES))]
 
 
 def measure_drift(qwen: QwenVL, addresses: Sequence[str], frames: int) -> dict[str, Any]:
-    """How far incremental embeddings are from sparse ones, ‖incremental − sparse‖ / ‖sparse‖, by clip and policy.
+    """Distance of incremental embeddings from sparse ones, ‖incremental − sparse‖ / ‖sparse‖, by clip and policy.
 
     `same_answers` is the share of frames about which both give the same text.
     """
@@ -206,7 +206,7 @@ def measure_drift(qwen: QwenVL, addresses: Sequence[str], frames: int) -> dict[s
 
 
 def _texts(qwen: QwenVL, packets: Sequence[TokenPacket], options: IncrementalOptions | None = None) -> list[str]:
-    """What is said about each frame; encoded incrementally where there are options."""
+    """The text about each frame; encoded incrementally if `options` are given."""
     encode: Encode = "sparse" if options is None else "incremental"
     answers = AnswerOptions(encode, Decoding(max_tokens=24), incremental=options or IncrementalOptions())
     session = AnswerSession(qwen, answers)

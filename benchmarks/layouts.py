@@ -37,7 +37,7 @@ class Layouts:
     """The compiled steps, for one grid."""
 
     def __init__(self, grid: TileGrid, folder: Path) -> None:
-        """Compiles them into `folder`. Raises FileNotFoundError without g++, CalledProcessError where it fails."""
+        """Compiles them into `folder`. Raises FileNotFoundError without g++, CalledProcessError if it fails."""
         library = folder / "layouts.so"
         command = ["g++", "-O3", "-std=c++17", "-march=native", "-shared", "-fPIC", "-pthread"]
         subprocess.run([*command, str(SOURCE), "-o", str(library)], check=True, stderr=subprocess.DEVNULL)

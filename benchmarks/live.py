@@ -52,7 +52,7 @@ SETTLING = 0.2
 """Share of the run that memory is given to settle."""
 
 WORST = 10
-"""Frames that are told one by one."""
+"""Slowest frames that are reported one by one."""
 
 
 def make_clip(path: Path, seconds: float, scene_name: str = "hd") -> None:
@@ -86,7 +86,7 @@ def measure_live(source: str, minutes: float, model: str | None) -> tuple[RunRec
 
 
 def measure_memory(record: RunRecord) -> dict[str, Any]:
-    """How memory went on once it had settled, in all and in each process."""
+    """Growth of memory once it had settled, in all and in each process."""
     first_ns, last_ns = record.frames["ready_ns"][[0, -1]].tolist()
     settled_ns = first_ns + SETTLING * (last_ns - first_ns)
     samples = [sample for sample in record.memory if settled_ns <= sample.at_ns <= last_ns]
@@ -109,7 +109,7 @@ def measure_memory(record: RunRecord) -> dict[str, Any]:
 
 
 def worst_frames(record: RunRecord) -> list[dict[str, float]]:
-    """The frames that took longest, and where; in the order of the run."""
+    """The slowest frames with the time of each stage, in the order of the run."""
     frames = record.frames
     latency_ms = (frames["ready_ns"] - frames["capture_ns"]) / 1e6
     worst = np.argsort(latency_ms, kind="stable")[-WORST:]
@@ -126,7 +126,7 @@ def worst_frames(record: RunRecord) -> list[dict[str, float]]:
 
 
 def measure_release(scene: str, frames: int) -> dict[str, Any]:
-    """How evenly the capture stage releases a paced scene where it only has to hand frames on."""
+    """Evenness of the capture stage's releases of a paced scene, if it only hands frames on."""
     clock, transport, control = MonotonicClock(), Transport(), RunControl()
     slots: SlotTable[FramePlanes] = SlotTable(8)
     source = open_source(f"scene:{scene}", CaptureConfig(max_frames=frames, realtime=True), clock)
@@ -172,10 +172,10 @@ def _sleeping_std_ms(media_ns: list[int]) -> float:
     return interval_std_ms(np.array(woke_ns), np.array(media_ns))
 
 
-def targets(told: Report, memory: dict[str, Any]) -> dict[str, Any]:
-    """What was to be reached, beside what was; `met` is None where there was nothing to measure it by."""
-    figures = {figure.name: figure.value for figure in told.figures}
-    frame = told.latencies[0].values
+def targets(measured: Report, memory: dict[str, Any]) -> dict[str, Any]:
+    """Targets beside the measured values; `met` is None if there was nothing to measure it by."""
+    figures = {figure.name: figure.value for figure in measured.figures}
+    frame = measured.latencies[0].values
     reached = {
         "deadline misses, %": (figures["deadline misses"], MISSES_PERCENT),
         "interval_std, ms": (figures["interval_std"], INTERVAL_STD_MS),
@@ -203,18 +203,18 @@ def main() -> None:
             make_clip(clip, options.minutes * 60)
         record, config = measure_live(options.source or str(clip), options.minutes, options.model)
     shown = config if options.source else config.model_copy(update={"source": "scene hd as H.264"})
-    told, memory = report(record), measure_memory(record)
+    measured, memory = report(record), measure_memory(record)
     result = {
         "benchmark": "live",
         "minutes": options.minutes,
         "load_1min_before": load_before,
-        "targets": targets(told, memory),
+        "targets": targets(measured, memory),
         "memory": memory,
         "latest_frames": worst_frames(record),
         "release": release,
         "config": config_json(shown),
         "machine": machine(),
-        **told.as_json(),
+        **measured.as_json(),
     }
     print(json.dumps({key: result[key] for key in ("targets", "memory", "release", "dropped")}, indent=2))
     write_report(options.out, result)

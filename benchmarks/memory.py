@@ -143,7 +143,7 @@ def summary(turns: Sequence[Took]) -> dict[str, float]:
 
 
 def extrapolated(one: dict[str, float], two: dict[str, float]) -> dict[str, float]:
-    """What the whole model would take, from medians with one block of each kind and with two."""
+    """Memory of the whole model, from medians with one block of each kind and with two."""
     blocks = {"encode_ms": VISION_BLOCKS, "prefill_ms": LANGUAGE_LAYERS}
     whole = dict(two)
     for name, count in blocks.items():

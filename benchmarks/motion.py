@@ -6,7 +6,7 @@ Cases: a still frame with noise of standard deviation 2, a block of 10 % of the 
 frame, a zoom of 1 % a frame, and another picture every frame (cuts are not asked for). Times are medians of
 `TextureUpdater.process` on one thread; the two take turns. `motion` is the difference.
 
-Real clips of FOLDER, where it is there: the same with and without the codec's motion vectors, by turns, and the time to
+Real clips of FOLDER, if it exists: the same with and without the codec's motion vectors, by turns, and the time to
 decode a frame with and without exporting them: medians.
 """
 
@@ -112,10 +112,10 @@ def measure_clip(path: Path, frames: int) -> dict[str, float]:
     """Milliseconds of a frame in the texture, and of decoding one, without and with the codec's motion vectors."""
     updaters = {name: TextureUpdater(TextureOptions("cpu")) for name in WAYS}
     took_ms: dict[str, list[float]] = {name: [] for name in WAYS}
-    told = 0
+    with_vectors = 0
     with FileSource(path, CaptureConfig(max_frames=frames), MonotonicClock()) as source:
         for frame in source.frames():
-            told += frame.planes.coded_motion is not None
+            with_vectors += frame.planes.coded_motion is not None
             for name, updater in updaters.items():
                 planes = frame.planes if name == "with" else replace(frame.planes, coded_motion=None)
                 start_ns = time.thread_time_ns()
@@ -126,7 +126,7 @@ def measure_clip(path: Path, frames: int) -> dict[str, float]:
         for name, options in zip(WAYS, ({}, EXPORT_VECTORS), strict=True):
             decode_ms[name].append(_decoding_ms(path, options, frames))
     return {
-        "frames_with_vectors": told,
+        "frames_with_vectors": with_vectors,
         **{f"{name}_ms": round(statistics.median(times), 2) for name, times in took_ms.items()},
         **{f"decode_{name}_ms": round(statistics.median(times), 2) for name, times in decode_ms.items()},
     }

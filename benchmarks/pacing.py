@@ -1,4 +1,4 @@
-"""Evenness of `watch --realtime` at 1080p30, with and without what keeps it even, and where the unevenness is.
+"""Evenness of `watch --realtime` at 1080p30, with and without what keeps it even, and by stage.
 
     python -m benchmarks.pacing [--minutes 1] [--rounds 1] [--source FILE] [--out FILE]
 
@@ -103,9 +103,9 @@ def measure(source: str, minutes: float, *, steady: bool) -> dict[str, Any]:
         pipeline=PipelineConfig(answers="newest", steady=steady),
     )
     record = record_run(config, ProgressDisplay(captions=False), minutes * 60)
-    told = report(record)
-    figures = {figure.name: figure.value for figure in told.figures}
-    frame = told.latencies[0].values
+    measured = report(record)
+    figures = {figure.name: figure.value for figure in measured.figures}
+    frame = measured.latencies[0].values
     return {
         "frames": len(record.frames),
         "interval_std_ms": figures["interval_std"],
@@ -115,12 +115,12 @@ def measure(source: str, minutes: float, *, steady: bool) -> dict[str, Any]:
         "frame_p99_ms": frame and frame.p99,
         "frame_max_ms": frame and frame.max,
         **parts(record),
-        "dropped": dict(told.dropped),
+        "dropped": dict(measured.dropped),
     }
 
 
 def parts(record: RunRecord) -> dict[str, Any]:
-    """Standard deviation of each part of the latency, and evenness where little changes."""
+    """Standard deviation of each part of the latency, and evenness of frames with little change."""
     frames = record.frames[WARMUP_FRAMES:]
     latency_ms = (frames["ready_ns"] - frames["capture_ns"]) / 1e6
     texture_ms, allocate_ms = frames["texture_ms"].astype(float), frames["allocate_ms"].astype(float)

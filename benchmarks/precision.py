@@ -1,4 +1,4 @@
-"""Whether eight bits a texel are enough: box pyramids of bytes, of 16-bit and of 32-bit floats, as the model sees them.
+"""Precision of eight bits a texel: box pyramids of bytes, of 16-bit and of 32-bit floats, as the model sees them.
 
     python -m benchmarks.precision [--frames N] [--out FILE]
 

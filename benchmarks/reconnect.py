@@ -31,7 +31,7 @@ RESULTS = Path(__file__).parent / "results" / "reconnect.json"
 TARGET_S = 2.0
 FPS = 25
 UP_S = 4.0
-"""How long the server is there between two cuts."""
+"""Time that the server runs between two cuts."""
 
 
 @dataclass
@@ -86,7 +86,7 @@ class ReconnectWatch:
 
 
 def measure(model: str | None, cuts: int, away_s: float) -> list[dict[str, Any]]:
-    """One run with so many cuts."""
+    """One run with `cuts` cuts."""
     scene = load_scene("demo")
     units = encode([scene.render(index) for index in range(min(scene.frames, 8 * FPS))], FPS, gop=FPS)
     with RtspServer(units, FPS) as server:
@@ -104,7 +104,7 @@ def measure(model: str | None, cuts: int, away_s: float) -> list[dict[str, Any]]
 
 
 def _direct(server: RtspServer, pipeline: Run, watch: ReconnectWatch, cuts: int, away_s: float) -> None:
-    """Cuts the server and brings it back; not at the same phase of its key frames or of the waits each time."""
+    """Cut the server and restart it; not at the same phase of its key frames or of the waits each time."""
     for number in range(cuts):
         time.sleep(UP_S + 0.37 * number)
         cut = ServerCut(time.monotonic())

@@ -1,9 +1,9 @@
-"""Whether a long run stays as small as it was: memory, threads, descriptors, shared memory, temporary files.
+"""Growth over a long run: memory, threads, descriptors, shared memory, temporary files.
 
     python -m benchmarks.soak [--frames 100000] [--out FILE]
 
 A clip of small frames, with a cut every 500 of them, is read as fast as it goes, every frame; the bundled model answers
-every 20 s of media time in a process of its own. Every 500 frames the whole run is looked at, both of its processes.
+every 20 s of media time in a separate process. Every 500 frames both processes of the run are sampled.
 Growth is the slope of a straight line through the samples after the first fifth, times the frames that it covers.
 Target: no growth in counts, at most 8 MiB of memory in either process over 100 000 frames.
 """
@@ -76,7 +76,7 @@ class Samples:
         self.add(frames, found)
 
     def add(self, frames: int, found: dict[str, float]) -> None:
-        """What one look has found, after so many frames."""
+        """Add the findings of one sample, after `frames` frames."""
         self.frames.append(frames)
         for name, value in found.items():
             self.series.setdefault(name, []).append(value)
@@ -93,7 +93,7 @@ class Samples:
         return {name: round(self.growth(name), 3) for name in self.series}
 
     def faults(self) -> list[str]:
-        """What has grown beyond noise."""
+        """Series that have grown beyond noise."""
         return [
             f"{name} grew by {growth:g}"
             for name, growth in self.growths().items()
@@ -112,7 +112,7 @@ class Soak:
 
 
 def process_figures(process: psutil.Process) -> dict[str, float]:
-    """What a process takes that might grow."""
+    """Resources of a process that might grow."""
     return {
         "MiB": process.memory_info().rss / 2**20,
         "threads": process.num_threads(),
@@ -123,7 +123,7 @@ def process_figures(process: psutil.Process) -> dict[str, float]:
 def soak(
     frames: int, *, model_loader: str = CONFIGURED, every_s: float = 20.0, sample_frames: int = SAMPLE_FRAMES
 ) -> Soak:
-    """Runs that many frames through the pipeline, in two processes."""
+    """Run that many frames through the pipeline, in two processes."""
     with _private_temporary() as folder:
         clip = folder / "soak.mkv"
         make_clip(clip, frames)
@@ -180,12 +180,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     result = soak(options.frames)
-    told = document(result)
-    print(f"{told['frames']} frames at {told['fps']} a second, {told['answers']} answers, {told['cuts']} cuts")
-    for name, growth in told["growth"].items():
+    report = document(result)
+    print(f"{report['frames']} frames at {report['fps']} a second, {report['answers']} answers, {report['cuts']} cuts")
+    for name, growth in report["growth"].items():
         print(f"{name}: {result.samples.series[name][-1]:.1f} at the end, growth {growth:+.2f}")
-    print("; ".join(told["faults"]) or "nothing grew")
-    write_report(options.out, told)
+    print("; ".join(report["faults"]) or "nothing grew")
+    write_report(options.out, report)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Whether a stream that is answered about for long stays as small, and as right, as it was.
+"""Growth and accuracy of a stream that is answered about for long.
 
     python -m benchmarks.soak_answers [--frames 100000] [--answer-every 10] [--looped | --one-epoch] [--out FILE]
 
 One thread reads drawn worlds of 256x160 pixels, a cut every 40 frames, one shot of 440 in a thousand; every frame goes
-through texture and allocation, every so many of them are answered about, and so is each cut. The model keeps a visual
+through texture and allocation, every `--answer-every`th gets an answer, and so does each cut. The model keeps a visual
 memory, encodes what changed, and teaches the allocator. Questions are about colour, shape, number and presence of what
 is drawn, so answers can be held against the truth.
 
@@ -85,8 +85,8 @@ class ChainAnswer:
 
 @dataclass
 class Thousand:
-    """A thousand frames: how many answers; how many of them are right, the same as in the first thousand, wrong where
-    that was right (`lost`) and right where that was wrong (`gained`)."""
+    """A thousand frames: number of answers; those that are right, the same as in the first thousand, wrong while that
+    was right (`lost`) and right while that was wrong (`gained`)."""
 
     answers: int = 0
     right: int = 0
@@ -132,7 +132,7 @@ class Run:
         self._kept_bytes = 0
 
     def go(self) -> Iterator[Thousand]:
-        """Runs; gives each thousand when it is over, a last one that is shorter likewise."""
+        """Run; yields each thousand frames when they are over, a shorter last one likewise."""
         process = psutil.Process()
         for index in range(self.plan.frames):
             if index % REEL_FRAMES == 0:
@@ -150,7 +150,7 @@ class Run:
         self._stream.close()
 
     def step(self, planes: FramePlanes, stamp: FrameStamp, query: str) -> ChainAnswer | None:
-        """Shows the next frame, while `query` is what is asked; the answer, where one was due."""
+        """Show the next frame under the question `query`; returns the answer if one was due."""
         if query != self._query:
             self._query = query
             self._stream.allocator.set_query(self._model.embed_query(query))
@@ -209,7 +209,7 @@ def verdict(thousands: list[dict[str, Any]], faults: list[str], *, looped: bool 
 
 
 def document(run: Run, model: str | None, seconds: float) -> dict[str, Any]:
-    """All that was found so far."""
+    """All figures up to now."""
     thousands = [thousand.as_json() for thousand in run.thousands]
     whole = thousands[: max(1, run.plan.frames // REEL_FRAMES)]
     return {
@@ -261,7 +261,7 @@ def main() -> None:
     ways.add_argument("--looped", action="store_true", help="begin times again every thousand frames")
     ways.add_argument("--one-epoch", action="store_true", help="do not look for cuts")
     parser.add_argument("--model", help="folder or hub name; the bundled model when absent")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes, and a PNG beside it")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="path of the JSON, with a PNG beside it")
     options = parser.parse_args()
     if options.frames < REEL_FRAMES or options.answer_every < 1:
         parser.error(f"--frames must be at least {REEL_FRAMES}, --answer-every at least 1")

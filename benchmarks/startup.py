@@ -42,7 +42,7 @@ COMMANDS = {
 
 def run_once(arguments: tuple[str, ...]) -> dict[str, float]:
     """Seconds of one command: `cpu_s` of it and all processes that it waited for, `first_s` until its first text (its
-    end, where it prints none), `wall_s` until its end. Raises RuntimeError where it fails."""
+    end, if it prints none), `wall_s` until its end. Raises RuntimeError if it fails."""
     start_s = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -52,12 +52,12 @@ def run_once(arguments: tuple[str, ...]) -> dict[str, float]:
     text = os.read(process.stdout.fileno(), 4096)
     first_s = time.monotonic() - start_s
     process.stdout.read()
-    told = process.stderr.read().decode(errors="replace")
+    errors = process.stderr.read().decode(errors="replace")
     _, status, usage = os.wait4(process.pid, 0)
     wall_s = time.monotonic() - start_s
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0 or (not text.strip() and IMPORTS not in arguments):
-        raise RuntimeError(f"{' '.join(arguments)} ended with {process.returncode}: {told.strip()[-500:]}")
+        raise RuntimeError(f"{' '.join(arguments)} ended with {process.returncode}: {errors.strip()[-500:]}")
     return {"cpu_s": usage.ru_utime + usage.ru_stime, "first_s": first_s, "wall_s": wall_s}
 
 

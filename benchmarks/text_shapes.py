@@ -2,13 +2,13 @@
 
     python -m benchmarks.text_shapes [--lines N] [--out FILE]
 
-Lines of random letters and digits lie anywhere on the tiles of a picture. A reader knows where each character is, and
-tells it from the other 61 by the nearest of their pictures, shown through the same regions; it misreads every texel by
+Lines of random letters and digits lie anywhere on the tiles of a picture. A reader knows the place of each
+character, and takes the nearest of the pictures of all 62, shown through the same regions; it misreads every texel by
 an error whose standard deviation is half of the text's contrast. So only what regions leave of a character decides, and
 equally for every shape. Tokens: regions of one shape that touch the line, for each 640 pixels of its length.
 
 `covers` lets the reader read frames with several lines through whole allocations, whose relevance is that of a scorer
-that knows where the lines are, with squares alone and with wide regions at equal tokens. `gather` is the least time
+that knows the lines, with squares alone and with wide regions at equal tokens. `gather` is the least time
 that the CPU and the OpenGL store take for the pixels of 256 regions of one shape at 1080p.
 """
 
@@ -83,7 +83,7 @@ class Line:
         return np.asarray(image)
 
     def move(self, down_px: int) -> None:
-        """Lies so many pixels lower from here on."""
+        """Move the line down by `down_px` pixels."""
         self.top_px, self.bottom_px = self.top_px + down_px, self.bottom_px + down_px
         self.boxes = [(left, top + down_px, right, bottom + down_px) for left, top, right, bottom in self.boxes]
 
@@ -102,7 +102,7 @@ class Shown:
         self._frame = 0
 
     def through(self, picture: Grey, shapes: Sequence[npt.NDArray[np.int64]]) -> list[npt.NDArray[np.float32]]:
-        """What regions show, each array of them of one shape and row by row: float32 [rows * 32, cols * 32] each."""
+        """Picture of regions, each array of them of one shape and row by row: float32 [rows * 32, cols * 32] each."""
         self._frame += 1
         self._store.update(_planes(picture), FrameStamp(self._frame, 0, 0, self._frame))
         with self._store.lease() as view:
@@ -119,7 +119,7 @@ def _planes(picture: Grey) -> FramePlanes:
 
 
 def read_shares(shown: Shown, line: Line, rng: np.random.Generator) -> dict[int, float]:
-    """The share of a line's characters that are told rightly through regions of each shape."""
+    """The share of a line's characters that are read rightly through regions of each shape."""
     text = "".join(rng.choice(list(CHARACTERS), len(line.boxes)))
     regions = [line.regions(code) for code in SHAPES]
     seen = [one + rng.normal(0, ERROR, one.shape) for one in shown.through(line.draw(text), regions)]
@@ -129,8 +129,8 @@ def read_shares(shown: Shown, line: Line, rng: np.random.Generator) -> dict[int,
         for index, code in enumerate(SHAPES):
             off = (seen[index] - expected[index]) ** 2
             errors[index, at] = _by_cell(off, line, code, int(regions[index][0, 1]))
-    told = np.array(list(CHARACTERS))[errors.argmin(axis=1)]
-    return dict(zip(SHAPES, (told == list(text)).mean(axis=1).tolist(), strict=True))
+    best = np.array(list(CHARACTERS))[errors.argmin(axis=1)]
+    return dict(zip(SHAPES, (best == list(text)).mean(axis=1).tolist(), strict=True))
 
 
 def _by_cell(off: npt.NDArray[np.float64], line: Line, code: int, first_row: int) -> list[float]:
@@ -142,7 +142,7 @@ def _by_cell(off: npt.NDArray[np.float64], line: Line, code: int, first_row: int
 
 
 def measure(lines: int) -> list[dict[str, Any]]:
-    """A row for each height and shape: `read`, the share of characters told, and `tokens_per_640_px`."""
+    """A row for each height and shape: `read`, the share of characters read, and `tokens_per_640_px`."""
     rng, shown, rows = np.random.default_rng(0), Shown(), []
     for height_px in HEIGHTS_PX:
         drawn = [Line(rng, height_px) for _ in range(lines)]
@@ -161,7 +161,7 @@ def measure(lines: int) -> list[dict[str, Any]]:
 
 
 def cheapest(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any] | None]]:
-    """For each height: the cheapest shape that tells 95 % of the characters, of squares and of all."""
+    """For each height: the cheapest shape that shows 95 % of the characters, of squares and of all."""
 
     def least(some: list[dict[str, Any]]) -> dict[str, Any] | None:
         return min(some, key=lambda row: row["tokens_per_640_px"], default=None)
@@ -200,7 +200,7 @@ class LinedFrame:
         return picture
 
     def relevance(self) -> npt.NDArray[np.float32]:
-        """What a scorer says that knows where the lines are: 0.9 there, 0.1 elsewhere."""
+        """The relevance of a scorer that knows the lines: 0.9 there, 0.1 elsewhere."""
         relevance = np.full(FRAME.shape, 0.1, np.float32)
         for line in self.lines:
             right = line.boxes[-1][2]
@@ -209,19 +209,19 @@ class LinedFrame:
 
 
 def read_covers(frames: int) -> list[dict[str, Any]]:
-    """A row for each strategy and budget: `read`, the share of characters told, with squares and with wide regions."""
+    """A row for each strategy and budget: `read`, the share of characters read, with squares and with wide regions."""
     rng = np.random.default_rng(1)
     drawn = [LinedFrame(rng) for _ in range(frames)]
-    told: dict[tuple[str, float, bool], list[float]] = {}
+    shares: dict[tuple[str, float, bool], list[float]] = {}
     for frame in drawn:
         for key, share in _read_frame(frame, rng).items():
-            told.setdefault(key, []).append(share)
+            shares.setdefault(key, []).append(share)
     return [
         {
             "strategy": strategy,
             "budget": budget,
-            "squares": round(float(np.mean(told[strategy, budget, False])), 3),
-            "wide": round(float(np.mean(told[strategy, budget, True])), 3),
+            "squares": round(float(np.mean(shares[strategy, budget, False])), 3),
+            "wide": round(float(np.mean(shares[strategy, budget, True])), 3),
         }
         for strategy in ("foveated", "mixed")
         for budget in BUDGETS
@@ -268,7 +268,7 @@ def _covers(
 
 
 def _by_character(frame: LinedFrame, regions: npt.NDArray[np.int64], off: npt.NDArray[np.float32]) -> list[float]:
-    """Errors [K, 32, 32] of texels, summed over each character's cell; what is not shown tells nothing."""
+    """Errors [K, 32, 32] of texels, summed over each character's cell; what is not shown adds nothing."""
     spread = np.zeros((FRAME.height_px, FRAME.width_px), np.float32)
     for (top, left), (down, across), texels in zip(
         first_tiles(regions) * TILE_PX, region_sides(regions), off, strict=True
@@ -308,7 +308,7 @@ def gather_times(repeats: int = 20) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measures, prints a table, and writes the JSON."""
+    """Measure, print a table, and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--lines", type=int, default=8, help="lines of each height")
     parser.add_argument("--out", type=Path, default=RESULTS / "text_shapes.json")
@@ -317,8 +317,8 @@ def main() -> None:
     print("text    " + "".join(f"{name_of(code):>12}" for code in SHAPES))
     for height_px in HEIGHTS_PX:
         cells = [row for row in rows if row["text_px"] == height_px]
-        told = (f"{100 * row['read']:5.0f}% {row['tokens_per_640_px']:4.0f}t" for row in cells)
-        print(f"{height_px:3} px  " + "".join(f"{cell:>12}" for cell in told))
+        columns = (f"{100 * row['read']:5.0f}% {row['tokens_per_640_px']:4.0f}t" for row in cells)
+        print(f"{height_px:3} px  " + "".join(f"{cell:>12}" for cell in columns))
     covers, gather = read_covers(options.lines), gather_times()
     for row in covers:
         read = f"{row['squares']:4.0%} read in squares, {row['wide']:4.0%} with wide regions"

@@ -13,7 +13,7 @@ time; an update and it together do what the peer does.
 
 The peer of an update is swscale (PyAV's `to_ndarray`) for the whole frame, then padding and cv2's whole box pyramid
 into memory made beforehand. The peers of upload and mipmaps are in `texture_peers`. All take turns in one process.
-Where scattered tiles are done one by one, that costs more than the whole frame from some share on: *crossing* finds it,
+Updating scattered tiles one by one costs more than the whole frame from some share on: *crossing* finds it,
 beside what the store does, which is to notice.
 
 Targets (1080p, no noise). CPU store, update: at 0 % at most 1.15 times what memcmp of two such frames takes; at 10 % 4
@@ -72,7 +72,7 @@ def crossing(
     finisher: Callable[[TextureStore], Callable[[], None]],
     turns: int,
 ) -> dict[str, Any]:
-    """Upload and mipmaps of RGB frames, three ways: medians in milliseconds, and where the first crosses the last."""
+    """Medians in ms of upload and mipmaps of RGB frames, three ways, and the share from which the first loses."""
     fmt = PlaneFormat.of(pictures[0])
     store = open_store(fmt, backend)
     finish = finisher(store)
@@ -95,7 +95,7 @@ def crossing(
 
 
 def crosses_at(rows: Sequence[dict[str, float]]) -> float | None:
-    """The share at which one by one begins to cost more than the whole frame; None where it never does.
+    """The share at which one by one begins to cost more than the whole frame; None if it never does.
 
     Between two measured shares, a straight line of logarithms.
     """
@@ -187,7 +187,7 @@ def since_ms(start_ns: int) -> float:
 
 
 def finisher(store: TextureStore) -> Callable[[], None]:
-    """What waits until the device has done all that it was given."""
+    """A function that waits until the device has done all its work."""
     if store.backend == "cuda":
         return torch.cuda.synchronize
     if store.backend == "gl":
@@ -287,7 +287,7 @@ def padded(frame: av.VideoFrame, grid: TileGrid) -> np.ndarray:
 
 
 def stores_here(wanted: list[str]) -> tuple[Backend, ...]:
-    """Those of the wanted stores that work here; says why another one does not."""
+    """The wanted stores that work here; reports why another one does not."""
     found = []
     for name in STORES:
         if name in wanted:

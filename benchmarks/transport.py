@@ -59,7 +59,7 @@ def answer_hops(transport: Transport, endpoint: str, snapshot: int | None) -> No
 
 
 def open_message(received: Envelope, reader: SharedFrameReader | None) -> int:
-    """Reads the message as the answer stage would; when it was sent."""
+    """Read the message as the answer stage would; returns the time of sending."""
     message = received.message
     if isinstance(message, TokenPacketMessage):
         return token_packet(message, received.parts).stamp.capture_ns
@@ -77,7 +77,7 @@ def answer_in_process(endpoint: str, snapshot: int) -> None:
 
 
 def decode_forever(ready: Event) -> None:
-    """What an answer process does all the time: multiplies vectors with weights, and a little Python."""
+    """Load like an answer process: multiplications of vectors with weights, and a little Python."""
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
     hidden, weights = torch.randn(1, 1024), torch.randn(24, 1024, 1024) / 32
     while True:
@@ -158,7 +158,7 @@ def median_of(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
 
 
 def senders(link: Link, snapshot: SharedFrameWriter | None) -> dict[str, Callable[[int], None]]:
-    """What is sent: a frame's descriptor, 273 tokens of 3 KB, and a whole 1080p frame."""
+    """Payloads: a frame's descriptor, 273 tokens of 3 KB, and a whole 1080p frame."""
     random = np.random.default_rng(0)
     regions, relevance = np.zeros((TOKENS, 3), np.int32), np.ones(TOKENS, np.float32)
     pixels = random.integers(0, 256, (TOKENS, 3, 32, 32), dtype=np.uint8)

@@ -11,7 +11,7 @@ question: as `--until … --go-on` reads it, and with a look at every frame whos
 - *false alarm*: a turn to yes at a frame that shows nothing of it; an hour is one of media time.
 - *looks saved*: 1 − looks ÷ frames. *compute saved*: 1 − time to encode and prefill of all looks of the watch ÷ that of
   looking at every frame. It is less, because a frame whose tokens are those of the one before costs the question only.
-- *right looks*: how often one look of its own is right, over all frames that show nothing or at least half of it. It is
+- *right looks*: share of single looks that are right, over all frames that show nothing or at least half of it. It is
   the model's doing, and every other figure depends on it.
 """
 
@@ -62,7 +62,7 @@ class UntilCase:
         return f"is there a {self.colour} {self.shape}?"
 
     def shown(self, frame_index: int) -> bool | None:
-        """Whether the thing is there; None where too little of it is seen to say."""
+        """True if the thing is there; None if too little of it is seen to decide."""
         scene = self.scene
         number = bisect.bisect_right(scene.cuts, frame_index)
         at_s = (frame_index - (0, *scene.cuts)[number]) / scene.fps
@@ -80,7 +80,7 @@ def _backdrop(colours: tuple[RGB, RGB]) -> Backdrop:
 
 
 def cases(seconds: float) -> list[UntilCase]:
-    """Scenes of so many seconds; in the middle half of most of them the thing is there."""
+    """Scenes of `seconds` seconds; in the middle half of most of them the thing is there."""
     comes = ((seconds * 0.25, -0.3, 0.35), (seconds * 0.25 + 0.5, 0.3, 0.35))
     goes = ((seconds * 0.75, 0.3, 0.35), (seconds * 0.75 + 0.5, -0.3, 0.35))
     still = Actor("square", "blue", 0.2, ((0.0, 0.72, 0.65),))
@@ -105,7 +105,7 @@ def cases(seconds: float) -> list[UntilCase]:
 
 
 def judge(shown: Sequence[bool | None], turns: Sequence[tuple[int, bool]]) -> dict[str, Any]:
-    """What became of each time at which the thing came or went. `turns`: (frame, whether to yes), in order.
+    """Outcome of each time at which the thing came or went. `turns`: (frame, whether to yes), in order.
 
     A change that no turn followed before the next change is missed, and then the next one is none to be noticed.
     """
@@ -196,12 +196,12 @@ def measure(case: UntilCase, folder: Path, model: str | None) -> dict[str, Any]:
 
 def summed(measured: dict[str, dict[str, Any]], seconds: float) -> dict[str, Any]:
     """All cases together."""
-    told: dict[str, Any] = {}
+    totals: dict[str, Any] = {}
     hours = seconds * len(measured) / 3600
     for way in ("watch", "every_frame"):
         runs = [case[way] for case in measured.values()]
         delays_ms = [1e3 * frames / FPS for run in runs for frames in run["noticed_after_frames"]]
-        told[way] = {
+        totals[way] = {
             "changes": sum(run["changes"] for run in runs),
             "missed": sum(run["missed"] for run in runs),
             "delay_ms": {"median": round(statistics.median(delays_ms)), "max": round(max(delays_ms))}
@@ -211,17 +211,17 @@ def summed(measured: dict[str, dict[str, Any]], seconds: float) -> dict[str, Any
             "false_alarms_an_hour": round(sum(run["false_alarms"] for run in runs) / hours, 1),
             "false_all_clears": sum(run["false_all_clears"] for run in runs),
         }
-    told["media_seconds"] = seconds * len(measured)
+    totals["media_seconds"] = seconds * len(measured)
     for name in ("look_ms", "looks_saved", "compute_saved", "right_looks"):
-        told[name] = round(statistics.fmean(case[name] for case in measured.values()), 3)
-    return told
+        totals[name] = round(statistics.fmean(case[name] for case in measured.values()), 3)
+    return totals
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="folder or hub name; the bundled model when absent")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each scene")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="path of the JSON")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:

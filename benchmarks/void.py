@@ -186,7 +186,7 @@ def real_frames(folder: Path, clips: Sequence[dict[str, Any]], count: int) -> It
 
 
 class Guard:
-    """Asks what `auto` means for a picture as a stream's first frame, and how long the guard looked."""
+    """Return the strategy that `auto` means for a picture as a stream's first frame, and the guard's time."""
 
     def __init__(self, realiser: RelevanceRealiser, query: QueryEmbedding) -> None:
         self._realiser, self._query = realiser, query

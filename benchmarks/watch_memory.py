@@ -1,4 +1,4 @@
-"""Whether `watch` stays as small as it was: memory, threads and descriptors of each of its processes, from outside.
+"""Growth of `watch`: memory, threads and descriptors of each of its processes, from outside.
 
     python -m benchmarks.watch_memory [--minutes 60] [--out FILE]
 
@@ -46,7 +46,7 @@ def roles(command: psutil.Process) -> dict[str, psutil.Process]:
 
 
 def look(command: psutil.Process) -> dict[str, float]:
-    """What each process takes; one that ends meanwhile is left out."""
+    """Resources of each process; one that ends meanwhile is left out."""
     found: dict[str, float] = {}
     try:
         for name, process in roles(command).items():
@@ -57,14 +57,14 @@ def look(command: psutil.Process) -> dict[str, float]:
 
 
 def watch(minutes: float, folder: Path) -> Samples:
-    """Runs the command for so long; the samples are taken at seconds since its start."""
+    """Run the command for `minutes`; the samples are taken at seconds since its start."""
     clip = folder / "demo.mp4"
     make_clip(clip, 60 * minutes + 30, "demo")
     options = [str(clip), "--restart", "--for", f"{60 * minutes:g}s"]
     samples, seconds = Samples(warm_share=WARM_SHARE), 0.0
-    with open(folder / "watch.log", "wb") as told:
+    with open(folder / "watch.log", "wb") as log:
         command = python_command("run_stream", "watch", *options)
-        started = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT, env=python_environment())
+        started = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=python_environment())
         while True:
             try:
                 started.wait(SAMPLE_S)
@@ -80,7 +80,7 @@ def watch(minutes: float, folder: Path) -> Samples:
 
 
 def faults(samples: Samples, hours: float) -> list[str]:
-    """What has grown beyond noise."""
+    """Series that have grown beyond noise."""
     return [
         f"{name} grows by {growth / hours:.1f} an hour"
         for name, growth in samples.growths().items()
@@ -111,11 +111,11 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         samples = watch(options.minutes, Path(folder))
-    told = document(samples, options.minutes)
-    for name, growth in told["growth_per_hour"].items():
+    report = document(samples, options.minutes)
+    for name, growth in report["growth_per_hour"].items():
         print(f"{name}: {samples.series[name][-1]:.1f} at the end, {growth:+.2f} an hour")
-    print("; ".join(told["faults"]) or "nothing grew")
-    write_report(options.out, told)
+    print("; ".join(report["faults"]) or "nothing grew")
+    write_report(options.out, report)
 
 
 if __name__ == "__main__":

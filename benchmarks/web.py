@@ -3,8 +3,8 @@
     python -m benchmarks.web [--seconds 10] [--rounds 3] [--out FILE]
 
 A supervised run of the scene `paced-720p30` with the bundled model answering every two seconds, as `watch --restart
---web PORT --web-rate 30`. In each round nobody watches, then one viewer, then four of which one never confirms a
-picture, so that all see the same machine; medians are over the rounds. Viewers are processes of their own. A browser
+--web PORT --web-rate 30`. In each round there is no viewer, then one, then four of which one never confirms a
+picture, so that all see the same machine; medians are over the rounds. Viewers are separate processes. A browser
 (headless Chromium, if there is one) comes last: it draws the picture with its tiles, on the same cores. The age of a
 picture is from its capture to when the page has drawn it, by the one clock of this host.
 
@@ -72,7 +72,7 @@ class WatchedScene:
         self.answered = threading.Event()
 
     def follow(self) -> None:
-        """Gives every event to the sinks, until the run has ended."""
+        """Pass every event to the sinks, until the run has ended."""
         for event in self.run.run():
             for sink in self.sinks:
                 sink.write(event)
@@ -88,7 +88,7 @@ class WatchedScene:
 
 
 def measure_phase(scene: WatchedScene, viewers: int, seconds: float) -> dict[str, float]:
-    """Rates and CPU time while so many look, one of four of them without confirming anything."""
+    """Rates and CPU time with `viewers` viewers, one of four of them without confirming anything."""
     children = [
         subprocess.Popen(
             [sys.executable, "-m", "benchmarks.web", "--view", scene.address, "--seconds", str(seconds + SETTLE_S)]
@@ -105,7 +105,7 @@ def measure_phase(scene: WatchedScene, viewers: int, seconds: float) -> dict[str
     before, cpu_before, begin_s = len(scene.ready_ns), _cpu_s(scene), time.monotonic()
     time.sleep(seconds)
     after, cpu_after, passed_s = len(scene.ready_ns), _cpu_s(scene), time.monotonic() - begin_s
-    told = [json.loads(child.communicate()[0].splitlines()[-1]) for child in children]
+    measured = [json.loads(child.communicate()[0].splitlines()[-1]) for child in children]
     frames = np.array(scene.ready_ns[before:after]).reshape(-1, 2)
     figures = {
         "allocated_per_s": (after - before) / passed_s,
@@ -113,10 +113,10 @@ def measure_phase(scene: WatchedScene, viewers: int, seconds: float) -> dict[str
         "frames_cpu_ms_per_s": 1000 * (cpu_after["frames"] - cpu_before["frames"]) / passed_s,
         "sinks_cpu_ms_per_s": 1000 * (cpu_after["main"] - cpu_before["main"]) / passed_s,
     }
-    if told:
-        figures["pictures_per_s"] = told[0]["pictures_per_s"]
-        figures["picture_kb"] = told[0]["picture_kb"]
-        figures["age_p50_ms"] = told[0]["age_ms"]["p50"]
+    if measured:
+        figures["pictures_per_s"] = measured[0]["pictures_per_s"]
+        figures["picture_kb"] = measured[0]["picture_kb"]
+        figures["age_p50_ms"] = measured[0]["age_ms"]["p50"]
     return figures
 
 
@@ -125,7 +125,7 @@ def _cpu_s(scene: WatchedScene) -> dict[str, float]:
 
 
 def view(address: str, seconds: float, stalled: bool) -> None:
-    """Looks as a page does; prints a line with the first picture, and its figures at the end."""
+    """View as a page does; print a line with the first picture, and the figures at the end."""
     from websockets.sync.client import connect
 
     from stream.protocol.pictures import HEADER
@@ -159,7 +159,7 @@ WATCH = """(seconds) => new Promise((done) => {
 
 
 def browse(address: str, seconds: float) -> None:
-    """Looks with a browser; prints the figures."""
+    """View with a browser; print the figures."""
     from playwright.sync_api import sync_playwright
 
     found = next(path for name in BROWSERS if (path := shutil.which(name)))
@@ -188,13 +188,13 @@ def measured_in_browser(scene: WatchedScene, seconds: float) -> dict[str, Any] |
     if not any(shutil.which(name) for name in BROWSERS):
         return None
     command = [sys.executable, "-m", "benchmarks.web", "--browse", scene.address, "--seconds", str(seconds)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    figures: dict[str, Any] = json.loads(told.splitlines()[-1])
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    figures: dict[str, Any] = json.loads(output.splitlines()[-1])
     return figures
 
 
 def costs(rounds: Sequence[dict[int, dict[str, float]]]) -> dict[str, float]:
-    """What a picture costs the frame process and a further viewer the sinks' one, in ms of CPU time; medians."""
+    """Cost of a picture to the frame process, and of a further viewer to the sinks' one, in ms of CPU time; medians."""
     picture, viewer, kept = [], [], []
     for figures in rounds:
         none, one, four = (figures[viewers] for viewers in VIEWERS)
@@ -213,7 +213,7 @@ def costs(rounds: Sequence[dict[int, dict[str, float]]]) -> dict[str, float]:
 
 
 def targets(cost: dict[str, float], page: dict[str, Any] | None, page_bytes: int) -> dict[str, Any]:
-    """What was to be reached, beside what was."""
+    """Targets beside the measured values."""
     reached: dict[str, tuple[float | None, float, bool]] = {
         "shown per s, in the browser": (page and page["shown_per_s"], SHOWN, True),
         "age p50 in the browser, ms": (page and page["age_ms"]["p50"], AGE_MS, False),
@@ -229,7 +229,7 @@ def targets(cost: dict[str, float], page: dict[str, Any] | None, page_bytes: int
 
 
 def parts_of(name: str) -> set[str]:
-    """The files that a page loads: those that it names, and those that its scripts import."""
+    """The files that a page loads: by its own markup, and by imports of its scripts."""
     found, todo = set(), [name]
     while todo:
         found.add(part := todo.pop())
@@ -244,15 +244,16 @@ def measure(seconds: float, rounds: int) -> dict[str, Any]:
         following = threading.Thread(target=scene.follow, daemon=True)
         following.start()
         assert scene.answered.wait(300), "no answer came"
-        told = [{viewers: measure_phase(scene, viewers, seconds) for viewers in VIEWERS} for _ in range(rounds)]
+        phases = [{viewers: measure_phase(scene, viewers, seconds) for viewers in VIEWERS} for _ in range(rounds)]
         page = measured_in_browser(scene, seconds)
         scene.run.end()
         following.join(60)
     page_bytes = sum((PAGE / name).stat().st_size for name in parts_of("live.html"))
-    cost = costs(told)
+    cost = costs(phases)
     medians = {
         str(viewers): {
-            name: round(statistics.median(figures[viewers][name] for figures in told), 2) for name in told[0][viewers]
+            name: round(statistics.median(figures[viewers][name] for figures in phases), 2)
+            for name in phases[0][viewers]
         }
         for viewers in VIEWERS
     }

@@ -1,11 +1,11 @@
-"""Whether the live page and its server stay as small as they were while somebody watches, for half an hour.
+"""Memory growth of the live page and its server under half an hour of viewing.
 
     python -m benchmarks.web_memory [--minutes 30] [--out FILE]
 
 The run of `benchmarks.web` (`paced-720p30`, an answer every two seconds, 15 pictures a second) with a browser that has
 the live page and the texture microscope open. Every fifteen seconds: resident memory of the process of the sinks, of
 the frame process and of the answer process, and the used heap of both pages after a garbage collection. The browser is
-a process of its own and counts for itself. Growth is the slope of a straight line through the samples of the second
+a separate process and is not counted. Growth is the slope of a straight line through the samples of the second
 half.
 Target: no more than 8 MiB an hour of any process, and 1 MiB an hour of a page.
 """
@@ -55,13 +55,13 @@ def browse(address: str) -> None:
             sessions[name] = page, page.context.new_cdp_session(page)
         print("ready", flush=True)
         for _ in sys.stdin:
-            told: dict[str, float] = {}
+            figures: dict[str, float] = {}
             for name, (_page, session) in sessions.items():
                 session.send("HeapProfiler.collectGarbage")
-                told[f"{name} MiB"] = session.send("Runtime.getHeapUsage")["usedSize"] / MIB
-            told["pictures shown"] = sessions["live page"][0].evaluate("() => window.live.stage.shown")
-            told["inspections shown"] = sessions["microscope"][0].evaluate("() => window.scope.rounds")
-            print(json.dumps(told), flush=True)
+                figures[f"{name} MiB"] = session.send("Runtime.getHeapUsage")["usedSize"] / MIB
+            figures["pictures shown"] = sessions["live page"][0].evaluate("() => window.live.stage.shown")
+            figures["inspections shown"] = sessions["microscope"][0].evaluate("() => window.scope.rounds")
+            print(json.dumps(figures), flush=True)
         browser.close()
 
 
@@ -107,7 +107,7 @@ def watched_scene() -> Iterator[WatchedScene]:
 
 def watch(minutes: float) -> tuple[Samples, dict[str, float]]:
     """The samples at seconds since the pages were there, and what was shown in all."""
-    samples, waiting, told = Samples(warm_share=WARM_SHARE), threading.Event(), {}
+    samples, waiting, figures = Samples(warm_share=WARM_SHARE), threading.Event(), {}
     with watched_scene() as scene, closing(Pages(scene.address)) as pages:
         for number in range(round(60 * minutes / SAMPLE_S)):
             waiting.wait(SAMPLE_S)
@@ -115,10 +115,10 @@ def watch(minutes: float) -> tuple[Samples, dict[str, float]]:
                 f"{name} process MiB": psutil.Process(pid).memory_info().rss / MIB
                 for name, pid in scene.run.processes().items()
             }
-            told = pages.look()
-            heaps = {name: told.pop(f"{name} MiB") for name in PAGES}
+            figures = pages.look()
+            heaps = {name: figures.pop(f"{name} MiB") for name in PAGES}
             samples.add(round((number + 1) * SAMPLE_S), resident | {f"{name} MiB": heaps[name] for name in PAGES})
-    return samples, told
+    return samples, figures
 
 
 def document(samples: Samples, shown: dict[str, float], minutes: float) -> dict[str, Any]:
@@ -153,13 +153,13 @@ def main() -> None:
         browse(options.browse)
         return
     samples, shown = watch(options.minutes)
-    told = document(samples, shown, options.minutes)
-    for name, growth in told["growth_mib_per_hour"].items():
+    report = document(samples, shown, options.minutes)
+    for name, growth in report["growth_mib_per_hour"].items():
         series = samples.series[name]
         print(
             f"{name}: {series[0]:.1f} at first, {series[-1]:.1f} at the end, {growth:+.2f} an hour in the second half"
         )
-    write_report(options.out, told)
+    write_report(options.out, report)
 
 
 if __name__ == "__main__":

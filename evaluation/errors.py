@@ -1,4 +1,4 @@
-"""Errors of an evaluation; the message of each is one line that says what to do.
+"""Errors of an evaluation; the message of each is one line with the remedy.
 
 EvaluationError
 ├── SuiteError (ValueError)      a suite that does not exist

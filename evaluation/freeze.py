@@ -1,4 +1,4 @@
-"""Writes down what the suites are: `python -m evaluation.freeze` makes `frozen_suites.json` anew.
+"""Record of the suites: `python -m evaluation.freeze` writes `frozen_suites.json` anew.
 
 That is done once, before anything is measured. Afterwards a test holds the code to the file.
 """
@@ -45,7 +45,7 @@ def thumbnails(name: str) -> list[list[int]]:
 
 
 def main() -> None:
-    """Writes the file."""
+    """Write the file."""
     FROZEN.write_text(json.dumps(frozen(), indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 

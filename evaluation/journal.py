@@ -19,7 +19,7 @@ from evaluation.errors import ResultsError
 Row = dict[str, Any]
 
 KEY = ("model", "dtype", "suite", "suite_hash", "strategy", "budget", "encode", "seed", "max_tokens", "id")
-"""What makes two answers the same one: it is not asked for again."""
+"""Fields that identify an answer: one with the same values is not asked for again."""
 
 PIECE_BYTES = 1 << 20
 
@@ -27,7 +27,7 @@ MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt")
 
 
 def key_of(row: Row) -> tuple[Any, ...]:
-    """A row's key. Raises KeyError where it lacks a part of it."""
+    """A row's key. Raises KeyError if it lacks a part of it."""
     return tuple(row[name] for name in KEY)
 
 
@@ -45,7 +45,7 @@ def model_hash(folder: Path) -> str:
 class AnswerJournal:
     """The rows that a file holds, and the rows that are added to it; a context manager.
 
-    What a killed run has left half written at the end is cut off. Raises ResultsError where the file cannot be read or
+    What a killed run has left half written at the end is cut off. Raises ResultsError if the file cannot be read or
     written, or holds anything else.
     """
 
@@ -67,11 +67,11 @@ class AnswerJournal:
         return key in self._rows
 
     def rows(self, keys: Iterator[tuple[Any, ...]]) -> list[Row]:
-        """The rows of those keys that are there, in their order."""
+        """The recorded rows of those keys, in their order."""
         return [self._rows[key] for key in keys if key in self._rows]
 
     def add(self, row: Row) -> None:
-        """Writes a row through to the file."""
+        """Write a row through to the file."""
         self._rows[key_of(row)] = row
         try:
             self._file.write(json.dumps(row).encode() + b"\n")
@@ -107,11 +107,11 @@ class AnswerJournal:
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
-"""What proc(5) says to write into clear_refs to make the peak begin at the present size."""
+"""Value for clear_refs, by proc(5), that makes the peak begin at the present size."""
 
 
 def reset_peak(device: torch.device) -> None:
-    """Begin anew, where the system can: elsewhere the peak stays that of the process's whole life."""
+    """Reset the peak if the system can: elsewhere it stays that of the process's whole life."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     else:

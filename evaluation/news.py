@@ -11,7 +11,7 @@ higher than one whose right answer is another; a tie counts half. Scores:
 - the others: the log-odds of yes to a question about the previous answer.
 
 `silent`: share of the cases that are not answered at a threshold of `least`, or because the text is equal; `stale` of
-those whose right answer changed. `history`: share of right answers with so many earlier answers before the question.
+those whose right answer changed. `history`: share of right answers by the number of answers before the question.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Camera:
 
 
 def auc(cases: Sequence[dict[str, Any]], name: str) -> float | None:
-    """How often a case whose right answer is the same scores higher than one whose right answer changed."""
+    """Share of pairs in which a case with the same right answer scores higher than one whose right answer changed."""
     same, changed = (
         np.array([float(case[name]) for case in cases if case["changed"] is value]) for value in (False, True)
     )
@@ -145,7 +145,7 @@ def auc(cases: Sequence[dict[str, Any]], name: str) -> float | None:
 
 
 def _silence(cases: Sequence[dict[str, Any]], threshold: float) -> dict[str, float]:
-    """What is not answered at a threshold, of cases whose right answer is the same and of the others."""
+    """Shares not answered at a threshold, of cases whose right answer is the same and of the others."""
     silent = np.array([case["equal"] or np.exp(case["least"]) >= threshold for case in cases])
     checked = np.array([np.exp(case["least"]) >= threshold for case in cases])
     changed = np.array([case["changed"] for case in cases])
@@ -181,7 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--answers", type=int, default=SUITES["stream"].count)
     parser.add_argument("--budget", type=float, default=0.1, help="share of a frame's tokens that an answer appends")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="path of the JSON")
     options = parser.parse_args()
     logging.getLogger("arr_coc").setLevel(logging.ERROR)
     torch.set_num_threads(1)

@@ -10,10 +10,10 @@ from evaluation.errors import ResultsError
 from evaluation.report import FULL, OURS, Cell
 
 MARKERS = "osD^v<>PX"
-"""One after the other for each curve, so that curves which lie on each other can be told apart."""
+"""One after the other for each curve, so that curves which lie on each other can be distinguished."""
 
 SHARES = (5, 10, 27, 50, 100)
-"""Where the axis of tokens has its numbers."""
+"""Numbers on the axis of tokens."""
 
 PALETTES = ("tab10", "tab20")
 """Lists of colours, of which the first with enough for all curves is taken; more curves share out a scale."""
@@ -25,7 +25,7 @@ AXES = (
 
 
 def check_plotting() -> None:
-    """Raises ResultsError where matplotlib is missing."""
+    """Raise ResultsError if matplotlib is missing."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -33,7 +33,7 @@ def check_plotting() -> None:
 
 
 def plot(cells: Sequence[Cell], title: str, path: Path) -> None:
-    """Writes a PNG. Raises ResultsError where it cannot be written."""
+    """Write a PNG. Raises ResultsError if it cannot be written."""
     from matplotlib.figure import Figure
 
     suites = list(dict.fromkeys(cell["suite"] for cell in cells))

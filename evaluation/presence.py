@@ -3,11 +3,11 @@
     python -m evaluation.presence [--model FOLDER] [--scenes 120] [--out FILE]
 
 One look at each picture and question (`stream`'s `--until` takes several before it believes an unsure one). A look says
-yes from a probability of `yes_above` on, and surely yes from `sure` on; both are the defaults of a run. Told are
+yes from a probability of `yes_above` on, and surely yes from `sure` on; both are the defaults of a run. Figures:
 
-- `true_yes`: the share of things that are there and are seen; `false_yes`: of things that are not, by kind of question;
+- `true_yes`: the share of present things that are seen; `false_yes`: of absent ones, by kind of question;
   `surely` likewise.
-- `auc`: how often a question about what is there gets more than one about what is not; calibration does not move it.
+- `auc`: share of pairs in which a present thing gets more than an absent one; calibration does not move it.
 - `unseen`: the share of questions of a kind that a run refuses, because the model has never seen one of their words.
 
 `before` takes the model's own odds, `after` those of its calibration, fitted on other scenes, fonts and words.
@@ -42,20 +42,20 @@ SCENES = 120
 
 def rates(found: Sequence[Found], calibration: Calibration, until: StandingQueryConfig) -> dict[str, Any]:
     """True and false yes of single looks, read with a calibration."""
-    told: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for kind in KINDS:
         yes = [_chance(one, calibration) for one in found if one.kind == kind]
         if not yes:
             continue
-        told[kind] = {
+        figures[kind] = {
             "true_yes" if kind == "present" else "false_yes": _share(yes, until.yes_above),
             "surely": _share(yes, until.sure),
         }
-    return told
+    return figures
 
 
 def auc(found: Sequence[Found], kind: str) -> float | None:
-    """How often what is there gets more than what is not, of questions of a kind; a tie counts half."""
+    """Share of pairs in which a present thing gets more than an absent one, in questions of a kind; ties count half."""
     there = np.array([one.log_odds for one in found if one.kind == "present"])
     absent = np.array([one.log_odds for one in found if one.kind == kind])
     if not len(there) or not len(absent):
@@ -92,7 +92,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="the model's folder; the bundled model when absent")
     parser.add_argument("--scenes", type=int, default=SCENES)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="path of the JSON")
     options = parser.parse_args()
     logging.getLogger("arr_coc").setLevel(logging.ERROR)
     torch.set_num_threads(1)
@@ -100,7 +100,7 @@ def main() -> None:
     found = list(measure(qwen, presence_scenes(options.scenes, "test", SEED)))
     unseen = [bool(qwen.unseen_words(one.question)) for one in found]
     folder = options.model or bundled_model_path()
-    told = {
+    result = {
         "machine": machine(),
         "model": str(options.model.name) if options.model else "bundled",
         "weights": fingerprint(folder / "model.safetensors") if (folder / "model.safetensors").is_file() else None,
@@ -108,8 +108,8 @@ def main() -> None:
         "seed": SEED,
         **report(found, unseen, qwen.yes_no_calibration),
     }
-    options.out.write_text(json.dumps(told, indent=2) + "\n", "utf-8")
-    print(json.dumps({key: told[key] for key in ("auc", "unseen", "before", "after")}, indent=2))
+    options.out.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
+    print(json.dumps({key: result[key] for key in ("auc", "unseen", "before", "after")}, indent=2))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ class EvalQuestion:
 
     `frames` uint8 RGB [H, W, 3] at `times_s`. `answers`: any of them is right; ten of them are people's votes (see
     `scoring`). `facts`: phrases that a description must hold. `boxes` and `distractors`: for each frame, in its pixels,
-    what is asked about and what must not draw the tokens. `group` names questions about successive
+    things that are asked about and things that must not draw the tokens. `group` names questions about successive
     frames of one clip; `before` are the frames of the group's earlier questions, at `before_s`. `stale`: answers that
     were right for the same question earlier in the clip.
     """
@@ -71,7 +71,7 @@ class EvalQuestion:
 def frames_of(path: Path, count: int) -> tuple[tuple[Image, ...], tuple[float, ...]]:
     """`count` frames uint8 RGB [H, W, 3], the middle ones of as many equal parts, and their times in seconds.
 
-    A video with fewer frames gives all of them. Raises SourceError where it cannot be read.
+    A video with fewer frames gives all of them. Raises SourceError if it cannot be read.
     """
     frames = sum(1 for _ in _decoded(path))
     parts = min(count, frames)
@@ -110,7 +110,7 @@ class Asked:
     boxes: tuple[Box, ...]
 
     def load(self, video_frames: int) -> EvalQuestion:
-        """With its pictures; of a video, so many frames. Raises QuestionsError where they cannot be read."""
+        """With its pictures; `video_frames` of a video. Raises QuestionsError if they cannot be read."""
         try:
             if self.is_video:
                 frames, times_s = frames_of(self.paths[0], video_frames)
@@ -127,7 +127,7 @@ def read_questions(path: Path) -> list[Asked]:
     """All lines of a file, checked before anything is run.
 
     Raises QuestionsError, naming the line, for what is no JSON object, lacks a field, has one that is not known, or
-    names a file that is not there or is no picture; and where the file cannot be read or holds nothing.
+    names a file that is missing or is no picture; and if the file cannot be read or holds nothing.
     """
     try:
         asked = read_question_lines(path, _asked)

@@ -1,4 +1,4 @@
-"""Whether the bundled model has become worse: a few questions of every suite, always the same.
+"""Regression test of the bundled model: a few questions of every suite, always the same.
 
     python -m evaluation.regression            # compare with regression.json
     python -m evaluation.regression --write    # write it anew, for a model that is meant to be another
@@ -36,7 +36,7 @@ ALL = "all"
 """The name under which all suites together are recorded."""
 
 FELL, BAD_INPUT = 1, 2
-"""Exit statuses: accuracy fell; it cannot be told."""
+"""Exit statuses: accuracy fell; it cannot be compared."""
 
 WRITE = "python -m evaluation.regression --write"
 
@@ -67,7 +67,7 @@ def measure(asking: ModelUnderTest, suites: Sequence[Suite]) -> dict[str, Any]:
 
 
 def fallen(measured: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
-    """What is worse than the record by more than its interval, or cannot be compared; a line each."""
+    """Suites that are worse than the record by more than its interval, or cannot be compared; a line each."""
     lines = []
     for name, before in recorded["suites"].items():
         now = measured["suites"].get(name)
@@ -82,7 +82,7 @@ def fallen(measured: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str
 
 
 def read_record(path: Path = RECORD) -> dict[str, Any]:
-    """Raises ResultsError where there is none, or it is no record."""
+    """Raise ResultsError if the file is missing, or is no record."""
     try:
         record: dict[str, Any] = json.loads(path.read_text("utf-8"))
         record["suites"][ALL]["low"]

@@ -31,7 +31,7 @@ class Estimate:
 
 
 def estimate(scores: Sequence[float], groups: Sequence[str] | None = None) -> Estimate:
-    """The mean of scores in [0, 1]: Wilson's interval if each is right or wrong and of a group of its own, else the
+    """The mean of scores in [0, 1]: Wilson's interval if each is right or wrong and in a separate group, else the
     bootstrap's.
 
     Raises ValueError if there are none.
@@ -88,7 +88,7 @@ def scores_by_question(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def groups_of(rows: Iterable[Row], questions: Iterable[str]) -> list[str]:
-    """The clip of each question; a question about none is a group of its own."""
+    """The clip of each question; a question about none is a separate group."""
     clips = {row["id"]: row["group"] or f"question {row['id']}" for row in rows}
     return [clips[question] for question in questions]
 
@@ -131,7 +131,7 @@ def _mean(rows: Sequence[Row], part: str) -> float | None:
 
 
 def _ratio(rows: Sequence[Row]) -> float | None:
-    """Tokens per area on what is asked about, over those on the distractors, where a question has both."""
+    """Tokens per area on the asked things, over those on the distractors, of questions that have both."""
     both = [row for row in rows if row["on_asked"] is not None and row["on_distractor"] is not None]
     on_distractor = sum(row["on_distractor"] for row in both)
     return sum(row["on_asked"] for row in both) / on_distractor if on_distractor else None
@@ -177,7 +177,7 @@ def at_equal_flops(made: Sequence[Cell]) -> list[dict[str, Any]]:
     """Our accuracy minus what each other strategy's curve has at the FLOPs of our cell.
 
     A curve is read off between its points, over the logarithm of FLOPs. Beyond its dearest point its last accuracy
-    holds; where even its cheapest point is dearer, it cannot be had for so little: `accuracy` is then that of the
+    holds. If even its cheapest point is dearer, it has no accuracy at that cost: `accuracy` is then that of the
     cheapest point, and `reached` false.
     """
     curves: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
@@ -220,7 +220,7 @@ PARTS: dict[str, tuple[str, str, str]] = {
     "feedback": ("strategy", "arr-coc-feedback", "arr-coc-again"),
     "incremental": ("encode", "incremental", "sparse"),
 }
-"""Of each part: the name that tells, and what it is with the part and without."""
+"""Of each part: the distinguishing field, and its values with the part and without."""
 
 
 def effects(rows: Iterable[Row]) -> list[dict[str, Any]]:
@@ -261,6 +261,6 @@ def _effect(ours: Sequence[Row], theirs: Sequence[Row]) -> dict[str, Any] | None
 def _paired(
     ours: Sequence[Row], theirs: Sequence[Row], of: Callable[[Sequence[Row]], dict[str, Any]]
 ) -> list[tuple[Any, Any]]:
-    """What both have of the same questions."""
+    """Rows of both about the same questions."""
     mine, other = of(ours), of(theirs)
     return [(mine[question], other[question]) for question in mine if question in other]

@@ -1,6 +1,6 @@
 """Accuracy against tokens: `python -m evaluation.run --suite still --strategy arr-coc,grid --budget 27%,10%`.
 
-Answers are written down one by one beside --out, so that a run that was killed goes on where it was.
+Answers are written one by one beside --out, so that a killed run resumes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from stream.bench.report import machine
 from stream.errors import StreamError
 
 BAD_INPUT = 2
-"""Exit status where what was asked for cannot be done."""
+"""Exit status for a request that cannot be carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Outputs:
         return self.figures.with_suffix(".answers.jsonl")
 
     def check(self, questions: Path | None) -> None:
-        """Raises ResultsError where a file would be overwritten that is no evaluation's, or is read too."""
+        """Raise ResultsError if a file would be overwritten that is no evaluation's, or is read too."""
         for path in (self.figures, self.answers, self.picture):
             if path is not None and questions is not None and os.path.realpath(path) == os.path.realpath(questions):
                 raise ResultsError(f"{path} holds the questions; choose another --out and --png")
@@ -59,7 +59,7 @@ class Outputs:
 def evaluate(
     asking: ModelUnderTest, suites: Sequence[Suite], ways: Sequence[StrategyRun], outputs: Outputs
 ) -> dict[str, Any]:
-    """Asks what has not been asked, and writes figures and picture. Returns the figures."""
+    """Ask the open questions, and write figures and picture. Returns the figures."""
     rows: list[Row] = []
     with AnswerJournal(outputs.answers, fresh=outputs.fresh) as journal:
         for suite in suites:
@@ -108,10 +108,10 @@ def main(
     seeds: Annotated[int, typer.Option(help="How often what is random is repeated.")] = 5,
     frames: Annotated[int, typer.Option(min=1, help="Frames shown of each video of --questions.")] = 4,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 64,
-    device: Annotated[str, typer.Option(help="Where the model runs.")] = "auto",
+    device: Annotated[str, typer.Option(help="Device of the model.")] = "auto",
     dtype: Annotated[str, typer.Option(help="Precision of its weights.")] = "auto",
     threads: Annotated[int, typer.Option(min=1, help="Threads to use.")] = 1,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget the answers that are there.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget earlier answers.")] = False,
 ) -> None:
     """Ask a model the questions of suites, or your own, with fewer and fewer visual tokens."""
     torch.set_num_threads(threads)
@@ -162,7 +162,7 @@ def _model(asking: ModelUnderTest) -> dict[str, Any]:
 
 
 def _is_evaluation(path: Path) -> bool:
-    """Whether the file holds the figures of an evaluation."""
+    """True if the file holds the figures of an evaluation."""
     try:
         return "evaluation" in json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, TypeError):

@@ -51,7 +51,7 @@ def plan(strategies: str, budgets: str, encodes: str | None, seeds: int) -> list
 
 
 def split(text: str, option: str) -> list[str]:
-    """The parts of a comma-separated list, each once. Raises ChoiceError where there is none."""
+    """The parts of a comma-separated list, each once. Raises ChoiceError if there is none."""
     parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not parts:
         raise ChoiceError(f"{option} names nothing; leave it out, or give at least one name")
@@ -77,7 +77,7 @@ EVERY_S = 1.0
 
 
 class Progress:
-    """Counts questions, and says so once a second."""
+    """Counter of questions, printed once a second."""
 
     def __init__(self, name: str) -> None:
         self._name, self._count, self._told_s = name, 0, 0.0
@@ -116,7 +116,7 @@ class ModelUnderTest:
     max_tokens: int = 64
 
     def key(self, suite: Suite, way: StrategyRun, question_id: str) -> Row:
-        """What makes an answer the one it is; as `journal.KEY` names it."""
+        """Identity of an answer; as `journal.KEY` names it."""
         return {
             "model": self.model_hash,
             "dtype": self.qwen.weights_dtype,
@@ -136,14 +136,14 @@ def run_suite(
     suite: Suite,
     ways: Sequence[StrategyRun],
     journal: AnswerJournal,
-    told: Callable[[EvalQuestion], None],
+    on_answered: Callable[[EvalQuestion], None],
 ) -> list[Row]:
     """Every answer that the journal does not hold yet; returns all rows of the suite, question by question.
 
     A strategy's first answer is made twice, and the second one kept: what the first use of anything takes is not its
     cost. Questions of a group are answered by one stream of each strategy. If the journal holds the first of them, a
     strategy that keeps something from answer to answer answers those once more.
-    `told` hears of each question when it has been answered in every way.
+    `on_answered` is called with each question once it has been answered in every way.
     """
     keys = []
     warm: set[str] = set()
@@ -166,7 +166,7 @@ def run_suite(
                 _reply(asking, way, stream, earlier)
             streams[number] = stream, len(clip)
             journal.add({**key, **_answer(asking, way, stream, question)})
-        told(question)
+        on_answered(question)
     return journal.rows(iter(keys))
 
 

@@ -1,9 +1,9 @@
-"""Accuracy and where tokens lay.
+"""Accuracy, and places of tokens.
 
 All of it is about the newest frame, and on its grid of tiles.
 
 An answer counts when it is one of the right ones word for word, once both are normalised as VQA's evaluation does
-(Antol et al. 2015, arXiv:1505.00468): case, punctuation, articles and number words play no part. Where ten people
+(Antol et al. 2015, arXiv:1505.00468): case, punctuation, articles and number words play no part. If ten people
 answered, it counts min(votes / 3, 1). A description counts the share of its facts that it holds.
 """
 
@@ -30,7 +30,7 @@ TOUCHED_SHARE = 0.05
 @dataclass(frozen=True, slots=True)
 class Looking:
     """`iou`: of the tiles shown at level 0 with those that the asked boxes touch; `covered`: share of the latter that
-    is shown at level 0. `on_asked`, `on_distractor`: tokens per tile's area there. None where there are no such boxes.
+    is shown at level 0. `on_asked`, `on_distractor`: tokens per tile's area there. None if there are no such boxes.
     """
 
     iou: float | None = None
@@ -40,7 +40,7 @@ class Looking:
 
 
 def looking(question: EvalQuestion, reply: Reply) -> Looking:
-    """How a reply's regions lie to a question's boxes."""
+    """Places of a reply's regions relative to a question's boxes."""
     asked = _shares(question, question.boxes, reply.grid)
     distractors = _shares(question, question.distractors, reply.grid)
     shapes = shape_map(reply.regions, reply.grid.shape)
@@ -59,7 +59,7 @@ def looking(question: EvalQuestion, reply: Reply) -> Looking:
 
 
 def _shares(question: EvalQuestion, boxes: Sequence[Sequence[Box]], grid: TileGrid) -> npt.NDArray[np.float64] | None:
-    """How much of each tile the newest frame's boxes cover, [rows, cols]; None where it has none."""
+    """Share of each tile that the newest frame's boxes cover, [rows, cols]; None if it has none."""
     if not boxes or not boxes[-1]:
         return None
     height_px, width_px = question.frames[-1].shape[:2]
@@ -72,7 +72,7 @@ def _mean(density: npt.NDArray[np.float64], shares: npt.NDArray[np.float64] | No
 
 
 VOTERS = 10
-"""How many answers make a vote: VQAv2 has ten to every question."""
+"""Number of answers that make a vote: VQAv2 has ten to every question."""
 
 VOTES_FOR_RIGHT = 3
 
@@ -88,17 +88,17 @@ _WORD = re.compile(r"\d+(?:[.,:]\d+)*|[^\W\d_]+(?:['’][^\W\d_]+)*")
 
 
 def normalise(text: str) -> str:
-    """Lower-case words and numbers with single blanks between; articles go unless nothing else is there."""
+    """Lower-case words and numbers with single blanks between; articles go unless nothing else is left."""
     words = [_NUMBERS.get(word, word) for word in _WORD.findall(text.casefold())]
     return " ".join([word for word in words if word not in _ARTICLES] or words)
 
 
 def score(question: EvalQuestion, text: str) -> float:
-    """What `text` is worth as an answer."""
-    said = normalise(text)
+    """Score of `text` as an answer."""
+    given = normalise(text)
     if question.facts:
-        return sum(f" {normalise(fact)} " in f" {said} " for fact in question.facts) / len(question.facts)
-    votes = sum(normalise(answer) == said for answer in question.answers)
+        return sum(f" {normalise(fact)} " in f" {given} " for fact in question.facts) / len(question.facts)
+    votes = sum(normalise(answer) == given for answer in question.answers)
     if len(question.answers) == VOTERS:
         return min(votes / VOTES_FOR_RIGHT, 1.0)
     return float(votes > 0)

@@ -25,7 +25,7 @@ from training.clips.truth import Box, Clip, Kind, Sample
 from training.questions.samples import ask
 
 DISTRACTOR_PX = (64.0, 110.0)
-"""How large a distractor is: two to three and a half tiles across."""
+"""Size of a distractor: two to three and a half tiles across."""
 
 DISTRACTORS = 2
 BRIGHT = ("red", "yellow", "orange", "blue", "white")
@@ -66,7 +66,7 @@ def void(
 def panned(
     rng: np.random.Generator, size_px: tuple[int, int], frames: int, kind: Kind, options: ClipOptions, group: str
 ) -> Iterator[tuple[ClipPlan, Sample]]:
-    """A pan over a page, one sample for every frame; what is asked about is in all of them, and the answer the same."""
+    """A pan over a page, one sample for every frame; the asked thing is in all of them, and the answer the same."""
     for _ in range(_TRIES):
         plan = page(rng, size_px, frames, options)
         sample = ask(rng, plan.facts(), kind, "test")
@@ -92,7 +92,7 @@ def page(rng: np.random.Generator, size_px: tuple[int, int], frames: int, option
 
 
 def apart(rng: np.random.Generator, players: list[Player], size_px: tuple[int, int]) -> list[Player]:
-    """The players at places apart from each other; none where there is no room for one."""
+    """The players at places apart from each other; none if there is no room for one."""
     boxes = np.empty((0, 4))
     cast: list[Player] = []
     for player in players:

@@ -40,7 +40,7 @@ EVERY_S = (5, 8)
 """Seconds from one to the next, the same through a clip: 35 to 120 seconds in all."""
 
 ASKED: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in ("movement", "event", "describe"))
-"""What one frame answers in a word or a few."""
+"""Questions that one frame answers in a word or a few."""
 
 STILL_THINGS = (2, 4)
 """Shapes beside what a clip is about."""
@@ -49,7 +49,7 @@ DETAILS = 3
 _DETAIL_PX, _DETAIL_CAPITALS_PX, _LARGE_PX = (24.0, 32.0), (15, 20), (50.0, 62.0)
 
 STAYS_SHARE = 0.3
-"""How often what moves is where it was at the answer before."""
+"""Share of answers at which the moving thing is in the same place as at the answer before."""
 
 UNCHANGED = (3, 5)
 """Answers between two changes of a sign."""
@@ -90,7 +90,7 @@ Part = Callable[[np.random.Generator, tuple[int, int], tuple[float, ...], ClipOp
 that were drawn by lot have no room or give no question."""
 
 Suits = Callable[[tuple[Box, ...]], bool]
-"""Whether a question about what stands in these boxes suits."""
+"""True if a question about what stands in these boxes suits."""
 
 
 def _watched(
@@ -275,7 +275,7 @@ def _each_other(
 def _cut(
     rng: np.random.Generator, size_px: tuple[int, int], times_s: tuple[float, ...], options: ClipOptions
 ) -> list[Planned]:
-    """Another scene in the second half: what its text says, and whether something of the first one is there."""
+    """Another scene in the second half: its text, and the presence of something of the first one."""
     middle, what = len(times_s) // 2, one(rng, TEXTS)
     scenes = []
     for times in (times_s[:middle], times_s[middle:]):
@@ -334,7 +334,7 @@ def _blank(size_px: tuple[int, int], at_s: float, things: tuple[Seen, ...]) -> C
 
 
 def _frame(plan: ClipPlan, at: int) -> Clip:
-    """What is true of one frame of a plan."""
+    """Facts of one frame of a plan."""
     return _blank(plan.size_px, plan.times_s[at], plan.things[at])
 
 

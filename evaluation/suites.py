@@ -48,10 +48,10 @@ PLAIN = ClipOptions(
     worn=True,
     void_share=0.0,
 )
-"""What the scenes of every suite are made of, where it says no other; written out, so that it does not move."""
+"""Contents of the scenes of every suite, unless it has other ones; written out, so that they do not change."""
 
 Planned = tuple[ClipPlan, Sample]
-"""What is to be drawn, and the question about it with blank frames."""
+"""Plan to draw, and the question about it with blank frames."""
 
 Made = Callable[["SuiteSpec", int, np.random.Generator], Iterator[Planned]]
 """(suite, number, generator) → the samples of that number: one, or one for every frame of a pan or a stream."""
@@ -84,7 +84,7 @@ def _random(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator
 
 
 def _shown(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator[Planned]:
-    """As `_random`, but never about something that is not there."""
+    """As `_random`, but never about an absent thing."""
     while True:
         ((plan, sample),) = _random(suite, number, rng)
         if any(sample.boxes):
@@ -133,7 +133,7 @@ SUITES: dict[str, SuiteSpec] = {
         ),
         SuiteSpec(
             "camouflage",
-            "a word hardly lighter or darker than its ground, and bright things that nobody asks about",
+            "a word hardly lighter or darker than its ground, and bright things that are not asked about",
             _camouflaged,
             ("word",),
         ),
@@ -166,7 +166,7 @@ def first_seed(name: str) -> int:
 
 
 def suite_samples(name: str, count: int | None = None) -> Iterator[Sample]:
-    """The suite's first `count` samples, drawn; all where that is None. The same on every call.
+    """The suite's first `count` samples, drawn; all if that is None. The same on every call.
 
     Raises OptionError for an unknown suite, and for a count below 1.
     """
@@ -223,7 +223,7 @@ def _drawn(planned: Iterator[Planned]) -> Iterator[Sample]:
 
 
 def named_suite(name: str, count: int | None = None) -> Suite:
-    """A suite's first `count` questions, all where that is None.
+    """A suite's first `count` questions, all if that is None.
 
     Raises SuiteError, naming the suites that there are.
     """

@@ -32,7 +32,7 @@ Line = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A row of a table: what it is called, and the cells that it shows."""
+    """A row of a table: its label, and the cells that it shows."""
 
     label: str
     results: str
@@ -40,7 +40,7 @@ class Way:
     budgets: tuple[str, ...] = SHARES
 
     def cells(self, suite: str) -> list[dict[str, Any] | None]:
-        """The cells of a suite, one for each budget; None where that was not measured."""
+        """The cells of a suite, one for each budget; None if that was not measured."""
         return [_cells(self.results).get((suite, self.strategy, budget)) for budget in self.budgets]
 
     def shown(self, suite: str, value: Callable[[dict[str, Any]], float], digits: int = 0, unit: str = " %") -> str:
@@ -67,7 +67,7 @@ def _of_suites(title: str, suites: Sequence[str], ways: Iterable[Way], digits: i
 
 
 def glances() -> str:
-    """What a glance brings to an allocator that was not trained, beside one that was."""
+    """Gain by a glance for an untrained allocator, beside a trained one."""
     ways = (
         Way("all tokens", "whole", "full", ("100%",)),
         Way("trained allocator", "whole", "arr-coc"),
@@ -79,7 +79,7 @@ def glances() -> str:
 
 
 def scores(results: str, strategy: str) -> str:
-    """What each score brings: alone, left out, all."""
+    """Contribution of each score: alone, left out, all."""
     ways = [Way("all three", results, strategy)]
     ways += [Way(f"{score} alone", results, f"{strategy}-only-{score}") for score in SCORES]
     ways += [Way(f"without {score}", results, f"{strategy}-without-{score}") for score in SCORES]
@@ -113,7 +113,7 @@ def whole() -> str:
 
 
 def feedback() -> str:
-    """What answers teach, in points, with the interval of the pairs."""
+    """Gain by feedback from answers, in points, with the interval of the pairs."""
     lines: list[Line] = []
     for label, results in (
         ("untrained, as for any other model", "feedback-untrained"),
@@ -123,28 +123,28 @@ def feedback() -> str:
             (one["suite"], one["budget"]): one for one in _results(results)["effects"] if one["part"] == "feedback"
         }
         for budget in SHARES:
-            told = (_points(effects[suite, budget]) for suite in MEASURED)
-            lines.append((label if budget == SHARES[0] else "", budget.replace("%", " %"), *told))
+            points = (_points(effects[suite, budget]) for suite in MEASURED)
+            lines.append((label if budget == SHARES[0] else "", budget.replace("%", " %"), *points))
     return markdown(("allocator", "tokens", *MEASURED), lines)
 
 
 def _points(effect: dict[str, Any]) -> str:
-    """A difference with its interval; bold where that is above 0."""
+    """A difference with its interval; bold if that is above 0."""
     low, high = (_signed(100 * effect[end]) for end in ("low", "high"))
-    told = f"{_signed(100 * effect['difference'], plus=True)} ({low} to {high})"
-    bold = f"**{told}**" if effect["low"] > 0 else told
+    points = f"{_signed(100 * effect['difference'], plus=True)} ({low} to {high})"
+    bold = f"**{points}**" if effect["low"] > 0 else points
     return f"{bold}, shown {_signed(100 * effect['covered'], digits=0, plus=True)}"
 
 
 def _signed(number: float, digits: int = 1, *, plus: bool = False) -> str:
-    told = f"{abs(number):.{digits}f}"
-    if float(told) == 0:
-        return told
-    return f"− {told}" if number < 0 else f"+ {told}" if plus else told
+    digits_only = f"{abs(number):.{digits}f}"
+    if float(digits_only) == 0:
+        return digits_only
+    return f"− {digits_only}" if number < 0 else f"+ {digits_only}" if plus else digits_only
 
 
 def presence() -> str:
-    """What a model says is there, before and after calibration."""
+    """Yes answers of a model about present and absent things, before and after calibration."""
     figures = _results("presence")
     labels = {
         "present": "it is there",
@@ -161,8 +161,8 @@ def presence() -> str:
             for name in ("true_yes" if kind == "present" else "false_yes", "surely")
         ]
         auc = figures["auc"].get(kind)
-        told = (*(f"{100 * share:.0f} %" for share in shares), NONE if auc is None else f"{auc:.3f}")
-        lines.append((label, *told, f"{100 * figures['unseen'][kind]:.0f} %"))
+        cells = (*(f"{100 * share:.0f} %" for share in shares), NONE if auc is None else f"{auc:.3f}")
+        lines.append((label, *cells, f"{100 * figures['unseen'][kind]:.0f} %"))
     return markdown(("", "own odds: yes", "surely", "calibrated: yes", "surely", "AUC", "refused by `--until`"), lines)
 
 

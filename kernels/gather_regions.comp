@@ -1,13 +1,13 @@
 #version 450
 // The pixels of regions of one shape, channel by channel: one workgroup a region, one invocation four texels of each
-// eighth row. DOWN and ACROSS, where they are defined: each texel shown is the mean of so many of the level, halves up.
+// eighth row. DOWN and ACROSS, if defined: each texel shown is the mean of this many of the level, halves up.
 
 layout(local_size_x = 8, local_size_y = 8) in;
 
 struct Region {
     uint row;
     uint column;
-    uint slot;  // where its pixels go
+    uint slot;  // place of its pixels
     uint unused;
 };
 

@@ -1,7 +1,7 @@
 // Maps of tiles over time, for one instruction set: included as scores.h is, behind it. They follow arr_coc/allocation/warping.py,
 // temporal.py and, in their structure, attending.py.
 
-// Places between tiles are rounded to so many steps, as OpenCV rounds them for five maps or more.
+// Places between tiles are rounded to this many steps, as OpenCV rounds them for five maps or more.
 constexpr float STEPS = 32;
 
 // The four tiles around a place, and how much each counts.
@@ -32,7 +32,7 @@ INLINE bool is_inside(const Grid &g, int64_t tile, const float *origin) {
     return row >= -0.5f && row <= float(g.rows) - 0.5f && col >= -0.5f && col <= float(g.cols) - 0.5f;
 }
 
-// The tile nearest to where a tile was.
+// The tile nearest to a tile's origin.
 INLINE int64_t nearest_tile(const Grid &g, int64_t tile, const float *origin) {
     const int row = int(std::lrint(held(origin[tile], 0, float(g.rows - 1))));
     const int col = int(std::lrint(held(origin[g.tiles() + tile], 0, float(g.cols - 1))));
@@ -42,7 +42,7 @@ INLINE int64_t nearest_tile(const Grid &g, int64_t tile, const float *origin) {
 // Least weight of known tiles for a value between tiles to be known: KNOWN there.
 constexpr float KNOWN = 0.5f;
 
-// `count` maps as they lie now, read between tiles; `entering` where that is not known.
+// `count` maps at the present places, read between tiles; `entering` if the origin is not known.
 INLINE void sample_maps(const Grid &g, const float *origin, const float *values, int count, float entering, float *out) {
     const int64_t tiles = g.tiles();
     const bool fills = !std::isnan(entering);
@@ -137,7 +137,7 @@ INLINE bool is_marked_near(const Grid &g, const uint8_t *marked, int r, int x) {
     return near;
 }
 
-// Of the nine tiles around where a tile came from, the one that last moved most like it.
+// Of the nine tiles around a tile's origin, the one whose last motion is the nearest.
 INLINE int64_t same_thing(const Grid &g, const float *newest, float row, float col, float down, float across, float near) {
     static const int steps[9][2] = {{0, 0}, {-1, 0}, {0, -1}, {0, 1}, {1, 0}, {-1, -1}, {-1, 1}, {1, -1}, {1, 1}};
     const int64_t tiles = g.tiles();
@@ -216,7 +216,7 @@ TARGET static int32_t steps(const Grid &g, const float *origin, float at_tiles, 
 
 // ---- blending, and what answers taught ----
 
-// By how much each tile looks different from then; NaN where that is not known.
+// Difference of each tile's looks now and then; NaN if it is not known.
 INLINE void changes(const Grid &g, const float *now, const float *then, int count, float *most) {
     std::memset(most, 0, size_t(g.tiles()) * 4);
     for (int c = 0; c < count; c++, now += g.tiles(), then += g.tiles())
@@ -294,7 +294,7 @@ TARGET static int32_t drift(const Grid &g, const float *values, const float *kep
     return left;
 }
 
-// Share of relevance on tiles whose version is another than the marked one; of the tiles where nothing is relevant.
+// Share of relevance on tiles whose version is another than the marked one; of the tiles if nothing is relevant.
 TARGET static double changed(const Grid &g, const int64_t *marked, const int64_t *versions, const float *relevance) {
     double moved = 0, all = 0;
     int64_t count = 0;

@@ -18,7 +18,7 @@ struct Picture {
     int32_t height, width;
 };
 
-// Factors of (row, col, 1) of a texel that give the row and the column where it was.
+// Factors of (row, col, 1) of a texel that give its earlier row and column.
 struct Sources {
     double down[3], across[3];
 };
@@ -124,7 +124,7 @@ struct Camera {
 
 Camera shift_by(double dy_px, double dx_px) { return {{{0, 0, dy_px}, {0, 0, dx_px}}, 1}; }
 
-// Solves a x = b for two right sides, of `size` equations; false where they say nothing.
+// Solves a x = b for two right sides, of `size` equations; false if they are singular.
 bool solve(int size, double a[3][3], double b[3][2]) {
     for (int i = 0; i < size; i++) {
         int pivot = i;
@@ -166,7 +166,7 @@ struct Point {
     }
 };
 
-// Where one tile's best motion takes it from, and what is known of the tile.
+// The origin of one tile by its best motion, and what is known of the tile.
 struct Tile {
     int index, row, col;
     bool weak;
@@ -376,7 +376,7 @@ struct Motion {
         return {{1 - a / side, -b / side, -(ty + (a + b) * offset)}, {-c / side, 1 - d / side, -(tx + (c + d) * offset)}};
     }
 
-    // Texels of the old picture from (y, x) on, where they are now; rows are `stride` bytes.
+    // Texels of the old picture from (y, x) on, moved to their present places; rows are `stride` bytes.
     void with_sources(const Sources &s, int y, int x, int rows, uint8_t *to) const {
         const Picture old = picture(frame.old);
         const bool turned = s.down[1] != 0 || s.across[0] != 0 || s.down[0] != 1 || s.across[1] != 1;
@@ -665,7 +665,7 @@ struct Motion {
         return float(camera.support) * fit(tile, after) * std::max(tile.structure, float(rules.filled));
     }
 
-    // A tile that did not change goes with a camera that moves where it cannot be told from its neighbours.
+    // A tile that did not change goes with a moving camera if it looks like its neighbours.
     void plain_with_camera(const Sources &s, int index) {
         uint8_t before[COMPARED_MAX], after[COMPARED_MAX];
         Tile tile{};
@@ -728,7 +728,7 @@ extern "C" {
 // Number of this interface; the caller refuses another one.
 int32_t motion_version() { return 2; }
 
-// Name of the instruction set; null where this processor has none of those compiled.
+// Name of the instruction set; null if this processor has none of those compiled.
 const char *motion_set() { return chosen.name; }
 
 // An estimator for frames of one size, which reads and writes `frame`.
@@ -736,13 +736,13 @@ Motion *motion_open(Frame *frame, const Rules *rules) { return new Motion(frame,
 
 void motion_close(Motion *motion) { delete motion; }
 
-// Begins with a frame, of which `dirty` uint8 [rows, cols] tiles differ. `held`, the plane in the texture, is null where
+// Begins with a frame, of which `dirty` uint8 [rows, cols] tiles differ. `held`, the plane in the texture, is null if
 // the frame before was kept.
 void motion_begin(Motion *motion, const uint8_t *held, int64_t held_stride, const uint8_t *plane, int64_t stride, const uint8_t *dirty) {
     motion->begin(held, held_stride, plane, stride, dirty);
 }
 
-// Returns what the caller is asked for, 0 where all is done; see `Wants`.
+// Returns the next request to the caller, 0 once all is done; see `Wants`.
 int32_t motion_next(Motion *motion, int32_t answered) { return motion->next(answered != 0); }
 
 // A box of texels [rows, cols] of the old picture, moved by the guess.

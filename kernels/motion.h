@@ -117,7 +117,7 @@ INLINE void places(const double *factors, const double *y, const double *x, int3
     }
 }
 
-// LANES texels (y, x) from where `s` says that they were.
+// LANES texels (y, x), read at their origins by `s`.
 INLINE void moved_texels(const Picture &p, const Sources &s, const double *y, const double *x, uint8_t *to) {
     int32_t top[LANES], left[LANES], above[LANES], below[LANES], first[LANES], next[LANES];
     places(s.down, y, x, top);
@@ -142,7 +142,7 @@ INLINE void moved_texels(const Picture &p, const Sources &s, const double *y, co
     }
 }
 
-// height × width texels from (y, x) on, every step-th row of them, next to each other, from where `s` says that they were.
+// height × width texels from (y, x) on, every step-th row of them, next to each other, read at their origins by `s`.
 TARGET static void moved(const Picture &p, const Sources &s, int y, int x, int height, int width, int step, uint8_t *to) {
     double rows[LANES], cols[LANES];
     uint8_t made[LANES];

@@ -10,7 +10,7 @@ struct Sample {
     vec2 place;    // in texels of level 0
     vec2 along;    // the footprint's long axis, in texels of level 0
     float across;  // its width
-    float level;   // where it has no footprint
+    float level;   // if it has no footprint
     vec2 unused;
 };
 

@@ -55,7 +55,7 @@ struct Grid {
     int64_t tiles() const { return int64_t(rows) * cols; }
 };
 
-// Places where tiles were, and how far they moved with the last frame, of a warp and of that of a frame more: [2, rows, cols].
+// Earlier places of tiles, and their last motion, of a warp and of that of a frame more: [2, rows, cols].
 struct Ways {
     const float *origin, *newest, *newer_origin, *newer_newest;
 };
@@ -160,10 +160,10 @@ extern "C" {
 // Number of this interface; the caller refuses another one.
 int32_t scores_version() { return 4; }
 
-// Name of the instruction set; null where the processor has none of them.
+// Name of the instruction set; null if the processor has none of them.
 const char *scores_set() { return chosen.name; }
 
-// Brings channels (but position) and entropy up to date where tiles are stale.
+// Updates channels (but position) and entropy of stale tiles.
 void scores_channels(const Picture *picture) { chosen.channels(*picture); }
 
 // Information, perspective and, with a question, participation of channels and entropy: float32 [3, rows, cols].
@@ -172,7 +172,7 @@ void scores_picture(const Scorer *scorer, const float *channels, const float *en
 }
 
 // Weights [3] and relevance [rows, cols] of scores, with a prior [3, rows, cols] or null; participation is filled in
-// where it is not learned. Returns 0 where relevance is not finite everywhere.
+// if it is not learned. Returns 0 if relevance is not finite everywhere.
 int32_t scores_balance(const Balance *balance, const float *prior, float *scores, float *weights, float *relevance) {
     return chosen.balance(*balance, prior, scores, weights, relevance);
 }
@@ -190,14 +190,14 @@ void maps_then(int32_t rows, int32_t cols, const float *origin, const float *new
     chosen.then({rows, cols}, {origin, newest, newer_origin, newer_newest}, apart, near, way, marked, out);
 }
 
-// Adds motion to what is `left` [2, rows, cols]. Returns 1 where some is due in whole tiles, which are then in `whole`.
+// Adds motion to what is `left` [2, rows, cols]. Returns 1 if some is due in whole tiles, which are then in `whole`.
 int32_t maps_steps(int32_t rows, int32_t cols, const float *origin, float at_tiles, float with_tiles, float *left, float *whole,
                    int32_t *queue, uint8_t *due) {
     return chosen.steps({rows, cols}, origin, at_tiles, with_tiles, left, whole, queue, due);
 }
 
 // A frame's relevance blended with the past, which moved by `origin` or, null, did not, into `blended` and `kept`. `largest` is
-// how far blended is from it at most. Returns 1 where a tile left the dead band. `scratch` holds [count + 1, rows, cols].
+// how far blended is from it at most. Returns 1 if a tile left the dead band. `scratch` holds [count + 1, rows, cols].
 int32_t maps_blend(int32_t rows, int32_t cols, const float *origin, const float *past, const float *held, const float *looked,
                    const float *current, const float *looks, int32_t count, float share, float renewal, float band,
                    float *scratch, float *blended, float *kept, float *largest) {
@@ -214,17 +214,17 @@ void maps_recall(int32_t rows, int32_t cols, const float *origin, const float *k
     chosen.recall({rows, cols}, learned, looks, count, now_ns, prior);
 }
 
-// Values that are farther than `band` from what is kept take its place in `out`. Returns 1 where there are any.
+// Values that are farther than `band` from what is kept take its place in `out`. Returns 1 if there are any.
 int32_t maps_drift(int32_t rows, int32_t cols, const float *values, const float *kept, float band, float *out) {
     return chosen.drift({rows, cols}, values, kept, band, out);
 }
 
-// Share of relevance on tiles whose version is another than the marked one; of the tiles where nothing is relevant.
+// Share of relevance on tiles whose version is another than the marked one; of the tiles if nothing is relevant.
 double maps_changed(int32_t rows, int32_t cols, const int64_t *marked, const int64_t *versions, const float *relevance) {
     return chosen.changed({rows, cols}, marked, versions, relevance);
 }
 
-// Distance from noise, in [0, 1], of a picture's looks [7, rows, cols] without the `surfaces`; of a map, where these are null.
+// Distance from noise, in [0, 1], of a picture's looks [7, rows, cols] without the `surfaces`; of a map, if these are null.
 // At least `clear` is as good as 1: other maps are not measured then.
 float maps_structure(int32_t rows, int32_t cols, const float *maps, const float *surfaces, const float *least, float step,
                      float edges, float clear, float *rest) {

@@ -2,7 +2,7 @@
 // All levels of dirty tiles from their texels in the ring: one workgroup a tile, one invocation 8×8 texels.
 //
 // The ring is read as four texels at a time, and texels are stored as whole words: in software OpenGL each store costs,
-// so level 0 is stored here (STORE_LEVEL_0) only where no plain copy brings it into the texture faster.
+// so level 0 is stored here (STORE_LEVEL_0) only if no plain copy brings it into the texture faster.
 
 layout(local_size_x = 4, local_size_y = 4) in;
 

@@ -29,7 +29,7 @@ struct Kept {
 
 // `channels` of each plane's samples. Red is (luma * scale[0] * 2^-9 + v * scale[1] * 2^-8 + offset[0]) / 32, in steps
 // that arr_coc/ops/store/raster.py describes. Levels are uint8 [rows * side, cols * side, 3]. Level 0 of a frame of three
-// planes or of luma is written by tiles_finest alone: nobody reads it of most frames, and it is half of what is written.
+// planes or of luma is written by tiles_finest alone: it is not read of most frames, and it is half of what is written.
 //
 // `known` [rows, cols] are the hashes of samples that were compared with the kept ones and do not differ; zero is of none.
 // `rest` [rows] counts the frames for which a row of tiles is not hashed, because nearly all of its tiles changed.
@@ -45,7 +45,7 @@ struct Texture {
     uint8_t *rest;
 };
 
-// Random words of this process, which nobody outside knows: those of NH (Black, Halevi, Krawczyk, Krovetz, Rogaway: UMAC,
+// Random words of this process, unknown outside: those of NH (Black, Halevi, Krawczyk, Krovetz, Rogaway: UMAC,
 // CRYPTO 1999) for the 3,072 bytes of the largest tile, and two for its second half, which is the first one shifted.
 struct Keys {
     uint32_t words[3072 / 4 + 2];
@@ -72,7 +72,7 @@ static const int LINE = 64;  // bytes of a cache line
 // Bytes before they are needed that samples are asked for: processors themselves stop at the end of a page.
 static const int AHEAD = 3072;
 
-// Copies whole lines past the caches, without reading first what is there: twice as fast where a frame changes everywhere.
+// Copies whole lines past the caches, without reading first what is there: twice as fast if a frame changes everywhere.
 static inline void stream(uint8_t *to, const uint8_t *from, int bytes) {
 #if defined(__x86_64__)
     for (int x = 0; x < bytes; x += 16)
@@ -203,10 +203,10 @@ extern "C" {
 // Number of this interface; the caller refuses another one.
 int32_t tiles_version() { return 4; }
 
-// The instruction set that is used; null where this processor has none of those compiled.
+// The instruction set that is used; null if this processor has none of those compiled.
 const char *tiles_set() { return chosen.name; }
 
-// Fills dirty [rows, cols] with 1 where a tile differs, by the rules of arr_coc/ops/store/difference.py.
+// Fills dirty [rows, cols] with 1 for each tile that differs, by the rules of arr_coc/ops/store/difference.py.
 void tiles_compare(const Texture *texture, const Plane *frame, int32_t mean, int32_t largest, uint8_t *dirty) {
     const Texture &t = *texture;
     share(t, (int64_t)t.rows * t.cols, [&](auto next) {
@@ -220,14 +220,14 @@ void tiles_compare(const Texture *texture, const Plane *frame, int32_t mean, int
     });
 }
 
-// Takes the tiles where dirty [rows, cols] is 1, and brings their texels up to date on all levels but level 0, of which
-// `channels` 3 take theirs.
+// Writes the tiles whose dirty [rows, cols] is 1, on all levels but level 0, of which `channels` 3 write
+// theirs.
 void tiles_update(const Texture *texture, const Plane *frame, const uint8_t *dirty) {
     const Texture &t = *texture;
     share_marked(t, dirty, [&](int row, const uint8_t *marked) { chosen.update_row(t, frame, row, marked); });
 }
 
-// Brings level 0 up to date where stale [rows, cols] is 1, from the kept planes.
+// Updates level 0 of the tiles whose stale [rows, cols] is 1, from the kept planes.
 void tiles_finest(const Texture *texture, const uint8_t *stale) {
     const Texture &t = *texture;
     share_marked(t, stale, [&](int row, const uint8_t *marked) { chosen.finest_row(t, row, marked); });

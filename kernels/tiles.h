@@ -70,7 +70,7 @@ INLINE void add_sums(const uint8_t *a, const uint8_t *b, int64_t bytes, uint64_t
     for (; x < bytes; ++x) sums[x / 8] += apart(a[x], b[x]);
 }
 
-// Finds the differences of `rows` rows: what could make a tile dirty shows there. False where all are equal, and `peaks` then
+// Finds the differences of `rows` rows: what could make a tile dirty shows there. False if all are equal, and `peaks` then
 // stays as it is.
 TARGET static bool scan(const uint8_t *a, int64_t a_stride, const uint8_t *b, int64_t b_stride, int rows, int64_t bytes,
                         Peaks peaks) {
@@ -103,7 +103,7 @@ TARGET static bool differs(const Kept &kept, const Plane &frame, int row, int co
     for (int y = 0; y < kept.tile_height; ++y) {
         const int from = std::min(y, height - 1);
         const uint8_t *p = a + from * frame.stride, *q = b + from * kept.stride;
-        if (y < 4) {  // where everything changed, no more is read of the tiles to the right either
+        if (y < 4) {  // if everything changed, no more is read of the tiles to the right either
             __builtin_prefetch(p + 2 * LINE);
             __builtin_prefetch(q + 2 * LINE);
         }
@@ -137,7 +137,7 @@ TARGET static bool tile_differs(const Texture &t, int p, const Plane &frame, int
 }
 
 // Marks the tiles of a row that differ in one plane and are not marked yet. Means of means, each rounded, exceed the mean of
-// all samples by one at most, so that the sums tell of most tiles with noise that they do not differ.
+// all samples by one at most, so that the sums settle most tiles with noise as equal.
 TARGET static void compare_plane(const Texture &t, int p, const Plane &frame, int row, int mean, int largest, Peaks peaks,
                                  uint8_t *dirty) {
     const Kept &kept = t.kept[p];
@@ -161,7 +161,7 @@ TARGET static void compare_plane(const Texture &t, int p, const Plane &frame, in
     }
 }
 
-// Marks the tiles of a row that differ: dirty [cols]. Where all of the row before did (`busy`), each is looked at by itself
+// Marks the tiles of a row that differ: dirty [cols]. If all of the row before did (`busy`), each is looked at by itself
 // first, because what differs much shows in its first rows: most of a frame that differs everywhere is then not read.
 TARGET static void compare_samples(const Texture &t, const Plane *frame, int row, int mean, int largest, bool busy,
                                    Peaks peaks, uint8_t *dirty) {
@@ -232,7 +232,7 @@ TARGET static void hash_row(const Texture &t, const Plane *frame, int row, uint6
 INLINE bool equal(const Hash &a, const Hash &b) { return a.half[0] == b.half[0] && a.half[1] == b.half[1]; }
 
 // Marks the tiles of a row that differ: dirty [cols]. Samples with a known hash were compared before, so that what stays
-// is read once and the kept samples not at all; two tiles have one hash by chance with a probability below 2^-60. Where
+// is read once and the kept samples not at all; two tiles have one hash by chance with a probability below 2^-60. If
 // more than half of a row changes twice, hashing does not pay: its samples are compared for some frames.
 TARGET static bool compare_row(const Texture &t, const Plane *frame, int row, int mean, int largest, bool busy,
                                Scratch scratch, uint8_t *dirty) {
@@ -264,7 +264,7 @@ TARGET static bool compare_row(const Texture &t, const Plane *frame, int row, in
     return !__builtin_memchr(dirty, 0, (size_t)t.cols);
 }
 
-// Copies rows of BYTES samples; past the caches, where whole lines are written.
+// Copies rows of BYTES samples; past the caches, if whole lines are written.
 template <int BYTES>
 INLINE void copy_rows(uint8_t *to, int64_t to_stride, const uint8_t *from, int64_t from_stride, int rows) {
     const bool lines = BYTES % LINE == 0 && (uintptr_t)to % LINE == 0 && to_stride % LINE == 0;
@@ -409,7 +409,7 @@ struct Update {
         for (int p = 0; p < t.planes; ++p) take<N>(t.kept[p], frame[p], t.channels, row, col);
         if (t.level_count < 2) return;
         alignas(64) uint8_t rgb[3 * 32 * 32 * N];
-        Plane from[3] = {};  // the kept samples where the run has padding
+        Plane from[3] = {};  // the kept samples if the run has padding
         if ((row + 1) * 32 <= t.kept[0].height && (col + N) * 32 <= t.kept[0].width) samples_of(t, frame, row, col, from);
         else kept_samples(t, row, col, from);
         colours<N>(t, from, rgb);

@@ -1,4 +1,4 @@
-"""An AR program's view: drawn from the stream's own texture, in an OpenGL context of its own.
+"""An AR program's view: drawn from the stream's own texture, in a separate OpenGL context.
 
     python -m scripts.ar_overlay [OUT.png] [--scene NAME] [--frames N]
 
@@ -36,7 +36,7 @@ SIZE = (960, 480)
 """Width and height of the picture."""
 
 LIFT = 0.16
-"""How high a region of relevance 1 floats, in widths of the picture."""
+"""Height of a floating region of relevance 1, in widths of the picture."""
 
 BUDGET = 64
 
@@ -128,7 +128,7 @@ class ArProgram:
             return self.draw(name, store.grid, frame)
 
     def close(self) -> None:
-        """Ends the context."""
+        """End the context."""
         self._calls.eglDestroyContext(self._device.display, self._context)
 
     @contextmanager
@@ -174,7 +174,7 @@ class ArProgram:
         return int(target)
 
     def _smooth_sampler(self) -> int:
-        """A sampler of its own: the texture's parameters belong to the stream."""
+        """A separate sampler: the texture's parameters belong to the stream."""
         gl, name = self._gl, ctypes.c_uint()
         gl.glCreateSamplers(1, name)
         for parameter, value in (
@@ -204,7 +204,7 @@ def _floating(grid: TileGrid, frame: FrameAllocation) -> Iterator[tuple[tuple[fl
 
 
 def show_scene(scene: str, frames: int) -> Image:
-    """The picture after so many frames of a drawn scene."""
+    """The picture after `frames` frames of a drawn scene."""
     allocator = StreamAllocator(AllocatorOptions(budget=BUDGET, levels=True))
     drawn = open_scene(scene)
     store = GlStore(PlaneFormat.of(drawn.planes(0)), Thresholds(), lease_timeout_ms=1000)

@@ -4,7 +4,7 @@
 #
 #     sh scripts/build_kernels.sh [FOLDER]
 #
-# FOLDER is where the PTX goes: kernels/ unless told. Needs CUDA 12.8 or newer, no GPU.
+# FOLDER receives the PTX, kernels/ by default. Needs CUDA 12.8 or newer, no GPU.
 set -eu
 cd "$(dirname "$0")/.."
 

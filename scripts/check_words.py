@@ -2,7 +2,7 @@
 
 Run `python -m scripts.check_words [--count] [PATH …]`.
 
-Prints each word of `scripts/words.toml` with its place and what to write instead; exits with 1 if there is one. Without
+Prints each word of `scripts/words.toml` with its place and what to write instead; exits with 1 if any is found. Without
 paths it checks the Python files and documents that git knows.
 """
 

@@ -1,4 +1,4 @@
-"""Writes the files that are made from the code: `python -m scripts.generate`. A test compares them.
+"""Generator of the files that are made from the code: `python -m scripts.generate`. A test compares them.
 
 Each is written before the next is made, as the later ones show what the earlier ones declare.
 """

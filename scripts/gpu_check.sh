@@ -1,11 +1,11 @@
 #!/bin/sh
-# Checks the CUDA store on the GPU that is here: builds the kernels where nvcc is, holds the store against the CPU store
-# byte for byte, measures it, and says what does not leak. Then decoding from a captured graph: held against the stock
+# Checks the CUDA store on this machine's GPU: builds the kernels if nvcc is installed, holds the store against the CPU
+# store byte for byte, measures it, and checks for leaks. Then decoding from a captured graph: held against the stock
 # model's forward, and measured beside it. A few minutes, nothing from the network. Called as:
 #
 #     sh scripts/gpu_check.sh [OUT.json]
 #
-# OUT.json is benchmarks/results/gpu.json unless told; it is written only where both halves of parity passed. Decoding's
+# OUT.json is benchmarks/results/gpu.json by default; it is written only if both halves of parity passed. Decoding's
 # figures lie beside it, in answer_cuda.json. PYTHON names the Python to use: by default the checkout's .venv/bin/python,
 # or else python3; it needs torch with CUDA and what `pip install -e '.[dev]'` installs.
 set -eu

@@ -31,7 +31,7 @@ extern "C" __global__ void contrast(const unsigned char *patches, float *out) {
     }
 }
 """
-"""How far the brightest texel of a patch lies from its darkest. One block of 256 threads a patch."""
+"""Difference of the brightest texel of a patch and its darkest. One block of 256 threads a patch."""
 
 THREADS = 256
 

@@ -2,8 +2,8 @@
 
     python -m training.adapt_compare --runs runs/adapt --clips 500 --steps 1500
 
-Every run learns from the same drawn clips for as many steps; only what is wanted of the tiles, or the query scorer, is
-another. Runs and cases that the folder holds are not made again. What is reported is measured against the boxes, on
+Every run learns from the same drawn clips for as many steps; only the tiles' targets, or the query scorer,
+differ. Runs and cases that the folder holds are not made again. What is reported is measured against the boxes, on
 clips of the test split.
 """
 
@@ -43,7 +43,7 @@ SCORERS: tuple[QueryScorer, ...] = ("film", "cross")
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """One training: what is wanted of the tiles, the query scorer, and the seed of weights and batches."""
+    """One training: the tiles' targets, the query scorer, and the seed of weights and batches."""
 
     wanted: str
     scorer: QueryScorer
@@ -62,7 +62,7 @@ def learned_cases(qwen: QwenVL, clips: int) -> dict[str, list[AllocatorCase]]:
 
 
 class Comparison:
-    """Runs that are trained where their folders do not hold them yet, all on the same cases."""
+    """Runs, trained unless their folders hold them already, all on the same cases."""
 
     def __init__(self, qwen: QwenVL, clips: int, steps: int, runs: Path) -> None:
         self._qwen, self._clips, self._steps, self._runs = qwen, clips, steps, runs
@@ -113,7 +113,7 @@ def main(
     steps: Annotated[int, typer.Option(help="Steps of every run.")] = 1500,
     seeds: Annotated[int, typer.Option(help="Runs of each kind.")] = 2,
     measured: Annotated[int, typer.Option(help="Drawn clips to measure on.")] = 100,
-    out: Annotated[Path, typer.Option(help="Where the comparison goes.")] = RESULTS,
+    out: Annotated[Path, typer.Option(help="Path of the comparison.")] = RESULTS,
 ) -> None:
     """Compare what allocators learn from, and how they compare tiles with questions."""
     torch.set_num_threads(1)

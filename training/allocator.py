@@ -1,10 +1,10 @@
-"""Trains a model's allocator: `python -m training.allocator --model models/scenes-tiny --out FOLDER --how boxes`.
+"""Training of a model's allocator: `python -m training.allocator --model models/scenes-tiny --out FOLDER --how boxes`.
 
 Only the allocator's scorers and balancer learn, not the model. What is learned from is drawn: see `allocator_cases`.
 
 | how | learns from |
 | --- | --- |
-| `boxes` | where the things are that a question asks about |
+| `boxes` | boxes of the things that a question asks about |
 | `attention` | what the model attends to before it answers, shown all tokens |
 | `answer` | the model's loss on the answer, shown only the chosen tokens |
 
@@ -42,10 +42,10 @@ from training.past import GlancedPast, fit_axes
 How = Literal["boxes", "attention", "answer"]
 RATES: dict[How, float] = {"boxes": RATE, "attention": RATE, "answer": 1e-3}
 ATTENDED_SHARE, ANSWERED_SHARE = 1 / 16, 1 / 5
-"""Where the model itself must look at every clip, this share of them is drawn."""
+"""If the model itself must look at every clip, this share of them is drawn."""
 
 AXES_CLIPS = 32
-"""Of so many clips' first frames the axes of the embeddings are the principal components."""
+"""Clips whose first frames' embeddings give the principal components used as axes."""
 
 ANSWERED_TILES = 2048
 """Tiles of all pictures of a batch together that the model answers about."""
@@ -55,7 +55,7 @@ ANSWERED_TILES = 2048
 class Recipe:
     """Settings of a training: what is trained, how long, and from how many drawn clips.
 
-    Training takes `steps` steps, or where that is None, `minutes` spent on steps. Both include resumed runs.
+    Training takes `steps` steps, or if that is None, `minutes` spent on steps. Both include resumed runs.
     `rate` 0: the one that suits the way of training. `channels`: the profile that the scorers see; with `past`, each
     picture is learned from as one of which nothing is known, and after a glance at it (`boxes` only).
     """
@@ -85,7 +85,7 @@ def make_trainer(recipe: Recipe, layer: ARRCOCLayer, folder: Path, along: nn.Mod
 
 
 def boxes_objective(recipe: Recipe, qwen: QwenVL, layer: ARRCOCLayer, rng: np.random.Generator) -> Objective:
-    """Learns where the things are that are asked about."""
+    """Objective from the boxes of the things asked about."""
     samples = random_samples("train", FIRST_TRAINED, recipe.clips)
     past = GlancedPast(qwen, layer) if recipe.past else None
     cases = cases_of(samples, channels=recipe.channels, past=past)
@@ -93,14 +93,14 @@ def boxes_objective(recipe: Recipe, qwen: QwenVL, layer: ARRCOCLayer, rng: np.ra
 
 
 def attention_objective(recipe: Recipe, qwen: QwenVL, layer: ARRCOCLayer, rng: np.random.Generator) -> Objective:
-    """Learns what the model looks at by itself, which it is asked first."""
+    """Objective from the model's own attention, which is read first."""
     samples = random_samples("train", FIRST_TRAINED, int(recipe.clips * ATTENDED_SHARE))
     cases = (replace(case, wanted=looked_at(case.wanted)) for case in attended(samples, qwen, recipe.channels))
     return MapObjective(Batches(cases, Embedder(qwen), rng), box_loss)
 
 
 def answer_objective(recipe: Recipe, qwen: QwenVL, layer: ARRCOCLayer, rng: np.random.Generator) -> Objective:
-    """Learns what helps the model to answer."""
+    """Objective from the loss of the model's answer."""
     samples = random_samples("train", FIRST_TRAINED, int(recipe.clips * ANSWERED_SHARE))
     stills = (sample for sample in samples if len(sample.clip.frames) == 1)
     batches = Batches(
@@ -117,7 +117,7 @@ OBJECTIVES: dict[str, Callable[[Recipe, QwenVL, ARRCOCLayer, np.random.Generator
 
 
 def _begin_with(layer: ARRCOCLayer, folder: Path) -> None:
-    """Takes over the weights that are in a folder; the layer stays the one of its own model."""
+    """Load the weights of a folder; the layer keeps its own model."""
     begun = ARRCOCLayer.from_pretrained(folder)
     if begun.config.query_dim != layer.config.query_dim:
         widths = f"{begun.config.query_dim} wide, this model's {layer.config.query_dim}"
@@ -128,7 +128,7 @@ def _begin_with(layer: ARRCOCLayer, folder: Path) -> None:
 def train(
     model: Path | str, recipe: Recipe, out: Path, *, resume: bool = False, begin_with: Path | None = None
 ) -> ARRCOCLayer:
-    """Trains an allocator for a model, from the layer in `begin_with` if there is one.
+    """Train an allocator for a model, from the layer in `begin_with` if given.
 
     Raises OptionError for a `how` that there is not, ModelError for a layer that does not fit the model's embeddings,
     and as `TrainingRun.begin`, `TrainingRun.resume`, `load_qwen` and `ARRCOCLayer.from_pretrained`.

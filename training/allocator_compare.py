@@ -41,7 +41,7 @@ Table = dict[str, dict[str, Any]]
 
 
 def held_out_cases(split: str, first: int, clips: int, with_images: bool = False) -> list[AllocatorCase]:
-    """Cases of all kinds about so many clips."""
+    """Cases of all kinds about `clips` clips."""
     samples = random_samples(split, first, clips, QUESTIONS)  # type: ignore[arg-type]
     return list(cases_of(samples, with_images))
 
@@ -55,14 +55,14 @@ def compare(qwen: QwenVL, layers: dict[str, ARRCOCLayer], cases: list[AllocatorC
 
 
 def best_of(table: Table, names: list[str]) -> str:
-    """The layer that shows most of what is asked at level 0, of 25 % of the tokens and of 10 %."""
+    """The layer that shows most of the asked tiles at level 0, of 25 % of the tokens and of 10 %."""
     return max(names, key=lambda name: table[name]["all"]["recall"] + table[name]["all"]["recall_small"])
 
 
 def train_each(
     ways: list[str], model: str, runs: Path, minutes: float, seed: int, earlier: Path | None = None
 ) -> dict[str, ARRCOCLayer]:
-    """The given ways of training, each in its own folder, from the layer in `earlier` if there is one.
+    """The given ways of training, each in its own folder, from the layer in `earlier` if given.
 
     Raises OptionError for a way that there is not, and as `train`.
     """
@@ -86,7 +86,7 @@ def main(
     minutes: Annotated[float, typer.Option(help="Time to spend on the steps of every run.")] = Recipe.minutes,
     seed: Annotated[int, typer.Option(help="Seed of all runs.")] = Recipe.seed,
     clips: Annotated[int, typer.Option(help="Drawn clips to measure on.")] = 250,
-    out: Annotated[Path, typer.Option(help="Where the comparison goes.")] = RESULTS,
+    out: Annotated[Path, typer.Option(help="Path of the comparison.")] = RESULTS,
     ship: Annotated[bool, typer.Option(help="Lay the best into the model's folder.")] = False,
     begin_with: Annotated[Path | None, typer.Option(help="Begin with the layer in this folder.")] = None,
 ) -> None:

@@ -38,7 +38,7 @@ SEED = 31
 SCENES = 120
 _STEPS = 50
 _RIDGE = 1e-3
-"""Keeps the fit finite where the odds part yes from no without error."""
+"""Keeps the fit finite if the odds separate yes from no without error."""
 _SETTLED = 1e-9
 
 
@@ -52,7 +52,7 @@ class Found:
 
 
 def measure(qwen: QwenVL, scenes: Iterable[PresenceScene]) -> Iterator[Found]:
-    """What a model says of every question, with the tokens that a run would choose by default."""
+    """A model's odds for every question, with the tokens that a run would choose by default."""
     session = AnswerSession(qwen, AnswerOptions("sparse", feedback=False))
     for number, scene in enumerate(scenes):
         for asked in scene.questions:
@@ -84,7 +84,7 @@ def fit(found: Sequence[Found]) -> Calibration:
         curve = (columns * (weights * chance * (1 - chance))[:, None]).T @ columns + _RIDGE * np.eye(2)
         step, here = np.linalg.solve(curve, slope), loss(line)
         while np.abs(step).max() > _SETTLED and loss(line - step) > here:
-            step = step / 2  # a whole step of Newton's leaps past the least where many odds are far from even
+            step = step / 2  # a whole step of Newton's leaps past the least if many odds are far from even
         line = line - step
     return Calibration(scale=round(float(line[0]), 4), bias=round(float(line[1]), 4))
 
@@ -94,7 +94,7 @@ def _sigmoid(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def write(folder: Path, calibration: Calibration) -> None:
-    """Keeps a calibration in the model's `config.json`."""
+    """Save a calibration in the model's `config.json`."""
     path = folder / "config.json"
     config: dict[str, Any] = json.loads(path.read_text("utf-8"))
     config[CONFIG_KEY] = {"scale": calibration.scale, "bias": calibration.bias}

@@ -22,7 +22,7 @@ FIRST_TRAINED = 4_000_000
 """Clips from this number on are the allocator's own; the model's trainer stays far below."""
 
 FIRST_CHOSEN_BY = 5_000_000
-"""Clips from this number on, of the training split, tell which way of training is shipped."""
+"""Clips from this number on, of the training split, decide which way of training is shipped."""
 
 _SINGLE_SHARE = 0.6
 _MOST_FRAMES = 4

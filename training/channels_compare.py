@@ -51,7 +51,7 @@ class Cases:
 
     @classmethod
     def of(cls, qwen: QwenVL, layer: ARRCOCLayer, clips: int) -> Cases:
-        """Cases of so many clips of the test split."""
+        """Cases of `clips` clips of the test split."""
         samples = random_samples("test", FIRST_MEASURED, clips, QUESTIONS)
         made = list(cases_of(samples, channels=layer.config.channels, past=GlancedPast(qwen, layer)))
         return cls(made[0::2], made[1::2])
@@ -79,7 +79,7 @@ def main(
     test_clips: Annotated[int, typer.Option(help="Drawn clips to measure on.")] = 40,
     seed: Annotated[int, typer.Option(help="Seed of all runs.")] = Recipe.seed,
     scorer: Annotated[str, typer.Option(help="Query scorer: film or cross.")] = "film",
-    out: Annotated[Path, typer.Option(help="Where the comparison goes.")] = RESULTS,
+    out: Annotated[Path, typer.Option(help="Path of the comparison.")] = RESULTS,
 ) -> None:
     """Train an allocator on each profile, and compare."""
     torch.set_num_threads(1)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 NAMES = {
     "token": "what each token shows",
-    "place": "where what is asked about is",
+    "place": "place of what is asked about",
     "answer": "answers",
     "right_share": "answer tokens right",
 }

@@ -1,4 +1,4 @@
-"""Asks a model about drawn worlds that it has not seen: `python -m training.evaluate [MODEL] --budget 64`.
+"""Evaluation of a model on drawn worlds that it has not seen: `python -m training.evaluate [MODEL] --budget 64`.
 
 Every question goes the way a user's goes, through `ARRCOCQwen.generate` with the real allocator. An answer counts
 when it is right word for word.
@@ -33,7 +33,7 @@ def held_out(worlds: int, size_px: tuple[int, int] | None = None) -> Iterator[tu
 def accuracy(model: ARRCOCQwen, worlds: int, budget: int, size_px: tuple[int, int] | None = None) -> dict[str, float]:
     """Share of right answers for every kind of question, and of things rightly described in captions.
 
-    Questions for a number where there is none are counted apart: they are right for a model that reads no digit.
+    Questions for a number in pictures without one are counted apart: they are right for a model that reads no digit.
     """
     right: dict[str, list[float]] = defaultdict(list)
     for world, questions in held_out(worlds, size_px):

@@ -1,4 +1,4 @@
-"""Writes the bundled model as a folder that transformers loads: `python -m training.export RUN FOLDER`."""
+"""Export of the bundled model as a folder that transformers loads: `python -m training.export RUN FOLDER`."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ PREPROCESSOR = {
 
 
 def export(model: Any, folder: Path) -> None:
-    """Writes `model` in bfloat16 (it stays as it is itself) and all that belongs to it, over an earlier export.
+    """Write `model` in bfloat16 (it stays as it is itself) and all that belongs to it, over an earlier export.
 
-    Raises ModelError where the folder holds anything else.
+    Raises ModelError if the folder holds anything else.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for old in _earlier_weights(folder):
@@ -43,7 +43,7 @@ def export(model: Any, folder: Path) -> None:
 
 
 def _earlier_weights(folder: Path) -> list[Path]:
-    """The files of weights that an earlier export wrote. Raises ModelError where none wrote what the folder holds."""
+    """The files of weights that an earlier export wrote. Raises ModelError if none wrote what the folder holds."""
     if not any(folder.iterdir()):
         return []
     try:

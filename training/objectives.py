@@ -49,7 +49,7 @@ SHARES = (0.08, 0.3)
 """The share of the tiles that is shown is drawn between these."""
 
 LAST_LAYERS_SHARE = 0.25
-"""How many of the language model's layers learn along, in the second half of the time."""
+"""Number of the language model's layers that learn along, in the second half of the time."""
 
 _IGNORED = -100
 
@@ -95,14 +95,14 @@ class AnswerLoss:
         qwen, rows, labels = self._qwen, [], []
         for case in cases:
             asked = [*self._ids.before_query, *qwen.plain_token_ids(case.question), *self._ids.after_query]
-            said = [*qwen.plain_token_ids(case.answer), int(qwen.tokenizer.eos_token_id)]
-            rows.append(torch.tensor(asked + said))
-            labels.append(torch.tensor([_IGNORED] * len(asked) + said))
+            reply = [*qwen.plain_token_ids(case.answer), int(qwen.tokenizer.eos_token_id)]
+            rows.append(torch.tensor(asked + reply))
+            labels.append(torch.tensor([_IGNORED] * len(asked) + reply))
         padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
         return padded, nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=_IGNORED)
 
     def _logits(self, tokens: VisualTokens, regions: torch.Tensor, ids: torch.Tensor, grid: TileGrid) -> torch.Tensor:
-        """Logits [B, S, vocabulary] at `ids`, after the frame's tokens; what pads a row comes after all of it."""
+        """Logits [B, S, vocabulary] at `ids`, after the frame's tokens; padding of a row comes after all of them."""
         language, count = self._qwen.language_model, len(ids)
         before = torch.tensor([[*self._ids.head, *self._ids.frame_open]]).expand(count, -1)
         after = torch.cat([torch.tensor([self._ids.frame_close]).expand(count, -1), ids], dim=1)

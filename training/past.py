@@ -32,7 +32,7 @@ Rgb = npt.NDArray[np.uint8]
 def fit_axes(axes: EmbeddingAxes, qwen: QwenVL, pictures: Iterable[Rgb]) -> None:
     """Make the axes the principal components of the model's embeddings of all tiles of pictures uint8 [H, W, 3].
 
-    Done once, before training begins. Raises ShapeError where the pictures have too few tiles.
+    Done once, before training begins. Raises ShapeError if the pictures have too few tiles.
     """
     rows = []
     for picture in pictures:
@@ -45,9 +45,9 @@ def fit_axes(axes: EmbeddingAxes, qwen: QwenVL, pictures: Iterable[Rgb]) -> None
 
 
 class GlancedPast:
-    """Looks at a picture's overview with a question in mind, as a stream does before it allocates a frame.
+    """Glance at a picture's overview with a question in mind, as a stream does before it allocates a frame.
 
-    Embeddings are told of where the layer's channels show them.
+    Embeddings are fed back if the layer's channels show them.
     """
 
     def __init__(self, qwen: QwenVL, layer: ARRCOCLayer) -> None:

@@ -30,7 +30,7 @@ from training.allocator_compare import FIRST_MEASURED, held_out_cases
 
 RESULTS = Path(__file__).parent / "results" / "teacher.json"
 LAST_TOKENS = 8
-"""Of the prompt: so many are looked at."""
+"""Last tokens of the prompt that are compared."""
 
 GROUPS = {"last token": 1, "last 2 tokens": 2, "last 4 tokens": 4, "last 8 tokens": 8}
 THRESHOLDS = (0.05, 0.1, 0.15, LOOKED_AT, 0.3, 0.4, 0.5)
@@ -59,7 +59,7 @@ class PromptAttention:
                 hook.remove()
 
     def maps(self, tiles: int) -> Maps:
-        """Of the prompt that was read last, whose frame has so many tiles."""
+        """Of the prompt that was read last, whose frame has `tiles` tiles."""
         visual = slice(self._before, self._before + tiles)
         return torch.stack([self._by_layer[layer][:, visual] for layer in sorted(self._by_layer)])
 
@@ -124,7 +124,7 @@ def _mean(kinds: dict[str, list[float]]) -> float:
 def main(
     model: Annotated[str, typer.Option(help="The model's folder.")] = "models/scenes-tiny",
     clips: Annotated[int, typer.Option(help="Drawn clips to measure on.")] = 40,
-    out: Annotated[Path, typer.Option(help="Where the figures go.")] = RESULTS,
+    out: Annotated[Path, typer.Option(help="Path of the figures.")] = RESULTS,
 ) -> None:
     """Compare layers and tokens as teachers."""
     torch.set_num_threads(1)

@@ -1,7 +1,7 @@
-"""Trains the bundled model: `python -m training.vlm --out FOLDER --minutes 55`.
+"""Training of the bundled model: `python -m training.vlm --out FOLDER --minutes 55`.
 
 Everything follows from `--seed`, except how many steps fit into the minutes; `--steps` fixes that too. A checkpoint
-is written every few minutes, and where the process is asked to end; `--resume` goes on from it, also for a longer or
+is written every few minutes, and if the process is asked to end; `--resume` goes on from it, also for a longer or
 shorter course: the rate stays until the last part of it, and only then falls. `--begin-with` starts from the weights of
 an earlier model. What is kept as the model is the running mean of the weights.
 """
@@ -30,7 +30,7 @@ from training.model.network import Learner, Losses, begin_with, new_model
 CLIP_NORM = 1.0
 LOG_STEPS = 20
 HEADS_ALONE = 0.01
-"""Share of the course in which only the heads learn, where a run begins with the weights of a model."""
+"""Share of the course in which only the heads learn, if a run begins with the weights of a model."""
 
 MEAN_KEPT = 0.998
 """Of the running mean of the weights, each step: it looks back over about 500 steps."""
@@ -43,10 +43,10 @@ _ATTENTION = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """Length and pace of a training: `steps`, or where None, `minutes` spent on steps. Both include resumed runs.
+    """Length and pace of a training: `steps`, or if None, `minutes` spent on steps. Both include resumed runs.
 
     `falls_from`: the share of the course until which the rate stays. `lessons_from`: the share of the lessons to leave
-    out, where the weights to begin with know them. `keep_words`: the words' embeddings stay as they are, so the
+    out, if the weights to begin with know them. `keep_words`: the words' embeddings stay as they are, so the
     allocator of the model to begin with fits the new one too.
     """
 
@@ -94,7 +94,7 @@ class Trainer:
             self.course.begin()
 
     def step(self, batches: BackgroundBatches) -> Losses:
-        """One batch, one update, in bfloat16 where that is quicker and autocast allows."""
+        """One batch, one update, in bfloat16 if that is faster and autocast allows."""
         with self.course.step():
             batch = batches.next().to(self.recipe.device)
             for group in self.optimiser.param_groups:
@@ -121,17 +121,17 @@ class Trainer:
 
     @property
     def _lessons_progress(self) -> float:
-        """How far the lessons are, in [0, 1]."""
+        """Progress of the lessons, in [0, 1]."""
         return self.recipe.lessons_from + (1 - self.recipe.lessons_from) * self.course.progress
 
     def save(self) -> None:
-        """Writes the checkpoint, the model as it is in the folder `model`, and the loss curve as a picture."""
+        """Write the checkpoint, the model as it is in the folder `model`, and the loss curve as a picture."""
         self.course.save()
         export(self.mean.module, self._folder / "model")
         draw_curve(self._folder / CURVE, self._folder / "loss.png")
 
     def run(self) -> None:
-        """Trains to the end of the course, or until the process is asked to end (SIGTERM)."""
+        """Train to the end of the course, or until the process is asked to end (SIGTERM)."""
         asked_to_end: list[int] = []
         before = signal.signal(signal.SIGTERM, lambda number, frame: asked_to_end.append(number))
         batches = BackgroundBatches(self.recipe.seed * 1_000_000 + self.course.steps, self.recipe.workers)
@@ -186,7 +186,7 @@ def main(
     lessons_from: Annotated[float, typer.Option(help="Share of the lessons to leave out at first.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of weights and pictures.")] = Recipe.seed,
     threads: Annotated[int, typer.Option(help="Threads of the training process.")] = Recipe.threads,
-    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda.")] = Recipe.device,
+    device: Annotated[str, typer.Option(help="Device to train on: cpu, cuda.")] = Recipe.device,
     workers: Annotated[int, typer.Option(help="Processes that draw.")] = Recipe.workers,
     begin_with: Annotated[str, typer.Option(help="Folder of a model whose weights to begin with.")] = "",
     keep_words: Annotated[bool, typer.Option(help="Leave the words' embeddings as they are.")] = False,

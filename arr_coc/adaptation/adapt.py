@@ -1,4 +1,4 @@
-"""`Adaptation`: a model is asked about pictures, and an allocator learns to look where the model does."""
+"""`Adaptation`: train an allocator to look where the model's attention looks, from its answers about pictures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AdaptProgress(Protocol):
     """Display of an adaptation to a person, who may end it."""
 
     def begin(self, phase: str, total: int | None) -> None:
-        """A phase begins, of so many pictures or steps; None where its length is a time."""
+        """Begin a phase of `total` pictures or steps; None if its length is a time."""
         ...
 
     def advance(self, done: int) -> None:
@@ -43,13 +43,13 @@ class AdaptProgress(Protocol):
 
     @property
     def stopping(self) -> bool:
-        """True once the adaptation is to end as soon as what it has is safe."""
+        """True to end the adaptation as soon as its results are saved."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptOptions:
-    """Settings of an adaptation: `steps` of learning, or so many `minutes` in all."""
+    """Settings of an adaptation: `steps` of learning, or `minutes` in all."""
 
     steps: int = 2000
     minutes: float | None = None
@@ -87,10 +87,10 @@ class Adaptation:
         self._unread = 0
 
     def run(self, planned: Sequence[PlannedLesson], made_of: Mapping[str, str]) -> AdaptResult | None:
-        """Ask, learn, measure; None where `progress` says to stop, which leaves the folder unfinished.
+        """Ask, learn, measure; None if `progress` stops it, which leaves the folder unfinished.
 
-        `made_of` as `AdaptFolder.begin` takes it. Raises as that and as `AttentionTeacher.attention`; OptionError where
-        there is too little to learn from; OSError where the folder cannot be written.
+        `made_of` as `AdaptFolder.begin` takes it. Raises as that and as `AttentionTeacher.attention`; OptionError if
+        there is too little to learn from; OSError if the folder cannot be written.
         """
         self._folder.begin(made_of)
         pictures = self._ask(planned)
@@ -133,7 +133,7 @@ class Adaptation:
         return AttentionTeacher(self._qwen)
 
     def _taught(self, planned: PlannedLesson) -> TaughtPicture | None:
-        """The lesson's picture with what is wanted of its tiles; None where it cannot be read."""
+        """The lesson's picture with the target relevance of its tiles; None if the picture cannot be read."""
         lesson = planned.load()
         if lesson is None:
             return None
@@ -143,7 +143,7 @@ class Adaptation:
 
     def _asked_enough(self, pictures: Sequence[TaughtPicture]) -> bool:
         limit = self._options.minutes
-        # of the time, where that is limited, this much at most is spent on asking the model
+        # if time is limited, at most this share of it is spent on asking the model
         return limit is not None and len(pictures) >= LEAST_PICTURES and self._asked_s > 60 * limit * 0.5
 
     def _check(self, pictures: Sequence[TaughtPicture], planned: int) -> None:

@@ -48,9 +48,8 @@ def texture_of(image: npt.NDArray[np.uint8], channels: str = "core13") -> Textur
 class AllocatorCase:
     """A question about one frame: its texture, and how much each tile is `wanted`, float32 [gh, gw] in [0, 1].
 
-    `kind` names the kind of question, where figures tell them apart. `answer`, and `image` uint8 [H, W, 3], are kept
-    only where the model itself is to look at it, and `prior` float32 [3, gh, gw] where answers or a
-    glance taught something.
+    `kind` names the kind of question, for figures by kind. `answer`, and `image` uint8 [H, W, 3], are kept only if the
+    model itself is to look at the picture, and `prior` float32 [3, gh, gw] if answers or a glance gave feedback.
     """
 
     texture: TextureArray
@@ -65,7 +64,7 @@ class AllocatorCase:
 @dataclass(frozen=True, slots=True)
 class CaseBatch:
     """B cases of one grid: textures [B, …], `query` float32 [B, Lq, D] padded by zeros, `wanted` [B, gh, gw], and
-    `prior` [B, 3, gh, gw] where any of them has one, of no trust for the others."""
+    `prior` [B, 3, gh, gw] if any case has one, with trust 0 for the others."""
 
     texture: TextureArray
     query: torch.Tensor

@@ -1,4 +1,4 @@
-"""`AdaptFolder`: files of an adaptation, from its beginning to the allocator that comes of it."""
+"""`AdaptFolder`: files of an adaptation, from its beginning to the finished allocator."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _NAMED = 3
 
 
 class AdaptFolder:
-    """A folder that an allocator is made in: `ARRCOCLayer.from_pretrained` reads it once there is one.
+    """Folder in which an allocator is made: `ARRCOCLayer.from_pretrained` reads it once the allocator is saved.
 
-    `adapt.json` says what it is made of, and what was measured when it is finished; until then `pictures.pt` and the
+    `adapt.json` lists its inputs, and its figures once it is finished; until then `pictures.pt` and the
     trainer's checkpoint are what the next run goes on from. Every file is written whole or not at all.
     """
 
@@ -65,9 +65,9 @@ class AdaptFolder:
             self._check_same(about["made_of"], made_of)
 
     def begin(self, made_of: Mapping[str, str]) -> None:
-        """Begin, or go on where an earlier run was made of the same; `made_of` names each thing for people.
+        """Begin, or resume an earlier run made of the same things; `made_of` maps each thing's name to its value.
 
-        Raises OptionError where it was made of something else, and OSError where the folder cannot be written.
+        Raises OptionError if it was made of something else, and OSError if the folder cannot be written.
         """
         about = self._about()
         if about is None or not self._has_saved:
@@ -103,7 +103,7 @@ class AdaptFolder:
         write_whole(self.path / PICTURES_FILE, written.getvalue())
 
     def load_pictures(self) -> tuple[list[TaughtPicture], int, float]:
-        """Read what `save_pictures` kept; nothing where there is none. Raises ModelError where it is damaged."""
+        """Read the pictures that `save_pictures` wrote, if any. Raises ModelError for a damaged file."""
         path = self.path / PICTURES_FILE
         if not path.is_file():
             return [], 0, 0.0
@@ -125,7 +125,7 @@ class AdaptFolder:
         return (self.path / CHECKPOINT).is_file()
 
     def _about(self) -> dict[str, Any] | None:
-        """Read `adapt.json`; None where there is none, or it is something else."""
+        """Read `adapt.json`; None if it is missing or not an object."""
         try:
             about = read_json(self.path / ABOUT_FILE)
             whole = isinstance(about["finished"], bool) and isinstance(about["made_of"], dict)

@@ -27,8 +27,8 @@ class Found:
     """Result of one case, or its mean over several.
 
     `recall`: the share of the asked tiles that are shown at level 0, of 25 % of the tokens, and `recall_small` of 10 %;
-    `iou` of the tiles at level 0 with the asked ones, which cannot exceed `iou_bound`, as so many tiles are shown;
-    `matched_iou`: that of as many most relevant tiles as are asked about.
+    `iou` of the tiles at level 0 with the asked ones, which cannot exceed `iou_bound`, as the number of tiles shown is
+    fixed; `matched_iou`: that of as many most relevant tiles as are asked about.
     """
 
     recall: float
@@ -39,7 +39,7 @@ class Found:
 
 
 def found(relevance: torch.Tensor, wanted: torch.Tensor, levels: bool) -> Found:
-    """Measures a map [gh, gw] against what is `wanted` of each tile; `levels` as `allocate` takes it."""
+    """Measure a map [gh, gw] against what is `wanted` of each tile; `levels` as `allocate` takes it."""
     asked = (wanted > LEAST_SHARE).numpy()
     shown = fine_tiles(relevance, 0.25, levels)  # share of the frame's tokens that is spent
     few = fine_tiles(relevance, SMALL_SHARE, levels)
@@ -78,7 +78,7 @@ def measure(
 ) -> dict[str, dict[str, float]]:
     """Means by kind of question, and over the kinds ("all"), each with the number of its cases.
 
-    A `realiser` without learned parts is not told the question.
+    A `realiser` without learned parts does not get the question.
     """
     realiser.eval()
 
@@ -92,7 +92,7 @@ def measure(
 
 
 def measure_map(cases: Sequence[AllocatorCase], *, levels: bool) -> dict[str, dict[str, float]]:
-    """The same of a relevance that knows what is wanted of every tile: what can be reached."""
+    """The same of a relevance equal to the targets of every tile: the upper bound."""
     return _table(((case, (case.wanted > LEAST_SHARE).float()) for case in cases), levels)
 
 

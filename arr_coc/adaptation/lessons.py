@@ -1,4 +1,4 @@
-"""`Lesson`: a picture to learn from and what is asked about it; `TaughtPicture`: what is wanted of its tiles."""
+"""`Lesson`: a picture to learn from and its questions; `TaughtPicture`: the targets of its tiles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HELD_OUT = "held out"
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A picture uint8 RGB [H, W, 3], the questions about it, and where the boxes of each are known, these.
+    """A picture uint8 RGB [H, W, 3], the questions about it, and the boxes for each question if they are known.
 
     Without boxes the model's own attention teaches.
     """
@@ -34,7 +34,7 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class PlannedLesson:
-    """A lesson that is read when it is its turn: `load` returns None where its picture cannot be read.
+    """A lesson that is read when its turn comes: `load` returns None if its picture cannot be read.
 
     Nothing is learned from one that is `held_out`.
     """
@@ -45,7 +45,7 @@ class PlannedLesson:
 
 @dataclass(frozen=True, slots=True)
 class TaughtPicture:
-    """A picture's texture, its questions, and what is wanted of its tiles for each: float32 [questions, gh, gw].
+    """A picture's texture, its questions, and the target relevance of its tiles for each: float32 [questions, gh, gw].
 
     `labelled`: by boxes, not by the model's attention.
     """
@@ -91,7 +91,7 @@ class TaughtPicture:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> TaughtPicture:
-        """The picture that `state` was made of. Raises KeyError and TypeError where it is none."""
+        """The picture that `state` was made of. Raises KeyError and TypeError if `state` is not one."""
         texture = TextureArray(state["channels"], state["entropy"])
         return cls(
             texture, tuple(state["questions"]), state["wanted"], bool(state["held_out"]), bool(state["labelled"])

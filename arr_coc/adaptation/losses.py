@@ -1,4 +1,4 @@
-"""Losses of relevance against what is wanted of every tile."""
+"""Losses of relevance against the target of every tile."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from arr_coc.allocation.choice_gradient import logit
 from arr_coc.relevance.balancing import RelevanceMaps
 
 Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Between relevance [B, gh, gw] and what is wanted of every tile [B, gh, gw]: a scalar."""
+"""Between relevance [B, gh, gw] and the target of every tile [B, gh, gw]: a scalar."""
 
 LEAST_SHARE = 0.04
-"""A tile holds what is asked from this share of its area on."""
+"""Least share of a tile's area that the asked thing takes for the tile to hold it."""
 
 _LIST_WEIGHT, _HIT_WEIGHT, _REST_WEIGHT = 0.3, 0.3, 3.0
 _SCORE_WEIGHTS = (0.2, 0.2, 0.5)
 
 
 def box_loss(relevance: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """Distance of relevance [B, gh, gw] from the tiles that hold what is asked (`wanted` in [0, 1], some above 0).
+    """Distance of relevance [B, gh, gw] from the tiles that hold the asked thing (`wanted` in [0, 1], some above 0).
 
     The cross-entropy of a softmax over the frame (ListNet: Cao et al., 2007), which ranks, and of each tile on its own,
     which keeps relevance absolute; tiles that are wanted weigh as much as all others together.
@@ -38,11 +38,11 @@ def box_loss(relevance: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
 
 LOOKED_AT = 0.2
 """A tile is looked at from this share of the largest attention in its frame on: of the bundled model's, this gives the
-masks that agree best with the boxes of what is asked about (`training/results/teacher.json`)."""
+masks that agree best with the boxes of the asked things (`training/results/teacher.json`)."""
 
 
 def looked_at(attention: torch.Tensor) -> torch.Tensor:
-    """The tiles that attention [..., gh, gw] finds: 1 where it is at least `LOOKED_AT` of its largest, else 0.
+    """The tiles that attention [..., gh, gw] selects: 1 if it is at least `LOOKED_AT` of its largest, else 0.
 
     Attention is spread thinly over all that is not asked about; to learn that too costs what is.
     """

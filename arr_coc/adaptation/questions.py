@@ -56,7 +56,7 @@ GENERIC_QUESTIONS = (
     "What food is there?",
     "Which shape is there?",
 )
-"""Asked where no questions are given: of places, things, colours, text and what happens, for pictures of any kind."""
+"""Asked if no questions are given: of places, things, colours, text and what happens, for pictures of any kind."""
 
 LONGEST_CHARS = 2000
 
@@ -64,7 +64,7 @@ LONGEST_CHARS = 2000
 def read_question_file(path: Path) -> tuple[str, ...]:
     """The questions of a text file, one a line, each once; empty lines are left out.
 
-    Raises OptionError where it cannot be read, is no text, holds no question, or one that is too long.
+    Raises OptionError if it cannot be read, is no text, holds no question, or one that is too long.
     """
     try:
         lines = path.read_text("utf-8").splitlines()

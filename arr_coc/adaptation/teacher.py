@@ -28,7 +28,7 @@ class AttentionTeacher:
     """
 
     def __init__(self, qwen: QwenVL) -> None:
-        """Raises ModelError where the model's attention cannot be read."""
+        """Raise ModelError if the model's attention cannot be read."""
         if unreadable_layer(qwen) is not None:
             raise _unreadable(qwen)
         self._session = AnswerSession(qwen, AnswerOptions(decoding=Decoding(max_tokens=1)))
@@ -38,7 +38,7 @@ class AttentionTeacher:
         self._frames = 0
 
     def show(self, image: npt.NDArray[np.uint8]) -> None:
-        """Shows a picture uint8 RGB [H, W, 3], which the questions that follow are about."""
+        """Show a picture uint8 RGB [H, W, 3], which the questions that follow are about."""
         packet = PictureAllocator(self._qwen, "", self._everything).allocate(image, FrameStamp(self._frames, 0, 0))
         assert isinstance(packet, TokenPacket), "only frames whose allocation failed are shown whole"
         self._packet = replace(packet, overview=len(packet.regions))
@@ -47,7 +47,7 @@ class AttentionTeacher:
     def attention(self, question: str) -> torch.Tensor:
         """The attention on each tile divided by its largest: float32 [gh, gw] in [0, 1].
 
-        Raises ModelError where none can be read, and as `AnswerSession.glance`.
+        Raises ModelError if no attention can be read, and as `AnswerSession.glance`.
         """
         assert self._packet is not None, "no picture is shown"
         feedback = self._session.glance(self._packet, question).feedback

@@ -35,7 +35,7 @@ def new_layer(qwen: QwenVL, scorer: QueryScorer = DEFAULT_SCORER, channels: str 
 
 
 class MapObjective:
-    """The loss between relevance and what is wanted of every tile."""
+    """The loss between relevance and the target of every tile."""
 
     def __init__(self, batches: Batches, loss: Loss) -> None:
         self._batches, self._loss = batches, loss
@@ -48,7 +48,7 @@ class MapObjective:
 class Trainer:
     """A layer and its optimiser; `folder` holds checkpoint and loss, `layer_folder` the layer.
 
-    `made_for` says what else must be the same for a checkpoint to fit. `along` are layers of the model that learn along
+    A checkpoint fits if its `made_for` is the same. `along` are layers of the model that learn along
     at a tenth of the rate, in the second half of the training.
     """
 
@@ -96,7 +96,7 @@ class Trainer:
         on_step: Callable[[], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> None:
-        """Trains to the end of the course, or until `should_stop`, and saves; `on_step` is called after every step."""
+        """Train to the end of the course, or until `should_stop`, and save; `on_step` is called after every step."""
         means = Means()
         saved_s = self.course.spent_s
         while self.course.progress < 1 and not (should_stop and should_stop()):
@@ -111,6 +111,6 @@ class Trainer:
         self.save()
 
     def save(self) -> None:
-        """Writes checkpoint and layer, each whole or not at all."""
+        """Write checkpoint and layer, each whole or not at all."""
         self.course.save()
         self.layer.save_pretrained(self._layer_folder)

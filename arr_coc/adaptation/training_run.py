@@ -41,10 +41,10 @@ class Length:
 
 
 class TrainingRun:
-    """Counts steps and the time spent on them, and keeps both in `folder` with the state of all `parts`.
+    """Counter of steps and the time spent on them, kept in `folder` with the state of all `parts`.
 
-    Training ends after `length.steps` steps, or where that is None, after `length.minutes` spent on steps.
-    `made_for` says what else must be the same for a checkpoint to fit.
+    Training ends after `length.steps` steps, or if that is None, after `length.minutes` spent on steps.
+    `made_for` lists the other values that must be the same for a checkpoint to fit.
     """
 
     def __init__(
@@ -67,34 +67,34 @@ class TrainingRun:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Counts what is done meanwhile as one step."""
+        """Count the work done meanwhile as one step."""
         started_s = time.perf_counter()
         yield
         self.steps += 1
         self.spent_s += time.perf_counter() - started_s
 
     def note(self, figures: Mapping[str, float]) -> str:
-        """Adds a line to the loss curve, and returns it."""
+        """Add a line to the loss curve, and return it."""
         line = json.dumps({"step": self.steps, "minutes": round(self.spent_s / 60, 2), **figures})
         with (self._folder / CURVE).open("a", encoding="utf-8") as curve:
             curve.write(line + "\n")
         return line
 
     def begin(self) -> None:
-        """Begins anew. Raises ModelError where the folder holds the checkpoint or the curve of an earlier run."""
+        """Begin anew. Raises ModelError if the folder holds the checkpoint or the curve of an earlier run."""
         for name in (CHECKPOINT, CURVE):
             if (self._folder / name).exists():
                 raise ModelError(f"{self._folder} holds the {name} of an earlier run; give --resume, or a new folder")
 
     def save(self) -> None:
-        """Writes the checkpoint, whole or not at all. Raises OSError."""
+        """Write the checkpoint, whole or not at all. Raises OSError."""
         state = {name: part.state_dict() for name, part in self._parts.items()}
         written = io.BytesIO()
         torch.save({**state, **self._made_for, "steps": self.steps, "spent_s": self.spent_s}, written)
         write_whole(self._folder / CHECKPOINT, written.getvalue())
 
     def resume(self, device: str = "cpu") -> None:
-        """Goes on from the checkpoint. Raises ModelNotFound where there is none, ModelError where it does not fit."""
+        """Continue from the checkpoint. Raises ModelNotFound if it is missing, ModelError if it does not fit."""
         path = self._folder / CHECKPOINT
         if not path.is_file():
             raise ModelNotFound(f"{self._folder} holds no {CHECKPOINT}; leave out --resume to begin")
@@ -111,7 +111,7 @@ class TrainingRun:
         self._forget_after(self.steps)
 
     def _forget_after(self, steps: int) -> None:
-        """Takes out of the loss curve what the checkpoint does not hold."""
+        """Remove the steps after the checkpoint from the loss curve."""
         curve = self._folder / CURVE
         if curve.is_file():
             lines = curve.read_text("utf-8").splitlines(keepends=True)
@@ -125,7 +125,7 @@ class Means:
         self._seen: dict[str, list[float]] = defaultdict(list)
 
     def add(self, **figures: float | None) -> None:
-        """Those that are there."""
+        """Add the figures that are not None."""
         for name, value in figures.items():
             if value is not None:
                 self._seen[name].append(value)

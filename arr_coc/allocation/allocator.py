@@ -48,11 +48,11 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class AllocatorOptions:
     """`levels`: whether the model knows coarse tokens. `wide`: whether wide and tall tokens show lines of text; None:
-    if the model knows them, by `suiting`. `tau_ms`: time constant of blending. `on_device`: frames are allocated where
-    the texture is, if it is a device and the options suit one (`suits_device`; else, channels and scores only), and
+    if the model knows them, by `suiting`. `tau_ms`: time constant of blending. `on_device`: frames are allocated on
+    the texture's device, if it has one and the options suit one (`suits_device`; else, channels and scores only), and
     differ a little from another backend's. `glance`: frames have an overview, which a glance looks at; None for none.
     `channels`: the texture's profile; `auto` is the one that the allocator's weights were trained on, which wins over
-    another name, and `core13` where nothing was trained. `memory`: the model has a visual memory, and packets hold what
+    another name, and `core13` if nothing was trained. `memory`: the model has a visual memory, and packets hold what
     is new in their group of pictures; None: each is complete in itself. The others are those of `allocate` and
     `Tensions`, `limits` for the budgets "auto" and "adaptive".
     """
@@ -73,7 +73,7 @@ class AllocatorOptions:
 
     @property
     def tensions(self) -> Tensions:
-        """Raises ValueError for shares outside [0, 1]."""
+        """Raise ValueError for shares outside [0, 1]."""
         return Tensions(self.budget, self.explore, self.coverage, self.limits)
 
     def suiting(self, *, levels: bool, wide: bool) -> AllocatorOptions:
@@ -115,7 +115,7 @@ class StreamAllocator:
     everything but the question. Frames of a texture on a device are allocated there, if the options say so and suit
     (`suits_device`): they differ a little from the host's, and nothing of them comes to the host, but for
     `measures_change`, which is one number each for the last answer and the last look; regions and relevance once a
-    frame is asked about. A view that is no device's, because its hardware gave up, is allocated in host memory. Raises
+    frame is asked about. A view that is no device's, because its hardware failed, is allocated in host memory. Raises
     BudgetError, StrategyError, ProfileError, and ValueError for shares outside [0, 1].
     """
 
@@ -142,7 +142,7 @@ class StreamAllocator:
                 *(self._channels, self.options.channels),
             )
         self.on_device = self.options.on_device and suits_device(self.options, self._channels)
-        """Whether frames of a texture on a device are allocated there."""
+        """True if frames of a texture on a device are allocated there."""
         self._relevance = CachedRelevance(realiser, arrays, stays=self.on_device)
         self._texture = TextureArrayCache(arrays)
         self._glances = GlancePolicy(self.options.glance.every_s if self.options.glance else EVERY_S)
@@ -152,7 +152,7 @@ class StreamAllocator:
         self._change = 1.0
         self._warned = False
         self.group = None if self.options.memory is None else GroupOfPictures(self.options.memory)
-        """What the model's memory was shown of this stream; None if it has none."""
+        """State of the model's memory of this stream; None if it has none."""
 
     @property
     def question(self) -> str:
@@ -251,9 +251,9 @@ class StreamAllocator:
     ) -> FrameAllocation:
         """Take in the frame in `view`, and leave the choice of its regions until they are asked for.
 
-        For streams of whose frames few are shown to anyone: what a frame changes of relevance and memory counts at
-        once, and a choice is made in the light of the last one that was made before the next frame came. Arguments and
-        errors are those of `allocate`.
+        For streams of which few frames are viewed or answered about: a frame changes relevance and memory at once, and
+        its choice builds on the last choice made before the next frame came. Arguments and errors are those of
+        `allocate`.
         """
         memory, last = self._memory_of(view), self._last
         if last is not None and last.is_chosen:
@@ -364,7 +364,7 @@ class StreamAllocator:
     def _realise(
         self, memory: _EpochMemory, texture: TextureArray, looks: torch.Tensor | None, media_ns: int
     ) -> FrameMaps:
-        """The frame's own relevance, by its texture and by what is known at its time; its `looks`, if known already."""
+        """The frame's own relevance, by its texture and the knowledge at its time; its `looks`, if known already."""
         if looks is None:
             looks = texture.looks if self.on_device else texture.looks.cpu()
         prior, scored = memory.prior.evaluate(media_ns, looks), texture
@@ -448,5 +448,5 @@ def _looks_of(frame: FrameAllocation) -> torch.Tensor:
 
 
 def _is_same(one: QueryEmbedding, other: QueryEmbedding) -> bool:
-    """Whether two embeddings are of the same question by the same model."""
+    """True if two embeddings are of the same question by the same model."""
     return (one.text, one.model_id) == (other.text, other.model_id) and np.array_equal(one.tokens, other.tokens)

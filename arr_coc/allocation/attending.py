@@ -1,21 +1,20 @@
 """Strategies that choose regions for a budget of tokens, the guard against pictures without structure, and `Tensions`.
 
-A stream's guard judges the picture, by `picture_structure`. The relevance map cannot tell: a trained scorer smooths
-over its neighbours and knows where in a frame things usually are, so it makes structured maps of white noise; and it
-may find nothing to prefer on a page of print. Where there is a map alone, `map_structure` judges that. What answers
-looked
-at in a picture overrules how it looks.
+A stream's guard judges the picture, by `picture_structure`. The relevance map is no evidence: a trained scorer smooths
+over neighbours and has learned where in a frame things usually are, so it makes structured maps of white noise, and it
+may prefer nothing on a page of print. If only a map is given, `map_structure` judges it. Feedback from answers on a
+picture overrules its looks.
 
 | strategy | regions |
 | --- | --- |
 | `topk` | the K most relevant tiles, level 0 |
 | `mixed` | level 0: a share (`coverage`) spread evenly, the rest the most relevant tiles |
-| `foveated` | a quadtree cover of the whole frame, fine where relevance is high; K − 2 tokens or more |
+| `foveated` | a quadtree cover of the whole frame, fine at high relevance; K − 2 tokens or more |
 | `fixation` | the same, fine around the place of most relevance and coarser with distance |
 | `grid` | every n-th tile, n the smallest that the budget pays, phase fixed |
 | `uniform` | K regions of one level, spread evenly: the coarsest level that has as many |
 | `random` | K tiles drawn with `seed` |
-| `auto` | `topk` where glances are made, `grid` for a void; else `foveated` if the model knows levels and has 64 tokens
+| `auto` | `topk` if glances are made, `grid` for a void; else `foveated` if the model knows levels and has 64 tokens
 or more, else `mixed` |
 """
 
@@ -65,13 +64,13 @@ VOID_RANGE = 0.05
 """A map whose values all lie within this has no structure either, whatever its shape."""
 
 LEAST_TILES = 64
-"""Pictures of fewer tiles are not judged: so few neighbours prove nothing, and most budgets show all of them."""
+"""Pictures of fewer tiles are not judged: few neighbours prove nothing, and most budgets show all of them."""
 
 CLEAR = 0.35
 """Above every threshold, hysteresis included: nothing else needs to be measured."""
 
 LEAST_RANGES = (0.05, 0.05, 0.05, 0.02, 0.1)
-"""What red, green, blue, edge magnitude and entropy must vary by, between tiles, to count. A blank wall or a slope of
+"""Least ranges of red, green, blue, edge magnitude and entropy, between tiles, to count. A blank wall or a slope of
 light varies by 0.007, 0.007, 0.007, 0.003 and 0.055 at most, under a sensor's noise of 4 of 255."""
 
 EDGES = 5
@@ -80,7 +79,7 @@ LEAST_STEP = 0.04
 """By how much a colour must differ from its neighbours' mean somewhere; slopes and spots of light bend by 0.03."""
 
 LEAST_EDGES = 0.004
-"""What edge magnitude must vary by where entropy counts: a steep slope fills more or fewer bins of the histogram, and
+"""Least spread of edge magnitude for entropy to count: a steep slope fills more or fewer bins of the histogram, and
 has no edges."""
 
 Map = npt.NDArray[np.float32]
@@ -130,7 +129,7 @@ def picture_structure(appearance: torch.Tensor) -> torch.Tensor:
 
 
 def _are_light(appearance: torch.Tensor) -> torch.Tensor:
-    """Whether slopes of light explain how red, green, blue, edge magnitude and entropy vary: bool [5]."""
+    """True if slopes of light explain how red, green, blue, edge magnitude and entropy vary: bool [5]."""
     light, colours = torch.zeros(5, dtype=torch.bool, device=appearance.device), appearance[:3]
     if min(colours.shape[1:]) >= 3:  # a strip has no tile with neighbours all around
         around = colours[:, :-2, 1:-1] + colours[:, 2:, 1:-1] + colours[:, 1:-1, :-2] + colours[:, 1:-1, 2:]
@@ -176,11 +175,11 @@ STRATEGIES_ON_DEVICE = tuple(name for name in STRATEGIES if name != "fixation")
 """Strategies that a device can choose by. The host has to know the place that `fixation` follows."""
 
 STICKINESS = 0.25
-"""How much more a region counts that was shown (as finely) before: near-equals then do not take turns."""
+"""Bonus of a region that was shown (as finely) before, so that near-equals do not take turns."""
 
 COVER_TOKENS = 64
-"""From so many on, `auto` covers the whole frame. With fewer, a cover leaves hardly a tile sharp, and the bundled model
-was right up to 1.8 times as often with `mixed`, on scenes that it had not seen (training/README.md)."""
+"""Budget from which `auto` covers the whole frame. With fewer tokens, a cover leaves hardly a tile sharp, and the
+bundled model was right up to 1.8 times as often with `mixed`, on scenes that it had not seen (training/README.md)."""
 
 _GOLDEN = 0.381966  # 1 − 1/φ: successive rows of the grid are shifted by this share of the step, so it has no stripes
 
@@ -228,9 +227,9 @@ class AllocationHistory:
 class AllocationRequest:
     """One frame's worth of choosing: a finite map, a budget in tokens, and the strategy's own settings.
 
-    `entropy` float32 [gh, gw], what each tile holds, where it is known; `lines` bool [2, gh, gw], the tiles of lines of
-    text along rows and along columns (`line_tiles`), where wide and tall regions may be chosen. Maps lie on one device;
-    `lines` and the strategy `fixation` are of host memory.
+    `entropy` float32 [gh, gw], that of each tile, if known; `lines` bool [2, gh, gw], the tiles of lines of text along
+    rows and along columns (`line_tiles`), if wide and tall regions may be chosen. Maps lie on one device; `lines` and
+    the strategy `fixation` are of host memory.
     """
 
     relevance: torch.Tensor
@@ -262,7 +261,7 @@ class RegionChoice:
     levels: torch.Tensor
 
     def or_else(self, other: RegionChoice, wanted: torch.Tensor) -> RegionChoice:
-        """This choice, or `other` where `wanted` (a scalar bool) is False."""
+        """This choice, or `other` if `wanted` (a scalar bool) is False."""
         count = max(len(self.mask), len(other.mask))
         mine, theirs = self._padded(count), other._padded(count)
         return RegionChoice(
@@ -338,13 +337,13 @@ def choose(request: AllocationRequest, strategy: str) -> RegionChoice:
 
 
 def check_strategy(strategy: str) -> None:
-    """Raises StrategyError, naming the strategies that there are."""
+    """Raise StrategyError, naming the strategies that there are."""
     if strategy not in STRATEGIES:
         raise StrategyError(f"unknown strategy {strategy!r}; there are {', '.join(STRATEGIES)}")
 
 
 def resolve_strategy(strategy: str, void: bool, tokens: int, levels: bool, glances: bool = False) -> str:
-    """Return the strategy that `auto` means where it is known whether the picture is a void.
+    """Return the strategy that `auto` means for a picture that is a `void` or not.
 
     `glances`: whether the question chooses from the first frame on, so that coverage is needless.
     """

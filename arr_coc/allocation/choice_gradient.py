@@ -1,7 +1,7 @@
 """Gradient of a choice to the relevance that it was made by, and choices that chance has a part in.
 
-Choosing the best tiles has no gradient of its own. Straight through (Bengio, Léonard & Courville, 2013,
-arXiv:1308.3432), what is chosen carries one to the logarithm of its share in a softmax of relevance over the frame: a
+Choosing the best tiles has no gradient. Straight through (Bengio, Léonard & Courville, 2013,
+arXiv:1308.3432), each chosen tile carries one to the logarithm of its share in a softmax of relevance over the frame: a
 token that helps shall be chosen more surely, at the expense of the others. Only tokens that are shown can prove
 themselves. With Gumbel noise on the relevance, tiles are drawn without replacement with these shares as odds
 (Gumbel-top-k: Kool, van Hoof & Welling, 2019, arXiv:1903.06059; its temperature as in Jang, Gu & Poole, 2017,
@@ -25,7 +25,7 @@ _EDGE = 1e-4
 
 
 def check_choice_gradient(gradient: str, temperature: float) -> None:
-    """Raises OptionError for a gradient that does not exist, and for a temperature that is not above 0."""
+    """Raise OptionError for a gradient that does not exist, and for a temperature that is not above 0."""
     if gradient not in CHOICE_GRADIENTS:
         raise OptionError(f"gradient must be {' or '.join(CHOICE_GRADIENTS)}, got {gradient!r}")
     if not 0 < temperature < float("inf"):
@@ -49,7 +49,7 @@ def perturbed(relevance: torch.Tensor, temperature: float) -> torch.Tensor:
 
 
 def token_of_tiles(allocation: Allocation, shape: tuple[int, int]) -> torch.Tensor:
-    """The token that shows each tile of a batch: int64 [B, gh * gw], K where none does; on the CPU."""
+    """The token that shows each tile of a batch: int64 [B, gh * gw], K if none does; on the CPU."""
     absent = allocation.mask.shape[1]
     rows = []
     for regions, mask in zip(allocation.regions, allocation.mask, strict=True):

@@ -129,7 +129,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class SelectorMemory:
-    """Memory of a choice, for those that follow: its `selection`, the shapes that were shown, carried along with motion
+    """Memory of a choice, for the next ones: its `selection`, the shapes that were shown, carried along with motion
     (`previous` int8 [gh, gw]), the lines of text, and whether the picture that looks like `appearance` is a void.
 
     `made_from`: the objects that the selection was made from. The same objects keep it.
@@ -202,7 +202,7 @@ class SelectionInputs:
         )
 
     def _judged(self) -> tuple[torch.Tensor, torch.Tensor | bool]:
-        """Whether the picture is a void, judged anew only if it is another, and whether it is covered evenly therefore:
+        """True if the picture is a void, judged anew only if it is another, and whether it is covered evenly therefore:
         not if answers looked at some tiles more than at others. A number only if the host may look at it."""
         memory, void = self.memory, self.memory.void
         if void is None or self.appearance is None or self.appearance is not memory.appearance:
@@ -235,7 +235,7 @@ def _jitter(previous: torch.Tensor | None, levels: torch.Tensor) -> torch.Tensor
     """Share of tiles whose shape (or absence) is another than in `previous`, among those that were in view; 0 without
     it.
 
-    Both int8 [gh, gw]; `previous` is the frame before, carried along with motion, `UNKNOWN` where a tile came into
+    Both int8 [gh, gw]; `previous` is the frame before, carried along with motion, `UNKNOWN` for tiles that came into
     view.
     """
     if previous is None:
@@ -245,7 +245,7 @@ def _jitter(previous: torch.Tensor | None, levels: torch.Tensor) -> torch.Tensor
 
 
 class RegionSelector:
-    """Plans the tokens of one epoch's frames, and remembers the choices that were made, for those that follow."""
+    """Planner of the tokens of one epoch's frames, with the memory of earlier choices for later ones."""
 
     def __init__(self, options: SelectorOptions) -> None:
         self._options = options
@@ -290,7 +290,7 @@ class RegionSelector:
         return SelectionInputs(self._options, plan, relevance, staleness, appearance, prior, lines, self._memory)
 
     def note(self, inputs: SelectionInputs, selection: Selection) -> None:
-        """The newest frame's regions were chosen: those that follow are chosen in the light of that."""
+        """Record that the newest frame's regions were chosen: the next choice builds on it."""
         if selection is not self._memory.selection:
             made_from = inputs.relevance, inputs.staleness, inputs.plan.tokens
             self._memory = SelectorMemory(
@@ -298,8 +298,8 @@ class RegionSelector:
             )
 
     def note_judgement(self, inputs: SelectionInputs, selection: Selection) -> None:
-        """The newest frame is chosen from once more, in the light of the choice before: only what its picture is, and
-        where it has lines, is known already."""
+        """Choose again for the newest frame, in the light of the choice before: only its picture's structure and its
+        lines are known already."""
         self._memory = replace(
             self._memory,
             made_from=None,
@@ -341,7 +341,7 @@ class FrameAllocation:
     `relevance` float32 [gh, gw], as blended over time; `scores` float32 [3, gh, gw] (information, perspective,
     participation) and their `weights` float32 [3], of this frame alone; `inputs`, all that its regions follow from,
     which are chosen once they are asked for. `change_since`, the relevance-weighted share of tiles that changed since
-    the last answer, and `change_since_look`, since the last look, where what has vanished counts too.
+    the last answer, and `change_since_look`, since the last look, including what has vanished.
     """
 
     stamp: FrameStamp

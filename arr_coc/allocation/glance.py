@@ -17,20 +17,20 @@ from arr_coc.ops.regions import overview_regions
 from arr_coc.types import NS_PER_S
 
 AUTO_TOKENS = 64
-"""An overview of "auto" takes at most so many tokens…"""
+"""Most tokens of an overview of "auto"…"""
 
 AUTO_SHARE = 0.5
 """…and at most this share of the budget."""
 
 LEAST_REGIONS = 6
-"""With fewer regions an overview hardly tells one place from another, and costs more than it brings: there is none…"""
+"""Fewest regions of an overview: fewer hardly distinguish places and cost more than they bring…"""
 
 LEAST_FINE_REGIONS, FINE_LEVEL = 4, 2
-"""…but with so few where they are of this level or finer: 4×4 tiles still show what is asked about. Such an overview is
-not shown again with later frames, where its tokens are missed more than it tells."""
+"""…or this many if they are of this level or finer: 4×4 tiles still show what is asked about. Such an overview is
+not shown again with later frames, because its tokens cost them more than it adds."""
 
 EVERY_S = 60.0
-"""After so much media time a glance is due again."""
+"""Media time in seconds after which a glance is due again."""
 
 UNKNOWN_SHARE = 0.5
 """From this share of tiles on of which nothing is known, a glance is due…"""
@@ -47,7 +47,7 @@ class GlanceOptions:
     """Options of glances. Raises OptionError for values out of range.
 
     `tokens`: the most that an overview takes; "auto" for 64, no more than half of the budget, and no overview at all
-    where these make fewer than 6 regions, or 4 of 4×4 tiles. `every_s`: media time after which a glance is due again.
+    if these make fewer than 6 regions, or 4 of 4×4 tiles. `every_s`: media time after which a glance is due again.
     `keep`: whether the overview stays in the prompt as context; the budget pays for it either way.
     """
 
@@ -64,14 +64,14 @@ class GlanceOptions:
     def overview(self, budget_tokens: int, shape: tuple[int, int]) -> npt.NDArray[np.int64]:
         """The regions [K, 3] of the overview of a tile grid that a budget has room for.
 
-        None, [0, 3], where the budget shows all tiles, and by "auto" where they would be too few to tell places apart.
-        Raises BudgetError where the overview that is asked for leaves nothing of the budget.
+        None, [0, 3], if the budget shows all tiles, and by "auto" if there would be too few to distinguish places.
+        Raises BudgetError if the requested overview leaves nothing of the budget.
         """
         if budget_tokens >= shape[0] * shape[1]:
             return overview_regions(shape, 0)
         if self.tokens == "auto":
             regions = overview_regions(shape, min(AUTO_TOKENS, int(AUTO_SHARE * budget_tokens)))
-            return regions if _tells_apart(regions) else regions[:0]
+            return regions if _distinguishes(regions) else regions[:0]
         if self.tokens >= budget_tokens:
             raise BudgetError(
                 f"an overview of {counted(self.tokens, 'token')} leaves nothing of a budget of {budget_tokens}",
@@ -84,14 +84,14 @@ class GlanceOptions:
         return self.keep and (glanced or len(overview) >= LEAST_REGIONS or self.tokens != "auto")
 
 
-def _tells_apart(regions: npt.NDArray[np.int64]) -> bool:
-    """True if attention on these regions [K, 3] of one level says where to look."""
+def _distinguishes(regions: npt.NDArray[np.int64]) -> bool:
+    """True if these regions [K, 3] of one level are enough for attention on them to locate what matters."""
     fine = len(regions) > 0 and regions[0, 0] <= FINE_LEVEL
     return len(regions) >= (LEAST_FINE_REGIONS if fine else LEAST_REGIONS)
 
 
 class GlancePolicy:
-    """Says when a glance is due: for a new question, after a cut, after a while, and where much is unknown."""
+    """Policy for when a glance is due: for a new question, after a cut, after a while, and when much is unknown."""
 
     def __init__(self, every_s: float = EVERY_S) -> None:
         self._every_ns = every_s * NS_PER_S
@@ -103,7 +103,7 @@ class GlancePolicy:
         self._done_ns, self._failed = None, False
 
     def done(self, media_ns: int) -> None:
-        """A glance at the frame of this media time told what it looked at."""
+        """Record that a glance at the frame of this media time returned feedback."""
         self._done_ns, self._failed = media_ns, False
 
     def failed(self) -> None:
@@ -111,7 +111,7 @@ class GlancePolicy:
         self._failed = True
 
     def due(self, media_ns: int, unknown_share: float) -> bool:
-        """Return True if a glance is due at a media time, where nothing is known of so large a share of the tiles."""
+        """Return True if a glance is due at a media time, given the share of tiles of which nothing is known."""
         if self._failed or self._done_ns is None:
             return not self._failed
         since_ns = media_ns - self._done_ns

@@ -34,8 +34,8 @@ STALE, NEWS, NEVER = 125, 126, 127
 not shown, which has changed since it began, or has not."""
 
 REPLACED = 1.0
-"""A new group begins after so many tokens were superseded for each one that the group shows: those that stay were
-computed beside them, and drift from what a fresh reading would give."""
+"""Superseded tokens per shown token after which a new group begins: the tokens that stay were computed beside
+superseded ones, and drift from a fresh reading."""
 
 CHANGE = 12
 """Largest difference, of 255, of the means of 4×4 pixels in a tile that still shows the same. Noise of a sensor, and
@@ -133,7 +133,7 @@ class GroupFrame:
 
 
 class GroupOfPictures:
-    """The group of one stream: what the model was shown of it, by the packets that were made; used by one thread.
+    """The group of one stream: what its packets have shown to the model; used by one thread.
 
     `packet` takes the newest frame in, as it is sent. The same frame once more, for another request, gives the same
     packet.
@@ -147,7 +147,7 @@ class GroupOfPictures:
         self._frame: FrameAllocation | None = None
 
     def ask_anew(self) -> None:
-        """Another question: what it wants is appended with the next packet, even if nothing changed."""
+        """Note another question: its tokens are appended with the next packet, even if nothing changed."""
         self._asks_anew = True
 
     def newest_of(self, frame: FrameAllocation | None) -> GroupFrame | None:
@@ -254,7 +254,7 @@ class GroupOfPictures:
     def _followed(
         self, newest: GroupFrame, view: TextureView, frame: FrameAllocation, frames: int
     ) -> GroupFrame | None:
-        """Return the newest frames, so many at most, with another one, or as they are if nothing changed and the
+        """Return the newest `frames` frames at most, with another one, or as they are if nothing changed and the
         question is the same; None if they exceed the limit."""
         allocation, picture = frame.allocation, view.read(CHANGE_LEVEL)
         changed = newest.versions.stale(view.versions)
@@ -273,7 +273,7 @@ class GroupOfPictures:
             regions=whole,
             shown_ns=np.concatenate([newest.shown_ns[first:], now.shown_ns]),
             superseded=np.zeros(len(whole), bool),
-            overview=0,  # each frame may have one of its own, among the others
+            overview=0,  # each frame may have its own, among the others
             begun_ns=newest.begun_ns,
             lengths=(*lengths, len(regions)),
         )

@@ -39,9 +39,9 @@ class _Embedding:
 
 
 class HistoryTracker:
-    """Remembers relevance, changes, attention and embeddings of one epoch's tiles, carried along with motion.
+    """Memory of relevance, changes, attention and embeddings of one epoch's tiles, carried along with motion.
 
-    For each frame in order: `follow` where tiles moved, `observe`, `fill`, `remember`.
+    For each frame in order: `follow` the motion, `observe`, `fill`, `remember`.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class HistoryTracker:
             relevance, sure = self._before
             sure = np.minimum(_sampled(warp, sure, 0), motion.confidence)
             self._before = np.stack([_sampled(warp, relevance, 0), np.where(warp.inside, sure, np.float32(0))])
-            self._relevance = None  # what is warped is not the newest relevance, even where that is the same object
+            self._relevance = None  # what is warped is not the newest relevance, even if that is the same object
         if step is None:
             return
         if self._changed_ns is not None:
@@ -158,14 +158,14 @@ class HistoryTracker:
         return np.stack([self._attention.last, self._attention.mean, trust])
 
     def _shown(self, appearance: Map) -> Map | None:
-        """Embeddings, fading where a tile no longer looks as it did."""
+        """Embeddings, fading on tiles whose appearance has changed."""
         if self._embedding is None:
             return None
         change = np.nan_to_num(np.abs(appearance - self._embedding.appearance).max(axis=0))
         return self._embedding.components * (1 - np.minimum(change / np.float32(RENEWAL), 1))
 
     def _embedded(self, feedback: Feedback, shape: tuple[int, int], warp: Warp, appearance: Map) -> _Embedding:
-        """What was known before, and over it the tokens of this answer; a coarse one speaks for all of its tiles."""
+        """The earlier map, overlaid by the tokens of this answer; a coarse one covers all of its tiles."""
         assert feedback.embedding is not None
         order = paint(feedback.regions, np.arange(len(feedback.regions)), shape, -1)
         order = _nearest(warp, order, -1)

@@ -1,4 +1,4 @@
-"""`AllocationMaps`: all that the allocation of a frame was made from, map by map, for whoever wants to see it."""
+"""`AllocationMaps`: the inputs of a frame's allocation as maps, for displays and analysis."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class AllocationMaps:
 
     `channels` float32 [C, gh, gw] of the texture's `profile`, as the scorers read them, and `entropy` float32 [gh, gw];
     `scores` float32 [3, gh, gw] by `SCORES` and their `weights` float32 [3]; `own` float32 [gh, gw], the relevance of
-    this frame alone, and `blended`, as it was chosen by. `prior` float32 [3, gh, gw] is what answers taught (attention,
-    similarity, trust), None before the first one; `staleness` float32 [gh, gw], where to explore, None where nothing is
-    explored.
+    this frame alone, and `blended`, as it was chosen by. `prior` float32 [3, gh, gw] is the feedback of answers
+    (attention, similarity, trust), None before the first one; `staleness` float32 [gh, gw] is the exploration map, None
+    if nothing is explored.
     """
 
     profile: str

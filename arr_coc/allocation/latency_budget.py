@@ -28,7 +28,7 @@ ANSWERS = 30
 """Answers that the line is fitted to, at most."""
 
 STREAK = 3
-"""So many answers are looked at before the budget moves; so many in a row beyond the usual mean another load."""
+"""Answers observed before the budget moves; this many in a row beyond the usual mean another load."""
 
 NARROW, WIDE = 0.12, 2.0
 """Beyond the usual is what is off by more than NARROW, and by more than WIDE deviations."""
@@ -53,20 +53,20 @@ class LatencyModel:
         return self.base_ms + self.per_token_ms * tokens
 
     def tokens_for(self, ttft_ms: float) -> float:
-        """The tokens that take so long; infinitely many, of either sign, where tokens cost nothing."""
+        """The tokens that take `ttft_ms`; infinitely many, of either sign, if tokens cost nothing."""
         left = ttft_ms - self.base_ms
         return left / self.per_token_ms if self.per_token_ms > 0 else math.copysign(math.inf, left)
 
 
 class BudgetController:
-    """Tells the next budget from the time that each answer took to its first token, and the tokens it was shown.
+    """Controller of the budget, from each answer's time to its first token and the tokens it was shown.
 
     A self-tuning regulator (Åström and Wittenmark, Adaptive Control, chapter 3): a model of the plant is fitted to
     what has been seen, and the budget is what would bring the model to its aim. The model is a line, ttft = a + b·K, by
     least squares with Huber's weights (Huber, Robust Estimation of a Location Parameter, 1964), drawn towards the slope
-    known before, because steady budgets tell nothing of it. p95 lies above the line by the 95th percentile of recent
+    known before, because steady budgets do not reveal it. p95 lies above the line by the 95th percentile of recent
     ratios of an answer's time to what the line predicted. Because the tokens of each answer are given, answers
-    that were on their way when the budget moved mislead nobody.
+    in flight when the budget moved do not bias the fit.
 
     Three answers in a row beyond the usual are another load: those before them are forgotten, and the slope is scaled
     as the times are. One that is alone is an outlier. No clock, no I/O; the same answers give the same budgets.
@@ -84,7 +84,7 @@ class BudgetController:
         self._start, self._limits = start, limits
         self._budget: int | None = None
         self._seen: deque[tuple[int, float]] = deque(maxlen=ANSWERS)
-        # answers whose distance from the line says where p95 lies: three of sixty lie above it
+        # ratios whose tail is p95: three of sixty answers lie above it
         self._ratios: deque[float] = deque(maxlen=60)
         self._line: LatencyModel | None = None
         self._known_slope = 0.0
@@ -93,19 +93,19 @@ class BudgetController:
         self._missed = False
 
     def budget_for(self, tiles: int) -> int:
-        """Tokens for the next frame, of so many tiles: within the limits, and never more than there are tiles."""
+        """Tokens for the next frame of `tiles` tiles: within the limits, and never more than there are tiles."""
         budget = fixed_tokens(self._start, tiles, self._limits) if self._budget is None else self._budget
         return self._limits.bound(budget, tiles)
 
     def p95_ms(self, tokens: int) -> float | None:
-        """Return the estimated p95 for so many tokens; None before the first answer."""
+        """Return the estimated p95 for `tokens` tokens; None before the first answer."""
         return None if self._line is None else self._line.at(tokens) * self._above()
 
     def observe(self, ttft_ms: float, tokens: int, tiles: int) -> Verdict | None:
-        """Takes an answer: its time to the first token, the tokens of its frame and the frame's tiles.
+        """Take in an answer: its time to the first token, the tokens of its frame and the frame's tiles.
 
-        "missed" where the target cannot be met even with the fewest tokens, "met" where it can again; each once. A time
-        that is none, as between two clocks that differ, is left out.
+        Returns "missed" if the target cannot be met even with the fewest tokens, "met" if it can again; each once. An
+        invalid time, as between two clocks that differ, is left out.
         """
         if not (math.isfinite(ttft_ms) and ttft_ms > 0):
             return None
@@ -118,7 +118,7 @@ class BudgetController:
 
     def _learn(self, ttft_ms: float, tokens: int) -> None:
         if self._line is None:
-            # of the time to the first token, what grows with tokens, as long as nothing is known of it
+            # share of the time to the first token that grows with tokens, until answers show it
             self._known_slope = 0.7 * ttft_ms / tokens
         else:
             self._look_for_another_load(ttft_ms / self._line.at(tokens))
@@ -138,7 +138,7 @@ class BudgetController:
         self._ratios.append(ratio)
 
     def _begin_again(self) -> None:
-        """Another load: what was seen before it says nothing of it, but for how far answers scatter."""
+        """Start over under another load: earlier answers count only for the scatter."""
         assert self._line is not None
         before = self._line
         recent = list(self._seen)[-STREAK:]
@@ -165,7 +165,7 @@ class BudgetController:
         if count < STREAK:
             return 1 / AIM
         usual = np.array(self._ratios)
-        # In deviations: p95 is not looked for farther out, where outliers lie. That of exponential scatter is at 3.2.
+        # In deviations: p95 is not sought farther out, among outliers. That of exponential scatter is at 3.2.
         farthest = float(np.median(usual)) + 3.5 * max(_deviation(usual), LEAST_DEVIATION)
         rank = math.ceil(0.95 * count) - 1
         return max(1.0, min(float(np.sort(usual)[rank]), farthest))
@@ -202,5 +202,5 @@ def _fitted(seen: deque[tuple[int, float]], known_slope: float) -> LatencyModel:
 
 
 def _deviation(values: Values) -> float:
-    """Standard deviation as the median absolute deviation tells it."""
+    """Standard deviation, estimated from the median absolute deviation."""
     return 1.4826 * float(np.median(np.abs(values - np.median(values))))

@@ -46,7 +46,7 @@ def packet_from(view: TextureView, frame: FrameAllocation) -> TokenPacket:
 def gathered(
     view: TextureView, regions: npt.NDArray[np.integer[Any]] | torch.Tensor
 ) -> npt.NDArray[np.uint8] | torch.Tensor:
-    """The pixels of regions, where the texture lies."""
+    """The pixels of regions, on the texture's device."""
     if isinstance(view, DevicePatches):
         return view.patches(regions)
     return view.gather(np.asarray(regions))
@@ -55,7 +55,7 @@ def gathered(
 def overview_packet(view: TextureView, tokens: int) -> TokenPacket:
     """An overview of the frame in at most `tokens` regions, all equally relevant; what a glance takes.
 
-    Raises BudgetError where no level of the frame is so coarse.
+    Raises BudgetError if no level of the frame is so coarse.
     """
     regions = overview_regions(view.grid.shape, tokens)
     if not len(regions):
@@ -76,7 +76,7 @@ def overview_packet(view: TextureView, tokens: int) -> TokenPacket:
 def frame_packet_from(view: TextureView, frame: FrameAllocation) -> FramePacket:
     """The whole of level 0 with the allocation; `image` is the view's own memory, valid while its lease lasts.
 
-    An overview is left out: where the whole frame is encoded there is nothing that it adds.
+    An overview is left out: it adds nothing if the whole frame is encoded.
     """
     return FramePacket(
         stamp=view.stamp,
@@ -96,7 +96,7 @@ def all_tokens(view: TextureView) -> FrameAllocation:
 
 
 def weights_of(frame: FrameAllocation) -> dict[str, float]:
-    """Each score's weight in the balance, 1 in all; 0 where nothing was balanced, as in a frame that is shown whole."""
+    """Each score's weight in the balance, 1 in all; 0 if nothing was balanced, as in a frame that is shown whole."""
     return dict(zip(SCORES, map(float, _normalised(frame)), strict=True))
 
 

@@ -39,7 +39,7 @@ Map = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """The frame before: `blended` and `held` [gh, gw], `appearance` [C, gh, gw]; NaN where a tile came into view."""
+    """The frame before: `blended` and `held` [gh, gw], `appearance` [C, gh, gw]; NaN for tiles that came into view."""
 
     blended: torch.Tensor
     held: torch.Tensor
@@ -54,7 +54,7 @@ class _Past:
 
 
 class TemporalBlend:
-    """blended = a·carried + (1 − a)·current, with a per tile lowered where its appearance changed.
+    """blended = a·carried + (1 − a)·current, with a per tile lowered if its appearance changed.
 
     What is given out is `held`: blended with a dead band; in host memory, the same tensor as long as no tile leaves the
     band.
@@ -72,13 +72,13 @@ class TemporalBlend:
         self._media_ns = 0
 
     def follow(self, warp: Warp) -> None:
-        """Tiles moved so with the frame to come; those that come into view have no past."""
+        """Motion of tiles with the next frame; tiles that come into view have no past."""
         if self._past is not None:
             self._past, self._warp = self._past.at(self._warp), warp
             self._settled, self._kept_share = False, 1.0
 
     def replace(self, relevance: torch.Tensor) -> torch.Tensor:
-        """The newest frame's relevance once more, as it is: the past is forgotten, and what `step` held of it."""
+        """The newest frame's relevance as it is: the past is forgotten, including the dead band of `step`."""
         if self._past is None:
             raise RuntimeError("there is no frame yet whose relevance could be replaced")
         self._past, self._warp = _Past(relevance, relevance, self._past.appearance), None
@@ -104,7 +104,7 @@ class TemporalBlend:
         return self._past.held
 
     def _blended(self, past: _Past, relevance: torch.Tensor, appearance: torch.Tensor, share: float) -> _Past:
-        """What the next frame is blended with; `share` is that of the past where looks did not change."""
+        """The state that the next frame is blended with; `share` is the past's on tiles of unchanged appearance."""
         if self._maps is not None and relevance.is_cpu:
             origin = None if self._warp is None else self._warp.origin
             limits, before = (share, RENEWAL, DEAD_BAND), (past.blended, past.held, past.appearance)
@@ -129,7 +129,7 @@ INFORMATION_BAND = 0.1
 
 
 class ExplorationTracker:
-    """Counts answers, and the last one in which each tile was shown at level 0.
+    """Numbers of answers: in all, and of the last one in which each tile was shown at level 0.
 
     `staleness` is the number of answers since, weighted by the tile's information. It turns with answers, not with
     frames: what is explored stays put until a decoder has seen it.
@@ -144,7 +144,7 @@ class ExplorationTracker:
         self._staleness: torch.Tensor | None = None
 
     def follow(self, step: Warp) -> None:
-        """Content moved by whole tiles; those that come into view were never seen."""
+        """Motion of content by whole tiles; tiles that come into view were never seen."""
         if self._shown_at is not None and self._information is not None:
             self._shown_at = step.nearest(self._shown_at, 0)
             self._information = step.nearest(self._information, math.nan)
@@ -172,7 +172,7 @@ class ExplorationTracker:
         return self._staleness
 
     def _drifted(self, information: torch.Tensor, kept: torch.Tensor) -> torch.Tensor | None:
-        """What is `kept` of a frame's information, with what left the band; None if the host sees that nothing did."""
+        """The `kept` information, updated by values that left the band; None if the host sees that there are none."""
         if self._maps is not None and information.is_cpu:
             return self._maps.drift(information, kept, INFORMATION_BAND)
         near = (information - kept).abs() <= INFORMATION_BAND
@@ -183,7 +183,7 @@ FADE_S = 5.0
 """After this much media time feedback is trusted 1/e as much."""
 
 RENEW = 0.7
-"""Share of the newest answer where an older one spoke of the same tile."""
+"""Share of the newest answer on tiles that an older one covered, too."""
 
 TICK_NS = NS_PER_S // 4
 """Fading goes in steps, so that a still scene has a still prior."""
@@ -211,7 +211,7 @@ def _maps_of(feedback: Feedback, shape: tuple[int, int], *, glance: bool) -> Map
 
 @dataclass(frozen=True, eq=False)
 class _Learned:
-    """What answers taught, on the grid of one frame: `known` float32 [2, gh, gw] (attention, similarity), `learned_ns`
+    """Feedback of answers, on the grid of one frame: `known` float32 [2, gh, gw] (attention, similarity), `learned_ns`
     float64 [gh, gw] (−inf for never), `confidence` [gh, gw] of what taught it, and the tiles' `appearance` [C, gh, gw]
     at that time; NaN if nothing is known of it."""
 
@@ -249,8 +249,8 @@ class FeedbackPrior:
     What was learned stays on the grid of the frame at which it was, with the warp from there to now, so that it is read
     between tiles once, however many frames ago that was.
 
-    `answered`: an answer taught some of it. A glance alone tells where the model looks even on a picture of nothing, so
-    it does not prove that there is something to see.
+    `answered`: an answer taught some of it. A glance alone has the model's attention even on an empty picture, so it
+    does not prove that there is something to see.
     """
 
     def __init__(self, maps: CompiledMaps | None = None) -> None:
@@ -270,7 +270,7 @@ class FeedbackPrior:
         self._learned = self._warp = self._here = self._evaluated_for = None
 
     def follow(self, warp: Warp) -> None:
-        """Tiles moved so with the frame to come; of those that come into view nothing is known."""
+        """Motion of tiles with the next frame; of tiles that come into view nothing is known."""
         if self._learned is not None:
             self._warp = warp if self._warp is None else self._warp.then(warp)
             self._here = self._evaluated_for = None
@@ -287,8 +287,8 @@ class FeedbackPrior:
         return torch.full_like(like, math.nan)
 
     def update(self, feedback: Feedback, appearance: torch.Tensor, warp: Warp, *, glance: bool = False) -> None:
-        """Take in the feedback of one answer, or `glance`, from whose frame `warp` leads to now, where tiles look like
-        `appearance` [C, gh, gw]."""
+        """Take in the feedback of one answer, or `glance`; `warp` leads from its frame to now, and `appearance`
+        [C, gh, gw] is that of the tiles now."""
         self.answered |= not glance
         rows, cols = appearance.shape[1:]
         learned = torch.from_numpy(_maps_of(feedback, (rows, cols), glance=glance)).to(appearance.device)
@@ -305,8 +305,8 @@ class FeedbackPrior:
         self._warp = self._evaluated_for = None
 
     def evaluate(self, media_ns: int, appearance: torch.Tensor) -> torch.Tensor | None:
-        """Attention, similarity and trust at a media time, where tiles look so: float32 [3, gh, gw] of [C, gh, gw];
-        None while no answer taught anything.
+        """Attention, similarity and trust at a media time, for tiles of this appearance: float32 [3, gh, gw] of
+        [C, gh, gw]; None before the first feedback.
 
         The same tensor for a quarter of a second, unless something was learned or carried, or `appearance` is another.
         """
@@ -339,7 +339,7 @@ class FeedbackPrior:
         return float(unknown.double().mean())
 
     def _now(self) -> _Learned | None:
-        """What was learned, on the grid of the newest frame."""
+        """The feedback, on the grid of the newest frame."""
         if self._here is None and self._learned is not None:
             self._here = self._learned if self._warp is None else self._learned.at(self._warp)
         return self._here
@@ -351,7 +351,7 @@ def _change(appearance: torch.Tensor, learned: _Learned) -> torch.Tensor:
 
 
 class ChangeMeter:
-    """Counts from the versions that were marked last; everything counts as changed before the first mark.
+    """Share of change since the versions that were marked last; everything counts as changed before the first mark.
 
     A tile weighs as much as it is relevant now; with `keep_vanished`, as much as it ever was since the mark, so that
     what has vanished from a plain wall counts as much as what has come. `maps`: the compiled kernel, if it measures in
@@ -366,11 +366,11 @@ class ChangeMeter:
         self._weights: torch.Tensor | None = None
 
     def mark(self, versions: TileVersions | None) -> None:
-        """Counts from here: from the frame that was shown last."""
+        """Count from here: from the last frame that was shown."""
         self._marked, self._weights = versions, self._now
 
     def measure(self, versions: TileVersions | None, relevance: torch.Tensor) -> torch.Tensor | float:
-        """Shows a frame's `relevance` [rows, cols]: the share of it that lies on tiles that have changed, in [0, 1]; of
+        """Share of a frame's `relevance` [rows, cols] that lies on tiles that have changed, in [0, 1]; of
         the tiles, if nothing is relevant. A scalar on a device, unless it is known without asking that."""
         relevance = self._weighed(relevance)
         if self._marked is None or versions is None:

@@ -1,6 +1,6 @@
 """Lines of text from cheap per-tile data, and covers in which wide and tall regions compete for them.
 
-Print has strokes across its line and, seen from afar, is a bar along it. So a tile is part of a line of text where
+Print has strokes across its line and, seen from afar, is a bar along it. So a tile is part of a line of text if
 fine detail (level 1) changes along the line, and the structure tensor of a coarse level (3 or 4) says that what is left
 there runs along it too (Bigün and Granlund, "Optimal orientation detection of linear symmetry", ICCV 1987). A run of
 such tiles is a line; an edge has no strokes, and foliage no direction.
@@ -103,7 +103,7 @@ def line_pairs(lines: npt.NDArray[np.bool_]) -> Ints:
 
 
 def _runs(found: npt.NDArray[np.bool_], size: tuple[int, int]) -> npt.NDArray[np.bool_]:
-    """The tiles that lie in a run of so many (width, height), its gaps filled."""
+    """The tiles that lie in a run of at least `size` (width, height), its gaps filled."""
     run = np.ones(size[::-1], np.uint8)
     filled = cv2.morphologyEx(found.astype(np.uint8), cv2.MORPH_CLOSE, run)
     opened = cv2.morphologyEx(filled, cv2.MORPH_OPEN, run, borderType=cv2.BORDER_CONSTANT, borderValue=0)
@@ -130,7 +130,7 @@ _CODES[tuple(np.array(REGION_SHAPES).T)] = np.arange(len(REGION_SHAPES))
 
 
 class LineTree(CoverTree):
-    """A quadtree whose squares of levels 1 and 2 are split one way at a time where they hold a line of text."""
+    """A quadtree whose squares of levels 1 and 2 are split one way at a time if they hold a line of text."""
 
     def __init__(self, shape: tuple[int, int], top: int, lines: npt.NDArray[np.bool_]) -> None:
         """`lines` bool [2, gh, gw], as `line_tiles` gives them."""
@@ -180,9 +180,9 @@ def line_tree(top: int, lines: npt.NDArray[np.bool_]) -> CoverTree:
 
 
 def _ways(regions: Ints, lines: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Tell which regions of one size are split into rows, and which into columns: bool [K] each.
+    """Return which regions of one size are split into rows, and which into columns: bool [K] each.
 
-    A square with a line is split across it. What that leaves is split across it once more where the line fills half of
+    A square with a line is split across it. What that leaves is split across it once more if the line fills half of
     it, and otherwise along it: side by side, lines are read better in squares than in stripes of the same size.
     """
     rows, cols = region_scales(regions).T
@@ -197,7 +197,7 @@ def _ways(regions: Ints, lines: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.b
 
 
 def _in_one_half(regions: Ints, line: npt.NDArray[np.bool_], axis: int) -> npt.NDArray[np.bool_]:
-    """Tell where only the even or only the odd rows (columns, where `axis` is 1) of regions hold tiles of a line."""
+    """Return the regions of which only the even or the odd rows (columns, if `axis` is 1) hold tiles of a line."""
     odd = np.indices(line.shape, sparse=True)[axis] % 2 == 1
     held = [region_pool(regions, (line & side).astype(np.int32)) > 0 for side in (odd, ~odd)]
     return np.asarray(held[0] != held[1])

@@ -21,23 +21,23 @@ from arr_coc.types import TILE_PX, TileMotion
 Map = npt.NDArray[np.float32]
 
 REMEMBERED_BYTES = 16 << 20
-"""What motion of earlier frames may take: 34 s of a pan at 1080p30."""
+"""Memory for the motion of earlier frames: 34 s of a pan at 1080p30."""
 
 CARRY_AT_TILES = 0.6
-"""How far content must have moved before maps of whole tiles follow it: a little over half a tile, so that a shaking
+"""Least motion of content before maps of whole tiles follow it: a little over half a tile, so that a shaking
 hand at the border does not carry them to and fro."""
 
 CARRY_WITH_TILES = 0.4
-"""How far content must have moved to go with neighbours that are due: what goes first would overwrite the others."""
+"""Least motion of content to go with neighbours that are due: these would overwrite it otherwise."""
 
 APART_TILES = 0.2
-"""A tile whose way departs by more from the mean of it and its neighbours lies where things move apart."""
+"""A tile whose motion departs by more than this from the mean of its 3×3 tiles lies between differing motions."""
 
 NEAR_TILES = 0.02
-"""How much of a difference in motion a tile's distance outweighs."""
+"""Difference in motion that a tile's distance outweighs."""
 
 PLACE_STEPS = 32
-"""Places between tiles are rounded to so many steps, as the compiled kernel does."""
+"""Steps per tile to which places between tiles are rounded, as in the compiled kernel."""
 
 
 @lru_cache(maxsize=8)
@@ -55,7 +55,7 @@ class Box:
 
     @classmethod
     def around(cls, tiles: npt.NDArray[np.bool_]) -> Box | None:
-        """The smallest box that holds all of `tiles` bool [gh, gw]; None where there are none."""
+        """The smallest box that holds all of `tiles` bool [gh, gw]; None if there are none."""
         rows = np.flatnonzero(tiles.any(axis=1))
         if not len(rows):
             return None
@@ -69,11 +69,11 @@ _NINE = np.array(sorted(np.ndindex(3, 3), key=lambda at: abs(at[0] - 1) + abs(at
 
 @dataclass(frozen=True, eq=False)
 class Warp:
-    """Backward map from the tiles of a frame to where they were in an earlier one.
+    """Backward map from the tiles of a frame to their places in an earlier one.
 
     `origin` float32 [2, gh, gw] holds row and column, in tiles; whole numbers are the middles of tiles. What came into
     view since has its origin outside the grid. `newest` float32 [2, gh, gw]: how far tiles moved with the last frame.
-    `maps`: the compiled kernel, where it does the work.
+    `maps`: the compiled kernel, if it does the work.
     """
 
     origin: Map
@@ -92,21 +92,21 @@ class Warp:
 
     @classmethod
     def by(cls, moved: Map, maps: CompiledMaps | None = None) -> Warp:
-        """The warp of tiles that moved so far with a frame: float32 [2, gh, gw], in tiles."""
+        """The warp of tiles that moved by this much with a frame: float32 [2, gh, gw], in tiles."""
         origin = None if maps is None else maps.arrays.take(moved.shape)
         return cls(np.subtract(_places(*moved.shape[1:]), moved, out=origin), moved, maps)
 
     @classmethod
     def none(cls, shape: tuple[int, int]) -> Warp:
-        """The warp of tiles [gh, gw] that stayed where they were."""
+        """The warp of tiles [gh, gw] that did not move."""
         return cls(_places(*shape), np.zeros((2, *shape), np.float32))
 
     def then(self, newer: Warp) -> Warp:
         """This warp, and after it that of one frame more: from there to this one's earlier frame.
 
         The way so far is read between tiles; what lies outside the grid goes on as the tiles at its edge. At the border
-        of things that move apart, where a mean would be the way of neither, a tile takes the way of that neighbour
-        which moved as it does.
+        between differing motions, whose mean would be neither, a tile takes the way of the neighbour with the nearest
+        motion.
         """
         if newer.maps is not None:
             ways = (self.origin, self.newest), (newer.origin, newer.newest)
@@ -123,8 +123,8 @@ class Warp:
         return Warp(newer.origin + read, newer.newest)
 
     def _way_of_the_same_thing(self, way: Map, newer: Warp, apart: npt.NDArray[np.bool_]) -> Map:
-        """For each of n tiles `apart` bool [gh, gw], of the nine tiles around where it came from, the way of that which
-        last moved most like it: float32 [2, n]."""
+        """For each of n tiles `apart` bool [gh, gw], of the nine tiles around its origin, the way of the one whose last
+        motion is the nearest: float32 [2, n]."""
         rows, cols = way.shape[1:]
         origin, newest = newer.origin[:, apart], newer.newest[:, apart]
         near = np.rint(origin).astype(np.intp)[:, None] + _NINE[..., None]
@@ -141,7 +141,7 @@ class Warp:
 
     @cached_property
     def box(self) -> Box | None:
-        """The box that holds all tiles that were somewhere else; None where there are none."""
+        """The box that holds all tiles that moved; None if there are none."""
         return Box.around(self._moved)
 
     @cached_property
@@ -181,7 +181,7 @@ class Warp:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where the tiles of a warp were, on a device: the four tiles `around` each place int64 [4, n] and their `shares`
+    """Places of a warp's tiles, on a device: the four tiles `around` each place int64 [4, n] and their `shares`
     float32 [4, n], the `nearest` one int64 [n], and whether it was `inside` the grid bool [gh, gw]."""
 
     around: torch.Tensor
@@ -254,7 +254,7 @@ class MotionHistory:
             self._known_from, _ = self._moved.popleft()
 
     def since(self, frame_index: int, shape: tuple[int, int]) -> Warp | None:
-        """The warp from now to that frame, on a grid of `shape`; None where that is no longer known."""
+        """The warp from now to that frame, on a grid of `shape`; None if the motion since is no longer known."""
         if frame_index < self._known_from:
             return None
         warp = Warp.none(shape)
@@ -265,7 +265,7 @@ class MotionHistory:
 
 
 class WholeTileSteps:
-    """Adds up motion tile by tile, and gives it out in whole tiles, for maps whose values cannot be mixed.
+    """Sum of motion tile by tile, released in whole tiles, for maps whose values cannot be mixed.
 
     A map that follows all steps is never farther than `CARRY_AT_TILES` from what it is about, however slowly that
     moves.
@@ -292,7 +292,7 @@ class WholeTileSteps:
 
 
 def _due(moved_tiles: Map) -> npt.NDArray[np.bool_]:
-    """Tiles that maps are to follow now, bool [gh, gw]: those that moved far enough, and theirs that nearly did."""
+    """Tiles that maps are to follow now, bool [gh, gw]: they moved far enough, or nearly and beside such a tile."""
     far = moved_tiles >= CARRY_AT_TILES
     if not far.any():
         return far

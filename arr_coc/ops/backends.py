@@ -33,11 +33,11 @@ def open_store(
     lease_timeout_ms: int = LEASE_TIMEOUT_MS,
     interop: int | None = None,
 ) -> TextureStore:
-    """Opens a store for frames of one format. `interop`: the number of the CUDA device that reads a texture of OpenGL.
+    """Open a store for frames of one format. `interop`: the number of the CUDA device that reads a texture of OpenGL.
 
-    `auto` is the CUDA store where there is a CUDA device that torch can use, else the CPU store: OpenGL gives nothing
-    that CUDA does not give faster, and in software it is slower than the CPU store. Where the device is there and the
-    store cannot run, the log says why. Raises StoreError for an unknown backend, BackendMissing where one that was
+    `auto` is the CUDA store if there is a CUDA device that torch can use, else the CPU store: OpenGL gives nothing
+    that CUDA does not give faster, and in software it is slower than the CPU store. If the device is present and the
+    store cannot run, the reason is logged. Raises StoreError for an unknown backend, BackendMissing if one that was
     asked for by name cannot run here, or cannot be read so.
     """
     if backend not in get_args(Backend):
@@ -86,7 +86,7 @@ def probe(backend: Backend) -> tuple[str, str]:
     """The name of the store that `backend` means here and what holds its texture: it was opened, written, read back and
     closed.
 
-    Raises BackendMissing where it needs what is not here, DeviceLost where its hardware gave up.
+    Raises BackendMissing if a requirement is missing, DeviceLost if its hardware failed.
     """
     planes = FramePlanes("gray", (np.full((TILE_PX, TILE_PX), 128, np.uint8),))
     store = open_store(PlaneFormat.of(planes), backend)

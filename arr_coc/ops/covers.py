@@ -232,7 +232,7 @@ def fixation_cover(
     That is cortical magnification M(e) = M0/(e + e0) (Daniel and Whitteridge, 1961) turned into mipmap levels.
     `fixation` is (row, col) in tiles; e is the distance from it to the nearest point of a region, in frame widths. A
     region is split while its level exceeds the formula's, which is so from a certain e0 on: so e0 is not searched
-    for, but read off the last split that the budget pays. Returns regions [K, 3] in token order, and e0 (0 where
+    for, but read off the last split that the budget pays. Returns regions [K, 3] in token order, and e0 (0 if
     nothing is split).
     """
     tree = quadtree(shape, top_level(shape, tokens))
@@ -248,7 +248,7 @@ def magnified_cover(
     e0: float,
     M0: float = math.inf,  # noqa: N803
 ) -> tuple[npt.NDArray[np.int64], float]:
-    """The cover whose level grows as log2((e + e0)/M0): so many texels a pixel are shown as M(e) = M0/(e + e0) says.
+    """The cover whose level grows as log2((e + e0)/M0): a pixel shows M(e) = M0/(e + e0) texels.
 
     That is the form in which human cortical magnification is given (Horton and Hoyt, 1991: 17.3 mm/(e + 0.75°)); e and
     e0 are in frame widths. The M0 that is given is lowered as far as `tokens` ask for, and infinite it is as large as
@@ -264,7 +264,7 @@ def magnified_cover(
 
 
 def _last_paid(tree: CoverTree, split: torch.Tensor, worth: Map) -> float:
-    """What the last split that cost tokens was made at, 0 without one."""
+    """Worth of the last split that cost tokens, 0 without one."""
     paid = split.numpy() & (tree.cost[: tree.inner] > 0)
     return float(-worth[paid].min()) if paid.any() else 0.0
 
@@ -283,7 +283,7 @@ def fixation_worth(tree: QuadTree, fixation: tuple[float, float]) -> Map:
 def eccentricity(tree: QuadTree, fixation: tuple[float, float], count: int | None = None) -> npt.NDArray[np.float64]:
     """Distance in frame widths from the fixation to the nearest point of the first `count` regions.
 
-    Of those of level ≥ 1 where `count` is None: float64 [inner].
+    Of those of level ≥ 1 if `count` is None: float64 [inner].
     """
     level, *first = tree.regions[: tree.inner if count is None else count].T
     away = []
@@ -295,7 +295,7 @@ def eccentricity(tree: QuadTree, fixation: tuple[float, float], count: int | Non
 
 
 def fixation_point(relevance: Map, entropy: Map | None = None) -> tuple[float, float]:
-    """Return where to look: the middle of the tile around which most relevance lies, (row, col) in tiles.
+    """Return the fixation: the middle of the tile around which most relevance lies, (row, col) in tiles.
 
     `relevance` float32 [gh, gw]; `entropy` float32 [gh, gw] is what each tile holds: what holds nothing is not looked
     at. A trained scorer that is asked about words finds them at the ends of a paragraph rather than inside, where a

@@ -43,9 +43,9 @@ log = logging.getLogger(__name__)
 
 
 def load_library(path: Path, kernel: str, prefix: str, version: int) -> ctypes.CDLL:
-    """The library of a `kernel`, which messages call so, whose functions begin with `prefix`.
+    """The library of a `kernel`, as messages name it, whose functions begin with `prefix`.
 
-    Raises BackendMissing where it is not there, is of another `version`, or cannot run on this processor.
+    Raises BackendMissing if it is missing, is of another `version`, or cannot run on this processor.
     """
     if not path.is_file():
         raise BackendMissing(f"{kernel} was not built", REMEDY)
@@ -64,7 +64,7 @@ def load_library(path: Path, kernel: str, prefix: str, version: int) -> ctypes.C
 
 
 def library_or_none(load: Callable[[Path], ctypes.CDLL], path: Path) -> ctypes.CDLL | None:
-    """Return the library that `load` gives for `path`, None if the reference is used; the log says so once, for all
+    """Return the library that `load` gives for `path`, None if the reference is used; this is logged once, for all
     kernels.
 
     Raises BackendMissing if the environment asks for the kernel and it cannot be had, StoreError if it asks for
@@ -84,25 +84,25 @@ def _library_or_none(load: Callable[[Path], ctypes.CDLL], path: Path, wanted: st
     except BackendMissing as error:
         if wanted:
             raise
-        _say_once(str(error))
+        _warn_once(str(error))
         return None
 
 
-_said: list[str] = []
+_reported: list[str] = []
 
 
-def _say_once(problem: str) -> None:
-    if not _said:
-        _said.append(problem)
+def _warn_once(problem: str) -> None:
+    if not _reported:
+        _reported.append(problem)
         log.warning("without its compiled kernels, a frame takes up to four times as long: %s", problem)
 
 
 ALIKE_MAX = 16
-"""Arrays of one kind that a pool keeps. The oldest one leaves it where all of them are held by somebody."""
+"""Arrays of one kind that a pool keeps. The oldest one leaves it if all of them are still referenced."""
 
 
 class ArrayPool:
-    """Arrays of one stream, each used again once nobody else holds it or a view of it; used by one thread.
+    """Arrays of one stream, each reused once it and its views are unreferenced; used by one thread.
 
     A frame then allocates nothing, and its arrays have addresses that need not be asked for.
     """
@@ -138,7 +138,7 @@ class ArrayPool:
 
 
 def _references_from_a_list() -> int:
-    """References to an array that nobody holds but a list, counted in a loop over it."""
+    """References to an array that only a list holds, counted in a loop over it."""
     for array in [np.empty(0)]:
         count = sys.getrefcount(array)
     return count

@@ -28,13 +28,13 @@ AT_ONCE = 64
 
 
 class TilePacker:
-    """Copies tiles of a level 0 out, one after another; scratch memory is made once."""
+    """Packer that copies tiles of a level 0, one after another; scratch memory is made once."""
 
     def __init__(self) -> None:
         self._texels = np.empty((AT_ONCE * TILE_PX, TILE_PX, 3), np.uint8)
 
     def pack(self, level0: Plane, tiles: npt.NDArray[np.intp], out: Plane) -> None:
-        """Writes tiles int [n, 2] (row, col) of `level0` uint8 [H, W, 3] into `out` uint8 [≥ n, 32, 32, 3 or 4].
+        """Write tiles int [n, 2] (row, col) of `level0` uint8 [H, W, 3] into `out` uint8 [≥ n, 32, 32, 3 or 4].
 
         A fourth channel is 255.
         """

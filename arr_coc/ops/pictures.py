@@ -16,7 +16,7 @@ from arr_coc.errors import BudgetError, NonFiniteError, OptionError, ShapeError
 
 
 def check_finite(tensor: torch.Tensor, name: str) -> None:
-    """Raises NonFiniteError where a tensor holds NaN or Inf; on a GPU this waits for it. Integers pass."""
+    """Raise NonFiniteError if a tensor holds NaN or Inf; on a GPU this waits for it. Integers pass."""
     if tensor.dtype.is_floating_point and not torch.isfinite(tensor).all():
         raise NonFiniteError(f"{name} holds NaN or Inf")
 
@@ -33,7 +33,7 @@ def as_stack(image: object, name: str = "a picture") -> torch.Tensor | npt.NDArr
 
 
 def check_tensor(value: object, name: str) -> None:
-    """Raises ShapeError unless it is a torch tensor of real numbers."""
+    """Raise ShapeError unless it is a torch tensor of real numbers."""
     if not isinstance(value, torch.Tensor):
         found = "None" if value is None else type(value).__name__
         raise ShapeError(f"{name} must be a torch tensor, got {found}; convert it with torch.as_tensor")
@@ -42,7 +42,7 @@ def check_tensor(value: object, name: str) -> None:
 
 
 def check_images(image: torch.Tensor) -> None:
-    """Raises ShapeError unless uint8 or floating point [..., 3, H, W] without an empty axis; NonFiniteError."""
+    """Raise ShapeError unless uint8 or floating point [..., 3, H, W] without an empty axis; NonFiniteError."""
     if image.dtype != torch.uint8 and not image.dtype.is_floating_point:
         raise ShapeError(f"a picture holds uint8 or floating-point samples, got {image.dtype}; convert it with .to()")
     if image.ndim < 3 or image.shape[-3] != 3 or 0 in image.shape:
@@ -58,7 +58,7 @@ def check_tokens(budget: object, tiles: int) -> int:
 
 
 def check_positive(value: float, name: str) -> float:
-    """Raises OptionError unless `value` is a finite number above 0."""
+    """Raise OptionError unless `value` is a finite number above 0."""
     if not (math.isfinite(value) and value > 0):
         raise OptionError(f"{name} is a finite number above 0, got {value!r}")
     return float(value)

@@ -31,7 +31,7 @@ UNKNOWN = len(REGION_SHAPES)
 
 _SCALES = np.array(REGION_SHAPES)
 REGION_AREAS = np.array([*_SCALES.sum(axis=1), 2 * LEVELS, 2 * LEVELS], np.float32)
-"""Log2 of a region's area in tiles, by shape; more than any where a tile is `UNKNOWN` or `ABSENT` (−1, the last)."""
+"""Log2 of a region's area in tiles, by shape; the largest for `UNKNOWN` and `ABSENT` tiles (−1, the last)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def region_scales(regions: Array) -> Array:
 def _scales_on(device: torch.device) -> torch.Tensor:
     import torch
 
-    with torch.inference_mode(False):  # kept, and used where gradients are
+    with torch.inference_mode(False):  # kept, and used under autograd, too
         return torch.tensor(REGION_SHAPES, device=device)
 
 
@@ -90,7 +90,7 @@ def tile_boxes(regions: Regions, shape: tuple[int, int]) -> Ints:
 
 
 def exist_on(regions: Regions, shape: tuple[int, int]) -> npt.NDArray[np.bool_]:
-    """Tell of each region [K, 3] whether it has a shape that exists and begins within a grid of `shape`: bool [K]."""
+    """Return for each region [K, 3] whether its shape exists and it begins within a grid of `shape`: bool [K]."""
     shapes, rows, cols = regions.astype(np.uint64).T  # what is below 0 becomes very large
     counts = -(-np.array(shape) >> _SCALES)[np.minimum(shapes, len(_SCALES) - 1).astype(np.intp)]
     return (shapes < len(_SCALES)) & (rows < counts[:, 0]) & (cols < counts[:, 1])
@@ -145,7 +145,7 @@ def tile_counts(regions: Regions, shape: tuple[int, int]) -> Ints:
 
 
 def paint(regions: Regions, values: npt.NDArray[Any], shape: tuple[int, int], empty: float) -> npt.NDArray[Any]:
-    """A map [gh, gw] of `values` [K], each on all tiles of its region; `empty` where no region lies. Finer regions lie
+    """A map [gh, gw] of `values` [K], each on all tiles of its region; `empty` elsewhere. Finer regions lie
     over coarser ones."""
     painted = np.full(shape, empty, dtype=values.dtype)
     for code in sorted(np.unique(regions[:, 0]).tolist(), key=lambda code: -sum(REGION_SHAPES[code])):
@@ -175,14 +175,14 @@ def region_mean(regions: Regions, values: npt.NDArray[np.float32]) -> npt.NDArra
 
 
 def shape_map(regions: Regions, shape: tuple[int, int]) -> npt.NDArray[np.int8]:
-    """The shape (its code) of the region that shows each tile, `ABSENT` where none does: int8 [gh, gw]."""
+    """The shape (its code) of the region that shows each tile, `ABSENT` if none does: int8 [gh, gw]."""
     return paint(regions, regions[:, 0].astype(np.int8), shape, ABSENT)
 
 
 def overview_regions(shape: tuple[int, int], tokens: int) -> npt.NDArray[np.int64]:
     """The cover of a tile grid by one level, the finest that takes at most `tokens` regions: int64 [K, 3].
 
-    In token order; none, [0, 3], where even the coarsest level takes more.
+    In token order; none, [0, 3], if even the coarsest level takes more.
     """
     fitting = (level for level in range(LEVELS) if level_count(shape, level) <= tokens)
     level = next(fitting, None)

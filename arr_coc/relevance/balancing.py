@@ -29,15 +29,15 @@ _BEGIN_BIAS = (
     -1.0,
     0.0,
     0.5,
-)  # information speaks everywhere, saliency where something stands out, the answer with most right
+)  # information always counts, saliency if something stands out, the answer most
 
 
 class AdaptiveTensionBalancer(nn.Module):
     """Weights for information, perspective and participation, each in [0, 1] on its own; all may be high.
 
     A small net of the question's mean embedding and of mean and maximum of each map. Untrained, a map counts more the
-    more something sticks out of it (maximum − mean), and the question does not matter. Two guards: where the
-    strongest saliency is below `WEAK_SALIENCY`, perspective is cut in proportion, and information raised unless the
+    more something stands out in it (maximum − mean), and the question does not matter. Two guards: if the strongest
+    saliency is below `WEAK_SALIENCY`, perspective is cut in proportion, and information raised unless the
     question is used; participation counts only as far as it is trusted.
     """
 
@@ -64,7 +64,7 @@ class AdaptiveTensionBalancer(nn.Module):
         return torch.stack([information, perspective * strength, participation * trust], dim=1)
 
     def pooled(self, query: torch.Tensor) -> torch.Tensor:
-        """Part of a question [B, Lq, D] in the hidden units [B, width], where questions are heard."""
+        """Part of a question [B, Lq, D] in the hidden units [B, width], if questions are weighed."""
         assert self.query is not None
         words = query.any(dim=2).sum(dim=1, keepdim=True).clamp(min=1)
         pooled: torch.Tensor = self.query(query.sum(dim=1) / words)
@@ -89,7 +89,7 @@ def weighted(scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 @dataclass(frozen=True, slots=True)
 class RelevanceMaps:
     """`relevance` [B, gh, gw] in [0, 1], from `scores` [B, 3, gh, gw] (information, perspective, participation) and
-    their `weights` [B, 3], its odds moved by what answers taught; all without B where the picture came without."""
+    their `weights` [B, 3], its odds moved by feedback; all without B if the picture came without."""
 
     relevance: torch.Tensor
     scores: torch.Tensor
@@ -102,14 +102,14 @@ class RelevanceRealiser(nn.Module):
     `query_dim` is the width of the question's embeddings that the learned parts take; 0 leaves those parts out.
     `trained_for` names the model whose embeddings they were trained on: questions embedded by another model are not
     given to them. `scorer` is the learned part of participation: "cross" or "film". `channels` is the profile of the
-    texture arrays that it takes; `axes` map embeddings to channels of a profile that has them, where learned parts read
+    texture arrays that it takes; `axes` map embeddings to channels of a profile that has them, if learned parts read
     those.
     """
 
     def __init__(
         self, query_dim: int = 0, trained_for: str = "", scorer: str = DEFAULT_SCORER, channels: str = "core13"
     ) -> None:
-        """Raises OptionError for a scorer that there is not, ProfileError for channels that there are not."""
+        """Raise OptionError for a scorer that there is not, ProfileError for channels that there are not."""
         super().__init__()
         self.trained_for, self.scorer, self.channels = trained_for, scorer, channels
         count = channel_count(channels)
@@ -141,7 +141,7 @@ class RelevanceRealiser(nn.Module):
 
         `picture_scores` saves computing `score_picture(texture)` again, and `query_weights`
         `participation.encode_query(query)`. Raises
-        NonFiniteError, naming the tensor, where the result is `checked`, which waits for the device.
+        NonFiniteError, naming the tensor, if the result is `checked`, which waits for the device.
         """
         participation, trust = self.participation(texture, query, prior, query_weights)
         seen = self.score_picture(texture) if picture_scores is None else picture_scores
@@ -161,8 +161,8 @@ class RelevanceRealiser(nn.Module):
     def _doubt(
         self, saliency: torch.Tensor, prior: torch.Tensor, query: torch.Tensor | None, heard: QueryWeights | None
     ) -> torch.Tensor | None:
-        """How far to doubt that what stands out is what is asked for, [B]; None where learned parts hear the question
-        and know better."""
+        """Doubt that what stands out is what is asked for, [B]; None if learned parts read the question, which is
+        better evidence."""
         hears = self.participation.asked is not None and not (query is None and heard is None)
         return None if hears else contradiction(saliency, prior)
 

@@ -1,4 +1,4 @@
-"""`CachedRelevance`: the relevance of one stream's pictures, made again where something moved.
+"""`CachedRelevance`: the relevance of one stream's pictures, computed again only after a change.
 
 On the CPU `CompiledScores` does it by the compiled kernel, one picture after the other. The first layers' sums of a
 tile and its neighbours are kept, and made again if a channel changed. One channel, the distance to the colour
@@ -151,7 +151,7 @@ class CompiledScores:
             self._scores[2] = self._asked(batch, self._query_weights)[0].detach().numpy()
 
     def balance(self, prior: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-        """Relevance [gh, gw], scores [3, gh, gw] and weights [3] of the picture, with a `prior` [3, gh, gw]; None where
+        """Relevance [gh, gw], scores [3, gh, gw] and weights [3] of the picture, with a `prior` [3, gh, gw]; None if
         they are not finite."""
         arrays = self._arrays
         scores, relevance, weights = arrays.copy(self._scores), arrays.take(self.shape), arrays.take((3,))
@@ -220,10 +220,10 @@ def _array(part: torch.Tensor) -> Map:
 
 
 class CachedRelevance:
-    """The relevance of one stream's pictures, realised again only where texture, prior or question moved."""
+    """The relevance of one stream's pictures, computed again only if texture, prior or question changed."""
 
     def __init__(self, realiser: RelevanceRealiser, arrays: ArrayPool | None = None, *, stays: bool = False) -> None:
-        """`arrays`: those that relevance and scores lie in. `stays`: they stay on the texture's device."""
+        """`arrays`: pool for relevance and scores. `stays`: they stay on the texture's device."""
         self._realiser, self._arrays, self._stays = realiser.eval(), arrays or ArrayPool(), stays
         self._device = torch.device("cpu")
         self.question: npt.NDArray[np.float32] | None = None
@@ -272,7 +272,7 @@ class CachedRelevance:
         done, same_picture = self._realised, texture is self._texture
         if done is not None and same_picture and prior is self._prior:
             return done
-        # scorers and question follow the texture, which changes its device where hardware gives up
+        # scorers and question follow the texture, which changes its device if hardware fails
         if texture.channels.device != self._device:
             self._device = texture.channels.device
             self._realiser.to(texture.channels.device)
@@ -305,7 +305,7 @@ class CachedRelevance:
     def _made_compiled(
         self, kernel: ctypes.CDLL, texture: TextureArray, prior: torch.Tensor | None, *, same_picture: bool
     ) -> RelevanceMaps | None:
-        """The same by the compiled kernel; None where something is not finite."""
+        """The same by the compiled kernel; None if a value is not finite."""
         rows, cols = texture.entropy.shape
         scores = self._compiled
         if scores is None or scores.shape != (rows, cols) or scores.is_outdated:

@@ -1,7 +1,7 @@
 """Texture arrays: tile-local and frame-wide channels, cached by version.
 
 Tile-local quantities are sums of whole numbers, exact in float32: computing a few tiles gives the same bits as
-computing all of them. Edges and the histogram look at level 1 (256 texels a tile), where sensor noise is halved and
+computing all of them. Edges and the histogram look at level 1 (256 texels a tile), on which sensor noise is halved and
 strokes of text remain; colour variance looks at level 2.
 
 Profile `core13`, all from 8-bit RGB:
@@ -143,7 +143,7 @@ class CompiledChannels:
 
     def update(self, levels: Sequence[npt.NDArray[np.uint8]], stale: npt.NDArray[np.bool_]) -> Maps:
         """The channels of a picture, and behind them its entropy: float32 [14, gh, gw]; from its `KERNEL_LEVELS`, which
-        differ from the picture before where `stale` bool [gh, gw]."""
+        differ from the picture before on the tiles `stale` bool [gh, gw]."""
         keep = [np.ascontiguousarray(level) for level in levels]
         keep.append(np.ascontiguousarray(stale))
         for name, array in zip(("level1", "level2", "level4", "level5", "stale"), keep, strict=True):
@@ -238,7 +238,7 @@ def cluster_distance(coarse: Image) -> Maps:
     diagonal.
 
     k-means over level 5 (`coarse` uint8 [gh, gw, 3]) from a fixed start in a fixed number of steps; a cluster that
-    nothing belongs to stays where it is. Returns float32 [gh, gw] in [0, 1].
+    has no members keeps its centre. Returns float32 [gh, gw] in [0, 1].
     """
     points = coarse.reshape(-1, 3).T.astype(np.float64)
     centres = CLUSTER_START
@@ -326,7 +326,7 @@ class TextureArrayCache:
     """Channels computed for a texture, with the versions they were made from; one per stream, used by one thread."""
 
     def __init__(self, arrays: ArrayPool | None = None) -> None:
-        """`arrays`: those that what is computed lies in."""
+        """`arrays`: pool for the computed channels."""
         self._arrays = arrays or ArrayPool()
         self.versions: TileVersions | None = None
         self.latest: TextureArray | None = None
@@ -342,7 +342,7 @@ class TextureArrayCache:
         return self.versions.stale(current)
 
     def keep(self, versions: TileVersions, profile: str, latest: TextureArray) -> TextureArray:
-        """Holds what was computed from these versions, and returns it."""
+        """Keep the values that were computed from these versions, and return them."""
         self.versions = TileVersions(versions.epoch, self._arrays.copy(versions.frame))
         self._profile, self.latest = profile, latest
         return latest
@@ -358,7 +358,7 @@ class TextureArrayCache:
         return TextureArray(planes[:CORE], planes[CORE])
 
     def local_channels(self, view: MipLevels, stale: npt.NDArray[np.bool_], profile: str) -> _LocalChannels:
-        """Tile-local channels, brought up to date where stale."""
+        """Tile-local channels, updated on stale tiles."""
         if self._local.channels.shape[1:] != stale.shape or self._local.profile != profile:
             rows, cols = stale.shape
             self._local = _LocalChannels(rows, cols, profile)
@@ -369,7 +369,7 @@ class TextureArrayCache:
 def texture_array(view: MipLevels, profile: str = "core13", cache: TextureArrayCache | None = None) -> TextureArray:
     """The texture array of the frame in `view`, on the CPU; see the module's table.
 
-    With a `cache`, tile-local channels are computed only where the tile's version moved (edges: and its eight
+    With a `cache`, tile-local channels are computed only if the tile's version moved (edges: and its eight
     neighbours), and the result is the same bit for bit; a texture that did not change gives the same object.
     Channels that need the past are 0; see `arr_coc.relevance.history.with_history`. Raises ProfileError.
     """
@@ -480,7 +480,7 @@ class _LocalChannels:
         self._haloed = as_strided(self._luma, (rows, cols, LUMA_SIDE + 2, LUMA_SIDE + 2), steps, writeable=False)
 
     def update(self, view: MipLevels, stale: npt.NDArray[np.bool_]) -> None:
-        """Bring the channels up to date where `stale` bool [gh, gw], which is not empty."""
+        """Update the channels on the tiles `stale` bool [gh, gw], which is not empty."""
         self._update_luma(view, stale)
         near = cv2.dilate(stale.view(np.uint8), np.ones((3, 3), np.uint8)).view(bool)
         if np.count_nonzero(near) > _WHOLE_FRAME_SHARE * near.size:
@@ -492,7 +492,7 @@ class _LocalChannels:
         self.channels[3, stale] = colour_variance(colour[stale])
         self.channels[4, stale] = luma_entropy(self._tiles[stale])
         if channel_count(self.profile) == FULL:
-            # Laplacian, edges and strokes where `near` bool [gh, gw]
+            # Laplacian, edges and strokes on the tiles `near` bool [gh, gw]
             from arr_coc.relevance.full40 import LumaDetail
 
             text = self.profile == TEXT_PROFILE

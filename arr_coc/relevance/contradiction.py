@@ -1,4 +1,4 @@
-"""`contradiction` of attention and saliency: where the model looked away from what stands out, that is no guide."""
+"""`contradiction` of attention and saliency: what stands out is no guide if the model looked away from it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import torch
 from torch.nn import functional as F
 
 LOOKED_AWAY, LOOKED_AT = 0.6, 1.0
-"""Saliency where the model looked, relative to that of the whole frame: from the first down it looked away from what
-stands out, from the second up it did not. In drawn scenes it is about a half where a faint word is asked for beside
-bright shapes, and more than the whole frame's where something is asked for that stands out (evaluation/README.md)."""
+"""Saliency of the attended tiles, relative to that of the whole frame: from the first down the model looked away from
+what stands out, from the second up it did not. In drawn scenes it is about a half if a faint word is asked for beside
+bright shapes, and more than the whole frame's if the question is about what stands out (evaluation/README.md)."""
 
 GLANCE_TRUST = 0.3
-"""Trust in a glance at first, where an answer has 1: relevance counts its attention to this power (evaluation/README.md
-says how it was chosen). What was learned with so much trust, or more, may contradict fully."""
+"""Trust in a glance at first, while an answer has 1: relevance counts its attention to this power (evaluation/README.md
+has the choice). Feedback of this trust, or more, may contradict fully."""
 
 TINY = 1e-6
 
@@ -21,8 +21,8 @@ def contradiction(saliency: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:
     """Contradiction of attention and saliency: [B] in [0, 1], from `saliency` [B, gh, gw] and `prior` [B, 3, gh, gw].
 
     Attention is a prior's first map, as its square root, and counts squared, so that its peak decides. A thing is
-    looked at where its edges are, so each tile has the strongest saliency of its neighbours. As trust fades, so does
-    the contradiction; 0 where nothing is known, and where nothing stands out.
+    looked at by its edges, so each tile has the strongest saliency of its neighbours. As trust fades, so does
+    the contradiction; 0 if nothing is known, and if nothing stands out.
     """
     attention, trust = prior[:, 0], prior[:, 2]
     looked = attention**4 * trust

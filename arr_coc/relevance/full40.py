@@ -71,13 +71,13 @@ class LumaDetail:
         # least absolute Laplacian of an edge: that of a step of 32 of 255
         return cls(means, likeness, strongest >= 96.0)
 
-    def put(self, where: torch.Tensor, tiles: LumaDetail) -> None:
-        """Take over the tiles [n, 1, 1] measured alone, in a picture [1, h, w], where `where` bool [h, w]."""
-        self.laplacian[0, where] = tiles.laplacian.flatten()
-        self.text[0, where] = tiles.text.flatten()
+    def put(self, mask: torch.Tensor, tiles: LumaDetail) -> None:
+        """Write tiles [n, 1, 1], measured alone, to the places `mask` bool [h, w] of a picture [1, h, w]."""
+        self.laplacian[0, mask] = tiles.laplacian.flatten()
+        self.text[0, mask] = tiles.text.flatten()
         blocks = LUMA_SIDE // EDGE_BLOCK
         by_tile = self.edges[0].unflatten(1, (-1, blocks)).unflatten(0, (-1, blocks)).transpose(1, 2)
-        by_tile[where] = tiles.edges
+        by_tile[mask] = tiles.edges
 
 
 def tile_means(image: torch.Tensor) -> torch.Tensor:
@@ -101,7 +101,7 @@ def text_likeness(luma: torch.Tensor) -> torch.Tensor:
         texels[_strokes(*steps)].unflatten(1, (-1, LUMA_SIDE)).sum(dim=2) / (LUMA_SIDE * LUMA_SIDE)
         for steps in ((up, down), (down, up))
     )
-    # a tile counts as text where so large a share of it belongs to bright strokes, and as much to dark ones
+    # a tile counts as text if this share of it belongs to bright strokes, and as much to dark ones
     return ((bright * dark).sqrt() / 0.2).clamp(max=1)
 
 

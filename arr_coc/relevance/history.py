@@ -31,13 +31,13 @@ Map = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class FrameHistory:
-    """The past of one frame's tiles, carried along to where their content is now; None where nothing is known.
+    """The past of one frame's tiles, carried along with motion to their present places; None if nothing is known.
 
     `motion` float32 [3, gh, gw]: pixels down and right since the frame before, and confidence in [0, 1].
     `relevance` float32 [2, gh, gw]: that of the frame before, and how far it is known, in [0, 1].
     `unchanged_s` float32 [gh, gw]: media time since each tile changed. `attention` float32 [3, gh, gw]: that of the
     last answer, its mean over 5 s, and how far to trust it, in [0, 1]. `embedding` float32 [16, gh, gw]: components of
-    the model's embedding of each tile in [−1, 1], 0 where it was not shown; `question` float32 [16]: the question's.
+    the model's embedding of each tile in [−1, 1], 0 if it was not shown; `question` float32 [16]: the question's.
     """
 
     motion: Map | None = None

@@ -15,7 +15,7 @@ VERSION = 4
 
 @cache
 def kernel_path() -> Path:
-    """Place of the compiled kernel, whether it is there or not."""
+    """Path of the compiled kernel, which may not exist."""
     return Path(__file__).with_name("scores.abi3.so")
 
 
@@ -31,5 +31,5 @@ def load_kernel(path: Path) -> ctypes.CDLL:
 
 
 def kernel_or_none() -> ctypes.CDLL | None:
-    """The compiled kernel, None where the reference is used. Raises as `library_or_none`."""
+    """The compiled kernel, None if the reference is used. Raises as `library_or_none`."""
     return library_or_none(load_kernel, kernel_path())

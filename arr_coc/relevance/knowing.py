@@ -32,18 +32,17 @@ _TINY = 1e-8
 FAINT = 1e-3  # what was hardly looked at is no proof
 
 WEAK_SALIENCY = 0.3
-"""Where the strongest saliency of a frame is below this, what stands out says little, and information is asked
-instead."""
+"""If the strongest saliency of a frame is below this, saliency is weak evidence, and information counts instead."""
 
 DOUBT = 1e-3
 """Before what answers taught moves it, a relevance is held this far from 0 and 1."""
 
 ALONE = 2.5
-"""Where nothing else is a guide, a look is trusted so many times as much, but never more than an answer at first."""
+"""Factor of trust in a look that is the only guide; the product never exceeds the trust in an answer at first."""
 
 
 def saliency_channels(channels: int) -> slice:
-    """The centre–surround channels of a profile of so many: three, or their sum."""
+    """The centre–surround channels of a profile of `channels` channels: three, or their sum."""
     return SALIENCY if channels == CORE else FULL_SALIENCY
 
 
@@ -270,15 +269,15 @@ _SCORERS: dict[str, Callable[[int, int], QueryAttention | QueryCrossAttention]] 
 class ParticipatoryScorer(nn.Module):
     """Participatory knowing: what the question asks for.
 
-    The learned part, `QueryAttention` or `QueryCrossAttention`, speaks only where `query` is given, which callers do
-    only for the model that it was trained for. The fed-back part is what answers taught (attention history and
-    similarity), and needs no training. Where neither is known the score is 0 and `trust` is 0, so that balancing leaves
-    it out. What was fed back is the score where nothing is learned; in any case it is `evidence` about the relevance
+    The learned part, `QueryAttention` or `QueryCrossAttention`, counts only if `query` is given, which callers do
+    only for the model that it was trained for. The fed-back part is the feedback of answers (attention history and
+    similarity), and needs no training. If neither is known the score is 0 and `trust` is 0, so that balancing leaves
+    it out. Feedback is the score if nothing is learned; in any case it is `evidence` about the relevance
     that comes of all scores.
     """
 
     def __init__(self, channels: int = CORE, query_dim: int = 0, scorer: str = DEFAULT_SCORER) -> None:
-        """Raises OptionError for a scorer that there is not."""
+        """Raise OptionError for a scorer that there is not."""
         super().__init__()
         if scorer not in _SCORERS:
             raise OptionError(f"unknown query scorer {scorer!r}; there are {', '.join(_SCORERS)}")
@@ -316,7 +315,7 @@ class ParticipatoryScorer(nn.Module):
         """Return the feedback as log odds [B, gh, gw]: how many times the usual attention it is, as far as it is
         trusted.
 
-        0 where a tile was looked at as usual, and where nothing is known of it. `doubt` [B], in [0, 1], is how far what
+        0 on tiles looked at as usual, and if nothing is known of a tile. `doubt` [B], in [0, 1], is how far what
         stands out is no guide: attention, which then is the only one, is trusted more.
         """
         score, usual, trust = self._recalled(prior)
@@ -325,7 +324,7 @@ class ParticipatoryScorer(nn.Module):
         return 2 * trust * torch.log((score + FAINT) / (usual + FAINT))  # twice, for a prior holds square roots
 
     def _recalled(self, prior: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """A prior's score and trust [B, gh, gw], and what is usual: the mean [B, 1, 1] of what is known."""
+        """A prior's score and trust [B, gh, gw], and the usual score: the mean [B, 1, 1] of the known ones."""
         trust = prior[:, 2]
         share = self.recall.softmax(dim=0)
         score = share[0] * prior[:, 0] + share[1] * prior[:, 1]

@@ -56,12 +56,12 @@ SIGNED_NAMES = frozenset({"gradient across", "gradient down", "resemblance to th
 
 
 def channel_names(profile: str) -> tuple[str, ...]:
-    """Names of a profile's channels, in their order. Raises ProfileError where there is none of that name."""
+    """Names of a profile's channels, in their order. Raises ProfileError if it does not exist."""
     return CORE_NAMES if channel_count(profile) == CORE else FULL_NAMES
 
 
 def channel_count(profile: str) -> int:
-    """Number of channels of a profile. Raises ProfileError where there is none of that name."""
+    """Number of channels of a profile. Raises ProfileError if it does not exist."""
     if profile not in PROFILES:
         raise ProfileError(f"unknown texture profile {profile!r}; there are {', '.join(PROFILES)}")
     return CORE if profile == "core13" else FULL

@@ -18,7 +18,7 @@ SCALE_STEP = 0.5
 """Scale of the robust weights, from one within which all tiles agree to one that only inliers meet."""
 
 INLIER_PX, INLIER_SHARE = 3.0, 0.08
-"""A tile moves with the camera where it departs by at most so many pixels and this share of its way."""
+"""A tile moves with the camera if it departs by at most these pixels plus this share of its way."""
 
 LEAST_TILES = 4
 LEAST_SUPPORT = 0.5
@@ -32,7 +32,7 @@ TILES_USED = 300
 """Of more tiles every n-th is fitted."""
 
 LEAST_BEND_TEXELS = 0.125
-"""Zooms and turns that move the picture's edges by less are none where a picture is moved: one shift is read faster."""
+"""Zooms and turns that move the picture's edges by less count as none for moving a picture: one shift reads faster."""
 
 RIDGE = 1e-3
 """In tiles: keeps the fit of tiles in one line from an arbitrary slope across it."""
@@ -60,8 +60,8 @@ class CameraMotion:
         return m[0, 0] * row + (m[0, 1] * col + m[0, 2]), m[1, 0] * row + (m[1, 1] * col + m[1, 2])
 
     def sources(self, rows: int, cols: int, texels: int) -> tuple[Factors, Factors]:
-        """Return where texels of this frame were before, of a grid of rows × cols tiles with so many texels each way:
-        factors of (row, col, 1) of a texel that give its row, and its column."""
+        """Return the earlier places of this frame's texels, of a grid of rows × cols tiles with `texels` texels each
+        way: factors of (row, col, 1) of a texel that give its row, and its column."""
         texel_px = TILE_PX / texels
         (a, b, ty), (c, d, tx) = (self.matrix / texel_px).tolist()
         if max(abs(a) + abs(c), abs(b) + abs(d)) * max(rows, cols) < 2 * LEAST_BEND_TEXELS:
@@ -75,7 +75,7 @@ class CameraMotion:
 
 
 def fit_camera(dy_px: Floats, dx_px: Floats, weights: Floats) -> CameraMotion | None:
-    """Return what most of the weight of tiles [rows, cols] agrees on; None where there is no such motion.
+    """Return the motion that most of the weight of tiles [rows, cols] agrees on; None if there is no such motion.
 
     Iteratively reweighted least squares with Geman and McClure's weights and graduated non-convexity (Blake and
     Zisserman, Visual Reconstruction, 1987): it begins with all tiles and ends with those that agree.

@@ -24,7 +24,7 @@ VERSION = 2
 """Of the kernel's interface, as `motion_version` of kernels/motion.cpp has it."""
 
 VECTORS, SHIFT, FLOW = 1, 2, 3
-"""What the kernel asks for, as `Wants` of kernels/motion.cpp."""
+"""Requests of the kernel, as `Wants` of kernels/motion.cpp."""
 
 Luma = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
@@ -78,7 +78,7 @@ class KernelFrame(ctypes.Structure):
 
 
 def kernel_path() -> Path:
-    """Place of the compiled kernel, whether it is there or not."""
+    """Path of the compiled kernel, which may not exist."""
     return Path(__file__).with_name("motion_kernel.abi3.so")
 
 
@@ -99,7 +99,7 @@ def load_kernel(path: Path) -> ctypes.CDLL:
 
 
 def kernel_or_none() -> ctypes.CDLL | None:
-    """The compiled kernel, None where the reference is used. Raises as `library_or_none`."""
+    """The compiled kernel, None if the reference is used. Raises as `library_or_none`."""
     return library_or_none(load_kernel, kernel_path())
 
 
@@ -155,7 +155,7 @@ class CompiledMotion(TileMotionEstimator):
         return MotionEstimate(TileMotion(*found) if moving else None, camera_moved)
 
     def _answer(self, wants: int, coded: CodedMotion | None) -> bool:
-        """Give the kernel what it wants; returns whether there is an answer."""
+        """Answer the kernel's request; returns whether there is an answer."""
         if wants == VECTORS:
             vectors = None if coded is None else coded.over(self.grid)
             if vectors is not None:

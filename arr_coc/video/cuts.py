@@ -7,9 +7,9 @@ A cut replaces the picture all over and at once. What does not:
 | exposure step, fade, dissolve | detail, up to a factor | pictures are compared by normalised correlation |
 | pan, whip pan, hand-held camera | detail, moved | a part may be found anywhere in the frame before |
 | title, window, moving object | most of the frame | enough must be replaced; lighting does not count |
-| zoom, turn, shake, slide, parallax | blocks, moved with their neighbours | where many are found again it is one shot |
-| the same over texture of single pixels | the texture, at full size | before a cut is said, it is looked for there |
-| coloured light | detail, in place | another hue everywhere counts only where detail changed too |
+| zoom, turn, shake, slide, parallax | blocks, moved with their neighbours | if many are found again it is one shot |
+| the same over texture of single pixels | the texture, at full size | a cut is reported only after a search there |
+| coloured light | detail, in place | another hue everywhere counts only if detail changed too |
 | animated transition, static, fast motion | nothing, frame after frame | a cut stands out from the frames before it |
 | flash, black frame, glitch | the frames before it come back | the frame must resemble none of the last few |
 | fade from black | the faint frame before it | a frame that shows nothing is never a cut |
@@ -32,7 +32,7 @@ OUTLIER = 8.0
 texture."""
 
 DISPLACED = 0.5
-"""How much the detail of such shots must differ in place (1 − correlation); the same picture in another light measures
+"""Least difference of such shots' detail in place (1 − correlation); the same picture in another light measures
 less."""
 
 FAINT = 1.5
@@ -59,7 +59,7 @@ UNREST_LEFT = 0.6
 """Share of the unrest that is left a frame later: a second cut of the same strength counts from the third frame on."""
 
 MOVED_UNREST = 0.5
-"""Share of its departure that a frame counts as unrest where the camera's motion explains it: cuts between two pans."""
+"""Share of its departure that a frame counts as unrest if the camera's motion explains it: cuts between two pans."""
 
 SmallPicture = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -71,9 +71,9 @@ class CutVerdict:
 
     `departure`: mean difference of the glance, of 255, largest of y, u and v; `unrest`: what was left of the departures
     before. `replaced`: share of the frame that differs by more than lighting. `unlikeness` in [0, 1]: 1 − the
-    correlation of the picture's best-found part; 0 where it shows nothing. `recoloured`: share whose hue differs.
-    `found`: share of blocks that were in the picture before; `telling`: share of blocks that could be. These four are
-    0 where the frame does not stand out enough for a cut. `score` in [0, 1]: 1 − `found`. `dirty_share`: share of
+    correlation of the picture's best-found part; 0 if it shows nothing. `recoloured`: share whose hue differs.
+    `found`: share of blocks that were in the picture before; `textured`: share of blocks that could be. These four are
+    0 if the frame does not stand out enough for a cut. `score` in [0, 1]: 1 − `found`. `dirty_share`: share of
     changed tiles, which does not decide.
     """
 
@@ -86,14 +86,14 @@ class CutVerdict:
     replaced: float = 0.0
     recoloured: float = 0.0
     found: float = 0.0
-    telling: float = 0.0
+    textured: float = 0.0
 
 
 NO_CUT = CutVerdict()
 
 
 class SceneCutDetector:
-    """Says of each frame whether it begins a new shot: `judge` asks, `advance` goes on to the next frame."""
+    """Detector of new shots: `judge` checks a frame, `advance` goes on to the next one."""
 
     def __init__(self) -> None:
         self._frame = 0
@@ -146,7 +146,7 @@ class SceneCutDetector:
             self._seen.popleft()
 
     def forget(self) -> None:
-        """Forget what was seen, where the next frame cannot be compared with it."""
+        """Forget earlier frames, because the next frame cannot be compared with them."""
         self._seen.clear()
         self._unrest = 0.0
 
@@ -167,27 +167,27 @@ class SceneCutDetector:
         is_new = match.found < FOUND or (by_glance and _is_plain_and_recoloured(old, new, verdict, match))
         is_cut = is_new and (by_glance or _is_unknown(match, new)) and not self._was_there(after, by_glance)
         score = 1.0 - match.found if is_cut else 0.0
-        return replace(verdict, is_cut=is_cut, score=score, found=match.found, telling=match.telling)
+        return replace(verdict, is_cut=is_cut, score=score, found=match.found, textured=match.textured)
 
     def _was_there(self, after: Thumbnail, by_glance: bool) -> bool:
-        """Whether the picture was there a few frames ago."""
+        """True if the picture was there a few frames ago."""
         return any(
             _is_alike(seen, after) if by_glance else found_in_place(seen, after) >= FOUND for _, seen in self._seen
         )
 
 
 def _is_unknown(match: Match, downscaled: SmallPicture) -> bool:
-    """Whether a picture with detail follows another one and shares none of it, though light explains the glance."""
+    """True if a picture with detail follows another one and shares none of it, though light explains the glance."""
     # least share of blocks with detail, in both pictures, for that to count: a white or black frame holds nothing that
     # could be found, a dark one little
-    if match.found > NOT_FOUND or match.telling < 0.06:
+    if match.found > NOT_FOUND or match.textured < 0.06:
         return False
     return float((downscaled[0] > BRIGHT).mean()) < BLOWN_SHARE
 
 
 def _is_plain_and_recoloured(old: SmallPicture, new: SmallPicture, verdict: CutVerdict, match: Match) -> bool:
-    """Whether two plain pictures differ in hue throughout, and hold their few things in other places."""
-    if match.telling >= PLAIN_SHARE or verdict.recoloured < THROUGHOUT:
+    """True if two plain pictures differ in hue throughout, and hold their few things in other places."""
+    if match.textured >= PLAIN_SHARE or verdict.recoloured < THROUGHOUT:
         return False
     return _displaced(old[0], new[0]) >= DISPLACED
 
@@ -198,7 +198,7 @@ def _is_alike(seen: Thumbnail, after: Thumbnail) -> bool:
 
 
 def _disturbance(old: SmallPicture, new: SmallPicture) -> float:
-    """Return how much a frame unsettles what follows: not at all where light went out or on."""
+    """Return how much a frame unsettles what follows: not at all if light went out or on."""
     shows_nothing = min(_detail(old[0]).std(), _detail(new[0]).std()) < FAINT
     return 0.0 if shows_nothing else _departure(old, new)
 
@@ -208,7 +208,7 @@ def _departure(old: SmallPicture, new: SmallPicture) -> float:
 
 
 def _is_another(old: SmallPicture, new: SmallPicture, unlikeness: float, recoloured: float) -> bool:
-    """Whether two pictures are of different shots: by detail, wherever it is, or by hue and detail in place."""
+    """True if two pictures are of different shots: by detail, wherever it is, or by hue and detail in place."""
     # Least unlikeness of a cut. Parts of unrelated pictures correlate with their best place by 0.46 or less (98 of 100
     # pairs, drawn and filmed); those of a whip pan that is blurred by half the frame by 0.69 or more. This is the
     # middle.
@@ -220,7 +220,7 @@ def _is_another(old: SmallPicture, new: SmallPicture, unlikeness: float, recolou
 
 
 def _displaced(old: SmallPicture, new: SmallPicture) -> float:
-    """1 − the correlation of the detail of two pictures, in place; 0 where one shows nothing."""
+    """1 − the correlation of the detail of two pictures, in place; 0 if one shows nothing."""
     before, after = _detail(old), _detail(new)
     if min(before.std(), after.std()) < FAINT:
         return 0.0

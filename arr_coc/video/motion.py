@@ -1,9 +1,9 @@
-"""Pictures of one stream compared for cuts: thumbnails, phase correlation, and blocks that are there again.
+"""Pictures of one stream compared for cuts: thumbnails, phase correlation, and blocks that are found again.
 
 Thumbnails are made from the planes, without converting them, and only for frames that differ much from the texture.
 
 Searches, from cheap to dear. In place: blocks of the whole luma picture are correlated with the same place before,
-and with the place from where one shift of the whole picture brought them (phase correlation). Anywhere: blocks of a
+and with the place shifted by the motion of the whole picture (phase correlation). Anywhere: blocks of a
 smaller picture are looked for all over the smaller picture before (full search by normalised correlation); those count
 that came with their neighbours, because a block of unrelated pictures is often found, but each somewhere else. At full
 size: texture that is too fine for thumbnails.
@@ -31,8 +31,8 @@ DOWNSCALED_SHAPE = (36, 64)
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """`luma` uint8 [h, w], each texel a box mean of `texel_px` × `texel_px` pixels; `chroma` its u and v, where it
-    has any.
+    """`luma` uint8 [h, w], each texel a box mean of `texel_px` × `texel_px` pixels; `chroma` its u and v, if it has
+    any.
 
     `downscaled` uint8 [3, 36, 64] (y, u, v) shows the whole frame. `halvings` are the first plane, halved once, twice
     and so on.
@@ -113,7 +113,7 @@ Luma = npt.NDArray[np.uint8]
 
 
 def without_bars(old: Luma, new: Luma) -> tuple[slice, slice]:
-    """Return the rows and columns between the bars that both pictures uint8 [h, w] have; all of them where hardly any
+    """Return the rows and columns between the bars that both pictures uint8 [h, w] have; all of them if hardly any
     would be left."""
     rows, cols = (_between_bars(old, new, axis) for axis in (1, 0))
     # least share of a picture between the bars; a picture that shows less has no bars but is dark
@@ -125,7 +125,7 @@ def _between_bars(old: Luma, new: Luma, axis: int) -> slice:
     size = old.shape[1 - axis]
     busy = np.flatnonzero((np.ptp(old, axis=axis) > FLAT) | (np.ptp(new, axis=axis) > FLAT))
     first, last = (int(busy[0]), int(busy[-1]) + 1) if len(busy) else (0, 0)
-    # Where there is a bar, the texels at its edge mix it with the picture.
+    # The texels at a bar's edge mix it with the picture.
     return slice(first + (first > 0), last - (last < size))
 
 
@@ -140,35 +140,35 @@ PLACE_PX = 24
 
 ALIKE_IN_PLACE = 0.6
 ALIKE_ELSEWHERE = 0.7
-"""Least correlations of a block that is there again. Where it is looked for all over, chance finds better places."""
+"""Least correlations of a block that is found again. A search all over finds better places by chance."""
 
 DETAIL_SIGMA_PX = 6.0
-TELLING = 2.0
+TEXTURED = 2.0
 """Standard deviation of detail, of 255, from which a block says something."""
 
 TOGETHER_PX = 2.5
 TOGETHER_SHARE = 0.15
-"""Two neighbouring blocks came together where their ways differ by this and this share of the way, as in a zoom."""
+"""Two neighbouring blocks came together if their ways differ by this and this share of the way, as in a zoom."""
 
 LEAST_NEIGHBOURS = 2
 
 LEAST_BLOCKS = 8
-"""A search among many places finds some of a few blocks by chance: shares are of so many blocks at least."""
+"""A search among many places finds some of a few blocks by chance: shares are of at least this many blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """`found` in [0, 1]: share of the new picture's telling blocks that were in the old one; `telling` in [0, 1]:
-    share of blocks that say something, in the picture that has fewer of them."""
+    """`found` in [0, 1]: share of the new picture's textured blocks that were in the old one; `textured` in [0, 1]:
+    share of textured blocks, in the picture that has fewer of them."""
 
     found: float = 0.0
-    telling: float = 0.0
+    textured: float = 0.0
 
 
 def match_blocks(before: Thumbnail, after: Thumbnail, enough: float = 1.0) -> Match:
     """Look for the blocks of `after` in `before`; from `enough` of them on, no dearer search is made.
 
-    A match of nothing where the pictures differ in size or are too small to be parted in blocks.
+    An empty match if the pictures differ in size or are too small to be parted in blocks.
     """
     pair = _comparable(before, after)
     if pair is None:
@@ -182,13 +182,13 @@ def match_blocks(before: Thumbnail, after: Thumbnail, enough: float = 1.0) -> Ma
     if moved.found >= enough:
         return moved
     found = max(still.found, moved.found, _found_anywhere(_smaller(first), _smaller(second)))
-    return Match(found, min(still.telling, _telling_share(old)))
+    return Match(found, min(still.textured, _textured_share(old)))
 
 
 def found_in_place(before: Thumbnail, after: Thumbnail) -> float:
-    """Return the share of the telling blocks of `after` that were in the same place of `before`, in [0, 1].
+    """Return the share of the textured blocks of `after` that were in the same place of `before`, in [0, 1].
 
-    0 where the pictures differ in size or are too small to be parted in blocks.
+    0 if the pictures differ in size or are too small to be parted in blocks.
     """
     pair = _comparable(before, after)
     return 0.0 if pair is None else _in_place(_detail(pair[0]), _detail(pair[1])).found
@@ -209,15 +209,15 @@ def _in_place(old: Floats, new: Floats, least_blocks: int = 1) -> Match:
     variance_old = block_means(old * old, PLACE_PX) - mean_old * mean_old
     variance_new = block_means(new * new, PLACE_PX) - mean_new * mean_new
     product = block_means(old * new, PLACE_PX) - mean_old * mean_new
-    telling = variance_new >= TELLING * TELLING
-    alike = telling & (product > ALIKE_IN_PLACE * np.sqrt(np.maximum(variance_old * variance_new, 1e-6)))
-    return Match(float(alike.sum()) / max(least_blocks, int(telling.sum())), float(telling.mean()))
+    textured = variance_new >= TEXTURED * TEXTURED
+    alike = textured & (product > ALIKE_IN_PLACE * np.sqrt(np.maximum(variance_old * variance_new, 1e-6)))
+    return Match(float(alike.sum()) / max(least_blocks, int(textured.sum())), float(textured.mean()))
 
 
 def _shifted(before: Luma, after: Luma, old: Floats, new: Floats) -> Match:
     """The same after one shift of the whole picture, found by phase correlation (Kuglin and Hines, 1975).
 
-    Nothing where less than half of the picture would be left to compare.
+    Nothing if less than half of the picture would be left to compare.
     """
     dy, dx, _ = correlate(before.astype(np.float32), after.astype(np.float32))
     if abs(dy) > old.shape[0] / 2 or abs(dx) > old.shape[1] / 2 or max(abs(dx), abs(dy)) < 0.5:
@@ -232,36 +232,36 @@ def _softened(detail: Floats) -> Floats:
     return np.asarray(cv2.GaussianBlur(detail, (3, 3), 0), np.float32)
 
 
-def _telling_share(detail: Floats) -> float:
+def _textured_share(detail: Floats) -> float:
     mean = block_means(detail, PLACE_PX)
-    return float((block_means(detail * detail, PLACE_PX) - mean * mean >= TELLING * TELLING).mean())
+    return float((block_means(detail * detail, PLACE_PX) - mean * mean >= TEXTURED * TEXTURED).mean())
 
 
 def _found_anywhere(old: Floats, new: Floats) -> float:
-    """Share of telling blocks that are found somewhere before, and came from there with their neighbours."""
+    """Share of textured blocks that are found somewhere before, and came from there with their neighbours."""
     rows, cols = new.shape
     tops = np.linspace(0, rows - BLOCK_PX, BLOCK_ROWS).round().astype(int)
     lefts = np.linspace(0, cols - BLOCK_PX, BLOCK_COLS).round().astype(int)
-    telling = np.zeros((BLOCK_ROWS, BLOCK_COLS), bool)
-    alike = np.zeros_like(telling)
+    textured = np.zeros((BLOCK_ROWS, BLOCK_COLS), bool)
+    alike = np.zeros_like(textured)
     ways = np.zeros((BLOCK_ROWS, BLOCK_COLS, 2))
     for row, top in enumerate(tops):
         for col, left in enumerate(lefts):
             block = new[top : top + BLOCK_PX, left : left + BLOCK_PX]
-            if block.std() < TELLING:
+            if block.std() < TEXTURED:
                 continue
-            telling[row, col] = True
+            textured[row, col] = True
             _, best, _, (x, y) = cv2.minMaxLoc(cv2.matchTemplate(old, block, cv2.TM_CCOEFF_NORMED))
             alike[row, col] = best >= ALIKE_ELSEWHERE
             ways[row, col] = y - top, x - left
-    together = alike & _with_neighbours(ways, telling)
-    return float(together.sum()) / max(LEAST_BLOCKS, int(telling.sum()))
+    together = alike & _with_neighbours(ways, textured)
+    return float(together.sum()) / max(LEAST_BLOCKS, int(textured.sum()))
 
 
-def _with_neighbours(ways: npt.NDArray[np.float64], telling: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def _with_neighbours(ways: npt.NDArray[np.float64], textured: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Blocks whose way two of their eight neighbours share, or the only one that there is."""
-    rows, cols = telling.shape
-    there = np.pad(telling, 1)
+    rows, cols = textured.shape
+    there = np.pad(textured, 1)
     padded = np.pad(ways, ((1, 1), (1, 1), (0, 0)))
     limit = TOGETHER_PX + TOGETHER_SHARE * np.hypot(ways[..., 0], ways[..., 1])
     agreeing, neighbours = np.zeros((rows, cols), int), np.zeros((rows, cols), int)
@@ -292,20 +292,22 @@ REACH_PX = 64
 ALIKE_AT_FULL_SIZE = 0.6
 UNIQUE = 0.8
 APART_PX = 4
-"""A block is there again where its best place correlates so well, no place farther from that than `APART_PX` more than
+"""A block is found again if its best place correlates this well, no place farther from that than `APART_PX` more than
 this share of it (straight edges and plain blobs are found in many places), and the block beside it lies beside it."""
 
 
 def found_at_full_size(before: FramePlanes, after: FramePlanes, enough: float) -> float:
-    """Return the share of telling blocks of `after` that were near by in `before`, in [0, 1]; `enough` ends the search.
+    """Return the share of textured blocks of `after` that were near by in `before`, in [0, 1].
+
+    `enough` ends the search.
 
     Fine texture, zoomed or turned by a fraction of a texel, is another one in thumbnails, and itself at full size.
-    0 where the planes differ in size.
+    0 if the planes differ in size.
     """
     if before.planes[0].shape != after.planes[0].shape:
         return 0.0
     found = _FinePair(before, after, 1).found(enough)
-    # pictures as wide as this are looked at in half their size too, where blocks show more
+    # pictures at least this wide are compared in half their size too, in which blocks show more
     if found < enough and before.width_px >= 960:
         found = max(found, _FinePair(before, after, 2).found(enough))
     return found
@@ -320,17 +322,17 @@ class _FinePair:
     texel_px: int
 
     def found(self, enough: float) -> float:
-        """Share of telling blocks that are found again; stops where `enough` cannot be reached any more."""
-        found = telling = 0
+        """Share of textured blocks that are found again; stops if `enough` cannot be reached any more."""
+        found = textured = 0
         sites = self._sites()
         for index, (top, left) in enumerate(sites):
-            if found + len(sites) - index < enough * max(LEAST_BLOCKS, telling):
+            if found + len(sites) - index < enough * max(LEAST_BLOCKS, textured):
                 break
             block = self._luma(self.after, top, left, SITE_PX, 2 * SITE_PX)
-            if min(block[:, :SITE_PX].std(), block[:, SITE_PX:].std()) >= TELLING:
-                telling += 1
+            if min(block[:, :SITE_PX].std(), block[:, SITE_PX:].std()) >= TEXTURED:
+                textured += 1
                 found += self._is_there(block, top, left)
-        return found / max(LEAST_BLOCKS, telling)
+        return found / max(LEAST_BLOCKS, textured)
 
     def _sites(self) -> list[tuple[int, int]]:
         """Top left corners of the blocks, from the middle outwards: a zoom or a turn moves little there."""
@@ -343,7 +345,7 @@ class _FinePair:
         return sorted(inside, key=lambda at: math.hypot(at[0] + SITE_PX / 2 - height / 2, at[1] + SITE_PX - width / 2))
 
     def _is_there(self, block: Floats, top: int, left: int) -> bool:
-        """Whether the left half of a block [32, 64] has one clear place near (top, left), and the right one follows."""
+        """True if the left half of a block [32, 64] has one clear place near (top, left), and the right one follows."""
         first_row, first_col = max(0, top - REACH_PX), max(0, left - REACH_PX)
         rows, cols = top + SITE_PX + REACH_PX - first_row, left + 2 * SITE_PX + REACH_PX - first_col
         around = self._luma(self.before, first_row, first_col, rows, cols)

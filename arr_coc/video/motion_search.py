@@ -21,7 +21,7 @@ Mask = npt.NDArray[np.bool_]
 Box = tuple[slice, slice]
 
 REACH_TILES = 2
-"""How far around tiles the flow looks for where they came from."""
+"""Distance from tiles within which the flow looks for their origins."""
 
 BOXES_MAX = 6
 WHOLE_SHARE = 0.5
@@ -31,7 +31,7 @@ FLOW_TEXELS = 32
 """Least side of pictures that OpenCV's flow takes, whatever their other side is."""
 
 SAMPLES = 3
-"""The flow of a tile is the median of so many samples each way."""
+"""The flow of a tile is the median of this many samples each way."""
 
 _AROUND = np.ones((2 * REACH_TILES + 1, 2 * REACH_TILES + 1), np.uint8)
 
@@ -47,7 +47,7 @@ def boxes_around(tiles: Mask) -> list[Box]:
 
 
 def _bounds(mask: Luma) -> Iterator[Box]:
-    """Bounding boxes of a mask's connected parts, joined where they overlap; of all of it, where there are many."""
+    """Bounding boxes of a mask's connected parts, joined if they overlap; of all of it, if there are many."""
     count, _, stats, _ = cv2.connectedComponentsWithStats(mask, connectivity=8)
     boxes = [(y, x, y + h, x + w) for x, y, w, h, _ in stats[1:count].tolist()]
     if len(boxes) > BOXES_MAX:
@@ -69,13 +69,13 @@ def _overlapping(boxes: list[tuple[int, int, int, int]]) -> tuple[int, int] | No
 
 
 def texels_in(box: Box, texels: int) -> Box:
-    """The part of a picture that shows a box of tiles, with so many texels each way."""
+    """The part of a picture that shows a box of tiles, with `texels` texels each way."""
     rows, cols = (slice(side.start * texels, side.stop * texels) for side in box)
     return rows, cols
 
 
 def one_shift(old: Luma, new: Luma) -> tuple[float, float] | None:
-    """Motion of all of a picture uint8 [h, w] since `old`, in texels down and right; None where it says nothing."""
+    """Motion of all of a picture uint8 [h, w] since `old`, in texels down and right; None if it is not clear."""
     half = new.shape[1] // 2, new.shape[0] // 2
     before, after = (cv2.resize(luma, half, interpolation=cv2.INTER_AREA).astype(np.float32) for luma in (old, new))
     dy, dx, _ = correlate(before, after)
@@ -104,7 +104,7 @@ class FlowSearch:
             dx_px[box][row, col] += rest_dx
 
     def _backward(self, new: Luma, base: Luma) -> Floats:
-        """Where each texel of a picture was in `base`: float32 [h, w, 2] (across, down)."""
+        """The earlier place of each texel of a picture in `base`: float32 [h, w, 2] (across, down)."""
         rows, cols = base.shape
         edges = 0, max(0, FLOW_TEXELS - rows), 0, max(0, FLOW_TEXELS - cols)
         if any(edges):

@@ -73,9 +73,9 @@ class FrameAllocator:
         return self._allocated
 
     def glance_packet(self) -> TokenPacket | None:
-        """Return an overview of the newest frame where a glance at it is due, and None where none is.
+        """Return an overview of the newest frame if a glance at it is due, else None.
 
-        `apply_glance` is to be told what was looked at.
+        `apply_glance` takes the feedback.
         """
         frame = self._allocated
         if frame is None or not self.allocator.glance_due(frame.allocation.stamp.media_ns):
@@ -101,7 +101,7 @@ class FrameAllocator:
         return group.packet(view, allocation, group.next_place)
 
     def on_answer(self, feedback: Feedback | None) -> None:
-        """The newest frame was answered about; what that teaches draws the tokens of those that follow."""
+        """The newest frame was answered about; the feedback draws the tokens of the next ones."""
         self.allocator.mark_answered()
         if feedback is not None:
             self.allocator.apply_feedback(feedback)
@@ -112,7 +112,7 @@ class FrameAllocator:
 
 
 class PictureAllocator:
-    """Chooses what a model is shown of pictures in order, as a stream of them: resized as its own processor would.
+    """Allocator of the tokens of pictures in order, as a stream: resized as its own processor would.
 
     The options' `levels` are the model's own, as is `wide` if it is None. `group`: with the option `memory`, the
     packets of the group of pictures up to the newest one, which a question is about together. `relevance` float32
@@ -141,8 +141,8 @@ class PictureAllocator:
     ) -> Packet:
         """Return what the model is shown of a picture uint8 [H, W, 3].
 
-        `glance` looks at an overview of the picture where the options ask for that and it is due. Raises ShapeError
-        where the picture is too narrow, BudgetError where its budget has no room for the overview that is asked for,
+        `glance` looks at an overview of the picture if the options ask for that and it is due. Raises ShapeError
+        if the picture is too narrow, BudgetError if its budget has no room for the overview that is asked for,
         and whatever `glance` raises.
         """
         prep = self._preprocessing
@@ -173,7 +173,7 @@ class PictureAllocator:
         return FramePacket(stamp, grid, grid_regions(grid).numpy().astype(np.int32), self.relevance, image)
 
     def on_answer(self, feedback: Feedback | None) -> None:
-        """The newest picture was answered about; what that teaches draws the tokens of those that follow."""
+        """The newest picture was answered about; the feedback draws the tokens of the next ones."""
         self._frames.on_answer(feedback)
 
 

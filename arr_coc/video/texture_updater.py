@@ -24,7 +24,7 @@ class TextureOptions:
     `cuts`: whether a scene cut begins an epoch. `motion`: whether the motion of tiles is
     estimated.
 
-    Where hardware gives up, the texture goes on in the CPU store if `backend` is "auto"; one that was asked for by name
+    If hardware fails, the texture goes on in the CPU store if `backend` is "auto"; one that was asked for by name
     ends with the error.
     """
 
@@ -40,7 +40,7 @@ class TextureOptions:
 class PendingUpdate:
     """A frame compared with the texture and not yet written.
 
-    `epoch_reason` is why an epoch begins with it, None where it goes on. `before` and `after` are there for busy
+    `epoch_reason` is why an epoch begins with it, None if it goes on. `before` and `after` are kept for busy
     frames only, `motion` for frames that go on and differ.
     """
 
@@ -56,11 +56,11 @@ class PendingUpdate:
 
 @dataclass(frozen=True, slots=True)
 class TextureUpdate:
-    """Result of writing one frame to the texture. `motion` is None where nothing moved, and where an epoch begins.
+    """Result of writing one frame to the texture. `motion` is None if nothing moved, and if an epoch begins.
 
-    `change.stamp.epoch` is the epoch that the frame belongs to. `epoch_reason` is None where it goes on, else
+    `change.stamp.epoch` is the epoch that the frame belongs to. `epoch_reason` is None if it goes on, else
     "start", "size", "cut", "store" or the discontinuity's name. `fallback` is why the CPU store took over with this
-    frame, None where it did not.
+    frame, None if it did not.
     """
 
     change: TileChange
@@ -75,7 +75,7 @@ class TextureUpdate:
 
 
 class TextureUpdater:
-    """Keeps the texture of one stream up to date. One thread calls `prepare` and `commit`; any thread may lease."""
+    """Updater of one stream's texture. One thread calls `prepare` and `commit`; any thread may lease."""
 
     def __init__(self, options: TextureOptions | None = None) -> None:
         self._options = options or TextureOptions()
@@ -94,18 +94,18 @@ class TextureUpdater:
 
     @property
     def fallbacks(self) -> int:
-        """Number of times the CPU store took over from hardware that gave up: at most one."""
+        """Number of times the CPU store took over from failed hardware: at most one."""
         return self._fallbacks
 
     def prepare(
         self, planes: FramePlanes, discontinuity: str | None = None, frame_index: int | None = None
     ) -> PendingUpdate:
-        """Compares a frame with the texture, while readers go on.
+        """Compare a frame with the texture, while readers go on.
 
-        Its coded motion counts only where `frame_index` says that it follows the frame in the texture.
+        Its coded motion counts only if by `frame_index` the frame follows the frame in the texture.
 
         The pending update fits the texture as it is now: commit it, or drop it, before the next one is prepared.
-        Raises ShapeError where the planes do not belong together, StoreError once closed.
+        Raises ShapeError if the planes do not belong together, StoreError once closed.
         """
         if self._closed:
             raise StoreError("the texture is closed")
@@ -128,10 +128,10 @@ class TextureUpdater:
         return replace(pending, motion=motion)
 
     def commit(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:
-        """Writes a prepared frame. The stamp's epoch is filled in here.
+        """Write a prepared frame. The stamp's epoch is filled in here.
 
-        Raises LeaseTimeout, with everything as it was, where readers keep their leases too long; StoreError once
-        closed; BackendMissing and DeviceLost where a store that was asked for by name cannot be had or gave up.
+        Raises LeaseTimeout, with everything as it was, if readers keep their leases too long; StoreError once
+        closed; BackendMissing and DeviceLost if a store that was asked for by name cannot be opened or failed.
         """
         with self._writing:
             if self._closed:
@@ -161,8 +161,8 @@ class TextureUpdater:
     def lease(self, timeout_ms: int | None = None) -> Iterator[TextureView]:
         """A view of the current texture; one that was given stays valid when the stream changes its size meanwhile.
 
-        Raises StoreError before the first frame and after `close`, LeaseTimeout where the writer takes too long,
-        DeviceLost where hardware gave up while the view was read; StoreReplaced where the CPU store could take over:
+        Raises StoreError before the first frame and after `close`, LeaseTimeout if the writer takes too long,
+        DeviceLost if hardware failed while the view was read; StoreReplaced if the CPU store could take over:
         another lease shows the same frame, in a new epoch.
         """
         with self._swap:
@@ -183,7 +183,7 @@ class TextureUpdater:
         self._close_retired()
 
     def _judged(self, planes: FramePlanes, store: TextureStore, difference: Difference) -> PendingUpdate:
-        """A frame that differs, and where it differs much, whether it is a cut."""
+        """A frame that differs, and if it differs much, whether it is a cut."""
         share = difference.dirty_share
         # Share of dirty tiles from which a frame may be a cut; below it nothing more is computed. A dark shot's cut may
         # leave most of the frame black.
@@ -201,7 +201,7 @@ class TextureUpdater:
         return self._motion
 
     def _write(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:
-        """Writes into the store that fits, and shows it to readers."""
+        """Write into the store that fits, and show it to readers."""
         epoch = self._epoch if pending.epoch_reason is None else new_epoch()
         current = self._store
         fits = current is not None and current.format == pending.format and self._backend in ("auto", current.backend)
@@ -230,7 +230,7 @@ class TextureUpdater:
         )
 
     def _stand_in(self, error: DeviceLost) -> Backend:
-        """The backend that takes over. Raises where the one that gave up was asked for by name."""
+        """The backend that takes over. Raises DeviceLost if the one that failed was asked for by name."""
         if self._backend != "auto":
             raise DeviceLost(f'{error}; with texture.backend = "auto" the CPU store would take over') from error
         self._fallbacks += 1

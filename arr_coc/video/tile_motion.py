@@ -2,11 +2,11 @@
 
 Guesses are tried from cheap to dear, on luma at level 2 or 3, and only on tiles that changed: no motion, the camera's
 with the frame before, the codec's motion vectors, one shift (phase correlation). Each is judged by the picture: it
-explains a tile where the old picture, moved so, looks like the new one. Dense inverse search then runs around those
+explains a tile if the old picture, moved so, looks like the new one. Dense inverse search then runs around those
 tiles only that no guess explains, backward, from the new picture to the old one; a tile takes its median
 (`motion_search`). One step of registration does the rest.
 
-A tile's confidence says whether it has structure in two directions (the smaller eigenvalue of its structure tensor; Shi
+A tile's confidence is whether it has structure in two directions (the smaller eigenvalue of its structure tensor; Shi
 and Tomasi, Good Features to Track, 1994), and how well its motion explains it. If that says little (a plain wall,
 repeated lines), a tile moves as the camera does (`camera_motion`) if that explains the picture, else not at all. Tiles
 that did not change did not move, whatever moves around them; plain ones go with a camera that moves, because they look
@@ -35,33 +35,33 @@ Floats = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
 
 WIDTH_TEXELS = 480
-"""Luma is halved until it is at most this wide, but a tile has at least so many texels each way."""
+"""Luma is halved until it is at most this wide, but a tile has at least this many texels each way."""
 
 CODED_SHARE, SHIFT_SHARE = 0.1, 0.25
 """Share of changed tiles that must be left without an explanation for the codec's motion vectors to be read, and for
 one shift of all of them to be looked for."""
 
 LEAST_TOGETHER = 3
-"""Where a guess explains the rest, fewer tiles together that it does not explain lie at the border of what moves: they
+"""If a guess explains the rest, fewer tiles together that it does not explain lie at the border of what moves: they
 show both sides, and flow finds nothing there."""
 
 CODED_FRAMES = 1, 2, 3
-"""How many frames a codec's motion may span: that to the frame before, or past one or two frames of kind B."""
+"""Numbers of frames that a codec's motion may span: to the frame before, or past one or two frames of kind B."""
 
 CODED_SAMPLES = 48
 """Tiles on which the number of frames is chosen."""
 
 GUESS_LEAVES = 0.9
-"""Flow begins from one motion of the whole part where that leaves less than this share of the mean difference."""
+"""Flow begins from one motion of the whole part if that leaves less than this share of the mean difference."""
 
 SAME_PX = 0.5
 """Motions of the camera this near to each other explain the same."""
 
 BETTER = 0.8
-"""The camera's motion replaces a tile's own where it leaves less than this share of the difference."""
+"""The camera's motion replaces a tile's own if it leaves less than this share of the difference."""
 
 EXPLAINS = 1.2
-"""And it fills a tile in where it leaves at most this share of the smallest difference that anything leaves."""
+"""And it fills a tile in if it leaves at most this share of the smallest difference that anything leaves."""
 
 FILLED = 0.5
 """Most confidence of a motion that was filled in."""
@@ -72,7 +72,7 @@ MOVING_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class MotionEstimate:
-    """Result for one frame: `motion`, None where nothing moved; `camera_moved`: most that could tell moved as one."""
+    """Result for one frame: `motion`, None if nothing moved; `camera_moved`: most tiles of known motion share one."""
 
     motion: TileMotion | None
     camera_moved: bool
@@ -103,7 +103,7 @@ class TileMotionEstimator(ABC):
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """What is kept of a frame: small luma, not blurred and blurred; motion; that of the camera, seen in all of it."""
+    """State of a frame: small luma, not blurred and blurred; motion; that of the camera, seen in all of it."""
 
     halved: Luma
     luma: Luma
@@ -175,19 +175,19 @@ class _Guess:
 
 @dataclass(frozen=True, slots=True)
 class _Coded:
-    """What a frame's codec says of its motion, read when it is asked for."""
+    """Motion of a frame's codec, read on demand."""
 
     planes: FramePlanes
     grid: TileGrid
 
     def of(self, tiles: npt.NDArray[np.intp]) -> tuple[Floats, Floats] | None:
-        """(dy_px, dx_px) of some tiles, NaN where it says nothing: float32 [n] each."""
+        """(dy_px, dx_px) of some tiles, NaN for tiles without motion vectors: float32 [n] each."""
         motion = None if self.planes.coded_motion is None else self.planes.coded_motion.over(self.grid)
         return None if motion is None else (motion[0].ravel()[tiles], motion[1].ravel()[tiles])
 
 
 class _Part:
-    """A part of a frame, compared in its dirty tiles; where it is the whole frame, in all."""
+    """A part of a frame, compared in its dirty tiles; in all of them if it is the whole frame."""
 
     def __init__(self, last: _Past, new: Luma, dirty: Mask, box: Box, texels: int) -> None:
         self._last, self._new, self._box, self._shape = last, new, box, dirty.shape
@@ -200,7 +200,7 @@ class _Part:
         self._structure, self._still = self._pair.structure(), self._pair.still()
 
     def motion(self, flow: FlowSearch, coded: _Coded) -> tuple[TileMotion, CameraMotion | None]:
-        """Return motion float32 [rows, cols], of the part's tiles, and the camera's where most of them agree on one."""
+        """Return motion float32 [rows, cols], of the part's tiles, and the camera's if most of them agree on one."""
         best, guess = self._guessed(coded)
         best = self._flowed(flow, best, guess)
         dy, dx, confidence = self._own_motion(best)
@@ -224,7 +224,7 @@ class _Part:
         return found
 
     def _expected(self) -> CameraMotion | None:
-        """What moved goes on as it did: the camera, or most of what moved in this part of the frame."""
+        """Motion expected to go on: the camera's, or that of most moving tiles in this part of the frame."""
         motion = self._last.motion
         if self._whole or motion is None:
             return self._last.camera if self._whole else None
@@ -265,7 +265,7 @@ class _Part:
     def _tried(
         self, camera: CameraMotion | None, best: MovedTiles, guess: _Guess | None
     ) -> tuple[MovedTiles, _Guess | None]:
-        """The same with one more guess about all tiles, if there is one and it leaves less than any before."""
+        """The same with one more guess about all tiles, if given and better than any before."""
         if camera is None:
             return best, guess
         explained = self._pair.with_camera(camera)
@@ -275,7 +275,7 @@ class _Part:
         return best.or_better(explained), _Guess(camera, explained)
 
     def _as_coded(self, best: MovedTiles, dy: Floats, dx: Floats) -> MovedTiles:
-        """The same, with the codec's motion where nothing explains a tile yet and that does better.
+        """The same, with the codec's motion for tiles that nothing explains yet and that it explains better.
 
         How many frames it spans is what explains some of those tiles best.
         """
@@ -290,7 +290,7 @@ class _Part:
         return best.or_better(self._pair.each(*ways[int(np.argmin(apart))], wanted))
 
     def _more(self, share: float, tiles: Mask) -> bool:
-        """Whether these are more than this share of the dirty tiles."""
+        """True if these are more than this share of the dirty tiles."""
         return bool(np.count_nonzero(tiles) > share * np.count_nonzero(self._dirty))
 
     def _apart(self, moved: MovedTiles) -> int:
@@ -302,7 +302,7 @@ class _Part:
         return self._dirty & ~self._pair.explained(best.left, self._still.left)
 
     def _flowed(self, flow: FlowSearch, best: MovedTiles, guess: _Guess | None) -> MovedTiles:
-        """The same, with dense flow from the guess on where nothing explains a tile that was in view."""
+        """The same, with dense flow from the guess on for visible tiles that nothing explains."""
         wanted = np.zeros(self._shape, bool)
         wanted.ravel()[self._pair.tiles] = self._open(best)
         camera = CameraMotion.shift(0, 0)

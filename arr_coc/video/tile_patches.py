@@ -34,7 +34,7 @@ content has. Texture of single pixels that moved by half a texel has 0.47."""
 
 EXPLAINED = 0.06
 EXPLAINED_OF_CHANGE = 0.25
-"""A motion explains a tile where it leaves noise and at most this share of the tile's standard deviation, or of what no
+"""A motion explains a tile if it leaves noise and at most this share of the tile's standard deviation, or of what no
 motion leaves. Lines of text over lines of other text leave 0.2 standard deviations."""
 
 NOISE = 2.0
@@ -42,7 +42,7 @@ NOISE = 2.0
 
 REST_TEXELS = 1.0
 LEAST_SLOPE = 0.1
-"""A registration step goes at most so far, and nowhere where the squared slope is below this."""
+"""Largest registration step; there is none if the squared slope is below this."""
 
 ROW_STEP = 2
 """Pictures are blurred, so every other row of texels is enough, unless tiles have hardly any."""
@@ -70,7 +70,7 @@ class MovedTiles:
         return self.apart.astype(np.float32) * np.float32(1 / self.patches.shape[1])
 
     def or_better(self, other: MovedTiles) -> MovedTiles:
-        """For each tile the one that leaves less: this one where both leave as much."""
+        """For each tile the one that leaves less: this one if both leave as much."""
         better = other.apart < self.apart
         return MovedTiles(
             np.where(better, other.dy_px, self.dy_px),
@@ -110,7 +110,7 @@ class TilePair:
         return least / (least + np.float32(STRUCTURE**2))
 
     def explained(self, left: Floats, still: Floats) -> Mask:
-        """Tiles that a motion explains which leaves this mean difference, where no motion leaves `still`: bool [n]."""
+        """Tiles explained by a motion that leaves this mean difference, given that of no motion, `still`: bool [n]."""
         change = np.float32(EXPLAINED_OF_CHANGE) * (still - np.float32(NOISE))
         return left <= np.maximum(np.float32(EXPLAINED) * self._content, change) + np.float32(NOISE)
 
@@ -130,17 +130,17 @@ class TilePair:
         dy, dx = (part.ravel()[self.tiles] for part in camera.over(*self.shape))
         return self._explanation(dy, dx, patches)
 
-    def each(self, dy_px: Floats, dx_px: Floats, where: Mask) -> MovedTiles:
-        """The tiles `where` bool [n] move each by itself, by float32 [n]; what that leaves of others is not known."""
-        apart = np.full(len(where), NOT_COMPARED, np.int64)
+    def each(self, dy_px: Floats, dx_px: Floats, mask: Mask) -> MovedTiles:
+        """The tiles `mask` bool [n] moved each by its own float32 [n]; what that leaves of others is not known."""
+        apart = np.full(len(mask), NOT_COMPARED, np.int64)
         patches = np.zeros_like(self._seen)
-        dy, dx = (part[where].astype(np.float64)[:, None] / self.texel_px for part in (dy_px, dx_px))
-        patches[where] = read = texels_at(self._old, self._y[where] - dy, self._x[where] - dx)
-        apart[where] = self._apart(self._seen[where], read)
+        dy, dx = (part[mask].astype(np.float64)[:, None] / self.texel_px for part in (dy_px, dx_px))
+        patches[mask] = read = texels_at(self._old, self._y[mask] - dy, self._x[mask] - dx)
+        apart[mask] = self._apart(self._seen[mask], read)
         return MovedTiles(dy_px, dx_px, apart, patches)
 
     def rest(self, patches: Luma) -> tuple[Floats, Floats]:
-        """Distance of patches [n, k] from where they are now, in pixels, float32 [n] each: one step of Lucas and
+        """Distance of patches [n, k] from their present places, in pixels, float32 [n] each: one step of Lucas and
         Kanade's registration (1981), for what is within a texel."""
         change = self._seen.astype(np.int64) - patches
         by, bx = (self._means(slope, change) * np.float32(self.texel_px / 8) for slope in self._slopes)

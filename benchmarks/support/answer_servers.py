@@ -18,7 +18,7 @@ from stream.scenes import load_scene
 COMMAND = Path(__file__).parents[2] / "run_stream.py"
 FPS, WIDTH_PX, HEIGHT_PX, LOOP_S = 6, 320, 192, 12
 READY = " answers at "
-"""What a server prints once it has its model."""
+"""Line that a server prints once it has its model."""
 
 
 def make_clip(path: Path, seconds: float) -> None:

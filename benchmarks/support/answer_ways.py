@@ -140,18 +140,18 @@ class Streamed:
             pass
         _synchronize(self._device)
         ended = time.perf_counter()
-        told = self._session.last
-        if told.text_tokens != TEXT_TOKENS:
-            raise RuntimeError(f"{self.name} said {told.text_tokens} tokens")
-        self.visual_tokens = told.tokens_used
+        answer = self._session.last
+        if answer.text_tokens != TEXT_TOKENS:
+            raise RuntimeError(f"{self.name} decoded {answer.text_tokens} tokens")
+        self.visual_tokens = answer.tokens_used
         prepare_ms = (prepared - started) * 1e3
-        self._allocator.on_answer(told.feedback)
+        self._allocator.on_answer(answer.feedback)
         return Took(
             prepare_ms,
-            told.encode_ms,
-            told.prefill_ms,
-            prepare_ms + told.first_token_ms,
-            told.decode_ms,
+            answer.encode_ms,
+            answer.prefill_ms,
+            prepare_ms + answer.first_token_ms,
+            answer.decode_ms,
             (ended - started) * 1e3,
         )
 
@@ -192,7 +192,7 @@ class Stock:
         ended = time.perf_counter()
         _, first, *others = stream.times
         if len(others) != TEXT_TOKENS - 1:
-            raise RuntimeError(f"the stock model said {len(others) + 1} tokens")
+            raise RuntimeError(f"the stock model decoded {len(others) + 1} tokens")
         return Took(
             *(1e3 * seconds for seconds in (prepared - started, encoded[0] - prepared, first - encoded[0])),
             *(1e3 * seconds for seconds in (first - started, ended - first, ended - started)),
@@ -216,7 +216,7 @@ class _Arrivals:
 
 @contextmanager
 def _encoded(qwen: QwenVL) -> Iterator[list[float]]:
-    """When the vision tower was done, once it was."""
+    """Times at which the vision tower was done, once it was."""
     times: list[float] = []
 
     def note(*_: object) -> None:
@@ -265,11 +265,11 @@ _FORGET_PEAK = "5"
 
 
 def peak_mib(way: str, device: str, dtype: str) -> float | None:
-    """In a process of its own; None where the system does not tell (other than Linux)."""
+    """Peak in a separate process; None if the system does not report it (other than Linux)."""
     command, environment = python_command("benchmarks.support.answer_ways", way, device, dtype), python_environment()
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    said = done.stdout.split()[-1]
-    return None if said == "None" else float(said)
+    peak = done.stdout.split()[-1]
+    return None if peak == "None" else float(peak)
 
 
 def _resident_mib(name: str) -> float:

@@ -57,12 +57,12 @@ class Asker:
     checks: int = 0
 
     def begin(self, answers: int) -> None:
-        """Ask so many times."""
+        """Ask for `answers` answers."""
         self.left = answers
         self.link.send(TurnRequest())
 
     def turn(self) -> None:
-        """Take in the messages that are there, and reply to them."""
+        """Take in the messages that have arrived, and reply to them."""
         while self.left and (received := self.link.receive(0)) is not None:
             message = received.message
             if isinstance(message, ErrorReply):
@@ -108,7 +108,7 @@ class ClientProcess:
         self._reply()
 
     def ask(self, answers: int) -> Texts:
-        """Let each client ask so many times; returns the answers of all, once they are there."""
+        """Let each client ask for `answers` answers; returns the answers of all, once they have arrived."""
         self._pipe.send(answers)
         return self._reply()
 

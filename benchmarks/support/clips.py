@@ -1,4 +1,4 @@
-"""Folder of real clips, which a checkout may lack; what is absent is left out, and said so."""
+"""Folder of real clips, which a checkout may lack; absent ones are left out, with a note."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def drawn_grounds(part: Part, seed: int) -> dict[str, Ground]:
 
 
 def real_grounds(part: Part, folder: Path) -> list[Ground]:
-    """Windows of the part's real clips, none of which holds a cut or a gradual change. Empty where the folder has no
+    """Windows of the part's real clips, none of which holds a cut or a gradual change. Empty if the folder has no
     manifest."""
     manifest = folder / "manifest.json"
     if not manifest.is_file():
@@ -216,7 +216,7 @@ def _page(rng: np.random.Generator, part: Part, seed: int) -> Image:
 
 
 def _block_of_page(rng: np.random.Generator, image: Image, corner_px: tuple[int, int], line_px: int, ink: int) -> int:
-    """Draws a heading, a figure or a paragraph; returns the height that it takes."""
+    """Draw a heading, a figure or a paragraph; returns the height that it takes."""
     left, top = corner_px[0] + int(rng.integers(20, 60)), corner_px[1]
     width = WIDTH_PX - int(rng.integers(50, 150))
     kind = float(rng.random())
@@ -263,7 +263,7 @@ _SORTS: dict[str, Callable[[np.random.Generator, Part, int], Image]] = {
 
 @lru_cache(maxsize=2)
 def all_grounds(part: Part, folder: Path, drawn: int = 8) -> dict[str, list[Ground]]:
-    """The part's grounds by sort, `drawn` seeds of each drawn sort; "real" is left out where there are no clips."""
+    """The part's grounds by sort, `drawn` seeds of each drawn sort; "real" is left out if there are no clips."""
     sorts: dict[str, list[Ground]] = {}
     for seed in range(drawn):
         for sort, ground in drawn_grounds(part, seed).items():

@@ -319,7 +319,7 @@ def _cutout(rng: Rng, ground: Ground, height_px: int) -> tuple[Image, Image]:
 
 
 def _pasted(picture: Image, piece: Image, mask: Image, x_px: int, y_px: int) -> None:
-    """Draws the piece with its top left corner at (x, y), as far as it is inside; in place."""
+    """Draw the piece with its top left corner at (x, y), as far as it is inside; in place."""
     rows, cols = mask.shape
     top, left = max(0, y_px), max(0, x_px)
     bottom, right = min(HEIGHT_PX, y_px + rows), min(WIDTH_PX, x_px + cols)

@@ -45,7 +45,7 @@ class Sender(Protocol):
     def send(self, number: int, frame: Any) -> None: ...
 
     def idle(self, until_ns: int) -> None:
-        """Waits until then, and does meanwhile what a sender must."""
+        """Wait until then, and do a sender's work meanwhile."""
         ...
 
     def close(self) -> None: ...
@@ -53,7 +53,7 @@ class Sender(Protocol):
 
 class Receiver(Protocol):
     def receive(self) -> int:
-        """Waits for a frame, as an array; its number."""
+        """Wait for a frame and read it as an array; returns its number."""
         ...
 
     def done(self) -> None: ...
@@ -73,7 +73,7 @@ class Channel(Protocol):
     def receiver(self) -> Receiver: ...
 
     def close(self) -> None:
-        """Lets go of what both ends share; they have been closed."""
+        """Free what both ends share; they have been closed."""
         ...
 
 
@@ -144,7 +144,7 @@ class OwnReceiver:
 
 @dataclass
 class OwnThreads:
-    """Capture to texture: planes stay where they are, a descriptor travels over inproc."""
+    """Capture to texture: planes stay in place, a descriptor travels over inproc."""
 
     name: str = "this project, capture to texture"
     carries: str = "4:2:0 planes, left in place, and a descriptor"

@@ -20,18 +20,18 @@ from training.clips.demo_worlds import DemoQuestion, Kind, ask, random_facts
 WIDTH_PX, HEIGHT_PX, FPS = 256, 160, 25
 REEL_FRAMES = 1000
 QUESTION_FRAMES = 40
-"""How long a question holds."""
+"""Time that a question holds."""
 
 SHOT_FRAMES = (*[QUESTION_FRAMES] * 14, 440)
 """Short shots, and a long one in which things hardly move, before a camera with sensor noise."""
 
 NOISE_SIGMA = 3.0
 TRAVEL_PX = 14.0
-"""How far a thing comes that moves, from its shot's beginning to its end: little, so that what is true of it stays."""
+"""Distance that a moving thing covers over its shot: little, so that statements about it stay true."""
 
 KINDS: tuple[Kind, ...] = ("colour", "shape", "count", "exists")
-"""What one frame tells as several do. Not the movement: of several frames that is the way between them, which is short
-here."""
+"""Questions that one frame answers as several do. Not the movement: of several frames that is the way between them,
+which is short here."""
 
 GROUNDS = (SLATE, SAND, MOSS)
 """In turns; the last shot's is not the first one's, so that the reel's beginning is a cut like the others."""
@@ -41,7 +41,7 @@ STEPS: dict[Movement, tuple[int, int]] = {"left": (-1, 0), "right": (1, 0), "up"
 
 @dataclass(frozen=True)
 class Reel:
-    """`scenes` of one shot each, and the question of every so many frames, `REEL_FRAMES` in all."""
+    """`scenes` of one shot each, and the question of each stretch of frames, `REEL_FRAMES` in all."""
 
     scenes: tuple[Scene, ...]
     questions: tuple[DemoQuestion, ...]
@@ -64,12 +64,12 @@ class Reel:
         return scene.planes(frame)
 
     def facts(self, index: int) -> GroundTruth:
-        """What is true of it."""
+        """Facts about it."""
         scene, frame = self._place(index)
         return scene.facts(frame)
 
     def question(self, index: int) -> DemoQuestion:
-        """What is asked of it, and the right answer."""
+        """Question about it, and the right answer."""
         return self.questions[index % REEL_FRAMES // QUESTION_FRAMES]
 
     def _place(self, index: int) -> tuple[Scene, int]:
@@ -94,7 +94,7 @@ def _scene(facts: GroundTruth, number: int, frames: int) -> Scene:
 
 
 def _actor(thing: SceneObject, seconds: float) -> Actor:
-    """The thing, which is where it was drawn when half of the shot is over."""
+    """The thing, at its drawn place when half of the shot is over."""
     right, down = STEPS.get(thing.movement, (0, 0))
     path = tuple(
         (

@@ -92,7 +92,7 @@ class _Client:
 
 
 class RtspServer:
-    """Serves rtsp://127.0.0.1:PORT/live. `login` is (user, password), `auth` Basic or Digest."""
+    """RTSP server of rtsp://127.0.0.1:PORT/live. `login` is (user, password), `auth` Basic or Digest."""
 
     def __init__(
         self, units: Sequence[bytes], fps: int, login: tuple[str, str] | None = None, auth: str = "Digest"
@@ -118,7 +118,7 @@ class RtspServer:
         return f"rtsp://127.0.0.1:{self.port}/live"
 
     def start(self) -> None:
-        """Listens, on the same port as before, and sends to whoever plays."""
+        """Listen, on the same port as before, and send to each client that plays."""
         self._ended = threading.Event()
         self._listening = socket.create_server(("127.0.0.1", self.port))
         self.port = self._listening.getsockname()[1]
@@ -131,7 +131,7 @@ class RtspServer:
             thread.start()
 
     def cut(self) -> None:
-        """Closes every socket, as a camera that loses its power."""
+        """Close every socket, as a camera that loses its power."""
         if self._listening is None:
             return
         self._ended.set()
@@ -166,7 +166,7 @@ class RtspServer:
             thread.join(5)
 
     def _send(self, ended: threading.Event) -> None:
-        """Sends access units at their pace, to everybody who plays."""
+        """Send access units at their pace, to every client that plays."""
         numbers, begun_s = itertools.count(), time.monotonic()
         for index in itertools.count():
             if ended.wait(max(0.0, begun_s + index / self._fps - time.monotonic())):
@@ -189,7 +189,7 @@ class RtspServer:
                     client.send(packet)
 
     def _serve(self, client: _Client) -> None:
-        """Answers one client's requests until it has gone."""
+        """Answer one client's requests until it has gone."""
         waiting = b""
         with contextlib.suppress(OSError):
             while data := client.control.recv(4096):
@@ -252,7 +252,7 @@ class RtspServer:
         return f"RTP/AVP;unicast;client_port={theirs}-{theirs + 1};server_port={own}-{own + 1}"
 
     def _knows(self, method: str, authorization: str) -> bool:
-        """Whether the request carries the right login (RFC 2617)."""
+        """True if the request carries the right login (RFC 2617)."""
         if self._login is None:
             return True
         user, password = self._login

@@ -42,8 +42,8 @@ class TextureCase:
 
     @property
     def name(self) -> str:
-        where = "" if self.share in (0, 1) else ", scattered" if self.scattered else ", one block"
-        return f"{100 * self.share:g} %{where}{', noise' if self.noise else ''}"
+        spread = "" if self.share in (0, 1) else ", scattered" if self.scattered else ", one block"
+        return f"{100 * self.share:g} %{spread}{', noise' if self.noise else ''}"
 
 
 CASES = (
@@ -62,7 +62,7 @@ NOISY = (TextureCase(0.0, noise=2.0), TextureCase(0.10, noise=2.0))
 
 
 def changing_tiles(case: TextureCase, grid: TileGrid) -> Mask:
-    """Which tiles differ between one frame and the next: bool [rows, cols]."""
+    """Tiles that differ between one frame and the next: bool [rows, cols]."""
     count = round(case.share * grid.tiles)
     mask = np.zeros(grid.shape, bool)
     if case.scattered:
@@ -113,19 +113,19 @@ def planes_of(frame: av.VideoFrame) -> FramePlanes:
 
 
 def rgb_of(frame: av.VideoFrame) -> FramePlanes:
-    """Converted already, so that what is left of an update is upload and mipmaps."""
+    """Converted already, so that only upload and mipmaps are left of an update."""
     return FramePlanes("rgb", (frame.to_ndarray(format="rgb24"),))
 
 
 class Peer(Protocol):
-    """`run` builds every level from `level0` uint8 [H, W, 3] and returns when they are there."""
+    """`run` builds every level from `level0` uint8 [H, W, 3] and returns when they are complete."""
 
     name: str
 
     def run(self, level0: Plane) -> None: ...
 
     def levels(self) -> list[Plane]:
-        """What was built last: uint8 [H >> level, W >> level, 3]."""
+        """Level that was built last: uint8 [H >> level, W >> level, 3]."""
         ...
 
 
@@ -224,7 +224,7 @@ class GenerateMipmap:
     name = "glGenerateMipmap"
 
     def __init__(self, grid: TileGrid) -> None:
-        """Raises BackendMissing where nothing here gives OpenGL."""
+        """Raise BackendMissing if nothing here gives OpenGL."""
         from arr_coc.ops.gl.device import open_device
 
         self._device, self._shape = open_device(), (grid.padded_height_px, grid.padded_width_px)

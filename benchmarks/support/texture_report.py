@@ -14,7 +14,7 @@ PEER_COLOURS = ("0.2", "0.4", "0.55", "0.7", "tab:brown", "tab:pink")
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
-    """A panel for each size, and one for where partial work loses."""
+    """A panel for each size, and one for the shares from which partial work loses."""
     from matplotlib.figure import Figure
 
     sizes = list(dict.fromkeys(row["size"] for row in report["cases"]))
@@ -54,7 +54,7 @@ def _draw_size(panel: Any, report: dict[str, Any], size: str) -> None:
 
 
 def _draw_crossing(panel: Any, found: list[dict[str, Any]]) -> None:
-    panel.set_title("scattered tiles at 1080p: where one by one loses")
+    panel.set_title("scattered tiles at 1080p: share from which one by one loses")
     for one in found:
         shares = [100 * row["share"] for row in one["shares"]]
         for way, style in (("one by one", "^:"), ("as the store does it", "s-"), ("whole frame", "-.")):
@@ -71,7 +71,7 @@ GATHER_TARGET_MS = 0.17
 """273 regions."""
 
 MOST_OF_WHOLE = 1.2
-"""What an update may cost at any share, in what everything takes."""
+"""Largest cost of an update at any share, relative to that of everything."""
 
 COLUMNS = ("update", "p95", "compare", "write", "up+mips", "p95", "gather", "swscale", "memcmp", "faster")
 
@@ -137,12 +137,12 @@ def table(report: dict[str, Any]) -> str:
         lines += ["", f"{size + ', ms':24}{'store':6}" + "".join(f"{name:>9}" for name in COLUMNS)]
         lines += [_line(row) for row in report["cases"] if row["size"] == size]
         lines += [_peer_line(peer) for peer in report["peers"] if peer["size"] == size]
-    lines += ["", "one by one costs more than the whole frame, where tiles are scattered:"]
+    lines += ["", "one by one costs more than the whole frame, if tiles are scattered:"]
     for one in report["crossing"]:
         at = one["crosses_at_share"]
-        where = "never" if at is None else f"from {100 * at:.1f} % on"
+        crossing = "never" if at is None else f"from {100 * at:.1f} % on"
         worst = max(row["as the store does it"] / row["whole frame"] for row in one["shares"])
-        lines.append(f"  {one['store']:6}{where}; as the store does it, at most {worst:.2f} of the whole frame")
+        lines.append(f"  {one['store']:6}{crossing}; as the store does it, at most {worst:.2f} of the whole frame")
     lines += ["", "targets:"]
     for one in report["targets"]:
         verdict = "met" if one["met"] else "MISSED"

@@ -10,7 +10,7 @@ from stream.sinks.base import Display
 
 
 class WatchedFleet(Display):
-    """Gives each event to `note`; `failures` has a line for each failure and note, which no measurement expects."""
+    """Display that passes each event to `note`; `failures` has a line for each failure and note: none in a good run."""
 
     def __init__(self) -> None:
         self.runs: dict[str, RunHandle] = {}

@@ -4,9 +4,8 @@
     python -m benchmarks.support.whole_runs MODEL CLIP "sparse 27%" ANSWERS
     python -m benchmarks.support.whole_runs MODEL CLIP "sparse 27% int8" ANSWERS
 
-`stock` answers about the frames of these numbers; an encoding with a budget, and a dtype, makes so many answers, as a
-run does. The
-last line of the output is a `RunFigures` as JSON.
+`stock` answers about the frames of these numbers; an encoding with a budget, and a dtype, makes ANSWERS answers, as a
+run does. The last line of the output is a `RunFigures` as JSON.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """This project's way with one of its three scores alone, or without one of them.
 
-The scorers stay as they are; the balancer's weight of what is left out becomes 0. So a table of these strategies shows
+The scorers stay as they are; the balancer's weight of an omitted score becomes 0. So a table of these strategies shows
 what each score brings to the answers, trained or not.
 """
 

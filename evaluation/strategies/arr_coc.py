@@ -2,8 +2,8 @@
 
 Both see the same frames as often, blend relevance over time and explore as a stream does by itself. What an answer
 teaches is the decoder's attention on its tokens, and their similarity with the question
-(arr_coc/allocation/temporal.py); the one is
-told of it before the next frame, the other is not. Nothing else differs.
+(arr_coc/allocation/temporal.py); the one allocator gets it before the next frame, the other does not. Nothing else
+differs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TEXTURE_OPS_A_PIXEL = 60
 
 
 def choosing_flops(realiser: RelevanceRealiser | None, tiles: int) -> int:
-    """The allocator on so many tiles: its weights once a tile, which is more than it does, and the texture's work."""
+    """The allocator's on `tiles` tiles: its weights once a tile, an upper bound, and the texture's work."""
     weights = sum(weight.numel() for weight in (realiser or RelevanceRealiser()).parameters())
     return tiles * (2 * weights + TEXTURE_OPS_A_PIXEL * TILE_PX * TILE_PX)
 
@@ -75,7 +75,7 @@ def reply_from(qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], spoken: Sess
 
 
 def check_allocated(allocator: PictureAllocator) -> None:
-    """Raises EvaluationError where a picture was shown whole because its allocation failed."""
+    """Raise EvaluationError if a picture was shown whole because its allocation failed."""
     if allocator.fallbacks:
         raise EvaluationError(FELL_BACK)
 
@@ -95,7 +95,7 @@ def _answer(qwen: QwenVL, ask: Ask, strategy: str = "auto", *, streaming: bool =
 
 
 def _answer_glanced(qwen: QwenVL, ask: Ask, options: GlanceOptions) -> Reply:
-    """Each frame's overview is looked at with the question in mind before its tokens are chosen, where that is due."""
+    """Each frame's overview is looked at with the question in mind before its tokens are chosen, if that is due."""
     views = ask.views(qwen)
     allocator = allocator_for(qwen, ask, views, glance=options)
     speaking = EvalSession(qwen, ask)
@@ -188,7 +188,7 @@ def _seen(ask: Ask) -> tuple[list[Rgb], list[float]]:
 
 
 def _looking_flops(qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], spoken: SessionAnswer) -> int:
-    """What it takes to see what the answer's first tokens look at."""
+    """FLOPs of reading the attention of the answer's first tokens."""
     prompt_tokens = EvalPrompt(qwen, views, ask.text).text_tokens + spoken.result.tokens_used
     looks = PROBED_LAYERS * min(PROBED_TOKENS, spoken.result.text_tokens + 1)
     return looks * Costs(qwen).attention_row(prompt_tokens)

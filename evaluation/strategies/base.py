@@ -20,7 +20,7 @@ from evaluation.errors import ChoiceError
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """`tokens` a frame, or, where that is 0, `percent` of its tiles."""
+    """`tokens` a frame, or if that is 0, `percent` of its tiles."""
 
     percent: float = 100.0
     tokens: int = 0
@@ -41,7 +41,7 @@ class Budget:
         return cls(percent, tokens)
 
     def of(self, tiles: int) -> int:
-        """Tokens for a frame of so many tiles: at least 1, at most all."""
+        """Tokens for a frame of `tiles` tiles: at least 1, at most all."""
         wanted = self.tokens or round(self.percent / 100 * tiles)
         return max(1, min(wanted, tiles))
 
@@ -54,7 +54,7 @@ EVERYTHING = Budget()
 
 
 Chosen = npt.NDArray[np.bool_]
-"""Which tiles are shown: bool [rows, cols]."""
+"""Tiles that are shown: bool [rows, cols]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class TiledFrame:
 
     @classmethod
     def fit(cls, prep: Preprocessing, frame: Rgb, stamp: FrameStamp) -> TiledFrame:
-        """Raises ShapeError where the frame is too narrow."""
+        """Raise ShapeError if the frame is too narrow."""
         image, grid = prep.fit(frame)
         return cls(image, grid, prep.tile_px, stamp)
 
@@ -77,13 +77,13 @@ class TiledFrame:
         return to_tiles(torch.from_numpy(np.array(self.image)), self.tile_px).numpy()
 
     def chosen_only(self, chosen: Chosen) -> TokenPacket:
-        """What the sparse encoder takes."""
+        """FLOPs of the sparse encoder."""
         regions = regions_of(chosen)
         worth = np.ones(len(regions), np.float32)
         return TokenPacket(self.stamp, self.grid, regions, worth, self.tiles()[chosen.ravel()])
 
     def whole(self, chosen: Chosen) -> FramePacket:
-        """What encoders of the whole frame take."""
+        """FLOPs of encoders of the whole frame."""
         return FramePacket(self.stamp, self.grid, regions_of(chosen), chosen.astype(np.float32), self.image)
 
 
@@ -111,7 +111,7 @@ class Ask:
     before_s: tuple[float, ...] = ()
 
     def views(self, qwen: QwenVL) -> list[TiledFrame]:
-        """The frames as the model's processor fits them. Raises ShapeError where one is too narrow."""
+        """The frames as the model's processor fits them. Raises ShapeError if one is too narrow."""
         shown = zip(self.frames, stamps_of(self.times_s), strict=True)
         return [TiledFrame.fit(qwen.preprocessing, frame, stamp) for frame, stamp in shown]
 

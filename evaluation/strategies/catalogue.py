@@ -49,7 +49,7 @@ STRATEGIES: dict[str, Strategy] = {
 
 
 def strategy_named(name: str) -> Strategy:
-    """Raises ChoiceError, naming the strategies that there are."""
+    """Raise ChoiceError, naming the strategies that there are."""
     known = STRATEGIES | MEMORY | NEWEST | ABLATIONS | PICTURES
     if name not in known:
         raise ChoiceError(f"unknown strategy {name!r}; there are {', '.join(known)}")

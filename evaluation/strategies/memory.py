@@ -1,6 +1,6 @@
 """This project's way with a visual memory: what a stream showed stays, and an answer adds what is new.
 
-A lone question has a memory of its own: of one picture that is a snapshot, and of a clip a key frame followed by what
+A lone question has a separate memory: of one picture that is a snapshot, and of a clip a key frame followed by what
 changed and what was not shown yet.
 """
 

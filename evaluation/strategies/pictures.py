@@ -68,11 +68,11 @@ def _answer(qwen: QwenVL, ask: Ask, kind: PictureKind) -> Reply:
     text = f"{explanation}\n{ask.text}" if explanation else ask.text
     part.text([*ids.before_query, *qwen.plain_token_ids(text), *ids.after_query])
     done = staged_prefill(qwen, part, places, {})
-    said, first_s = speak(qwen, done, part.position, ask.max_tokens)
+    text, first_s = speak(qwen, done, part.position, ask.max_tokens)
     costs = Costs(qwen)
     of_tokens = sum(view.grid.tiles for view in views)
     return Reply(
-        text=said,
+        text=text,
         tokens=sum(tiles),
         of_tokens=of_tokens,
         regions=np.zeros((0, 3), np.int32),
@@ -81,7 +81,7 @@ def _answer(qwen: QwenVL, ask: Ask, kind: PictureKind) -> Reply:
             choose=choosing_flops(qwen.realiser, of_tokens),
             encode=sum(costs.encode(count) for count in tiles),
             prefill=costs.prefill(done.lengths),
-            decode=costs.decode(done.lengths, len(qwen.plain_token_ids(said))),
+            decode=costs.decode(done.lengths, len(qwen.plain_token_ids(text))),
         ),
         ttft_ms=(first_s - started_s) * 1e3,
         prefilled=done.lengths[0],

@@ -10,7 +10,7 @@ max-min diversity problem over cosine distances, solved greedily. No attention a
 
 Chen et al. 2024, "An Image is Worth 1/2 Tokens After Layer 2: Plug-and-Play Inference Acceleration for Large
 Vision-Language Models" (arXiv:2403.06764), with the paper's K = 2 and the attention of the prompt's last token as
-score. The budget is what is left after the cut; encoder and first two layers see everything.
+score. The budget is the number left after the cut; encoder and first two layers see everything.
 
 Xing et al. 2024, "PyramidDrop: Accelerating Your Large Vision-Language Models via Pyramid Visual Redundancy Reduction"
 (arXiv:2410.17247): equal stages, tokens ranked by the attention of the instruction's last token at the end of a stage.
@@ -53,7 +53,7 @@ class Prefilled:
 
 @dataclass(slots=True)
 class _Rows:
-    """What travels through the layers: one row for each token that is still there."""
+    """Data that travels through the layers: one row for each token that is still there."""
 
     hidden: torch.Tensor
     rotary: tuple[torch.Tensor, torch.Tensor]
@@ -71,9 +71,9 @@ class _Rows:
 
 @torch.inference_mode()
 def staged_prefill(qwen: QwenVL, part: PromptPart, places: Sequence[slice], keep: Mapping[int, int]) -> Prefilled:
-    """Prefills a whole prompt into an empty cache; only `keep[i]` visual tokens go into layer i and those after it.
+    """Prefill a whole prompt into an empty cache; only `keep[i]` visual tokens go into layer i and those after it.
 
-    `places`: where the visual tokens stand. With an empty `keep` this is the stock model's prefill.
+    `places`: positions of the visual tokens. With an empty `keep` this is the stock model's prefill.
     """
     rows = _rows(qwen, part, places)
     kv = PrefixCache[None]().kv
@@ -146,7 +146,7 @@ def all_tokens(frame: EncodedFrame, tokens: int) -> EncodedFrame:
 class AfterEncoder:
     """Method that drops tokens: `thin` before the language model, `schedule` inside it.
 
-    `thin_flops` tells what `thin` takes: (tokens, how many are kept, their width) → FLOPs.
+    `thin_flops` returns the cost of `thin`: (tokens, tokens kept, their width) → FLOPs.
     """
 
     thin: Thin = all_tokens
@@ -154,7 +154,7 @@ class AfterEncoder:
     thin_flops: Callable[[int, int, int], int] = lambda tokens, kept, width: 0
 
     def __call__(self, qwen: QwenVL, ask: Ask) -> Reply:
-        """Answers one question."""
+        """Answer one question."""
         started_s = time.perf_counter()
         views = ask.views(qwen)
         wanted = [ask.budget.of(view.grid.tiles) for view in views]
@@ -199,7 +199,7 @@ class AfterEncoder:
 
 
 def speak(qwen: QwenVL, done: Prefilled, position: int, max_tokens: int) -> tuple[str, float]:
-    """The answer, and when its first token (or its end) was known, as `time.perf_counter()` tells it."""
+    """The answer, and the `time.perf_counter()` at its first token (or its end)."""
     stream, logits, pieces, times_s = TextStream(qwen.tokenizer), done.logits, [], []
     for index in range(max_tokens):
         token, finite = choose_finite(logits, Decoding(max_tokens), None)

@@ -45,7 +45,7 @@ def even_tiles(shape: tuple[int, int], tokens: int) -> Chosen:
     """`tokens` tiles with about the same number in every part of the grid: bool [rows, cols].
 
     The tiles nearest to the points of a Fibonacci lattice (((i + ½)/n, i·φ mod 1); Niederreiter 1992, "Random Number
-    Generation and Quasi-Monte Carlo Methods"), so that no row or column is left out; where two points meet in one
+    Generation and Quasi-Monte Carlo Methods"), so that no row or column is left out; if two points meet in one
     tile, the next free one along its row or below it is taken.
     """
     rows, cols = shape
@@ -90,7 +90,7 @@ def most_changed(views: Sequence[TiledFrame], tokens: int) -> list[Chosen]:
 
 
 def _largest(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool_]:
-    """Where the `count` largest are; of equals, the first."""
+    """Mask of the `count` largest; of equals, the first."""
     chosen = np.zeros(len(values), bool)
     chosen[np.argsort(-values, kind="stable")[:count]] = True
     return chosen

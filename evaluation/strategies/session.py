@@ -40,7 +40,7 @@ class EvalPrompt:
         self.text_tokens = len(self._head) + around_frames + len(self._rest)
 
     def with_frames(self, frames: Sequence[EncodedFrame]) -> tuple[PromptPart, list[slice]]:
-        """All of it to be prefilled at once, and where the frames' tokens stand in it."""
+        """The whole prompt for one prefill, and the places of the frames' tokens in it."""
         part = PromptPart(self._qwen, 0, 0)
         part.text(self._head)
         places = []
@@ -54,14 +54,14 @@ class EvalPrompt:
 
 @dataclass(frozen=True, slots=True)
 class SessionAnswer:
-    """An answer, and what each frame took that had to be encoded for it, where `incremental` did that."""
+    """An answer, and the work of each frame that was encoded for it, if `incremental` did that."""
 
     result: AnswerResult
     encoded: tuple[VisionStats, ...]
 
 
 class EvalSession:
-    """Answers with a session of its own, so that none is cheaper for what another one left in the cache."""
+    """Session of one strategy, separate so that none is cheaper for what another one left in the cache."""
 
     def __init__(self, qwen: QwenVL, ask: Ask, *, feedback: bool = False) -> None:
         options = AnswerOptions(ask.encode, Decoding(ask.max_tokens), feedback=feedback)
@@ -70,11 +70,11 @@ class EvalSession:
         self._query = ask.text
 
     def glancer(self, *, timed: bool) -> Glancer:
-        """What glances at pictures for this question, and keeps what it read of them for the answer."""
+        """Session that glances at pictures for this question, and keeps what it read of them for the answer."""
         return Glancer(self._session, self._query, timed=timed)
 
     def answer(self, packets: Sequence[Packet]) -> SessionAnswer:
-        """What is said about frames, the oldest first."""
+        """The answer about frames, the oldest first."""
         self._vision.taken.clear()
         for _ in self._session.answer(packets, self._query):
             pass
@@ -95,11 +95,11 @@ class _NotingEncoder(IncrementalEncoder):
 
 
 Choose: TypeAlias = Callable[[Sequence[TiledFrame], Ask], list[Chosen]]
-"""Which tiles of each view are shown."""
+"""Tiles of each view that are shown."""
 
 
 def answer_from(choose: Choose, qwen: QwenVL, ask: Ask) -> Reply:
-    """Answers from the tiles that `choose` names, encoded as `ask.encode` says."""
+    """Answer from the tiles that `choose` names, encoded as `ask.encode` says."""
     speaking = EvalSession(qwen, ask)
     started_s = time.perf_counter()
     views = ask.views(qwen)
@@ -127,7 +127,7 @@ def answer_from(choose: Choose, qwen: QwenVL, ask: Ask) -> Reply:
 def packet_flops(
     qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], shown: Sequence[float], spoken: SessionAnswer
 ) -> Flops:
-    """What it takes to answer so from `shown` tokens of each frame."""
+    """FLOPs of answering from `shown` tokens of each frame."""
     costs = Costs(qwen)
     lengths = [EvalPrompt(qwen, views, ask.text).text_tokens + round(sum(shown))] * costs.layers
     encoded = shown if encodes_shown_only(ask.encode) else [view.grid.tiles for view in views]
@@ -142,5 +142,5 @@ def packet_flops(
 
 
 def encodes_shown_only(encode: Encode) -> bool:
-    """Whether the encoder sees only the chosen tokens."""
+    """True if the encoder sees only the chosen tokens."""
     return encode in NEEDS_TOKENS_ONLY

@@ -88,7 +88,7 @@ def test_its_tokenizer_is_the_one_that_training_makes() -> None:
     assert bundled(text)["input_ids"] == made(text)["input_ids"]
 
 
-def test_its_files_are_small_and_say_where_they_come_from() -> None:
+def test_its_files_are_small_and_name_their_origin() -> None:
     shards = list(FOLDER.glob("*.safetensors"))
     assert shards
     for shard in shards:

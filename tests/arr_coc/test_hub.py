@@ -68,7 +68,7 @@ class FakeHub:
 
     def create_repo(self, repo_id: str, **options: Any) -> RepoUrl:
         self.made = {"repo_id": repo_id, **options}
-        return RepoUrl(f"https://huggingface.co/someone/{repo_id.rpartition('/')[2]}")
+        return RepoUrl(f"https://huggingface.co/acme/{repo_id.rpartition('/')[2]}")
 
     def upload_folder(self, *, folder_path: Path, **options: Any) -> None:
         self.files = {str(path.relative_to(folder_path)) for path in folder_path.rglob("*") if path.is_file()}
@@ -83,20 +83,20 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch) -> FakeHub:
     return fake
 
 
-@pytest.mark.parametrize("name", ["someone/tiny", "tiny"])
+@pytest.mark.parametrize("name", ["acme/tiny", "tiny"])
 def test_a_model_is_uploaded_as_it_is_saved(fake_hub: FakeHub, tmp_path: Path, name: str) -> None:
     model = ARRCOCQwen(tiny_qwen())
     address = model.push_to_hub(name, private=True, token="hf_secret", message="Add a model")
-    assert address == "https://huggingface.co/someone/tiny"
+    assert address == "https://huggingface.co/acme/tiny"
     assert fake_hub.made == {"repo_id": name, "private": True, "token": "hf_secret", "exist_ok": True}
-    assert fake_hub.uploaded == {"repo_id": "someone/tiny", "commit_message": "Add a model", "token": "hf_secret"}
+    assert fake_hub.uploaded == {"repo_id": "acme/tiny", "commit_message": "Add a model", "token": "hf_secret"}
     model.save_pretrained(tmp_path / "saved")
     saved = {str(path.relative_to(tmp_path / "saved")) for path in (tmp_path / "saved").rglob("*") if path.is_file()}
     assert fake_hub.files == saved > {"config.json", "model.safetensors", "arr_coc/model.safetensors"}
 
 
 def test_an_allocator_is_uploaded_as_it_is_saved(fake_hub: FakeHub) -> None:
-    assert ARRCOCLayer().push_to_hub("someone/allocator") == "https://huggingface.co/someone/allocator"
+    assert ARRCOCLayer().push_to_hub("acme/allocator") == "https://huggingface.co/acme/allocator"
     assert fake_hub.files == set(ALLOCATOR_FILES)
     assert fake_hub.made["private"] is None
 
@@ -106,12 +106,12 @@ def test_a_hub_that_refuses_an_upload(fake_hub: FakeHub, monkeypatch: pytest.Mon
         raise http_error(errors.HfHubHTTPError)
 
     monkeypatch.setattr(huggingface_hub, "upload_folder", refuse)
-    with pytest.raises(ModelError, match="someone/tiny cannot be uploaded: refused; log in with `hf auth login`"):
-        ARRCOCLayer().push_to_hub("someone/tiny")
+    with pytest.raises(ModelError, match="acme/tiny cannot be uploaded: refused; log in with `hf auth login`"):
+        ARRCOCLayer().push_to_hub("acme/tiny")
     monkeypatch.setattr(huggingface_hub, "upload_folder", lambda **_: offline())
-    with pytest.raises(HubUnreachable, match="the hub cannot be reached to upload someone/tiny"):
-        ARRCOCLayer().push_to_hub("someone/tiny")
-    assert fake_hub.made["repo_id"] == "someone/tiny"
+    with pytest.raises(HubUnreachable, match="the hub cannot be reached to upload acme/tiny"):
+        ARRCOCLayer().push_to_hub("acme/tiny")
+    assert fake_hub.made["repo_id"] == "acme/tiny"
 
 
 def offline() -> None:
@@ -126,14 +126,14 @@ def test_only_wanted_files_are_fetched(tmp_path: Path, monkeypatch: pytest.Monke
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
-    assert download("someone/tiny", "secret") == tmp_path
-    assert asked == {"name": "someone/tiny", "allow_patterns": list(WANTED_FILES), "token": "secret"}
+    assert download("acme/tiny", "secret") == tmp_path
+    assert asked == {"name": "acme/tiny", "allow_patterns": list(WANTED_FILES), "token": "secret"}
 
 
 @pytest.mark.parametrize(
     ("error", "kind", "match"),
     [
-        (http_error(errors.GatedRepoError), ModelError, "accept its terms at https://huggingface.co/someone/tiny"),
+        (http_error(errors.GatedRepoError), ModelError, "accept its terms at https://huggingface.co/acme/tiny"),
         (http_error(errors.RepositoryNotFoundError), ModelNotFound, "no public model of this name on the hub"),
         (errors.HFValidationError("bad"), ModelNotFound, "no public model of this name"),
         (errors.LocalEntryNotFoundError("offline"), HubUnreachable, "the hub cannot be reached"),
@@ -147,7 +147,7 @@ def test_what_the_hub_refuses(
 ) -> None:
     refusing(monkeypatch, error)
     with pytest.raises(kind, match=match) as caught:
-        download("someone/tiny")
+        download("acme/tiny")
     assert type(caught.value) is kind
     assert "\n" not in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""The allocator that comes with the bundled model: it is that model's own, and finds what is asked about."""
+"""The allocator that comes with the bundled model: it is that model's own, and finds the asked things."""
 
 from __future__ import annotations
 
@@ -233,9 +233,9 @@ def test_a_layer_on_the_hub_is_fetched_by_its_name(
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    layer = ARRCOCLayer.from_pretrained("someone/allocator", token="hf_secret")
+    layer = ARRCOCLayer.from_pretrained("acme/allocator", token="hf_secret")
     assert layer(*inputs).mask.sum(dim=1).tolist() == [7, 7]
-    assert (asked["name"], asked["token"]) == ("someone/allocator", "hf_secret")
+    assert (asked["name"], asked["token"]) == ("acme/allocator", "hf_secret")
     assert asked["allow_patterns"] == ["config.json", "model.safetensors"]
 
 
@@ -328,7 +328,7 @@ def test_the_grid_follows_from_tokens_and_aspect(size: tuple[int, int], tiles: i
 
 
 def test_an_image_is_resampled_to_the_grid() -> None:
-    """What stands out lies in the same tile at any size of the image."""
+    """The most salient thing lies in the same tile at any size of the image."""
     layer, embeds = ARRCOCLayer(ARRCOCConfig(strategy="topk", budget=1)), torch.randn(1, 64, 8)
     for size_px in (64, 256, 1000):
         image = torch.zeros(1, 3, size_px, size_px)
@@ -361,7 +361,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model's folder with an allocator of its own, whose weights are random."""
+    """A model's folder with its own allocator, whose weights are random."""
     folder = tiny_folder(tmp_path_factory.mktemp("trained") / "tiny")
     name = fingerprint(load_qwen(folder).model.get_input_embeddings().weight)
     bring_allocator(folder, name)
@@ -407,7 +407,7 @@ def test_the_library_allocates_with_what_came_with_the_model(plain: Path, traine
     assert own.fallbacks == 0
 
 
-def test_weights_for_another_model_are_said_and_left_out(
+def test_weights_for_another_model_are_reported_and_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, plain: Path
 ) -> None:
     folder = tiny_folder(tmp_path / "tiny")
@@ -460,7 +460,7 @@ def test_weights_travel_as_bytes(scorer: str) -> None:
 
 
 def test_equal_weights_are_equal_bytes() -> None:
-    """A run makes no new allocator where another server has the same one."""
+    """A run makes no new allocator if another server has the same one."""
     realiser = RelevanceRealiser(8)
     data = serialize_realiser(realiser)
     assert {serialize_realiser(realiser) for _ in range(30)} == {data}

@@ -136,7 +136,7 @@ def allocator_of(folder: Path, **allocate: object) -> StreamAllocator:
 
 
 def sent(feedback: Feedback) -> Feedback:
-    """What the other side of a connection gets."""
+    """Packet that the other side of a connection gets."""
     arrays = feedback_arrays(feedback)
     reply = AnswerReply(
         answer=0,

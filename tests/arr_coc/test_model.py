@@ -68,7 +68,7 @@ def test_all_tokens_answer_as_the_stock_model(family: str, encode: Encode, pictu
     assert result.tokens_used == result.heatmap.size == len(result.regions)
 
 
-def test_an_answer_is_told_as_it_is_decoded_and_can_be_stopped(model: ARRCOCQwen, picture: np.ndarray) -> None:
+def test_an_answer_is_streamed_as_it_is_decoded_and_can_be_stopped(model: ARRCOCQwen, picture: np.ndarray) -> None:
     pieces: list[str] = []
     whole = model.generate(picture, QUERY, max_tokens=12, on_text=pieces.append)
     assert "".join(pieces) == whole.text
@@ -105,7 +105,7 @@ def test_limits_bound_a_budget_that_adapts(model: ARRCOCQwen, picture: np.ndarra
     assert 3 <= model.generate(picture, QUERY, 1, budget, strategy="topk", glance=False, limits=limits).tokens_used <= 5
 
 
-def test_a_budget_is_kept_and_spent_where_something_is(model: ARRCOCQwen, picture: np.ndarray) -> None:
+def test_a_budget_is_kept_and_spent_on_content(model: ARRCOCQwen, picture: np.ndarray) -> None:
     result = model.generate(picture, QUERY, max_tokens=4, budget=9, strategy="topk", glance=False)
     assert result.tokens_used == 9
     assert result.heatmap.shape == (5, 7)

@@ -40,7 +40,7 @@ def untrained() -> ARRCOCQwen:
 
 
 def is_large(sample: Sample) -> bool:
-    """Whether a quarter of the frame's tiles pays for an overview."""
+    """True if a quarter of the frame's tiles pays for an overview."""
     return sample.clip.frames[-1].size >= 512 * 512 * 3
 
 
@@ -125,7 +125,7 @@ def test_faint_text_gets_more_than_twice_the_tokens_of_bright_things_beside_it(u
     assert share_of_faint_text(untrained, ARR_COC_GLANCE) > 2
 
 
-def test_of_several_frames_the_first_is_glanced_at_and_others_where_that_is_due(
+def test_of_several_frames_the_first_is_glanced_at_and_others_if_due(
     picture: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     glanced: list[int] = []

@@ -85,7 +85,7 @@ def test_a_copy_is_independent(model: ARRCOCQwen) -> None:
 
 
 def test_answers_follow_the_weights(model: ARRCOCQwen) -> None:
-    """What is kept of a prompt from answer to answer must not outlive the weights that it was made with."""
+    """A prompt's cache, kept from answer to answer, must not outlive the weights that it was made with."""
     model.generate(picture(), QUESTION, max_tokens=8, budget=8)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -16,10 +16,10 @@ from training.clips.fonts import Split, random_face, random_number, random_word,
 from training.clips.truth import Box, Image, Seen
 
 Backing = Literal["none", "plate", "outline", "faint"]
-"""What text stands on: the bare ground, a plate, a thin outline; or it differs but little from the ground."""
+"""Grounds of text: the bare ground, a plate, a thin outline; or it differs but little from the ground."""
 
 FAINT = "faint"
-"""The colour that is said of text hardly lighter or darker than its ground."""
+"""The colour named for text hardly lighter or darker than its ground."""
 
 PLATE_PX = 5
 _LEAST_DISTANCE, _LEAST_BRIGHTNESS = 90, 28
@@ -30,9 +30,9 @@ _LUMA = np.array([0.299, 0.587, 0.114])
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """A thing with its part. Places are pixels of the scene, which equals the picture where the camera stands still.
+    """A thing with its part. Places are pixels of the scene, which equals the picture if the camera stands still.
 
-    `body` is what is drawn, about (0, 0): contours, or lettering around it. It is there from frame `enters` until
+    `body` is what is drawn, about (0, 0): contours, or lettering around it. It is present from frame `enters` until
     before frame `leaves`, moves `step_px` each frame, and from frame `turns_at` on has its second colour.
     """
 
@@ -54,7 +54,7 @@ class Player:
 
     @property
     def movement(self) -> str:
-        """Which way it goes."""
+        """Direction of its movement."""
         dx, dy = self.step_px
         if not dx and not dy:
             return "still"
@@ -69,7 +69,7 @@ class Player:
         return replace(self, x_px=x_px, y_px=y_px)
 
     def box_px(self, frame: int, camera_px: tuple[float, float] = (0.0, 0.0)) -> Box:
-        """Its box in a frame, seen by a camera that has moved by so much; what lies outside is not cut off."""
+        """Its box in a frame, seen by a camera that has moved by `camera_px`; what lies outside is not cut off."""
         x, y = self._middle(frame, camera_px)
         if isinstance(self.body, TextMask):
             low = _corner(self.body, x, y)
@@ -86,7 +86,7 @@ class Player:
         return left, top, right, bottom
 
     def seen(self, frame: int, size_px: tuple[int, int], camera_px: tuple[float, float] = (0.0, 0.0)) -> Seen | None:
-        """What is to be seen of it in a frame; None if it is not there, or not wholly in the picture."""
+        """Its visible part in a frame; None if it is absent, or not wholly in the picture."""
         box = self.box_px(frame, camera_px)
         whole = box[0] >= 0 and box[1] >= 0 and box[2] <= size_px[0] and box[3] <= size_px[1]
         if not self.there(frame) or not whole:
@@ -99,7 +99,7 @@ class Player:
         return Seen(self.what, colour, box, self.movement, self.text, letters)
 
     def draw(self, image: Image, frame: int, camera_px: tuple[float, float] = (0.0, 0.0)) -> None:
-        """Draws it as it stands in a frame, if it is there."""
+        """Draw it as it stands in a frame, if it is present."""
         if not self.there(frame):
             return
         rgb = self.second[1] if frame >= self.turns_at else self.rgb
@@ -133,23 +133,23 @@ class Player:
 
 
 def opposite(rgb: RGB) -> RGB:
-    """A grey that a colour stands out from, and that nobody would call white or black."""
+    """A grey that contrasts with a colour, neither white nor black."""
     return (172, 170, 164) if _LUMA @ rgb < 128 else (66, 68, 72)
 
 
 def _close(ground: npt.NDArray[np.float64], rgb: RGB) -> bool:
-    """Whether a colour is hard to tell from the ground."""
+    """True if a colour is hard to distinguish from the ground."""
     difference = np.asarray(rgb) - ground
     return bool(np.linalg.norm(difference) < _LEAST_DISTANCE or abs(_LUMA @ difference) < _LEAST_BRIGHTNESS)
 
 
 def _mean(ground: Image) -> npt.NDArray[np.float64]:
-    """Its mean colour, float64 [3]; black where there is no ground."""
+    """Its mean colour, float64 [3]; black if there is no ground."""
     return ground.reshape(-1, 3).mean(axis=0) if ground.size else np.zeros(3)
 
 
 def _offset(ground: npt.NDArray[np.float64], contrast: int) -> RGB:
-    """A colour so many levels lighter or darker."""
+    """A colour `contrast` levels lighter or darker."""
     red, green, blue = (int(np.clip(level + contrast, 0, 255)) for level in ground)
     return red, green, blue
 
@@ -193,11 +193,11 @@ class ClipOptions:
     event_share: float = 0.6
     drift_share: float = 0.3
     faint_share: float = 0.04
-    """Of the texts: those that differ little from their ground."""
+    """Of the texts: share that differs little from the ground."""
     clutter: float = 1.0
     """Bits of clutter for every 64x64 pixels, at most."""
     worn: bool = True
-    """Whether there are uneven light, blur, grain and compression."""
+    """True if there are uneven light, blur, grain and compression."""
     void_share: float = 0.03
     """Of the clips: nothing but a pattern."""
 
@@ -272,7 +272,7 @@ def tinted(rng: np.random.Generator, colour: str) -> RGB:
 
 
 def meets(box: Boxes, boxes: Boxes) -> bool:
-    """Whether a box [4] overlaps any of boxes [N, 4]."""
+    """True if a box [4] overlaps any of boxes [N, 4]."""
     apart = (boxes[:, 0] >= box[2]) | (boxes[:, 2] <= box[0]) | (boxes[:, 1] >= box[3]) | (boxes[:, 3] <= box[1])
     return not bool(apart.all())
 
@@ -337,7 +337,7 @@ def _inside(box: Boxes, size_px: tuple[int, int]) -> bool:
 
 
 def _alike(player: Player, cast: Sequence[Player]) -> bool:
-    """Whether it could be taken for another one from one frame to the next: same kind, and either may change."""
+    """True if it could be taken for another one from one frame to the next: same kind, and either may change."""
     for other in cast:
         if (other.what, other.text) != (player.what, player.text):
             continue

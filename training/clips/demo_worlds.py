@@ -1,7 +1,7 @@
 """Plain worlds of `scene:demo` with questions.
 
 The drawing and the wording of captions are those of `stream.scenes`; here are chance, and the questions. A world may
-have several frames, and what moves may leave its streak out: then the frames alone tell which way it goes.
+have several frames, and what moves may leave its streak out: then the frames alone show which way it goes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def random_world(
 ) -> World:
     """A world of one to `most_things` things at (width, height) pixels, drawn and then worn as a camera would.
 
-    Without `streaks` a world needs two frames or more: in a single one nothing would tell what moves.
+    Without `streaks` a world needs two frames or more: a single one would not show what moves.
     """
     while True:
         facts = random_facts(rng, size_px, most_things, NUMBER_SHARE)
@@ -97,15 +97,15 @@ def random_world(
 
 
 WAYS = (0.4, 1.0)
-"""How far a thing moves over a world's frames, in its own sizes: no further than its streak is long."""
+"""Distance that a thing moves over a world's frames, in its own sizes: no further than its streak is long."""
 
 
 _LEAST_SEEN = 0.5
-"""Of a thing in the first frame, where no streak tells that it moves."""
+"""Of a thing in the first frame, if no streak shows that it moves."""
 
 
 def _before(facts: GroundTruth, ways: Sequence[float]) -> GroundTruth:
-    """The things where each was so many of its own sizes ago."""
+    """The things at their places `ways` of their own sizes ago."""
     things = []
     for thing, way in zip(facts.things, ways, strict=True):
         dx, dy = DIRECTIONS.get(thing.movement, (0, 0))
@@ -116,7 +116,7 @@ def _before(facts: GroundTruth, ways: Sequence[float]) -> GroundTruth:
 def random_facts(
     rng: np.random.Generator, size_px: tuple[int, int], most_things: int = 3, number_share: float = 0.25
 ) -> GroundTruth:
-    """What such a world holds, without drawing it."""
+    """Contents of such a world, without drawing it."""
     things = _things(rng, *size_px, int(rng.integers(1, most_things + 1)), number_share)
     return GroundTruth.of(*size_px, things)
 
@@ -262,7 +262,7 @@ def _named(rng: np.random.Generator, facts: GroundTruth) -> tuple[SceneObject, s
 
 
 def _absent(rng: np.random.Generator, facts: GroundTruth) -> str:
-    """A shape that is not there, with a colour now and then."""
+    """An absent shape, with a colour now and then."""
     here = {thing.shape for thing in facts.things}
     shape = _pick(rng, tuple(shape for shape in SHAPES if shape not in here))
     return f"{_pick(rng, tuple(COLOURS))} {shape}" if rng.random() < 0.3 else shape
@@ -271,7 +271,7 @@ def _absent(rng: np.random.Generator, facts: GroundTruth) -> str:
 def _about(
     wordings: tuple[str, ...], answer: Callable[[GroundTruth, SceneObject], str], with_colour: bool = True
 ) -> Callable[[np.random.Generator, GroundTruth], tuple[str, str]]:
-    """Questions about one named thing; now and then about one that is not there."""
+    """Questions about one named thing; now and then about an absent one."""
 
     def asker(rng: np.random.Generator, facts: GroundTruth) -> tuple[str, str]:
         named = _named(rng, facts)
@@ -306,9 +306,9 @@ def _number(rng: np.random.Generator, facts: GroundTruth) -> tuple[str, str]:
         return _pick(rng, (*plain, "What number is on the left?")), "there is no number."
     if len(numbers) == 1:
         thing = numbers[0]
-        where = (f"What number is {thing.colour}?", f"What is the {thing.colour} number?")
+        by_colour = (f"What number is {thing.colour}?", f"What is the {thing.colour} number?")
         side = "left" if thing.x_px < facts.width_px / 2 else "right"
-        return _pick(rng, (*plain, *where, f"What number is on the {side}?")), f"{thing.number}."
+        return _pick(rng, (*plain, *by_colour, f"What number is on the {side}?")), f"{thing.number}."
     leftmost = rng.random() < 0.5
     thing = numbers[0] if leftmost else numbers[-1]
     return f"What number is on the {'left' if leftmost else 'right'}?", f"{thing.number}."

@@ -26,7 +26,7 @@ Split = Literal["train", "test"]
 T = TypeVar("T")
 
 PILLOWS_OWN = "Aileron"
-"""What `ImageFont.load_default` gives at any size."""
+"""Font that `ImageFont.load_default` returns at any size."""
 
 FAMILIES: dict[Split, dict[str, tuple[str, ...]]] = {
     "train": {
@@ -77,7 +77,7 @@ def random_face(rng: np.random.Generator, split: Split) -> Face:
 
 @functools.cache
 def face(file: str, bend: Bend | None = None) -> Face:
-    """A TrueType font as a face, bent if asked. Raises OptionError where matplotlib is not installed."""
+    """A TrueType font as a face, bent if asked. Raises OptionError if matplotlib is not installed."""
 
     @functools.lru_cache(maxsize=4096)
     def glyph(character: str, height_px: int) -> Glyph:
@@ -111,7 +111,7 @@ def _bent(glyph: Glyph, bend: Bend) -> Glyph:
 
 
 def _cut(mask: Mask) -> tuple[Mask, int, int]:
-    """The mask cut to its ink, and where that began: x, y."""
+    """The mask cut to its ink, and the origin of that: x, y."""
     x, y, width, height = cv2.boundingRect(mask)
     return mask[y : y + height, x : x + width].copy(), x, y
 
@@ -157,7 +157,7 @@ _INK_RATIOS = (0.6, 2.2)
 def redrawn(rng: np.random.Generator, text: TextMask) -> TextMask:
     """The text as another face might have it: strokes thicker or thinner along one axis, corners rounded, lines swung.
 
-    Boxes of the characters are moved along, and stay as large as they were. Unchanged where too little or too much ink
+    Boxes of the characters are moved along, and stay as large as they were. Unchanged if too little or too much ink
     would be left.
     """
     height = text.size_px[1]
@@ -181,7 +181,7 @@ def redrawn(rng: np.random.Generator, text: TextMask) -> TextMask:
 
 
 def _swung(rng: np.random.Generator, ink: npt.NDArray[np.float32], most_px: float) -> npt.NDArray[np.float32]:
-    """Every pixel moved by up to so much, smoothly over the picture."""
+    """Every pixel moved by up to `most_px`, smoothly over the picture."""
     rows, cols = ink.shape
     coarse = rng.uniform(-most_px, most_px, (3, 2 + 2 * cols // rows, 2)).astype(np.float32)
     moves = cv2.resize(coarse, (cols, rows), interpolation=cv2.INTER_CUBIC)

@@ -100,7 +100,7 @@ _DRIFT_PX = 5
 
 
 def clip_rng(split: Split, number: int) -> np.random.Generator:
-    """The generator of a split's clip of that number, from 0 up. No two of them are alike."""
+    """The generator of a split's clip of a number, from 0 up. No two of them are alike."""
     if number < 0:
         raise OptionError(f"clips are numbered from 0, got {number}")
     return np.random.default_rng([_STREAMS[split], number])
@@ -115,13 +115,13 @@ class ClipPlan:
     cast: tuple[Player, ...]
     options: ClipOptions
     void: Void | None
-    """The pattern that fills it, where it shows nothing else."""
+    """The pattern that fills it, if it shows nothing else."""
     drift_px: tuple[int, int]
     seed: int
 
     @property
     def things(self) -> tuple[tuple[Seen, ...], ...]:
-        """What is to be seen in each frame."""
+        """Visible things in each frame."""
         return tuple(self._seen(frame) for frame in range(len(self.times_s)))
 
     def facts(self) -> Clip:
@@ -146,11 +146,11 @@ class ClipPlan:
         return Clip(tuple(frames), self.times_s, self.things)
 
     def camera_px(self, frame: int) -> tuple[int, int]:
-        """How far the camera has gone by a frame."""
+        """Way of the camera up to a frame."""
         return self.drift_px[0] * frame, self.drift_px[1] * frame
 
     def _ground(self, rng: np.random.Generator, around: tuple[int, int]) -> Image:
-        """What lies behind the players, with room around it for the camera's way."""
+        """The ground behind the players, with room around it for the camera's way."""
         width, height = self.size_px[0] + around[0], self.size_px[1] + around[1]
         if self.void is not None:
             return pattern(rng, self.void.name, self.void.rgb, (width, height))
@@ -181,7 +181,7 @@ class ClipPlan:
         return image
 
     def _clutter(self, rng: np.random.Generator, ground: Image, around: tuple[int, int]) -> None:
-        """Bits of clutter where no player ever is. In the ground's pixels the scene begins at `around` or at 0."""
+        """Bits of clutter, never behind a player. In the ground's pixels the scene begins at `around` or at 0."""
         shift = [0 if step > 0 else room for step, room in zip(self.drift_px, around, strict=True)]
         frames = len(self.times_s)
         taken = np.array([player.swept_px(frames, 4) for player in self.cast] or np.empty((0, 4)))

@@ -52,7 +52,7 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One question about a clip. `boxes` holds, for each frame, where the things are that it asks about.
+    """One question about a clip. `boxes` holds those of the things that it asks about, for each frame.
 
     `facts` are the phrases that a description must hold; `distractors` what must not draw the tokens, frame by frame.
     `group` names samples that ask about successive frames of one clip. `part`: what the clip tests, in figures in place

@@ -28,7 +28,7 @@ TOKENS_ASKED = 1200
 """Of a batch that asks: visual tokens, and TEXT_TOKENS for every question."""
 
 TEXT_TOKENS = 5
-"""What a question costs in visual tokens. It has three times as many, which no vision encoder sees."""
+"""Cost of a question in visual tokens. It has three times as many, which no vision encoder sees."""
 
 IGNORED = -100
 
@@ -47,7 +47,7 @@ class Batch:
     int64 [C, F, H] introduces each frame (H is 0 if a clip has one); `ids` int64 [C, T] (of each question: query,
     template, answer, end of turn; padding at the end); `asked` int64 [C, T] numbers the question that a token belongs
     to, Q for padding; `labels` like `ids`, `IGNORED` but on the answers; `places` int8 [C, Q, 8] of `asked_places`. T
-    is 0 if nothing is asked. `overview`: so many of the K tokens come first and show the whole frame; they and the
+    is 0 if nothing is asked. `overview`: the first of the K tokens, which show the whole frame; they and the
     others are encoded apart.
     """
 
@@ -73,7 +73,7 @@ class Batch:
         return Batch.of(self.grid, tensors, self.overview)
 
     def clips(self, count: int) -> Batch:
-        """Only the first so many clips."""
+        """Only the first `count` clips."""
         return self.with_tensors([tensor[:count] for tensor in self.tensors])
 
     @property
@@ -102,18 +102,18 @@ class Prompter:
     def dialogue(self, question: str, answer: str) -> tuple[list[int], list[int]]:
         """Ids from the question to the end of the answer's turn, and which of them to learn."""
         asked = self.ids(question) + self._after_query
-        said = self.ids(answer + "<|im_end|>")
-        return asked + said, [IGNORED] * len(asked) + said
+        reply = self.ids(answer + "<|im_end|>")
+        return asked + reply, [IGNORED] * len(asked) + reply
 
     def times(self, clip: Clip) -> list[list[int]]:
-        """What introduces each frame of a clip; nothing where there is only one."""
+        """Text that introduces each frame of a clip; empty for a single frame."""
         if len(clip.frames) == 1:
             return [[]]
         return [self.ids(time_text(round(at_s * NS_PER_S))) for at_s in clip.times_s]
 
 
 def random_batches(seed: int, progress: Any) -> Iterator[Batch]:
-    """Endless batches. `progress.value` in [0, 1] says how far training is: it goes from seeing to answering."""
+    """Endless batches. `progress.value` in [0, 1] is the progress of training: it goes from seeing to answering."""
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     rng = np.random.default_rng(seed)
@@ -157,8 +157,8 @@ def make_batch(
 
 
 def asked_places(lesson: Lesson) -> list[list[int]]:
-    """For every question, where across and down the one or two things are that it is about: those in the first frame,
-    then those in the last, in 24ths; `UNKNOWN` where nothing is; `IGNORED` if it is not told or there are more things.
+    """For every question, places across and down of the one or two things that it is about: those in the first frame,
+    then those in the last, in 24ths; `UNKNOWN` if nothing is; `IGNORED` if it is not known or there are more things.
     """
     width, height = lesson.clip.size_px
     known = 2 * ASKED_THINGS
@@ -192,8 +192,8 @@ def _in_rows(prompter: Prompter, lessons: Sequence[Lesson]) -> tuple[torch.Tenso
     for lesson in lessons:
         row: tuple[list[int], list[int], list[int]] = ([], [], [])
         for number, pair in enumerate(lesson.questions):
-            said, learned = prompter.dialogue(*pair)
-            for kept, more in zip(row, (said, [number] * len(said), learned), strict=True):
+            tokens, learned = prompter.dialogue(*pair)
+            for kept, more in zip(row, (tokens, [number] * len(tokens), learned), strict=True):
                 kept += more
         rows.append(row)
     length = max(len(row[0]) for row in rows)
@@ -220,7 +220,7 @@ class BackgroundBatches:
             process.start()
 
     def next(self) -> Batch:
-        """The next batch. Raises RuntimeError where the other processes have died or hang."""
+        """The next batch. Raises RuntimeError if the other processes have died or hang."""
         try:
             fields: list[npt.NDArray[Any]] = self._queue.get(timeout=_WAIT_S)
         except queue.Empty as error:
@@ -241,7 +241,7 @@ def _produce(seed: int, progress: Any, batches: Any) -> None:
 
 
 def _end_with_parent() -> None:
-    """A trainer that is killed cannot tell its processes."""
+    """Kill this process with its parent: a killed trainer cannot end its processes."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

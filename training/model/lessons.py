@@ -18,7 +18,7 @@ from training.model.views import HOWS, How, Showing
 from training.questions.samples import ask, plan_sample
 
 _AGAIN = 0.2
-"""How likely a question is put to a clip twice: few have eight different ones in them."""
+"""Probability that a question is put to a clip twice: few have eight different ones in them."""
 
 QUESTIONS, FEW_QUESTIONS = 8, 4
 """Questions about each clip that is asked about: as many as its tokens can show the things of."""
@@ -29,7 +29,7 @@ READ_SHARE = 0.3
 """Of the batches that ask: those for the text in a small picture. Reading is what takes longest to learn."""
 
 READ_CHARACTERS = (1, 2, 3, 4, 5, 5, 5)
-"""How long that text is at most: one character is learned first."""
+"""Longest text: one character is learned first."""
 
 READ_SIZES_PX = ((160, 96), (192, 96), (160, 160), (256, 128))
 _READING = ClipOptions(things=(1, 2), text_share=1.0, void_share=0.0)
@@ -55,7 +55,7 @@ _OFTEN: dict[Kind, int] = {"word": 3, "count": 3, "event": 3, "movement": 2, "nu
 ANSWERED_SHORTLY: tuple[Kind, ...] = tuple(
     kind for kind in KINDS if kind != "describe" for _ in range(_OFTEN.get(kind, 1))
 )
-"""What takes longest to learn is asked more often."""
+"""Kinds that take longest to learn are asked more often."""
 
 STILL_KINDS: tuple[Kind, ...] = tuple(kind for kind in ANSWERED_SHORTLY if kind not in ("movement", "event"))
 
@@ -73,7 +73,7 @@ OVERVIEW_SHARE = 0.45
 """Of the batches that ask: those in which an overview of each frame comes first."""
 
 GLANCE_SHARE = 0.1
-"""Of these: those that show nothing else, as a glance does."""
+"""Of these: share that shows nothing else, as a glance does."""
 
 MOST_OVERVIEW = 64
 """Tokens of an overview."""
@@ -84,14 +84,14 @@ cover."""
 
 DEMO_FRAMES = (1, 1, 1, 1, 1, 2, 2, 3)
 STREAKS_SHARE = 0.4
-"""Of the demo's worlds of several frames: those in which streaks tell too how things move."""
+"""Of the demo's worlds of several frames: those in which streaks show the movement, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
     """Settings that all clips of one batch share.
 
-    `asks`: questions are put, not only tokens looked at; `reads`: one for a word or a number of at most so many
+    `asks`: questions are put, not only tokens looked at; `reads`: one for a word or a number of at most this many
     characters, in a small picture, else 0; `describes`: among them one for a description, which is long.
     `budget`, `how`, `overview`, `wide`: as in `Showing`.
     """
@@ -120,14 +120,14 @@ class BatchPlan:
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What may be asked."""
+        """Kinds of questions that may be asked."""
         if self.compares:
             return COMPARE_MOVING_KINDS if self.frames > 1 else COMPARE_KINDS
         return ANSWERED_SHORTLY if self.frames > 1 else STILL_KINDS
 
     @property
     def options(self) -> ClipOptions:
-        """What the clips are made of."""
+        """Contents of the clips."""
         if self.reads:
             return _READING
         return _COMPARING if self.compares else _PLAIN
@@ -137,7 +137,7 @@ class BatchPlan:
 class Lesson:
     """A clip and (question, answer) pairs about it.
 
-    `about`: for every question, as in `Sample`, where what it asks about is in each frame; nothing if that is not told.
+    `about`: for every question, as in `Sample`, the boxes of what it asks about in each frame; empty if unknown.
     """
 
     clip: Clip
@@ -151,18 +151,18 @@ class Lesson:
         return cls(clip, pairs, tuple(sample.boxes for sample in samples))
 
     def asked_in(self, frame: int) -> tuple[Box, ...]:
-        """Where in a frame anything is that the questions are about."""
+        """Boxes in a frame of everything that the questions are about."""
         return tuple(box for boxes in self.about if boxes for box in boxes[frame])
 
 
 class Teacher:
-    """Makes lessons from one generator."""
+    """Generator of lessons from one random generator."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
 
     def plan(self, progress: float) -> BatchPlan:
-        """What the next batch is like, when `progress` in [0, 1] of training is done."""
+        """Settings of the next batch, when `progress` in [0, 1] of training is done."""
         rng = self._rng
         seeing, demo_share = next(shares for until, *shares in _SHARES if progress <= until)
         if rng.random() < seeing:
@@ -208,7 +208,7 @@ class Teacher:
         return replace(plan, overview=most if rng.random() < 0.7 else max(1, most // 4))
 
     def _shown(self, size_px: tuple[int, int]) -> tuple[int, How]:
-        """How many tokens of each frame are shown, and how they are chosen."""
+        """Number of tokens shown of each frame, and the way of choosing them."""
         rng = self._rng
         budget = max(_LEAST_TOKENS, round(_tiles(size_px) * one(rng, _KEPT_SHARES)))
         return budget, HOWS[int(rng.choice(len(HOWS), p=_HOW_SHARES))]
@@ -264,7 +264,7 @@ def _demo_lesson(rng: np.random.Generator, plan: BatchPlan) -> Lesson:
 
 
 def seen_in(facts: GroundTruth, streaks: bool = True) -> tuple[Seen, ...]:
-    """The things of a demo world, with their streaks where these are drawn."""
+    """The things of a demo world, with their streaks if these are drawn."""
     found = []
     for thing in facts.things:
         seen = Seen(thing.shape, thing.colour, thing.box_px(streak=streaks), thing.movement)

@@ -3,8 +3,8 @@
 It learns through the same sparse encoder and at the same positions that answers are given with. Linear heads on every
 visual token say what that token shows; without this the model stays on a plateau for long. One of them spells the text
 that the token belongs to, in the language model's own embeddings of the characters, so that answers need only copy
-them. Another says, before the last layer and before the first word of an answer, where the things are that are asked
-about: to compare places, both must be found first. The heads are not part of what is saved.
+them. Another gives, before the last layer and before the first word of an answer, the places of the things that are
+asked about: to compare places, both must be found first. The heads are not part of what is saved.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _EMBEDDINGS = "model.language_model.embed_tokens.weight"
 
 @torch.no_grad()
 def begin_with(model: Any, folder: Path) -> None:
-    """Copies every weight; a word's embedding goes where the word is now, a new word begins as the mean of its pieces.
+    """Copy every weight; a word's embedding follows the word to its id, a new word begins as the mean of its pieces.
 
-    Raises ModelNotFound where the folder holds no model, ModelError where it is one of other dimensions.
+    Raises ModelNotFound if the folder holds no model, ModelError if it is one of other dimensions.
     """
     shards = sorted(folder.glob("model*.safetensors"))
     if not shards:
@@ -66,7 +66,7 @@ CONTEXT_TOKENS = 8192
 _WIDTH = 192
 
 _LOCATING_LAYER = 2
-"""After which layer of the language model it must be known where the things are that a question is about."""
+"""The layer of the language model after which the places of the things that a question is about must be known."""
 
 _PLACES = 2 * 2 * ASKED_THINGS
 """Across and down, of every thing, in the first frame and in the last."""
@@ -126,7 +126,7 @@ def new_model(seed: int) -> Any:
 
 @torch.no_grad()
 def _spread_weights(model: Any) -> None:
-    """Starts so narrow a model faster than the stock 0.02 everywhere, which leaves places and attention faint.
+    """Initialise a narrow model to start faster than by 0.02 everywhere, which leaves places and attention faint.
 
     Linear layers keep the variance of what they get, those that write to the residual stream write a third of it, and
     the position grid begins as smooth waves.
@@ -148,7 +148,7 @@ def _spread_weights(model: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Loss that is minimised, its parts, and the share of answer tokens that are right; None where nothing was
+    """Loss that is minimised, its parts, and the share of answer tokens that are right; None if nothing was
     asked."""
 
     total: torch.Tensor
@@ -199,7 +199,7 @@ class Learner(nn.Module):
             layer.compile(dynamic=True)
 
     def forward(self, batch: Batch) -> Losses:
-        """The losses on a batch: of its visual tokens, and of its answers where it asks anything."""
+        """The losses on a batch: of its visual tokens, and of its answers if it asks anything."""
         visual = self.see(batch)
         targets = batch.targets.flatten(0, 1).long()
         depths = (visual.embeds, *visual.deepstack)
@@ -241,14 +241,14 @@ class Learner(nn.Module):
         return total / weights
 
     def _spelling_loss(self, embeds: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """How badly the tokens spell: cross-entropy over the embeddings of the characters, mean of their places."""
+        """Loss of the spelling tokens: cross-entropy over the embeddings of the characters, mean of their places."""
         wanted, nothing = self.speller(embeds).unflatten(-1, (len(SPELLED), -1)).split([_WIDTH, 1], dim=-1)
         characters = self.model.model.language_model.embed_tokens(self._characters)
         logits = torch.cat([wanted @ characters.to(wanted.dtype).T, nothing], dim=-1).float()
         return _known_loss(logits, targets[..., -len(SPELLED) :])
 
     def _place_loss(self, batch: Batch, hidden: torch.Tensor) -> torch.Tensor:
-        """How badly the last token before each answer knows where the things are that the question is about."""
+        """Loss of the places of the things that a question is about, predicted by the last token before each answer."""
         learned = batch.labels != IGNORED
         last = (learned[:, 1:] & ~learned[:, :-1]).nonzero()[:, 1].view(batch.places.shape[:2])
         at = (hidden.shape[1] - batch.ids.shape[1] + last)[..., None].expand(-1, -1, hidden.shape[-1])
@@ -289,7 +289,7 @@ class Learner(nn.Module):
         return embeds.expand(clips, -1, -1)
 
     def _positions(self, batch: Batch) -> torch.Tensor:
-        """M-RoPE rows float32 [3, C, L]; every question begins where the first one does."""
+        """M-RoPE rows float32 [3, C, L]; every question begins at the position of the first."""
         clips, device = len(batch.ids), batch.ids.device
 
         def text(start: int, tokens: int) -> torch.Tensor:
@@ -309,7 +309,7 @@ class Learner(nn.Module):
 
 
 def _places_in_questions(asked: torch.Tensor) -> torch.Tensor:
-    """How far each token is from the first of its question: int64 [C, T]."""
+    """Distance of each token from the first of its question: int64 [C, T]."""
     place = torch.arange(asked.shape[1], device=asked.device).expand_as(asked)
     begins = torch.ones_like(asked, dtype=torch.bool)
     begins[:, 1:] = asked[:, 1:] != asked[:, :-1]
@@ -317,7 +317,7 @@ def _places_in_questions(asked: torch.Tensor) -> torch.Tensor:
 
 
 def _known_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy, where the last class is "nothing to know", which counts little, and what is `IGNORED` does not."""
+    """Cross-entropy whose last class, "nothing to know", counts little, and without what is `IGNORED`."""
     nothing = logits.shape[-1] - 1
     wanted = torch.where(targets == UNKNOWN, nothing, targets)
     balance = torch.ones(nothing + 1, device=logits.device)
@@ -326,7 +326,7 @@ def _known_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 class _Prompt:
-    """Which tokens of a packed prompt, up to its questions, are visual, and what each sees."""
+    """Visual tokens of a packed prompt, up to its questions, and the keys that each sees."""
 
     def __init__(self) -> None:
         self._visual: list[bool] = []
@@ -335,16 +335,16 @@ class _Prompt:
         return len(self._visual)
 
     def add(self, tokens: int, *, visual: bool = False) -> None:
-        """Adds so many tokens."""
+        """Add `tokens` tokens."""
         self._visual += [visual] * tokens
 
     def visual(self, asked: torch.Tensor) -> torch.Tensor:
-        """Which tokens are visual, the questions `asked` [C, T] included: bool [C, L + T]."""
+        """Mask of visual tokens, the questions `asked` [C, T] included: bool [C, L + T]."""
         shared = torch.tensor(self._visual, device=asked.device).expand(len(asked), -1)
         return torch.cat([shared, torch.zeros_like(asked, dtype=torch.bool)], dim=1)
 
     def mask(self, asked: torch.Tensor) -> torch.Tensor:
-        """True where a row may look: bool [C, 1, L + T, L + T]. Questions see all frames, but not each other."""
+        """True for keys that a row attends to: bool [C, 1, L + T, L + T]. Questions see all frames, not each other."""
         clips, steps = asked.shape
         shared = torch.ones(len(self), len(self), dtype=torch.bool, device=asked.device).tril()
         above = torch.cat([shared, shared.new_zeros(len(self), steps)], dim=1)

@@ -33,13 +33,13 @@ SPECIAL_TOKENS = (
 
 FILE = Path(__file__).with_name("tokenizer.json")
 VOCABULARY = 640
-"""The special tokens, the 256 bytes (so that any text can be said), and merges up to every word of the drawn world."""
+"""The special tokens, the 256 bytes (for any text at all), and merges up to every word of the drawn world."""
 
 _CORPUS_WORLDS, _CORPUS_CLIPS = 500, 250
 _CORPUS_SEED = 20_000
 
 _PIECES = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-"""How Qwen splits text before merging: words with their space, single digits, punctuation."""
+"""Qwen's split of text before merging: words with their space, single digits, punctuation."""
 
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -101,7 +101,7 @@ def special_ids() -> dict[str, Any]:
 
 
 def _corpus() -> Iterator[str]:
-    """What is asked and answered in training; words that are read in pictures stay single letters."""
+    """Questions and answers of training; words that are read in pictures stay single letters."""
     rng = np.random.default_rng(_CORPUS_SEED)
     yield from ["system user assistant\n", "<3.2 seconds>", "You are a helpful assistant."] * 20
     for _ in range(_CORPUS_WORLDS):

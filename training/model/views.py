@@ -1,7 +1,7 @@
 """Regions shown and token targets.
 
 The model must serve whatever `allocate` gives it: the real relevance of an untrained allocator, maps that know more or
-less where the things are, even grids, a random choice, and all tiles. Any of them may come after an overview.
+less about the places of things, even grids, a random choice, and all tiles. Any of them may come after an overview.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ TARGETS: dict[str, int] = {
     "holds": 2,
     **{slot: len(CHARACTERS) for slot in (*SLOTS, *SPELLED)},
 }
-"""What is asked of every visual token on its own, and how many answers there are.
+"""Targets of every single visual token, with their numbers of classes.
 
-`across`, `down`: where the middle of its thing is, in 24ths of the picture. `order`: which thing it is, from left to
+`across`, `down`: the middle of its thing, in 24ths of the picture. `order`: which thing it is, from left to
 right. `holds`: whether the thing's middle is in this token, so that every thing can be counted once. `left`, `middle`,
 `right`: the character in that third of the token. `first` to `fifth`: the characters of the whole text that it shows a
 part of.
@@ -56,7 +56,7 @@ _SLOT_COLUMNS = [list(TARGETS).index(slot) for slot in SLOTS]
 _FIRST_SPELLED = list(TARGETS).index(SPELLED[0])
 
 UNKNOWN = -1
-"""A target that does not apply: on background, or a character where none is."""
+"""A target that does not apply: on background, or for a character that does not exist."""
 
 _LEAST_COVER = 0.12
 
@@ -66,7 +66,7 @@ _FOUND_SHARE = 0.3
 _KNOWN_SHARE = 0.8
 _UPRIGHT_SHARE = 0.15
 _STRAY_RUNS = 1.0
-"""Of made-up lines: how many texts have one, how many stand upright, and how many lie where no text is."""
+"""Of made-up lines: how many texts have one, how many stand upright, and how many lie beside texts."""
 
 Regions = npt.NDArray[np.int64]
 Lines = npt.NDArray[np.bool_]
@@ -97,10 +97,10 @@ class TokenView:
 
 @dataclass(frozen=True, slots=True)
 class Showing:
-    """What is shown of a frame: at most `budget` tokens, chosen in one way.
+    """View of a frame: at most `budget` tokens, chosen in one way.
 
-    `overview`: of these, at most so many show the whole frame first, with regions of one size; nothing else is shown
-    where that is all. `wide`: wide and tall regions show lines of text.
+    `overview`: of these, at most this many show the whole frame first, with regions of one size; nothing else is shown
+    if that is all. `wide`: wide and tall regions show lines of text.
     """
 
     budget: int
@@ -110,7 +110,7 @@ class Showing:
 
 
 class Viewer:
-    """Shows frames of any size, at budgets up to the number of their tiles."""
+    """Views of frames of any size, at budgets up to the number of their tiles."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -125,7 +125,7 @@ class Viewer:
         self._frame_index = 0
 
     def look(self, image: Image, things: Sequence[Seen], showing: Showing, about: Sequence[Box] = ()) -> TokenView:
-        """The frame at a budget of tokens, or with all of its tiles where the budget allows.
+        """The frame at a budget of tokens, or with all of its tiles if the budget allows.
 
         `about`: boxes of what is asked about, which a made-up map makes more of.
         """
@@ -165,7 +165,7 @@ class Viewer:
         return relevance / max(1.0, float(relevance.max()))
 
     def _lines(self, view: Levels, things: Sequence[Seen]) -> Lines:
-        """Tiles of lines, bool [2, gh, gw]: as an allocator finds them, or where the texts are, more or less."""
+        """Tiles of lines, bool [2, gh, gw]: as an allocator finds them, or about those of the texts."""
         rng = self._rng
         found = line_tiles(line_strength(view), None)
         if rng.random() < _FOUND_SHARE:
@@ -195,7 +195,7 @@ def _chosen(relevance: npt.NDArray[np.float32], tokens: int, strategy: str, line
 
 
 def token_targets(things: Sequence[Seen], size_px: tuple[int, int], regions: Regions) -> npt.NDArray[np.int8]:
-    """What each region shows: int8 [K, 15] in the order of `TARGETS`, `UNKNOWN` where nothing is to be known.
+    """Content of each region: int8 [K, 15] in the order of `TARGETS`, `UNKNOWN` if nothing is to be known.
 
     `size_px` is (height, width). A region shows the thing that covers most of it, if that is at least an eighth, or if
     the region holds at least a third of the thing.
@@ -220,22 +220,22 @@ def token_targets(things: Sequence[Seen], size_px: tuple[int, int], regions: Reg
         for place, character in enumerate(thing.text[: len(SPELLED)], _FIRST_SPELLED):
             targets[shows, place] = CHARACTERS.index(character)
         for character, box in zip(thing.text, thing.letters, strict=False):
-            _tell_character(targets, shows, regions, character, box)
+            _set_character(targets, shows, regions, character, box)
     return targets
 
 
 def place_on_grid(box_px: Box, size_px: tuple[int, int]) -> tuple[int, int]:
-    """Where across and down the middle of a box is, in 24ths of a picture of (height, width) pixels: each 0 to 23."""
+    """The middle of a box, across and down, in 24ths of a picture of (height, width) pixels: each 0 to 23."""
     x, y = middle(box_px)
     shares = x / size_px[1], y / size_px[0]
     across, down = (min(PLACES_A_SIDE - 1, max(0, int(PLACES_A_SIDE * share))) for share in shares)
     return across, down
 
 
-def _tell_character(
+def _set_character(
     targets: npt.NDArray[np.int8], shows: npt.NDArray[np.bool_], regions: Regions, character: str, box_px: Box
 ) -> None:
-    """Asks for a character of the regions that hold its middle, in the third of the token where that is."""
+    """Set a character as the target of the regions that hold its middle, in its third of the token."""
     across, here = _middle_in(regions, box_px)
     for slot, column in enumerate(_SLOT_COLUMNS):
         free = targets[:, column] == UNKNOWN
@@ -244,7 +244,7 @@ def _tell_character(
 
 
 def _middle_in(regions: Regions, box_px: Box) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    """How far across each region the middle of a box is, in the region's sides, and which regions it is in."""
+    """Place across each region of the middle of a box, in the region's sides, and the regions that hold it."""
     x, y = middle(box_px)
     high_px, wide_px = (region_sides(regions) * TILE_PX).T
     across, down = x / wide_px - regions[:, 2], y / high_px - regions[:, 1]

@@ -33,15 +33,15 @@ class AskContext:
     rng: np.random.Generator
     clip: Clip
     split: Split
-    told: list[Story]
+    stories: list[Story]
 
     @cached_property
     def names(self) -> Names:
-        return Names(self.told)
+        return Names(self.stories)
 
     @cached_property
     def steady(self) -> list[Story]:
-        return [story for story in self.told if story.steady]
+        return [story for story in self.stories if story.steady]
 
     @cached_property
     def shuffled(self) -> list[Story]:
@@ -61,8 +61,8 @@ class AskContext:
         """A name that fits nothing in the clip: of another shape, colour or word."""
         for _ in range(20):
             shape, colour = one(self.rng, SHAPE_NAMES), one(self.rng, COLOUR_NAMES)
-            if self.told and self.rng.random() < 0.6:
-                here = one(self.rng, self.told)
+            if self.stories and self.rng.random() < 0.6:
+                here = one(self.rng, self.stories)
                 shape = here.what if self.rng.random() < 0.5 else shape
                 colour = (here.colour or colour) if self.rng.random() < 0.5 else colour
             name = shape if self.rng.random() < 0.4 else f"{colour} {shape}"

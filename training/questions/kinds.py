@@ -17,16 +17,16 @@ _EVENT_ONLY = ("What happened to the {}?",)
 
 
 def movement(asking: AskContext) -> Asked | None:
-    """Which way something goes, or what it is that goes a certain way."""
+    """Direction of a thing's movement, or the thing that moves in a direction."""
     if len(asking.clip.frames) < 2:
         return None
-    movers = [story for story in asking.told if story.movement != "still"]
+    movers = [story for story in asking.stories if story.movement != "still"]
     if movers and asking.rng.random() < 0.2:
         way = one(asking.rng, movers).movement
         same = [story for story in movers if story.movement == way]
         if len(same) == 1 and not same[0].turns:
             return Asked(asking.word(("What moves {}?", "Which thing moves {}?"), way), f"{same[0].phrase}.", same)
-    order = [story for story in asking.told if len(story.shown) > 1 and story.what not in PATTERNS]
+    order = [story for story in asking.stories if len(story.shown) > 1 and story.what not in PATTERNS]
     order.sort(key=lambda story: (story.movement == "still") - 2 * asking.rng.random())
     for story in order:
         if name := asking.name(story):
@@ -40,11 +40,11 @@ def movement(asking: AskContext) -> Asked | None:
 
 
 def event(asking: AskContext) -> Asked | None:
-    """What appeared, left or changed its colour."""
-    if len(asking.clip.frames) < 2 or not asking.told:
+    """A thing that appeared, left or changed its colour."""
+    if len(asking.clip.frames) < 2 or not asking.stories:
         return None
-    events = [story for story in asking.told if story.appears or story.leaves or story.turns]
-    still = all(story.movement == "still" for story in asking.told)
+    events = [story for story in asking.stories if story.appears or story.leaves or story.turns]
+    still = all(story.movement == "still" for story in asking.stories)
     if len(events) > 1 or any(story.appears + story.leaves + story.turns > 1 for story in events):
         return None
     if not events:
@@ -84,22 +84,22 @@ def _happened(story: Story) -> str:
 
 def describe(asking: AskContext) -> Asked | None:
     """Every thing with a phrase, from left to right as they are first seen."""
-    told = [story for story in asking.told if story.what not in PATTERNS]
-    if not 1 <= len(told) <= _MOST_DESCRIBED:
+    stories = [story for story in asking.stories if story.what not in PATTERNS]
+    if not 1 <= len(stories) <= _MOST_DESCRIBED:
         return None
-    told.sort(key=lambda story: middle(story.shown[0].box_px))
+    stories.sort(key=lambda story: middle(story.shown[0].box_px))
     moving = len(asking.clip.frames) > 1
-    phrases = [_told(story) if moving else story.phrase for story in told]
+    phrases = [_account(story) if moving else story.phrase for story in stories]
     *first, last = phrases
     answer = f"{', '.join(first)} and {last}" if first else last
     fit = ("Say what happens.", "Describe what happens.") if moving else ("What do you see?", "Caption this.")
     wordings = (*fit, "Describe the scene.", "Describe this image.", "What is in the picture?", "Say what happens.")
     facts = tuple(phrase.split(" ", 1)[1] for phrase in phrases)
-    return Asked(asking.word(wordings), f"{answer}.", told, facts)
+    return Asked(asking.word(wordings), f"{answer}.", stories, facts)
 
 
-def _told(story: Story) -> str:
-    """What a thing is and does: one phrase."""
+def _account(story: Story) -> str:
+    """A thing and its movement: one phrase."""
     parts = ["appears"] if story.appears else []
     parts += [f"moves {story.movement}"] if story.movement != "still" else []
     parts += ["leaves"] if story.leaves else []
@@ -110,7 +110,7 @@ def _told(story: Story) -> str:
 COUNT_WORDS = ("none", "one", "two", "three", "four", "five", "six")
 
 _ABSENT_SHARE = 0.08
-"""Of the questions for a text or a number of things, where there is none."""
+"""Share of questions for a text or a number of things that does not exist."""
 
 _FURTHEST = {"left": "on the left", "right": "on the right", "above": "at the top", "below": "at the bottom"}
 _TO = {"left": "left of", "right": "right of", "above": "above", "below": "below"}
@@ -118,7 +118,7 @@ _OPPOSITE = {"left": "right", "right": "left", "above": "below", "below": "above
 
 
 def colour(asking: AskContext) -> Asked | None:
-    """What colour something has that is named without it."""
+    """Colour of a thing that is named without it."""
     for story in asking.shuffled:
         if story.what in PATTERNS:
             question = asking.word(
@@ -136,7 +136,7 @@ def colour(asking: AskContext) -> Asked | None:
 
 
 def shape(asking: AskContext) -> Asked | None:
-    """What something is that is named by its colour or its place; for a pattern, which one."""
+    """Shape of a thing that is named by its colour or its place; for a pattern, which one."""
     for story in asking.shuffled:
         if story.what in PATTERNS:
             wordings: tuple[str, ...] = ("What pattern is this?", "Which pattern do you see?", "What is the pattern?")
@@ -144,12 +144,12 @@ def shape(asking: AskContext) -> Asked | None:
         if story.what in TEXTS:
             continue
         found: list[str] = []
-        same = [other for other in asking.told if any(seen.colour == story.colour for seen in other.shown)]
+        same = [other for other in asking.stories if any(seen.colour == story.colour for seen in other.shown)]
         if same == [story]:
             wordings = ("What is the {} thing?", "What shape is {}?", "Which thing is {}?", "What is {}?")
             found.append(asking.word(wordings, story.colour))
         place = place_of(asking.clip, story)
-        if place in AREAS and [other for other in asking.told if may_be_in(asking.clip, other, place)] == [story]:
+        if place in AREAS and [other for other in asking.stories if may_be_in(asking.clip, other, place)] == [story]:
             wordings = ("What shape is in the {}?", "What do you see in the {}?", "What is in the {}?")
             found.append(asking.word(wordings, place))
         if found:
@@ -168,7 +168,7 @@ def where(asking: AskContext) -> Asked | None:
 
 
 def word(asking: AskContext) -> Asked | None:
-    """Which word it is."""
+    """The word that is shown."""
     plain = (
         "What word is shown?",
         "What word is it?",
@@ -180,16 +180,16 @@ def word(asking: AskContext) -> Asked | None:
 
 
 def number(asking: AskContext) -> Asked | None:
-    """Which number it is."""
+    """The number that is shown."""
     plain = ("What number is shown?", "Which number is it?", "What is the number?", "Read the number.")
     return _text(asking, "number", plain)
 
 
 def _text(asking: AskContext, what: str, plain: Sequence[str]) -> Asked | None:
     """Reading: the only one of its kind, or the one of a colour, or the one on a side."""
-    here = [story for story in asking.told if story.what == what]
+    here = [story for story in asking.stories if story.what == what]
     if not here:
-        if asking.told and asking.rng.random() < _ABSENT_SHARE:
+        if asking.stories and asking.rng.random() < _ABSENT_SHARE:
             return Asked(asking.word(plain), f"there is no {what}.")
         return None
     for story in asking.shuffled:
@@ -211,15 +211,15 @@ def _text(asking: AskContext, what: str, plain: Sequence[str]) -> Asked | None:
 
 
 def count(asking: AskContext) -> Asked | None:
-    """How many there are of a shape, a colour or of all; the same number in every frame."""
-    told = [story for story in asking.told if story.what not in PATTERNS]
-    if not told or any(not story.steady for story in told):
+    """Number of things of a shape, a colour or of all; the same number in every frame."""
+    stories = [story for story in asking.stories if story.what not in PATTERNS]
+    if not stories or any(not story.steady for story in stories):
         return None
-    groups: list[tuple[str, list[Story]]] = [("things", told)]
-    for key in {story.what for story in told}:
-        groups.append((_plural(key), [story for story in told if story.what == key]))
-    for key in sorted({story.colour for story in told} & set(COLOUR_NAMES)):
-        groups.append((f"{key} things", [story for story in told if story.colour == key]))
+    groups: list[tuple[str, list[Story]]] = [("things", stories)]
+    for key in {story.what for story in stories}:
+        groups.append((_plural(key), [story for story in stories if story.what == key]))
+    for key in sorted({story.colour for story in stories} & set(COLOUR_NAMES)):
+        groups.append((f"{key} things", [story for story in stories if story.colour == key]))
     groups.sort(key=lambda group: group[0])
     if asking.rng.random() < _ABSENT_SHARE and (absent := asking.absent()):
         groups = [(_plural(absent), [])]
@@ -238,11 +238,11 @@ def _plural(name: str) -> str:
 
 
 def exists(asking: AskContext) -> Asked | None:
-    """Whether there is such a thing, or whether it has this attribute."""
-    told = [story for story in asking.shuffled if story.what not in PATTERNS]
+    """Existence of a thing, or of an attribute of it."""
+    stories = [story for story in asking.shuffled if story.what not in PATTERNS]
     yes = asking.rng.random() < 0.5
-    if told and asking.rng.random() < 0.4:
-        for story in told:
+    if stories and asking.rng.random() < 0.4:
+        for story in stories:
             name = asking.name(story, colour=False)
             if name and story.colour in COLOUR_NAMES:
                 others = tuple(colour for colour in COLOUR_NAMES if colour != story.colour)
@@ -250,14 +250,14 @@ def exists(asking: AskContext) -> Asked | None:
                 return Asked(f"Is the {name} {colour}?", "yes." if yes else "no.", [story])
     wordings = ("Is there {}?", "Do you see {}?")
     if not yes:
-        texts = [story for story in asking.told if story.what == "word"]
+        texts = [story for story in asking.stories if story.what == "word"]
         if texts and asking.rng.random() < 0.3:
             word = random_word(asking.rng, asking.split)
             if all(story.text != word for story in texts):
                 return Asked(asking.word(wordings, f"a word {word}"), "no.", texts)
         name = asking.absent()
         return Asked(asking.word(wordings, article(name)), "no.") if name else None
-    for story in told:
+    for story in stories:
         choices = [story.what, story.noun]
         if story.colour in COLOUR_NAMES:
             choices += [f"{story.colour} {story.what}"] * 2
@@ -267,7 +267,7 @@ def exists(asking: AskContext) -> Asked | None:
 
 
 def relation(asking: AskContext) -> Asked | None:
-    """How two things lie to each other."""
+    """Place of one thing relative to another."""
     named = [(story, name) for story in asking.shuffled if (name := asking.name(story)) and story.what not in PATTERNS]
     clip = asking.clip
     for (story, name), (other, other_name) in pairwise(named):
@@ -276,7 +276,7 @@ def relation(asking: AskContext) -> Asked | None:
             continue
         side = one(asking.rng, sides)
         kind = asking.rng.random()
-        alone = [third for third in asking.told if third is not other and not is_beside(clip, other, side, third)]
+        alone = [third for third in asking.stories if third is not other and not is_beside(clip, other, side, third)]
         if kind < 0.4 and alone == [story]:
             return Asked(f"What is {_TO[side]} the {other_name}?", f"{story.phrase}.", [story, other])
         if kind < 0.8 and len(sides) == 1:

@@ -1,4 +1,4 @@
-"""Questions whether something is in a drawn scene: what is there, what is not, and what no scene ever holds."""
+"""Questions of presence in a drawn scene: of a present thing, of an absent one, and of one that no scene ever holds."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def presence_scenes(scenes: int, split: Split, seed: int) -> Iterator[PresenceSc
 
 
 def _world(rng: np.random.Generator) -> tuple[npt.NDArray[np.uint8], dict[Kind, str]]:
-    """A demo world, with what is there and what is not."""
+    """A demo world, with a present and an absent thing."""
     size_px = SIZES_PX[int(rng.integers(2))]
     world = demo_worlds.random_world(rng, size_px)
     things = [thing for thing in world.facts.things if thing.number is None] or list(world.facts.things)

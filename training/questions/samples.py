@@ -1,7 +1,7 @@
 """`ask`, and a sample of a wanted kind.
 
 A thing is only ever called by a name that fits it alone, and asked about only what holds in every frame of the clip;
-where a clip gives no such question, there is none.
+if a clip gives no such question, it has none.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def random_sample(
 ) -> Sample:
     """A question of a kind about a random clip of (width, height) pixels.
 
-    Raises OptionError where no clip of these options gives one: a movement in one frame, say.
+    Raises OptionError if no clip of these options gives one: a movement in one frame, say.
     """
     plan, sample = plan_sample(rng, size_px, frames, split, kind, options)
     return replace(sample, clip=plan.draw())

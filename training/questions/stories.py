@@ -14,7 +14,7 @@ TEXTS = ("number", "word")
 
 @dataclass(frozen=True)
 class Story:
-    """One thing through the frames of a clip; None where it is not to be seen."""
+    """One thing through the frames of a clip; None if it is not to be seen."""
 
     seen: tuple[Seen | None, ...]
 
@@ -45,7 +45,7 @@ class Story:
 
     @property
     def turns(self) -> bool:
-        """Whether it changes its colour."""
+        """True if it changes its colour."""
         return len({seen.colour for seen in self.shown}) > 1
 
     @property
@@ -58,7 +58,7 @@ class Story:
 
     @property
     def steady(self) -> bool:
-        """Whether it is in every frame, in one colour."""
+        """True if it is in every frame, in one colour."""
         return None not in self.seen and not self.turns
 
     @property
@@ -73,7 +73,7 @@ class Story:
 
     @property
     def phrase(self) -> str:
-        """ "a red circle", "a number 42" where no one colour can be named."""
+        """ "a red circle", "a number 42" if no one colour can be named."""
         colour = "" if self.colour == "faint" else self.colour
         return article(f"{colour} {self.noun}".strip())
 
@@ -90,7 +90,7 @@ def stories(clip: Clip) -> list[Story]:
     """The clip's things, each followed through the frames.
 
     Things are the same if they are of one kind, text and movement, and the nearest such pair from frame to
-    frame; one of another colour counts as the same only where none of its own colour is left.
+    frame; one of another colour counts as the same only without another of the same colour.
     """
     tracks: list[list[Seen | None]] = []
     for frame, things in enumerate(clip.things):
@@ -118,7 +118,7 @@ def stories(clip: Clip) -> list[Story]:
 
 
 def _cost(track: Sequence[Seen | None], seen: Seen) -> float | None:
-    """How unlikely it is that the track goes on with this; None if it cannot."""
+    """Cost of continuing the track with this; None if it cannot continue."""
     before = track[-1]
     if before is None or (before.what, before.text, before.movement) != (seen.what, seen.text, seen.movement):
         return None
@@ -132,11 +132,11 @@ def _cost(track: Sequence[Seen | None], seen: Seen) -> float | None:
 class Names:
     """Names that fit one of the stories alone."""
 
-    def __init__(self, told: Sequence[Story]) -> None:
-        self._stories = told
+    def __init__(self, stories: Sequence[Story]) -> None:
+        self._stories = stories
 
     def of(self, story: Story, colour: bool = True) -> list[str]:
-        """Every name that fits this story alone, with or without its text, and its colour if that may be told."""
+        """Every name that fits this story alone, with or without its text, and its colour if that may be used."""
         candidates = [story.what]
         if story.what in TEXTS:
             candidates.append(story.noun)
@@ -158,10 +158,10 @@ def _fits(name: str, seen: Seen) -> bool:
 
 
 _PLACE_MARGIN = 0.05
-"""What is closer to a border between two places, of the picture's side, is plainly in neither."""
+"""Distance to a border between two places, of the picture's side, below which a thing is plainly in neither."""
 
 _APART = 0.1
-"""How much further left or higher something must be, of the picture's side, to be called so."""
+"""Least distance, of the picture's side, for one thing to count as left of or above another."""
 
 AREAS = {
     "top left": (0.0, 0.0, 0.5, 0.5),
@@ -170,7 +170,7 @@ AREAS = {
     "bottom right": (0.5, 0.5, 1.0, 1.0),
     "centre": (0.25, 0.25, 0.75, 0.75),
 }
-"""Place → the part of the picture of which one might say so, as shares; "left" might be said of far too much."""
+"""Place → the part of the picture that fits it, as shares; "left" may fit far too much."""
 
 SIDES = {"left": (0, -1), "right": (0, 1), "above": (1, -1), "below": (1, 1)}
 """Side → axis (x, y) and sign."""
@@ -183,14 +183,14 @@ def shares(clip: Clip, box: Box) -> tuple[float, float]:
 
 
 def _third(share: float, margin: float = 0.0) -> int:
-    """Which third; -1 within a margin of a border between two."""
+    """The third that holds it; -1 within a margin of a border between two."""
     if min(abs(share - 1 / 3), abs(share - 2 / 3)) < margin:
         return -1
     return min(2, max(0, int(3 * share)))
 
 
 def place_of(clip: Clip, story: Story) -> str:
-    """Which ninth of the picture it is plainly in, all the time; "" if it changes or is close to a border."""
+    """The ninth of the picture that plainly holds it all the time; "" if that changes or it is close to a border."""
     places = set()
     for seen in story.shown:
         col, row = (_third(share, _PLACE_MARGIN) for share in shares(clip, seen.box_px))
@@ -199,7 +199,7 @@ def place_of(clip: Clip, story: Story) -> str:
 
 
 def may_be_in(clip: Clip, story: Story, place: str) -> bool:
-    """Whether any part of it is ever where somebody could say that it is in that place, one of `AREAS`."""
+    """True if any part of it is ever in a place, one of `AREAS`, by a generous reading of the place."""
     width, height = clip.size_px
     area = [share * side for share, side in zip(AREAS[place], (width, height, width, height), strict=True)]
     boxes = [seen.box_px for seen in story.shown]
@@ -207,7 +207,7 @@ def may_be_in(clip: Clip, story: Story, place: str) -> bool:
 
 
 def is_beside(clip: Clip, story: Story, side: str, other: Story) -> bool:
-    """Whether it is plainly on that side of the other in every frame in which both are, and both are in some."""
+    """True if it is plainly on that side of the other in every frame in which both are, and both are in some."""
     axis, sign = SIDES[side]
     both = [(a, b) for a, b in zip(story.seen, other.seen, strict=True) if a and b]
     gaps = [sign * (shares(clip, a.box_px)[axis] - shares(clip, b.box_px)[axis]) for a, b in both]

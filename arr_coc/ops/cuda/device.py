@@ -30,7 +30,7 @@ FLAGS = ("-std=c++17", "-O3", "-fmad=false", "-Werror", "all-warnings")
 
 
 def source_hash() -> str:
-    """SHA-256 of all sources, headers first. Raises BackendMissing where there are none."""
+    """SHA-256 of all sources, headers first. Raises BackendMissing if none is installed."""
     folder = kernel_folder()
     files = [*sorted(folder.glob("*.cuh")), *sorted(folder.glob("*.cu"))]
     if not files:
@@ -44,7 +44,7 @@ def source_hash() -> str:
 def shipped(file: str) -> bytes:
     """The PTX of `kernels/<file>.cu`, for every device of compute capability 7.5 or newer.
 
-    Raises BackendMissing where it is not here.
+    Raises BackendMissing if it is not installed.
     """
     path = kernel_folder() / f"{file}.ptx"
     try:
@@ -76,7 +76,7 @@ def cache_folder() -> Path:
 def compiled(file: str, capability: tuple[int, int]) -> bytes | None:
     """Machine code of `kernels/<file>.cu` for one compute capability, from the cache or from nvcc.
 
-    None where there is no nvcc, or it fails, which is logged: the shipped PTX serves then.
+    None if nvcc is missing or fails, which is logged: the shipped PTX serves then.
     """
     compiler = nvcc()
     if compiler is None:
@@ -89,9 +89,9 @@ def compiled(file: str, capability: tuple[int, int]) -> bytes | None:
             _compile(compiler, kernel_folder() / f"{file}.cu", architecture, kept)
         return kept.read_bytes()
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or str(error)
+        message = getattr(error, "stderr", None) or str(error)
         _log.warning(
-            "nvcc did not compile %s.cu for %s, so the shipped PTX is used: %s", file, architecture, said.strip()
+            "nvcc did not compile %s.cu for %s, so the shipped PTX is used: %s", file, architecture, message.strip()
         )
         return None
 
@@ -122,7 +122,7 @@ OUT_OF_MEMORY = "the GPU is out of memory; close other programs on it, or choose
 
 @lru_cache(maxsize=1)
 def bindings() -> Any:
-    """cuda-bindings' driver module, with the driver loaded. Raises BackendMissing where either is not here."""
+    """cuda-bindings' driver module, with the driver loaded. Raises BackendMissing if either is missing."""
     try:
         from cuda.bindings import driver
     except ImportError as error:
@@ -140,9 +140,9 @@ def bindings() -> Any:
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """Calls one function of the driver: what it gives beside its status, which is None, one thing or a tuple.
+    """Call one function of the driver and return its results beside its status: None, one value or a tuple.
 
-    Raises BackendMissing where the driver or the device is not fit for it, DeviceLost where the device gave up.
+    Raises BackendMissing if the driver or the device is not fit for it, DeviceLost if the device failed.
     """
     try:
         status, *given = getattr(bindings(), name)(*arguments)
@@ -217,9 +217,9 @@ class KernelSet:
         self._loading = threading.Lock()
 
     def load(self) -> None:
-        """Loads all of them, in the current context; what nvcc has to compile it compiles at the same time.
+        """Load all of them, in the current context; sources that need nvcc are compiled at the same time.
 
-        Raises BackendMissing where one cannot be had.
+        Raises BackendMissing if one cannot be loaded.
         """
         with self._loading:
             files = sorted({signature.file for signature in SIGNATURES.values()} - self._compiled.keys())
@@ -230,10 +230,10 @@ class KernelSet:
                 self._function(name, signature.file)
 
     def launch(self, name: str, grid: tuple[int, int], stream: int, *values: float) -> None:
-        """Runs a kernel over (columns, rows) of blocks, in the current context in the order of `stream`.
+        """Run a kernel over (columns, rows) of blocks, in the current context in the order of `stream`.
 
-        `values` are pointers, handles and numbers, as the kernel takes them. Raises BackendMissing where it cannot be
-        loaded, DeviceLost where the device gave up.
+        `values` are pointers, handles and numbers, as the kernel takes them. Raises BackendMissing if it cannot be
+        loaded, DeviceLost if the device failed.
         """
         signature = SIGNATURES[name]
         assert len(values) == len(signature.arguments), f"{name} takes {len(signature.arguments)} arguments"
@@ -270,7 +270,7 @@ def _loaded(image: bytes) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class CudaDevice:
-    """One GPU: where torch puts its tensors, the context that both share, and the kernels for it.
+    """One GPU: torch's device for tensors, the context that both share, and the kernels for it.
 
     `stream` gives the calling thread's current stream, as the driver's handle.
     """
@@ -288,7 +288,7 @@ class CudaDevice:
 
     @contextmanager
     def current(self) -> Iterator[int]:
-        """Makes the context the thread's current one meanwhile; gives the thread's current stream."""
+        """Make the context the thread's current one meanwhile; yields the thread's current stream."""
         call("cuCtxPushCurrent", self.context)
         try:
             yield self.stream()
@@ -296,14 +296,14 @@ class CudaDevice:
             call("cuCtxPopCurrent")
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor on the device, not filled. Raises DeviceLost where there is no memory for it."""
+        """A tensor on the device, not filled. Raises DeviceLost if memory is short."""
         try:
             return torch.empty(shape, dtype=dtype, device=self.place)
         except torch.OutOfMemoryError as error:
             raise DeviceLost(f"{OUT_OF_MEMORY} (a tensor {list(shape)})") from error
 
     def check(self, tensor: torch.Tensor, what: str) -> None:
-        """Raises ShapeError where a tensor lies elsewhere."""
+        """Raise ShapeError if a tensor lies elsewhere."""
         if tensor.device != self.place:
             raise ShapeError(
                 f"{what} lies on {tensor.device} and the texture on {self.place}; move it with .to({str(self.place)!r})"
@@ -313,7 +313,7 @@ class CudaDevice:
 def find_device() -> CudaDevice:
     """The device that is torch's current one in this thread.
 
-    Raises BackendMissing where torch was built without CUDA, or there is no device or driver.
+    Raises BackendMissing if torch was built without CUDA, or there is no device or driver.
     """
     if torch.version.cuda is None:
         raise BackendMissing(
@@ -329,7 +329,7 @@ def find_device() -> CudaDevice:
 
 
 def device_at(index: int) -> CudaDevice:
-    """The device of this number. Raises BackendMissing as `find_device`, and where there is none of this number."""
+    """The device of this number. Raises BackendMissing as `find_device`, and if no device has this number."""
     find_device()
     count = call("cuDeviceGetCount")
     if not 0 <= index < count:
@@ -338,9 +338,9 @@ def device_at(index: int) -> CudaDevice:
 
 
 def device_by_uuid(uuid: bytes) -> CudaDevice | None:
-    """The device of a UUID among those that this process sees; None where it is not there.
+    """The device of a UUID among those that this process sees; None if it is absent.
 
-    Raises BackendMissing where there is no device or driver at all.
+    Raises BackendMissing if there is no device or driver at all.
     """
     find_device()
     for index in range(call("cuDeviceGetCount")):

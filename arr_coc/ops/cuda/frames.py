@@ -29,7 +29,7 @@ class DeviceFrame:
     def of(cls, tensor: torch.Tensor, fmt: PlaneFormat, device: CudaDevice) -> DeviceFrame:
         """`tensor` uint8 [H, W, 3] or [3, H, W], with any strides, for a store of format `fmt`.
 
-        Raises ShapeError where it is something else, of another size, or elsewhere.
+        Raises ShapeError if it is something else, of another size, or elsewhere.
         """
         size = (fmt.height_px, fmt.width_px)
         shape = tuple(tensor.shape)
@@ -46,7 +46,7 @@ class DeviceFrame:
 
 
 class FrameUploader:
-    """Finds out which tiles of a frame differ from the texture, and writes those."""
+    """Comparison of frames with the texture, and writer of the tiles that differ."""
 
     def __init__(
         self, device: CudaDevice, texture: MipTexture, grid: TileGrid, order: StreamOrder, owned: ExitStack
@@ -67,7 +67,7 @@ class FrameUploader:
         return slot.host.reshape(self._grid.shape).astype(bool)
 
     def write(self, frame: DeviceFrame, dirty: Mask) -> None:
-        """Takes the dirty tiles, on all levels."""
+        """Write the dirty tiles, on all levels."""
         slot = self._dirty
         with self._device.current() as stream:
             slot.wait()
@@ -86,7 +86,7 @@ class FrameUploader:
 def format_of(frame: torch.Tensor) -> PlaneFormat:
     """The format of a store for frames as tensors: uint8 [H, W, 3] or [3, H, W] (a width of 3 is taken for channels).
 
-    Raises ShapeError where the tensor is neither.
+    Raises ShapeError if the tensor is neither.
     """
     shape = tuple(frame.shape)
     if frame.dtype != torch.uint8 or len(shape) != 3 or 3 not in (shape[0], shape[2]) or 0 in shape:

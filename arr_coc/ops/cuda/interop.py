@@ -2,7 +2,7 @@
 
 While CUDA has a texture mapped, OpenGL must not touch it, and nothing limits how long that may be (CUDA Driver API,
 "Graphics Interoperability"). So the first reader after a write maps it, and it stays mapped until OpenGL writes the
-next frame, or somebody draws from it.
+next frame, or another thread draws from it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MappedTexture:
     """A tiled texture of OpenGL as CUDA reads it, in any thread; mapping gives each a context of OpenGL."""
 
     def __init__(self, device: CudaDevice, texture: TileTexture, grid: TileGrid) -> None:
-        """Raises DeviceLost where the driver does not register the texture."""
+        """Raise DeviceLost if the driver does not register the texture."""
         self._device, self._texture, self._grid = device, texture, grid
         self._lock = threading.RLock()
         self._owned, self._views = ExitStack(), ExitStack()
@@ -42,9 +42,9 @@ class MappedTexture:
 
     @contextmanager
     def reading(self) -> Iterator[SampledTexture]:
-        """The texture for CUDA's commands that are given inside; mapped where it is not.
+        """The texture for CUDA commands issued inside; mapped if it is not yet.
 
-        Raises DeviceLost where the device gave up.
+        Raises DeviceLost if the device failed.
         """
         with self._lock:
             if self._drawn:
@@ -66,7 +66,7 @@ class MappedTexture:
                 self._drawn = False
 
     def close(self) -> None:
-        """Gives it back to OpenGL for good. May be called twice."""
+        """Return the texture to OpenGL for good. May be called twice."""
         with self._lock, suppress(StoreError), self._texture.device.current(), self._device.current():
             self._unmap()
             resource, self._resource = self._resource, None
@@ -76,7 +76,7 @@ class MappedTexture:
             self._owned.close()
 
     def _map(self) -> None:
-        """After what OpenGL was given so far, for all streams."""
+        """Order later work of all streams after OpenGL's commands up to now."""
         with self._texture.device.current(), self._device.current() as stream:
             self._texture.order()
             call("cuGraphicsMapResources", 1, self._resource, stream)
@@ -123,7 +123,7 @@ class GlCudaStore(GlStore):
     def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int, cuda_device: int) -> None:
         """`cuda_device`: the number of the CUDA device that reads, which OpenGL has to draw on.
 
-        Raises BackendMissing where that is not so, or CUDA is not here; DeviceLost where memory does not suffice.
+        Raises BackendMissing if it cannot, or CUDA is missing; DeviceLost if memory does not suffice.
         """
         self._cuda = device_at(cuda_device)
         super().__init__(fmt, thresholds, lease_timeout_ms, cuda_device)
@@ -169,7 +169,7 @@ class GlCudaStore(GlStore):
 
 
 def interop_problem(cuda_device: int) -> str | None:
-    """Return why CUDA device `cuda_device` cannot read textures of OpenGL here; None where it can."""
+    """Return why CUDA device `cuda_device` cannot read textures of OpenGL here; None if it can."""
     from arr_coc.ops.gl.device import open_device
 
     try:

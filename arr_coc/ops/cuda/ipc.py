@@ -22,7 +22,7 @@ LAZY_PEER_ACCESS = 1
 REGION_BYTES = 3 * TILE_PX * TILE_PX
 
 FIRST_REGIONS = 512
-"""Room at first: more than the tokens of a usual budget. Twice as much where that does not suffice."""
+"""Regions in the first allocation: more than the tokens of a usual budget. It is doubled if it does not suffice."""
 
 
 class SharedMemory:
@@ -32,16 +32,16 @@ class SharedMemory:
     """
 
     def __init__(self) -> None:
-        """Raises BackendMissing or DeviceLost where the device has no such memory."""
+        """Raise BackendMissing or DeviceLost if the device has no such memory."""
         self._device = find_device()
         self.gpu = self._device.uuid
         self._address = 0
         self._make(FIRST_REGIONS)
 
     def write(self, pixels: torch.Tensor) -> None:
-        """Copies pixels uint8 [K, 3, 32, 32], and returns when they are there.
+        """Copy pixels uint8 [K, 3, 32, 32]; the copy is complete on return.
 
-        Raises ShapeError where they are something else or lie elsewhere, DeviceLost.
+        Raises ShapeError if they have another shape or device, DeviceLost.
         """
         self._device.check(pixels, "the tensor of pixels")
         if pixels.dtype != torch.uint8 or tuple(pixels.shape[1:]) != (3, TILE_PX, TILE_PX):
@@ -57,7 +57,7 @@ class SharedMemory:
             call("cuStreamSynchronize", stream)
 
     def close(self) -> None:
-        """Gives the memory back; who has opened it may not read it any more. May be called twice."""
+        """Free the memory; a process that has opened it must not read it any more. May be called twice."""
         if self._address:
             with self._device.current():
                 call("cuMemFree", self._address)
@@ -80,7 +80,7 @@ class OpenedMemory:
     def __init__(self, handle: bytes, gpu: bytes) -> None:
         """`handle` and `gpu` are those of a `SharedMemory`.
 
-        Raises BackendMissing where the device is not this process's, or the driver does not open its memory.
+        Raises BackendMissing if the device is not this process's, or the driver does not open its memory.
         """
         self.handle = handle
         device = device_by_uuid(gpu)
@@ -99,7 +99,7 @@ class OpenedMemory:
     def read(self, count: int) -> torch.Tensor:
         """A copy of the first `count` regions' pixels: uint8 [count, 3, 32, 32], there when this returns.
 
-        Raises ShapeError where the memory is smaller, DeviceLost.
+        Raises ShapeError if the memory is smaller, DeviceLost.
         """
         room = self._bytes // REGION_BYTES
         if count > room:
@@ -112,6 +112,6 @@ class OpenedMemory:
         return out
 
     def close(self) -> None:
-        """Lets go of the memory."""
+        """Close this process's mapping of the memory."""
         with self._device.current():
             call("cuIpcCloseMemHandle", self._address)

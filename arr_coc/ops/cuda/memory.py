@@ -32,7 +32,7 @@ class StagingBuffer:
     """
 
     def __init__(self, device: CudaDevice, nbytes: int, owned: ExitStack) -> None:
-        """In the current context. Raises DeviceLost where there is no memory for it."""
+        """In the current context. Raises DeviceLost if memory is short."""
         self._address = int(call("cuMemHostAlloc", nbytes, PORTABLE))
         owned.callback(call, "cuMemFreeHost", self._address)
         self._done = call("cuEventCreate", NO_TIMING)
@@ -43,15 +43,15 @@ class StagingBuffer:
         self.device = self._memory.data_ptr()
 
     def upload(self, nbytes: int, stream: int) -> None:
-        """Copies the first bytes to the device, asynchronously."""
+        """Copy the first bytes to the device, asynchronously."""
         call("cuMemcpyHtoDAsync", self.device, self._address, nbytes, stream)
 
     def download(self, start: int, nbytes: int, stream: int) -> None:
-        """Copies bytes from `start` on to the host, asynchronously."""
+        """Copy bytes from `start` on to the host, asynchronously."""
         call("cuMemcpyDtoHAsync", self._address + start, self.device + start, nbytes, stream)
 
     def mark(self, stream: int) -> None:
-        """The memory is in use until the stream has done what it has been given so far."""
+        """Mark the memory as in use until the stream has done its work up to now."""
         call("cuEventRecord", self._done, stream)
         self._used = True
 
@@ -69,7 +69,7 @@ class StagingRing:
         self._next = 0
 
     def take(self) -> StagingBuffer:
-        """The slot that has rested longest; waits where the device still reads it."""
+        """The slot that has rested longest; waits if the device still reads it."""
         slot = self._slots[self._next]
         self._next = (self._next + 1) % len(self._slots)
         slot.wait()
@@ -110,7 +110,7 @@ class StreamOrder:
             call("cuStreamWaitEvent", stream, self._written, 0)
 
     def after_read(self, stream: int) -> None:
-        """The next write comes after what the stream has been given so far."""
+        """Order the next write after the stream's work up to now."""
         with self._lock:
             if stream not in self._reads:
                 self._reads[stream] = self._spare.pop() if self._spare else self._event()
@@ -154,7 +154,7 @@ class MipTexture(SampledTexture):
     """A texture of the device's own, to be written too: `surfaces` are handles of its levels, the finest first."""
 
     def __init__(self, grid: TileGrid, owned: ExitStack) -> None:
-        """In the current context. Raises DeviceLost where the device has no memory for it."""
+        """In the current context. Raises DeviceLost if the device has no memory for it."""
         array = call("cuMipmappedArrayCreate", _description(grid.padded_width_px, grid.padded_height_px), LEVELS)
         owned.callback(call, "cuMipmappedArrayDestroy", array)
         levels = [call("cuMipmappedArrayGetLevel", array, level) for level in range(LEVELS)]
@@ -211,17 +211,17 @@ Mask = npt.NDArray[np.bool_]
 
 
 def room_for(tiles: int) -> int:
-    """Bytes that the places and the level 0 of so many tiles take."""
+    """Bytes of the places and the level 0 of `tiles` tiles."""
     return places_bytes(tiles) + tiles * FINE_BYTES
 
 
 def places_bytes(tiles: int) -> int:
-    """Bytes that places take, up to where texels may begin."""
+    """Bytes of the places of `tiles` tiles, aligned for the texels behind them."""
     return -(-tiles * PLACE_BYTES // 256) * 256
 
 
 def put_places(slot: StagingBuffer, tiles: Tiles) -> int:
-    """Writes the places of tiles int [n, 2] where a slot begins; returns how many bytes that takes."""
+    """Write the places of tiles int [n, 2] at the start of a slot; returns their size in bytes."""
     slot.host[: len(tiles) * PLACE_BYTES].view(np.int32).reshape(-1, 2)[:] = tiles
     return places_bytes(len(tiles))
 
@@ -233,7 +233,7 @@ class HostMirror:
     def __init__(
         self, device: CudaDevice, texture: MipTexture, order: StreamOrder, slot: StagingBuffer, level0: Plane
     ) -> None:
-        """`slot` has room for `AT_ONCE` tiles, and serves nobody else."""
+        """`slot` has room for `AT_ONCE` tiles, and has no other user."""
         self._device, self._texture, self._order, self._slot = device, texture, order, slot
         rows, cols = level0.shape[0] // TILE_PX, level0.shape[1] // TILE_PX
         self.levels = (level0, *allocate_levels(rows, cols)[1:])
@@ -241,16 +241,16 @@ class HostMirror:
         self._bringing = threading.Lock()
 
     def note(self, tiles: Tiles | Mask, level0: bool) -> None:
-        """Tiles were written, int [n, 2] or bool [rows, cols]; `level0`: also where the mirror's own level 0 is not."""
-        where = tuple(tiles.T) if tiles.dtype != bool else tiles
-        self._coarse_stale[where] = True
+        """Note written tiles, int [n, 2] or bool [rows, cols]; `level0`: the mirror's level 0 is stale, too."""
+        index = tuple(tiles.T) if tiles.dtype != bool else tiles
+        self._coarse_stale[index] = True
         if level0:
-            self._fine_stale[where] = True
+            self._fine_stale[index] = True
 
     def read(self, level: int) -> Plane:
         """One level, up to date: uint8 [rows * 32 >> level, cols * 32 >> level, 3].
 
-        Raises DeviceLost where the device gave up.
+        Raises DeviceLost if the device failed.
         """
         with self._bringing:
             stale = self._fine_stale if level == 0 else self._coarse_stale
@@ -260,7 +260,7 @@ class HostMirror:
         return self.levels[level]
 
     def _bring(self, tiles: Tiles, first: int) -> None:
-        """Copies tiles [n, 2] from the device: level 0, or where `first` is 1 all the others."""
+        """Copy tiles [n, 2] from the device: level 0, or if `first` is 1 all the others."""
         for start in range(0, len(tiles), AT_ONCE):
             part = tiles[start : start + AT_ONCE]
             levels = range(first, LEVELS if first else 1)

@@ -38,7 +38,7 @@ from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileChange
 
 
 class CudaStore(BaseTextureStore):
-    """A texture on the CUDA device that is torch's current one where the store is opened.
+    """A texture on the CUDA device that is torch's current one when the store is opened.
 
     Work is given to the current stream of the thread that asks for it; events keep streams in order.
     """
@@ -46,7 +46,7 @@ class CudaStore(BaseTextureStore):
     backend = "cuda"
 
     def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int) -> None:
-        """Raises BackendMissing without a CUDA device, its driver or torch with CUDA, DeviceLost where the device has
+        """Raise BackendMissing without a CUDA device, its driver or torch with CUDA, DeviceLost if the device has
         no memory for the texture.
         """
         self._device = find_device()
@@ -86,11 +86,11 @@ class CudaStore(BaseTextureStore):
         return self._device.place
 
     def compare_tensor(self, frame: torch.Tensor) -> Difference:
-        """Compares a frame that is on the device: uint8 [H, W, 3] or [3, H, W], RGB, with any strides.
+        """Compare a frame that is on the device: uint8 [H, W, 3] or [3, H, W], RGB, with any strides.
 
         For stores of layout `rgb` (`frames.format_of`), with the same thresholds and rules as for frames in ordinary
-        memory. Nothing but the map of what changed comes to the host. Raises ShapeError where the tensor is something
-        else or lies elsewhere, DeviceLost where the device gave up, StoreError once the store is closed.
+        memory. Only the map of changes comes to the host. Raises ShapeError if the tensor has another shape, dtype or
+        device, DeviceLost if the device failed, StoreError once the store is closed.
         """
         self._check_not_freed()
         taken = DeviceFrame.of(frame, self.format, self._device)
@@ -99,9 +99,9 @@ class CudaStore(BaseTextureStore):
         return Difference(self._taker.compare(taken, self._thresholds))
 
     def write_tensor(self, frame: torch.Tensor, difference: Difference, stamp: FrameStamp) -> TileChange:
-        """Takes the tiles that differ from a frame that is on the device, as `write` does from planes.
+        """Write the tiles that differ from a frame on the device, as `write` does from planes.
 
-        The frame may be overwritten by what its own stream is given afterwards, where that is the thread's current one.
+        The frame may be overwritten by later work on its stream, if that is the thread's current one.
         Raises LeaseTimeout as `write` does, and what `compare_tensor` raises.
         """
         self._check_not_freed()
@@ -115,7 +115,7 @@ class CudaStore(BaseTextureStore):
         return TileChange(stamp, dirty)
 
     def update_tensor(self, frame: torch.Tensor, stamp: FrameStamp) -> TileChange:
-        """Compares and writes a frame that is on the device. Raises what `write_tensor` raises."""
+        """Compare and write a frame that is on the device. Raises what `write_tensor` raises."""
         return self.write_tensor(frame, self.compare_tensor(frame), stamp)
 
     @contextmanager
@@ -145,9 +145,9 @@ class CudaStore(BaseTextureStore):
         self.send(np.argwhere(dirty))
 
     def send(self, tiles: npt.NDArray[np.intp]) -> None:
-        """Brings tiles int [n, 2] (row, col) of the host's level 0 to the device, on all levels. `write` calls it.
+        """Copy tiles int [n, 2] (row, col) of the host's level 0 to the device, on all levels. `write` calls it.
 
-        Raises DeviceLost where the device gave up, StoreError once the texture was freed.
+        Raises DeviceLost if the device failed, StoreError once the texture was freed.
         """
         self._check_not_freed()
         with self._device.current() as stream:
@@ -172,7 +172,7 @@ class CudaStore(BaseTextureStore):
         return CudaTexels(self._device, self._texture, self._order, self._mirror, self._channels)
 
     def _catch_up(self) -> None:
-        """Brings over what only the device has seen, for comparing on the host."""
+        """Copy to the host, for comparison, the tiles that only the device has."""
         if self.format.layout == "rgb" and self._finalizer.alive:
             self._mirror.read(0)
 
@@ -185,7 +185,7 @@ class CudaStore(BaseTextureStore):
 
 
 def _free(device: CudaDevice, owned: ExitStack) -> None:
-    """Frees what a store made on the device, once the device has done with it. What cannot be freed went with it."""
+    """Free what a store made on the device, once the device has done with it. What cannot be freed went with it."""
     with suppress(StoreError), device.current():
         try:
             call("cuCtxSynchronize")

@@ -25,7 +25,7 @@ TEXELS = 256
 
 
 class ChannelKernels:
-    """Computes the texture array of one grid: whole, because on a device that costs less than finding out what is
+    """Computation of the texture array of one grid: whole, because on a device that costs less than finding out what is
     stale."""
 
     def __init__(self, device: CudaDevice, grid: TileGrid) -> None:
@@ -100,7 +100,7 @@ class CudaTexels:
         host = np.empty(tuple(patches.shape), np.uint8)
         if host.size:
             with self.device.current() as stream:
-                # into memory that is not pinned: returns when it is there
+                # into memory that is not pinned: returns when the copy is complete
                 call("cuMemcpyDtoHAsync", host.ctypes.data, patches.data_ptr(), host.nbytes, stream)
                 call("cuStreamSynchronize", stream)
         return host
@@ -165,8 +165,8 @@ class CudaView(TextureView):
         standard deviation 0.5). The tensor is ready in the order of the thread's current stream, and stays valid after
         the lease. Regions that lie on the device are not looked at: one outside the grid shows the nearest texels.
 
-        Raises ShapeError where `regions` has another shape, or lies on the host and outside the grid, or where
-        `dtype` is none of these; StoreError after the lease has ended, DeviceLost where the device gave up.
+        Raises ShapeError if `regions` has another shape, or lies on the host and outside the grid, or if `dtype` is
+        none of these; StoreError after the lease has ended, DeviceLost if the device failed.
         """
         if dtype not in DTYPES:
             raise ShapeError(f"patches are uint8, float16 or bfloat16, got {dtype}")
@@ -185,7 +185,7 @@ class CudaView(TextureView):
         x and y are in texels of level 0, whose centres lie at 0.5, 1.5…; beyond the edge its texels go on. Devices
         weigh texels with 8 bits: results lie within 2/255 of exact trilinear interpolation, and at texel centres are
         the texels. NaN gives any colour. Raises ShapeError for another shape, dtype or place, StoreError after the
-        lease has ended, DeviceLost where the device gave up.
+        lease has ended, DeviceLost if the device failed.
         """
         return self._texels_for(points=(points, 3)).sample(points)
 
@@ -210,8 +210,8 @@ class CudaView(TextureView):
 
         They equal `arr_coc.relevance.channels.texture_array` bit for bit, but for saliency (within 2e-6) and the
         distance to
-        the nearest colour cluster (within 1e-3, where the host's own formula loses as much). Raises StoreError after
-        the lease has ended, DeviceLost where the device gave up.
+        the nearest colour cluster (within 1e-3, which the host's own formula loses as well). Raises StoreError after
+        the lease has ended, DeviceLost if the device failed.
         """
         return self._texels_for().channels()
 

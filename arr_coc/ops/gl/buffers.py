@@ -22,11 +22,11 @@ from arr_coc.ops.gl.library import (
 )
 
 PATIENCE_MS = 5000
-"""How long the device may take for the work of one frame before it counts as lost."""
+"""Time limit of the work for one frame, after which the device counts as lost."""
 
 
 class GlResource:
-    """Objects that are deleted once `release` was called, or nobody refers to this any more."""
+    """GL objects that are deleted by `release`, or once this object is unreferenced."""
 
     def __init__(self, device: GlDevice, delete: str, names: tuple[int, ...]) -> None:
         """`delete` is the PyOpenGL function that takes a count and an array of names."""
@@ -34,7 +34,7 @@ class GlResource:
         self._finalizer.atexit = False
 
     def release(self) -> None:
-        """Gives the objects up. May be called twice."""
+        """Delete the objects. May be called twice."""
         self._finalizer()
 
 
@@ -45,7 +45,7 @@ class MappedBuffer(GlResource):
     """
 
     def __init__(self, device: GlDevice, nbytes: int, access: Literal["write", "read"]) -> None:
-        """Raises DeviceLost where the device has not so much memory."""
+        """Raise DeviceLost if the device lacks the memory."""
         gl, buffer = device.library.gl, ctypes.c_uint()
         flags = gl.GL_MAP_PERSISTENT_BIT | gl.GL_MAP_COHERENT_BIT | gl.GL_MAP_WRITE_BIT
         hints = 0
@@ -65,21 +65,21 @@ class Fence:
     """A mark in one thread's commands that other threads and contexts can wait for."""
 
     def __init__(self, device: GlDevice) -> None:
-        """In the current context, after the commands given so far, which start running now."""
+        """In the current context, after the commands issued before, which start running now."""
         calls = device.library.calls
         self._device, self._calls = device, calls
         self._sync: int | None = calls.glFenceSync(SYNC_GPU_COMMANDS_COMPLETE, 0)
         calls.glFlush()
 
     def order(self) -> None:
-        """Lets the device do what this thread orders from now on after the mark; the thread goes on."""
+        """Order this thread's later commands after the mark on the device; does not block the thread."""
         self._calls.glWaitSync(self._sync, 0, TIMEOUT_IGNORED)
 
     def passed(self) -> bool:
         return self._calls.glClientWaitSync(self._sync, 0, 0) not in (TIMEOUT_EXPIRED, WAIT_FAILED)
 
     def wait(self, doing: str) -> None:
-        """Returns once everything before the mark is done. Raises DeviceLost where that takes too long."""
+        """Return once everything before the mark is done. Raises DeviceLost after a time limit."""
         state = self._calls.glClientWaitSync(self._sync, SYNC_FLUSH_COMMANDS, PATIENCE_MS * 1_000_000)
         if state in (TIMEOUT_EXPIRED, WAIT_FAILED):
             self._device.check(doing)
@@ -98,7 +98,7 @@ def _delete_sync(sync: int | None, device: GlDevice) -> None:
 
 
 ALIGNMENT = 256
-"""What every OpenGL 4.5 device takes as the offset of a storage buffer and of a texture's texels."""
+"""Alignment of offsets of storage buffers and texels that every OpenGL 4.5 device accepts."""
 
 MOST_IN_FLIGHT = 64
 """Parts that may be in use at a time: more frames than any device is behind."""
@@ -121,7 +121,7 @@ class UploadRing:
     """Hands out parts that the device has done with. `stalls` counts how often it had to wait for the device."""
 
     def __init__(self, device: GlDevice, nbytes: int) -> None:
-        """Raises DeviceLost where the device has not so much memory."""
+        """Raise DeviceLost if the device lacks the memory."""
         self._buffer = MappedBuffer(device, aligned(nbytes), "write")
         self._in_flight: deque[tuple[int, int, Fence]] = deque()
         self._taken: tuple[int, int] | None = None
@@ -131,9 +131,9 @@ class UploadRing:
         self.stalls = 0
 
     def take(self, nbytes: int) -> RingSlice:
-        """The next `nbytes` bytes; `seal` says until when they are in use. Waits only where they still are.
+        """The next `nbytes` bytes, in use until the fence of `seal`. Waits only if they are still in use.
 
-        Raises DeviceLost where the device takes too long.
+        Raises DeviceLost if the device takes too long.
         """
         assert 0 < nbytes <= self.capacity, f"{nbytes} bytes do not fit into a ring of {self.capacity}"
         start = self._end if self._end + nbytes <= self.capacity else 0
@@ -158,6 +158,6 @@ class UploadRing:
         return any(first < end and start < last for first, last, _ in self._in_flight)
 
     def release(self) -> None:
-        """Gives the memory up; it may not be written any more. May be called twice."""
+        """Free the memory; it may not be written any more. May be called twice."""
         self._in_flight.clear()
         self._buffer.release()

@@ -1,11 +1,11 @@
 """Graphics device without a screen: the choice of a display, and a context for each thread.
 
 Devices are listed by EGL_EXT_device_enumeration; EGL_NV_device_cuda says which CUDA device one is. Software comes
-last, through Mesa's surfaceless platform, or as a device of its own.
+last, through Mesa's surfaceless platform, or as a separate device.
 
 The first context is never drawn with; it keeps the shared objects alive while threads come and go. A thread's own
 context is made when it first needs one, and ends with the thread. OpenGL deletes objects only in a thread with a
-context, so who lets go of one may lay it into a list; the next thread that comes by deletes it.
+context, so any thread may put a released one into a list; the next thread with a context deletes it.
 """
 
 from __future__ import annotations
@@ -123,12 +123,12 @@ class GlContext:
 class GlDevice:
     """Contexts that share textures, buffers, programs, samplers and fences.
 
-    `renderer` is what the driver calls itself; `software` whether a CPU draws. `lost` says why it is of no use any
+    `renderer` is the driver's name; `software` whether a CPU draws. `lost` is why it cannot be used any
     more.
     """
 
     def __init__(self, library: GlLibrary, choice: DisplayCandidate) -> None:
-        """Raises BackendMissing where this display gives no OpenGL 4.5."""
+        """Raise BackendMissing if this display gives no OpenGL 4.5."""
         self.library = library
         self.name, self.cuda = choice.name, choice.cuda
         self.display = _address(choice.display)
@@ -164,7 +164,7 @@ class GlDevice:
     def current(self) -> Iterator[GlContext]:
         """This thread's context, current. Another one that was current is so again afterwards.
 
-        Raises DeviceLost where the device was lost.
+        Raises DeviceLost if the device was lost.
         """
         if self.lost is not None:
             raise DeviceLost(self.lost)
@@ -186,7 +186,7 @@ class GlDevice:
                 calls.eglMakeCurrent(*others)
 
     def check(self, doing: str) -> None:
-        """Asks what went wrong. Raises DeviceLost where the device was lost or is out of memory."""
+        """Check the last calls. Raises DeviceLost if the device was lost or is out of memory."""
         calls = self.library.calls
         error = calls.glGetError()
         if self._attributes == _TOLD_OF_RESETS and (status := calls.glGetGraphicsResetStatus()):
@@ -203,13 +203,13 @@ class GlDevice:
         return StoreError(f"{self.renderer} refused {doing}: {_ERRORS.get(code, f'error {code:#x}')}")
 
     def mark_lost(self, reason: str) -> DeviceLost:
-        """Gives the device up: nothing uses it any more, and the next store finds one anew."""
+        """Mark the device as lost: nothing uses it any more, and the next store opens another."""
         self.lost = f"{reason}; open a new store, or choose texture.backend = cpu"
         return DeviceLost(self.lost)
 
     @contextmanager
     def creating(self, what: str) -> Iterator[None]:
-        """Turns PyOpenGL's errors into those of a store."""
+        """Convert PyOpenGL's errors into those of a store."""
         try:
             yield
         except self.library.gl.GLError as error:
@@ -220,7 +220,7 @@ class GlDevice:
         self._deferred.append(deletion)
 
     def clear(self) -> None:
-        """Deletes what was let go of. Does nothing on a device that was lost, whose objects are gone."""
+        """Delete released objects. Does nothing on a device that was lost, whose objects are gone."""
         if self.lost is None:
             with self.current():
                 pass
@@ -254,7 +254,7 @@ class GlDevice:
         return context
 
     def _first_context(self) -> Any:
-        """With notice of resets where the driver gives that; of any version where it has no 4.5, to learn which."""
+        """With notice of resets if the driver supports it; of any version if it has no 4.5, to learn which."""
         for self._attributes in (_TOLD_OF_RESETS, _CORE_4_5):
             try:
                 return self._new_context(None)
@@ -275,9 +275,9 @@ _opening = threading.Lock()
 
 
 def open_device(cuda: int | None = None) -> GlDevice:
-    """The process's device, made when it is first wanted: the best there is, or the CUDA device of that number.
+    """The process's device, made at the first use: the best one, or the CUDA device of that number.
 
-    Raises BackendMissing, with what each display said, where none gives OpenGL 4.5.
+    Raises BackendMissing, with the error of each display, if none supports OpenGL 4.5.
     """
     with _opening:
         device = _devices.get(cuda)
@@ -287,7 +287,7 @@ def open_device(cuda: int | None = None) -> GlDevice:
 
 
 def find_device(cuda: int | None = None) -> GlDevice:
-    """A device with contexts of its own, found as `open_device` finds it. Raises BackendMissing as that does."""
+    """A device with separate contexts, chosen as by `open_device`. Raises BackendMissing as that does."""
     library, tried = load(), []
     try:
         listed = list(display_candidates(library))

@@ -73,10 +73,10 @@ def compute(
     dispatches: Sequence[Dispatch],
     texture: TileTexture | None = None,
 ) -> None:
-    """Fills `out` by a kernel.
+    """Fill `out` by a kernel.
 
-    The first input is the storage buffer 0, results are 1, further inputs 2 and on. Raises DeviceLost where the device
-    gave up.
+    The first input is the storage buffer 0, results are 1, further inputs 2 and on. Raises DeviceLost if the device
+    failed.
     """
     with device.current() as context:
         starts = np.cumsum([0, aligned(out.nbytes), *(aligned(array.nbytes) for array in inputs)]).tolist()
@@ -111,9 +111,9 @@ REGIONS_AT_ONCE = 8192
 
 
 def read_back(texture: TileTexture, rectangles: Sequence[Rectangle], levels: dict[int, Plane]) -> None:
-    """Writes rectangles of tiles into host copies of levels, uint8 [rows * 32 >> level, cols * 32 >> level, 3] each.
+    """Write rectangles of tiles into host copies of levels, uint8 [rows * 32 >> level, cols * 32 >> level, 3] each.
 
-    Raises DeviceLost where the device gave up.
+    Raises DeviceLost if the device failed.
     """
     device = texture.device
     with device.current() as context:
@@ -138,7 +138,7 @@ def gather(texture: TileTexture, regions: npt.NDArray[np.integer]) -> Plane:
     """The pixels of regions [K, 3] (shape, row, col) that exist: uint8 [K, 3, 32, 32], edge-clamped.
 
     A kernel run for each shape, whose level it reads as an image: llvmpipe takes twice as long to fetch texels of a
-    level that it learns from the region. Raises DeviceLost where the device gave up.
+    level that it learns from the region. Raises DeviceLost if the device failed.
     """
     out = np.empty((len(regions), 3, TILE_PX, TILE_PX), np.uint8)
     for start in range(0, len(regions), REGIONS_AT_ONCE):
@@ -175,7 +175,7 @@ def sample(texture: TileTexture, points: Floats) -> npt.NDArray[np.float32]:
 
     x and y are in texels of level 0, whose centres lie at 0.5, 1.5…; beyond the edge its texels go on. Devices weigh
     texels with 8 bits: results lie within 2/255 of exact trilinear interpolation. Raises ShapeError for another shape,
-    NonFiniteError for NaN and infinity, DeviceLost where the device gave up.
+    NonFiniteError for NaN and infinity, DeviceLost if the device failed.
     """
     _check("points", points, 3)
     records = np.zeros((len(points), 8), np.float32)
@@ -192,7 +192,7 @@ def sample_along(
     of level 0; `width_px` is measured across. Which texels count, and how much, is the device's affair: a smooth
     picture's results lie within 4/255 of the mean along the line. Raises ShapeError for another shape or a footprint
     without length, OptionError for a width that is not positive, NonFiniteError for NaN and infinity, BackendMissing
-    where the device has no anisotropic filter, DeviceLost where it gave up.
+    if the device has no anisotropic filter, DeviceLost if it failed.
     """
     _check("points", points, 2)
     _check("footprints", footprints, 2)

@@ -23,7 +23,7 @@ from arr_coc.types import FramePlanes
 
 
 class GlTexels:
-    """Level 0 is the host's own copy, from which the texture was filled. The others are read back, where they changed.
+    """Level 0 is the host's own copy, from which the texture was filled. Changed parts of the others are read back.
 
     Any number of threads read, none while the writer writes.
     """
@@ -37,7 +37,7 @@ class GlTexels:
         self._refreshing = threading.Lock()
 
     def changed(self, dirty: Mask) -> None:
-        """Remembers what the writer painted."""
+        """Record the tiles that the writer painted."""
         self._stale |= dirty
 
     def read(self, level: int) -> Plane:
@@ -61,7 +61,7 @@ class GlTexels:
         return sample_along(self._texture, points, footprints, width_px)
 
     def _refresh(self) -> None:
-        """All levels at once: one wait for the device is dearer than the texels that nobody wants."""
+        """All levels at once: one wait for the device costs more than texels that are not needed."""
         # what reading a rectangle costs beside its tiles, in tiles: five levels, two calls each
         rectangles = cheaper(cover(self._stale), 100)
         read_back(self._texture, rectangles, {level: self._levels[level] for level in self._levels if level})
@@ -72,8 +72,8 @@ class GlStore(BaseTextureStore):
     """A texture on a graphics device, with the same bytes as the CPU store's.
 
     Frames are converted on the host, whose level 0 stays there for its readers. Each thread that writes, or reads more
-    than level 0, gets a context of its own, which ends with the thread. `way` fixes how dirty tiles are uploaded, for
-    measuring; `last_way` says which way the last frame took.
+    than level 0, gets its own context, which ends with the thread. `way` fixes how dirty tiles are uploaded, for
+    measuring; `last_way` is that of the last frame.
     """
 
     backend = "gl"
@@ -83,7 +83,7 @@ class GlStore(BaseTextureStore):
     ) -> None:
         """`cuda_device`: the number of the CUDA device to draw on.
 
-        Raises BackendMissing where nothing here gives OpenGL 4.5, DeviceLost where its memory does not suffice.
+        Raises BackendMissing if no device supports OpenGL 4.5, DeviceLost if its memory does not suffice.
         """
         self.way: Way | None = None
         self.last_way: Way | None = None

@@ -2,7 +2,7 @@
 
 They take no uniforms, which would be shared as well: what a call is about lies in the buffers that it binds.
 
-Level 0 arrives by plain copies where a CPU draws: llvmpipe copies a texel in 0.2 ns and takes 2 ns to store one from a
+Level 0 arrives by plain copies if a CPU draws: llvmpipe copies a texel in 0.2 ns and takes 2 ns to store one from a
 kernel. A GPU stores it in the same kernel that makes the other levels, which saves the calls. Measured with llvmpipe
 at 1080p and 10 % of the tiles, on one core: mipmaps alone take 0.30 ms with 16 invocations a tile that read four texels
 at a time through a buffer texture and store whole words. Storing normalised bytes takes 0.42, and 64 invocations take
@@ -54,7 +54,7 @@ _compiling = threading.Lock()
 def program(device: GlDevice, kernel: str, *defines: str) -> int:
     """The program of `kernels/<kernel>.comp` with preprocessor symbols defined. Some context must be current.
 
-    Raises BackendMissing where the source is not here or the driver does not compile it.
+    Raises BackendMissing if the source is missing or the driver does not compile it.
     """
     key = (kernel, *defines)
     with _compiling:
@@ -65,7 +65,7 @@ def program(device: GlDevice, kernel: str, *defines: str) -> int:
 
 
 def source(kernel: str, *defines: str) -> str:
-    """The source, its `#define`s after the line with the version. Raises BackendMissing where it is not here."""
+    """The source, its `#define`s after the line with the version. Raises BackendMissing if it is missing."""
     path = kernel_folder() / f"{kernel}.comp"
     try:
         version, _, rest = path.read_text(encoding="utf-8").partition("\n")
@@ -99,9 +99,9 @@ def _compiled(device: GlDevice, kernel: str, text: str) -> int:
 
 def _refused(device: GlDevice, kernel: str, log: Any) -> BackendMissing:
     text = log.decode(errors="replace") if isinstance(log, bytes) else str(log)
-    said = (text.strip().splitlines() or ["no reason given"])[0]
+    reason = (text.strip().splitlines() or ["no reason given"])[0]
     return BackendMissing(
-        f"{device.renderer} does not compile {kernel}.comp ({said})",
+        f"{device.renderer} does not compile {kernel}.comp ({reason})",
         "update its driver or choose texture.backend = cpu",
     )
 
@@ -117,7 +117,7 @@ class TileTexture(GlResource):
     """
 
     def __init__(self, device: GlDevice, rows: int, cols: int, frames_in_flight: int = 2) -> None:
-        """Raises BackendMissing where the device takes no texture of this size, DeviceLost where memory is short."""
+        """Raise BackendMissing if the device has no textures of this size, DeviceLost if memory is short."""
         self.device, self.shape = device, (rows, cols)
         self._packer = TilePacker()
         self._written: Fence | None = None
@@ -131,10 +131,10 @@ class TileTexture(GlResource):
             device.check("making a texture")
 
     def paint(self, level0: Plane, plan: UploadPlan, copy_level0: bool | None = None) -> None:
-        """Brings all levels up to date from `level0` uint8 [rows * 32, cols * 32, 3], as `plan` says.
+        """Update all levels from `level0` uint8 [rows * 32, cols * 32, 3], as `plan` says.
 
         `copy_level0`: whether blocks reach level 0 by copies, else by the kernel; None is what suits the device.
-        Raises DeviceLost where the device gave up.
+        Raises DeviceLost if the device failed.
         """
         copies = self.device.software if copy_level0 is None else copy_level0
         with self.device.current():
@@ -157,16 +157,16 @@ class TileTexture(GlResource):
             self.device.check("updating the texture")
 
     def order(self) -> None:
-        """Lets this thread's commands from now on see what was painted last."""
+        """Order this thread's later commands after the last painting."""
         if self._written is not None:
             self._written.order()
 
     def drawn(self, fence: Fence) -> None:
-        """Somebody draws from the texture up to this mark; what is painted next comes after it."""
+        """Register a draw from the texture, up to this mark; later painting comes after it."""
         self._drawn.append(fence)
 
     def release(self) -> None:
-        """Gives texture and ring up. May be called twice."""
+        """Free texture and ring. May be called twice."""
         self.ring.release()
         super().release()
 

@@ -27,7 +27,7 @@ Way = Literal["parts", "box", "whole"]
 # Costs are in tiles of a box, about 0.6 µs each with llvmpipe on a 2023 server core: convert, then copy to level 0.
 
 BLOCK_COST = 40
-"""What a block costs beside its tiles, for the calls that it takes."""
+"""Cost of a block's calls, in tiles, beside its tiles."""
 
 SMALL_TILES = 6
 """Area below which a rectangle costs more than its tiles in a strip."""
@@ -93,7 +93,7 @@ def tiles_of(rectangles: Sequence[Rectangle]) -> npt.NDArray[np.intp]:
 
 
 def cheaper(rectangles: tuple[Rectangle, ...], rectangle_cost: float) -> tuple[Rectangle, ...]:
-    """The rectangles, or the box around them where that costs less; a rectangle's cost is in tiles, beside its own."""
+    """The rectangles, or the box around them if that costs less; a rectangle's cost is in tiles, beside its own."""
     box = box_around(rectangles)
     apart = sum(rectangle_cost + area(rectangle) for rectangle in rectangles)
     return (box,) if apart > rectangle_cost + area(box) else rectangles
@@ -103,7 +103,7 @@ TEXEL_BYTES = 4
 TILE_BYTES = TILE_PX * TILE_PX * TEXEL_BYTES
 FOUR_TEXELS = 4 * TEXEL_BYTES
 TILE_FOURS = TILE_PX // 4
-"""How many times four texels a row of a tile has."""
+"""Number of groups of four texels in a row of a tile."""
 
 RECORD_BYTES = 16
 """A tile's record: row, column, base, stride, uint32 each."""
@@ -142,7 +142,7 @@ def block_bytes(block: Block) -> int:
 
 
 def lay_out(level0: Plane, plan: UploadPlan, memory: Plane, offset: int, packer: TilePacker) -> UploadLayout:
-    """Fills `memory` uint8 [nbytes], which lies at `offset` bytes of the ring, from `level0` uint8 [rows * 32,
+    """Fill `memory` uint8 [nbytes], which lies at `offset` bytes of the ring, from `level0` uint8 [rows * 32,
     cols * 32, 3].
 
     Blocks' records come first, then the strip's at the next aligned place, then the texels.

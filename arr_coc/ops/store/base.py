@@ -56,7 +56,7 @@ class TextureView:
     def read(self, level: int) -> Plane:
         """One level, read-only uint8 [rows * 32 >> level, cols * 32 >> level, 3], valid while the lease lasts.
 
-        Raises StoreError after the lease has ended, ShapeError where the level does not exist.
+        Raises StoreError after the lease has ended, ShapeError if the level does not exist.
         """
         if not 0 <= level < LEVELS:
             raise ShapeError(f"a texture has levels 0 to {LEVELS - 1}, got {level}")
@@ -69,13 +69,13 @@ class TextureView:
 
         A square (L, r, c) shows the 32×32 texels at (32r, 32c) of level L, edge-clamped. A wide or tall region shows
         those of the level of its finer side, each the mean of 2, 4 or 8 along the other side, halves up: see
-        `Footprint`. Raises ShapeError where `regions` is not such an array or a region lies outside the grid,
+        `Footprint`. Raises ShapeError if `regions` is not such an array or a region lies outside the grid,
         StoreError after the lease has ended.
         """
         return self._held().gather(self._checked(np.asarray(regions)))
 
     def release(self) -> None:
-        """Ends the view: its texels may be overwritten from here on."""
+        """End the view: its texels may be overwritten from here on."""
         self._texels = None
 
     def _held(self) -> TexelReader:
@@ -114,7 +114,7 @@ class LeaseLock:
 
     @contextmanager
     def reading(self, timeout_ms: int) -> Iterator[None]:
-        """Raises LeaseTimeout where the writer does not finish within `timeout_ms`."""
+        """Raise LeaseTimeout if the writer does not finish within `timeout_ms`."""
         me = threading.get_ident()
         with self._changed:
             if not self._changed.wait_for(lambda: self._may_read(me), timeout_ms / 1e3):
@@ -135,7 +135,7 @@ class LeaseLock:
 
     @contextmanager
     def writing(self, timeout_ms: int) -> Iterator[None]:
-        """Raises LeaseTimeout where the readers do not let go within `timeout_ms`."""
+        """Raise LeaseTimeout if the readers do not end within `timeout_ms`."""
         with self._changed:
             self._waiting_writers += 1
             try:
@@ -201,26 +201,26 @@ class TextureStore(ABC):
     def compare(self, planes: FramePlanes) -> Difference:
         """Return the tiles that differ from the texture. Takes no lease: readers may go on.
 
-        Raises ShapeError where the planes are not of the store's format.
+        Raises ShapeError if the planes are not of the store's format.
         """
 
     @abstractmethod
     def write(self, planes: FramePlanes, difference: Difference, stamp: FrameStamp) -> TileChange:
-        """Brings the dirty tiles up to date, and moves their versions to `stamp`.
+        """Update the dirty tiles, and set their versions to `stamp`.
 
         A new `stamp.epoch` brings every tile up to date. Waits for the readers first: raises LeaseTimeout,
-        with the texture as it was, where they keep it longer than the store's time limit; StoreError after `close`.
+        with the texture as it was, if they hold it longer than the store's time limit; StoreError after `close`.
         """
 
     def update(self, planes: FramePlanes, stamp: FrameStamp) -> TileChange:
-        """Compares and writes."""
+        """Compare and write."""
         return self.write(planes, self.compare(planes), stamp)
 
     @abstractmethod
     def lease(self, timeout_ms: int | None = None) -> AbstractContextManager[TextureView]:
         """A view that no write disturbs while the context lasts.
 
-        Raises LeaseTimeout where the writer does not finish in time, StoreError before the first frame and after
+        Raises LeaseTimeout if the writer does not finish in time, StoreError before the first frame and after
         `close`.
         """
 
@@ -248,10 +248,9 @@ class BaseTextureStore(TextureStore):
 
     @abstractmethod
     def _update_levels(self, planes: FramePlanes, dirty: Mask) -> None:
-        """Takes the dirty tiles from `planes` and brings their texels up to date, on all levels. Nobody reads
-        meanwhile.
+        """Write the dirty tiles of `planes`, on all levels. There are no readers meanwhile.
 
-        Raises DeviceLost where the hardware gave up.
+        Raises DeviceLost if the hardware failed.
         """
 
     @abstractmethod
@@ -259,7 +258,7 @@ class BaseTextureStore(TextureStore):
         """The texels for a reader's thread."""
 
     def _free(self) -> None:
-        """Gives the hardware's memory back, once the store is closed and nobody uses it. May be called twice."""
+        """Free the hardware's memory, once the store is closed and unused. May be called twice."""
 
     def accepts(self, planes: FramePlanes) -> bool:
         return (
@@ -307,7 +306,7 @@ class BaseTextureStore(TextureStore):
 
     @contextmanager
     def _using(self) -> Iterator[None]:
-        """Keeps the hardware's memory meanwhile, whoever closes the store. Raises StoreError where that was done."""
+        """Keep the hardware's memory meanwhile, even if the store closes. Raises StoreError if it is closed already."""
         with self._counting:
             if self._closed:
                 raise StoreError("the texture store is closed")
@@ -327,7 +326,7 @@ class BaseTextureStore(TextureStore):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Without readers. A write that fails halfway leaves texels of two frames, which nobody may read."""
+        """Without readers. A write that fails halfway leaves texels of two frames, which must not be read."""
         with self._using(), self._leases.writing(self._lease_timeout_ms):
             try:
                 yield
@@ -336,7 +335,7 @@ class BaseTextureStore(TextureStore):
                 raise
 
     def _begins(self, stamp: FrameStamp) -> bool:
-        """Whether a frame begins an epoch, and so is written whole."""
+        """True if a frame begins an epoch, and so is written whole."""
         return self._stamp is None or stamp.epoch != self._versions.epoch
 
     def _note(self, dirty: npt.NDArray[np.bool_], stamp: FrameStamp) -> None:

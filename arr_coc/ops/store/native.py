@@ -61,7 +61,7 @@ _FOOTPRINTS = np.array([[footprint.level, footprint.down, footprint.across] for 
 
 
 def kernel_path() -> Path:
-    """Place of the compiled kernel, whether it is there or not."""
+    """Path of the compiled kernel, which may not exist."""
     return Path(__file__).with_name("tiles.abi3.so")
 
 
@@ -80,7 +80,7 @@ def load_kernel(path: Path) -> ctypes.CDLL:
 
 
 def kernel_or_none() -> ctypes.CDLL | None:
-    """The compiled kernel that textures use, None where they use the reference. Raises as `library_or_none`."""
+    """The compiled kernel that textures use, None if they use the reference. Raises as `library_or_none`."""
     return library_or_none(load_kernel, kernel_path())
 
 
@@ -91,13 +91,13 @@ def kernel_threads() -> int:
 
 
 def kernel_in_use() -> str:
-    """The instruction set that textures in host memory use, "reference" where it is not the compiled kernel."""
+    """The instruction set that textures in host memory use, "reference" if it is not the compiled kernel."""
     kernel = kernel_or_none()
     return "reference" if kernel is None else kernel.tiles_set().decode()
 
 
 def kernel_remedy() -> str | None:
-    """The remedy where the compiled kernel is of no use, though nobody asked for the reference; None elsewhere."""
+    """The remedy if the compiled kernel cannot be used, though the reference was not requested; else None."""
     try:
         load_kernel(kernel_path())
     except BackendMissing as error:
@@ -172,7 +172,7 @@ class CompiledTexture(HostTexture):
         return out
 
     def _point_at(self, planes: Sequence[Plane]) -> list[Plane]:
-        """Tells the kernel where the planes are; returns what has to live while it works."""
+        """Pass the addresses of the planes to the kernel; returns the objects that must live while it works."""
         keep = [plane if plane[0].flags.c_contiguous else np.ascontiguousarray(plane) for plane in planes]
         for slot, plane in zip(self._frame, keep, strict=False):
             slot.data, slot.stride = plane.ctypes.data, plane.strides[0]

@@ -1,7 +1,7 @@
 """Planes of a stream: their format, and the tiles in which a frame differs from the texture.
 
 The difference of each plane is reduced to *cells*: rounded means of its absolute values over 2×2 samples. A tile is
-dirty where a cell exceeds `Thresholds.largest` (so a blinking cursor counts) or the tile's mean, rounded, exceeds
+dirty if a cell exceeds `Thresholds.largest` (so a blinking cursor counts) or the tile's mean, rounded, exceeds
 `Thresholds.mean`. Planes are judged one by one, because a change may leave luma as it was. Edge tiles are judged as
 padded: by replication.
 
@@ -32,7 +32,7 @@ SUBSAMPLING = (1, 2, 4)
 class PlaneFormat:
     """Size, layout, subsampling and colour of a stream's frames: what a store is opened for.
 
-    `subsampling` is (sy, sx) of the chroma planes; (1, 1) where there are none.
+    `subsampling` is (sy, sx) of the chroma planes; (1, 1) if there are none.
     """
 
     layout: Layout
@@ -43,7 +43,7 @@ class PlaneFormat:
 
     @classmethod
     def of(cls, planes: FramePlanes) -> PlaneFormat:
-        """The format of one frame. Raises ShapeError where its planes do not belong together."""
+        """The format of one frame. Raises ShapeError if its planes do not belong together."""
         expected = {"yuv": 3, "gray": 1, "rgb": 1}[planes.layout]
         if len(planes.planes) != expected:
             raise ShapeError(f"layout {planes.layout} has {expected} planes, got {len(planes.planes)}")

@@ -80,7 +80,7 @@ def to_rgb(planes: tuple[Plane, ...], colour: Colour) -> Plane:
 
 
 def zeroed(*shape: int) -> Plane:
-    """A zeroed uint8 array on pages of its own: its rows begin where the kernel can write whole cache lines."""
+    """A zeroed uint8 array on separate pages, so that its rows begin at whole cache lines for the kernel."""
     size = math.prod(shape)
     return np.frombuffer(mmap.mmap(-1, size), np.uint8, size).reshape(shape)
 
@@ -131,7 +131,7 @@ class HostTexture(ABC):
     """Name of the kernel, for people."""
 
     def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, levels: int = LEVELS) -> None:
-        """`levels`: how many to keep, from the finest; one where hardware makes the others."""
+        """`levels`: number of levels to keep, from the finest; one if hardware makes the others."""
         self._levels = allocate_levels(*fmt.grid.shape, levels)
         rows, cols = fmt.grid.padded_height_px, fmt.grid.padded_width_px
         self._padded = tuple(
@@ -150,7 +150,7 @@ class HostTexture(ABC):
 
     @abstractmethod
     def update(self, planes: FramePlanes, dirty: Mask) -> None:
-        """Takes the tiles `dirty` bool [rows, cols] from a frame, and brings their texels up to date on all levels."""
+        """Write the tiles `dirty` bool [rows, cols] of a frame, on all levels."""
 
     def read(self, level: int) -> Plane:
         """One level that is kept: uint8 [rows * 32 >> level, cols * 32 >> level, 3], always in the same memory.

@@ -17,7 +17,7 @@ from arr_coc.ops.regions import level_shape
 class Cells:
     """Division of a grid of keys into cells of 2^level × 2^level, cut off at the grid's edge.
 
-    `members` int64 [cells, 4^level], each cell's keys (row by row over the grid), 0 where `there` bool is False.
+    `members` int64 [cells, 4^level], each cell's keys (row by row over the grid), 0 if `there` bool is False.
     """
 
     members: torch.Tensor
@@ -83,7 +83,7 @@ def hierarchical_attention(
 def multiply_adds(
     queries: int, grid: tuple[int, int], dims: tuple[int, int], *, share: float = 1.0, level: int | None = None
 ) -> int:
-    """Multiplications and additions of one head's attention, as pairs: of the full one where `level` is None.
+    """Multiplications and additions of one head's attention, as pairs: of the full one if `level` is None.
 
     `dims` are the widths of keys and values. Softmax and averaging, which cost N·D additions, are left out; cells are
     counted as whole ones.

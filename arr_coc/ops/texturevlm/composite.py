@@ -1,4 +1,4 @@
-"""`foveate`: one smaller picture of a picture and its best parts, and where it shows what."""
+"""`foveate`: a smaller picture composed of a whole view and the best parts, with their placement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_CELL_ASPECT = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Composite:
-    """`image` uint8 [h, w, 3], and what it shows where: the whole view first, then the parts in detail."""
+    """`image` uint8 [h, w, 3] and its `placements`: the whole view first, then the parts in detail."""
 
     image: Plane
     placements: tuple[CompositePlacement, ...]
@@ -58,9 +58,9 @@ def foveate(image: Picture, relevance: npt.NDArray[np.floating] | torch.Tensor, 
     `tokens`: the tiles of 32×32 pixels that the result may take; a model whose tokens are smaller or larger counts its
     own (for 28 pixels, multiply by (28/32)²).
 
-    The result, in memory of its own, is at most `tokens` tiles large. The whole view takes a third to two thirds of
+    The result, in separate memory, is at most `tokens` tiles large. The whole view takes a third to two thirds of
     them; beside it (below, or to the right of a tall picture) stand up to four parts at full size, or halved up to
-    three times where that shows more of what matters. All begin and end at multiples of 32 pixels, so that no token
+    three times if that shows more relevance. All begin and end at multiples of 32 pixels, so that no token
     shows two of them. A part has a coloured frame, and the same frame marks its place in the whole view. A picture
     that needs no reduction comes back as it is; a budget too small for parts buys the whole view alone.
 
@@ -81,7 +81,7 @@ def _away(box: Box, y: float, x: float) -> float:
 
 def _picture(image: Picture) -> Plane:
     if isinstance(image, torch.Tensor) and image.dtype == torch.uint8 and image.ndim == 3 and image.shape[0] == 3:
-        image = image.permute(1, 2, 0)  # of a tensor the first axis counts, also where the last is three long as well
+        image = image.permute(1, 2, 0)  # a tensor's first axis holds the channels, even if the last has length 3, too
     return to_rgb(image)
 
 

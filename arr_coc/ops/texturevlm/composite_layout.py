@@ -21,10 +21,10 @@ BORDER_PX = 2
 """Width of the frame around a part: thin, and still there after a model's own resizing."""
 
 MOST_STRETCH = 1.12
-"""How far the whole view's aspect may be off so that it fills whole tiles: as much as Qwen's own processor does."""
+"""Largest error of the whole view's aspect for whole tiles: as in Qwen's own processor."""
 
 WHOLE_SHARE = (1 / 3, 2 / 3)
-"""Part of the tokens that the whole view may take, where parts are shown beside it."""
+"""Part of the tokens that the whole view may take, if parts are shown beside it."""
 
 MOST_PARTS = 4
 LEAST_SIDE_TILES = 3
@@ -44,7 +44,7 @@ COARSEST_PART = 3
 
 @dataclass(frozen=True, slots=True)
 class CompositePlacement:
-    """A part of the picture, `source`, and where the composite shows it, `target`: boxes in pixels of either."""
+    """A part of the picture, `source`, and its place in the composite, `target`: boxes in pixels of either."""
 
     source: Box
     target: Box
@@ -67,7 +67,7 @@ def best_layout(size: tuple[int, int], relevance: npt.NDArray[np.float32], token
     """The layout in `tokens` tiles that shows relevant tiles largest, for a picture at least as wide as high.
 
     `size` (height, width) in pixels, `relevance` [gh, gw]. Layouts are the whole view alone, or above one to
-    four equal parts; parts are cut at full size or halved up to three times, and lie where they show most. Each octave
+    four equal parts; parts are cut at full size or halved up to three times, and are placed to show most. Each octave
     of scale counts the same on every tile, times relevance³, as in `CoverTree.split_worth`.
     """
     worth = np.maximum(relevance, 0).astype(np.float64) ** 3
@@ -156,9 +156,9 @@ def _shelves(top: int, bottom: int, cols: int) -> Iterator[list[Box]]:
 def _parts(
     size: tuple[int, int], worth: npt.NDArray[np.float64], cells: list[Box], level: int
 ) -> tuple[list[CompositePlacement], float]:
-    """The parts that each cell shows, one after another where most worth is left, and what they are worth in all.
+    """The parts that each cell shows, each at the most worth that is left, and their worth in all.
 
-    Fewer than cells where a cell is larger than the picture.
+    Fewer than cells if a cell is larger than the picture.
     """
     left, shown = worth.copy(), 0.0
     parts = []
@@ -207,7 +207,7 @@ FRAMES = ((230, 25, 75), (0, 130, 200), (255, 225, 25), (60, 180, 75))
 
 
 def draw(picture: Plane, layout: CompositeLayout) -> Plane:
-    """The composite of a picture uint8 [H, W, 3], in memory of its own; its parts have coloured frames, here and in
+    """The composite of a picture uint8 [H, W, 3], in separate memory; its parts have coloured frames, here and in
     the whole view."""
     image = np.empty((*layout.size, 3), np.uint8)
     whole, *parts = layout.placements
@@ -233,7 +233,7 @@ def _show(picture: Plane, placement: CompositePlacement, image: Plane) -> None:
 
 
 def _frame(image: Plane, box: Box, colour: tuple[int, int, int]) -> None:
-    """Draws a frame inside the edges of a box."""
+    """Draw a frame inside the edges of a box."""
     top, left, bottom, right = box
     area = image[top:bottom, left:right]
     for edge in (area[:BORDER_PX], area[-BORDER_PX:], area[:, :BORDER_PX], area[:, -BORDER_PX:]):

@@ -115,7 +115,7 @@ def _samples(axes: Sequence[_Axis], counts: tuple[int, int]) -> tuple[torch.Tens
 
 
 def _patch_grid(patches: int, aspect: float) -> tuple[int, int]:
-    """Rows and columns of at most so many patches, for a picture of this height for its width."""
+    """Rows and columns of at most `patches` patches, for a picture of this height for its width."""
     rows = min(max(round(math.sqrt(patches * aspect)), 1), patches)
     return rows, patches // rows
 

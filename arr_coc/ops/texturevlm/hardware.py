@@ -21,7 +21,7 @@ class HardwareTexture:
     """A picture uint8 [3, H, W] as a texture of the CUDA device that it lies on."""
 
     def __init__(self, image: torch.Tensor) -> None:
-        """Raises BackendMissing and DeviceLost, as `CudaStore`."""
+        """Raise BackendMissing and DeviceLost, as `CudaStore`."""
         height_px, width_px = image.shape[1:]
         self._store = CudaStore(
             PlaneFormat("rgb", height_px, width_px, (1, 1), Colour()), Thresholds(), LEASE_TIMEOUT_MS

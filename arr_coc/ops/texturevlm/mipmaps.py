@@ -37,7 +37,7 @@ def generate_mipmaps(
 
     Returns levels [..., 3, rows * 32 >> l, cols * 32 >> l] (NumPy: channels last) of the same kind,
     dtype and device, contiguous; the picture is padded to whole tiles of 32 pixels by edge replication. Level 0 is
-    `image` itself where that is contiguous and needs no padding.
+    `image` itself if that is contiguous and needs no padding.
 
     uint8: each texel is `(a + b + c + d + 2) >> 2` of the four below it, the same bytes as every texture store.
     Floating point: their mean, differentiable. Raises ShapeError for another shape or dtype, NonFiniteError for NaN

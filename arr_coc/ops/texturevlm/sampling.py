@@ -69,7 +69,7 @@ class PackedMipChain:
         return texels.permute(0, 3, 1, 2).contiguous()
 
     def _means(self, footprint: Footprint, layer: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """What regions of one shape at `places` [k, 2] show: [k, 32, 32, 3]."""
+        """Texels of regions of one shape at `places` [k, 2]: [k, 32, 32, 3]."""
         rows = torch.arange(TILE_PX * footprint.down, device=places.device)
         cols = torch.arange(TILE_PX * footprint.across, device=places.device)
         row, col = (part[:, None, None] for part in places.unbind(1))
@@ -90,10 +90,10 @@ def sample_trilinear(
     """Samples a chain between its texels and between its levels, as OpenGL's `textureLod` with LINEAR_MIPMAP_LINEAR
     and CLAMP_TO_EDGE (OpenGL 4.5, section 8.14; Williams, "Pyramidal parametrics", 1983).
 
-    `points` float [..., 2] (y, x) in pixels of level 0, where pixel (r, c) covers [r, r + 1) × [c, c + 1): the centre
-    of texel (i, j) of level L lies at ((i + ½)·2^L, (j + ½)·2^L). `level` float and `layer` int64 broadcast to [...];
-    levels are clamped to 0…5. Returns [..., 3] of the places' dtype. Where points and level hit texel centres, the
-    values are the texels'. There, and at the edge, where it has a kink, the gradient is that of one side.
+    `points` float [..., 2] (y, x) in pixels of level 0, in which pixel (r, c) covers [r, r + 1) × [c, c + 1): the
+    centre of texel (i, j) of level L is ((i + ½)·2^L, (j + ½)·2^L). `level` float and `layer` int64 broadcast to [...];
+    levels are clamped to 0…5. Returns [..., 3] of the places' dtype. If points and level hit texel centres, the
+    values are the texels'. There, and at the kink of the edge, the gradient is that of one side.
     """
     limits = points.new_tensor((chain.grid.padded_height_px, chain.grid.padded_width_px))
     points = torch.minimum(points.clamp(min=0), limits)
@@ -162,7 +162,7 @@ def gather_strips(
     """Rectangles of any direction, each squeezed into the 32×32 texels of one token.
 
     `centres` and `along` [K, 2] (y, x), `across_px` and `layer` [K]. Texel columns go along, rows at right angles,
-    downwards where `along` points right. Returns [K, 3, 32, 32].
+    downwards if `along` points right. Returns [K, 3, 32, 32].
     """
     steps = (torch.arange(TILE_PX).to(centres) + 0.5) / TILE_PX - 0.5
     length = torch.linalg.vector_norm(along, dim=-1, keepdim=True)

@@ -31,7 +31,7 @@ class Foveation:
     """A disjoint cover of a picture by regions, and what each of them shows.
 
     `regions` int64 [K, 3] (shape, row, col), in token order, on the CPU; `pixels` [K, 3, 32, 32] of the texture's
-    dtype and on its device. `M0` and `e0` are those of the formula M(e) = M0/(e + e0) that the cover follows; where
+    dtype and on its device. `M0` and `e0` are those of the formula M(e) = M0/(e + e0) that the cover follows; if
     the budget was too small for any cover, both are 0 and the regions are the coarsest ones next to the fixation.
     """
 
@@ -95,10 +95,10 @@ Layer = int | torch.Tensor
 class Texture:
     """A picture with its six mipmap levels, or an array of pictures of one size (frames, cameras): its layers.
 
-    The reference for every way of reading a texture, and the differentiable one: where the picture is floating point
+    The reference for every way of reading a texture, and the differentiable one: if the picture is floating point
     and requires a gradient, so does all that is read. Everything stays on the picture's device.
 
-    Places are (y, x) in pixels of level 0, where pixel (r, c) covers [r, r + 1) × [c, c + 1). Samples are float32
+    Places are (y, x) in pixels of level 0, in which pixel (r, c) covers [r, r + 1) × [c, c + 1). Samples are float32
     (float64 of a float64 picture), in the picture's own range: 0…255 for uint8. `layer` says which picture of an
     array to read: one number, or an int64 tensor that broadcasts to the result.
 
@@ -199,7 +199,7 @@ class Texture:
     ) -> torch.Tensor:
         """Rectangles of any direction as tokens: a line of text 32 pixels high and 128 long in one instead of four.
 
-        `centres` and `along` float [K, 2], where |along| > 0 (else OptionError) is the rectangle's length and
+        `centres` and `along` float [K, 2], of which |along| > 0 (else OptionError) is the rectangle's length and
         direction; `across_px` above 0, one or [K], its height. Returns [K, 3, 32, 32], contiguous; columns go along.
         """
         centres, along = self.as_points(centres, "centres"), self.as_points(along, "along")

@@ -44,7 +44,7 @@ class PatchView(Protocol):
 
 
 class VideoStream:
-    """Keeps one texture up to date with a video's frames, on any backend; what did not change costs only a comparison.
+    """One texture that follows a video's frames, on any backend; unchanged tiles cost only a comparison.
 
         with VideoStream((1080, 1920)) as video:
             for frame in frames:
@@ -81,15 +81,15 @@ class VideoStream:
         self._closed = False
 
     def update(self, frame: Picture | FramePlanes, delta_only: bool = True) -> Difference:
-        """Compares a frame with the texture and returns the tiles that changed: `dirty` bool [rows, cols],
+        """Compare a frame with the texture and return the tiles that changed: `dirty` bool [rows, cols],
         `dirty_share`. With `delta_only=False` all tiles count as changed.
 
         `frame`: NumPy uint8 [H, W, 3] RGB, or a decoder's planes; others than arrays are converted as
         `arr_coc.ops.pictures.to_rgb` does, but for a tensor uint8 [H, W, 3] or [3, H, W] on the texture's own device:
         that is compared and taken there. It must stay as it is until `update_mipmaps` takes
         the changed tiles out of it; a frame that is replaced by a newer one before that is left out. Readers are not
-        waited for. Raises ShapeError where the frame has not the stream's size and layout, StoreError once closed, and
-        with the first frame BackendMissing where the backend cannot run here.
+        waited for. Raises ShapeError if the frame has not the stream's size and layout, StoreError once closed, and
+        with the first frame BackendMissing if the backend cannot run here.
         """
         if isinstance(frame, torch.Tensor) and (on_device := self._store_of(frame)) is not None:
             difference = on_device.compare_tensor(frame) if delta_only else Difference.everywhere(self.grid)
@@ -104,10 +104,10 @@ class VideoStream:
         return difference
 
     def update_mipmaps(self) -> TileChange | None:
-        """Brings the changed tiles of the last frame up to date, on all levels; only these are converted and uploaded.
+        """Update the changed tiles of the last frame, on all levels; only these are converted and uploaded.
 
-        One pass does upload and levels together. Returns what was written, None where no frame has come since the
-        last call. Raises LeaseTimeout, with everything as it was, where readers keep their leases too long; DeviceLost.
+        One pass does upload and levels together. Returns the change, None if there was no new frame since the
+        last call. Raises LeaseTimeout, with everything as it was, if readers keep their leases too long; DeviceLost.
         """
         if self._pending is None:
             return None
@@ -132,8 +132,8 @@ class VideoStream:
     ) -> Foveation:
         """The newest frame in at most `budget` tokens, fine at the fixation: see `Texture.sample_foveated`.
 
-        `pixels` are uint8 [K, 3, 32, 32], on the CPU, or on its device where the frame was a tensor there. Calls
-        `update_mipmaps` where that has not been done. Raises what both raise, and StoreError before the first frame.
+        `pixels` are uint8 [K, 3, 32, 32], on the CPU, or on the frame's device if that was a tensor. Calls
+        `update_mipmaps` if that has not been done. Raises what both raise, and StoreError before the first frame.
         """
         regions, reached, offset = FoveationOptions.of(self.grid, fixation, budget, M0, e0).cover(self.grid.shape)
         self.update_mipmaps()
@@ -152,7 +152,7 @@ class VideoStream:
         return self._opened().lease(timeout_ms)
 
     def close(self) -> None:
-        """Gives the texture back. May be called twice."""
+        """Close the texture store. May be called twice."""
         self._closed = True
         self._pending = None
         if self._store is not None:
@@ -172,7 +172,7 @@ class VideoStream:
         return self._store
 
     def _store_of(self, frame: torch.Tensor) -> TensorStore | None:
-        """The store, where it takes this tensor on its device; None where it has to be brought to the host."""
+        """The store, if it takes this tensor on its device; None if the tensor has to be copied to the host."""
         height_px, width_px = self.grid.height_px, self.grid.width_px
         if frame.dtype != torch.uint8 or tuple(frame.shape) not in ((height_px, width_px, 3), (3, height_px, width_px)):
             return None

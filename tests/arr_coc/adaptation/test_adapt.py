@@ -35,7 +35,7 @@ QUESTIONS = ("Where is the red circle?", "What is the number in the upper left?"
 
 
 class Watcher:
-    """A progress that keeps what it is told, and stops where it is told to."""
+    """A progress that records its calls, and stops at a given one."""
 
     def __init__(self, stop_in: str = "", at: int = 0) -> None:
         self.phases: list[str] = []
@@ -105,7 +105,7 @@ def test_an_allocator_is_made_that_fits_its_model(qwen: QwenVL, tmp_path: Path) 
 
 def test_learning_finds_more_of_what_the_model_looks_at(qwen: QwenVL, tmp_path: Path) -> None:
     class Teacher:
-        """Looks at the lower row, where nothing stands out, whatever is asked."""
+        """Attention to the lower row, which does not stand out, for any question."""
 
         def show(self, image: np.ndarray) -> None:
             self.looks = torch.tensor([[0.05] * 3, [1.0] * 3])
@@ -158,7 +158,7 @@ def test_models_with_other_tiles_teach_on_the_allocators_tiles(family: str) -> N
 
 
 @pytest.mark.parametrize(("phase", "at"), [(ASKING, 5), (LEARNING, 3)])
-def test_an_interrupted_run_goes_on_where_it_was(qwen: QwenVL, tmp_path: Path, phase: str, at: int) -> None:
+def test_an_interrupted_run_resumes(qwen: QwenVL, tmp_path: Path, phase: str, at: int) -> None:
     stopped = Watcher(phase, at)
     assert adapted(qwen, tmp_path / "made", stopped) is None
     with pytest.raises(OptionError, match="holds an unfinished run; add --resume to go on, or remove the"):
@@ -279,7 +279,7 @@ def test_folders_that_cannot_be_used_say_so_in_one_line(qwen: QwenVL, tmp_path: 
         AdaptFolder(tmp_path / "done").check(MADE_OF, resume=True)
 
 
-def test_damaged_pictures_are_told(qwen: QwenVL, tmp_path: Path) -> None:
+def test_damaged_pictures_are_reported(qwen: QwenVL, tmp_path: Path) -> None:
     assert adapted(qwen, tmp_path / "made", Watcher(ASKING, 5)) is None
     (tmp_path / "made" / "pictures.pt").write_bytes(b"noise")
     with pytest.raises(ModelError, match=r"pictures.pt is damaged; remove it to ask the model again"):

@@ -83,7 +83,7 @@ def test_a_frame_that_is_asked_for_is_as_one_that_is_allocated(strategy: str) ->
             assert one.change == other.change == 0
 
 
-def test_frames_that_nobody_asks_for_count_in_relevance_and_change_alone() -> None:
+def test_frames_without_a_choice_count_in_relevance_and_change_alone() -> None:
     one, other, stream, twin = StreamAllocator(OPTIONS), StreamAllocator(OPTIONS), PictureStream(), PictureStream()
     first, planned = one.allocate(stream.show(shaken(0))), other.observe(twin.show(shaken(0)))
     assert planned.allocation.regions.equal(first.allocation.regions)
@@ -92,7 +92,7 @@ def test_frames_that_nobody_asks_for_count_in_relevance_and_change_alone() -> No
         assert planned.relevance.equal(allocated.relevance)
         assert planned.change_since == allocated.change_since
         assert planned.change_since_look == allocated.change_since_look
-    # the choice before is that of the first frame, not of one that nobody saw
+    # the choice before is that of the first frame, not of an unviewed one
     assert (first.levels != planned.levels).mean() == planned.jitter_share
 
 
@@ -112,8 +112,8 @@ def test_a_frame_that_is_asked_for_late_has_its_own_regions_and_changes_no_other
         assert one.allocation.regions.equal(other.allocation.regions)
 
 
-def test_what_nobody_asked_for_was_not_shown() -> None:
-    """An answer about a frame whose regions were never chosen leaves the exploration where it was."""
+def test_regions_that_were_never_chosen_were_not_shown() -> None:
+    """An answer about a frame whose regions were never chosen leaves exploration unchanged."""
     asked, unasked, views = StreamAllocator(OPTIONS), StreamAllocator(OPTIONS), PictureStream()
     view = views.show(shaken(0))
     asked.allocate(view)
@@ -199,7 +199,7 @@ def test_feedback_draws_later_allocations() -> None:
     assert taught.levels[row, col] < first.levels[row, col]
 
 
-def test_what_comes_where_nobody_looked_is_seen_at_once() -> None:
+def test_new_content_on_tiles_that_were_not_looked_at_is_seen_at_once() -> None:
     """An answer looked at one tile alone; that holds for the frame it was about, not for what comes into another."""
     picture = scenery(ROWS, COLS)
     after = picture.copy()
@@ -335,18 +335,20 @@ def test_a_frame_that_failed_leaves_nothing_of_another_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "said"),
+    ("budget", "warned"),
     [("auto", "at least 64"), ("adaptive", "at least 64"), (273, "273"), ("27%", None), (20, None)],
 )
-def test_clamping_is_said_once(budget: Budget, said: str | None, caplog: pytest.LogCaptureFixture) -> None:
+def test_clamping_is_logged_once(budget: Budget, warned: str | None, caplog: pytest.LogCaptureFixture) -> None:
     stream, allocator = PictureStream(), StreamAllocator(AllocatorOptions(budget=budget))
-    tokens = 5 if said is None and budget == "27%" else 20
+    tokens = 5 if warned is None and budget == "27%" else 20
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert allocator.allocate(stream.show(scenery(4, 5))).allocation.tokens == tokens
             stream.cut()
     expected = (
-        [] if said is None else [f"a budget of {said} tokens is more than the frame's 20 tiles: all of them are shown"]
+        []
+        if warned is None
+        else [f"a budget of {warned} tokens is more than the frame's 20 tiles: all of them are shown"]
     )
     assert caplog.messages == expected
 
@@ -416,7 +418,7 @@ def test_another_grid_begins_anew() -> None:
     assert change.measure(versions(0, 0, epoch=2), torch.ones(1, 2)) == 1
 
 
-def test_where_nothing_is_relevant_tiles_count() -> None:
+def test_if_nothing_is_relevant_tiles_count() -> None:
     change = ChangeMeter()
     change.mark(versions(0, 0, 0, 0))
     assert change.measure(versions(1, 0, 0, 0), torch.zeros(1, 4)) == 0.25

@@ -321,7 +321,7 @@ def test_a_map_that_only_dips_is_judged_by_its_coherence() -> None:
 
 
 def looks_of(picture: np.ndarray) -> torch.Tensor:
-    """What the guard judges of a picture uint8 [H, W, 3]: float32 [7, gh, gw]."""
+    """Appearance of a picture uint8 [H, W, 3] that the guard judges: float32 [7, gh, gw]."""
     return image_texture(torch.from_numpy(picture).permute(2, 0, 1)[None]).looks[0]
 
 

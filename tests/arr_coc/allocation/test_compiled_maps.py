@@ -118,12 +118,12 @@ def test_what_answers_taught(shape: tuple[int, int], seed: int) -> None:
             shown = places[rng.random(len(places)) < 0.6]
             regions = np.concatenate([np.zeros((len(shown), 1), np.int64), shown], axis=1).astype(np.int32)
             attention = rng.random(len(shown), np.float32)
-            told = Feedback(FrameStamp(frame, media_ns, 0), regions, attention, attention)
+            feedback = Feedback(FrameStamp(frame, media_ns, 0), regions, attention, attention)
             asked = rng.random() < 0.7
             for prior in priors:
                 if asked:
                     prior.on_request(frame, looks)
-                prior.update(told, looks, Warp.none(shape))
+                prior.update(feedback, looks, Warp.none(shape))
         found = [prior.evaluate(media_ns, looks) for prior in priors]
         assert (found[0] is None) == (found[1] is None)
         if found[0] is not None:

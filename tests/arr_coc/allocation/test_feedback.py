@@ -199,7 +199,7 @@ def test_the_same_looks_give_the_same_prior() -> None:
 
 
 def test_change_counts_from_the_frame_that_was_answered_about() -> None:
-    """Also where the camera has moved since; of another frame nothing is known, and nothing held against it."""
+    """Even if the camera has moved since; of another frame nothing is known, and nothing held against it."""
     before = changed(1.0, 1, 1)
     for frame_index, way in ((0, (0, 1)), (5, (0, 0))):
         prior = FeedbackPrior()

@@ -50,14 +50,14 @@ def centre_of(weights: npt.NDArray[np.float32]) -> Places:
 
 
 def way_of(wide: npt.NDArray[np.uint8], first: Pose, last: Pose, at: Places) -> Places:
-    """Where a place (x, y), in tiles, of the first pose's picture is in the last one's, in tiles."""
+    """The place in the last pose's picture of a place (x, y) of the first one's, both in tiles."""
     back = np.linalg.inv(np.vstack([matrix_of(wide.shape, first), [0, 0, 1]]))[:2]
     pixels = through(matrix_of(wide.shape, last), through(back, at * 32 + 15.5))
     return (pixels - 15.5) / 32
 
 
 def evaluated(allocator: StreamAllocator) -> npt.NDArray[np.float32] | None:
-    """What answers taught, as if no time had passed."""
+    """Feedback of answers, as if no time had passed."""
     memory, frame = allocator._memory, allocator._last
     assert memory is not None
     assert frame is not None

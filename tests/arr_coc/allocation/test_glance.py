@@ -87,7 +87,7 @@ def test_frames_without_glances_are_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("budget", [TILES, "100%", 1])
-def test_there_is_no_overview_where_all_is_shown_or_hardly_anything(budget: Any) -> None:
+def test_there_is_no_overview_if_all_is_shown_or_hardly_anything(budget: Any) -> None:
     allocator = StreamAllocator(replace(OPTIONS, budget=budget))
     frame = allocator.allocate(PictureStream().show(scenery(ROWS, COLS)))
     assert frame.glance_tokens == frame.overview == 0
@@ -125,7 +125,7 @@ def test_the_same_glance_gives_the_same_frame_again() -> None:
 
 
 def test_reallocating_counts_a_frame_once() -> None:
-    """What follows is as if the frame had been allocated once, with the knowledge that it was reallocated with."""
+    """Later frames are as if the frame had been allocated once, with the knowledge that it was reallocated with."""
     stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
     view = stream.show(scenery(ROWS, COLS))
     first = allocator.allocate(view)
@@ -161,7 +161,7 @@ def test_what_a_glance_saw_moves_along_and_fades() -> None:
     assert trust[1] < GLANCE_TRUST / 5
 
 
-def test_a_glance_is_due_for_a_new_question_and_until_it_is_told_of() -> None:
+def test_a_glance_is_due_for_a_new_question_and_until_its_feedback() -> None:
     stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
     assert not allocator.glance_due(0)
     frame = allocator.allocate(stream.show(scenery(ROWS, COLS)))
@@ -204,13 +204,13 @@ def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
         GlanceOptions(**options)
 
 
-def test_an_overview_of_few_regions_is_made_only_where_it_is_asked_for() -> None:
+def test_an_overview_of_few_regions_is_made_only_on_request() -> None:
     assert len(GlanceOptions().overview(30, (ROWS, COLS))) == 15
     assert len(GlanceOptions().overview(29, (ROWS, COLS))) == LEAST_REGIONS == 6
-    assert len(GlanceOptions().overview(11, (ROWS, COLS))) == 0, "two regions hardly tell one place from another"
+    assert len(GlanceOptions().overview(11, (ROWS, COLS))) == 0, "two regions hardly distinguish places"
     assert len(GlanceOptions(tokens=5).overview(11, (ROWS, COLS))) == 2
     small = GlanceOptions().overview(17, (8, 8))
-    assert small[:, 0].tolist() == [2, 2, 2, 2], "four tell places apart where each shows 4×4 tiles"
+    assert small[:, 0].tolist() == [2, 2, 2, 2], "four distinguish places if each shows 4×4 tiles"
     assert len(GlanceOptions().overview(17, (16, 16))) == 0
 
 

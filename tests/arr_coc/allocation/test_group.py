@@ -24,7 +24,7 @@ ROWS, COLS = 5, 7
 
 
 class Model:
-    """Keeps the packets of a client's group, as an answer server does."""
+    """Store of the packets of a client's group, as in an answer server."""
 
     def __init__(self) -> None:
         self.packets: list[TokenPacket] = []
@@ -146,7 +146,7 @@ class Run:
         tokens: list[tuple[tuple[slice, slice], tuple[int, ...], np.ndarray]] = []
         live: set[int] = set()
         for packet, versions in self.versions:
-            assert {*packet.superseded.tolist()} <= live, "what is not there cannot be superseded"
+            assert {*packet.superseded.tolist()} <= live, "only live tokens can be superseded"
             live -= {*packet.superseded.tolist()}
             boxes = tile_boxes(packet.regions, shape).tolist()
             for region, (top, left, bottom, right) in zip(packet.regions.tolist(), boxes, strict=True):

@@ -246,7 +246,7 @@ def test_a_still_scene_settles() -> None:
 
 
 @pytest.mark.parametrize(("wanted", "trained"), [("full40", "core13"), ("core13", "full40+text")])
-def test_the_allocator_s_own_channels_win_and_this_is_said(
+def test_the_allocator_s_own_channels_win_with_a_warning(
     wanted: str, trained: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     allocator = StreamAllocator(replace(OPTIONS, channels=wanted), RelevanceRealiser(channels=trained))

@@ -1,4 +1,4 @@
-"""What an allocator shows of the frame that it allocated last, and its copy for other pictures."""
+"""Maps of the frame that an allocator allocated last, and its copy for other pictures."""
 
 from __future__ import annotations
 

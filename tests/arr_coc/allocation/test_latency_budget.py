@@ -36,7 +36,7 @@ class Load:
         self._coming = [self.control.budget_for(self.tiles)] * (self.delay + 1)
 
     def run(self, base_ms: float, slope_ms: float, answers: int) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens and the times of so many answers."""
+        """The tokens and the times of `answers` answers."""
         tokens, times = [], []
         for _ in range(answers):
             shown = self._coming.pop(0)
@@ -58,7 +58,7 @@ def load(start: int = 273, target_ms: float = TARGET_MS, **how: object) -> Load:
 
 
 def turns(tokens: np.ndarray) -> int:
-    """How often the budget changed its direction."""
+    """Number of times that the budget changed its direction."""
     moves = np.sign(np.diff(tokens))
     return int(np.count_nonzero(np.diff(moves[moves != 0])))
 

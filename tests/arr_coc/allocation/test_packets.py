@@ -103,7 +103,7 @@ def test_ranks_go_by_relevance_and_of_equals_by_place(frame: FrameAllocation) ->
     assert [reason.rank for reason in explain(even)] == list(range(1, len(reasons) + 1))
 
 
-def test_a_tile_has_the_values_of_its_own_place() -> None:
+def test_a_tile_has_the_values_of_its_place() -> None:
     regions = torch.tensor([[0, 0, 1], [0, 1, 0]])
     scores = torch.arange(12.0).reshape(3, 2, 2) / 12
     frame = frame_of(regions, torch.tensor([[0.0, 0.2], [0.9, 0.0]]))
@@ -156,14 +156,14 @@ def test_each_frame_that_is_asked_about_is_sent_as_a_picture_where_an_output_wan
     frame = list(moving_square(12, 192, 128))[5]
     assert shown.shape == (128, 192, 3)
     assert np.abs(shown.mean() - frame.mean()) < 5
-    for picture, said in zip(pictures, result.of(Answer), strict=True):
+    for picture, reply in zip(pictures, result.of(Answer), strict=True):
         assert picture.map is not None
         assert picture.level == 0
         assert (picture.map.rows, picture.map.cols, len(picture.map.relevance)) == (4, 6, 24)
-        assert len(picture.map.regions) // 6 == said.tokens_used
+        assert len(picture.map.regions) // 6 == reply.tokens_used
 
 
-def test_a_wide_picture_tells_its_level(tmp_path: Path) -> None:
+def test_a_wide_picture_has_its_level(tmp_path: Path) -> None:
     video = str(make_video(tmp_path / "a.mp4", list(moving_square(2, 1280, 64)), 10))
     (picture,) = run(configured(video, output=OutputConfig(mqtt="mqtt://x"))).of(AskedPicture)[:1]
     shown = cv2.imdecode(np.frombuffer(picture.jpeg, np.uint8), cv2.IMREAD_COLOR)

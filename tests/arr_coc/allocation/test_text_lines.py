@@ -55,7 +55,7 @@ def found(picture: Picture) -> npt.NDArray[np.bool_]:
         return line_tiles(line_strength(view), None)
 
 
-def test_lines_are_found_where_they_are() -> None:
+def test_lines_are_found_in_their_places() -> None:
     along_rows, along_cols = found(print_of(100, 230))
     assert along_rows[3, 4:16].all()
     assert along_rows[7, 4:16].all()

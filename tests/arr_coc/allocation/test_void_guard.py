@@ -39,7 +39,7 @@ def frames(request: pytest.FixtureRequest, session: AnswerSession) -> Iterator[F
 
 
 def strategies(frames: FrameAllocator, session: AnswerSession, picture: np.ndarray) -> tuple[str, str]:
-    """What `auto` means before a glance at the picture, and after it."""
+    """Strategies that `auto` means before a glance at the picture, and after it."""
     first = frames.allocate(FramePlanes("rgb", (picture,)), STAMP).allocation
     with frames.texture.lease() as view:
         packet = overview_packet(view, first.glance_tokens)

@@ -37,7 +37,7 @@ def test_the_reference_serves_for_kernels_that_were_not_built_and_one_line_says_
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv(SETTING, raising=False)
-    monkeypatch.setattr(kernels, "_said", [])
+    monkeypatch.setattr(kernels, "_reported", [])
     for module in KERNELS.values():
         monkeypatch.setattr(module, "kernel_path", lambda: tmp_path / "none.so")
     with caplog.at_level(logging.WARNING):
@@ -91,7 +91,7 @@ def test_a_kernel_of_another_version_or_processor_is_refused(
         module.load_kernel(path)
 
 
-def test_an_array_that_nobody_holds_is_used_again() -> None:
+def test_an_unreferenced_array_is_used_again() -> None:
     pool = ArrayPool()
     place = pool.take(SHAPE).ctypes.data
     assert pool.take(SHAPE).ctypes.data == place

@@ -1,4 +1,4 @@
-"""Public names of the packages: every name is there, and nothing is loaded before it is used."""
+"""Public names of the packages: every name exists, and nothing is loaded before it is used."""
 
 from __future__ import annotations
 

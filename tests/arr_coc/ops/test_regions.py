@@ -97,7 +97,7 @@ def test_a_fixation_is_never_on_what_holds_nothing() -> None:
     assert entropy[int(row), int(col)] > 0
 
 
-def test_where_nothing_is_relevant_the_middle_is_looked_at() -> None:
+def test_if_nothing_is_relevant_the_middle_is_looked_at() -> None:
     assert fixation_point(np.zeros((8, 12), np.float32)) in {(3.5, 5.5), (3.5, 6.5), (4.5, 5.5), (4.5, 6.5)}
     assert fixation_point(np.ones((20, 30), np.float32), np.zeros((20, 30), np.float32))[0] in (9.5, 10.5)
 

@@ -89,7 +89,7 @@ class _Asking:
     query: QueryEmbedding | None
 
     def maps(self, grid: tuple[int, int], with_prior: bool) -> list[RelevanceMaps]:
-        """Relevance of flickering pictures; every prior is there for two of them, and every picture twice."""
+        """Relevance of flickering pictures; every prior holds for two of them, and every picture twice."""
         rng, relevance = np.random.default_rng(3), CachedRelevance(self.realiser)
         if self.query is not None:
             relevance.set_query(self.query)

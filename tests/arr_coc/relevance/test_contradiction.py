@@ -47,7 +47,7 @@ def test_it_fades_with_trust() -> None:
 
 
 @pytest.mark.parametrize("prior", [looked_at(FAINT, 0.0), torch.zeros(1, 3, 8, 10)])
-def test_nothing_is_contradicted_where_nothing_is_known_or_stands_out(prior: torch.Tensor) -> None:
+def test_nothing_is_contradicted_if_nothing_is_known_or_stands_out(prior: torch.Tensor) -> None:
     assert contradiction(saliency(), prior).tolist() == [0.0]
     assert contradiction(torch.zeros(1, 8, 10), looked_at(FAINT)).tolist() == [0.0]
 

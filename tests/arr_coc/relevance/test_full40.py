@@ -109,7 +109,7 @@ def test_the_low_pass_keeps_the_mean_and_spreads_a_spot() -> None:
     assert 0.5 < blurred[4, 5] < blurred[4, 4] < 0.7
 
 
-def test_grouping_tells_a_small_thing_from_its_ground() -> None:
+def test_grouping_separates_a_small_thing_from_its_ground() -> None:
     colours = torch.tensor([0.25, 0.25, 0.25]).view(1, 3, 1, 1).repeat(1, 1, 6, 8)
     colours[0, :, 2:4, 3:5] = torch.tensor([0.8, 0.3, 0.2])[:, None, None]
     boundary, area, contrast = grouping(colours)[0]
@@ -128,7 +128,7 @@ def test_groups_of_one_colour_have_no_boundary_and_no_contrast() -> None:
     assert contrast.max() < 1e-4
 
 
-def test_text_is_told_from_edges_wires_and_noise() -> None:
+def test_text_differs_from_edges_wires_and_noise() -> None:
     rng, tiles = np.random.default_rng(0), []
     page = np.full((64, 128), 230, np.uint8)
     for row in (14, 28, 42, 56):

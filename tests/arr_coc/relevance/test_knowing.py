@@ -77,7 +77,7 @@ def test_participation_recalls_what_was_fed_back(texture: TextureArray) -> None:
     assert ((score >= 0) & (score <= 1)).all()
 
 
-def test_what_nobody_spoke_of_is_neither_praised_nor_blamed(texture: TextureArray) -> None:
+def test_tiles_without_feedback_are_neither_praised_nor_blamed(texture: TextureArray) -> None:
     prior = torch.zeros(1, 3, 7, 9)
     prior[0, 2, :3] = 1
     prior[0, 0, 0] = 0.9

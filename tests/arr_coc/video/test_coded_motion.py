@@ -1,4 +1,4 @@
-"""Motion of tiles where the codec says something of it: a guess that the picture must confirm."""
+"""Motion of tiles from the codec's motion vectors: a guess that the picture must confirm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass
 class Coded:
-    """Motion as a codec would tell it; counts how often it was asked."""
+    """Motion as a codec would report it; counts its queries."""
 
     dy: Floats
     dx: Floats

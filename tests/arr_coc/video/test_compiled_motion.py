@@ -30,7 +30,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Vectors:
-    """What a codec might say: some motion of most tiles, over `frames` frames."""
+    """A codec's motion: some motion of most tiles, over `frames` frames."""
 
     dy: float
     dx: float

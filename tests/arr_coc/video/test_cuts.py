@@ -188,7 +188,7 @@ def fine(seed: int, width: int = WIDTH, sigma: float = 0.0, height: int = HEIGHT
 
 
 def filmed(wide: Picture, poses: Iterable[tuple[float, float, float, float]]) -> list[Picture]:
-    """What a camera sees of a picture from its middle, moved by (x, y), with a zoom and an angle in degrees."""
+    """A camera's view of a picture from its middle, moved by (x, y), with a zoom and an angle in degrees."""
     rows, cols = wide.shape
     shown = []
     for x, y, zoom, angle in poses:
@@ -341,7 +341,7 @@ def gray_cuts(pictures: Iterable[Picture]) -> list[int]:
 @pytest.mark.parametrize("side_px", [1, 2, 4])
 @pytest.mark.parametrize("way_px", [(3, 3), (6, 6), (8, 0), (7, 5), (0, 23), (45, 40), (60, 0)])
 def test_a_pan_over_grains_is_no_cut(way_px: tuple[int, int], side_px: int) -> None:
-    """Half a texel of a thumbnail from where it was, texture finer than a texel is hardly like itself."""
+    """Moved by half a texel of a thumbnail, texture finer than a texel is hardly like itself."""
     down, across = way_px
     wide = grains(91, 360 + 10 * down, 640 + 10 * across, side_px)
     assert gray_cuts(wide[down * i : down * i + 360, across * i : across * i + 640] for i in range(10)) == []

@@ -1,4 +1,4 @@
-"""Thumbnails of pictures, and blocks that are there again."""
+"""Thumbnails of pictures, and blocks that are found again."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ class TestHardwareThatGivesUp:
         assert isinstance(lost, FailingStore)
         assert lost.closed == 1
 
-    def test_nobody_reads_a_texture_of_two_frames(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_texture_of_two_frames_cannot_be_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A write that fails halfway leaves some tiles of one frame and some of another."""
         opened = use_failing_stores(monkeypatch, fails_writing=1)
         updater = TextureUpdater(TextureOptions(backend="gl"))

@@ -36,7 +36,7 @@ def updates(pictures: list[Picture], options: TextureOptions | None = None) -> l
 
 
 def error_px(motion: TileMotion | None, origin: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """How far each tile's motion is off, in pixels."""
+    """Error of each tile's motion, in pixels."""
     way = tile_middles() - origin
     if motion is None:
         return np.hypot(way[..., 0], way[..., 1])

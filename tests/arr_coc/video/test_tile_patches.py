@@ -28,7 +28,7 @@ def small(wide: Picture, right_px: int, down_px: int = 0) -> Luma:
 
 
 @pytest.mark.parametrize("draw", [clutter, document])
-def test_what_explains_a_picture_is_told_from_what_does_not(draw: type[clutter]) -> None:  # type: ignore[valid-type]
+def test_only_the_right_motion_explains_a_picture(draw: type[clutter]) -> None:  # type: ignore[valid-type]
     wide = draw(1)
     pair = TilePair(small(wide, 0), small(wide, 40), TEXELS, EVERYWHERE)
     still = pair.still()
@@ -49,12 +49,12 @@ def test_tiles_that_move_each_by_itself_move_as_with_the_camera(camera: CameraMo
     together = pair.with_camera(camera)
     inside = np.zeros((ROWS, COLS), bool)
     inside[3:6, 4:9] = True
-    where = inside.ravel()
-    alone = pair.each(together.dy_px, together.dx_px, where)
-    assert (alone.apart[~where] == NOT_COMPARED).all()
-    assert alone.left[where] == pytest.approx(together.left[where], abs=2.5)
+    mask = inside.ravel()
+    alone = pair.each(together.dy_px, together.dx_px, mask)
+    assert (alone.apart[~mask] == NOT_COMPARED).all()
+    assert alone.left[mask] == pytest.approx(together.left[mask], abs=2.5)
     better = pair.still().or_better(alone)
-    assert (better.left[~where] == pair.still().left[~where]).all()
+    assert (better.left[~mask] == pair.still().left[~mask]).all()
     assert (better.left <= pair.still().left).all()
     kept = better.dx_px != 0
     assert (better.patches[kept] == alone.patches[kept]).all()
@@ -64,9 +64,9 @@ def test_the_rest_within_a_texel_is_registered() -> None:
     wide = clutter(3)
     pair = TilePair(small(wide, 0), small(wide, 2, 1), TEXELS, EVERYWHERE)
     dy, dx = pair.rest(pair.still().patches)
-    told = pair.structure()[INNER] > 0.5
-    assert np.median(dx[INNER][told]) == pytest.approx(-2, abs=0.4)
-    assert np.median(dy[INNER][told]) == pytest.approx(-1, abs=0.4)
+    structured = pair.structure()[INNER] > 0.5
+    assert np.median(dx[INNER][structured]) == pytest.approx(-2, abs=0.4)
+    assert np.median(dy[INNER][structured]) == pytest.approx(-1, abs=0.4)
     assert max(np.abs(dy).max(), np.abs(dx).max()) <= TEXEL_PX
 
 

@@ -1,4 +1,4 @@
-"""Where kernels come from: nvcc, the cache, the shipped PTX; and what is said where CUDA is not here."""
+"""Origins of kernels: nvcc, the cache, the shipped PTX; and the errors without CUDA."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_source_is_shipped_and_every_shipped_file_is_used() -> None:
 @needs_nvcc
 @pytest.mark.slow
 def test_the_script_builds_for_every_architecture(tmp_path: Path) -> None:
-    """Warnings are errors; it also says that the shipped PTX assembles for all of them."""
+    """Warnings are errors; it also checks that the shipped PTX assembles for all of them."""
     subprocess.run(["sh", "scripts/build_kernels.sh", str(tmp_path)], cwd=ROOT, check=True, timeout=300)
     for file in FILES:
         made, kept = (tmp_path / f"{file}.ptx").read_text(), compiling.shipped(file).decode()
@@ -77,7 +77,7 @@ def test_a_compiler_may_be_named_or_forbidden(tmp_path: Path, monkeypatch: pytes
 
 def test_the_check_of_a_gpu_says_what_is_missing() -> None:
     if torch.cuda.is_available():
-        pytest.skip("a CUDA device is here")
+        pytest.skip("this machine has a CUDA device")
     environment = os.environ | {"PYTHON": sys.executable}
     done = subprocess.run(
         ["sh", "scripts/gpu_check.sh", "nowhere.json"],
@@ -174,7 +174,7 @@ def test_kernels_that_are_not_here_are_named(tmp_path: Path, monkeypatch: pytest
         compiling.shipped("fetch")
 
 
-def test_torch_without_cuda_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_without_cuda_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", None)
     planes = random_planes(np.random.default_rng(0), 32, 32)
     with pytest.raises(BackendMissing, match="was built without; install a CUDA build"):
@@ -189,7 +189,7 @@ def test_the_device_is_torchs_with_its_own_context(cuda_on_cpu: CpuMachine, monk
     assert int(opened.context) == 3
 
 
-def test_no_device_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_device_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(BackendMissing, match="finds no CUDA device here; check the driver with nvidia-smi"):
@@ -202,8 +202,8 @@ def test_missing_bindings_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         driver.bindings.__wrapped__()
 
 
-def test_a_missing_driver_is_said() -> None:
-    """In a process of its own, because a driver library is loaded once."""
+def test_a_missing_driver_is_reported() -> None:
+    """In a separate process, because a driver library is loaded once."""
     code = (
         "from arr_coc.errors import BackendMissing\n"
         "from arr_coc.ops.cuda import device\n"
@@ -213,7 +213,7 @@ def test_a_missing_driver_is_said() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True, timeout=60
     )
     if done.stdout == "a driver\n":
-        pytest.skip("a CUDA driver is here")
+        pytest.skip("this machine has a CUDA driver")
     assert "finds no CUDA driver; install NVIDIA's, 525 or newer" in done.stdout
 
 
@@ -258,7 +258,7 @@ def test_blocks_are_as_large_as_the_kernels_are_compiled_for() -> None:
 
 
 def everything(frames: list[npt.NDArray[np.uint8]]) -> list[npt.NDArray]:
-    """What all kernels make of two frames."""
+    """Results of all kernels for two frames."""
     store = CudaStore(format_of(torch.from_numpy(frames[0])), Thresholds(), 20)
     store.update(FramePlanes("rgb", (frames[0],)), stamp(0))
     dirty = store.update_tensor(torch.from_numpy(frames[1]), stamp(1)).dirty
@@ -272,7 +272,7 @@ def everything(frames: list[npt.NDArray[np.uint8]]) -> list[npt.NDArray]:
 
 
 def test_results_do_not_hang_on_the_order_of_threads(cuda_on_cpu: CpuMachine) -> None:
-    """A barrier that is missing shows where the last thread goes first."""
+    """A missing barrier shows if the last thread goes first."""
     rng = np.random.default_rng(0)
     first = rng.integers(0, 256, (80, 110, 3), dtype=np.uint8)
     second = first.copy()

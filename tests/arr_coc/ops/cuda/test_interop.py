@@ -34,7 +34,7 @@ READ_BACK = "cuMemcpyDtoHAsync"
 
 
 def level_of(gl: GlDevice, name: int, level: int, height: int, width: int) -> npt.NDArray[np.uint8]:
-    """What OpenGL sees of a texture: uint8 [height, width, 4]."""
+    """OpenGL's view of a texture: uint8 [height, width, 4]."""
     out = np.full((height, width, 4), 1, np.uint8)
     with gl.current():
         names = gl.library.gl
@@ -44,7 +44,7 @@ def level_of(gl: GlDevice, name: int, level: int, height: int, width: int) -> np
 
 @pytest.fixture
 def shared(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> CpuMachine:
-    """GL tells the device of the textures that it makes, and of their texels, as a driver that serves both would."""
+    """GL registers its textures, and their texels, with the device, as a driver for both would."""
     require("gl")
     gl = gl_device.open_device()
     sizes: dict[int, tuple[int, int]] = {}
@@ -111,7 +111,7 @@ def test_it_is_registered_once_and_mapped_between_writes(shared: CpuMachine) -> 
     with shared.calls() as calls, sharing(planes) as store:
         for index in range(3):
             store.write(planes, Difference.everywhere(store.grid), stamp(index))
-            assert shared.live()["mapped"] == before["mapped"], "OpenGL has written, and nobody has read"
+            assert shared.live()["mapped"] == before["mapped"], "OpenGL has written, without readers"
             for _ in range(2):
                 with store.lease() as view:
                     view.patches(np.array([[0, 1, 1]]))
@@ -164,21 +164,21 @@ def test_who_draws_has_the_texture_for_itself(shared: CpuMachine) -> None:
 
 def test_drawing_needs_a_context(shared: CpuMachine) -> None:
     planes = random_planes(np.random.default_rng(4), 64, 64)
-    said: list[str] = []
+    errors: list[str] = []
 
     def draw(store: GlCudaStore) -> None:
         try:
             with store.drawing():
                 pass
         except StoreError as error:
-            said.append(str(error))
+            errors.append(str(error))
 
     with sharing(planes) as store:
         store.update(planes, stamp(0))
         thread = threading.Thread(target=draw, args=(store,))
         thread.start()
         thread.join()
-    assert "GlDevice.make_context" in said[0]
+    assert "GlDevice.make_context" in errors[0]
 
 
 def read_once(planes: FramePlanes) -> None:
@@ -192,7 +192,7 @@ def read_once(planes: FramePlanes) -> None:
 
 
 @pytest.mark.parametrize("name", ["cuGraphicsGLRegisterImage", "cuGraphicsMapResources"])
-def test_a_device_that_is_lost_is_said_and_left_as_it_was(shared: CpuMachine, name: str) -> None:
+def test_a_device_that_is_lost_is_reported_and_left_unchanged(shared: CpuMachine, name: str) -> None:
     before = shared.live()
     shared.fail(name, OUT_OF_MEMORY)
     with pytest.raises(DeviceLost, match=name):
@@ -200,7 +200,7 @@ def test_a_device_that_is_lost_is_said_and_left_as_it_was(shared: CpuMachine, na
     assert shared.live() == before
 
 
-def test_opengl_on_another_gpu_is_said(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opengl_on_another_gpu_is_reported(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     def open_device(cuda: int | None = None) -> None:
         raise BackendMissing(f"finds no OpenGL 4.5 on CUDA device {cuda}")
 

@@ -1,4 +1,4 @@
-"""The example of a kernel of one's own: its source on the CPU, and all of it where PyCUDA and a GPU are."""
+"""The example of a custom kernel: its source on the CPU, and all of it if PyCUDA and a GPU are available."""
 
 from __future__ import annotations
 

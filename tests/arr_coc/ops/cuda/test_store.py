@@ -1,4 +1,4 @@
-"""The CUDA store on the device that is here, or else on the CPU with the kernels' own sources."""
+"""The CUDA store on this machine's device, or else on the CPU with the kernels' own sources."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_pinned_memory_rests_until_the_device_has_read_it(cuda_on_cpu: CpuMachin
 def test_readers_and_writer_on_streams_of_their_own(cuda_on_cpu: CpuMachine, writing: int, reading: int) -> None:
     """A read that the device has not begun shows the frame of its lease, whatever is written afterwards.
 
-    Streams run in the order of their numbers, where nothing orders them otherwise.
+    Streams run in the order of their numbers, if nothing orders them otherwise.
     """
     rng = np.random.default_rng(3)
     first, second = random_planes(rng, 64, 64), random_planes(rng, 64, 64)
@@ -137,7 +137,7 @@ def test_a_closed_store_takes_nothing_more(cuda: None) -> None:
             use()
 
 
-def test_a_store_that_nobody_holds_frees_everything(cuda_on_cpu: CpuMachine) -> None:
+def test_an_unreferenced_store_frees_everything(cuda_on_cpu: CpuMachine) -> None:
     planes = random_planes(np.random.default_rng(7), 64, 64)
     before = cuda_on_cpu.live()
     store = opened(planes)
@@ -153,7 +153,7 @@ def test_a_device_without_memory_gives_back_what_it_gave(cuda_on_cpu: CpuMachine
     cuda_on_cpu.fail(name, OUT_OF_MEMORY)
     with pytest.raises(DeviceLost, match=rf"out of memory.*texture.backend = cpu \({name}\)") as caught:
         opened(planes)
-    assert cuda_on_cpu.live() == before, f"while somebody looks at {caught.value}"
+    assert cuda_on_cpu.live() == before, f"while the caller holds {caught.value}"
     opened(planes).update(planes, stamp(0))
 
 

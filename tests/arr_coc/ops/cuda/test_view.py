@@ -1,4 +1,4 @@
-"""What CUDA kernels compute from a texture on the device: patches, differences and channels."""
+"""Results of CUDA kernels from a texture on the device: patches, differences and channels."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_patches_refuse_what_they_cannot_take(cuda: None) -> None:
 
 
 def test_regions_on_the_device_that_lie_outside_show_the_nearest_texels(cuda: None) -> None:
-    """Nobody looks at them on the way, so no access may leave the texture."""
+    """They are not checked on the way, so no access may leave the texture."""
     with view_of(picture(np.random.default_rng(6), 70, 100)) as view:
         outside = np.array([[40, 0, 0], [-3, 1, 1], [0, 99, 99], [0, -50, 1]])
         got = view.patches(on_device(outside)).cpu().numpy()
@@ -138,7 +138,7 @@ def test_a_frame_as_a_tensor_does_what_the_same_frame_does_on_the_host(
 
 
 def test_frames_may_come_from_both_sides_by_turns(cuda: None) -> None:
-    """What the device alone has seen is brought over before the host compares."""
+    """Tiles that only the device has are copied before the host compares."""
     rng = np.random.default_rng(2)
     first, second = picture(rng, 70, 100), picture(rng, 70, 100)
     store = CudaStore(format_of(torch.from_numpy(first)), Thresholds(), 20)

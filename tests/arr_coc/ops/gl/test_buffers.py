@@ -14,7 +14,7 @@ from tests.support.stores import own_device, seen_by, shared_device
 
 
 class Marks(Fence):
-    """A fence that passes when the test says so, or when it is waited for."""
+    """A fence that passes at the test's command, or when it is waited for."""
 
     def __init__(self, done: bool = False) -> None:
         self.done = done
@@ -105,7 +105,7 @@ def test_memory_that_the_device_has_not_is_refused() -> None:
     assert device.lost is None
 
 
-def test_marks_that_nobody_needs_are_deleted() -> None:
+def test_unused_fences_are_deleted() -> None:
     device = shared_device()
     is_sync = device.library.gl.glIsSync
     with device.current():

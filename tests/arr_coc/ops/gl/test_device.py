@@ -1,4 +1,4 @@
-"""Devices and contexts: one a thread, gone with it; and what is said where there are none."""
+"""Devices and contexts: one a thread, gone with it; and the errors without them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JOIN_S = 120.0
 
 
 def in_thread(work: Callable[[], Any]) -> Any:
-    """Runs `work` in a thread of its own, and returns what it did."""
+    """Run `work` in a separate thread, and return its result."""
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(work()))
     thread.start()
@@ -36,7 +36,7 @@ def in_thread(work: Callable[[], Any]) -> Any:
 
 
 def opened_elsewhere(**environment: str) -> str:
-    """What another process says that opens the device: the error, or nothing."""
+    """Output of another process that opens the device: the error, or nothing."""
     command = "from arr_coc.ops.gl.device import open_device; open_device()"
     done = subprocess.run(
         [sys.executable, "-c", command],
@@ -90,7 +90,7 @@ def test_a_thread_that_ends_ends_its_context(monkeypatch: pytest.MonkeyPatch) ->
     assert ended == handles
 
 
-def test_a_device_that_nobody_has_ends_its_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreferenced_device_ends_its_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
     device = own_device()
     ended: list[int] = []
     calls = device.library.calls
@@ -163,17 +163,17 @@ def test_the_device_is_one_until_it_is_lost() -> None:
     assert open_device() is device
     assert "OpenGL" not in (device.lost or "")
     assert device.version >= (4, 5)
-    device.mark_lost("somebody pulled the plug")
+    device.mark_lost("the plug was pulled")
     replaced = open_device()
     assert replaced is not device
-    with pytest.raises(DeviceLost, match=r"^somebody pulled the plug; open a new store, or choose"), device.current():
+    with pytest.raises(DeviceLost, match=r"^the plug was pulled; open a new store, or choose"), device.current():
         pass
     device.clear()
     assert handle_of(replaced)
 
 
 @pytest.mark.parametrize(
-    ("error", "reset", "raised", "said", "lost"),
+    ("error", "reset", "raised", "message", "lost"),
     [
         (0x0505, 0, DeviceLost, "is out of memory while working; close other", False),
         (0x0507, 0, DeviceLost, "lost its context while working; open a new store", True),
@@ -182,13 +182,13 @@ def test_the_device_is_one_until_it_is_lost() -> None:
         (0x1234, 0, StoreError, "refused working: error 0x1234", False),
     ],
 )
-def test_what_went_wrong_is_named(error: int, reset: int, raised: type, said: str, lost: bool) -> None:
+def test_what_went_wrong_is_named(error: int, reset: int, raised: type, message: str, lost: bool) -> None:
     device = own_device()
     calls = vars(device.library.calls) | {"glGetError": lambda: error, "glGetGraphicsResetStatus": lambda: reset}
     with device.current():
         device.check("working")
         device.library = library.GlLibrary(device.library.egl, device.library.gl, SimpleNamespace(**calls))
-        with pytest.raises(raised, match=said) as info:
+        with pytest.raises(raised, match=message) as info:
             device.check("working")
     assert info.type is raised
     assert (device.lost is not None) == lost
@@ -209,12 +209,12 @@ def test_a_thread_for_which_there_is_no_context_loses_the_device(monkeypatch: py
 
     monkeypatch.setattr(device, "make_context", refuse)
 
-    def said() -> str:
+    def message() -> str:
         with pytest.raises(DeviceLost) as info, device.current():
             pass
         return str(info.value)
 
-    assert in_thread(said).startswith("the driver gives this thread no context (EGL_BAD_ALLOC); open a new store")
+    assert in_thread(message).startswith("the driver gives this thread no context (EGL_BAD_ALLOC); open a new store")
 
 
 def test_a_gpu_that_is_not_here_is_named() -> None:
@@ -225,7 +225,7 @@ def test_a_gpu_that_is_not_here_is_named() -> None:
         find_device(4711)
 
 
-def test_an_egl_that_lists_nothing_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_egl_that_lists_nothing_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     egl = shared_device().library.egl
 
     def refuse(*_: object) -> None:
@@ -245,13 +245,13 @@ def test_software_comes_last() -> None:
         assert device.name == "surfaceless" or "surfaceless" not in names
 
 
-def test_no_egl_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_egl_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "EGL_FILE", "libEGL-not-here.so.1")
     with pytest.raises(BackendMissing, match=r"libEGL-not-here\.so\.1 is not here; install .*libegl1"):
         library.load.__wrapped__()
 
 
-def test_no_opengl_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_opengl_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     shared_device()
     monkeypatch.setitem(sys.modules, "OpenGL", None)
     with pytest.raises(BackendMissing, match=r"PyOpenGL finds no EGL and OpenGL \(.*\); install .*libopengl0"):
@@ -288,18 +288,18 @@ def test_pyopengl_for_a_screen_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         library.load.__wrapped__()
 
 
-def test_no_driver_is_said_with_the_remedy() -> None:
+def test_no_driver_is_reported_with_the_remedy() -> None:
     shared_device()
-    said = opened_elsewhere(__EGL_VENDOR_LIBRARY_FILENAMES="/nowhere.json")
-    assert said.startswith("arr_coc.errors.BackendMissing: texture.backend = gl finds no OpenGL 4.5 (")
-    assert "apt install libegl1 libgl1-mesa-dri libopengl0" in said
+    message = opened_elsewhere(__EGL_VENDOR_LIBRARY_FILENAMES="/nowhere.json")
+    assert message.startswith("arr_coc.errors.BackendMissing: texture.backend = gl finds no OpenGL 4.5 (")
+    assert "apt install libegl1 libgl1-mesa-dri libopengl0" in message
 
 
 def test_a_driver_that_is_too_old_says_what_it_has() -> None:
     if not shared_device().software:
-        pytest.skip("only Mesa's software driver can be told to be old")
-    said = opened_elsewhere(MESA_GL_VERSION_OVERRIDE="4.2")
-    assert "has OpenGL 4.2, and 4.5 is needed; update its driver" in said
+        pytest.skip("only Mesa's software driver can pretend to be old")
+    message = opened_elsewhere(MESA_GL_VERSION_OVERRIDE="4.2")
+    assert "has OpenGL 4.2, and 4.5 is needed; update its driver" in message
     assert opened_elsewhere() == ""
 
 

@@ -54,7 +54,7 @@ def test_what_is_drawn_follows_the_texture_and_leaves_it_alone(program: ArProgra
 
 
 def test_the_plane_shows_the_pictures_own_colours(program: ArProgram) -> None:
-    """Dimmed, where nothing floats above it."""
+    """Dimmed, unless a region floats above it."""
     halves = np.zeros((ROWS * 32, COLS * 32, 3), np.uint8)
     halves[:, : COLS * 16], halves[:, COLS * 16 :] = (200, 0, 0), (0, 0, 200)
     store = GlStore(PlaneFormat.of(FramePlanes("rgb", (halves,))), Thresholds(), 200)
@@ -69,7 +69,7 @@ def test_the_plane_shows_the_pictures_own_colours(program: ArProgram) -> None:
     store.close()
 
 
-def test_nothing_is_written_while_somebody_draws(program: ArProgram) -> None:
+def test_nothing_is_written_during_a_draw(program: ArProgram) -> None:
     store = GlStore(PlaneFormat.of(planes(0)), Thresholds(), 20)
     store.update(planes(0), stamp(0))
     with shared_device().current(), store.drawing(), pytest.raises(LeaseTimeout, match="still read"):

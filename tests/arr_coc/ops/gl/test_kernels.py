@@ -66,7 +66,7 @@ def test_many_regions_are_gathered_in_parts(open_store: Opener, monkeypatch: pyt
 def test_the_filter_of_the_hardware_compiles_and_keeps_one_colour(
     open_store: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What llvmpipe makes of gradients is wrong, but for a picture of one colour."""
+    """Gradients of llvmpipe are wrong, but for a picture of one colour."""
     device = shared_device()
     monkeypatch.setattr(device, "software", False)
     plain = np.full((64, 96, 3), (200, 100, 50), np.uint8)

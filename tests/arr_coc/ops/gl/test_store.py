@@ -1,4 +1,4 @@
-"""What only the OpenGL store does: ways to upload, reading back, threads, and letting go of the device's memory."""
+"""Features of the OpenGL store alone: ways to upload, reading back, threads, and freeing the device's memory."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_only_what_changed_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_threads_that_read_at_once_and_come_and_go_are_right() -> None:
-    """Each reader has a context of its own; the writer's fence tells it when the frame is complete."""
+    """Each reader has its own context; the writer's fence marks the complete frame for it."""
     store, wrong = opened(noise(0)), []
     regions = np.array([(level, 0, 0) for level in range(6)])
 
@@ -145,7 +145,7 @@ def test_writers_of_different_threads_follow_each_other() -> None:
 
 
 def exists(store: GlStore) -> bool:
-    """Whether the device still has the store's memory; asking clears nothing up."""
+    """True if the device still has the store's memory; the query frees nothing."""
     gl, texture = store.device.library.gl, store._texture
     with patch.object(store.device, "_sweep"), store.device.current():
         return bool(gl.glIsTexture(texture.name)) or bool(gl.glIsBuffer(texture.ring.name))
@@ -195,7 +195,7 @@ def test_a_store_closed_in_the_middle_of_a_write_keeps_its_memory_until_then(mon
     assert not exists(store)
 
 
-def test_a_store_that_nobody_closed_is_let_go_of() -> None:
+def test_a_store_that_was_not_closed_is_freed() -> None:
     store = opened(noise(0))
     store.update(noise(0), stamp(0))
     device, name = store.device, store._texture.name
@@ -215,7 +215,7 @@ def resident_bytes() -> int:
 
 
 def grown(work: Callable[[int], None], warm: int, rounds: int) -> int:
-    """How many bytes the process has grown by over `rounds`; its open files must be as many as before."""
+    """Bytes by which the process has grown over `rounds`; its open files must be as many as before."""
     for index in range(warm):
         work(index)
     files, before = open_files(), resident_bytes()
@@ -287,7 +287,7 @@ def test_a_ring_larger_than_the_device_reads_is_refused(monkeypatch: pytest.Monk
 
 
 def failing_store(monkeypatch: pytest.MonkeyPatch, error: int) -> GlStore:
-    """A store on a device of its own that reports an error with the second frame."""
+    """A store on a separate device that reports an error with the second frame."""
     device = own_device()
     monkeypatch.setattr("arr_coc.ops.gl.store.open_device", lambda _: device)
     store = GlStore(PlaneFormat.of(noise(0)), Thresholds(), 1000)
@@ -308,7 +308,7 @@ def test_memory_that_runs_out_spoils_the_store_and_not_the_device(monkeypatch: p
     assert not exists(store)
 
 
-def test_a_write_that_is_refused_halfway_is_read_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_halfway_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(noise(0))
     store.update(noise(0), stamp(0))
     monkeypatch.setattr(store.device.library.calls, "glGetError", lambda: 0x0502)

@@ -1,4 +1,4 @@
-"""How dirty tiles are uploaded: which way is chosen, and that every tile gets there."""
+"""Upload of dirty tiles: the choice of a way, and that every tile arrives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHAPE = (34, 60)
 
 
 def copied(plan: UploadPlan, shape: tuple[int, int]) -> np.ndarray:
-    """How often each tile's texels are brought over: int [rows, cols]."""
+    """Number of uploads of each tile's texels: int [rows, cols]."""
     times = np.zeros(shape, int)
     for block in plan.blocks:
         row0, col0, row1, col1 = block.rectangle
@@ -26,7 +26,7 @@ def copied(plan: UploadPlan, shape: tuple[int, int]) -> np.ndarray:
 
 
 def refreshed(plan: UploadPlan, shape: tuple[int, int]) -> np.ndarray:
-    """How often each tile gets new mipmaps: int [rows, cols]."""
+    """Number of mipmap updates of each tile: int [rows, cols]."""
     times = np.zeros(shape, int)
     for tiles in [plan.strip, *(block.dirty for block in plan.blocks)]:
         np.add.at(times, tuple(tiles.T), 1)
@@ -61,14 +61,14 @@ def test_a_block_is_copied_as_it_is_and_single_tiles_are_laid_side_by_side() -> 
     assert plan.strip.tolist() == [[20, 20 + index] for index in range(SMALL_TILES - 1)]
 
 
-def test_scattered_tiles_go_alone_where_they_are_few_and_in_a_box_where_they_are_many() -> None:
+def test_scattered_tiles_go_alone_if_few_and_in_a_box_if_many() -> None:
     rng = np.random.default_rng(0)
     ways = [plan_upload(cover(rng.random(SHAPE) < share), SHAPE).way for share in (0.01, 0.05, 0.3, 0.5, 0.9)]
     assert ways == ["parts", "parts", "box", "box", "box"]
 
 
 @pytest.mark.parametrize(("cost", "box"), [(0.0, False), (4.0, False), (4.9, False), (5.1, True)])
-def test_the_box_is_taken_where_it_costs_less(cost: float, box: bool) -> None:
+def test_the_box_is_taken_if_it_costs_less(cost: float, box: bool) -> None:
     """Two tiles of a box of 7: apart they cost 2 × (cost + 1), the box costs its 7 and cost."""
     apart = ((0, 0, 1, 1), (0, 6, 1, 7))
     assert cheaper(apart, cost) == (((0, 0, 1, 7),) if box else apart)

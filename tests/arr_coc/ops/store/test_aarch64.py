@@ -67,10 +67,10 @@ def test_the_same_bytes_on_aarch64(driver: Path, fmt: tuple[str, str], size: tup
         np.array([len(native._FOOTPRINTS)]),
         native._FOOTPRINTS,
     ]
-    told = subprocess.run(
+    output = subprocess.run(
         [EMULATOR, str(driver)], input=b"".join(bytes(part) for part in asked), stdout=subprocess.PIPE, check=True
     ).stdout
-    assert len(told) == sum(part.nbytes for part in expected)
+    assert len(output) == sum(part.nbytes for part in expected)
     for number, part in enumerate(expected):  # dirty, levels 0 to 5, pixels
-        got, told = told[: part.nbytes], told[part.nbytes :]
+        got, output = output[: part.nbytes], output[part.nbytes :]
         np.testing.assert_array_equal(np.frombuffer(got, part.dtype).reshape(part.shape), part, err_msg=str(number))

@@ -32,7 +32,7 @@ EXACT = Thresholds(mean=0, largest=0)
 WAIT_MS = 2000
 JOIN_S = 120.0
 EXAMPLES = {"compiled": 30, "gl": 30, "cuda": 12}
-"""Fewer where the device may be one that the tests make of the CPU."""
+"""Fewer for a device that the tests may emulate on the CPU."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -144,7 +144,7 @@ class BothStores(RuleBasedStateMachine):
         self.open(height, width, (layout, self.sampling), seed)
 
     @invariant()
-    def both_tell_the_same(self) -> None:
+    def both_have_the_same_state(self) -> None:
         if self.written:
             with self._views() as (one, other):
                 assert one.stamp == other.stamp

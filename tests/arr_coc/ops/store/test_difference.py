@@ -1,4 +1,4 @@
-"""Which changes make a tile dirty, and which noise does not."""
+"""Changes that make a tile dirty, and noise that does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiled kernel: same bytes as the reference, and a reference where it is of no use."""
+"""The compiled kernel: same bytes as the reference, and the reference if it cannot be used."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def little_different(planes: FramePlanes, rng: np.random.Generator, most: int) -
     changed = []
     for plane in planes.planes:
         noise = rng.integers(-most, most + 1, plane.shape)
-        where = rng.random(plane.shape[:2]) < rng.choice([0.001, 0.2, 1])
-        noise[~where] = 0
+        noisy = rng.random(plane.shape[:2]) < rng.choice([0.001, 0.2, 1])
+        noise[~noisy] = 0
         changed.append(np.clip(plane.astype(int) + noise, 0, 255).astype(np.uint8))
     return FramePlanes(planes.layout, tuple(changed), planes.colour)
 

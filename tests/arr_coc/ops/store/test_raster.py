@@ -35,7 +35,7 @@ def by_store(planes: FramePlanes) -> Bytes:
 
 
 def by_swscale(planes: FramePlanes, pixel_format: str) -> Bytes:
-    """The whole frame through swscale, with one more row where its height is odd: at odd heights swscale leaves its
+    """The whole frame through swscale, with one more row if its height is odd: at odd heights swscale leaves its
     unscaled converters for one that interpolates chroma."""
     rows, cols = (planes.height_px + 1) // 2 * 2, (planes.width_px + 1) // 2 * 2
     frame = av.VideoFrame(cols, rows, pixel_format)
@@ -81,7 +81,7 @@ def test_noise_as_swscale(sampling: str, size: tuple[int, int], matrix: Matrix, 
 @pytest.mark.parametrize("full_range", [False, True])
 @pytest.mark.parametrize("matrix", list(KR_KB))
 def test_colours_without_subsampling_as_swscale(matrix: Matrix, full_range: bool) -> None:
-    """From RGB noise, because swscale wraps around far outside of the RGB cube, where 4:4:4 noise lies."""
+    """From RGB noise, because swscale wraps around far outside of the RGB cube, in which 4:4:4 noise lies."""
     rgb = np.random.default_rng(1).integers(0, 256, (64, 96, 3)).reshape(-1, 3)
     forward = rgb_matrix(Colour(matrix, full_range))
     yuv = np.linalg.solve(forward[:, :3], rgb.T - forward[:, 3:]).clip(0, 255).round().astype(np.uint8)

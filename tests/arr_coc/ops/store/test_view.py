@@ -1,4 +1,4 @@
-"""What a reader gets: levels, and the pixels of regions."""
+"""The reader's view: levels, and the pixels of regions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One smaller picture: within its budget, showing what matters at full size, and telling where."""
+"""One smaller picture: within its budget, what matters at full size, and the placement of its parts."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_small_budget_buys_the_whole_view_alone(tokens: int) -> None:
     assert composite.image.shape[1] / composite.image.shape[0] == pytest.approx(960 / 540, rel=0.05)
 
 
-def test_where_all_matters_alike_nothing_is_picked_out() -> None:
+def test_equal_relevance_gives_no_parts() -> None:
     assert len(foveate(picture(540, 960), np.full((17, 30), 0.5, np.float32), 100).placements) == 1
 
 

@@ -124,7 +124,7 @@ def scenes(count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.
 
 
 class Looker(nn.Module):
-    """Looks at a thumbnail of 8×8, from there at one patch, and says which way its stripes run."""
+    """A model that looks at a thumbnail of 8×8, then at one patch, and classifies the direction of its stripes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -75,7 +75,7 @@ def test_gradients_reach_the_picture_also_through_its_padding() -> None:
     assert torch.autograd.gradcheck(lambda x: generate_mipmaps(x)[4:], (image,))
 
 
-def test_level_0_is_the_picture_itself_where_nothing_is_to_be_done() -> None:
+def test_level_0_is_the_picture_itself_if_no_change_is_needed() -> None:
     image = torch.zeros(3, 32, 64)
     assert generate_mipmaps(image)[0].data_ptr() == image.data_ptr()
 

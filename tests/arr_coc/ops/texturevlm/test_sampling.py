@@ -1,4 +1,4 @@
-"""Elongated footprints: box means where they are aligned, sharper than squares on lines, and gradients."""
+"""Elongated footprints: box means for aligned ones, sharper than squares on lines, and gradients."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_gradients_to_picture_points_and_footprint() -> None:
 
 
 def centres(level: int, height: int, width: int) -> torch.Tensor:
-    """Where the texels of one level lie: [height, width, 2]."""
+    """Centres of the texels of one level: [height, width, 2]."""
     rows, cols = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     return (torch.stack((rows, cols), dim=-1) + 0.5) * (1 << level)
 

@@ -206,7 +206,7 @@ def test_both_constants_decide_the_levels(m0: float, e0: float) -> None:
 
 
 def single_child(parent: list[int]) -> bool:
-    """Whether a region at the grid's corner holds one region of the level below, so that splitting it is free."""
+    """True if a region at the grid's corner holds one region of the level below, so that splitting it is free."""
     level, row, col = parent
     rows, cols = (-(-tiles >> (level - 1)) for tiles in TEXTURE.grid.shape)
     return 2 * row + 1 >= rows and 2 * col + 1 >= cols

@@ -1,4 +1,4 @@
-"""A texture that follows a video, on every backend that is here."""
+"""A texture that follows a video, on every available backend."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_frames_on_the_textures_device_are_taken_there(cuda_on_cpu: CpuMachine, 
 
 
 @pytest.mark.parametrize("backend", ["cpu", "cuda"])
-def test_all_tiles_of_a_frame_are_taken_where_that_is_asked_for(cuda: None, backend: Backend) -> None:
+def test_all_tiles_of_a_frame_are_taken_on_request(cuda: None, backend: Backend) -> None:
     frame = torch.from_numpy(picture(0))
     with VideoStream(resolution=(150, 230), backend=backend) as video:
         frame = frame.to(find_device().place) if backend == "cuda" else frame
