@@ -1,4 +1,4 @@
-"""What is published is what docs/robots.md says, and its listeners work as they are printed there."""
+"""Published messages are as documented in docs/robots.md, and the listeners printed there work."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_frame_without_a_map_says_so() -> None:
     assert {fields[name] for name in ("rows", "cols", "relevance", "regions")} == {None}
 
 
-def test_who_comes_late_gets_the_last_status_answer_frame_and_statistics(
+def test_a_late_subscriber_gets_the_last_status_answer_frame_and_statistics(
     output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher_module, "TICK_S", 0.02)
