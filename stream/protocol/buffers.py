@@ -160,9 +160,11 @@ class SharedFrameReader:
         """
         size = height_px * width_px * 3
         if self._map is None or len(self._map) < size:
-            held = os.fstat(self._descriptor).st_size
-            if held < size:
-                raise TransportError(f"the snapshot holds {held} bytes, a frame of {width_px}x{height_px} has {size}")
+            memory_bytes = os.fstat(self._descriptor).st_size
+            if memory_bytes < size:
+                raise TransportError(
+                    f"the snapshot holds {memory_bytes} bytes, a frame of {width_px}x{height_px} has {size}"
+                )
             self._map = mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ)
         return np.frombuffer(self._map, np.uint8, size).reshape(height_px, width_px, 3)
 

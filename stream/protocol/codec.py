@@ -168,9 +168,9 @@ def token_packets(
     for before, frame in zip(range(len(frames) - 1, -1, -1), frames, strict=True):
         rows, end = slice(end, end + frame.regions), end + frame.regions
         at = None if place is None else replace(place, frame=place.frame - before)
-        shown = regions[rows], relevance[rows], pixels[rows]
+        columns = regions[rows], relevance[rows], pixels[rows]
         numbers_of, gone = superseded[gone : gone + frame.superseded], gone + frame.superseded
-        packets.append(TokenPacket(frame.stamp, message.grid, *shown, frame.overview, at, numbers_of))
+        packets.append(TokenPacket(frame.stamp, message.grid, *columns, frame.overview, at, numbers_of))
     return packets
 
 

@@ -116,9 +116,9 @@ class ReadInspection:
         """State of each token of the group, as in `GroupFrame.states`; None without a group."""
         if self.tokens is None:
             return None
-        shown = ["superseded" if one else "shown" for one in self.tokens[:, 4].tolist()]
+        states = ["superseded" if one else "shown" for one in self.tokens[:, 4].tolist()]
         appended: int = self.head["group"]["appended"]
-        return tuple(shown[: len(shown) - appended] + ["new"] * appended)
+        return tuple(states[: len(states) - appended] + ["new"] * appended)
 
 
 def inspected_frame(
@@ -137,9 +137,9 @@ def inspected_frame(
     `tokens`: number that the model reads, if it differs from that of the regions. `query`: question of the maps.
     """
     relevance, grid = frame.relevance.cpu().numpy(), view.grid
-    shown = {"relevance, blended": TileMap("relevance", relevance.astype(np.float32), *POSITIVE)}
+    named_maps = {"relevance, blended": TileMap("relevance", relevance.astype(np.float32), *POSITIVE)}
     if maps is not None:
-        shown = tile_maps(maps, motion, np.maximum(0, view.stamp.frame_index - view.versions.frame))
+        named_maps = tile_maps(maps, motion, np.maximum(0, view.stamp.frame_index - view.versions.frame))
     weights = frame.weights.cpu().numpy()
     total = max(float(weights.sum()), 1e-6)
     return InspectedFrame(
@@ -154,7 +154,7 @@ def inspected_frame(
         regions=frame.allocation.regions.numpy(),
         overview=frame.overview,
         strategy=frame.strategy,
-        maps=shown,
+        maps=named_maps,
         weights={name: float(weight) / total for name, weight in zip(SCORES, weights, strict=True)},
         images=images,
         profile="" if maps is None else maps.profile,
@@ -196,29 +196,29 @@ def tile_maps(
     `motion`: of the tiles since the frame before, None if nothing moved; `unchanged` [gh, gw]: number of frames for
     which each tile has been the same.
     """
-    shown = {
+    named = {
         name: TileMap("texture", values, *(SIGNED if name in SIGNED_NAMES else POSITIVE))
         for name, values in zip(channel_names(maps.profile), maps.channels, strict=True)
     }
-    shown["entropy"] = TileMap("texture", maps.entropy, *POSITIVE)
-    shown |= {name: TileMap("scores", values, *POSITIVE) for name, values in zip(SCORES, maps.scores, strict=True)}
-    shown["relevance of this frame"] = TileMap("relevance", maps.own, *POSITIVE)
-    shown["relevance, blended"] = TileMap("relevance", maps.blended, *POSITIVE)
+    named["entropy"] = TileMap("texture", maps.entropy, *POSITIVE)
+    named |= {name: TileMap("scores", values, *POSITIVE) for name, values in zip(SCORES, maps.scores, strict=True)}
+    named["relevance of this frame"] = TileMap("relevance", maps.own, *POSITIVE)
+    named["relevance, blended"] = TileMap("relevance", maps.blended, *POSITIVE)
     if maps.prior is not None:
         ranges = {"attention": POSITIVE, "similarity": SIGNED, "trust": POSITIVE}
         for (name, bounds), values in zip(ranges.items(), maps.prior, strict=True):
-            shown[f"{name} of answers"] = TileMap("memory", values, *bounds)
+            named[f"{name} of answers"] = TileMap("memory", values, *bounds)
     if maps.staleness is not None:
-        shown["worth exploring"] = _ranged("memory", maps.staleness)
+        named["worth exploring"] = _ranged("memory", maps.staleness)
     if unchanged is not None:
-        shown["unchanged for, frames"] = _ranged("change", unchanged.astype(np.float32))
+        named["unchanged for, frames"] = _ranged("change", unchanged.astype(np.float32))
     still = np.zeros_like(maps.entropy)
-    shown["motion, px"] = _ranged("change", still if motion is None else motion.magnitude_px)
+    named["motion, px"] = _ranged("change", still if motion is None else motion.magnitude_px)
     if motion is not None:
         for name, values in (("motion right, px", motion.dx_px), ("motion down, px", motion.dy_px)):
-            shown[name] = _ranged("change", values, signed=True)
-        shown["confidence of motion"] = TileMap("change", motion.confidence, *POSITIVE)
-    return shown
+            named[name] = _ranged("change", values, signed=True)
+        named["confidence of motion"] = TileMap("change", motion.confidence, *POSITIVE)
+    return named
 
 
 def _ranged(group: str, values: npt.NDArray[np.float32], *, signed: bool = False) -> TileMap:

@@ -92,9 +92,9 @@ class PictureBuffers:
         """Return a copy of an image uint8 [H, W, 3]."""
         with self._lock:
             fitting = [at for at, spare in enumerate(self._spare) if spare.shape == image.shape]
-            made = self._spare.pop(fitting[0]) if fitting else np.empty(image.shape, np.uint8)
-        np.copyto(made, image)
-        return made
+            buffer = self._spare.pop(fitting[0]) if fitting else np.empty(image.shape, np.uint8)
+        np.copyto(buffer, image)
+        return buffer
 
     def give_back(self, images: Iterable[npt.NDArray[np.uint8]]) -> None:
         """Return copies to the pool; the oldest ones are freed."""
@@ -156,7 +156,7 @@ def pack_picture(frame: ViewedFrame, level: int, jpeg: bytes, unix_ns: int, firs
     `unix_ns` is the capture time since 1970, `first_frame` the number of frames before those of this process.
     """
     height, width = frame.images[level].shape[:2]
-    shown = frame.map
+    frame_map = frame.map
     head = HEADER.pack(
         KIND,
         JPEG,
@@ -167,15 +167,15 @@ def pack_picture(frame: ViewedFrame, level: int, jpeg: bytes, unix_ns: int, firs
         frame.media_ns / 1e9,
         width,
         height,
-        shown.rows,
-        shown.cols,
+        frame_map.rows,
+        frame_map.cols,
         min(frame.tokens, 0xFFFF),
-        shown.overview,
-        len(shown.relevance),
-        len(shown.regions),
+        frame_map.overview,
+        len(frame_map.relevance),
+        len(frame_map.regions),
         len(jpeg),
     )
-    return b"".join((head, shown.relevance, shown.regions, jpeg))
+    return b"".join((head, frame_map.relevance, frame_map.regions, jpeg))
 
 
 def of_camera_number(message: bytes, number: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Fingerprints of a run and of a model, and the provenance of answers: they are equal only if answers are equal.
+"""Fingerprints of a run and of a model, and the provenance of answers: the data that determine answers.
 
 The answer stage sends its provenance with its greeting, because it may run on another machine with other settings. A
 recording stores it, and a replay answers with it.

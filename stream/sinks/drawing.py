@@ -209,15 +209,15 @@ def _within_frame(picture: Picture, height_px: int, width_px: int) -> Picture:
 
 def _as_shown(image: Picture, shapes: npt.NDArray[np.int8]) -> Picture:
     """Return the picture with each tile at the resolution of the region that shows it, as the model receives it."""
-    shown = image.copy()
+    result = image.copy()
     height, width = image.shape[:2]
     for code in np.unique(shapes[shapes > 0]).tolist():
         down, across = REGION_SHAPES[code]
         small = cv2.resize(image, (width >> across, height >> down), interpolation=cv2.INTER_AREA)
         coarse = cv2.resize(small, (width, height), interpolation=cv2.INTER_LINEAR)
         mask = _over_tiles((shapes == code).astype(np.uint8), width, height)
-        cv2.copyTo(coarse, mask, shown)
-    return shown
+        cv2.copyTo(coarse, mask, result)
+    return result
 
 
 def _tinted(picture: Picture, relevance: npt.NDArray[np.floating]) -> Picture:

@@ -93,8 +93,8 @@ class HeatmapSink(Sink):
         finally:
             self._film.close()
         if live is not None and self._film.drawn < live.frames:
-            shown = of_counted(self._film.drawn, live.frames, "frame")
-            log.warning("heat map: %s drawn; the others came while one was being drawn", shown)
+            share = of_counted(self._film.drawn, live.frames, "frame")
+            log.warning("heat map: %s drawn; the others came while one was being drawn", share)
 
     def _follow(self, event: FrameReady) -> None:
         """Add the event of a live frame; its picture is received separately, or not at all."""
@@ -144,9 +144,9 @@ class _Film:
             return
         event, overlay = self._held
         self._held = None
-        shown = of_counted(event.tokens, event.tiles, "token")
+        share = of_counted(event.tokens, event.tiles, "token")
         overlay = replace(overlay, boxes=_boxes(self._scene, event.pts_s))
-        picture = draw(overlay, self.caption, f"{shown} · {clock_text(event.pts_s)}")
+        picture = draw(overlay, self.caption, f"{share} · {clock_text(event.pts_s)}")
         if self._video is None:
             self._claim.keep()
             if self._claim.path.lower().endswith(STILL):
@@ -207,29 +207,29 @@ class _LiveFrames:
                 self._draw(read_inspection(message))
             receiver.request(request)
 
-    def _draw(self, shown: ReadInspection) -> None:
-        index = shown.head["frame_index"]
+    def _draw(self, inspection: ReadInspection) -> None:
+        index = inspection.head["frame_index"]
         with self._noted:
             # longest wait for the event of a frame whose picture has arrived
             self._noted.wait_for(lambda: index in self._events or self._stop.is_set(), 2.0)
             event = self._events.get(index)
         if event is not None:
-            self._film.add(event, _overlay_of(shown, self._layers))
+            self._film.add(event, _overlay_of(inspection, self._layers))
 
 
-def _overlay_of(shown: ReadInspection, names: tuple[str, ...]) -> AllocationOverlay:
+def _overlay_of(inspection: ReadInspection, names: tuple[str, ...]) -> AllocationOverlay:
     """Return the overlay of an inspection, with the layers of these names."""
-    image = cv2.imdecode(np.frombuffer(shown.pictures[0], np.uint8), cv2.IMREAD_COLOR)
-    shape = shown.head["rows"], shown.head["cols"]
-    relevance = shown.maps.get("relevance, blended", TileMap("", np.zeros(shape, np.float32), *POSITIVE))
-    overview = shown.head["overview"] if shown.tokens is None else shown.head["group"]["overview"]
+    image = cv2.imdecode(np.frombuffer(inspection.pictures[0], np.uint8), cv2.IMREAD_COLOR)
+    shape = inspection.head["rows"], inspection.head["cols"]
+    relevance = inspection.maps.get("relevance, blended", TileMap("", np.zeros(shape, np.float32), *POSITIVE))
+    overview = inspection.head["overview"] if inspection.tokens is None else inspection.head["group"]["overview"]
     return AllocationOverlay(
         image=np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB), np.uint8),
-        regions=(shown.regions if shown.tokens is None else shown.tokens[:, :3]).astype(np.int64),
+        regions=(inspection.regions if inspection.tokens is None else inspection.tokens[:, :3]).astype(np.int64),
         relevance=relevance.values,
         overview=overview,
-        layers=layers_of(names, shown.maps, shown.head["weights"], shape),
-        states=shown.states,
+        layers=layers_of(names, inspection.maps, inspection.head["weights"], shape),
+        states=inspection.states,
     )
 
 

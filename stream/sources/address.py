@@ -92,10 +92,10 @@ def redacted(address: str) -> str:
     """Return an address for messages: user, password and secret-looking parameters are `***`; a path is unchanged."""
     if scheme_of(address) is None:
         return address
-    shown = _CREDENTIALS.sub(f"{HIDDEN}@", address)
-    if shown == address:
-        shown = _SLASHED_CREDENTIALS.sub(f"{HIDDEN}@", address)
-    return _PARAMETER.sub(rf"\g<1>{HIDDEN}", shown)
+    text = _CREDENTIALS.sub(f"{HIDDEN}@", address)
+    if text == address:
+        text = _SLASHED_CREDENTIALS.sub(f"{HIDDEN}@", address)
+    return _PARAMETER.sub(rf"\g<1>{HIDDEN}", text)
 
 
 def name_of(address: str) -> str:
@@ -126,8 +126,8 @@ def shown_config(config: Config) -> Config:
     output = config.output
     mqtt = None if output.mqtt is None else redacted(output.mqtt)
     webhook = None if output.webhook is None else HIDDEN
-    shown = output.model_copy(update={"mqtt": mqtt, "webhook": webhook})
-    return config.model_copy(update={"source": redacted(config.source), "output": shown})
+    redacted_output = output.model_copy(update={"mqtt": mqtt, "webhook": webhook})
+    return config.model_copy(update={"source": redacted(config.source), "output": redacted_output})
 
 
 def _secrets(address: str) -> list[str]:

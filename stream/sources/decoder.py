@@ -122,8 +122,8 @@ def video_stream(
     streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
     if not streams:
         kinds = sorted({stream.type for stream in container.streams} - {"video"})
-        held = f"only {' and '.join(kinds)}" if kinds else "nothing that moves"
-        raise SourceError(f"{name} has no video stream ({held} in it); give a file with pictures")
+        content = f"only {' and '.join(kinds)}" if kinds else "nothing that moves"
+        raise SourceError(f"{name} has no video stream ({content} in it); give a file with pictures")
     if wanted is None:
         stream = next((stream for stream in streams if stream.disposition & Disposition.default), streams[0])
     elif wanted < len(streams):

@@ -90,14 +90,14 @@ class Fragmenter:
         shown_ns = _ns(packet, packet.duration or 0) or (
             dts_ns - self._last_dts_ns if self.started else (NS_PER_S // 25)
         )
-        held = len(self._data)
+        size_before = len(self._data)
         packet.stream = self._stream
         self._container.mux_one(packet)
         if self._first_dts_ns is None:
             self._first_dts_ns, self._start_ns, self._reorder_ns = dts_ns, pts_ns, pts_ns - dts_ns
         begin_ns = pts_ns if key else dts_ns + self._reorder_ns
         done = None
-        if len(self._data) > held and begin_ns - self._start_ns >= self._segment_ns:
+        if len(self._data) > size_before and begin_ns - self._start_ns >= self._segment_ns:
             done = self._cut(begin_ns)
         self._last_dts_ns = dts_ns
         self._end_ns = max(self._end_ns, pts_ns + shown_ns)

@@ -57,14 +57,14 @@ class HardwareDecoding:
         self._report(f"{self._device} does not decode {context.name}")
         return None
 
-    def _chosen(self, wanted: str) -> str | None:
-        if wanted == "software":
+    def _chosen(self, setting: str) -> str | None:
+        if setting == "software":
             return None
-        if wanted != "auto":
-            failure = device_failure(wanted)
+        if setting != "auto":
+            failure = device_failure(setting)
             if failure is None:
-                return wanted
-            self._report(f"the decoder {wanted} cannot be used ({failure})")
+                return setting
+            self._report(f"the decoder {setting} cannot be used ({failure})")
             return None
         usable = next((device for device in DEVICES if device_failure(device) is None), None)
         if usable is None:

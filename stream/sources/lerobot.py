@@ -65,11 +65,11 @@ class EpisodeAddress:
         place, _, choice = given.rpartition("#") if "#" in given else (given, "", "")
         if not place:
             raise SourceNotFound(f"{address} names no folder; write {EXAMPLE}")
-        wanted = _choice(address, choice)
+        fields = _choice(address, choice)
         folder = Path(place).expanduser()
         info = _info(folder)
-        key = _camera(folder, info, wanted.get("camera"))
-        episode = _number(folder, info, wanted.get("episode"))
+        key = _camera(folder, info, fields.get("camera"))
+        episode = _number(folder, info, fields.get("episode"))
         LEROBOT.require(LEROBOT_PREFIX, SourceError)
         return cls(folder, episode, key, _fps(info))
 
@@ -140,7 +140,7 @@ def _info(folder: Path) -> dict[str, Any]:
     return dict(values)
 
 
-def _camera(folder: Path, info: Mapping[str, Any], wanted: str | None) -> str:
+def _camera(folder: Path, info: Mapping[str, Any], name: str | None) -> str:
     """Return the key of the chosen camera, or of the only one."""
     features = info.get("features")
     kinds = {
@@ -150,33 +150,33 @@ def _camera(folder: Path, info: Mapping[str, Any], wanted: str | None) -> str:
     }
     keys = [key for key, kind in kinds.items() if kind == "video" and "/" not in key and ".." not in key]
     named = _listed([_short(key) for key in keys])
-    if wanted is None:
+    if name is None:
         if len(keys) == 1:
             return keys[0]
         if keys:
             raise SourceError(f"{folder} has several cameras; add &camera=NAME, one of {named}")
     elif keys:
-        matches = [key for key in keys if wanted in (key, _short(key))]
+        matches = [key for key in keys if name in (key, _short(key))]
         if len(matches) == 1:
             return matches[0]
-        raise SourceNotFound(f"{folder} has no camera {wanted!r}; there is {named}")
+        raise SourceNotFound(f"{folder} has no camera {name!r}; there is {named}")
     pictures = "its pictures lie in tables, which are not read" if "image" in kinds.values() else "it has no cameras"
     raise SourceError(f"{folder} has no videos: {pictures}; give a dataset with videos")
 
 
-def _number(folder: Path, info: Mapping[str, Any], wanted: str | None) -> int:
+def _number(folder: Path, info: Mapping[str, Any], text: str | None) -> int:
     """Return the number of the chosen episode, or of the only one."""
     count = info.get("total_episodes")
     if not isinstance(count, int) or count < 1:
         raise SourceError(f"{folder / INFO} counts no episodes; {AGAIN}")
     episodes = "only episode 0" if count == 1 else f"{counted(count, 'episode')}, 0 to {count - 1}"
-    if wanted is None:
+    if text is None:
         if count == 1:
             return 0
         raise SourceError(f"{folder} has {episodes}; add #episode=0 or another one")
-    number = chosen_index(wanted, count)
+    number = chosen_index(text, count)
     if number is None:
-        raise SourceNotFound(f"{folder} has no episode {wanted!r}; it has {episodes}")
+        raise SourceNotFound(f"{folder} has no episode {text!r}; it has {episodes}")
     return number
 
 

@@ -188,19 +188,19 @@ def _profiles(reply: ElementTree.Element) -> list[MediaProfile]:
     return profiles
 
 
-def _chosen(profiles: list[MediaProfile], wanted: str | None, name: str) -> MediaProfile:
+def _chosen(profiles: list[MediaProfile], choice: str | None, name: str) -> MediaProfile:
     """Return the chosen profile, by default the first. Raises SourceError."""
     if not profiles:
         raise SourceError(f"{name} has no profile with video; add one in the camera's settings")
-    if wanted is None:
+    if choice is None:
         return profiles[0]
-    if (number := chosen_index(wanted, len(profiles))) is not None:
+    if (number := chosen_index(choice, len(profiles))) is not None:
         return profiles[number]
     for profile in profiles:
-        if wanted in (profile.token, profile.name):
+        if choice in (profile.token, profile.name):
             return profile
     listed = "; ".join(f"{number}: {profile.name} ({profile.picture})" for number, profile in enumerate(profiles))
-    raise SourceError(f"{name} has no profile {wanted!r}; there is {listed}")
+    raise SourceError(f"{name} has no profile {choice!r}; there is {listed}")
 
 
 def _stream_request(token: str, transport: str) -> str:

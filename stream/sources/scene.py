@@ -27,12 +27,12 @@ class SceneSource(Source):
         self._loop = config.loop
         # a scene with `capture.loop` has more frames than a run can reach
         part, frames = TimeRange.of(config), range((2**40) if config.loop else self._scene.frames)
-        wanted = range(
+        indices = range(
             *(bisect_left(frames, bound, key=self._media_ns) for bound in self._bounds_ns(part, len(frames)))
         )
-        if not wanted:
+        if not indices:
             raise part.empty(f"scene:{name}", self._media_ns(len(frames)))
-        self._indices = wanted[: config.max_frames]
+        self._indices = indices[: config.max_frames]
         self._clock = clock
 
     def describe(self) -> SourceInfo:
@@ -53,10 +53,10 @@ class SceneSource(Source):
     def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame]:
         """Yield the frames, frame n at n / fps seconds."""
         for number, index in enumerate(self._indices):
-            shown = index % self._scene.frames
-            drawn = self._scene.planes(shown)
+            scene_index = index % self._scene.frames
+            drawn = self._scene.planes(scene_index)
             capture_ns = self._clock.now_ns()
-            planes = self._fit.apply(drawn, partial(self._scene.render, shown))
+            planes = self._fit.apply(drawn, partial(self._scene.render, scene_index))
             media_ns, discontinuity = self._media_ns(index), None if number else "start"
             duration_ns = self._media_ns(index + 1) - media_ns
             yield SourceFrame(number, media_ns, capture_ns, planes, discontinuity, duration_ns=duration_ns)

@@ -33,11 +33,11 @@ class SegmentedCaptions:
         done = self._track.answer(at_s, caption_text(text))
         if done is not None:
             self._cues.append(done)
-        shown = self._track.open
-        if shown is None or shown is before:
+        newest = self._track.open
+        if newest is None or newest is before:
             return
         self.count += 1
-        if shown.start_ms < self._given_ms:
+        if newest.start_ms < self._given_ms:
             self.late += 1
             self.latest_s = max(self.latest_s, now_s - at_s)
 
@@ -47,13 +47,13 @@ class SegmentedCaptions:
         shift_ms = round(segment.track_s * 1000) - start_ms
         while self._cues and self._cues[0].end_ms <= start_ms:
             self._cues.popleft()
-        shown = [(cue.start_ms, cue.end_ms, cue.text) for cue in self._cues]
+        cues = [(cue.start_ms, cue.end_ms, cue.text) for cue in self._cues]
         if (last := self._track.open) is not None:
-            shown.append((last.start_ms, end_ms, last.text))
+            cues.append((last.start_ms, end_ms, last.text))
         self._given_ms = end_ms
         # times of the file are those of the track
         lines = ["WEBVTT", "X-TIMESTAMP-MAP=LOCAL:00:00:00.000,MPEGTS:0", ""]
-        for begins_ms, ends_ms, text in shown:
+        for begins_ms, ends_ms, text in cues:
             begins_ms, ends_ms = max(begins_ms, start_ms), min(ends_ms, end_ms)
             if begins_ms < ends_ms:
                 begins, ends = timestamp(begins_ms + shift_ms, "."), timestamp(ends_ms + shift_ms, ".")

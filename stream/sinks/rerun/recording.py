@@ -149,18 +149,18 @@ class RunRecording:
             return
         self._asked = this
         self._stream.log("frame", rr.EncodedImage(contents=picture.jpeg, media_type="image/jpeg"))
-        shown = picture.map
-        if shown is None:
+        frame_map = picture.map
+        if frame_map is None:
             return
-        regions = np.frombuffer(shown.regions, "<i2").reshape(-1, 3).astype(np.int64)
-        boxes = tile_boxes(regions, (shown.rows, shown.cols))[:, [1, 0, 3, 2]] * (TILE_PX >> picture.level)
+        regions = np.frombuffer(frame_map.regions, "<i2").reshape(-1, 3).astype(np.int64)
+        boxes = tile_boxes(regions, (frame_map.rows, frame_map.cols))[:, [1, 0, 3, 2]] * (TILE_PX >> picture.level)
         with Image.open(io.BytesIO(picture.jpeg)) as image:
             boxes = np.minimum(boxes, [*image.size, *image.size])
         self._stream.log(
             "frame/tokens",
             rr.Boxes2D(array=boxes, array_format=rr.Box2DFormat.XYXY, class_ids=regions[:, 0], show_labels=False),
         )
-        relevance = np.frombuffer(shown.relevance, np.uint8).reshape(shown.rows, shown.cols)
+        relevance = np.frombuffer(frame_map.relevance, np.uint8).reshape(frame_map.rows, frame_map.cols)
         heat = rr.DepthImage(relevance / np.float32(255), meter=1.0, depth_range=(0.0, 1.0), colormap="inferno")
         self._stream.log("relevance", heat)
 

@@ -46,8 +46,8 @@ class FoxgloveSink(Sink):
         except RuntimeError as error:
             remedy = next((remedy for text, remedy in ERRORS.items() if text in str(error)), str(error))
             raise OutputError(f"Foxglove cannot be served at {host}:{port}; {remedy}") from error
-        shown = f"[{host}]" if ":" in host else host
-        self.address = f"ws://{shown}:{self._server.port}"
+        place = f"[{host}]" if ":" in host else host
+        self.address = f"ws://{place}:{self._server.port}"
         self._open = True
         logs.say(f"Foxglove connects to {self.address}", event="foxglove", address=self.address)
 
