@@ -144,7 +144,7 @@ def test_caption_and_note_stand_below_the_picture_and_cover_nothing_of_it() -> N
 
 @pytest.mark.parametrize("grey", [0, 128, 255])
 def test_outlines_are_seen_on_any_picture(grey: int) -> None:
-    """Where a sharp tile meets its neighbour, a line differs from what it is drawn on."""
+    """At the edge of a sharp tile, one of the lines differs from the picture below."""
     plain = overlay(regions=[(0, 1, 1), (0, 1, 2)])
     drawn = draw_allocation(AllocationOverlay(np.full_like(plain.image, grey), plain.regions, plain.relevance))
     tile = 32 * drawn.shape[1] // 128
@@ -168,7 +168,7 @@ def test_any_size_is_drawn_at_the_promised_size_with_even_sides(width: int, heig
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 3), (3, 640), (640, 2)])
 def test_a_tiny_frame_is_drawn_in_little_memory(height: int, width: int) -> None:
-    """Its tile reaches far beyond it, and would be enlarged as much as the frame is."""
+    """Its tile extends far beyond the frame, and would be enlarged by the same factor."""
     drawn_bytes = 3 * 640 * 640
     tracemalloc.start()
     try:

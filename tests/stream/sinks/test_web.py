@@ -72,7 +72,7 @@ def test_a_live_view_that_takes_the_terminal_over_shows_the_address_again(
     assert before.startswith("web page at http://127.0.0.1:")
 
 
-def test_a_page_that_cannot_be_is_one_line() -> None:
+def test_a_page_that_cannot_be_served_is_one_line() -> None:
     with pytest.raises(ConfigError, match="--web-token auto"):
         opened(web="0.0.0.0:0")
     with pytest.raises(OutputError, match="cannot serve the web page"):

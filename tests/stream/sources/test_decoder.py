@@ -126,7 +126,7 @@ def test_the_stream_asked_for_is_read_else_the_default_one(several: Path, number
         assert {frame.planes.width_px for frame in source.frames()} == {width_px}
 
 
-def test_a_stream_that_is_not_there_names_those_that_are(several: Path) -> None:
+def test_a_missing_stream_names_the_existing_ones(several: Path) -> None:
     with pytest.raises(SourceError) as raised:
         FileSource(several, CaptureConfig(stream=3), FakeClock())
     assert str(raised.value).endswith(

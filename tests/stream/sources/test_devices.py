@@ -80,7 +80,7 @@ def test_an_area_has_a_corner_and_a_size(server: XServer, monkeypatch: pytest.Mo
         opened("screen:+300,80", camera_mode="64x48")
 
 
-def test_a_display_that_is_not_there_says_so(tmp_path: Path) -> None:
+def test_a_missing_display_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="screen::9999 is no display that can be opened; check that DISPLAY"):
         opened("screen::9999")
 

@@ -68,7 +68,7 @@ def test_frames_sizes_and_times_are_those_of_the_manifest(clips: Path, name: str
 
 
 def test_cut_times_of_the_manifest_are_media_times(clips: Path) -> None:
-    """The manifest's times were read off the file's own PTS: origin and rounding must agree with them."""
+    """The manifest's times are from the file's PTS: origin and rounding must agree with them."""
     expected = entry(clips, "multistream_nasa.mp4")
     with FileSource(clips / "multistream_nasa.mp4", CaptureConfig(), FakeClock()) as source:
         times = [frame.media_ns for frame in source.frames()]

@@ -95,7 +95,7 @@ def test_a_clock_at_the_end_of_time_is_not_followed(camera: OnvifCamera) -> None
     assert address_of(camera) == STREAM
 
 
-def test_another_profile_names_those_that_are_there(camera: OnvifCamera) -> None:
+def test_an_unknown_profile_names_the_existing_ones(camera: OnvifCamera) -> None:
     assert "has no profile '00002'" in refused(camera, "?profile=00002"), "not the first one"
     assert refused(camera, "?profile=2").endswith(
         "?profile=2 has no profile '2'; there is 0: Main & loud (H264 640x480); 1: Sub (H264 320x240)"

@@ -256,7 +256,7 @@ def test_a_live_source_is_recorded_through_an_outage(tmp_path: Path) -> None:
         reading = Reading(source)
 
         def record(tracks: int) -> list[SourceFrame]:
-            """Read until there are three segments of so many tracks."""
+            """Read until there are three segments of `tracks` tracks."""
             frames: list[SourceFrame] = []
             while [segment.header for segment in made].count(made[-1].header if made else "") < 3 or (
                 len({segment.header for segment in made}) < tracks

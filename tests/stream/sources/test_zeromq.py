@@ -378,7 +378,7 @@ class TestKeys:
 
 
 def test_the_documented_sender_is_understood(tmp_path: Path) -> None:
-    """The example of docs/sources.md runs as it stands, but for its clip, its port and its pace."""
+    """The example of docs/sources.md runs as printed, except for its clip, port and pace."""
     (example,) = re.findall(r"```python\n(import time\n.*?send_multipart.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
     clip = make_video(tmp_path / "clip.mkv", moving_square(25), codec="ffv1")
     endpoint = f"ipc://{tmp_path}/frames"

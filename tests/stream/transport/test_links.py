@@ -344,7 +344,7 @@ LOOPBACK = "tcp://127.0.0.1:*"
 
 
 class Places:
-    """Makes ports and links, and closes them."""
+    """Factory of ports and links, which it closes."""
 
     def __init__(self, stack: ExitStack, directory: Path) -> None:
         self._stack = stack
