@@ -1,1 +1,1 @@
-"""MQTT: the broker's address, the topics of a run, the connection. Needs the extra `mqtt`."""
+"""MQTT: the broker's address, the topics of a run, and the connection. Needs the extra `mqtt`."""

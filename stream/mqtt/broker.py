@@ -1,4 +1,4 @@
-"""Address of an MQTT broker, and who asks there. Imports no MQTT library."""
+"""Address of an MQTT broker, and name of a run's device. Imports no MQTT library."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXAMPLE = "mqtt://homeassistant.local or mqtts://USER@HOST:8883"
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Place of a broker and the way in. `ca`: file with the authority's certificate; None for those of the system."""
+    """Address of a broker and credentials. `ca`: file with the authority's certificate; None for the system's."""
 
     host: str
     port: int
@@ -39,8 +39,8 @@ class Broker:
     def of(cls, config: Config, environment: Mapping[str, str] = os.environ) -> Broker:
         """Return the broker that a configuration with `output.mqtt` names.
 
-        Raises ConfigError for an address that is none, a missing library or certificate, a password without a user, and
-        questions from where anybody could ask.
+        Raises ConfigError for an invalid address, a missing library or certificate, a password without a user, and
+        questions from a broker that is not private.
         """
         output = config.output
         assert output.mqtt is not None
@@ -52,20 +52,20 @@ class Broker:
             raise ConfigError("output.mqtt_ca is for TLS; write mqtts:// in --mqtt, or leave it out")
         if output.mqtt_ask and not broker.is_private and not config.network.plain_tcp:
             raise ConfigError(
-                "--mqtt-ask lets whoever reaches the broker ask; use mqtts:// with a user and a password, or allow "
-                "anybody with --plain-tcp"
+                "--mqtt-ask lets every client of the broker ask; use mqtts:// with a user and a password, or allow "
+                "that with --plain-tcp"
             )
         return broker
 
     @property
     def address(self) -> str:
-        """Address that may be shown."""
+        """Address without credentials."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'mqtts' if self.tls else 'mqtt'}://{host}:{self.port}"
 
     @property
     def is_private(self) -> bool:
-        """True where only those who are let in reach the broker's topics: this machine, or TLS with a password."""
+        """True if only authorized clients reach the broker's topics: on this machine, or over TLS with a password."""
         return is_local(f"tcp://{self.host}:{self.port}") or (self.tls and self.password is not None)
 
 
@@ -93,8 +93,7 @@ def _parsed(url: str, password: str | None, ca: str | None) -> Broker:
 
 
 def device_name(config: Config) -> str:
-    """Return the name of a run's device: the one that is configured, or one made from the source without its
-    secrets."""
+    """Return the name of a run's device: the configured one, or one made from the source without its secrets."""
     if config.output.mqtt_name is not None:
         return config.output.mqtt_name
     source = camera_of(config.source) or config.source

@@ -1,4 +1,4 @@
-"""Way to an MQTT broker that nobody waits for: a thread that connects, again and again, and sends what was left."""
+"""Link to an MQTT broker: a thread connects, reconnects and sends queued messages; the run never waits for it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from stream.mqtt.topics import MqttMessage
 
 
 class Outbox:
-    """At most one message waits for each topic: a newer one takes its place. For any thread; nothing waits here.
+    """Outbox with at most one waiting message per topic: a newer one replaces it. Thread-safe; no method blocks.
 
-    `dropped` counts messages whose place a newer one took. Retained messages are remembered, because a broker that was
-    started again has forgotten them.
+    `dropped` counts replaced messages. Retained messages are kept, because a restarted broker has lost them.
     """
 
     def __init__(self) -> None:
@@ -34,7 +33,7 @@ class Outbox:
         return len(self._waiting)
 
     def put(self, message: MqttMessage) -> None:
-        """Leave a message, in place of an older one of its topic."""
+        """Add a message, in place of an older one of its topic."""
         with self._lock:
             if message.retain:
                 self._retained[message.topic] = message
@@ -43,33 +42,33 @@ class Outbox:
             self._waiting[message.topic] = message
 
     def take(self) -> MqttMessage | None:
-        """Return the message that waits longest, None without one."""
+        """Remove and return the oldest message; None if there is none."""
         with self._lock:
             if not self._waiting:
                 return None
             return self._waiting.pop(next(iter(self._waiting)))
 
     def renew(self) -> None:
-        """A new connection: retained messages go first and again, in the order in which their topics began."""
+        """Queue all retained messages again for a new connection, before others, in the order of their topics."""
         with self._lock:
             self._waiting = {**self._retained, **{k: m for k, m in self._waiting.items() if not m.retain}}
 
 
 RETRY_S = (0.5, 30.0)
-"""First and longest wait before another attempt; each is twice the one before."""
+"""First and longest wait before another attempt; each wait is twice the one before."""
 
 STOP_LIMIT_S = 2.0
-"""Time that the last messages have."""
+"""Time limit of the last messages."""
 
 log = logging.getLogger(__name__)
 
 
 class MqttLink:
-    """Sends to a broker what `put` leaves, until `close`.
+    """Sender of messages to a broker, from `start` to `close`.
 
-    Each new connection is told all that is retained. `last_will` is what the broker says when this end is gone without
-    a word. `figures` gives messages when connected and every ten seconds, `command` is as for BrokerSession; both are
-    called in the thread, and raise nothing. `retry_s`: as RETRY_S.
+    Each new connection sends all retained messages again. `last_will` is the message that the broker publishes if this
+    client disappears. `figures` returns messages on connection and every ten seconds, `command` is as for
+    BrokerSession; both are called in the thread, and must raise nothing. `retry_s`: as RETRY_S.
     """
 
     def __init__(
@@ -88,15 +87,15 @@ class MqttLink:
         self._retry_s = retry_s
         self._tried: Future[None] = Future()
         self._ending = threading.Event()
-        self._told_lost = False
+        self._reported_lost = False
         self._woken, self._wakes = os.pipe()
         os.set_blocking(self._wakes, False)
         self._thread = threading.Thread(target=self._run, name="mqtt", daemon=True)
 
     def start(self, limit_s: float) -> None:
-        """Start, and wait for the first attempt. A broker that is not there is tried again, and that is told.
+        """Start the thread, and wait for the first attempt. An unreachable broker is reported once and retried.
 
-        Raises OutputError where the broker refuses this client, or its certificate is not valid.
+        Raises OutputError if the broker refuses this client, or its certificate is not valid.
         """
         self._thread.start()
         wait([self._tried], limit_s)
@@ -104,24 +103,24 @@ class MqttLink:
             self._tried.result()
 
     def put(self, message: MqttMessage) -> None:
-        """Leave a message for the broker, and return at once."""
+        """Queue a message for the broker without waiting."""
         if not self._ending.is_set():
             self.outbox.put(message)
             self._wake()
 
     def close(self) -> None:
-        """End the thread once what was left is sent, or after `STOP_LIMIT_S`. May be called twice."""
+        """End the thread once the queued messages are sent, or after `STOP_LIMIT_S`. Idempotent."""
         if self._ending.is_set():
             return
         self._ending.set()
         self._wake()
         self._thread.join(STOP_LIMIT_S)
-        if not self._thread.is_alive():  # else it goes with the program
+        if not self._thread.is_alive():  # else it ends with the program
             os.close(self._woken)
             os.close(self._wakes)
 
     def _wake(self) -> None:
-        with suppress(BlockingIOError):  # it has been woken already
+        with suppress(BlockingIOError):  # already woken
             os.write(self._wakes, b"1")
 
     def _run(self) -> None:
@@ -134,8 +133,8 @@ class MqttLink:
                     self.outbox.renew()
                     if not self._tried.done():
                         self._tried.set_result(None)
-                    if self._told_lost:
-                        self._told_lost = False
+                    if self._reported_lost:
+                        self._reported_lost = False
                         logs.say(
                             f"the MQTT broker at {self._broker.address} is there",
                             event="mqtt",
@@ -153,14 +152,14 @@ class MqttLink:
             except Exception as error:
                 log.debug("the connection to the MQTT broker failed", exc_info=True)
                 self._note_lost(f"unexpected {type(error).__name__}")
-            # a connection that lasts so long is a good one: the next attempt after it comes soon
+            # a connection of this length resets the waits
             if time.monotonic() - since_s > 10.0:
                 wait_s = self._retry_s[0]
             self._ending.wait(wait_s)
             wait_s = min(self._retry_s[1], 2 * wait_s)
 
     def _serve(self, session: BrokerSession) -> None:
-        """Pass messages on until all is sent at the end. Raises BrokerLost."""
+        """Send messages until the link is closed and all are sent. Raises BrokerLost."""
         next_s = time.monotonic()
         while not (self._ending.is_set() and not len(self.outbox) and not session.busy):
             if time.monotonic() >= next_s:
@@ -173,12 +172,12 @@ class MqttLink:
         session.leave()
 
     def _note_lost(self, reason: str) -> None:
-        """Tell that there is no broker, once until there is one."""
+        """Report that the broker is lost, once until it is reached again."""
         if not self._tried.done():
             self._tried.set_result(None)
-        if self._told_lost or self._ending.is_set():
+        if self._reported_lost or self._ending.is_set():
             return
-        self._told_lost = True
+        self._reported_lost = True
         address = self._broker.address
         text = f"note: no MQTT broker at {address}: {reason}; the run goes on, and it is tried again"
         logs.say(text, "warning", event="mqtt", address=address, reason=reason)

@@ -1,4 +1,4 @@
-"""One connection to an MQTT broker, from its beginning to its end; belongs to the thread that makes it."""
+"""Connection to an MQTT broker; belongs to the thread that makes it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from stream.mqtt.topics import MqttMessage
 from stream.untrusted import KIB
 
 CONNECT_LIMIT_S = 5.0
-"""Longest wait for the broker's host, for its TLS, and for its word that this client is let in; each."""
+"""Time limit each for the connection to the broker's host, for TLS, and for the broker's acceptance."""
 
 PACKET_BYTES_MAX = 128 * KIB
-"""Longest packet of a broker: a question has at most 16 kB, and a topic 64 KiB."""
+"""Size limit of a broker's packet: a question has at most 16 kB, and a topic 64 KiB."""
 
 REFUSED = {
     132: ("it does not speak MQTT 3.1.1", "name another broker"),
@@ -30,12 +30,12 @@ REFUSED = {
     134: ("wrong user or password", f"write mqtt://USER@HOST, and put the password into {PASSWORD}"),
     135: ("this user is not let in", f"write mqtt://USER@HOST, and put the password into {PASSWORD}"),
 }
-"""Problem and remedy by the code of a refusal (MQTT 5.0, 3.2.2.2; paho gives those of 3.1.1 the same numbers). With any
-other a later attempt may do."""
+"""Problem and remedy by the code of a refusal (MQTT 5.0, 3.2.2.2; paho maps those of 3.1.1 to the same numbers). After
+other codes a later attempt may succeed."""
 
 
 class BrokerRefuses(Exception):
-    """The broker does not let this client in, and will not until somebody changes something: (problem, remedy)."""
+    """The broker rejects this client until the configuration is changed; has `problem` and `remedy`."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(f"{problem}; {remedy}")
@@ -47,7 +47,7 @@ class BrokerLost(Exception):
 
 
 class _BoundedClient(Client):
-    """Client that leaves a broker whose packets break the limits: paho itself has none."""
+    """Client that disconnects from a broker whose packets exceed the limits: paho has none."""
 
     def _sock_recv(self, bufsize: int) -> bytes:
         if bufsize > PACKET_BYTES_MAX:
@@ -58,8 +58,8 @@ class _BoundedClient(Client):
 
 
 class BrokerSession:
-    """A connection. `command`: a topic, and what takes each message there but those that the broker kept, which are
-    nobody's wish any more."""
+    """Connection to a broker. `command`: a topic, and the handler of its messages, except for retained ones, which may
+    be out of date."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class BrokerSession:
 
     @property
     def busy(self) -> bool:
-        """True while the broker has not taken what was sent: one more message would only wait in memory."""
+        """True while sent data wait for the broker: another message would only wait in memory."""
         return self._client.want_write()
 
     def connect(self) -> None:
@@ -91,7 +91,7 @@ class BrokerSession:
         try:
             if broker.tls:
                 self._client.tls_set_context(ssl.create_default_context(cafile=broker.ca))
-            # a broker that is silent for so long although it was asked is gone
+            # keep-alive in seconds: a broker that does not answer for longer is gone
             self._client.connect(broker.host, broker.port, 30)
         except ssl.SSLCertVerificationError as error:
             remedy = "name the file of its authority's certificate in output.mqtt_ca"
@@ -118,32 +118,32 @@ class BrokerSession:
             self._client.subscribe(self._command[0], qos=1)
 
     def send(self, message: MqttMessage) -> None:
-        """Send a message, or as much of it as the connection takes; the rest goes with the next steps."""
+        """Send a message, or as much of it as the connection takes; the next steps send the rest."""
         self._client.publish(message.topic, message.payload, retain=message.retain)
 
     def step(self, woken: int | None, wait_s: float) -> None:
-        """Read and write what is there, after a wait that `woken`, a pipe, ends. Raises BrokerLost."""
+        """Read and write available data, after a wait that the pipe `woken` may end. Raises BrokerLost."""
         connection: Any = self._client.socket()
         if connection is None:
             raise BrokerLost(self._cut_off())
         decrypted = bool(connection.pending()) if self._broker.tls and not self.busy else False
         poller = select.poll()
-        # Each message of the broker may be confirmed: a broker that takes no confirmations is not heard either.
+        # Do not read while writes wait: each message read may add a confirmation to them.
         poller.register(connection, select.POLLOUT if self.busy else select.POLLIN)
         if woken is not None:
             poller.register(woken, select.POLLIN)
         ready = dict(poller.poll(0 if decrypted else round(wait_s * 1000)))
         if woken is not None and woken in ready:
             os.read(woken, 4096)
-        found = ready.get(connection.fileno(), 0)
-        if decrypted or found & ~select.POLLOUT:
+        events = ready.get(connection.fileno(), 0)
+        if decrypted or events & ~select.POLLOUT:
             self._client.loop_read()
-        if found & select.POLLOUT:
+        if events & select.POLLOUT:
             self._client.loop_write()
         self._client.loop_misc()
 
     def leave(self) -> None:
-        """End the connection in good order: the broker does not tell the last will."""
+        """Disconnect cleanly, so that the broker does not publish the last will."""
         self._client.disconnect()
 
     def close(self) -> None:

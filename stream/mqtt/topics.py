@@ -1,4 +1,4 @@
-"""Topics of a run at an MQTT broker, and its device as Home Assistant's MQTT discovery describes one.
+"""Topics of a run at an MQTT broker, and its device for Home Assistant's MQTT discovery.
 
 https://www.home-assistant.io/integrations/mqtt/#device-discovery-payload
 """
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from stream.untrusted import cut_to
 
 STATE_CHARS_MAX = 255
-"""Home Assistant refuses a longer state."""
+"""Limit of a state in Home Assistant."""
 
 UNKNOWN = b"None"
 """State that Home Assistant shows as unknown."""
@@ -21,7 +21,7 @@ ONLINE, OFFLINE = b"online", b"offline"
 
 
 class MqttMessage(NamedTuple):
-    """One message. `retain`: the broker keeps it for whoever comes later."""
+    """Message for a broker. `retain`: the broker keeps it for later subscribers."""
 
     topic: str
     payload: bytes
@@ -30,8 +30,8 @@ class MqttMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunTopics:
-    """Topics of the run called `name`, all under arr_coc/NAME. `until`: there is a standing question; `ask`: questions
-    are taken; `picture`: pictures are sent."""
+    """Topics of the run called `name`, all under arr_coc/NAME. `until`: the run has a standing question; `ask`: it
+    takes questions; `picture`: it sends pictures."""
 
     name: str
     until: bool = False
@@ -60,17 +60,17 @@ class RunTopics:
 
     @property
     def question(self) -> str:
-        """The question that is asked."""
+        """The current question."""
         return self._of("question")
 
     @property
     def question_set(self) -> str:
-        """The question that shall be asked."""
+        """Command topic for a new question."""
         return self._of("question/set")
 
     @property
     def picture_topic(self) -> str:
-        """JPEG of the frame that is answered about."""
+        """JPEG of an answer's frame."""
         return self._of("picture")
 
     @property
@@ -84,19 +84,19 @@ class RunTopics:
         return self._of("figures")
 
     def set_availability(self, online: bool) -> MqttMessage:
-        """Return the message that the run is there, or is not."""
+        """Return the message that the run is online or offline."""
         return MqttMessage(self.availability, ONLINE if online else OFFLINE, retain=True)
 
     def set_question(self, text: str) -> MqttMessage:
-        """Return the message of the question that is asked, as far as a state may be long."""
+        """Return the message of the current question, cut to the limit of a state."""
         return MqttMessage(self.question, cut_to(text, STATE_CHARS_MAX).encode("utf-8", "replace"), retain=True)
 
     def set_verdict(self, holds: str | None) -> MqttMessage:
-        """Return the message of the standing question's answer; None where it is not known."""
+        """Return the message of the standing question's answer; None if it is unknown."""
         return MqttMessage(self.verdict, {"yes": b"ON", "no": b"OFF"}.get(holds or "", UNKNOWN), retain=True)
 
     def discovery(self, prefix: str, version: str) -> MqttMessage:
-        """Return Home Assistant's discovery message; what this run does not have is taken away there."""
+        """Return Home Assistant's discovery message, which also removes the components that this run lacks."""
         device = {
             "device": {
                 "identifiers": [f"arr_coc_{self.name}"],
@@ -168,7 +168,7 @@ class RunTopics:
         }
 
     def _component(self, key: str, platform: str, wanted: bool = True, **fields: Any) -> dict[str, Any]:
-        """Return a component; only its platform, which takes it away, where it is not wanted."""
+        """Return a component; if it is not wanted, only its platform, which removes it."""
         if not wanted:
             return {"platform": platform}
         return {"platform": platform, "unique_id": f"arr_coc_{self.name}_{key}", **fields}

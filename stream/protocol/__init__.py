@@ -1,1 +1,1 @@
-"""Messages between stages, their encoding and the buffers that they name."""
+"""Messages between stages, their encoding, and the buffers that they refer to."""

@@ -1,11 +1,11 @@
-"""`Mailbox` (one slot, credits), `SlotTable` (objects named by number), `SharedFrameWriter/Reader` (memfd).
+"""`Mailbox` (one slot, credits), `SlotTable` (objects by number), `SharedFrameWriter/Reader` (memfd).
 
-The receiver says "one more" (a credit), the sender gives it the newest item that it has. An item that waits in
-the slot when a newer one comes is replaced and counted, so that a queue never holds anything stale.
+The receiver grants a credit, and the sender then sends its newest item. An item that waits in the slot when a newer one
+arrives is replaced and counted, so that no queue holds stale items.
 
-The memory is a file without a name whose descriptor the answer process inherits, so nothing is left behind
-however either process ends. It has one writer, the allocate stage, and belongs to the answer stage from the
-message that announces a frame until its next credit.
+The shared memory is a file without a name whose descriptor the answer process inherits, so nothing is left behind
+however either process ends. Its one writer is the allocate stage; it belongs to the answer stage from the message that
+announces a frame until the next credit.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ T = TypeVar("T")
 class Mailbox(Generic[T]):
     """Mailbox of one slot and a count of credits.
 
-    `merge(old, new)` makes the item that takes the slot when `new` replaces `old`; what must not be lost with the
-    old item (a discontinuity, a note about a skipped packet) is carried over there.
+    `merge(old, new)` returns the item for the slot when `new` replaces `old`, with the metadata of the old item that
+    must not be lost (a discontinuity, a skipped packet).
     """
 
     def __init__(self, merge: Callable[[T, T], T] | None = None) -> None:
@@ -41,32 +41,32 @@ class Mailbox(Generic[T]):
 
     @property
     def full(self) -> bool:
-        """An item is waiting."""
+        """True if an item is waiting."""
         return bool(self._items)
 
     @property
     def ready(self) -> bool:
-        """An item is waiting and the receiver wants one."""
+        """True if an item is waiting and the receiver has granted a credit."""
         return bool(self._items) and self._credits > 0
 
     @property
     def waiting(self) -> T | None:
-        """The item that waits, left where it is."""
+        """The waiting item, which stays in the slot; None without one."""
         return self._items[0] if self._items else None
 
     @property
     def replaced(self) -> int:
-        """Number of items that were replaced by a newer one before the receiver wanted them."""
+        """Number of items that were replaced by a newer one before a credit."""
         return self._replaced
 
     def grant(self, count: int = 1) -> None:
-        """The receiver wants `count` items more. Raises ValueError below 1."""
+        """Add `count` credits of the receiver. Raises ValueError below 1."""
         if count < 1:
             raise ValueError(f"a receiver grants at least one credit, got {count}")
         self._credits += count
 
     def put(self, item: T) -> None:
-        """Lays an item into the slot, in place of the one that may be waiting there."""
+        """Put an item into the slot, in place of a waiting one."""
         if self._items:
             old = self._items.pop()
             self._replaced += 1
@@ -74,7 +74,7 @@ class Mailbox(Generic[T]):
         self._items.append(item)
 
     def take(self) -> T:
-        """The waiting item, for one credit. Raises LookupError unless `ready`."""
+        """Remove and return the waiting item, for one credit. Raises LookupError unless `ready`."""
         if not self.ready:
             raise LookupError("nothing to take: the slot is empty or the receiver has granted no credit")
         self._credits -= 1
@@ -96,7 +96,7 @@ class SlotTable(Generic[T]):
         return len(self._objects)
 
     def put(self, item: T, timeout_s: float = 0.0) -> int | None:
-        """Keeps `item` and returns its number; None where no slot became free within the time limit."""
+        """Store `item` and return its number; None if no slot became free within the time limit."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._objects) < self._capacity, timeout_s):
                 return None
@@ -105,7 +105,7 @@ class SlotTable(Generic[T]):
             return number
 
     def take(self, number: int) -> T:
-        """Removes and returns the object. Raises TransportError where the slot holds none."""
+        """Remove and return the object. Raises TransportError if the slot is empty."""
         with self._changed:
             if number not in self._objects:
                 raise TransportError(f"slot {number} holds nothing: it was never filled, or taken before")
@@ -113,7 +113,7 @@ class SlotTable(Generic[T]):
             return self._objects.pop(number)
 
     def discard(self, number: int) -> None:
-        """Drops the object, if the slot still holds one."""
+        """Remove the object, if the slot still holds one."""
         with self._changed:
             if self._objects.pop(number, None) is not None:
                 self._changed.notify()
@@ -135,7 +135,7 @@ class SharedFrameWriter:
         return self._descriptor
 
     def write(self, image: Image) -> None:
-        """Copies `image` uint8 [H, W, 3] into the shared memory, which grows where it must."""
+        """Copy `image` uint8 [H, W, 3] into the shared memory, which grows if necessary."""
         if self._map is None or len(self._map) < image.nbytes:
             os.ftruncate(self._descriptor, image.nbytes)
             self._map = mmap.mmap(self._descriptor, image.nbytes)
@@ -154,15 +154,17 @@ class SharedFrameReader:
         self._map: mmap.mmap | None = None
 
     def read(self, height_px: int, width_px: int) -> Image:
-        """The frame that lies there, uint8 [H, W, 3], read-only; valid until the answer stage's next credit.
+        """Return the frame, uint8 [H, W, 3], read-only; valid until the answer stage's next credit.
 
-        Raises TransportError where the shared memory is smaller than such a frame.
+        Raises TransportError if the shared memory is smaller than the frame.
         """
         size = height_px * width_px * 3
         if self._map is None or len(self._map) < size:
-            held = os.fstat(self._descriptor).st_size
-            if held < size:
-                raise TransportError(f"the snapshot holds {held} bytes, a frame of {width_px}x{height_px} has {size}")
+            memory_bytes = os.fstat(self._descriptor).st_size
+            if memory_bytes < size:
+                raise TransportError(
+                    f"the snapshot holds {memory_bytes} bytes, a frame of {width_px}x{height_px} has {size}"
+                )
             self._map = mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ)
         return np.frombuffer(self._map, np.uint8, size).reshape(height_px, width_px, 3)
 

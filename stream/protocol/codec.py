@@ -1,7 +1,7 @@
 """Codec of packets, embeddings and feedback: a message and its raw array parts, validated.
 
-Arrays that come in share the memory of the part that they came in, and are read-only. Parts that are not what
-their header says, or not what such a packet holds, raise TransportError.
+Received arrays share the memory of their parts, and are read-only. Parts that do not match their header or the type of
+packet raise TransportError.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = npt.NDArray[Any]
 TakePixels: TypeAlias = "Callable[[PixelPlace, int], torch.Tensor]"
-"""Returns so many regions' pixels, uint8 [K, 3, 32, 32], from the place on a device that a message names."""
+"""Return the pixels of K regions, uint8 [K, 3, 32, 32], from the place on a device that a message names."""
 Part: TypeAlias = bytes | memoryview
 Layout: TypeAlias = tuple[str, tuple[int | str, ...]]
-"""Dtype and shape that a part must have; a name in the shape stands for any length, the same one for the same name."""
+"""Required dtype and shape of a part; a name in the shape stands for any length, equal for equal names."""
 
 TILES_MAX = LONG_SIDE_PX_MAX // TILE_PX
-"""Rows and columns of tiles that any grid may have."""
+"""Limit of a grid's rows and columns of tiles."""
 
 REGIONS: Layout = ("int32", ("K", 3))
 SCORES: Layout = ("float32", ("K",))
@@ -85,7 +85,7 @@ def token_message(
 ) -> tuple[TokenPacketMessage, list[Array]]:
     """Return a TokenPacket as message and parts; the pixels are a part unless they lie at a place on a device.
 
-    `earlier`: frames before it in its group of pictures, which go along.
+    `earlier`: frames before it in its group of pictures, which the message includes.
     """
     fields, arrays = _token_fields(turn, packet, pixels_at, earlier)
     message = TokenPacketMessage(answer=answer, wants_answer=wants_answer, overview=packet.overview, **fields)
@@ -100,8 +100,8 @@ def glance_message(
     pixels_at: PixelPlace | None = None,
     earlier: Sequence[TokenPacket] = (),
 ) -> tuple[GlancePacketMessage, list[Array]]:
-    """Return a TokenPacket that is an overview, or in a group of pictures, as message and parts, like `token_message`
-    does."""
+    """Return a TokenPacket that is an overview, or in a group of pictures, as message and parts, like
+    `token_message`."""
     fields, arrays = _token_fields(turn, packet, pixels_at, earlier)
     return GlancePacketMessage(glance=glance, **fields), arrays
 
@@ -134,7 +134,7 @@ def _token_fields(
 def token_packet(
     message: TokenPacketMessage | GlancePacketMessage, parts: Sequence[Part], take: TakePixels | None = None
 ) -> TokenPacket:
-    """Return the TokenPacket of a message without those before it in its group; the rest as `token_packets`."""
+    """Return the TokenPacket of a message without the frames before it in its group; otherwise like `token_packets`."""
     return token_packets(message, parts, take)[-1]
 
 
@@ -143,8 +143,8 @@ def token_packets(
 ) -> list[TokenPacket]:
     """Return the TokenPackets of a message: frames before it in its group of pictures, in order, and its own.
 
-    That of a glance is an overview and nothing else, unless it has a place in a group. `take` brings pixels that lie
-    on a device. Raises TransportError as described above, and without it for such pixels.
+    The packet of a glance is an overview only, unless it has a place in a group. `take` reads pixels on a device.
+    Raises TransportError as described above, and for pixels on a device without `take`.
     """
     kind = type(message).__name__
     check_bounds(message)
@@ -168,15 +168,15 @@ def token_packets(
     for before, frame in zip(range(len(frames) - 1, -1, -1), frames, strict=True):
         rows, end = slice(end, end + frame.regions), end + frame.regions
         at = None if place is None else replace(place, frame=place.frame - before)
-        shown = regions[rows], relevance[rows], pixels[rows]
+        columns = regions[rows], relevance[rows], pixels[rows]
         numbers_of, gone = superseded[gone : gone + frame.superseded], gone + frame.superseded
-        packets.append(TokenPacket(frame.stamp, message.grid, *shown, frame.overview, at, numbers_of))
+        packets.append(TokenPacket(frame.stamp, message.grid, *columns, frame.overview, at, numbers_of))
     return packets
 
 
 def _frames_of(message: TokenPacketMessage | GlancePacketMessage, regions: int, superseded: int) -> list[EarlierFrame]:
-    """Return the frames of a message that share so many regions, and superseded tokens, its own last. Raises
-    TransportError if they cannot."""
+    """Return the frames among which a message divides its regions and superseded tokens, its own last. Raises
+    TransportError if the numbers do not match."""
     kind, place, earlier = type(message).__name__, message.place, message.earlier
     own_superseded = superseded - sum(frame.superseded for frame in earlier)
     if own_superseded < 0:
@@ -206,7 +206,7 @@ def _frames_of(message: TokenPacketMessage | GlancePacketMessage, regions: int, 
 def frame_message(
     answer: int, turn: int, packet: FramePacket, *, in_snapshot: bool, wants_answer: bool = True
 ) -> tuple[FramePacketMessage, list[Array]]:
-    """Return a FramePacket as message and parts; the image is a part unless it lies in the snapshot."""
+    """Return a FramePacket as message and parts; the image is a part unless it is in the snapshot."""
     arrays: list[Array] = [packet.regions, packet.relevance, *([] if in_snapshot else [packet.image])]
     specs = specs_of(*arrays)
     message = FramePacketMessage(
@@ -222,7 +222,7 @@ def frame_message(
 
 
 def frame_packet(message: FramePacketMessage, parts: Sequence[Part], snapshot: Array | None = None) -> FramePacket:
-    """Return the FramePacket of a message; `snapshot` is the image of one that lies there."""
+    """Return the FramePacket of a message; `snapshot` is the image in shared memory, if the message refers to it."""
     grid = message.grid
     check_bounds(message)
     relevance: Layout = ("float32", grid.shape)
@@ -239,7 +239,7 @@ def frame_packet(message: FramePacketMessage, parts: Sequence[Part], snapshot: A
 
 
 def embedding_of(message: QueryAccepted, parts: Sequence[Part]) -> QueryEmbedding:
-    """Return the embedding of the query that is in force now."""
+    """Return the embedding of the query in force."""
     (tokens,) = _arrays(message, parts, ("float32", ("Lq", "D")))
     if not tokens.size:
         raise TransportError("the embedding of a question holds nothing")
@@ -256,7 +256,7 @@ def feedback_arrays(feedback: Feedback | None) -> list[Array]:
 
 
 def feedback_of(message: AnswerReply | YesNoReply | GlanceReply, parts: Sequence[Part]) -> Feedback | None:
-    """Return the feedback that a reply carries, if any."""
+    """Return the feedback in a reply, if any."""
     if message.feedback_stamp is None:
         _arrays(message, parts)
         return None
@@ -265,7 +265,7 @@ def feedback_of(message: AnswerReply | YesNoReply | GlanceReply, parts: Sequence
 
 
 def checked_feedback(feedback: Feedback) -> Feedback:
-    """Return it unchanged. Raises TransportError where it is no feedback on any frame."""
+    """Return the feedback unchanged. Raises TransportError if it is invalid for every frame."""
     if not len(feedback.regions) == len(feedback.attention) == len(feedback.similarity):
         raise TransportError("feedback holds as many regions as it has numbers for")
     _check_regions("feedback", feedback.regions, TILES_MAX, TILES_MAX)
@@ -281,23 +281,23 @@ def checked_feedback(feedback: Feedback) -> Feedback:
 def feedback_on(
     message: AnswerReply | YesNoReply | GlanceReply, parts: Sequence[Part], stamp: FrameStamp, grid: TileGrid
 ) -> Feedback | None:
-    """Return the feedback that a reply about this frame carries, if any. Raises TransportError where it is unusable."""
+    """Return the feedback in a reply about this frame, if any. Raises TransportError if it is invalid."""
     feedback = feedback_of(message, parts)
     check_taught(feedback, stamp, grid)
     return feedback
 
 
 def check_taught(feedback: Feedback | None, stamp: FrameStamp, grid: TileGrid) -> None:
-    """Raises TransportError for feedback on what is not in the frame that was asked about, or on one to come."""
+    """Raise TransportError for feedback on regions outside the requested frame, or on a later frame."""
     if feedback is None or feedback.stamp.epoch != stamp.epoch:
-        return  # of an epoch that is over: nobody learns from it
+        return  # feedback of an earlier epoch is not used
     if feedback.stamp.frame_index > stamp.frame_index or feedback.stamp.media_ns > stamp.media_ns:
         raise TransportError(f"feedback on frame {feedback.stamp.frame_index} came before it")
     _check_regions("feedback", feedback.regions, grid.rows, grid.cols)
 
 
 def _check_regions(what: str, regions: Array, rows: int, cols: int) -> None:
-    """Each region, int32 [K, 3], has a shape that exists and begins within so many rows and columns of tiles."""
+    """Raise TransportError unless each region, int32 [K, 3], has an existing shape and lies within the grid."""
     if regions.size and (regions.min() < 0 or regions[:, 0].max() >= len(REGION_SHAPES)):
         raise TransportError(f"{what} holds a region that no texture has")
     if not exist_on(regions, (rows, cols)).all():
@@ -311,7 +311,7 @@ def _check_finite(what: str, *arrays: Array) -> None:
 
 
 def _arrays(message: Message, parts: Sequence[Part], *layouts: Layout) -> list[Array]:
-    """Return the parts as arrays, once header and sizes have been checked."""
+    """Return the parts as arrays, after a check of header and sizes."""
     kind = type(message).__name__
     lengths: dict[str, int] = {}
     fits = len(message.arrays) == len(layouts) and all(
@@ -325,10 +325,10 @@ def _arrays(message: Message, parts: Sequence[Part], *layouts: Layout) -> list[A
     return [_array(kind, spec, part) for spec, part in zip(message.arrays, parts, strict=True)]
 
 
-def _matches(shape: tuple[int, ...], wanted: tuple[int | str, ...], lengths: dict[str, int]) -> bool:
-    return len(shape) == len(wanted) and all(
-        length == (lengths.setdefault(want, length) if isinstance(want, str) else want)
-        for length, want in zip(shape, wanted, strict=True)
+def _matches(shape: tuple[int, ...], expected: tuple[int | str, ...], lengths: dict[str, int]) -> bool:
+    return len(shape) == len(expected) and all(
+        length == (lengths.setdefault(side, length) if isinstance(side, str) else side)
+        for length, side in zip(shape, expected, strict=True)
     )
 
 

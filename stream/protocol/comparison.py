@@ -1,6 +1,6 @@
-"""Comparisons of answers: the page's requests, and the messages to the process that answers them, each a line of JSON.
+"""Comparisons of answers: the page's requests, and the messages to the process that answers them, one JSON line each.
 
-The process replies with the page's own messages, a line of JSON each; the last one has the topic `ENDED`.
+The process replies with messages for the page, one JSON line each; the last one has the topic `ENDED`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class ColumnSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ComparisonRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A picture by its key, a question, and the columns. `warm`: each kind of answer is made once before it counts."""
+    """Request with the key of a picture, a question, and the columns. `warm`: generate each kind of answer once before
+    it is measured."""
 
     picture: str
     question: str
@@ -38,7 +39,7 @@ class ComparisonRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class CompareJob(msgspec.Struct, frozen=True):
-    """A comparison as the process gets it: `pixels` are uint8 [height, width, 3].
+    """Comparison for the process: `pixels` are uint8 [height, width, 3].
 
     `known`: the answer, if the question is that of a drawn example."""
 
@@ -51,7 +52,7 @@ class CompareJob(msgspec.Struct, frozen=True):
 
 
 class ModelChoice(msgspec.Struct, frozen=True):
-    """A model under the name that viewers see. `model` as `load_qwen` takes it; `allocator` too, or `none`.
+    """Model with the name that viewers see. `model` and `allocator` are as for `load_qwen`; `allocator` may be `none`.
 
     `world`: the only one that the model knows, such as "drawn scenes"; None for a general model.
     """
@@ -63,7 +64,7 @@ class ModelChoice(msgspec.Struct, frozen=True):
 
 
 class CompareOptions(msgspec.Struct, frozen=True):
-    """Models of the process, their device and dtype, and how many stay loaded; None for as many as fit into memory."""
+    """Models of the process, device and dtype, and number of models kept loaded; None: as many as fit into memory."""
 
     models: list[ModelChoice]
     device: str = "auto"
@@ -72,18 +73,18 @@ class CompareOptions(msgspec.Struct, frozen=True):
 
 
 class CompareWorkerConfig(msgspec.Struct, frozen=True):
-    """Configuration of the process, its first line on stdin. `replies` is the descriptor that it writes replies to."""
+    """Configuration of the process, its first line on stdin. `replies` is the descriptor for its replies."""
 
     options: CompareOptions
     replies: int
 
 
 class CompareOrder(msgspec.Struct, frozen=True):
-    """Any later line on stdin: a job, or the number of one to cancel."""
+    """Later line on stdin: a job, or the number of a job to cancel."""
 
     job: CompareJob | None = None
     cancel: int | None = None
 
 
 class CompareFailed(StreamError, RuntimeError):
-    """A comparison that could not be finished."""
+    """Comparison that could not be finished."""

@@ -1,7 +1,7 @@
-"""Pixels of tokens that stay on their device on the way to the model: within a process, and by CUDA IPC between two.
+"""Pixels of tokens that stay on their device on the way to the model: within a process, or between two by CUDA IPC.
 
-Memory that is shared between processes has one writer, the allocate stage, and belongs to the answer stage from the
-message that names it until its next credit, as the shared frame does.
+Memory shared between processes has one writer, the allocate stage, and belongs to the answer stage from the message
+that names it until the next credit, like the shared frame.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 
 
 class PixelSender(Protocol):
-    """The end that gathers pixels."""
+    """Interface of the end that gathers pixels."""
 
     def offer(self) -> PixelPlace:
-        """Return a place for the other end to try."""
+        """Return a place for a test by the other end."""
         ...
 
     def put(self, pixels: torch.Tensor) -> PixelPlace:
-        """Lay pixels uint8 [K, 3, 32, 32] on a device where the other end finds them. Raises DeviceLost."""
+        """Put pixels uint8 [K, 3, 32, 32] at a place on a device that the other end can read. Raises DeviceLost."""
         ...
 
 
 class PixelReceiver(Protocol):
-    """The end that has the model."""
+    """Interface of the end with the model."""
 
     def refusal(self, offer: PixelPlace) -> str | None:
-        """Return why pixels at such a place cannot be reached; None if they can."""
+        """Return why pixels at a place cannot be read; None if they can."""
         ...
 
     def take(self, place: PixelPlace, count: int) -> torch.Tensor:
-        """Return the pixels of `count` regions: uint8 [count, 3, 32, 32]. Raises TransportError where they are gone."""
+        """Return the pixels of `count` regions: uint8 [count, 3, 32, 32]. Raises TransportError if they are missing."""
         ...
 
 
 class LocalPixels:
-    """Both ends within one process: the newest pixels, by the number of their packet. For any thread."""
+    """Both ends within one process: the newest pixels, by the number of their packet. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -72,7 +72,7 @@ class LocalPixels:
 
 
 class IpcPixelSender:
-    """The end in the frame process: memory of its own on the texture's device, made when it is first wanted."""
+    """Sender in the frame process, with shared memory on the texture's device, allocated on first use."""
 
     def __init__(self) -> None:
         self._memory: SharedMemory | None = None
@@ -89,7 +89,7 @@ class IpcPixelSender:
         return PixelPlace(number=self._number, handle=memory.handle, gpu=memory.gpu)
 
     def close(self) -> None:
-        """Give the memory back. May be called twice."""
+        """Free the memory. Idempotent."""
         if self._memory is not None:
             self._memory.close()
             self._memory = None
@@ -103,7 +103,7 @@ class IpcPixelSender:
 
 
 class IpcPixelReceiver:
-    """The end in the answer process: it opens the other's memory, and copies what lies there to memory of its own."""
+    """Receiver in the answer process: it opens the sender's memory, and copies pixels from it to separate memory."""
 
     def __init__(self) -> None:
         self._opened: OpenedMemory | None = None

@@ -1,12 +1,12 @@
-"""Inspection of a frame: every map that its allocation was made from, and the message that carries it to a page.
+"""Inspection of a frame: every map of its allocation, and the message with them for a page.
 
 An inspection message, little-endian (docs/web.md has the table):
 
     u8 kind ("I") · u8 0 · u16 0 · u32 bytes of the head · head (JSON, padded by spaces to 4 bytes)
     maps u16 [number of maps, rows, cols] · regions i16 [K, 3] · tokens of the group i16 [N, 5] · pictures of the levels
 
-`group` in the head and the tokens of the group of pictures are there if the model has a visual memory. A token is
-(shape, row, col, index of its time in `times`, whether it is superseded).
+`group` in the head and the tokens of the group of pictures are present if the model has a visual memory. A token is
+(shape, row, col, index of its time in `times`, 1 if it is superseded).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SIGNED, POSITIVE = (-1.0, 1.0), (0.0, 1.0)
 
 
 class PictureToInspect(msgspec.Struct, frozen=True):
-    """A picture that is no frame of the run: `pixels` uint8 RGB [height, width, 3]. `number` is from 1 on."""
+    """Picture that is no frame of the run: `pixels` uint8 RGB [height, width, 3]. Numbers begin at 1."""
 
     number: int
     height: int
@@ -52,7 +52,7 @@ class PictureToInspect(msgspec.Struct, frozen=True):
 class InspectionRequest(msgspec.Struct, frozen=True):
     """Request for an inspection of the next frame, or of `picture`, with the pictures of these mipmap `levels`.
 
-    `maps`: with the maps of what the allocation was made from, not only relevance and regions.
+    `maps`: include all maps of the allocation, not only relevance and regions.
     """
 
     levels: tuple[int, ...] = (0,)
@@ -62,8 +62,8 @@ class InspectionRequest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class TileMap:
-    """One number for each tile, `values` float32 [rows, cols], in a range from `low` to `high`; `group` names what
-    it belongs to."""
+    """Map with one number per tile, `values` float32 [rows, cols], in a range from `low` to `high`; `group`: name of
+    its group of maps."""
 
     group: str
     values: npt.NDArray[np.float32]
@@ -73,10 +73,10 @@ class TileMap:
 
 @dataclass(frozen=True, slots=True)
 class InspectedFrame:
-    """A frame with all that may be seen of its allocation.
+    """Frame with all data about its allocation.
 
     `images` uint8 RGB [H, W, 3] by mipmap level, without padding; `regions` int [K, 3] (shape, row, col), of which the
-    first `overview` are an overview; `maps` by name; `weights` of the scores; `strategy`: how regions were chosen;
+    first `overview` are an overview; `maps` by name; `weights` of the scores; `strategy` of the choice of regions;
     `width_px` and `height_px` of the whole picture. Times are 0 for a picture that is no frame. `group`: the model's
     visual memory as it would be with this frame's packet; None if it has none.
     """
@@ -102,9 +102,8 @@ class InspectedFrame:
 
 @dataclass(frozen=True, slots=True)
 class ReadInspection:
-    """The parts of a message: the `head` as it was written, `maps` as they were but for rounding, `regions` int16
-    [K, 3], the encoded `pictures` by level, and the `tokens` of the group of pictures, int16 [N, 5], if there is
-    one."""
+    """Parts of a message: the `head` as written, the `maps` up to rounding, `regions` int16 [K, 3], the encoded
+    `pictures` by level, and the `tokens` of the group of pictures, int16 [N, 5], if any."""
 
     head: dict[str, Any]
     maps: dict[str, TileMap]
@@ -114,12 +113,12 @@ class ReadInspection:
 
     @property
     def states(self) -> tuple[str, ...] | None:
-        """State of each token of the group, as `GroupFrame.states`; None if there is no group."""
+        """State of each token of the group, as in `GroupFrame.states`; None without a group."""
         if self.tokens is None:
             return None
-        shown = ["superseded" if one else "shown" for one in self.tokens[:, 4].tolist()]
+        states = ["superseded" if one else "shown" for one in self.tokens[:, 4].tolist()]
         appended: int = self.head["group"]["appended"]
-        return tuple(shown[: len(shown) - appended] + ["new"] * appended)
+        return tuple(states[: len(states) - appended] + ["new"] * appended)
 
 
 def inspected_frame(
@@ -132,16 +131,15 @@ def inspected_frame(
     tokens: int | None = None,
     query: str = "",
 ) -> InspectedFrame:
-    """Return all that may be seen of a frame while its lease lasts.
+    """Return all data about a frame's allocation, while its lease lasts.
 
-    `images` are copies of its mipmap levels, `maps` those that it was allocated from; without them there is its
-    relevance only. `tokens` that the model reads, where those are not the regions'; `query`, the question that the maps
-    belong to.
+    `images`: copies of its mipmap levels. `maps`: maps of its allocation; without them only its relevance is included.
+    `tokens`: number that the model reads, if it differs from that of the regions. `query`: question of the maps.
     """
     relevance, grid = frame.relevance.cpu().numpy(), view.grid
-    shown = {"relevance, blended": TileMap("relevance", relevance.astype(np.float32), *POSITIVE)}
+    named_maps = {"relevance, blended": TileMap("relevance", relevance.astype(np.float32), *POSITIVE)}
     if maps is not None:
-        shown = tile_maps(maps, motion, np.maximum(0, view.stamp.frame_index - view.versions.frame))
+        named_maps = tile_maps(maps, motion, np.maximum(0, view.stamp.frame_index - view.versions.frame))
     weights = frame.weights.cpu().numpy()
     total = max(float(weights.sum()), 1e-6)
     return InspectedFrame(
@@ -156,7 +154,7 @@ def inspected_frame(
         regions=frame.allocation.regions.numpy(),
         overview=frame.overview,
         strategy=frame.strategy,
-        maps=shown,
+        maps=named_maps,
         weights={name: float(weight) / total for name, weight in zip(SCORES, weights, strict=True)},
         images=images,
         profile="" if maps is None else maps.profile,
@@ -171,7 +169,7 @@ LAYER_MAPS: dict[str, str] = {
     "entropy": "entropy",
     "motion": "motion, px",
 }
-"""Maps of `tile_maps` by the names that `output.heatmap_layers` has for them."""
+"""Names of layers in `output.heatmap_layers` → names of maps in `tile_maps`."""
 
 
 def layers_of(
@@ -179,7 +177,7 @@ def layers_of(
 ) -> tuple[MapLayer, ...]:
     """Return the maps with these names of `LAYER_MAPS`, in that order, with the weights of the scores.
 
-    One that is not there is 0 everywhere, `shape` [rows, cols].
+    A missing map is 0 everywhere, of `shape` [rows, cols].
     """
     nothing = TileMap("", np.zeros(shape, np.float32), *POSITIVE)
     return tuple(MapLayer(name, maps.get(LAYER_MAPS[name], nothing).values, weights.get(name)) for name in names)
@@ -193,45 +191,45 @@ def cropped(view: TextureView, level: int) -> npt.NDArray[np.uint8]:
 def tile_maps(
     maps: AllocationMaps, motion: TileMotion | None = None, unchanged: npt.NDArray[np.integer] | None = None
 ) -> dict[str, TileMap]:
-    """Return every map of a frame by its name, in the order in which they are shown.
+    """Return every map of a frame by name, in display order.
 
-    `motion` of the tiles since the frame before, None where nothing moved; `unchanged` [gh, gw], the frames for which
-    each tile has been the same.
+    `motion`: of the tiles since the frame before, None if nothing moved; `unchanged` [gh, gw]: number of frames for
+    which each tile has been the same.
     """
-    shown = {
+    named = {
         name: TileMap("texture", values, *(SIGNED if name in SIGNED_NAMES else POSITIVE))
         for name, values in zip(channel_names(maps.profile), maps.channels, strict=True)
     }
-    shown["entropy"] = TileMap("texture", maps.entropy, *POSITIVE)
-    shown |= {name: TileMap("scores", values, *POSITIVE) for name, values in zip(SCORES, maps.scores, strict=True)}
-    shown["relevance of this frame"] = TileMap("relevance", maps.own, *POSITIVE)
-    shown["relevance, blended"] = TileMap("relevance", maps.blended, *POSITIVE)
+    named["entropy"] = TileMap("texture", maps.entropy, *POSITIVE)
+    named |= {name: TileMap("scores", values, *POSITIVE) for name, values in zip(SCORES, maps.scores, strict=True)}
+    named["relevance of this frame"] = TileMap("relevance", maps.own, *POSITIVE)
+    named["relevance, blended"] = TileMap("relevance", maps.blended, *POSITIVE)
     if maps.prior is not None:
         ranges = {"attention": POSITIVE, "similarity": SIGNED, "trust": POSITIVE}
         for (name, bounds), values in zip(ranges.items(), maps.prior, strict=True):
-            shown[f"{name} of answers"] = TileMap("memory", values, *bounds)
+            named[f"{name} of answers"] = TileMap("memory", values, *bounds)
     if maps.staleness is not None:
-        shown["worth exploring"] = _ranged("memory", maps.staleness)
+        named["worth exploring"] = _ranged("memory", maps.staleness)
     if unchanged is not None:
-        shown["unchanged for, frames"] = _ranged("change", unchanged.astype(np.float32))
+        named["unchanged for, frames"] = _ranged("change", unchanged.astype(np.float32))
     still = np.zeros_like(maps.entropy)
-    shown["motion, px"] = _ranged("change", still if motion is None else motion.magnitude_px)
+    named["motion, px"] = _ranged("change", still if motion is None else motion.magnitude_px)
     if motion is not None:
         for name, values in (("motion right, px", motion.dx_px), ("motion down, px", motion.dy_px)):
-            shown[name] = _ranged("change", values, signed=True)
-        shown["confidence of motion"] = TileMap("change", motion.confidence, *POSITIVE)
-    return shown
+            named[name] = _ranged("change", values, signed=True)
+        named["confidence of motion"] = TileMap("change", motion.confidence, *POSITIVE)
+    return named
 
 
 def _ranged(group: str, values: npt.NDArray[np.float32], *, signed: bool = False) -> TileMap:
-    """A map whose range is that of its own values, from 0 on, or as far below 0 as above."""
+    """Return a map with the range of its values, from 0, or symmetric around 0 if `signed`."""
     high = max(1.0, float(np.abs(values).max(initial=0.0)))
     return TileMap(group, values, -high if signed else 0.0, high)
 
 
 def pack_inspection(frame: InspectedFrame, pictures: Mapping[int, tuple[str, bytes]], **times: float) -> bytes:
-    """Return the message of a frame; `pictures` are encoded, by level, with their media types. `times` go into the head
-    as they are."""
+    """Return the message of a frame; `pictures` are encoded, by level, with their media types. `times` are copied into
+    the head."""
     head = {
         "frame_index": frame.frame_index,
         **times,
@@ -282,7 +280,7 @@ def pack_inspection(frame: InspectedFrame, pictures: Mapping[int, tuple[str, byt
 
 
 def pack_failure(reason: str) -> bytes:
-    """Return the message that says why there is no inspection."""
+    """Return the message with the reason that there is no inspection."""
     return b"".join(_framed({"error": reason}))
 
 
@@ -298,7 +296,7 @@ def _steps(one: TileMap) -> bytes:
 
 
 def read_inspection(message: bytes) -> ReadInspection:
-    """Return what an inspection message holds. Raises TransportError where it is none, or says why there is none."""
+    """Parse an inspection message. Raises TransportError if it is invalid, or is the message of a failure."""
     try:
         kind, _, _, length = HEADER.unpack_from(message)
         head = msgspec.json.decode(message[HEADER.size : HEADER.size + length]) if kind == KIND else None
@@ -313,11 +311,11 @@ def read_inspection(message: bytes) -> ReadInspection:
 
 def _read_parts(head: dict[str, Any], message: bytes, at: int) -> ReadInspection:
     shape, each = (head["rows"], head["cols"]), 2 * head["rows"] * head["cols"]
-    held = head["group"]["tokens"] if "group" in head else 0
-    wanted = at + each * len(head["maps"]) + 6 * head["regions"] + 10 * held
-    wanted += sum(one["bytes"] for one in head["levels"])
-    if wanted != len(message):
-        raise TransportError(f"not an inspection: it has {counted(len(message), 'byte')}, not {wanted}")
+    group_tokens = head["group"]["tokens"] if "group" in head else 0
+    expected = at + each * len(head["maps"]) + 6 * head["regions"] + 10 * group_tokens
+    expected += sum(one["bytes"] for one in head["levels"])
+    if expected != len(message):
+        raise TransportError(f"not an inspection: it has {counted(len(message), 'byte')}, not {expected}")
     maps = {}
     for one in head["maps"]:
         share = np.frombuffer(message, "<u2", each // 2, at).reshape(shape).astype(np.float32) / STEPS
@@ -327,8 +325,8 @@ def _read_parts(head: dict[str, Any], message: bytes, at: int) -> ReadInspection
         at += each
     regions = np.frombuffer(message, "<i2", 3 * head["regions"], at).reshape(-1, 3)
     at += regions.nbytes
-    tokens = np.frombuffer(message, "<i2", 5 * held, at).reshape(-1, 5) if "group" in head else None
-    at += 10 * held
+    tokens = np.frombuffer(message, "<i2", 5 * group_tokens, at).reshape(-1, 5) if "group" in head else None
+    at += 10 * group_tokens
     pictures = {}
     for one in head["levels"]:
         pictures[one["level"]] = message[at : at + one["bytes"]]
@@ -337,5 +335,5 @@ def _read_parts(head: dict[str, Any], message: bytes, at: int) -> ReadInspection
 
 
 def known_levels(levels: Iterable[int]) -> tuple[int, ...]:
-    """Return those of the levels that a texture has, each once."""
+    """Return the levels that a texture has, sorted, without duplicates."""
     return tuple(sorted({level for level in levels if 0 <= level < LEVELS}))

@@ -1,7 +1,7 @@
 """Every message between stages; strict msgpack encode/decode; `PROTOCOL`.
 
-Decoding is strict: a field of the wrong type, one beyond `stream.untrusted`, or an unknown kind of message raises
-TransportError. `stream.protocol.codec` checks the arrays against what their header says.
+Decoding is strict: a field of the wrong type, a value beyond `stream.untrusted`, or an unknown kind of message raises
+TransportError. `stream.protocol.codec` checks the arrays against their header.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ PROTOCOL = 13
 """Version of the answer protocol, which client and server must share; raised whenever its messages change."""
 
 FRAME_TILES_MAX = (SIDE_PX_MAX // TILE_PX) ** 2
-"""Tiles of a frame that is asked about: four times those of 67 million pixels, the most that are decoded by default."""
+"""Limit of a frame's tiles: four times those of 67 million pixels, the default limit of decoded pictures."""
 
 UNSEEN_MAX = 8
-"""So many words are named."""
+"""Limit of the words that are named."""
 
 EndReason = Literal["finished", "interrupted"]
 Discontinuity = Literal["resolution", "format", "reconnect"]
-"""Why a frame that begins no new shot cannot be compared with the one before: another size, other planes or another
-colour encoding, or what was missed while a live source was away."""
+"""Reason that a frame without a cut cannot be compared with the one before: another size, other planes or another
+colour encoding, or an outage of a live source."""
 
 
 class ArraySpec(msgspec.Struct, frozen=True, array_like=True):
@@ -65,9 +65,9 @@ class ArraySpec(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PixelPlace(msgspec.Struct, frozen=True):
-    """Place on a device where a packet's pixels lie, beside the message.
+    """Place of a packet's pixels on a device, outside the message.
 
-    `number` counts the packets. Between processes `handle` is CUDA's for the memory, `gpu` the UUID of its device.
+    `number` counts the packets. Between processes, `handle` is CUDA's handle of the memory, `gpu` its device's UUID.
     """
 
     number: Count = 0
@@ -88,10 +88,10 @@ class Credit(Message, frozen=True, tag="credit"):
 
 
 class End(Message, frozen=True, tag="end"):
-    """Nothing follows; what is in flight is finished first.
+    """No items follow; items in flight are finished first.
 
-    `skipped` is what was lost after the last frame; the PTS are those that had to be repaired in all. `segments` are
-    the last of the video.
+    `skipped`: losses after the last frame; `made_pts` and `clamped_pts`: total numbers of repaired PTS; `segments`: the
+    last of the video.
     """
 
     reason: EndReason
@@ -102,7 +102,7 @@ class End(Message, frozen=True, tag="end"):
 
 
 class Cancel(Message, frozen=True, tag="cancel"):
-    """The answer in flight is not wanted any more."""
+    """The answer in flight is no longer needed."""
 
 
 class SourceLost(Message, frozen=True, tag="source_lost"):
@@ -116,7 +116,7 @@ class SourceLost(Message, frozen=True, tag="source_lost"):
 
 
 class FrameCaptured(Message, frozen=True, tag="frame_captured"):
-    """Capture to texture: the planes of a frame lie in `slot`; it is shown for `duration_ns`, where that is known."""
+    """Capture to texture: the planes of a frame are in `slot`; `duration_ns` is its duration, None if unknown."""
 
     slot: Count
     frame_index: Count
@@ -129,11 +129,11 @@ class FrameCaptured(Message, frozen=True, tag="frame_captured"):
 
 
 class TextureUpdated(Message, frozen=True, tag="texture_updated"):
-    """Texture to allocate: the texture holds this frame now.
+    """Texture to allocate: the texture now holds this frame.
 
-    The motion of its tiles since the frame before lies in `motion_slot`; None if none moved. `cut_score` is the
-    verdict's, where a new shot begins; `discontinuity` is why the frame cannot be compared with the one before, which
-    is then no cut; `fallback` is why the CPU store took over with this frame.
+    The motion of its tiles since the frame before is in `motion_slot`; None if none moved. `cut_score`: score of a cut,
+    None without one; `discontinuity`: why the frame cannot be compared with the one before, which is then no cut;
+    `fallback`: why the CPU store took over with this frame.
     """
 
     stamp: FrameStamp
@@ -149,8 +149,8 @@ class TextureUpdated(Message, frozen=True, tag="texture_updated"):
 
 
 class EarlierFrame(msgspec.Struct, frozen=True, array_like=True):
-    """Frame of a group of pictures before that of a message: its number of regions, the first `overview` of which are
-    an overview, and how many tokens before it were superseded with it."""
+    """Frame of a group of pictures before the frame of a message: its number of regions, the first `overview` of which
+    are an overview, and the number of earlier tokens that it superseded."""
 
     stamp: FrameStamp
     regions: Count
@@ -159,7 +159,7 @@ class EarlierFrame(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PastAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """An earlier answer to this stream, and the media time of its frame."""
+    """Earlier answer about this stream, with the media time of its frame."""
 
     media_ns: TimeNs
     text: Annotated[str, Meta(max_length=HISTORY_CHARS_MAX)]
@@ -170,7 +170,7 @@ History: TypeAlias = Annotated[tuple[PastAnswer, ...], Meta(max_length=HISTORY_M
 
 
 class PreviousAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """The last answer to `query`, `text`, which is the answer again if its probability is `same_above` or more."""
+    """Last answer to `query`: `text` is the answer again if its probability is `same_above` or more."""
 
     query: Query
     text: Words
@@ -181,11 +181,11 @@ class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
     """Client to answer server, for the credit of `turn`: a TokenPacket. Parts: regions, relevance, pixels, and, with a
     `place`, the superseded tokens.
 
-    `pixels_at`: the pixels lie on a device, and are no part. The first `overview` regions are an overview of the frame.
-    A client's standing query is evaluated with every packet; without `wants_answer` nothing else is asked. `place`: the
-    frame's in a group of pictures, which the server's memory holds; `earlier` are the frames before it in that group
-    which the server lacks, in order, and their regions come first in each part. `history` stands before the question;
-    `previous` is scored before the question is answered again, unless that has changed.
+    `pixels_at`: place of the pixels on a device, in which case they are no part. The first `overview` regions are an
+    overview of the frame. A client's standing query is evaluated with every packet; without `wants_answer` it is the
+    only question. `place`: of the frame in a group of pictures in the server's memory; `earlier`: frames before it in
+    that group which the server lacks, in order, whose regions come first in each part. `history` precedes the question;
+    `previous` is scored before a new answer, unless the question has changed.
     """
 
     answer: Count
@@ -202,12 +202,11 @@ class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
 
 
 class GlancePacketMessage(Message, frozen=True, tag="glance_packet"):
-    """Client to answer server, for the credit of `turn`: an overview of a frame, which is a TokenPacket of that only.
+    """Client to answer server, for the credit of `turn`: a TokenPacket with an overview of a frame only.
 
-    The model is to read it with the query, and to report where it looks. Parts and `pixels_at` are those of
-    TokenPacketMessage. With a `place` in a group of pictures it is no overview: the model looks at the group with what
-    is new in this frame, if anything, and `earlier` is as there. The turn goes on: the packet of that turn follows the
-    reply.
+    The model reads it with the query, and reports its attention. Parts and `pixels_at` are as in TokenPacketMessage.
+    With a `place` in a group of pictures it is no overview: the model looks at the group with the new tokens of this
+    frame, if any, and `earlier` is as in TokenPacketMessage. The turn continues: its packet follows the reply.
     """
 
     glance: Count
@@ -237,10 +236,10 @@ class FramePacketMessage(Message, frozen=True, tag="frame_packet"):
 
 
 class Connect(Message, frozen=True, tag="connect"):
-    """Client to answer server: the connection begins, with this query, and packets for `encode`.
+    """Client to answer server: start of a connection, with this query, and packets for `encode`.
 
-    `protocol` is PROTOCOL of the sender; `standing_query` is to be answered with yes or no. `pixels_at`: where pixels
-    could lie that stay on their device.
+    `protocol`: PROTOCOL of the sender; `standing_query`: a yes/no question; `pixels_at`: possible place of pixels that
+    stay on their device.
     """
 
     query: Query
@@ -253,13 +252,13 @@ class Connect(Message, frozen=True, tag="connect"):
 class ServerHello(Message, frozen=True, tag="server_hello"):
     """Answer server to client: the model is ready.
 
-    `allocator`: weights of its trained allocator, as `arr_coc.layer_weights` packs them; empty if there are none.
-    `can_glance`: it can look at an overview, which its settings may not want; `attention_readable`: the model
-    could. `provenance`: model and settings that answers depend on, as `stream.recording.identity` writes them.
-    `unseen_words`: words of the standing query that a model of a small world has never seen, the first of them.
-    `takes_device_pixels`: pixels may stay where the client said; `pixels_refused`: why they may not, where the model's
-    own device is not the reason. `memory_tokens`: visual tokens that a group of pictures may show; 0 without visual
-    memory. `notice`: something about the model that the user should know.
+    `allocator`: weights of its trained allocator, as packed by `arr_coc.layer_weights`; empty without one.
+    `can_glance`: it can look at an overview; `attention_readable`: it could, with a suitable `encode`.
+    `provenance`: model and settings on which answers depend, as encoded by `stream.recording.identity`.
+    `unseen_words`: first words of the standing query that a model of a small world has never seen.
+    `takes_device_pixels`: pixels may stay at the client's place; `pixels_refused`: why they may not, unless because of
+    the model's device. `memory_tokens`: limit of a group's visual tokens; 0 without visual memory. `notice`: a message
+    about the model for the user.
     """
 
     model_id: Name
@@ -284,7 +283,7 @@ class SetQuery(Message, frozen=True, tag="set_query"):
 
 
 class QueryAccepted(Message, frozen=True, tag="query_accepted"):
-    """Answer server to client: the query that is in force now, or why `query` was refused.
+    """Answer server to client: the query in force, or why `query` was refused.
 
     Part, unless refused: the query's token embeddings, float32 [Lq, D].
     """
@@ -295,13 +294,13 @@ class QueryAccepted(Message, frozen=True, tag="query_accepted"):
 
 
 class TurnRequest(Message, frozen=True, tag="turn_request"):
-    """Client to answer server: a packet is to be sent; grant a credit when it is this client's turn."""
+    """Client to answer server: request for a turn, to send a packet."""
 
 
 class TurnGrant(Message, frozen=True, tag="turn_grant"):
     """Answer server to client: the credit for one packet, to be sent at once. An unused turn expires.
 
-    `kept`: what the server's memory holds of this client, as the place of the next frame in its group of pictures.
+    `kept`: state of this client's group of pictures in the server's memory, as the place of its next frame.
     """
 
     turn: Count
@@ -315,13 +314,13 @@ class TurnExpired(Message, frozen=True, tag="turn_expired"):
 
 
 class Probe(Message, frozen=True, tag="probe"):
-    """Anybody to answer server: is the model there, and how many clients are? A KeepAlive is the reply."""
+    """Any process to answer server: request for its load. The reply is a KeepAlive once the model is loaded."""
 
 
 class KeepAlive(Message, frozen=True, tag="keep_alive"):
-    """Answer server to client: the server is still there, and serves `clients`, of which `slots` at once.
+    """Answer server to client: the server is alive, and serves `clients`, of which `slots` at once.
 
-    `place`: number of clients that came before this one. `draining`: it grants no more turns, and ends.
+    `place`: number of clients that connected before this one. `draining`: it grants no more turns, and ends.
     """
 
     clients: Count = 0
@@ -331,23 +330,21 @@ class KeepAlive(Message, frozen=True, tag="keep_alive"):
 
 
 class Disconnect(Message, frozen=True, tag="disconnect"):
-    """Client to answer server: nothing more will be asked."""
+    """Client to answer server: end of the connection."""
 
 
 class AnswerDelta(Message, frozen=True, tag="answer_delta"):
-    """Answer server to client: a piece of the answer that is being generated."""
+    """Answer server to client: a piece of the answer in progress."""
 
     answer: Count
     text: Words
 
 
 class YesNoReply(Message, frozen=True, tag="yes_no_reply"):
-    """Answer server to client: the result of a standing query; the whole reply where no answer was wanted.
+    """Answer server to client: the result of a standing query; the whole reply if no answer was requested.
 
     `yes` and `certain` are probabilities: `yes` and `mass` of `arr_coc.qwen.yes_no.YesNoScore`. Parts and other
-    fields as in
-    AnswerReply;
-    feedback only where nothing but the standing query is asked.
+    fields are as in AnswerReply; feedback only if the standing query is the only question.
     """
 
     answer: Count
@@ -364,11 +361,10 @@ class YesNoReply(Message, frozen=True, tag="yes_no_reply"):
 class AnswerReply(Message, frozen=True, tag="answer_reply"):
     """Answer server to client: the whole answer to `query`.
 
-    Parts: regions, attention and similarity of its feedback, if there is any, and components of the embeddings, for an
-    allocator that sees them. It covers `frames` frames, the oldest of `oldest_frame_ns` (media time); `kept_bytes` is
-    what the model keeps of them. `flops` and the tokens of the visual memory are those of `stream.events.AnswerPoint`.
-    `same`: the probability of the answer that the request names as `previous`, if that was scored. `notice`: something
-    that the user should know.
+    Parts: regions, attention and similarity of its feedback, if any, and components of the embeddings, for an allocator
+    that reads them. It covers `frames` frames, the oldest of `oldest_frame_ns` (media time), of which the model keeps
+    `kept_bytes`. `flops` and the tokens of the visual memory are as in `stream.events.AnswerPoint`. `same`: probability
+    of the request's `previous` answer, if that was scored. `notice`: a message for the user.
     """
 
     answer: Count
@@ -393,9 +389,9 @@ class AnswerReply(Message, frozen=True, tag="answer_reply"):
 
 
 class GlanceReply(Message, frozen=True, tag="glance_reply"):
-    """Answer server to client: where the model looked in an overview, asked `query`. The client still has its turn.
+    """Answer server to client: the model's attention to an overview for `query`. The client still has its turn.
 
-    Parts: those of the feedback, as in AnswerReply. `flops` are the operations that the glance took.
+    Parts: the feedback, as in AnswerReply. `flops`: operations of the glance.
     """
 
     glance: Count
@@ -408,7 +404,7 @@ class GlanceReply(Message, frozen=True, tag="glance_reply"):
 
 
 class RequestLost(Message, frozen=True, tag="request_lost"):
-    """Answer server to client: this request came to nothing, for `reason`; the next one may be answered."""
+    """Answer server to client: this request failed, for `reason`; the next one may succeed."""
 
     answer: Count
     reason: Reason
@@ -460,7 +456,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes | memoryview) -> AnyMessage:
-    """Return the message in `data`. Raises TransportError where it is none, or one beyond the limits."""
+    """Decode a message. Raises TransportError if it is invalid or exceeds the limits."""
     if len(data) > HEADER_BYTES_MAX + WEIGHTS_BYTES_MAX:
         raise TransportError(f"a message's fields have {len(data)} bytes; at most {HEADER_BYTES_MAX} are read")
     try:
@@ -474,7 +470,7 @@ def decode(data: bytes | memoryview) -> AnyMessage:
 
 
 def check_bounds(message: Message) -> None:
-    """Raises TransportError if a stamp, a place or a grid holds what no frame has; their types know no limits."""
+    """Raise TransportError for a stamp, a place or a grid beyond the limits, which their types do not enforce."""
     stamp: Any = getattr(message, "stamp", None) or getattr(message, "feedback_stamp", None)
     if stamp is not None:
         _check_stamp(stamp)
@@ -489,7 +485,7 @@ def check_bounds(message: Message) -> None:
         fits = 1 <= grid.height_px <= LONG_SIDE_PX_MAX and 1 <= grid.width_px <= LONG_SIDE_PX_MAX
         expected = TileGrid.of(grid.height_px, grid.width_px) if fits else None
         if expected is None or grid != expected or expected.tiles > FRAME_TILES_MAX:
-            raise TransportError(f"{grid} is not the tile grid of its own picture size")
+            raise TransportError(f"{grid} is not the tile grid of its picture size")
 
 
 def _check_stamp(stamp: FrameStamp) -> None:

@@ -1,4 +1,4 @@
-"""Pictures as files, JPEG and PNG, for people and programs that look at a run."""
+"""Encoders of pictures as JPEG and PNG, for viewers of a run."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 QUALITY = 75
-"""JPEG quality: text of 12 pixels stays readable, and a frame of 720p has some 75 kB."""
+"""JPEG quality: text of 12 pixels stays readable, and a frame of 720p has about 75 kB."""
 
 
 def encode_jpeg(image: npt.NDArray[np.uint8], quality: int = QUALITY) -> bytes:
-    """Return uint8 RGB [H, W, 3] as JPEG. Raises cv2.error where it cannot be encoded."""
+    """Return uint8 RGB [H, W, 3] as JPEG. Raises cv2.error if it cannot be encoded."""
     return _encoded(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])
 
 
 def encode_png(image: npt.NDArray[np.uint8]) -> bytes:
-    """Return uint8 RGB [H, W, 3] as PNG. Raises cv2.error where it cannot be encoded."""
+    """Return uint8 RGB [H, W, 3] as PNG. Raises cv2.error if it cannot be encoded."""
     return _encoded(".png", image, [])
 
 

@@ -1,4 +1,4 @@
-"""Live pictures for viewers: `PictureRequest`, the message of a picture with its map, and the exchange between threads.
+"""Live pictures for viewers: requests, the message of a picture with its map, and the exchange between threads.
 
 A picture message, little-endian, for programs in any language (docs/web.md has the table):
 
@@ -35,8 +35,8 @@ CAMERA_AT = 3
 
 
 class PictureEndpoints(msgspec.Struct, frozen=True):
-    """Addresses at which the frame process asks for requests: of the live `page`, its `microscope`, and a `heatmap`
-    that is drawn while frames go on. None where nobody looks."""
+    """Addresses from which the frame process receives requests: of the live `page`, its `microscope`, and a `heatmap`
+    of a live run. None for a disabled viewer."""
 
     page: str | None = None
     microscope: str | None = None
@@ -44,12 +44,12 @@ class PictureEndpoints(msgspec.Struct, frozen=True):
 
 
 INSPECTION = 0
-"""Key of an inspection among the pictures of a reply, which are by their widths. That of a picture that is no frame
-has the picture's number, below 0."""
+"""Key of an inspection among the pictures of a reply, whose keys are their widths. The key of a picture that is no
+frame is the picture's number, negated."""
 
 
 class PictureRequest(msgspec.Struct, frozen=True):
-    """Request for a picture of the next frame in each of these greatest widths, in pixels, and for an inspection."""
+    """Request for pictures of the next frame, one for each of these width limits in pixels, and for an inspection."""
 
     widths: tuple[int, ...] = ()
     inspect: InspectionRequest | None = None
@@ -57,10 +57,10 @@ class PictureRequest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ViewedFrame:
-    """A frame that somebody wants to see: `images` uint8 RGB [H, W, 3] by mipmap level, without padding, and its map.
+    """Frame for a viewer: `images` uint8 RGB [H, W, 3] by mipmap level, without padding, and its map.
 
-    `capture_ns` is monotonic, `media_ns` media time; `tokens` are the visual tokens of the frame, `levels` the level
-    for each width that was asked for, `inspected` what was asked for beside the pictures.
+    `capture_ns` is monotonic, `media_ns` media time; `tokens`: number of the frame's visual tokens; `levels`: level for
+    each requested width; `inspected`: the requested inspection, if any.
     """
 
     frame_index: int
@@ -74,15 +74,14 @@ class ViewedFrame:
 
 
 def level_for(width_px: int, greatest_px: int) -> int:
-    """Return the finest mipmap level at which a frame of `width_px` is at most `greatest_px` wide; the coarsest where
-    none is."""
+    """Return the finest mipmap level at which a frame of `width_px` is at most `greatest_px` wide, or the coarsest."""
     return next((level for level in range(LEVELS) if -(-width_px >> level) <= greatest_px), LEVELS - 1)
 
 
 class PictureBuffers:
-    """Memory for copies of pictures that is used again, so that pictures of a live run take no new one.
+    """Pool of memory for copies of pictures, so that a live run allocates none per picture.
 
-    One thread copies, another one gives back.
+    One thread copies, another one gives buffers back.
     """
 
     def __init__(self) -> None:
@@ -93,21 +92,21 @@ class PictureBuffers:
         """Return a copy of an image uint8 [H, W, 3]."""
         with self._lock:
             fitting = [at for at, spare in enumerate(self._spare) if spare.shape == image.shape]
-            made = self._spare.pop(fitting[0]) if fitting else np.empty(image.shape, np.uint8)
-        np.copyto(made, image)
-        return made
+            buffer = self._spare.pop(fitting[0]) if fitting else np.empty(image.shape, np.uint8)
+        np.copyto(buffer, image)
+        return buffer
 
     def give_back(self, images: Iterable[npt.NDArray[np.uint8]]) -> None:
-        """Take copies that nobody needs any more; those of sizes that went out of use are let go."""
+        """Return copies to the pool; the oldest ones are freed."""
         with self._lock:
-            # copies of pictures that are kept for others: of six levels, one that is encoded, and one that waits
+            # limit of pooled copies: six levels, for one frame that is encoded and one that waits
             self._spare = [*images, *self._spare][:16]
 
 
 class PictureExchange:
-    """Place where the stage that has frames leaves the newest one for the thread that wants pictures of it.
+    """Exchange of the newest frame between the stage that has frames and the thread that encodes pictures.
 
-    The stage never waits. Nothing is copied unless somebody wants it, and at most one frame for each request.
+    The stage never waits. It copies a frame only on request, at most one per request.
     """
 
     def __init__(self) -> None:
@@ -116,21 +115,21 @@ class PictureExchange:
         self._frame: ViewedFrame | None = None
         self.buffers = PictureBuffers()
         self.make_allocator: Callable[[], StreamAllocator] | None = None
-        """Makes an allocator like the stage's, for other pictures; None until the stage has one."""
+        """Factory of an allocator like the stage's, for other pictures; None until the stage has one."""
 
     @property
     def request(self) -> PictureRequest | None:
-        """Return how the next frame is wanted; None where nobody wants it."""
+        """The request for the next frame; None if there is none."""
         return self._request
 
     def want(self, request: PictureRequest) -> None:
-        """Ask for the next frame."""
+        """Request the next frame."""
         with self._changed:
-            # sizes of one frame that may be wanted at once; each is encoded
+            # limit of sizes of one frame, because each is encoded
             self._request = PictureRequest(request.widths[:4], request.inspect)
 
     def put(self, frame: ViewedFrame) -> None:
-        """Leave a frame, in place of one that nobody has taken."""
+        """Put a frame, in place of one that has not been taken."""
         with self._changed:
             replaced, self._frame, self._request = self._frame, frame, None
             self._changed.notify()
@@ -138,13 +137,13 @@ class PictureExchange:
             self.give_back(replaced)
 
     def give_back(self, frame: ViewedFrame) -> None:
-        """Take a frame whose images nobody needs any more."""
+        """Return the images of a frame to the pool."""
         self.buffers.give_back(frame.images.values())
         if frame.inspected is not None:
             self.buffers.give_back(frame.inspected.images.values())
 
     def take(self, timeout_s: float) -> ViewedFrame | None:
-        """Return the newest frame that was left, None without one within the time limit."""
+        """Remove and return the newest frame; None if none arrived within the time limit."""
         with self._changed:
             self._changed.wait_for(lambda: self._frame is not None, timeout_s)
             frame, self._frame = self._frame, None
@@ -157,7 +156,7 @@ def pack_picture(frame: ViewedFrame, level: int, jpeg: bytes, unix_ns: int, firs
     `unix_ns` is the capture time since 1970, `first_frame` the number of frames before those of this process.
     """
     height, width = frame.images[level].shape[:2]
-    shown = frame.map
+    frame_map = frame.map
     head = HEADER.pack(
         KIND,
         JPEG,
@@ -168,17 +167,17 @@ def pack_picture(frame: ViewedFrame, level: int, jpeg: bytes, unix_ns: int, firs
         frame.media_ns / 1e9,
         width,
         height,
-        shown.rows,
-        shown.cols,
+        frame_map.rows,
+        frame_map.cols,
         min(frame.tokens, 0xFFFF),
-        shown.overview,
-        len(shown.relevance),
-        len(shown.regions),
+        frame_map.overview,
+        len(frame_map.relevance),
+        len(frame_map.regions),
         len(jpeg),
     )
-    return b"".join((head, shown.relevance, shown.regions, jpeg))
+    return b"".join((head, frame_map.relevance, frame_map.regions, jpeg))
 
 
 def of_camera_number(message: bytes, number: int) -> bytes:
-    """Return the picture message as one of the camera with this number, 0 to 255, among several."""
+    """Return the picture message with the number of its camera, 0 to 255, among several."""
     return message if number == 0 else b"".join((message[:CAMERA_AT], bytes((number,)), message[CAMERA_AT + 1 :]))

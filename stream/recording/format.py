@@ -1,8 +1,8 @@
 """Recording of a run: the messages to and from its answer stage, and its events.
 
-A folder with a part for each process that wrote, one after the other: `0001.rec`, `0002.rec`… A part is a `RecordLog`
-of msgpack: `SessionStarted` first, then messages sent and received, and events, in order. Messages are those of
-`stream.protocol.messages`, their arrays compressed. What was cut short at the end of a part is left out and reported.
+A folder with a part for each process that wrote: `0001.rec`, `0002.rec`… A part is a `RecordLog` of msgpack:
+`SessionStarted` first, then messages sent and received, and events, in order. Messages are those of
+`stream.protocol.messages`, with compressed arrays. An incomplete record at the end of a part is left out and reported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stream.recording.log import ForeignFile, RecordLog
 from stream.untrusted import ARRAYS_MAX, PART_BYTES_MAX
 
 MAGIC = b"arr-coc recording 3\n"
-"""First bytes of every part; its number is raised whenever records change."""
+"""First bytes of every part; the number is raised whenever records change."""
 
 FORMAT = b"arr-coc recording "
 """First bytes of the parts of all formats."""
@@ -44,9 +44,9 @@ class _Record(msgspec.Struct, frozen=True, tag_field="record"):
 
 
 class SessionStarted(_Record, frozen=True, tag="session_started"):
-    """A process begins to record: version of its program and of the messages, its source, when (UTC, ISO 8601).
+    """Start of a process: version of its program and of the messages, its source, and the time (UTC, ISO 8601).
 
-    It counts frames and answers anew, and of a `live` source the time.
+    Numbers of frames and answers begin again, and so does the media time of a `live` source.
     """
 
     program: str
@@ -57,21 +57,21 @@ class SessionStarted(_Record, frozen=True, tag="session_started"):
 
 
 class SentMessage(_Record, frozen=True, tag="sent"):
-    """A message to the answer stage: a new client, what is asked, a packet."""
+    """Message to the answer stage: a new client, a question, a packet."""
 
     message: AnyMessage
     parts: Annotated[tuple[bytes, ...], Meta(max_length=ARRAYS_MAX)] = ()
 
 
 class ReceivedMessage(_Record, frozen=True, tag="received"):
-    """A message from the answer stage: its greeting, the query that holds, an answer or check with its feedback."""
+    """Message from the answer stage: its greeting, the query in force, an answer or check with its feedback."""
 
     message: AnyMessage
     parts: Annotated[tuple[bytes, ...], Meta(max_length=ARRAYS_MAX)] = ()
 
 
 class EventRecord(_Record, frozen=True, tag="event"):
-    """An event of the run: a frame, a cut, a skipped item, a question, an answer, or the summary."""
+    """Event of the run: a frame, a cut, a skipped item, a question, an answer, or the summary."""
 
     event: AnyEvent
 
@@ -88,31 +88,31 @@ def encode_record(record: AnyRecord) -> bytes:
 
 
 def compress_arrays(arrays: Sequence[Array]) -> tuple[bytes, ...]:
-    """Return the arrays of a message as its record carries them."""
+    """Return the arrays of a message in the form of its record."""
     return tuple(map(compress_array, arrays))
 
 
 def decompress_arrays(record: SentMessage | ReceivedMessage) -> list[bytes]:
-    """Return the arrays of a record's message as its parts. Raises TransportError where they are not as announced."""
+    """Return the arrays of a record's message as its parts. Raises TransportError if they do not match its header."""
     return [decompress_array(part, spec) for part, spec in zip(record.parts, record.message.arrays, strict=False)]
 
 
 def compress_array(array: Array) -> bytes:
-    """Return the array in fewer bytes, without a loss. Pictures are uint8 [H, W, 3] and [K, 3, H, W].
+    """Compress an array without loss. Pictures are uint8 [H, W, 3] and [K, 3, H, W].
 
-    Of pictures differences to green, to the pixel before and to the line above are taken, as PNG and lossless video
-    take them. A quarter to a third remains of photographed tiles, half of what zlib alone leaves, and in less time;
+    Pictures are first replaced by differences to green, to the pixel before and to the line above, as in PNG and
+    lossless video. Photographed tiles shrink to a quarter or a third, half the size of zlib alone, and in less time;
     OpenCV's PNG encoder takes twice the time for the same size.
     """
     planes = _planes(array)
-    # higher ones take several times as long and save a tenth
+    # level 1: higher ones take several times as long and save a tenth
     return zlib.compress((np.ascontiguousarray(array) if planes is None else _differences(planes)).data, 1)
 
 
 def decompress_array(data: bytes, spec: ArraySpec) -> bytes:
-    """Return the bytes of the array that `compress_array` took, whose dtype and shape are `spec`.
+    """Return the bytes of an array that `compress_array` compressed, of the dtype and shape `spec`.
 
-    Raises TransportError where `data` is no such array.
+    Raises TransportError if `data` is not such an array.
     """
     dtype = np.dtype(spec.dtype)
     size = math.prod(spec.shape) * dtype.itemsize
@@ -134,7 +134,7 @@ def decompress_array(data: bytes, spec: ArraySpec) -> bytes:
 
 
 def _planes(array: Array) -> Array | None:
-    """Return a view [..., 3, H, W] of a picture; None of any other array."""
+    """Return a view [..., 3, H, W] of a picture; None for any other array."""
     if array.dtype != np.uint8 or not array.size:
         return None
     if array.ndim == 3 and array.shape[2] == 3:
@@ -144,22 +144,22 @@ def _planes(array: Array) -> Array | None:
 
 def _differences(planes: Array) -> Array:
     """Return the differences of neighbours, uint8 modulo 256, in the order of `planes`."""
-    found = planes.copy(order="C")
-    found[..., ::2, :, :] -= planes[..., 1:2, :, :]
-    found[..., :, 1:] -= found[..., :, :-1].copy()
-    found[..., 1:, :] -= found[..., :-1, :].copy()
-    return found
+    differences = planes.copy(order="C")
+    differences[..., ::2, :, :] -= planes[..., 1:2, :, :]
+    differences[..., :, 1:] -= differences[..., :, :-1].copy()
+    differences[..., 1:, :] -= differences[..., :-1, :].copy()
+    return differences
 
 
 def _sums(differences: Array) -> Array:
-    """Return the planes of which `_differences` took the differences."""
+    """Return the planes whose `_differences` are given."""
     planes = differences.cumsum(axis=-2, dtype=np.uint8).cumsum(axis=-1, dtype=np.uint8)
     planes[..., ::2, :, :] += planes[..., 1:2, :, :]
     return planes
 
 
 def open_part(folder: Path) -> RecordLog:
-    """Open the next part of a recording for writing. Raises OSError where its file cannot be made."""
+    """Open the next part of a recording for writing. Raises OSError if its file cannot be made."""
     folder.mkdir(exist_ok=True)
     last = max((int(path.stem) for path in parts_of(folder)), default=0)
     part = RecordLog(folder / f"{last + 1:04}{SUFFIX}", MAGIC)
@@ -168,13 +168,13 @@ def open_part(folder: Path) -> RecordLog:
 
 
 class Recording:
-    """A recording that lies in a folder.
+    """Recording in a folder.
 
-    `damage` tells of parts that were cut short or damaged, as far as they have been read.
+    `damage`: messages about incomplete or damaged parts among those read so far.
     """
 
     def __init__(self, folder: str | Path) -> None:
-        """Raises RecordingError where there is none."""
+        """Raise RecordingError if the folder has no recording."""
         self.folder = Path(folder)
         self.damage: list[str] = []
         self._parts = parts_of(self.folder)
@@ -184,7 +184,7 @@ class Recording:
     def records(self) -> Iterator[AnyRecord]:
         """Yield every whole record, in order.
 
-        Raises RecordingError where a part cannot be read, or was written in another format.
+        Raises RecordingError if a part cannot be read, or was written in another format.
         """
         self.damage = []
         for path in self._parts:
@@ -211,18 +211,18 @@ class Recording:
 
 
 def parts_of(folder: Path) -> list[Path]:
-    """Return the parts of a recording, in order; none where there is no such folder."""
+    """Return the parts of a recording, in order; an empty list if the folder does not exist."""
     with suppress(OSError):
-        found = [path for path in folder.iterdir() if path.suffix == SUFFIX and path.stem.isdecimal()]
-        return sorted(found, key=lambda path: int(path.stem))
+        parts = [path for path in folder.iterdir() if path.suffix == SUFFIX and path.stem.isdecimal()]
+        return sorted(parts, key=lambda path: int(path.stem))
     return []
 
 
 @contextmanager
 def claimed_folder(folder: str) -> Iterator[None]:
-    """Keep a folder for a recording, and remove it at the end unless one came.
+    """Context manager that makes a folder for a recording, and removes it at the end if it is empty.
 
-    Raises OutputError where it cannot be made or written, and where it holds a recording already.
+    Raises OutputError if the folder cannot be made or written, or is not empty.
     """
     path = Path(folder)
     made = not os.path.lexists(path)
@@ -233,10 +233,10 @@ def claimed_folder(folder: str) -> Iterator[None]:
         raise OutputError(f"cannot record into {folder!r}: {reason}; name a folder, new or empty") from error
     if parts_of(path):
         raise OutputError(f"{folder!r} holds a recording already; name another folder")
-    held = False
+    occupied = False
     with suppress(PermissionError):
-        held = any(path.iterdir())
-    if held:
+        occupied = any(path.iterdir())
+    if occupied:
         raise OutputError(f"cannot record into {folder!r}: it is not empty; name another folder, new or empty")
     if not os.access(path, os.W_OK | os.X_OK):
         raise OutputError(f"cannot record into {folder!r}: it cannot be written; name another folder")
@@ -259,7 +259,7 @@ def _record(path: Path, payload: bytes) -> AnyRecord:
 
 
 def _foreign(path: Path, start: bytes) -> RecordingError:
-    """Return the error for a file that begins so: a part of another format, or none."""
+    """Return the error for a file with this beginning: a part of another format, or no part."""
     if not start.startswith(FORMAT):
         return RecordingError(f"{str(path)!r} is not a part of a recording; remove it from the folder")
     theirs, ours = (magic.removeprefix(FORMAT).split(b"\n")[0].decode("ascii", "replace") for magic in (start, MAGIC))

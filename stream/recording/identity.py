@@ -1,9 +1,9 @@
-"""Fingerprints of a run and of a model, and the provenance of answers: what must be equal for answers to be equal.
+"""Fingerprints of a run and of a model, and the provenance of answers: the data that determine answers.
 
-The answer stage sends its provenance with its greeting, because it may run elsewhere, with settings of its own. A
-recording carries it, and a replay answers by it.
+The answer stage sends its provenance with its greeting, because it may run on another machine with other settings. A
+recording stores it, and a replay answers with it.
 
-Files are known by their size and by samples of what they hold, not by their time: a copy is the same file.
+Files are identified by their size and by samples of their content, not by their time: a copy is the same file.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ LEROBOT_PREFIX = "lerobot:"
 
 SAMPLE_BYTES = 1 << 20
 SAMPLES = 16
-"""Places at which a large file is read; a file of at most so many samples is read whole."""
+"""Number of samples of a large file; a file of at most this many samples is read whole."""
 
 UNKNOWN = "unknown"
-"""Fingerprint in place of the files of a model that are not on this machine, or cannot be read."""
+"""Fingerprint of model files that are not on this machine or cannot be read."""
 
 WITHOUT_EFFECT = (
     "source",
@@ -60,7 +60,7 @@ WITHOUT_EFFECT = (
     "pipeline.heartbeat_s",
     "pipeline.timeout_s",
 )
-"""Keys that change no answer of a file's captions, or are compared by the files that they name."""
+"""Keys that change no answer about a file, or are compared by the files that they name."""
 
 
 ANSWER_KEYS = {
@@ -77,12 +77,12 @@ ANSWER_KEYS = {
     "device",
     "dtype",
 }
-"""Keys of `answer` by which given packets are answered."""
+"""Keys of `answer` that affect the answers to given packets."""
 
 
 def run_fingerprint(config: Config) -> dict[str, str] | None:
-    """Return what must be equal for two runs to give the same answers, for people; None where the source cannot be read
-    twice."""
+    """Return the readable items that must be equal for two runs to give the same answers; None if the source cannot be
+    read twice."""
     source = source_fingerprint(config.source)
     if source is None:
         return None
@@ -112,10 +112,10 @@ def fingerprint(path: Path) -> str:
 
 
 def model_fingerprint(name: str | None) -> str:
-    """Return a model's fingerprint by its files, wherever they lie: configuration, weights, tokenizer. None names the
-    bundled one.
+    """Return a model's fingerprint by its files, in any folder: configuration, weights, tokenizer. None names the
+    bundled model.
 
-    UNKNOWN where they are not on this machine or cannot be read.
+    UNKNOWN if they are not on this machine or cannot be read.
     """
     try:
         folder = bundled_model_path() if name is None else local_folder(name) or cached_folder(name)
@@ -125,13 +125,13 @@ def model_fingerprint(name: str | None) -> str:
 
 
 def weights_of(config: Config) -> str:
-    """Return the fingerprint of the configured model's files; of a model at a server, where that is."""
+    """Return the fingerprint of the configured model's files; for a model at a server, the server's URL."""
     url = config.answer.api.url
     return model_fingerprint(config.answer.model) if url is None else f"served at {url}"
 
 
 def source_fingerprint(address: str) -> str | None:
-    """Return a fingerprint of what can be read twice: a scene, a file, a folder, an episode; None for all else."""
+    """Return the fingerprint of a source that can be read twice (scene, file, folder, episode); None for others."""
     if address.startswith(SCENE_PREFIX):
         return address
     if address.startswith(LEROBOT_PREFIX):
@@ -148,7 +148,7 @@ def source_fingerprint(address: str) -> str | None:
 
 
 def _episode(address: str) -> str | None:
-    """Return the fingerprint of an episode by the tables of its dataset, and names and sizes of all videos."""
+    """Return the fingerprint of an episode by its dataset's tables, and the names and sizes of all videos."""
     place, _, choice = address.removeprefix(LEROBOT_PREFIX).rpartition("#")
     folder = Path(os.path.expanduser(place or choice))
     try:
@@ -162,7 +162,7 @@ def _episode(address: str) -> str | None:
 
 
 def _model(config: Config) -> str:
-    """Return the model by its files where they are on this machine, else by its name on the hub or at its server."""
+    """Return the model by its files if they are on this machine, else by its name on the hub or at its server."""
     name = config.answer.model
     if config.answer.api.url is not None:
         return f"{name} {weights_of(config)}"
@@ -198,9 +198,9 @@ def _leaves(values: dict[str, Any], prefix: str = "") -> list[tuple[str, object]
 
 
 class AnswerProvenance(msgspec.Struct, frozen=True):
-    """Origin of answers: `model` as it was named (None: the bundled one), `weights` by its files, `threads` of torch.
+    """Origin of answers: `model` as named (None: the bundled one), `weights` by its files, `threads` of torch.
 
-    `settings`: of the configuration, what changes answers to given packets.
+    `settings`: the part of the configuration that affects answers to given packets.
     """
 
     program: str
@@ -211,19 +211,19 @@ class AnswerProvenance(msgspec.Struct, frozen=True):
 
 
 def answer_provenance(config: Config) -> str:
-    """Return the provenance of this process's answers as JSON; to be called once its model is there."""
+    """Return the provenance of this process's answers as JSON; to be called once its model is loaded."""
     settings = config.model_dump(mode="json", include={"answer": ANSWER_KEYS})
     name, threads = config.answer.model, 1
     if config.answer.api.url is None:
         import torch
 
-        name, threads = _found_again(name), torch.get_num_threads()
+        name, threads = _absolute_name(name), torch.get_num_threads()
     provenance = AnswerProvenance(version("arr-coc-stream"), name, weights_of(config), threads, settings)
     return msgspec.json.encode(provenance).decode()
 
 
 def parse_provenance(text: str) -> AnswerProvenance:
-    """Return what `answer_provenance` encoded. Raises RecordingError where the text is none."""
+    """Decode the result of `answer_provenance`. Raises RecordingError if the text is invalid."""
     try:
         return msgspec.json.decode(text, type=AnswerProvenance)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -231,7 +231,7 @@ def parse_provenance(text: str) -> AnswerProvenance:
 
 
 def config_of(provenance: AnswerProvenance) -> Config:
-    """Return the configuration of an answer stage that answers as that one did. Raises RecordingError."""
+    """Return the configuration of an answer stage that gives the same answers. Raises RecordingError."""
     try:
         return Config.model_validate_json(json.dumps(provenance.settings))
     except ValueError as error:
@@ -242,8 +242,8 @@ def config_of(provenance: AnswerProvenance) -> Config:
         ) from None
 
 
-def _found_again(name: str | None) -> str | None:
-    """Return the model's name as it can be used from any directory."""
+def _absolute_name(name: str | None) -> str | None:
+    """Return the model's name in a form that is valid from any directory."""
     try:
         folder = None if name is None else local_folder(name)
     except ModelNotFound:

@@ -1,10 +1,10 @@
-"""Journal of a captioning run: every answer as soon as it is there, so that a killed run can be continued.
+"""Journal of a captioning run: each answer is written at once, so that a killed run can be continued.
 
-What is dear in such a run is its answers; everything before them is cheap and comes out the same again. A continued run
-starts at the first frame, and takes those answers from the journal that the model has given already.
+Answers are the expensive part of such a run; everything before them is cheap and reproducible. A continued run starts
+at the first frame, and takes the earlier answers from the journal.
 
-Its file is a `RecordLog` of msgpack. The first record is the run's identity, each other one an answer with what it
-taught. A last record that was cut short is dropped.
+Its file is a `RecordLog` of msgpack. The first record is the run's identity, each further one an answer with its
+feedback. An incomplete last record is dropped.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from stream.recording.log import RecordLog
 from stream.untrusted import ANSWER_CHARS_MAX, JOURNAL_BYTES_MAX, KEPT_BYTES_MAX
 
 MAGIC = b"arr-coc journal 2\n"
-"""First bytes of every journal; its number is raised whenever records change."""
+"""First bytes of every journal; the number is raised whenever records change."""
 
 SUFFIX = ".resume"
-"""Ending that follows the name of a run's first output."""
+"""Suffix of the journal, after the name of a run's first output."""
 
 AFRESH = "leave --resume out to start afresh"
 
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class JournalGlance:
-    """A glance of the run that is continued, and its feedback."""
+    """Glance of the continued run, and its feedback."""
 
     event: Glance
     feedback: Feedback | None
@@ -49,10 +49,10 @@ class JournalGlance:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """An answer of the run that is continued, or that it said nothing new, its feedback, and the glance before it,
+    """Answer of the continued run, or its report that the answer is unchanged; its feedback; and the glance before it,
     if any.
 
-    A feedback's stamp is that of the earlier run: its epoch means nothing in this one.
+    The stamp of a feedback is that of the earlier run: its epoch has no meaning in this one.
     """
 
     answer: Answer | AnswerUnchanged
@@ -65,7 +65,7 @@ class _Identity(msgspec.Struct, frozen=True):
 
 
 class _FeedbackRecord(msgspec.Struct, frozen=True):
-    """Feedback, its arrays as bytes: int32 [K, 3], float32 [K], float32 [K], float32 [K, 16] or nothing."""
+    """Feedback with its arrays as bytes: int32 [K, 3], float32 [K], float32 [K], float32 [K, 16] or nothing."""
 
     stamp: FrameStamp
     regions: bytes
@@ -82,7 +82,7 @@ class _FeedbackRecord(msgspec.Struct, frozen=True):
         return cls(feedback.stamp, *(np.ascontiguousarray(array).tobytes() for array in arrays))
 
     def feedback(self) -> Feedback:
-        """Raises ValueError or TransportError for bytes that no run has written."""
+        """Decode the feedback. Raises ValueError or TransportError for invalid bytes."""
         regions = np.frombuffer(self.regions, np.int32).reshape(-1, 3)
         attention, similarity = (np.frombuffer(part, np.float32) for part in (self.attention, self.similarity))
         embedding = np.frombuffer(self.embedding, np.float32).reshape(-1, EMBEDDING_COMPONENTS)
@@ -91,7 +91,7 @@ class _FeedbackRecord(msgspec.Struct, frozen=True):
 
 
 class _AnswerRecord(msgspec.Struct, frozen=True):
-    """An answer and its feedback; the glance before it and that one's."""
+    """Answer with its feedback, and the glance before it with its feedback."""
 
     answer: Answer | AnswerUnchanged
     feedback: _FeedbackRecord | None = None
@@ -100,14 +100,14 @@ class _AnswerRecord(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """Answers of one run, kept at `path`. `identity` is what must be equal for equal answers, each item for people.
+    """Journal of one run's answers at `path`. `identity`: readable items that must be equal for equal answers.
 
-    `open` opens its file once the run is certain to start; `lookup` and `append` belong to the thread that asks. A
-    journal that cannot be written is given up with one warning: the run goes on.
+    `open` is called once the run is certain to start; `lookup` and `append` belong to the thread that asks. If the
+    journal cannot be written, it is closed with one warning, and the run continues.
     """
 
     def __init__(self, path: str | Path, identity: Mapping[str, str]) -> None:
-        """Make the journal of a run that begins anew; `open` replaces one that lies there."""
+        """Make the journal of a fresh run; `open` replaces an existing file."""
         self.path = Path(path)
         self.identity = dict(identity)
         self._log = RecordLog(self.path, MAGIC, durable=True, most_bytes=KEPT_BYTES_MAX)
@@ -116,9 +116,9 @@ class Journal:
 
     @classmethod
     def continued(cls, path: str | Path, identity: Mapping[str, str]) -> Journal:
-        """Read the journal that lies at `path`, to continue it.
+        """Read the journal at `path`, to continue it.
 
-        Raises ResumeError where there is none, where it cannot be read, and where it is another run's.
+        Raises ResumeError if it is missing, cannot be read, or belongs to another run.
         """
         journal = cls(path, identity)
         try:
@@ -133,7 +133,7 @@ class Journal:
 
     @property
     def is_resumable(self) -> bool:
-        """True if a file is left from which this run can be resumed."""
+        """True if the file exists and this run can be resumed from it."""
         return self.count > 0 and self._log.is_in_place
 
     @property
@@ -142,9 +142,9 @@ class Journal:
         return len(self._entries)
 
     def open(self) -> None:
-        """Open the file: emptied where the run is fresh, without its torn end where it is continued.
+        """Open the file: emptied for a fresh run, without its incomplete end for a continued one.
 
-        Raises ResumeError where another run is writing it.
+        Raises ResumeError if another run is writing it.
         """
         if self._log.is_open:
             return
@@ -161,9 +161,9 @@ class Journal:
             self._give_up(error)
 
     def lookup(self, number: int, frame_index: int) -> JournalEntry | None:
-        """Return the answer of that number, where it need not be given again.
+        """Return the answer of that number, if the journal has it.
 
-        Raises ResumeError where it was about another frame than `frame_index`.
+        Raises ResumeError if it was about another frame than `frame_index`.
         """
         entry = self._entries.get(number)
         if entry is not None and entry.answer.frame_index != frame_index:
@@ -177,7 +177,7 @@ class Journal:
     def append(
         self, answer: Answer | AnswerUnchanged, feedback: Feedback | None, glance: JournalGlance | None = None
     ) -> None:
-        """Write an answer down, unless it came from the journal; it is on the disk when this returns."""
+        """Write an answer, unless it came from the journal; it is on the disk when this returns."""
         if not self._log.is_open or answer.answer in self._entries:
             return
         record = _AnswerRecord(answer, _FeedbackRecord.of(feedback))
@@ -191,7 +191,7 @@ class Journal:
             self.count += 1
 
     def close(self) -> None:
-        """Close the file, which stays; not to be called while answers are still appended."""
+        """Close the file and keep it; not to be called while answers are appended."""
         self._log.close()
 
     def remove(self) -> None:
@@ -212,25 +212,25 @@ class Journal:
         self.count = len(self._entries)
 
     def _give_up(self, error: OSError) -> None:
-        """Go on without a journal; one that was cut short is still good for the answers that it holds."""
+        """Continue without a journal; the file stays valid for the answers in it."""
         self.close()
         log.warning("cannot write %s (%s); if this run is killed, it cannot be resumed", self.path, error.strerror)
 
 
 def _entry(record: bytes) -> JournalEntry:
-    """Decode an answer. Raises ValueError or msgspec.DecodeError for bytes that no run has written."""
+    """Decode an answer. Raises ValueError or msgspec.DecodeError for invalid bytes."""
     kept = msgspec.msgpack.decode(record, type=_AnswerRecord)
     if len(kept.answer.text) > ANSWER_CHARS_MAX:
         raise ValueError
     feedback = None if kept.feedback is None else kept.feedback.feedback()
     if kept.glance is None:
         return JournalEntry(kept.answer, feedback)
-    seen = None if kept.glance_feedback is None else kept.glance_feedback.feedback()
-    return JournalEntry(kept.answer, feedback, JournalGlance(kept.glance, seen))
+    glance_feedback = None if kept.glance_feedback is None else kept.glance_feedback.feedback()
+    return JournalEntry(kept.answer, feedback, JournalGlance(kept.glance, glance_feedback))
 
 
 def _compare(path: Path, written: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Compare two runs. Raises ResumeError, naming the first item in which they differ."""
+    """Compare two runs. Raises ResumeError, which names the first difference."""
     differing = [name for name in {**now, **written} if written.get(name) != now.get(name)]
     if not differing:
         return
@@ -243,14 +243,14 @@ def _compare(path: Path, written: Mapping[str, str], now: Mapping[str, str]) -> 
 
 
 def journal_path(output: str) -> Path:
-    """Return the place of the journal of a run whose first output is `output`."""
+    """Return the path of the journal of a run whose first output is `output`."""
     return Path(f"{output}{SUFFIX}")
 
 
 def journal_for(config: Config, *, resume: bool) -> Journal | None:
-    """Return the journal of a run that is about to begin; None where it could not be continued.
+    """Return the journal of a run that is about to begin; None if the run could not be continued.
 
-    `resume`: it continues an earlier one. Raises ResumeError where that cannot be done.
+    `resume`: the run continues an earlier one. Raises ResumeError if that is not possible.
     """
     obstacle = _obstacle(config)
     identity = None if obstacle else run_fingerprint(config)
@@ -273,7 +273,7 @@ def journal_for(config: Config, *, resume: bool) -> Journal | None:
 
 
 def could_continue(journal: Journal) -> bool:
-    """Return whether the journal that a fresh run is about to replace holds answers for `--resume`."""
+    """Return True if the journal that a fresh run is about to replace has answers for `--resume`."""
     try:
         return bool(Journal.continued(journal.path, journal.identity).earlier_answers)
     except ResumeError:
@@ -281,7 +281,7 @@ def could_continue(journal: Journal) -> bool:
 
 
 def _obstacle(config: Config) -> str | None:
-    """Return the reason for which such a run is different each time, or cannot be read twice."""
+    """Return the reason that a run with this configuration cannot be continued; None if it can."""
     paths, pipeline = config.output.paths, config.pipeline
     if not paths:
         return "--resume needs the file of the earlier run: name it with -o"
@@ -308,10 +308,10 @@ def _obstacle(config: Config) -> str | None:
 
 
 def _is_folder(path: str) -> bool:
-    """Return whether an output is, or will be, something else than a file."""
+    """Return True if an output is, or will be, something other than a file."""
     return is_bag(path) or is_hls(path) or (os.path.exists(path) and not os.path.isfile(path))
 
 
 def _exists(address: str) -> bool:
-    """Return whether this can be opened although it is no file: an address, a camera's number, a device."""
+    """Return True if a source exists although it cannot be read twice: an address, a camera's number, a device."""
     return "://" in address or address.isdigit() or Path(os.path.expanduser(address)).exists()

@@ -1,7 +1,7 @@
-"""Append-only file of records, read up to the first one that was cut short or damaged.
+"""Append-only file of records, read up to the first incomplete or damaged one.
 
 A file is `magic`, then records. Each is its length and CRC-32 (little-endian uint32 both), then the payload, which is
-never empty: zeros are what a file ends with where a machine went down before the disk had all of it.
+never empty: a file ends with zeros if the machine crashed before all data reached the disk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FRAMING = struct.Struct("<II")
 
 
 class ForeignFile(ValueError):
-    """A file that does not begin with the magic of the log that it was read as; `start` is what it begins with."""
+    """File without the magic of the log that was expected; `start`: its first bytes."""
 
     def __init__(self, start: bytes) -> None:
         super().__init__(f"it begins with {start!r}")
@@ -31,15 +31,15 @@ class ForeignFile(ValueError):
 
 
 def frame_record(payload: bytes) -> bytes:
-    """Return the payload as it stands in a file."""
+    """Return the payload with its header, as written to a file."""
     return FRAMING.pack(len(payload), zlib.crc32(payload)) + payload
 
 
 class RecordLog:
-    """File of records at `path`, for one thread: read with `records`, then opened to append after what was read.
+    """File of records at `path`, for one thread: read with `records`, then opened to append after the records read.
 
-    `end` is where the last whole record ends, 0 where not even the magic is there. `durable`: each record is on the
-    disk when `append` returns. Records of more than `most_bytes` are taken for damage.
+    `end` is the offset of the last whole record's end, 0 if the magic is missing. `durable`: each record is on the
+    disk when `append` returns. Records of more than `most_bytes` count as damage.
     """
 
     def __init__(self, path: Path, magic: bytes, *, durable: bool = False, most_bytes: int = RECORD_BYTES_MAX) -> None:
@@ -72,7 +72,7 @@ class RecordLog:
     def records(self) -> Iterator[bytes]:
         """Yield the payload of each whole record.
 
-        Raises ForeignFile where the file begins otherwise, OSError where it cannot be read.
+        Raises ForeignFile if the file does not begin with the magic, OSError if it cannot be read.
         """
         self.end = 0
         with _open_regular(self.path) as file:
@@ -94,9 +94,9 @@ class RecordLog:
                 yield payload
 
     def open(self, *, new: bool = False) -> None:
-        """Open the file to append after `end`, and cut off what follows. `new`: nothing may lie there.
+        """Open the file to append after `end`, and truncate it there. `new`: the file must not exist.
 
-        Raises BlockingIOError where another process has it open, OSError where it cannot be written or is another file.
+        Raises BlockingIOError if another process has it open, OSError if it cannot be written or is another file.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if new else 0)
         self._fd = os.open(self.path, flags, 0o666)
@@ -115,18 +115,18 @@ class RecordLog:
             raise
 
     def append(self, payload: bytes) -> None:
-        """Write a record. Raises OSError if there is no room for all of it (then nothing of it is in the
-        file), or if the file was removed."""
+        """Write a record. Raises OSError if there is no room for all of it, in which case nothing is written, or if the
+        file was removed."""
         self._write(frame_record(payload))
 
     def close(self) -> None:
-        """Close the file, which stays."""
+        """Close the file and keep it."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
     def remove(self) -> None:
-        """Close the file, and remove it where it is the one that `open` opened."""
+        """Close the file, and remove it if it is still the one that `open` opened."""
         if self.is_in_place:
             with suppress(OSError):
                 self.path.unlink()
@@ -149,14 +149,14 @@ class RecordLog:
         self.end += len(data)
 
     def _cut_off(self) -> None:
-        """Drop what follows `end`."""
+        """Truncate the file to `end`."""
         assert self._fd is not None
         os.ftruncate(self._fd, self.end)
         os.lseek(self._fd, self.end, os.SEEK_SET)
 
 
 def _open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading. Raises OSError where it is none: a pipe or a device could keep its reader for ever."""
+    """Open a regular file for reading. Raises OSError for others: a pipe or a device could block its reader forever."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

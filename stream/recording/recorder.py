@@ -1,4 +1,4 @@
-"""Recorder of a run, in a thread of its own, for which nobody waits but at the end."""
+"""Recorder of a run, in a separate thread; the run waits for it only at the end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from stream.recording.format import (
 from stream.transport import Envelope
 
 WAITING_BYTES = 64 << 20
-"""Bytes that may wait for the disk, ten whole frames of 1080p: a recording that falls further behind ends."""
+"""Limit of bytes that wait for the disk, ten whole frames of 1080p: a recording that falls further behind ends."""
 
 CLOSE_LIMIT_S = 5.0
 """Time limit for the disk at the end of a run."""
@@ -60,10 +60,10 @@ log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Writer of a run's messages and events, which may be called from any thread and makes none of them wait.
+    """Writer of a run's messages and events. Thread-safe; only `close` waits.
 
-    Nothing is written before a model has greeted: a run that fails to load one leaves no recording. Where the disk is
-    full, slow or gone the recording ends at a whole record, and the run goes on: `take_notice` tells.
+    Nothing is written before the model's greeting, so a run that fails to load a model leaves no recording. If the disk
+    is full, slow or gone, the recording ends at a whole record and the run continues: see `take_notice`.
     """
 
     def __init__(self, folder: str | Path, source: str, *, live: bool = False) -> None:
@@ -80,8 +80,8 @@ class Recorder:
         self._thread.start()
 
     def event(self, event: Event) -> None:
-        """Record an event. Left out are pieces of text, which the answer has whole, pictures of a frame,
-        and segments of an output."""
+        """Record an event, except for pieces of text, which the answer contains, pictures of a frame, and segments of
+        an output."""
         if isinstance(event, (AnswerDeltaEvent, AskedPicture, SegmentWritten)):
             return
         if isinstance(event, (FrameReady, Glance)):
@@ -89,7 +89,7 @@ class Recorder:
         self._put(lambda: EventRecord(cast(AnyEvent, event)))
 
     def sent(self, message: Message, arrays: Arrays) -> None:
-        """Record a message to the answer stage; the arrays do not change any more."""
+        """Record a message to the answer stage; the arrays must not change afterwards."""
         size = sum(array.nbytes for array in arrays)
         self._put(lambda: SentMessage(cast(AnyMessage, message), compress_arrays(arrays)), size)
 
@@ -100,13 +100,13 @@ class Recorder:
         self._put(lambda: ReceivedMessage(cast(AnyMessage, message), compress_arrays(arrays)), size)
 
     def take_notice(self) -> Notice | None:
-        """Return, once, the notice that the recording ended before the run, and why."""
+        """Return, once, the notice that the recording ended before the run, with the reason."""
         with self._changed:
             notice, self._notice = self._notice, None
             return notice
 
     def close(self) -> None:
-        """Wait until all is written, with a limit; once, however often it is called."""
+        """Wait until everything is written, at most CLOSE_LIMIT_S. Idempotent."""
         with self._changed:
             closed, self._closed, self._over = self._closed, True, True
             self._changed.notify()
@@ -131,14 +131,14 @@ class Recorder:
             self._changed.notify()
 
     def _end(self, reason: str) -> None:
-        """Take nothing more; records that wait are still written, as far as they can be. The lock is held."""
+        """Accept no more records; those that wait are still written, if possible. The caller holds the lock."""
         self._over = True
         message = f"the recording ends here ({reason}); {self._folder} holds what came before"
         self._notice = Notice(code=RECORDING_ENDED, message=message)
         self._changed.notify()
 
     def _run(self) -> None:
-        """Write records, in the thread: an error here ends the recording and nothing else."""
+        """Write records in the thread; an error ends the recording only."""
         try:
             make = self._next()
             if make is None:
@@ -155,7 +155,7 @@ class Recorder:
                 self._end(str(reason))
 
     def _next(self) -> MakeRecord | None:
-        """Wait for the next record; None once there will be no more."""
+        """Wait for the next record; return None at the end."""
         with self._changed:
             while not self._waiting or not self._met:
                 if self._over:
@@ -167,9 +167,9 @@ class Recorder:
 
 
 class LinkRecorder:
-    """Observer of the link to the answer server that records its messages; for the link's thread.
+    """Observer that records the messages of the link to the answer server; for the link's thread.
 
-    `snapshot` is where whole frames are laid, if there is such memory.
+    `snapshot`: shared memory of whole frames, if any.
     """
 
     def __init__(self, recorder: Recorder, snapshot: SharedFrameWriter | None = None) -> None:
@@ -177,7 +177,7 @@ class LinkRecorder:
         self._snapshot = None if snapshot is None else SharedFrameReader(snapshot.descriptor)
 
     def sent(self, message: Message, arrays: Arrays) -> None:
-        """Record a message that was sent. The image in shared memory is copied: the next one takes its place."""
+        """Record a message that was sent. The image in shared memory is copied, because the next one replaces it."""
         if isinstance(message, WITHOUT_NEWS):
             return
         if isinstance(message, FramePacketMessage) and message.in_snapshot:
@@ -189,7 +189,7 @@ class LinkRecorder:
         self._recorder.sent(message, arrays)
 
     def received(self, envelope: Envelope) -> None:
-        """Record a message that was received. Weights of an allocator are left out: a replay chooses no tokens."""
+        """Record a message that was received, without an allocator's weights: a replay chooses no tokens."""
         message = envelope.message
         if isinstance(message, WITHOUT_NEWS):
             return

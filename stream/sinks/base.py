@@ -1,4 +1,4 @@
-"""Base of every sink: it takes the events of a run, in order, and is closed at the end."""
+"""Base class of the sinks: `write` receives a run's events in order, `close` ends the output."""
 
 from __future__ import annotations
 
@@ -22,54 +22,54 @@ def program_version() -> str:
 
 
 class Sink(ABC):
-    """A place where events go. Made before the run, so that a place that cannot be written fails at once.
+    """Destination of events. Created before the run, so that an output that cannot be written fails at once.
 
-    One thread calls it. `close` may come at any moment, more than once, and leaves whatever was written valid.
+    One thread calls it. `close` may be called at any moment, more than once, and leaves what was written valid.
     """
 
     @abstractmethod
     def write(self, event: Event) -> None:
-        """Takes the next event. Raises OutputError where the place cannot be written any more."""
+        """Write the next event. Raises OutputError if the output can no longer be written."""
 
     @abstractmethod
     def close(self) -> None:
-        """Completes what was written and lets go of the place."""
+        """Complete the output and release it."""
 
 
 ALONE = ("",)
-"""Names of the cameras of a display with one camera: it has no name, and no line names it."""
+"""Camera names of a display with one camera: the name is empty, and no line shows it."""
 
 
 class Display(Sink):
-    """The sink that a person looks at: one run, or those of several cameras, each by its name.
+    """Sink for a person to watch: one run, or the runs of several cameras, by camera name.
 
-    The thread of each of several cameras calls the display that `camera` returns. A run that is alone calls this one.
+    With several cameras, each camera's thread calls the display that `camera` returns. A single run calls this one.
     """
 
     def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
-        """Take the run of a camera, which is about to begin; `frames`: their number, as far as it is known."""
+        """Attach the run of a camera, which is about to begin; `frames`: number of its frames, None if unknown."""
 
     @abstractmethod
     def write(self, event: Event, camera: str = "") -> None:
         """Show the next event of a camera."""
 
     def end(self, camera: str) -> None:
-        """Take note that the run of a camera has ended and its outputs are closed."""
+        """Mark the run of a camera as ended, with its outputs closed."""
 
     @abstractmethod
     def show_message(self, message: str) -> None:
         """Show a message at once. Safe in a signal handler."""
 
     def show_note(self, text: str) -> None:
-        """Show a remark about no camera, or about several. For any thread."""
+        """Show a note about no camera in particular. Thread-safe."""
         logs.say(text)
 
     def show_failure(self, camera: str, message: str) -> None:
-        """Show that a camera has failed, or cannot be watched. For any thread."""
+        """Show that a camera has failed, or cannot be watched. Thread-safe."""
         self.show_note(f"error: {camera}: {message}")
 
     def show_unreachable(self, camera: str, message: str) -> None:
-        """Show that a camera cannot be reached yet, and is tried again. For any thread."""
+        """Show that a camera cannot be reached yet and is retried. Thread-safe."""
         self.show_note(f"{camera}: {message}")
 
     def camera(self, name: str) -> Display:

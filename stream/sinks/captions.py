@@ -1,7 +1,7 @@
-"""WebVTT and SubRip captions: cues made of answers, and their file, valid at every moment of the run; the newest answer
-alone, for an overlay.
+"""WebVTT and SubRip captions: cues of answers, and their file, valid at every moment of the run; overlay file with the
+newest answer.
 
-Completed cues are appended; the one that is still shown is the file's tail, rewritten in place.
+Completed cues are appended; the open cue is the file's tail, rewritten in place.
 WebVTT: https://www.w3.org/TR/webvtt1/.
 """
 
@@ -21,7 +21,7 @@ from stream.sinks.output_file import OutputFile
 from stream.untrusted import printable, printable_lines
 
 OPEN_CUE_MS = 1000
-"""Length of a caption as long as nobody knows when the next one comes, and of that of a still picture."""
+"""Length of a caption until the next one ends it, and of the caption of a still picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Cue:
 
 
 class CueTrack:
-    """Turns answers into cues that never overlap and never go back.
+    """Converter of answers into cues that never overlap and never go back in time.
 
     A cue lasts until the next answer with another text; an empty answer ends it and shows nothing.
     """
@@ -49,7 +49,7 @@ class CueTrack:
         return self._open
 
     def answer(self, at_s: float, text: str) -> Cue | None:
-        """Shows `text` from `at_s` on. Returns the cue that this completes."""
+        """Show `text` from `at_s` on. Return the cue that this completes."""
         self._now_ms = max(self._now_ms, round(at_s * 1000))
         at_ms = self._now_ms
         text = text.strip()
@@ -60,11 +60,11 @@ class CueTrack:
         return done
 
     def finish(self, end_s: float | None) -> None:
-        """The picture ends then, and with it the open cue; without an end the cue stays for `OPEN_CUE_MS`."""
+        """End the open cue at the picture's end; if that is None, the cue lasts `OPEN_CUE_MS`."""
         if self._open is None:
             return
         start_ms = self._open.start_ms
-        # a time may lie so far below the whole millisecond that it means: seconds are binary fractions
+        # seconds are binary fractions: a time may lie this far below the whole millisecond it stands for
         end_ms = start_ms if end_s is None else math.floor(end_s * 1000 + 0.001)
         self._open = replace(self._open, end_ms=end_ms if end_ms > start_ms else start_ms + OPEN_CUE_MS)
 
@@ -75,7 +75,7 @@ class CueTrack:
 
 
 SUBRIP_TAGS = re.compile(r"<(?=[/!?A-Za-z])|\{(?=\\|[A-Za-z]:)")
-"""Places where players read HTML's `<b>`, SubStation's `{\\an8}` or MicroDVD's `{y:b}`."""
+"""Starts of what players read as a tag: HTML's `<b>`, SubStation's `{\\an8}`, MicroDVD's `{y:b}`."""
 
 SUBRIP_TIME = re.compile(r"(\d):(\d{1,2}):(\d{1,2}[.,]\d)")
 """A line with two of these begins a cue for some readers, whatever is between them."""
@@ -84,9 +84,9 @@ SUBRIP_FORMS = {"<": "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}", "{": "("}
 
 
 class CaptionSink(Sink):
-    """Writes answers as cues from their frame's time until the next answer, the last one until the clip's end.
+    """Writer of answers as cues from their frame's time until the next answer; the last cue lasts until the clip's end.
 
-    `resume`: the file is that of a run which is continued, see OutputFile.
+    `resume`: the file belongs to a run that is being continued, see OutputFile.
     """
 
     def __init__(self, path: str, *, resume: bool = False) -> None:
@@ -127,7 +127,7 @@ class CaptionSink(Sink):
             self._file.close()
 
     def _end(self) -> None:
-        """The last cue stays until the last frame has been shown, and no longer."""
+        """End the last cue with the last frame."""
         if self._tail is not None:
             self._track.finish(self._end_s)
             self._show_open()
@@ -149,11 +149,11 @@ class CaptionSink(Sink):
 
 
 class OverlaySink(Sink):
-    """Keeps a text file that holds the newest answer and nothing else, for programs that show it, such as OBS.
+    """Text file with the newest answer only, for programs that show it, such as OBS.
 
-    Each answer takes the place of the file as a whole, so a reader never sees half of one. The file is empty from the
-    run's beginning until the first answer, and again when the run is over. Raises OutputError where it cannot be
-    written, OutputFailed where that happens later.
+    Each answer replaces the whole file atomically, so a reader never sees a partial answer. The file is empty before
+    the first answer and after the run. Raises OutputError if it cannot be written at the start, OutputFailed if a
+    later write fails.
     """
 
     def __init__(self, path: str) -> None:
@@ -190,8 +190,8 @@ class OverlaySink(Sink):
 
 
 def _end_of(frame: FrameReady, before: FrameReady | None) -> float | None:
-    """Time at which a frame has been shown, as far as its source or the frame before tells; None for a still picture,
-    which has no end."""
+    """Return the end of a frame in seconds, from its duration or the interval to the frame before; None for a still
+    picture, which has no end."""
     if before is None:
         return None
     shown_s = frame.pts_s - before.pts_s if frame.duration_s is None else frame.duration_s
@@ -199,14 +199,14 @@ def _end_of(frame: FrameReady, before: FrameReady | None) -> float | None:
 
 
 def timestamp(at_ms: int, mark: str) -> str:
-    """`HH:MM:SS.mmm`, with `mark` before the milliseconds."""
+    """Return `HH:MM:SS.mmm`, with `mark` before the milliseconds."""
     seconds, ms = divmod(at_ms, 1000)
     minutes, seconds = divmod(seconds, 60)
     return f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}{mark}{ms:03}"
 
 
 def caption_text(text: str) -> str:
-    """The text as the lines of a caption: printable, blank lines gone, long lines wrapped."""
+    """Return the text as lines of a caption: printable, without blank lines, long lines wrapped."""
     lines: list[str] = []
     for line in printable_lines(text).split("\n"):
         # the usual limit of subtitle guidelines for one line
@@ -215,11 +215,11 @@ def caption_text(text: str) -> str:
 
 
 def webvtt_text(text: str) -> str:
-    """Escaped for a WebVTT cue, so that neither tags nor an arrow can appear in it."""
+    """Escape text for a WebVTT cue, so that it can contain neither tags nor an arrow."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def subrip_text(text: str) -> str:
-    """For a SubRip cue, which knows no escapes: what players take for a time or the start of a tag looks alike."""
+    """Replace what players read as a time or a tag in SubRip, which has no escapes, with similar characters."""
     text = SUBRIP_TIME.sub("\\1\N{RATIO}\\2\N{RATIO}\\3", text)
-    return SUBRIP_TAGS.sub(lambda found: SUBRIP_FORMS[found[0]], text.replace("-->", "→"))
+    return SUBRIP_TAGS.sub(lambda match: SUBRIP_FORMS[match[0]], text.replace("-->", "→"))

@@ -19,7 +19,7 @@ from stream.sinks.types import CAPTION_SUFFIXES, FILE_SINKS
 
 
 def check_outputs(config: OutputConfig, source: str) -> None:
-    """Raises OutputError for an unknown suffix, an output given twice, an output that is the input, and a place that
+    """Raise OutputError for an unknown suffix, an output given twice, an output that is the input, or a path that
     cannot be written."""
     for path in _files(config.paths):
         check_suffix(path, CAPTION_SUFFIXES, "captions", "a heat-map video goes to --heatmap")
@@ -42,7 +42,7 @@ def output_files(config: OutputConfig) -> list[str]:
 
 
 def _check_hls(paths: Sequence[str]) -> None:
-    """Raises OutputError for the name of a playlist beside the master, and for a second stream."""
+    """Raise OutputError for a master playlist with the name of a media playlist, and for a second stream."""
     streams = [path for path in paths if is_hls(path)]
     for path in streams:
         if Path(path).name in (VIDEO_PLAYLIST, CAPTIONS_PLAYLIST):

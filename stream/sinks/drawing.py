@@ -22,21 +22,20 @@ Picture = npt.NDArray[np.uint8]
 
 LEVEL_BRIGHTNESS = (1.0, 0.8, 0.66, 0.56, 0.5, 0.45)
 BRIGHTNESS = tuple(float(np.interp((a + b) / 2, range(LEVELS), LEVEL_BRIGHTNESS)) for a, b in REGION_SHAPES)
-"""Of a region, by shape."""
+"""Brightness of a region, by shape."""
 UNSEEN_BRIGHTNESS = 0.3
 TINT = 0.35
-"""Opacity of the relevance colours where relevance is highest."""
+"""Opacity of the relevance colours at the highest relevance."""
 OUTLINES = ((255, 226, 92), (150, 190, 255), (122, 150, 205), (110, 130, 170), (100, 115, 145), (95, 105, 130))
-"""RGB, by the level of the longer side: the inner line of a region's outline. The outer one is dark, so one of them
-shows on any picture."""
+"""RGB of the inner line of a region's outline, by the level of the longer side. The outer line is dark, so that one of
+the two is visible on any picture."""
 DARK = (24, 24, 40)
 NEW, SUPERSEDED = (255, 130, 240), (255, 96, 64)
-"""RGB of the inner line if the model has a visual memory: of a token that is new to it, and of one that shows the
-picture as it was."""
+"""RGB of the inner line if the model has a visual memory: of a new token, and of one that shows an earlier picture."""
 OUTLINE_OPACITY = 0.65
 
 LEAST_WIDTH_PX = 320
-"""A strip is at least so wide, or its key does not fit."""
+"""Least width of a strip; a narrower one has no room for its key."""
 
 BACKGROUND, BRIGHT, MUTED = (14, 16, 22), "#ffffff", "#a8b0c0"
 
@@ -44,16 +43,16 @@ LAYERS_A_ROW = 4
 GAP_PX = 4
 """Between the pictures of two maps."""
 GROUND = 0.3
-"""Of a map's picture: how much of the frame shows where the map is 0."""
+"""Weight of the frame in the picture of a map."""
 TRUTH, TRUTH_TEXT = (72, 230, 120), "#48e678"
-"""Colour of the boxes of what is really there."""
+"""Colour of ground-truth boxes and of their text."""
 TRUTH_LEGEND = "ground truth"
-"""In the corner of a picture with such boxes, so that they are not taken for what the model has found."""
+"""Label in the corner of a picture with ground-truth boxes, so that they are not read as the model's detections."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyItem:
-    """One entry of the key: its name, how its square is filled (RGB), and the outline's colour, if it has one."""
+    """Entry of the key: name, fill of its square (RGB), and colour of its outline, if any."""
 
     name: str
     fill: tuple[int, int, int]
@@ -72,12 +71,12 @@ MEMORY_KEY = (
     KeyItem("old", (76, 76, 76), SUPERSEDED),
     KeyItem("unseen", (76, 76, 76)),
 )
-"""Key if the model has a visual memory: "old" are tokens that show the picture as it was."""
+"""Key if the model has a visual memory: "old" tokens show an earlier picture."""
 
 
 def draw(overlay: AllocationOverlay, caption: str, note: str) -> Picture:
-    """The frame with its allocation; below it its layers, and a strip with a key, `note` and `caption`: uint8 RGB, even
-    sides."""
+    """Draw the frame with its allocation; below it its layers, and a strip with a key, `note` and `caption`: uint8 RGB,
+    even sides."""
     picture = draw_allocation(overlay)
     if overlay.boxes:
         picture = draw_boxes(picture, overlay.boxes)
@@ -92,10 +91,10 @@ def draw(overlay: AllocationOverlay, caption: str, note: str) -> Picture:
 
 
 def draw_allocation(overlay: AllocationOverlay) -> Picture:
-    """The frame with its allocation: uint8 RGB, of `drawn_size`.
+    """Draw the frame with its allocation: uint8 RGB, of `drawn_size`.
 
-    An overview is all over the frame, so its regions have no outlines. Tokens of a visual memory that show the picture
-    as it was have an outline, and show nothing.
+    An overview covers the whole frame, so its regions have no outlines. Of superseded tokens of a visual memory only
+    the outline is drawn.
     """
     states = np.array(overlay.states or ["shown"] * len(overlay.regions), dtype="U10")
     size = drawn_size(overlay.image.shape[1], overlay.image.shape[0])
@@ -122,7 +121,7 @@ def draw_allocation(overlay: AllocationOverlay) -> Picture:
 
 
 def draw_boxes(picture: Picture, boxes: Sequence[LabelledBox]) -> Picture:
-    """The picture with the outline and the name of each box, and TRUTH_LEGEND: uint8 RGB [H, W, 3]."""
+    """Draw the outline and the name of each box, and TRUTH_LEGEND: uint8 RGB [H, W, 3]."""
     image = Image.fromarray(picture)
     pen, letters = ImageDraw.Draw(image), _renderer(_heights(image.width)[0])
     edge_px, step_px = letters.height_px // 4, _step(letters.height_px)
@@ -144,9 +143,9 @@ def draw_boxes(picture: Picture, boxes: Sequence[LabelledBox]) -> Picture:
 
 
 def draw_layers(image: Picture, layers: Sequence[MapLayer], width_px: int) -> Picture:
-    """A picture for each map, side by side below their names: uint8 RGB [H, width_px, 3], H even.
+    """Draw a picture for each map, side by side below their names: uint8 RGB [H, width_px, 3], H even.
 
-    Each map's colours spread up to its own largest value, which stands beside its name with its weight.
+    Each map's colours are scaled to its largest value, which stands beside its name and weight.
     """
     across = min(len(layers), LAYERS_A_ROW)
     height, width = image.shape[:2]
@@ -170,8 +169,8 @@ def draw_layers(image: Picture, layers: Sequence[MapLayer], width_px: int) -> Pi
 
 
 def draw_heat(ground: Picture, values: npt.NDArray[np.floating], shape: tuple[int, ...]) -> Picture:
-    """A map [rows, cols] of tiles in colours over a darkened picture of the frame of `shape` (height, width): uint8 RGB
-    of the size of `ground`. Tiles reach beyond the frame where it does not end with a whole one."""
+    """Draw a map [rows, cols] of tiles in colours over `ground`, a picture of the frame of `shape` (height, width),
+    darkened: uint8 RGB of the size of `ground`. The last row and column of tiles may extend beyond the frame."""
     peak = max(float(values.max(initial=0.0)), 1e-6)
     heat = (np.clip(values / peak, 0, 1) * 255).astype(np.uint8)
     height, width = ground.shape[:2]
@@ -182,9 +181,9 @@ def draw_heat(ground: Picture, values: npt.NDArray[np.floating], shape: tuple[in
 
 
 def drawn_size(width_px: int, height_px: int) -> tuple[int, int]:
-    """(width, height) of the drawing of a frame of this size, without the strip: its shape, even sides, as H.264's
-    4:2:0 wants them."""
-    # the long side of what is drawn: small frames are enlarged, so that text can be read, and large ones reduced
+    """Return (width, height) of the drawing of a frame of this size, without the strip: its aspect ratio, even sides as
+    H.264's 4:2:0 requires."""
+    # limits of the long side: small frames are enlarged, so that text can be read, and large ones reduced
     low, high = (640, 1280)
     long_side = max(width_px, height_px)
     scale = high / long_side if long_side > high else max(1, math.ceil(low / long_side))
@@ -199,26 +198,26 @@ def _padded(image: Picture, rows: int, cols: int) -> Picture:
 
 
 def _within_frame(picture: Picture, height_px: int, width_px: int) -> Picture:
-    """The padded picture without its padding in a direction in which there is one tile only.
+    """Return the padded picture without its padding in each direction that has one tile only.
 
-    All that lies in that direction belongs to the tile, so nothing moves. Enlarged as the frame is, the padding of a
-    frame of 1x1 pixel would take 20,480x20,480.
+    The tile spans that direction, so nothing moves. Enlarged like the frame, the padding of a frame of 1x1 pixel would
+    take 20,480x20,480.
     """
     height, width = picture.shape[:2]
     return picture[: height_px if height == TILE_PX else height, : width_px if width == TILE_PX else width]
 
 
 def _as_shown(image: Picture, shapes: npt.NDArray[np.int8]) -> Picture:
-    """Each tile at the resolution of the region that shows it, as the model is shown it."""
-    shown = image.copy()
+    """Return the picture with each tile at the resolution of the region that shows it, as the model receives it."""
+    result = image.copy()
     height, width = image.shape[:2]
     for code in np.unique(shapes[shapes > 0]).tolist():
         down, across = REGION_SHAPES[code]
         small = cv2.resize(image, (width >> across, height >> down), interpolation=cv2.INTER_AREA)
         coarse = cv2.resize(small, (width, height), interpolation=cv2.INTER_LINEAR)
         mask = _over_tiles((shapes == code).astype(np.uint8), width, height)
-        cv2.copyTo(coarse, mask, shown)
-    return shown
+        cv2.copyTo(coarse, mask, result)
+    return result
 
 
 def _tinted(picture: Picture, relevance: npt.NDArray[np.floating]) -> Picture:
@@ -236,8 +235,7 @@ def _tinted(picture: Picture, relevance: npt.NDArray[np.floating]) -> Picture:
 def _outline(
     picture: Picture, regions: npt.NDArray[np.integer], scale: float, colour: tuple[int, int, int] | None
 ) -> None:
-    """A double line around each region: dark outside, inside of `colour`, or light if that is None; the smallest
-    regions last."""
+    """Draw a double line around each region, smallest regions last: dark outside, `colour` inside (None: OUTLINES)."""
     lines = picture.copy()
     first, sides = first_tiles(regions), region_sides(regions)
     edges_px = np.rint(np.concatenate([first, first + sides], axis=1) * TILE_PX * scale).astype(int)
@@ -254,7 +252,7 @@ def _over_tiles(values: Picture, width: int, height: int) -> Picture:
 
 
 def strip_height(width_px: int, items: tuple[KeyItem, ...] = KEY) -> int:
-    """The height of a strip of this width and key, even; the same for every text."""
+    """Return the height of a strip of this width and key, even and independent of its text."""
     small, large = _heights(width_px)
     rows = (1 if _in_one_row(width_px, items) else 2) * _step(small)
     height = rows + _caption_lines(width_px) * _step(large) + large // 2
@@ -263,7 +261,7 @@ def strip_height(width_px: int, items: tuple[KeyItem, ...] = KEY) -> int:
 
 @lru_cache(maxsize=8)
 def draw_strip(width_px: int, caption: str, note: str, items: tuple[KeyItem, ...]) -> Picture:
-    """The strip as uint8 RGB [strip_height(width_px, items), width_px, 3].
+    """Draw the strip: uint8 RGB [strip_height(width_px, items), width_px, 3].
 
     `note` stands beside the key; a caption that does not fit its lines ends in an ellipsis.
     """
@@ -286,7 +284,7 @@ def draw_strip(width_px: int, caption: str, note: str, items: tuple[KeyItem, ...
 
 
 def heat_colours(width_px: int) -> Picture:
-    """The colours of relevance from none to most, uint8 RGB [1, width_px, 3]."""
+    """Return the colours of relevance from lowest to highest, uint8 RGB [1, width_px, 3]."""
     ramp = np.linspace(0, 255, width_px).astype(np.uint8)[None]
     return np.asarray(cv2.cvtColor(cv2.applyColorMap(ramp, cv2.COLORMAP_INFERNO), cv2.COLOR_BGR2RGB), np.uint8)
 
@@ -306,7 +304,7 @@ def _draw_key(image: Image.Image, pad_px: int, step_px: int, items: tuple[KeyIte
 
 
 def _in_one_row(width_px: int, items: tuple[KeyItem, ...]) -> bool:
-    """True where key and note fit beside each other."""
+    """True if key and note fit beside each other."""
     height = _heights(width_px)[0]
     names = " ".join([*(item.name for item in items), "relevance"])
     key_px = _renderer(height).width_px(names) + 3 * len(items) * height
@@ -314,16 +312,16 @@ def _in_one_row(width_px: int, items: tuple[KeyItem, ...]) -> bool:
 
 
 def _heights(width_px: int) -> tuple[int, int]:
-    """Of the letters: key and note, caption."""
+    """Return the heights of the letters of key and note, and of the caption."""
     return min(max(width_px // 56, 12), 18), min(max(width_px // 40, 16), 28)
 
 
 def _caption_lines(width_px: int) -> int:
-    return 2 if width_px >= 960 else 3  # from here on two lines hold a caption; a narrower strip has three
+    return 2 if width_px >= 960 else 3  # two lines of this width hold a caption; a narrower strip has three
 
 
 def _step(height_px: int) -> int:
-    """From one line to the next."""
+    """Return the distance from one line to the next."""
     return round(height_px * 1.5)
 
 

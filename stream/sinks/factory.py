@@ -1,4 +1,4 @@
-"""Sinks that a configuration asks for: files, claimed before the run, and services for other programs."""
+"""Factory of the sinks that a configuration names: files, claimed before the run, and services for other programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MonitorSink(Sink):
-    """Feeds the monitor that the other outputs ask; comes before them."""
+    """Adapter that passes each event to the monitor; the first sink, because the others read the monitor."""
 
     def __init__(self, monitor: RunMonitor) -> None:
         self._monitor = monitor
@@ -34,14 +34,14 @@ class MonitorSink(Sink):
 def open_services(
     config: Config, page: PageCamera | None = None, monitor: RunMonitor | None = None
 ) -> tuple[RunMonitor, list[Sink]]:
-    """The monitor of a run, and the sinks that report it; no sinks if the configuration names none.
+    """Return the monitor of a run and the sinks that report it; no sinks if the configuration names none.
 
     Args:
         config: Configuration of the run.
         page: Place of the run in a page of several cameras.
-        monitor: Monitor that others ask as well; it is fed in any case.
+        monitor: Monitor that other readers share; it is fed even if no sink needs it.
 
-    Raises OutputError or ConfigError, having let go of everything, where one cannot be opened.
+    Raises OutputError or ConfigError, with all sinks closed again, if a sink cannot be opened.
     """
     shared, monitor = monitor is not None, monitor or RunMonitor(config)
     at = ServiceOpening(config, monitor, page)
@@ -54,11 +54,11 @@ def open_services(
 def open_sinks(
     config: OutputConfig, source: str, find_run: Callable[[], FramePictures], *, resume: bool = False
 ) -> list[Sink]:
-    """The file sinks of a run; `resume`: of one that continues another, whose captions are in the files.
+    """Return the file sinks of a run; `resume`: the run continues an earlier one, which wrote these files.
 
-    `find_run` gives the run once there are events.
+    `find_run` returns the run once there are events.
 
-    Raises OutputError, having let go of everything, where one cannot be written.
+    Raises OutputError, with all sinks closed again, if a file cannot be written.
     """
     check_outputs(config, source)
     for sink in sinks_of(config):

@@ -1,8 +1,8 @@
-"""Fonts for text that is drawn: Pillow's own, and behind it those of this machine for the scripts that it lacks.
+"""Fonts for drawn text: Pillow's default font, with this machine's fonts as fallback for other scripts.
 
-Pillow's default font knows little beyond ASCII. A character that it lacks is looked for in the fonts that are
-installed; where none has it, an accented letter is drawn without its accent, and anything else as the empty box that
-fonts have for what they lack, which is said once.
+Pillow's default font has little beyond ASCII. Other characters are looked up in the installed fonts. If no font has a
+character, an accented letter is drawn without its accent and anything else as the font's empty box, which is logged
+once per script.
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ FOLDERS = {
 SUFFIXES = {".ttf", ".otf", ".ttc", ".otc"}
 
 PREFERRED = ("dejavusans", "notosans", "wqy", "arialunicode", "pingfang", "msyh", "yugoth", "malgun", "segoeui")
-"""Beginnings of the names of fonts that are plain to read; other ones are tried after them."""
+"""Prefixes of the names of plain, readable fonts; other fonts are tried after them."""
 
 ODD = ("bold", "italic", "oblique", "mono", "condensed", "light", "serif", "thin", "black")
 
 PLAIN = str.maketrans({"–": "-", "—": "-", "×": "x", "…": "...", "’": "'", "‘": "'", "→": ">", "•": "·"})
-"""Signs that have a plain counterpart."""
+"""ASCII replacements of punctuation."""
 
 log = logging.getLogger(__name__)
 
 
 class TextRenderer:
-    """Text in one height, each character in the first font that has it."""
+    """Renderer of text in one height, each character in the first font that has it."""
 
     def __init__(self, height_px: int, files: tuple[Path, ...] | None = None) -> None:
-        """`files` are the fonts behind Pillow's own; those of this machine where None."""
+        """`files` are the fallback fonts after Pillow's default; None: this machine's."""
         self.height_px = height_px
         self._files = files
         self._unopened: Iterator[Path] | None = None
         self._fonts: list[Font] = [ImageFont.load_default(height_px)]
-        self._found: dict[str, tuple[Font, str] | None] = {}
+        self._glyphs: dict[str, tuple[Font, str] | None] = {}
 
     def width_px(self, text: str) -> float:
-        """Width of the drawn text."""
+        """Return the width of the drawn text."""
         return sum(font.getlength(run) for font, run in self._runs(text))
 
     def draw(self, pen: ImageDraw.ImageDraw, x_px: float, baseline_px: float, text: str, colour: str) -> None:
-        """Draws a line of text whose baseline begins there."""
+        """Draw a line of text whose baseline begins at (`x_px`, `baseline_px`)."""
         for font, run in self._runs(text):
             pen.text((x_px, baseline_px), run, font=font, fill=colour, anchor="ls")
             x_px += font.getlength(run)
 
     def wrapped(self, text: str, width_px: float, most: int) -> list[str]:
-        """The words in at most so many lines, none wider than `width_px`.
+        """Return the words in at most `most` lines, none wider than `width_px`.
 
-        A word that is wider alone is broken; what does not fit ends in an ellipsis.
+        A wider word is broken; text that does not fit ends in an ellipsis.
         """
         lines = self._lines(text, width_px, most + 1)
         if len(lines) <= most:
@@ -91,16 +91,16 @@ class TextRenderer:
         return lines[:most]
 
     def _runs(self, text: str) -> Iterator[tuple[Font, str]]:
-        """The text in pieces of one font each; marks stay with their letter."""
+        """Yield the text in runs of one font each; combining marks stay with their letter."""
         run_font, run = self._fonts[0], ""
         for character in text:
             font, drawn = run_font, character
             if not run or unicodedata.category(character) not in ("Mn", "Me", "Cf"):
                 # the font of a character, and what is drawn for it
-                if character not in self._found:
-                    self._found[character] = self._look_for(character)
-                found = self._found[character]
-                font, drawn = (self._fonts[0], character) if found is None else found
+                if character not in self._glyphs:
+                    self._glyphs[character] = self._look_for(character)
+                glyph = self._glyphs[character]
+                font, drawn = (self._fonts[0], character) if glyph is None else glyph
             if run and font is not run_font:
                 yield run_font, run
                 run = ""
@@ -115,11 +115,11 @@ class TextRenderer:
         plain = unicodedata.normalize("NFKD", character)[0].translate(PLAIN)
         if all(has(self._fonts[0], letter) for letter in plain):
             return self._fonts[0], plain
-        _say_missing(unicodedata.name(character, "unknown").split()[0])
+        _log_missing(unicodedata.name(character, "unknown").split()[0])
         return None
 
     def _all(self) -> Iterator[Font]:
-        """Pillow's own and those that were opened, then the others of this machine, each opened once."""
+        """Yield the fonts that are open, then the fallback fonts, each opened once."""
         yield from tuple(self._fonts)
         if self._unopened is None:
             self._unopened = iter(font_files() if self._files is None else self._files)
@@ -131,30 +131,30 @@ class TextRenderer:
 
 
 def has(font: Font, character: str) -> bool:
-    """True where a font has a character: it draws something else than for one that no font has."""
+    """Return True if a font has a character: it draws something other than its box for missing characters."""
     if character.isspace():
         return True
-    # no font has it: what is drawn for it is what a font draws for all that it lacks
+    # no font has U+FFFF, so it is drawn as the box for missing characters
     drawn, lacking = font.getmask(character), font.getmask("\uffff")
     return (drawn.size, bytes(drawn)) != (lacking.size, bytes(lacking))
 
 
 @cache
 def font_files() -> tuple[Path, ...]:
-    """The font files of this machine, plain ones first; with matplotlib's, where that is installed."""
+    """Return the font files of this machine, plain ones first; with matplotlib's fonts if it is installed."""
     folders = [Path(name).expanduser() for name in FOLDERS.get(sys.platform, FOLDERS["linux"])]
     matplotlib = find_spec("matplotlib")
     if matplotlib is not None and matplotlib.origin is not None:
         folders.append(Path(matplotlib.origin).parent / "mpl-data" / "fonts" / "ttf")
-    found = {path for folder in folders for path in files_in(folder)}
-    return tuple(sorted(found, key=_rank)[:400])  # fonts that are tried at most
+    files = {path for folder in folders for path in files_in(folder)}
+    return tuple(sorted(files, key=_rank)[:400])  # limit of the fonts that are tried
 
 
 def files_in(folder: Path) -> Iterator[Path]:
-    """The font files in a folder, however deep; none where it cannot be read."""
+    """Yield the font files in a folder and its subfolders; none if it cannot be read."""
     try:
         for path in folder.rglob("*"):
-            # in the name of fonts that have a box for every character there is
+            # "last resort" fonts have a box for every character
             if path.suffix.lower() in SUFFIXES and "lastresort" not in path.name.lower():
                 yield path
     except OSError:
@@ -162,7 +162,7 @@ def files_in(folder: Path) -> Iterator[Path]:
 
 
 def opened(path: Path, height_px: int) -> ImageFont.FreeTypeFont | None:
-    """The font in a file at a height; None where it has no such height, as those of coloured emoji, or is damaged."""
+    """Return the font in a file at a height; None if it lacks that height, like coloured emoji, or is damaged."""
     try:
         return ImageFont.truetype(str(path), height_px)
     except (OSError, ValueError):
@@ -176,8 +176,8 @@ def _rank(path: Path) -> tuple[int, bool, str]:
 
 
 @cache
-def _say_missing(script: str) -> None:
-    """Says once for each script that it cannot be drawn."""
+def _log_missing(script: str) -> None:
+    """Log once per script that it cannot be drawn."""
     log.warning(
         "no font here has %s characters: the heat map shows empty boxes for them; install one that has, such as the "
         "packages fonts-noto and fonts-noto-cjk",

@@ -1,7 +1,7 @@
-"""The allocation drawn over frames: a video (H.264 in MP4, at the frames' own times), or the last one as PNG.
+"""Heat map: the allocation drawn over frames, as a video (H.264 in MP4, at the frames' times) or the last frame as PNG.
 
-A source that waits is drawn frame by frame. A live one does not wait: the frames are drawn that come while nothing else
-is being drawn, in a thread of its own, and the others are counted.
+A source that waits is drawn frame by frame. A live source does not wait: a separate thread draws the newest frame
+whenever it is idle, and the other frames are counted.
 """
 
 from __future__ import annotations
@@ -35,24 +35,23 @@ from stream.transport import PictureReceiver, Transport
 from stream.untrusted import printable
 
 CLOCK_HZ = 90_000
-"""Time base of the video, that of MPEG: it holds every usual frame rate exactly."""
+"""Time base of the video, as in MPEG: it represents every usual frame rate exactly."""
 
 STILL = ".png"
 """Suffix of a picture; any other is a video."""
 
 QUALITY = {"preset": "veryfast", "tune": "zerolatency", "crf": "22", "bf": "0", "g": "48"}
-"""No frame waits in the encoder for later ones: where the program is killed, the newest two are all that is lost. `bf`:
-none refers to later ones either, which would move the video's start away from the source's. A key frame at least every
-`g` frames."""
+"""No frame waits in the encoder for later ones: if the program is killed, only the newest two are lost. `bf`: no
+B-frames, which would shift the video's start from the source's. A key frame at least every `g` frames."""
 
 FRAGMENTS = {"movflags": "hybrid_fragmented+frag_every_frame", "flush_packets": "1"}
-"""Playable however the run ends: a fragment a frame while it is written, an ordinary MP4 once it is closed."""
+"""Playable however the run ends: one fragment per frame while it is written, an ordinary MP4 once it is closed."""
 
 log = logging.getLogger(__name__)
 
 
 class FramePictures(Protocol):
-    """A run as this sink sees it."""
+    """Interface of a run that this sink uses."""
 
     @property
     def picture_endpoints(self) -> PictureEndpoints: ...
@@ -61,12 +60,11 @@ class FramePictures(Protocol):
 
 
 class HeatmapSink(Sink):
-    """Draws frames with their allocation, the `layers` of `output.heatmap_layers` and the newest answer under it, and
-    the boxes of what is really there in `scene`, the address of a drawn scene.
+    """Sink that draws frames with their allocation, the `layers` of `output.heatmap_layers`, the newest answer, and the
+    ground-truth boxes of `scene`, the address of a drawn scene.
 
-    Each frame is held until the next one, so that an answer about a frame stands under that very frame, and a frame
-    that was allocated anew after a glance is drawn as it was answered about. `find_run` gives the run once there are
-    events.
+    Each frame is held until the next one, so that an answer stands under the frame it is about, and a frame with a new
+    allocation after a glance is drawn as the model received it. `find_run` returns the run once there are events.
     """
 
     def __init__(
@@ -95,11 +93,11 @@ class HeatmapSink(Sink):
         finally:
             self._film.close()
         if live is not None and self._film.drawn < live.frames:
-            shown = of_counted(self._film.drawn, live.frames, "frame")
-            log.warning("heat map: %s drawn; the others came while one was being drawn", shown)
+            share = of_counted(self._film.drawn, live.frames, "frame")
+            log.warning("heat map: %s drawn; the others came while one was being drawn", share)
 
     def _follow(self, event: FrameReady) -> None:
-        """Take the event of a live frame, whose picture comes by itself, if it does."""
+        """Add the event of a live frame; its picture is received separately, or not at all."""
         if self._live is None:
             endpoint = self._find_run().picture_endpoints.heatmap
             if endpoint is None:
@@ -109,7 +107,7 @@ class HeatmapSink(Sink):
 
 
 class _Film:
-    """What is drawn, one frame after another, and the file that it goes to; used by one thread but for `caption`."""
+    """Sequence of drawn frames, and its file. Used by one thread, except for `caption`."""
 
     def __init__(self, path: str, scene: str) -> None:
         self._claim = OutputFile(path)
@@ -121,18 +119,18 @@ class _Film:
         self.drawn = 0
 
     def add(self, event: FrameReady, overlay: AllocationOverlay) -> None:
-        """Take the next frame, and draw the one before; the same frame again takes its own place."""
+        """Add the next frame and draw the one before; the same frame again replaces itself."""
         if self._held is not None and self._held[0].frame_index != event.frame_index:
             self._draw_held()
         self._held = event, overlay
 
     def replace(self, overlay: AllocationOverlay) -> None:
-        """Show the newest frame as it has been allocated anew."""
+        """Replace the overlay of the newest frame after a new allocation."""
         if self._held is not None:
             self._held = self._held[0], overlay
 
     def close(self) -> None:
-        """Draw what is left, and complete the file."""
+        """Draw the held frame and complete the file."""
         try:
             self._draw_held()
         finally:
@@ -146,9 +144,9 @@ class _Film:
             return
         event, overlay = self._held
         self._held = None
-        shown = of_counted(event.tokens, event.tiles, "token")
+        share = of_counted(event.tokens, event.tiles, "token")
         overlay = replace(overlay, boxes=_boxes(self._scene, event.pts_s))
-        picture = draw(overlay, self.caption, f"{shown} · {clock_text(event.pts_s)}")
+        picture = draw(overlay, self.caption, f"{share} · {clock_text(event.pts_s)}")
         if self._video is None:
             self._claim.keep()
             if self._claim.path.lower().endswith(STILL):
@@ -161,7 +159,7 @@ class _Film:
 
 
 class _LiveFrames:
-    """Thread that asks for the next frame whenever it has drawn one. The frames are not held up by it."""
+    """Thread that requests the next frame whenever it has drawn one. The run never waits for it."""
 
     def __init__(self, endpoint: str, film: _Film, layers: tuple[str, ...]) -> None:
         self._endpoint, self._film, self._layers = endpoint, film, layers
@@ -174,18 +172,18 @@ class _LiveFrames:
         self._thread.start()
 
     def note(self, event: FrameReady) -> None:
-        """Take a frame's event. Raises OutputError where drawing has failed."""
+        """Add a frame's event. Raises OutputError if drawing has failed."""
         if self._error is not None:
             raise self._error
         with self._noted:
             self._events[event.frame_index] = event
             self.frames += 1
-            while len(self._events) > 256:  # newest frame events that are kept for pictures that come after them
+            while len(self._events) > 256:  # newest events, kept for pictures that arrive after them
                 self._events.popitem(last=False)
             self._noted.notify()
 
     def close(self) -> None:
-        """End the thread. Raises OutputError where drawing has failed."""
+        """End the thread. Raises OutputError if drawing has failed."""
         self._stop.set()
         self._thread.join(5.0)
         if self._error is not None:
@@ -203,40 +201,40 @@ class _LiveFrames:
         request = PictureRequest(inspect=InspectionRequest(maps=bool(self._layers)))
         receiver.request(request)
         while not self._stop.is_set():
-            # longest single wait for a picture; after it, the next one is asked for again
+            # longest single wait for a picture; after it, the request is repeated
             message = (receiver.receive(250) or {}).get(INSPECTION)
             if message is not None:
                 self._draw(read_inspection(message))
             receiver.request(request)
 
-    def _draw(self, shown: ReadInspection) -> None:
-        index = shown.head["frame_index"]
+    def _draw(self, inspection: ReadInspection) -> None:
+        index = inspection.head["frame_index"]
         with self._noted:
-            # longest wait for the event of a frame whose picture has come
+            # longest wait for the event of a frame whose picture has arrived
             self._noted.wait_for(lambda: index in self._events or self._stop.is_set(), 2.0)
             event = self._events.get(index)
         if event is not None:
-            self._film.add(event, _overlay_of(shown, self._layers))
+            self._film.add(event, _overlay_of(inspection, self._layers))
 
 
-def _overlay_of(shown: ReadInspection, names: tuple[str, ...]) -> AllocationOverlay:
-    """The overlay that an inspection holds, with the layers of these names."""
-    image = cv2.imdecode(np.frombuffer(shown.pictures[0], np.uint8), cv2.IMREAD_COLOR)
-    shape = shown.head["rows"], shown.head["cols"]
-    relevance = shown.maps.get("relevance, blended", TileMap("", np.zeros(shape, np.float32), *POSITIVE))
-    overview = shown.head["overview"] if shown.tokens is None else shown.head["group"]["overview"]
+def _overlay_of(inspection: ReadInspection, names: tuple[str, ...]) -> AllocationOverlay:
+    """Return the overlay of an inspection, with the layers of these names."""
+    image = cv2.imdecode(np.frombuffer(inspection.pictures[0], np.uint8), cv2.IMREAD_COLOR)
+    shape = inspection.head["rows"], inspection.head["cols"]
+    relevance = inspection.maps.get("relevance, blended", TileMap("", np.zeros(shape, np.float32), *POSITIVE))
+    overview = inspection.head["overview"] if inspection.tokens is None else inspection.head["group"]["overview"]
     return AllocationOverlay(
         image=np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB), np.uint8),
-        regions=(shown.regions if shown.tokens is None else shown.tokens[:, :3]).astype(np.int64),
+        regions=(inspection.regions if inspection.tokens is None else inspection.tokens[:, :3]).astype(np.int64),
         relevance=relevance.values,
         overview=overview,
-        layers=layers_of(names, shown.maps, shown.head["weights"], shape),
-        states=shown.states,
+        layers=layers_of(names, inspection.maps, inspection.head["weights"], shape),
+        states=inspection.states,
     )
 
 
 def _scene_of(source: str) -> Scene | PacedScene | None:
-    """The drawn scene that a source names."""
+    """Return the drawn scene that a source names, if any."""
     scheme, _, name = source.partition(":")
     try:
         return open_scene(name) if scheme == "scene" else None
@@ -245,7 +243,7 @@ def _scene_of(source: str) -> Scene | PacedScene | None:
 
 
 def _boxes(scene: Scene | PacedScene | None, at_s: float) -> tuple[LabelledBox, ...]:
-    """The boxes of what is really there at a time."""
+    """Return the ground-truth boxes at a time."""
     if scene is None:
         return ()
     facts = scene.facts(max(0, round(at_s * scene.fps)) % scene.frames)
@@ -256,7 +254,7 @@ def _boxes(scene: Scene | PacedScene | None, at_s: float) -> tuple[LabelledBox, 
 
 
 class _Still:
-    """A picture: the last one, written once there is no other."""
+    """Picture file: the last picture, written at the end."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -278,7 +276,7 @@ class _Still:
 
 
 class _Video:
-    """An H.264 file of one picture size; pictures of another size are fitted into it."""
+    """H.264 file of one picture size; pictures of another size are fitted into it."""
 
     def __init__(self, path: str, width_px: int, height_px: int) -> None:
         self._path = path
@@ -316,7 +314,7 @@ class _Video:
 
 
 def _fitted(picture: npt.NDArray[np.uint8], width_px: int, height_px: int) -> npt.NDArray[np.uint8]:
-    """The picture at that size, its shape kept, black beside it."""
+    """Return the picture at that size, its aspect ratio kept, with black bars."""
     height, width = picture.shape[:2]
     if (width, height) == (width_px, height_px):
         return picture

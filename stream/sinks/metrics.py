@@ -1,6 +1,6 @@
-"""Prometheus metrics of runs and of an answer server: name, type, help and labels of each, and their health pages.
+"""Prometheus metrics of runs and of an answer server, with name, type, help and labels of each, and the health pages.
 
-A scrape reads values that a snapshot already holds; an event costs at most one observation in a histogram.
+A scrape reads values from an existing snapshot; an event costs at most one observation in a histogram.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CAMERA = "camera"
 """Label of the metrics of a named camera."""
 
 UNNAMED = ""
-"""Name of a run that has the pages to itself: its metrics have no label `camera`."""
+"""Name of a run without other cameras: its metrics have no label `camera`."""
 
 FRAME_BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5)
 TTFT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -50,11 +50,11 @@ SERVER_HISTOGRAMS = (
 COUNTER, GAUGE = "counter", "gauge"
 
 Figure = tuple[str, str, str, "float | dict[str, Mapping[str, int]] | None"]
-"""Type, name and help of a metric, and its value: None if there is none now; the values by label if it has a label."""
+"""Type, name and help of a metric, and its value: None for none now; a mapping of values if the metric has a label."""
 
 
 class MetricsServer(Collector):
-    """Serves /metrics, from one registry, /healthz and /readyz until it is closed.
+    """HTTP server of /metrics, from one registry, /healthz and /readyz.
 
     Raises OutputError if the port is not available.
     """
@@ -72,11 +72,11 @@ class MetricsServer(Collector):
         return self._server.address
 
     def close(self) -> None:
-        """Stop serving; may be called twice."""
+        """Stop serving. Idempotent."""
         self._server.close()
 
     def collect(self) -> Iterator[Metric]:
-        """Return all metrics but those histograms."""
+        """Yield all metrics except the histograms."""
         families: dict[str, Metric] = {}
         for labels, figures in self._figures():
             for kind, name, help_text, value in figures:
@@ -103,7 +103,7 @@ class MetricsServer(Collector):
 
     @abstractmethod
     def _figures(self) -> Iterator[tuple[dict[str, str], Iterable[Figure]]]:
-        """Return figures of this moment, and their labels."""
+        """Yield the current labels and figures."""
 
     @abstractmethod
     def _health(self) -> tuple[object, bool, bool]:
@@ -111,11 +111,11 @@ class MetricsServer(Collector):
 
 
 class RunMetrics(MetricsServer):
-    """Serves the metrics of one run, under the name UNNAMED, or of several cameras.
+    """Metrics server of one run, under the name UNNAMED, or of several cameras.
 
     Args:
-        monitors: Monitor of each run, by name. It takes each event before the sink of its run does.
-        refused: Reason of each camera that was not started.
+        monitors: Monitor of each run, by name. It must receive each event before the sink of its run.
+        refused: Reason by name of each camera that was not started.
         processes: Returns the processes that belong to no camera.
     """
 
@@ -151,7 +151,7 @@ class RunMetrics(MetricsServer):
 
 
 class MetricsSink(Sink):
-    """Observes the durations of one run. `holds` is the newest result of its standing query."""
+    """Sink that observes the durations of one run. `holds` is the newest result of its standing query."""
 
     def __init__(self, metrics: RunMetrics, name: str) -> None:
         self.metrics = metrics
@@ -183,7 +183,7 @@ def open_metrics(config: Config, monitor: RunMonitor) -> MetricsSink:
 
 
 class ServerMetrics(MetricsServer):
-    """Serves the metrics of one answer server. `control` is the server's.
+    """Metrics server of one answer server, whose control is `control`.
 
     The status is that of the statistics, "draining" if no more turns are granted, or "stalled" after a long silence.
     """
@@ -198,7 +198,7 @@ class ServerMetrics(MetricsServer):
         super().__init__(config.output.metrics_host, config.output.metrics_port)
 
     def collect(self) -> Iterator[Metric]:
-        """Return all metrics."""
+        """Yield all metrics."""
         yield from super().collect()
         for family in (family for histogram in self._histograms for family in histogram.collect()):
             for sample in family.samples:  # the bounds of these two have always been exposed as 1, not 1.0
@@ -229,9 +229,9 @@ def _histograms(
 def _run_figures(stats: StatsMessage, health: HealthReport, holds: str | None) -> Iterator[Figure]:
     yield COUNTER, "frames", "Frames allocated.", stats.frames
     yield COUNTER, "answers", "Whole answers.", stats.answers
-    yield COUNTER, "unchanged", "Answers that said nothing new, and were not given.", stats.unchanged
+    yield COUNTER, "unchanged", "Answers without news, which were not shown.", stats.unchanged
     yield COUNTER, "glances", "Looks at an overview before an answer.", stats.glances
-    yield COUNTER, "glance_tokens", "Visual tokens of these.", stats.glance_tokens
+    yield COUNTER, "glance_tokens", "Visual tokens of glances.", stats.glance_tokens
     if (memory := stats.memory) is not None:
         yield COUNTER, "groups", "Groups of pictures that began, by reason.", {"reason": memory.groups}
         yield COUNTER, "appended_tokens", "Visual tokens that answers appended to groups.", memory.appended_tokens
@@ -287,7 +287,7 @@ def _server_figures(figures: ServerFigures, ready: bool) -> Iterator[Figure]:
     if figures.groups or totals.evictions:
         yield COUNTER, "server_groups_evicted", "Groups of pictures that lost their slot.", totals.evictions
         yield GAUGE, "server_groups", "Groups of pictures that are kept.", figures.groups
-        yield GAUGE, "server_group_tokens", "Visual tokens of these.", figures.group_tokens
+        yield GAUGE, "server_group_tokens", "Visual tokens of kept groups.", figures.group_tokens
     yield COUNTER, "server_busy_seconds", "Time in which a turn was served.", totals.busy_ns / NS_PER_S
     yield GAUGE, "server_uptime_seconds", "Since the server was started.", figures.uptime_s
     yield GAUGE, "server_ready", "1 while /readyz returns 200.", float(ready)

@@ -18,8 +18,8 @@ from stream.errors import OutputError
 from stream.web.access import names_server
 
 CONNECTIONS_MAX = 8
-"""Connections open at a time. The oldest is closed for one more, so that a thousand idle clients take eight threads and
-keep nobody out."""
+"""Limit of open connections. A new one closes the oldest, so that a thousand idle clients occupy eight threads and
+block no other client."""
 
 POLL_S = 0.1
 STOP_LIMIT_S = 5.0
@@ -37,18 +37,18 @@ class Page:
 
 
 FOREIGN = Page(421, "text/plain; charset=utf-8", b"these pages are for this machine; output.metrics_host opens them\n")
-"""Reply to a request for another host: a site may have pointed a name of its own at this machine (DNS rebinding)."""
+"""Reply to a request for another host: a site may have pointed its own name at this machine (DNS rebinding)."""
 
 UNKNOWN = Page(404, "text/plain; charset=utf-8", b"here are /metrics, /healthz and /readyz\n")
 
 Pages = Callable[[str], Page | None]
-"""The page at a path, or None where there is none."""
+"""Return the page at a path, or None."""
 
 
 class HttpServer(ThreadingHTTPServer):
-    """Serves `pages` at `host` and `port`, with a daemon thread for each connection.
+    """HTTP server of `pages` at `host` and `port`, with a daemon thread per connection.
 
-    Raises OutputError where the port cannot be had.
+    Raises OutputError if the port is not available.
     """
 
     daemon_threads = True
@@ -67,7 +67,7 @@ class HttpServer(ThreadingHTTPServer):
         self._thread.start()
 
     def close(self) -> None:
-        """Closes every connection and stops serving; may be called twice."""
+        """Close every connection and stop serving. Idempotent."""
         if self._thread.is_alive():
             self.shutdown()
             self._thread.join(STOP_LIMIT_S)
@@ -76,12 +76,12 @@ class HttpServer(ThreadingHTTPServer):
             _hang_up(connection)
 
     def server_bind(self) -> None:
-        """As a TCP server does: HTTPServer would look up the host's name, which may wait for a name server."""
+        """Bind like a TCP server: HTTPServer would look up the host's name, which may wait for a name server."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Accepts a connection. Waits if there is no descriptor for it: it would be tried again at once."""
+        """Accept a connection. Wait if no descriptor is free, because the server retries at once."""
         try:
             return super().get_request()
         except OSError:
@@ -89,19 +89,19 @@ class HttpServer(ThreadingHTTPServer):
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Starts a thread for a connection; hangs up the oldest where too many are open."""
+        """Start a thread for a connection; close the oldest if too many are open."""
         self._open = [*(one for one in self._open if one.fileno() >= 0), request]
         if len(self._open) > CONNECTIONS_MAX:
             _hang_up(self._open.pop(0))
         super().process_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Not a traceback on stderr, which is the server's own way."""
+        """Log at debug level instead of printing a traceback on stderr."""
         log.debug("a request from %s failed", client_address, exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one request with a page of the server."""
+    """Handler of one request for a page of the server."""
 
     timeout = 5.0  # seconds that a client may be silent
     server_version = "arr-coc-stream"
@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send_page(with_body=False)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not logged."""
+        """Do not log requests."""
 
     def _send_page(self, *, with_body: bool) -> None:
         assert isinstance(self.server, HttpServer)

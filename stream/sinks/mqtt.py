@@ -1,4 +1,4 @@
-"""Sink that tells an MQTT broker of a run, and with it Home Assistant (docs/home-assistant.md)."""
+"""Sink that publishes a run to an MQTT broker, and so to Home Assistant (docs/home-assistant.md)."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ log = logging.getLogger(__name__)
 
 
 class MqttSink(Sink):
-    """Sends what a run says to the broker at `config.output.mqtt`; `monitor` must have taken each event before.
+    """Publisher of a run's events at the broker `config.output.mqtt`; `monitor` must receive each event first.
 
-    Nothing here waits for the broker once it is made. Raises ConfigError for what Broker refuses, OutputError where the
-    broker does not let this client in. `retry_s`: as for MqttLink.
+    After construction, no method waits for the broker. Raises ConfigError for what Broker refuses, OutputError if the
+    broker rejects this client. `retry_s`: as for MqttLink.
     """
 
     def __init__(self, config: Config, monitor: RunMonitor, retry_s: tuple[float, float] = RETRY_S) -> None:
@@ -68,16 +68,16 @@ class MqttSink(Sink):
         if self.topics.until:
             self.link.put(self.topics.set_verdict(None))
         self.link.put(self.topics.set_question(self._asked))
-        self._tell_state()
+        self._send_state()
         try:
-            # longest wait for the first attempt; a wrong password is told before the model is loaded
+            # longest wait for the first attempt; a wrong password is reported before the model is loaded
             self.link.start(3.0)
         except BaseException:
             self.link.close()
             raise
 
     def write(self, event: Event) -> None:
-        self._tell_state()
+        self._send_state()
         if isinstance(event, Answer):
             self.link.put(MqttMessage(self.topics.answer, encode_event(event).encode()))
         elif isinstance(event, AskedPicture) and event.asked and self.topics.picture:
@@ -96,14 +96,14 @@ class MqttSink(Sink):
             self.link.put(self.topics.set_availability(False))
             self.link.close()
 
-    def _tell_state(self) -> None:
+    def _send_state(self) -> None:
         state = self._monitor.status().state
         if state != self._state:
             self._state = state
             self.link.put(MqttMessage(self.topics.state, state.encode(), retain=True))
 
     def _figures(self) -> Iterable[MqttMessage]:
-        """The figures of this moment; in the thread of the link."""
+        """Return the current figures; called in the link's thread."""
         try:
             stats = asdict(self._monitor.stats())
         except Exception:
@@ -114,7 +114,7 @@ class MqttSink(Sink):
         return (MqttMessage(self.topics.figures, body),)
 
     def _ask(self, payload: bytes) -> None:
-        """Follow a question from the broker; in the thread of the link."""
+        """Ask a question from the broker; called in the link's thread."""
         if self._questions.take(time.monotonic()):
             problem = self._monitor.ask(payload.decode("utf-8", "replace").strip())
         else:

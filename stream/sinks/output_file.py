@@ -35,7 +35,7 @@ VIDEO_PLAYLIST, CAPTIONS_PLAYLIST = "video.m3u8", "captions.m3u8"
 LISTED = re.compile(r"segment-\d{5,}\.(m4s|vtt)|header-\d{5,}\.mp4")
 """Names of files that playlists list."""
 HLS_MARK = ".arr-coc-hls"
-"""Mark of a folder that a stream was written to, so that the next one may overwrite it."""
+"""Marker file of a folder to which a stream was written, so that the next stream may overwrite it."""
 
 STDIN_FD = 0
 
@@ -43,15 +43,15 @@ log = logging.getLogger(__name__)
 
 
 class OutputFile:
-    """A text file (UTF-8), each write of which is in the file before the call returns.
+    """Text file (UTF-8); each write is in the file before the call returns.
 
-    What the path held before stays until the first write, so a run that fails to start destroys nothing; a file
-    that was made and never written is removed. Raises OutputError where the path cannot be written, or another run
-    writes it, and OutputFailed where it cannot be written any more.
+    The old content stays until the first write, so a run that fails to start destroys nothing; a file that was created
+    and never written is removed. Raises OutputError if the path cannot be written or another run is writing it, and
+    OutputFailed if a later write fails.
 
-    `resume`: the file was written by a run that is now continued from its beginning. It stays as it is until more
-    has been written again than it holds, or `catch_up` says that there is no more: nothing in it is lost however this
-    run ends. Raises OutputError where it is no regular file.
+    `resume`: the file was written by a run that is now continued from its beginning. It is not changed until more has
+    been written again than it holds, or `catch_up` is called, so that nothing is lost however this run ends. Raises
+    OutputError if it is not a regular file.
     """
 
     def __init__(self, path: str, *, resume: bool = False) -> None:
@@ -64,7 +64,7 @@ class OutputFile:
             raise OutputError(_refusal(path, error)) from error
         about = os.fstat(self._fd)
         self.regular = stat.S_ISREG(about.st_mode)
-        self._named = self.regular and about.st_nlink > 0  # /dev/fd/3 may have no name from the beginning
+        self._named = self.regular and about.st_nlink > 0  # /dev/fd/3 may never have had a name
         if self.regular:
             claim(self._fd, path)
         self._old_bytes = about.st_size
@@ -74,11 +74,11 @@ class OutputFile:
             raise OutputError(f"cannot continue {path!r}: it is not a regular file; leave --resume out")
 
     def keep(self) -> None:
-        """The file stays although nothing was written here: another writer has taken it over."""
+        """Keep the file although nothing was written here, because another writer has taken it over."""
         self._begun = True
 
     def append(self, text: str) -> None:
-        """Writes at the end."""
+        """Append text."""
         data = text.encode()
         if self._rewritten is not None:
             self._rewrite(len(self._rewritten), data)
@@ -90,7 +90,7 @@ class OutputFile:
                 _write_all(fd, data)
 
     def replace_tail(self, offset: int, text: str) -> None:
-        """Replaces everything from byte `offset` on, in a regular file."""
+        """Replace everything from byte `offset` on, in a regular file."""
         data = text.encode()
         if self._rewritten is not None:
             self._rewrite(offset, data)
@@ -99,25 +99,25 @@ class OutputFile:
             _replace_from(fd, offset, data)
 
     def catch_up(self) -> None:
-        """A continued run has written all that it will write: the file holds that from here on."""
+        """Replace the file by what a continued run has written."""
         again, self._rewritten = self._rewritten, None
         if again is None:
             return
         self._begun = True
         with self._writing() as fd:
-            held = os.pread(fd, self._old_bytes, 0)
-            pairs = enumerate(zip(held, again, strict=False))
-            same = next((at for at, (old, new) in pairs if old != new), min(len(held), len(again)))
+            before = os.pread(fd, self._old_bytes, 0)
+            pairs = enumerate(zip(before, again, strict=False))
+            same = next((at for at, (old, new) in pairs if old != new), min(len(before), len(again)))
             _replace_from(fd, same, bytes(again[same:]))
 
     def close(self) -> None:
-        """Close it; may be called twice. Raises OutputFailed if what was written has been removed meanwhile."""
+        """Close the file. Idempotent. Raises OutputFailed if it was removed during the run."""
         if self._fd is None:
             return
         fd, self._fd = self._fd, None
         try:
             if self._made and not self._begun:
-                # the file that was made, unless another program has written it, or put another one in its place
+                # remove the created file, unless another program has written or replaced it
                 with suppress(OSError):
                     if os.fstat(fd).st_size == 0 and os.path.samestat(os.lstat(self.path), os.fstat(fd)):
                         os.unlink(self.path)
@@ -150,24 +150,24 @@ class OutputFile:
             raise OutputFailed(f"cannot write {self.path!r}: {error.strerror}") from error
 
 
-def claim(descriptor: int, path: str, where: str = "", other: str = "output") -> None:
-    """Keep other runs from writing a file, or into a folder, if the file system has locks.
+def claim(descriptor: int, path: str, place: str = "", other: str = "output") -> None:
+    """Lock a file or folder against other runs, if the file system has locks.
 
-    Raises OutputError, having closed the descriptor, if another run writes there.
+    Raises OutputError, with the descriptor closed, if another run holds the lock.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         raise OutputError(
-            f"another run is writing {where}{path!r}; wait until it has ended, or name another {other}"
+            f"another run is writing {place}{path!r}; wait until it has ended, or name another {other}"
         ) from None
     except OSError:
         log.debug("%s cannot be locked", path, exc_info=True)
 
 
 def _opened(path: str) -> tuple[int, bool]:
-    """A descriptor of the file, and whether it was made here. Raises OSError."""
+    """Return a descriptor of the file, and whether it was created. Raises OSError."""
     flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
     with suppress(FileExistsError):
         return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666), True
@@ -175,7 +175,7 @@ def _opened(path: str) -> tuple[int, bool]:
 
 
 def _replace_from(fd: int, offset: int, data: bytes) -> None:
-    """Replaces everything from byte `offset` on; where there is no room for that, what was there is put back."""
+    """Replace everything from byte `offset` on; if the disk is full, restore the previous content."""
     before = os.pread(fd, max(0, os.fstat(fd).st_size - offset), offset)
     try:
         os.lseek(fd, offset, os.SEEK_SET)
@@ -197,9 +197,9 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def check_writable(path: str) -> None:
-    """Raises OutputError where it can be seen, without making anything, that a file cannot be written at `path`."""
+    """Raise OutputError if a file cannot be written at `path`, as far as can be checked without creating anything."""
     parent = Path(path).parent
-    if is_hls(path) and not os.path.lexists(parent):  # that one is made
+    if is_hls(path) and not os.path.lexists(parent):  # it will be created
         path, parent = str(parent), parent.parent
     if parent.exists() and not parent.is_dir():
         raise OutputError(f"cannot write {path!r}: {str(parent)!r} is no folder; name another")
@@ -212,22 +212,22 @@ def check_writable(path: str) -> None:
 
 
 def check_new_folder(path: str) -> None:
-    """Raises OutputError where it can be seen, without making anything, that no new folder can be made at `path`."""
+    """Raise OutputError if a new folder cannot be made at `path`, as far as can be checked without making it."""
     if os.path.lexists(path):
         raise OutputError(folder_exists(path))
     check_writable(path)
 
 
 def folder_exists(path: str) -> str:
-    """The message about a folder that would have to be overwritten."""
+    """Return the message about a folder that would be overwritten."""
     return f"cannot write {path!r}: it exists already, and a bag is never overwritten; name another, or remove it"
 
 
 def _check_stream_folder(path: str) -> None:
-    """Raises OutputError if a stream would overwrite files that no stream has written."""
+    """Raise OutputError if a stream would overwrite files that no stream has written."""
     try:
         names = sorted(os.listdir(os.path.dirname(path) or "."))
-    except OSError:  # the folder is yet to be made
+    except OSError:  # the folder does not exist yet
         return
     taken = [name for name in names if name in (VIDEO_PLAYLIST, CAPTIONS_PLAYLIST) or LISTED.fullmatch(name)]
     if taken and HLS_MARK not in names:
@@ -244,9 +244,9 @@ def _refusal(path: str, error: OSError) -> str:
 
 
 def check_distinct(paths: Sequence[str], source: str, *others: str | None) -> None:
-    """Raises OutputError where two outputs are one file, or writing one would overwrite the source or another input.
+    """Raise OutputError if two outputs are one file, or an output would overwrite the source or another input.
 
-    Links of both kinds are followed; the source may be standard input, and that a file.
+    Hard and symbolic links are followed; the source may be standard input redirected from a file.
     """
     inputs = {_file_of(STDIN_FD if source == STDIN else source), *(_file_of(path) for path in others if path)}
     seen: dict[object, str] = {}
@@ -262,19 +262,19 @@ def check_distinct(paths: Sequence[str], source: str, *others: str | None) -> No
 
 
 def _check_folders(streams: Sequence[str]) -> None:
-    """Raises OutputError where two streams would share a folder: their segments have the same names."""
+    """Raise OutputError if two streams would share a folder: their segments have the same names."""
     folders: dict[str, str] = {}
     for path in streams:
         folder = os.path.realpath(os.path.dirname(path))
         if folder in folders:
             raise OutputError(
-                f"outputs {folders[folder]!r} and {path!r} are two streams in one folder; give each a folder of its own"
+                f"outputs {folders[folder]!r} and {path!r} are two streams in one folder; give each a separate folder"
             )
         folders[folder] = path
 
 
 def _file_of(path: str | int) -> object:
-    """Equal for two names of one file; what is no regular file may be named as often as one likes, but for stdout."""
+    """Return a key that is equal for two names of one file. Non-regular files are never equal, except for stdout."""
     if path == STDOUT:
         return path
     try:
@@ -285,7 +285,7 @@ def _file_of(path: str | int) -> object:
 
 
 def check_suffix(path: str, known: Sequence[str], what: str, hint: str) -> None:
-    """Raises OutputError where the path has none of the `known` suffixes; `hint` says where other things go."""
+    """Raise OutputError if the path has none of the `known` suffixes; `hint` names the options for other outputs."""
     suffix = Path(path).suffix
     if suffix.lower() not in known:
         got = f"suffix {suffix!r}" if suffix else "no suffix"
@@ -293,7 +293,7 @@ def check_suffix(path: str, known: Sequence[str], what: str, hint: str) -> None:
 
 
 class LineFile(Protocol):
-    """File that takes lines, as JsonlSink uses it."""
+    """Interface of a file of lines that JsonlSink uses."""
 
     def append(self, text: str) -> None: ...
 
@@ -303,7 +303,7 @@ class LineFile(Protocol):
 
 
 class StdoutLines:
-    """Standard output in the place of a file. Raises ReaderGone where nobody reads it any more."""
+    """Standard output in the place of a file. Raises ReaderGone if its reader has closed the pipe."""
 
     def append(self, text: str) -> None:
         from stream.logs import print_line
@@ -311,23 +311,23 @@ class StdoutLines:
         print_line(text.removesuffix("\n"))
 
     def catch_up(self) -> None:
-        """Nothing was written before."""
+        """Do nothing: there is no earlier content."""
 
     def close(self) -> None:
-        """Standard output stays open."""
+        """Leave standard output open."""
 
 
 def without_timing(event: Event) -> Event:
-    """The event without what depends on the clock."""
+    """Return the event without fields that depend on the clock."""
     return replace(event, timing=None) if isinstance(event, (AnswerPoint, Glance, YesNoResult, Summary)) else event
 
 
 class JsonlSink(Sink):
-    """Writes every event but frames, their reasons and pictures, and pieces of text.
+    """Writer of JSON lines: every event except frames, their reasons and pictures, and pieces of text.
 
-    Without `timing` nothing that depends on the clock is written: two runs give the same bytes. `resume`: the file is
-    that of a run which is continued, see OutputFile. `camera`: its name stands in each line. `file` is open already,
-    such as one that several runs write.
+    Without `timing`, nothing that depends on the clock is written, so that two runs give the same bytes. `resume`: the
+    file belongs to a run that is being continued, see OutputFile. `camera`: name to write in each line. `file`: an open
+    file to use instead of `path`, such as one that several runs share.
     """
 
     def __init__(
@@ -355,7 +355,7 @@ class JsonlSink(Sink):
 
 
 class ExplanationSink(Sink):
-    """Writes `why` events and nothing else."""
+    """Writer of `why` events only."""
 
     def __init__(self, path: str) -> None:
         self._file = OutputFile(path)

@@ -1,4 +1,4 @@
-"""Sinks that serve other programs over ZeroMQ: published events, and requests to ask or stop."""
+"""Sinks that serve other programs over ZeroMQ: published events, and requests for a question or the status."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from stream.transport.services import Publisher, RequestServer, TopicMessage
 log = logging.getLogger(__name__)
 
 KEPT = (STATUS, "answer", "look", "turned", "frame", STATS)
-"""Topics whose last message a newcomer gets."""
+"""Topics whose last message a new subscriber receives."""
 
 
 class PublishSink(Sink):
-    """Publishes at `config.output.publish`. `monitor` must have taken each event before this sink does.
+    """Publisher of events at `config.output.publish`. `monitor` must receive each event before this sink.
 
-    Raises OutputError where the address cannot be bound, ConfigError where it needs keys that are not there.
+    Raises OutputError if the address cannot be bound, ConfigError if it needs keys that are missing.
     """
 
     def __init__(self, config: Config, monitor: RunMonitor) -> None:
@@ -42,7 +42,7 @@ class PublishSink(Sink):
 
     @property
     def endpoint(self) -> str:
-        """Address at which it can be reached: the one asked for, with the number of a port that was left open."""
+        """Bound address, with the actual port number."""
         return self._publisher.endpoint
 
     def write(self, event: Event) -> None:
@@ -64,7 +64,7 @@ class PublishSink(Sink):
         return (self._encoded(STATS, msgspec.to_builtins(self._monitor.stats())),)
 
     def _encoded(self, topic: str, fields: Mapping[str, Any]) -> TopicMessage:
-        """The message, numbered within its topic."""
+        """Return a message, numbered within its topic."""
         self._counts[topic] += 1
         return topic, msgspec.msgpack.encode(envelope(topic, fields, self._counts[topic], time.time_ns()))
 
@@ -73,7 +73,7 @@ EXAMPLE = '{"v": 1, "ask": "What is in front?"}'
 
 
 class ControlRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One of `ask`, the new question, and `status`, for the last status and statistics."""
+    """Request with `ask`, the new question, or `status`, for the last status and statistics."""
 
     v: int = VERSION
     ask: str | None = None
@@ -81,7 +81,7 @@ class ControlRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`error` says why where `ok` is false. `status` and `stats` are as they are published."""
+    """Reply to a request. `error`: the reason if `ok` is false. `status` and `stats` are as published."""
 
     v: int = msgspec.field(default_factory=lambda: VERSION)
     ok: bool
@@ -91,17 +91,17 @@ class ControlReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class RequestRefused(Exception):
-    """A request cannot be done; never leaves this module."""
+    """Refusal of a request; never leaves this module."""
 
 
 class ControlHandler:
-    """Replies to requests, by what `monitor` knows of the run."""
+    """Handler of requests, with the run's state from `monitor`."""
 
     def __init__(self, monitor: RunMonitor) -> None:
         self._monitor = monitor
 
     def handle(self, body: bytes) -> bytes:
-        """The reply, in the encoding of the request: JSON, or msgpack where it does not look like JSON."""
+        """Return the reply in the encoding of the request: JSON, or msgpack if the request does not begin like JSON."""
         codec = msgspec.json if body.lstrip()[:1] in (b"{", b"[", b'"', b"") else msgspec.msgpack
         try:
             reply = self._reply(codec.decode(body, type=ControlRequest))
@@ -133,12 +133,12 @@ class ControlHandler:
 
 
 def ask_request(query: str) -> bytes:
-    """The request that changes the question."""
+    """Return the request that changes the question."""
     return msgspec.json.encode(ControlRequest(ask=query))
 
 
 def read_reply(body: bytes) -> ControlReply:
-    """The reply to one of these requests. Raises TransportError where it is none."""
+    """Decode the reply to a request. Raises TransportError if it is invalid."""
     try:
         return msgspec.json.decode(body, type=ControlReply)
     except msgspec.MsgspecError as error:
@@ -146,9 +146,9 @@ def read_reply(body: bytes) -> ControlReply:
 
 
 class ControlSink(Sink):
-    """Replies to requests in a thread of its own; it knows the run by `monitor`.
+    """Server of requests in a separate thread, with the run's state from `monitor`.
 
-    Raises OutputError where the address cannot be bound, ConfigError where it needs keys that are not there.
+    Raises OutputError if the address cannot be bound, ConfigError if it needs keys that are missing.
     """
 
     def __init__(self, config: Config, monitor: RunMonitor) -> None:
@@ -158,7 +158,7 @@ class ControlSink(Sink):
 
     @property
     def endpoint(self) -> str:
-        """Address at which it can be reached."""
+        """Bound address."""
         return self._server.endpoint
 
     def write(self, event: Event) -> None:

@@ -1,6 +1,6 @@
-"""Every sink: its suffixes or its key, its library, its check, and how it is opened. Loads no sink before it is opened.
+"""Registry of sink types: suffixes or key, library, check, and function that opens the sink and imports its module.
 
-Help, checks, doctor, the documents and `stream.sinks.factory` read these.
+Help, checks, doctor, the documents and `stream.sinks.factory` read it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FileOpening:
-    """Arguments of a sink that writes a file; `resume`: the run continues another one."""
+    """Arguments of a sink that writes a file; `resume`: the run continues an earlier one."""
 
     path: str
     output: OutputConfig
@@ -46,24 +46,24 @@ class ServiceOpening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkType:
-    """Type of sink: of `output.paths`, by its suffixes; or of the key `output.KEY`, and of those suffixes if a file."""
+    """Type of sink: for paths of `output.paths` with its suffixes, or for the key `output.KEY`."""
 
     open: Callable[[Any], Sink]
-    """Opens it, with a FileOpening or ServiceOpening. Imports its module."""
+    """Import the sink's module and open the sink, from a FileOpening or ServiceOpening."""
     help: str = ""
-    """What a caption output is, in the documents."""
+    """Description of the output in the documents."""
     suffixes: tuple[str, ...] = ()
     key: str = ""
     extra: Extra | None = None
     check: Callable[[Config], object] | None = None
-    """Raises an error of the configuration for what would fail at once. Imports nothing heavy."""
+    """Raise ConfigError for a configuration that would fail at once. Imports nothing heavy."""
     pictures: Literal["none", "asked", "every"] = "none"
-    """Pictures that it takes: of frames that are asked about, and maybe every few frames (`output.pictures_every`)."""
+    """Pictures for the sink: none, of frames with an answer, or also every few frames (`output.pictures_every`)."""
     pictures_key: str = ""
     """Key of `output` that turns these pictures off."""
 
     def applies(self, output: OutputConfig) -> bool:
-        """Return True if the configuration has such an output."""
+        """Return True if the configuration has an output of this type."""
         if self.key:
             return getattr(output, self.key) is not None
         return any(self.takes(path) for path in output.paths)
@@ -73,14 +73,14 @@ class SinkType:
         return path != STDOUT and PurePath(path).suffix.lower() in self.suffixes
 
     def require(self, output: OutputConfig) -> None:
-        """Raise ConfigError if there is such an output, and its library is missing."""
+        """Raise ConfigError if the configuration has an output of this type and its library is missing."""
         if self.extra is not None and self.applies(output):
             path = next((f"-o {PurePath(path).name}" for path in output.paths if self.takes(path)), "")
             self.extra.require(path or f"--{self.key}")
 
 
 def caption_type(path: str) -> SinkType:
-    """Return the type of a caption output, which `check_outputs` has accepted."""
+    """Return the type of a caption output that `check_outputs` has accepted."""
     return next((sink for sink in CAPTION_SINKS if sink.takes(path)), JSON_LINES)
 
 
@@ -90,7 +90,7 @@ def sinks_of(output: OutputConfig) -> Iterator[SinkType]:
 
 
 def takes_pictures(output: OutputConfig, *, every: bool = False) -> bool:
-    """Return True if an output takes the picture of each frame that is answered about; `every`: of others, too."""
+    """Return True if an output takes the pictures of frames with an answer; `every`: of other frames, too."""
     wishes = {sink.pictures for sink in sinks_of(output) if not sink.pictures_key or getattr(output, sink.pictures_key)}
     return "every" in wishes or (not every and "asked" in wishes)
 
@@ -244,14 +244,14 @@ CAPTION_SINKS = (
         open=_rerun_file,
     ),
 )
-"""Those of `output.paths`, by their suffixes."""
+"""Types for `output.paths`, by suffix."""
 
 FILE_SINKS = (
     SinkType(help="heat map", key="heatmap", suffixes=(".mp4", ".png"), open=_heatmap),
     SinkType(help="reasons for tokens", key="why", suffixes=(".jsonl",), open=_explanations),
     SinkType(help="overlay", key="overlay", suffixes=(".txt",), open=_overlay),
 )
-"""Files of keys of their own; `help` names what they hold."""
+"""Files with separate keys; `help` names their content."""
 
 SERVICES = (
     SinkType(key="publish", check=lambda to: needs_keys(to.network, to.output.publish or ""), open=_publish),
@@ -270,7 +270,7 @@ SERVICES = (
         open=_rerun,
     ),
 )
-"""Those for other programs, by their keys."""
+"""Types of services for other programs, by key."""
 
 SINKS = (*CAPTION_SINKS, *FILE_SINKS, *SERVICES)
 

@@ -1,4 +1,4 @@
-"""Web page of a run, of one run after another, or of several at once, and the sink that shows a run in it."""
+"""Web page of one run, of consecutive runs, or of several cameras, and the sink that shows a run in it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 CAMERAS_MAX = 256
-"""Cameras of a page: a picture carries the number of its camera in one byte."""
+"""Limit of a page's cameras: a picture carries the number of its camera in one byte."""
 
 
 class WebPage:
-    """The page at `output.web` with its viewers, for one run or, with a `chooser`, one after another; with a desk also
-    the page to `compare` answers. `names` are those of several runs at once.
+    """Page at `output.web` with its viewers, for one run or, with a `chooser`, consecutive runs; with `compare`, also
+    the page that compares answers. `names`: names of several simultaneous runs.
 
-    Raises OutputError where the address cannot be had, ConfigError where a token or a library is missing, and for more
-    cameras than a page has room for.
+    Raises OutputError if the address is not available, ConfigError if a token or a library is missing, or for more than
+    CAMERAS_MAX cameras.
     """
 
     def __init__(
@@ -69,31 +69,31 @@ class WebPage:
 
     @property
     def camera(self) -> PageCamera:
-        """The first camera, which is the only one unless there are `names`."""
+        """The first camera, the only one without `names`."""
         return next(iter(self.cameras.values()))
 
     def tell_address(self) -> None:
-        """Print where the page is."""
+        """Print the page's address."""
         logs.say(f"web page at {self.address}", event="web", address=self.address)
 
     def unreachable(self, name: str, reason: str) -> None:
-        """The source of a camera cannot be opened yet."""
+        """Show that the source of a camera cannot be opened yet."""
         self.cameras[name].hub.unreachable(reason)
 
     def failed(self, name: str, reason: str) -> None:
-        """A camera could not begin, or has ended without a summary."""
+        """Show that a camera could not start, or has ended without a summary."""
         self.cameras[name].hub.fail(reason)
 
     def close(self) -> None:
-        """Let the viewers go."""
+        """Stop the server and disconnect the viewers."""
         self._server.close()
 
 
 class WebSink(Sink):
-    """Shows a run in a page: as `camera` of one that others made, or in one at `config.output.web` that is closed with
-    the sink.
+    """Sink that shows a run in a page: as `camera` of an existing page, or in a page at `config.output.web` that is
+    closed with the sink.
 
-    `monitor` must have taken each event before this sink does. Raises as `WebPage`.
+    `monitor` must receive each event before this sink. Raises as `WebPage`.
     """
 
     def __init__(self, config: Config, monitor: RunMonitor, camera: PageCamera | None = None) -> None:
@@ -105,11 +105,11 @@ class WebSink(Sink):
         self._hub = self._camera.hub
         browser_camera = config.output.web_camera is not None
         self._hub.begin(monitor, until=config.answer.until.question, browser_camera=browser_camera)
-        self._told_on: TextIO | None = None
-        self._tell_address()
+        self._address_printed_on: TextIO | None = None
+        self._print_address()
 
     def write(self, event: Event) -> None:
-        self._tell_address()
+        self._print_address()
         run = self._monitor.run
         if not self._relays and run is not None:
             for endpoint, viewers in (
@@ -125,10 +125,10 @@ class WebSink(Sink):
             self._hub.publish_status()
         self._hub.publish(event)
 
-    def _tell_address(self) -> None:
-        """Tell where its own page is, again where a live view has taken the place of what was printed before."""
-        if self._own is not None and self._told_on is not sys.stderr:
-            self._told_on = sys.stderr
+    def _print_address(self) -> None:
+        """Print the page's address, and again after a live view has replaced stderr."""
+        if self._own is not None and self._address_printed_on is not sys.stderr:
+            self._address_printed_on = sys.stderr
             self._own.tell_address()
 
     def close(self) -> None:

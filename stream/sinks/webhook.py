@@ -1,4 +1,4 @@
-"""Webhook: events of a run as HTTP requests, signed as Standard Webhooks says (https://www.standardwebhooks.com)."""
+"""Webhook: events of a run as HTTP requests, signed by Standard Webhooks (https://www.standardwebhooks.com)."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from stream.sources.address import redacted
 from stream.transport.http_replies import timed_opener
 
 SECRET = "ARR_COC_WEBHOOK_SECRET"
-"""Environment variable of the key for signatures."""
+"""Environment variable of the signature key."""
 
 SENT = (Answer, VerdictChanged, Outage, Restarted, Summary)
 
 ATTEMPTS = 3
 
 RETRY_S = 1.0
-"""Wait before the second attempt; the third waits twice as long."""
+"""Wait before the second attempt; twice this before the third."""
 
 REPLY_LIMIT_S = 5.0
 
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Address of a webhook, with what proves who calls there: `basic` for HTTP, `key` for signatures; None for none."""
+    """Address of a webhook with its credentials: `basic` for HTTP, `key` for signatures; each None if unset."""
 
     url: str
     basic: str | None = field(default=None, repr=False)
@@ -51,7 +51,7 @@ class Webhook:
 
     @classmethod
     def of(cls, url: str, environment: Mapping[str, str] = os.environ) -> Webhook:
-        """Return the webhook at an address. Raises ConfigError for what is none."""
+        """Return the webhook at an address. Raises ConfigError if the address is invalid."""
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
@@ -65,12 +65,12 @@ class Webhook:
 
     @property
     def address(self) -> str:
-        """Address that may be shown: without the path and parameters, in which services put their secrets."""
+        """Address for messages: without path and parameters, which may hold secrets."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc}"
 
     def request(self, body: bytes, number: str, unix_s: int) -> urllib.request.Request:
-        """Return the request that brings `body`: event `number`, sent at `unix_s`."""
+        """Return the request with `body`: event `number`, sent at `unix_s`."""
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "arr-coc-stream",
@@ -88,7 +88,7 @@ EXAMPLE = "write for example https://example.com/hook"
 
 
 def _key(secret: str) -> bytes | None:
-    """Return the key that a secret means: after `whsec_` it is base64. Raises ConfigError."""
+    """Return the key of a secret, which is base64 after `whsec_`. Raises ConfigError."""
     if not secret:
         return None
     if not secret.startswith("whsec_"):
@@ -106,12 +106,12 @@ def signature(key: bytes, body: bytes, number: str, unix_s: int) -> str:
 
 
 class WebhookSink(Sink):
-    """Posts answers, changes of the standing query's answer, outages, restarts and the summary to a webhook, each as
-    in a .jsonl.
+    """Sink that posts answers, changes of the standing query's answer, outages, restarts and the summary to a webhook,
+    each as in a .jsonl.
 
-    `camera`: its name stands in each event. Nothing here waits for the server. Of each kind only the newest event
-    waits; `dropped` counts the others. `retry_s` and `reply_limit_s` are as RETRY_S and REPLY_LIMIT_S. Raises
-    ConfigError as Webhook does.
+    `camera`: name to write in each event. `write` never waits for the server. Of each kind only the newest event waits;
+    `dropped` counts the others. `retry_s` and `reply_limit_s` are as RETRY_S and REPLY_LIMIT_S. Raises ConfigError as
+    Webhook does.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class WebhookSink(Sink):
         with self._changed:
             self._closing = True
             self._changed.notify()
-        self._thread.join(2.0)  # time that the last events have
+        self._thread.join(2.0)  # time limit of the last events
 
     def _run(self) -> None:
         while True:
@@ -164,7 +164,7 @@ class WebhookSink(Sink):
                 self._note_failure(f"unexpected {type(error).__name__}")
 
     def _deliver(self, event: Event) -> None:
-        """Send an event, up to three times, unless a newer one of its kind comes; tell how that went."""
+        """Send an event, with up to ATTEMPTS attempts unless a newer one of its kind arrives; report the outcome."""
         body, number = encode_event(event, self._camera).encode(), f"msg_{uuid.uuid4().hex}"
         for attempt in range(ATTEMPTS):
             problem, again = self._post(body, number)
@@ -178,20 +178,20 @@ class WebhookSink(Sink):
         self._note_failure(problem)
 
     def _superseded(self, event: Event, wait_s: float) -> bool:
-        """Wait before another attempt; return whether there should be none: a newer event came, or the end."""
+        """Wait before another attempt; return True if a newer event has arrived or the sink is closing."""
         with self._changed:
             return self._changed.wait_for(lambda: type(event) in self._waiting or self._closing, wait_s)
 
     def _post(self, body: bytes, number: str) -> tuple[str | None, bool]:
-        """Return what went wrong, None for nothing, and whether another attempt may do."""
+        """Return the problem, None for success, and whether another attempt may succeed."""
         request = self._webhook.request(body, number, int(time.time()))
         try:
             self._opener.open(request, timeout=self._reply_limit_s).close()
         except urllib.error.HTTPError as error:
             error.close()
-            where = " (give the address that it leads to)" if 300 <= error.code < 400 else ""
-            # refusals after which another attempt may do, beside those from 500 on
-            return f"status {error.code}{where}", error.code >= 500 or error.code in (408, 425, 429)
+            hint = " (give the address that it leads to)" if 300 <= error.code < 400 else ""
+            # refusals after which another attempt may succeed, besides 500 and above
+            return f"status {error.code}{hint}", error.code >= 500 or error.code in (408, 425, 429)
         except urllib.error.URLError as error:
             reason = error.reason
             if isinstance(reason, ssl.SSLCertVerificationError):
@@ -202,7 +202,7 @@ class WebhookSink(Sink):
         return None, False
 
     def _note_failure(self, problem: str | None) -> None:
-        """Tell that events are lost, once until one arrives."""
+        """Report that events are lost, once until one arrives."""
         if self._failing:
             return
         self._failing = True
@@ -212,7 +212,7 @@ class WebhookSink(Sink):
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirected POST would become a GET without its body, or go to a place that nobody named."""
+    """Handler that refuses redirects: a redirected POST would lose its body or go to an unconfigured address."""
 
     def redirect_request(self, *_: object) -> None:
         return None

@@ -1,4 +1,4 @@
-"""Addresses on a network and of cameras: what they name, and how they are shown without their secrets."""
+"""Addresses of sources: parsing, and forms without secrets for messages."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from urllib.parse import unquote
 from stream.config import Config
 
 HIDDEN = "***"
-"""Text that stands for a secret wherever an address is shown."""
+"""Replacement for a secret in an address that is shown."""
 
 NETWORK_SCHEMES = frozenset({"rtsp", "rtsps", "http", "https", "udp", "rtp", "rtmp", "rtmps", "tcp", "onvif", "onvifs"})
 
 SCENE_PREFIX = "scene:"
-"""Before the name of a generated scene."""
+"""Prefix of the name of a generated scene."""
 
 LEROBOT_PREFIX = "lerobot:"
-"""Before the folder of a LeRobot dataset."""
+"""Prefix of the folder of a LeRobot dataset."""
 
 SCREEN_PREFIX = "screen:"
-"""Before the name of a display, or alone for the one in use."""
+"""Prefix of the name of a display; alone it names the display in use."""
 
 STDIN = "-"
-"""The address of standard input."""
+"""Address of standard input."""
 
 BROWSER = "browser:"
-"""The source that is the camera of whoever looks at the web page."""
+"""Prefix of a source that is the camera of a web page's viewer."""
 
 ZMQ_PREFIX = "zmq+"
-"""Before the address of a ZeroMQ socket from which frames come."""
+"""Prefix of the address of a ZeroMQ socket that sends frames."""
 
 PULL = "?pull"
-"""At the end of such an address: take every frame of a PUSH socket, where a PUB socket's newest one is the default."""
+"""Suffix of a ZeroMQ address: take every frame of a PUSH socket instead of the newest frame of a PUB socket."""
 
 ONE_DESKTOP = ("darwin", "win32")
-"""Systems, as `sys.platform` calls them, whose cameras have numbers and no files, and which have one desktop."""
+"""Values of `sys.platform` of systems with one desktop, whose cameras have numbers instead of device files."""
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _CREDENTIALS = re.compile(r"(?<=://)[^/?#\s]*@")
 _SLASHED_CREDENTIALS = re.compile(r"(?<=://)[^/?#\s@:]*:(?!\d+[/?#])[^\s]*@")
-"""A password with an unescaped "/", which makes no valid address, but may be typed all the same."""
+"""A password with an unescaped "/": an invalid address that users may type."""
 
 _PARAMETER = re.compile(
     r"([?&;/#][\w.%-]*(?:pass|pwd|psw|token|secret|key|sig|auth|cred|session|jwt|user|usr|login)[\w.%-]*=)([^&;#\s]*)",
@@ -57,7 +57,7 @@ def scheme_of(address: str) -> str | None:
 
 
 def camera_of(address: str, platform: str = sys.platform) -> str | None:
-    """Return the device that an address names, None for others.
+    """Return the camera's device that an address names, None for other sources.
 
     `0` is /dev/video0 unless there is a file of that name; on macOS and Windows the number itself names the camera.
     """
@@ -76,7 +76,7 @@ def is_read_once(address: str) -> bool:
 
 
 def is_live_address(address: str) -> bool:
-    """Return True if an address, by its form alone, is a live source's: HTTP may bring a file too, unless it is HLS."""
+    """Return True if the form of an address is that of a live source; HTTP may serve a file, so only HLS counts."""
     scheme = scheme_of(address)
     if scheme in {"http", "https"}:
         return ".m3u8" in address
@@ -84,22 +84,22 @@ def is_live_address(address: str) -> bool:
 
 
 def has_slashed_credentials(address: str) -> bool:
-    """Return True if the password has a "/" that is not written as %2F, which ends the host's part of the address."""
+    """Return True if the password has a "/" not written as %2F, which ends the host part of the address."""
     return _CREDENTIALS.search(address) is None and _SLASHED_CREDENTIALS.search(address) is not None
 
 
 def redacted(address: str) -> str:
-    """Return an address that may be shown: user, password and parameters that look secret are `***`; a path stays."""
+    """Return an address for messages: user, password and secret-looking parameters are `***`; a path is unchanged."""
     if scheme_of(address) is None:
         return address
-    shown = _CREDENTIALS.sub(f"{HIDDEN}@", address)
-    if shown == address:
-        shown = _SLASHED_CREDENTIALS.sub(f"{HIDDEN}@", address)
-    return _PARAMETER.sub(rf"\g<1>{HIDDEN}", shown)
+    text = _CREDENTIALS.sub(f"{HIDDEN}@", address)
+    if text == address:
+        text = _SLASHED_CREDENTIALS.sub(f"{HIDDEN}@", address)
+    return _PARAMETER.sub(rf"\g<1>{HIDDEN}", text)
 
 
 def name_of(address: str) -> str:
-    """Return the name of a source for viewers elsewhere: of a path on this machine its last part, else the redacted
+    """Return the name of a source for viewers on other machines: the last part of a local path, else the redacted
     address."""
     scheme = scheme_of(address)
     prefix, path = "", address
@@ -113,7 +113,7 @@ def name_of(address: str) -> str:
 
 
 def scrubbed(text: str, address: str) -> str:
-    """Return a text without the secrets of `address`, and without the credentials of every other address in it."""
+    """Return a text without the secrets of `address` and the credentials of other addresses in it."""
     text = text.replace(address, redacted(address))
     for secret in _secrets(address):
         text = text.replace(secret, HIDDEN)
@@ -121,29 +121,29 @@ def scrubbed(text: str, address: str) -> str:
 
 
 def shown_config(config: Config) -> Config:
-    """Return a configuration that may be written down: addresses without their secrets; of a webhook, whose path may be
-    one, only that there is one."""
+    """Return a configuration for logs and recordings: addresses without secrets; a webhook, whose path may be secret,
+    as `***`."""
     output = config.output
     mqtt = None if output.mqtt is None else redacted(output.mqtt)
     webhook = None if output.webhook is None else HIDDEN
-    shown = output.model_copy(update={"mqtt": mqtt, "webhook": webhook})
-    return config.model_copy(update={"source": redacted(config.source), "output": shown})
+    redacted_output = output.model_copy(update={"mqtt": mqtt, "webhook": webhook})
+    return config.model_copy(update={"source": redacted(config.source), "output": redacted_output})
 
 
 def _secrets(address: str) -> list[str]:
-    """Return the secrets of an address, longest first, as they are written and as they are decoded."""
+    """Return the secrets of an address, longest first, in written and in decoded form."""
     if scheme_of(address) is None:
         return []
-    found: set[str] = {value for _, value in _PARAMETER.findall(address)}
+    secrets: set[str] = {value for _, value in _PARAMETER.findall(address)}
     for credentials in _CREDENTIALS.findall(address) or _SLASHED_CREDENTIALS.findall(address):
-        found |= {credentials[:-1], credentials[:-1].partition(":")[2]}
-    found |= {unquote(secret) for secret in found}
-    # a password shorter than this is not looked for in other texts: it would blank out half of them
-    return sorted((secret for secret in found if len(secret) >= 4), key=len, reverse=True)
+        secrets |= {credentials[:-1], credentials[:-1].partition(":")[2]}
+    secrets |= {unquote(secret) for secret in secrets}
+    # a shorter password is not replaced in other texts: it would blank out unrelated words
+    return sorted((secret for secret in secrets if len(secret) >= 4), key=len, reverse=True)
 
 
 def chosen_index(text: str, count: int) -> int | None:
-    """Return the number from 0 that a part of an address names; None unless it is one, and below `count`."""
+    """Return the number from 0 that a part of an address names; None unless it is a number below `count`."""
     digits = text.lstrip("0") or "0"  # int() refuses some thousand digits
     if not (text.isascii() and text.isdigit()) or len(digits) > len(str(count)):
         return None

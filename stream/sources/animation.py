@@ -1,4 +1,4 @@
-"""Source of an animated WebP, which FFmpeg cannot decode: Pillow does."""
+"""Source of an animated WebP, decoded by Pillow because FFmpeg cannot."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from stream.sources.fit import FrameFitter
 from stream.sources.folder import DAMAGED, over_white, reason_of_damage
 
 SHORT_MS, INSTEAD_MS = 10, 100
-"""Durations up to the first are shown for the second, as browsers do."""
+"""Durations up to the first value are replaced by the second, as in browsers."""
 
 
 def frame_durations_ms(path: Path) -> list[int]:
-    """Return how long each frame of an animated WebP is shown; nothing for any other file."""
+    """Return the durations of the frames of an animated WebP; an empty list for any other file."""
     durations: list[int] = []
     if not os.path.isfile(path):  # a pipe can be read once only
         return durations
@@ -50,10 +50,10 @@ def frame_durations_ms(path: Path) -> list[int]:
 
 
 class AnimationSource(Source):
-    """The frames of an animation, each at its time, over white."""
+    """Frames of an animation, each at its time, over white."""
 
     def __init__(self, path: Path, durations_ms: list[int], config: CaptureConfig, clock: Clock) -> None:
-        """Raises SourceNotFound, SourceError, or ConfigError for a `capture.size` beyond measure."""
+        """Raise SourceNotFound, SourceError, or ConfigError for a `capture.size` that is too large."""
         check_file(path, config.max_pixels)
         refuse_stream(config, str(path))
         self._path = path
@@ -82,7 +82,7 @@ class AnimationSource(Source):
             self._open = stack.pop_all()
 
     def describe(self) -> SourceInfo:
-        """The size, length and mean rate of the animation."""
+        """Return the size, length and mean rate of the animation."""
         length_ns, frames = self._bounds_ns[-1], len(self._bounds_ns) - 1
         return SourceInfo(
             name=str(self._path),
@@ -97,7 +97,7 @@ class AnimationSource(Source):
         )
 
     def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame]:
-        """The frames up to the first one that is damaged; to be called once."""
+        """Yield the frames up to the first damaged one; to be called once."""
         for number, place in enumerate(self._places):
             if should_stop():
                 return
@@ -117,7 +117,7 @@ class AnimationSource(Source):
             yield SourceFrame(number, media_ns, capture_ns, planes, discontinuity, duration_ns=duration_ns)
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
-        """The frames from a damaged one on."""
+        """Return the frames from the first damaged one on."""
         return self._trailing
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The cameras of this machine and their modes, asked of V4L2 without taking hold of them.
+"""Cameras of this machine and their modes, queried through V4L2 without claiming the devices.
 
 Requests and structures: linux/videodev2.h, https://docs.kernel.org/userspace-api/media/v4l/v4l2.html.
 """
@@ -21,10 +21,10 @@ ENUM_FRAMEINTERVALS = 0xC034564B
 
 VIDEO_CAPTURE, VIDEO_CAPTURE_MPLANE, DEVICE_CAPS = 0x1, 0x1000, 0x80000000
 DISCRETE = 1
-"""V4L2_FRMSIZE_TYPE_DISCRETE and V4L2_FRMIVAL_TYPE_DISCRETE; other types name the least, the most and a step."""
+"""V4L2_FRMSIZE_TYPE_DISCRETE and V4L2_FRMIVAL_TYPE_DISCRETE; other types have a minimum, a maximum and a step."""
 
 COMMON_SIZES = ((320, 240), (640, 480), (1280, 720), (1920, 1080))
-"""Named of a camera that takes any size, beside its largest."""
+"""Sizes listed, besides the largest, for a camera that takes any size."""
 
 FFMPEG_NAMES = {
     "MJPG": "mjpeg", "JPEG": "mjpeg", "H264": "h264", "YUYV": "yuyv422", "UYVY": "uyvy422", "NV12": "nv12",
@@ -33,22 +33,22 @@ FFMPEG_NAMES = {
     "RGBP": "rgb565le", "RGBR": "rgb565be", "GREY": "gray", "Y16 ": "gray16le", "BA81": "bayer_bggr8",
     "GBRG": "bayer_gbrg8", "GRBG": "bayer_grbg8", "RGGB": "bayer_rggb8",
 }  # fmt: skip
-"""V4L2's four characters → what FFmpeg calls the format, and `capture.camera_mode` takes: all that FFmpeg reads from a
-camera (libavdevice/v4l2-common.c)."""
+"""V4L2's four characters → FFmpeg's name of the format, as in `capture.camera_mode`: all formats that FFmpeg reads from
+a camera (libavdevice/v4l2-common.c)."""
 
 IN_A_CONTAINER = "in a container, pass it in: docker run --device /dev/video0"
 
 Call = Callable[[int, bytearray], None]
-"""One ioctl on an open device: the request, and the structure that it fills in. Raises OSError."""
+"""Call one ioctl on an open device, with the request and the structure that it fills in. Raises OSError."""
 
 Open = Callable[[str], AbstractContextManager[Call]]
 
 
 @dataclass(frozen=True, slots=True)
 class CameraMode:
-    """A size and format that a camera gives, and at how many frames a second, highest first.
+    """Size and format of a camera, with its rates in frames per second, highest first.
 
-    `any_between`: any rate between the first and the last of `fps`.
+    `any_between`: the camera also takes any rate between the first and the last of `fps`.
     """
 
     width_px: int
@@ -59,13 +59,13 @@ class CameraMode:
 
     @property
     def setting(self) -> str:
-        """The mode as `capture.camera_mode` takes it."""
+        """The mode in the form of `capture.camera_mode`."""
         return f"{self.width_px}x{self.height_px}:{self.format}"
 
 
 @dataclass(frozen=True, slots=True)
 class Camera:
-    """A device, what it calls itself, and its modes; `problem` says why it cannot be used, with what to do."""
+    """Device with its name and modes; `problem`: the reason that it cannot be used, with the remedy."""
 
     device: str
     name: str
@@ -76,17 +76,17 @@ class Camera:
 
     @property
     def address(self) -> str:
-        """The shortest address: the number of /dev/video0, else the device."""
+        """The shortest address: the number N of /dev/videoN, else the device."""
         number = re.fullmatch(r"/dev/video(\d{1,3})", self.device)
         return number[1] if number else self.device
 
 
 def list_cameras(folder: Path = Path("/dev"), open_device: Open | None = None) -> list[Camera]:
-    """Return every device that gives pictures or could, in the order of their numbers; not those for metadata only."""
+    """Return every device that provides or could provide pictures, by number, without devices for metadata only."""
     nodes = [path for path in folder.glob("video*") if re.fullmatch(r"video\d+", path.name)]
     nodes.sort(key=lambda path: int(path.name.removeprefix("video")))
-    found = (read_camera(str(node), open_device or opened) for node in nodes)
-    return [camera for camera in found if camera is not None]
+    cameras = (read_camera(str(node), open_device or opened) for node in nodes)
+    return [camera for camera in cameras if camera is not None]
 
 
 def none_found() -> tuple[str, str]:
@@ -102,7 +102,7 @@ def none_found() -> tuple[str, str]:
 
 
 def read_camera(device: str, open_device: Open) -> Camera | None:
-    """Query a device; None where it gives no pictures (an encoder, a camera's metadata)."""
+    """Query a device; return None if it provides no pictures (an encoder, a camera's metadata)."""
     try:
         with open_device(device) as call:
             capability = bytearray(104)
@@ -121,7 +121,7 @@ def read_camera(device: str, open_device: Open) -> Camera | None:
 
 @contextmanager
 def opened(device: str) -> Iterator[Call]:
-    """An open device's ioctl. Raises OSError."""
+    """Context manager for the ioctl of an open device. Raises OSError."""
     from fcntl import ioctl
 
     descriptor = os.open(device, os.O_RDWR | os.O_NONBLOCK)
@@ -132,14 +132,14 @@ def opened(device: str) -> Iterator[Call]:
 
 
 def _described(device: str, capability: bytearray) -> tuple[Camera, int]:
-    """struct v4l2_capability: what it is, and what this very node can do."""
+    """Parse struct v4l2_capability: return the camera, and the capabilities of this device node."""
     driver, card, bus, _, capabilities, device_caps = struct.unpack_from("16s32s32sIII", capability)
     flags = device_caps if capabilities & DEVICE_CAPS else capabilities
     return Camera(device, _text(card), _text(driver), _text(bus)), flags
 
 
 def _with_modes(camera: Camera, call: Call) -> Camera:
-    """The camera with every mode that FFmpeg can read; a problem where there are others only."""
+    """Return the camera with every mode that FFmpeg can read, or with a problem if FFmpeg can read none."""
     modes, foreign = [], []
     for _, fourcc in _entries(call, ENUM_FMT, lambda index: struct.pack("II", index, VIDEO_CAPTURE), 64, "44xI"):
         code = struct.pack("I", fourcc).decode("latin-1")
@@ -157,8 +157,8 @@ def _with_modes(camera: Camera, call: Call) -> Camera:
 def _entries(
     call: Call, request: int, head: Callable[[int], bytes], size: int, form: str
 ) -> Iterator[tuple[bytearray, int]]:
-    """Asks for entry after entry until the driver has no more; each structure, and the number in it at `form`."""
-    for index in range(256):  # no driver lists more; one that never ends is broken
+    """Yield each entry of the driver's list: the structure, and the number in it at `form`."""
+    for index in range(256):  # no driver lists more; a list that never ends is broken
         structure = bytearray(head(index).ljust(size, b"\0"))
         try:
             call(request, structure)
@@ -170,7 +170,7 @@ def _entries(
 
 
 def _sizes(call: Call, fourcc: int) -> list[tuple[int, int]]:
-    """struct v4l2_frmsizeenum: (width, height), in the driver's order."""
+    """Return each (width, height) of struct v4l2_frmsizeenum, in the driver's order."""
     sizes: list[tuple[int, int]] = []
     for structure, kind in _entries(call, ENUM_FRAMESIZES, lambda index: struct.pack("II", index, fourcc), 44, "8xI"):
         numbers = struct.unpack_from("6I", structure, 12)
@@ -181,7 +181,7 @@ def _sizes(call: Call, fourcc: int) -> list[tuple[int, int]]:
 
 
 def _common_sizes(bounds: Sequence[int]) -> list[tuple[int, int]]:
-    """The usual sizes within (least, most, step) of width and height, and the largest."""
+    """Return the usual sizes within (least, most, step) of width and height, and the largest."""
     wide, high = bounds[:3], bounds[3:]
 
     def fits(length: int, least: int, most: int, step: int) -> bool:
@@ -192,7 +192,8 @@ def _common_sizes(bounds: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _rates(call: Call, fourcc: int, width: int, height: int) -> tuple[tuple[float, ...], bool]:
-    """struct v4l2_frmivalenum: frames a second, highest first, and whether all between them will do."""
+    """Return the rates of struct v4l2_frmivalenum in frames per second, highest first; True if any rate between them
+    is allowed."""
     rates: set[float] = set()
     head = struct.pack("III", fourcc, width, height)
     for structure, kind in _entries(

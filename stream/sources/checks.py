@@ -1,7 +1,7 @@
-"""Checks of a source before FFmpeg is loaded: address, file header, size of a PNG, part, pictures of a folder.
+"""Checks of a source before FFmpeg is loaded: address, file header, size of a PNG, time range, pictures of a folder.
 
 PNG (ISO/IEC 15948): IHDR begins with width and height; zTXt and iCCP are a keyword, a zero byte, the method of
-compression, and data in zlib's form, of which a megabyte may unfold to a gigabyte.
+compression, and data in zlib's form, of which a megabyte may unpack to a gigabyte.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _FORMS = {
 _NEED_A_PORT = frozenset({"udp", "rtp", "tcp"})
 
 _MAY_LISTEN_ANYWHERE = frozenset({"udp", "rtp"})
-"""Without a host they take what comes to the port on any address of this machine, as `udp://@:5000` does elsewhere."""
+"""Schemes that, without a host, receive at the port on any address of this machine, as with `udp://@:5000`."""
 
 _BARE_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):")
 
 
 @dataclass(frozen=True, slots=True)
 class _Authority:
-    """Host and port of an address: the host in brackets where it is IPv6, the port as it is written."""
+    """Host and port of an address: an IPv6 host in brackets, the port as written."""
 
     host: str
     port: str | None
@@ -65,8 +65,8 @@ class _Authority:
 
 
 def check_address(address: str) -> None:
-    """Raises SourceError for an address that cannot be reached whatever runs there: no host, no port, or no such port;
-    SourceNotFound for the beginning of an address that is no file either."""
+    """Raise SourceError for an address without a host, without a required port, or with an invalid port; SourceNotFound
+    for an incomplete address that is no file either."""
     scheme = scheme_of(address)
     if scheme is None:
         _check_bare_scheme(address)
@@ -95,7 +95,7 @@ def _check_network(scheme: str, address: str) -> None:
 
 
 def _check_bare_scheme(address: str) -> None:
-    """`rtsp:cam` and the like; a file of that name is that file."""
+    """Raise SourceNotFound for `rtsp:cam` and the like, unless a file has that name."""
     match = _BARE_SCHEME.match(address)
     if match is None or os.path.lexists(address):
         return
@@ -116,23 +116,23 @@ _SCREENS = f"{SCREEN_PREFIX}, {SCREEN_PREFIX}:1 or {SCREEN_PREFIX}:0+100,50"
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """A display, and the corner of the captured area on it; the display is empty where the system has one desktop."""
+    """Display, and the corner of the captured area on it; the display is empty if the system has one desktop."""
 
     display: str
     corner: tuple[int, int]
 
     @classmethod
     def of(cls, address: str, environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Screen:
-        """Read `screen:[DISPLAY][+X,Y]`. Raises SourceError for anything else, and where there is no display."""
-        found = _PLACE.fullmatch(address.removeprefix(SCREEN_PREFIX))
-        if found is None:
+        """Parse `screen:[DISPLAY][+X,Y]`. Raises SourceError for any other form, and if there is no display."""
+        place = _PLACE.fullmatch(address.removeprefix(SCREEN_PREFIX))
+        if place is None:
             raise SourceError(f"{address} names no screen; write {_SCREENS}")
-        corner = int(found["x"] or 0), int(found["y"] or 0)
+        corner = int(place["x"] or 0), int(place["y"] or 0)
         if platform in ONE_DESKTOP:
-            if found["display"] or (platform == "darwin" and found["x"]):
+            if place["display"] or (platform == "darwin" and place["x"]):
                 raise SourceError(f"{address} names a part that this system does not offer; write {SCREEN_PREFIX}")
             return cls("", corner)
-        display = found["display"] or environment.get("DISPLAY", "")
+        display = place["display"] or environment.get("DISPLAY", "")
         if not display:
             raise SourceError(
                 f"{address} has no display to capture: DISPLAY is not set; run this in the desktop's session, or name "
@@ -146,19 +146,19 @@ SCALE_DOWN = "scale it down, or raise capture.max_pixels"
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 METADATA_MAX_BYTES = 16 << 20
-"""All unfolded metadata of a file; a colour profile of a printing press has two or three MB."""
+"""Limit of a file's unpacked metadata; a colour profile of a printing press has two or three MB."""
 
 
 def check_png(path: Path, max_pixels: int) -> None:
-    """Raises SourceError for a PNG of more than `max_pixels`, or whose metadata unfold to more than
-    `METADATA_MAX_BYTES`; other files pass."""
+    """Raise SourceError for a PNG of more than `max_pixels`, or with more than `METADATA_MAX_BYTES` of unpacked
+    metadata; other files pass."""
     try:
         with path.open("rb") as file:
             if file.read(len(SIGNATURE)) != SIGNATURE:
                 return
             size, metadata_bytes = _size_px(file), _unfolded_bytes(file)
     except OSError:
-        return  # who opens it says what is wrong with it
+        return  # opening the file will report the problem
     if size[0] * size[1] > max_pixels:
         raise SourceError(f"{path} has {size[0]}x{size[1]} pixels, {more_than(max_pixels)}; {SCALE_DOWN}")
     if metadata_bytes > METADATA_MAX_BYTES:
@@ -173,14 +173,14 @@ def more_than(max_pixels: int) -> str:
 
 
 def _size_px(file: BinaryIO) -> tuple[int, int]:
-    """Width and height; the file stands behind its signature afterwards, as before."""
+    """Return width and height; the file's position stays behind the signature."""
     head = file.read(16)
     file.seek(len(SIGNATURE))
     return struct.unpack(">8xII", head) if len(head) == 16 and head[4:8] == b"IHDR" else (0, 0)
 
 
 def _unfolded_bytes(file: BinaryIO) -> int:
-    """Return the size of the unpacked metadata, counted no further than the limit."""
+    """Return the size of the unpacked metadata, counted up to the limit."""
     total = 0
     while total <= METADATA_MAX_BYTES and len(head := file.read(8)) == 8:
         length, kind = struct.unpack(">I4s", head)
@@ -210,8 +210,11 @@ _KINDS = (
 
 
 def check_file(path: Path, max_pixels: int) -> None:
-    """Raises SourceNotFound where there is none, SourceError for what is no file, may not be read, is empty, is a
-    playlist, or unfolds to more than fits: a picture of more than `max_pixels`."""
+    """Check that a video file can be opened.
+
+    Raises SourceNotFound if it does not exist, SourceError if it is no file, may not be read, is empty, is a playlist,
+    or is a PNG beyond the limits of `check_png`.
+    """
     if not os.path.exists(path):
         raise SourceNotFound(f"{path} does not exist; check the name, or use scene:NAME for a generated clip")
     if path.is_dir():
@@ -226,7 +229,7 @@ def check_file(path: Path, max_pixels: int) -> None:
 
 
 def _check_playlist(path: Path) -> None:
-    """Raises SourceError for what names other things to be opened; FFmpeg refuses those by itself, in other words."""
+    """Raise SourceError for a file that names other files; FFmpeg would refuse it too, with a less clear message."""
     with path.open("rb") as file:
         head = file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")
     for mark, kind in _KINDS:
@@ -242,9 +245,9 @@ NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """Range of media time from `start_ns` up to and without `end_ns`; None is the end of the file.
+    """Range of media time from `start_ns` to `end_ns`, exclusive; None is the end of the file.
 
-    An episode in a file lies there from `origin_ns`, which counts as 0, to `limit_ns`.
+    An episode in a file extends from `origin_ns`, which counts as 0, to `limit_ns`.
     """
 
     start_ns: int
@@ -258,21 +261,20 @@ class TimeRange:
         return cls(start_ns, None if config.duration_s is None else start_ns + round(config.duration_s * NS_PER_S))
 
     def within(self, from_ns: int, to_ns: int, slack_ns: int) -> TimeRange:
-        """Return the same range of an episode that lies in its file from `from_ns` to `to_ns`.
+        """Return the same range of an episode that extends from `from_ns` to `to_ns` in its file.
 
-        Its limits are rounded: a frame that lies `slack_ns` before the first belongs to it, one before the other does
-        not.
+        These limits are rounded, so both move earlier by `slack_ns`.
         """
         start_ns = from_ns + self.start_ns if self.start_ns else max(0, from_ns - slack_ns)
         end_ns = to_ns - slack_ns if self.end_ns is None else min(from_ns + self.end_ns, to_ns - slack_ns)
         return TimeRange(start_ns, end_ns, from_ns, to_ns)
 
     def ended_by(self, media_ns: int) -> bool:
-        """Return True if a frame of that time lies behind the part."""
+        """Return True if a frame at that time lies after the range."""
         return self.end_ns is not None and media_ns >= self.end_ns
 
     def empty(self, name: str, length_ns: int | None = None, instead: str = "") -> SourceOver:
-        """Return the error of a file that has no frame in the range; `instead` is another reason that there may be."""
+        """Return the error of a file without a frame in the range; `instead` is another possible reason."""
         start = f"capture.start_s = {(self.start_ns - self.origin_ns) / NS_PER_S:g}"
         if self.end_ns is not None and (length_ns is None or self.start_ns < length_ns) and not instead:
             return SourceOver(f"{name} has no frame in the {self._length_s:g} s from {start} on; give a longer time")
@@ -286,7 +288,7 @@ class TimeRange:
 
 
 def refuse_time_range(config: CaptureConfig, name: str) -> None:
-    """Refuse a time range of a live source. Raises ConfigError."""
+    """Raise ConfigError if a time range is set, for a live source."""
     for key, value in (("start_s", config.start_s), ("duration_s", config.duration_s)):
         if value:
             instead = "leave it out" if key == "start_s" else "--for ends a run after a time"
@@ -294,7 +296,7 @@ def refuse_time_range(config: CaptureConfig, name: str) -> None:
 
 
 def refuse_stream(config: CaptureConfig, name: str) -> None:
-    """Refuse a number of a video stream for a source that has one stream. Raises SourceError."""
+    """Raise SourceError if a video stream other than 0 is chosen, for a source with one stream."""
     if config.stream:
         raise SourceError(
             f"{name} has no video stream {config.stream}, only stream 0; leave --stream (capture.stream) out"
@@ -302,15 +304,15 @@ def refuse_stream(config: CaptureConfig, name: str) -> None:
 
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
-"""File endings of pictures in a folder."""
+"""File suffixes of pictures in a folder."""
 
 _VIDEO_SUFFIXES = frozenset({".mp4", ".mkv", ".mov", ".webm", ".avi", ".ts", ".m4v", ".mpg", ".mpeg", ".flv"})
-"""File endings of videos, which the error names for a folder without pictures."""
+"""File suffixes of videos, which the error names for a folder without pictures."""
 
 _PICTURE_KINDS = "png, jpg, webp, bmp, tif or gif"
 
 _SHOWN = 3
-"""Names that a message lists."""
+"""Limit of names that a message lists."""
 
 
 def is_pattern(address: str) -> bool:
@@ -319,7 +321,7 @@ def is_pattern(address: str) -> bool:
 
 
 def natural_order(path: Path) -> tuple[list[tuple[int, int, str]], str]:
-    """Return a key that sorts as people count: img2 before img10."""
+    """Return a sort key for natural order: img2 before img10."""
     parts = re.split(r"(\d+)", path.name.casefold())
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part], str(path)
 
@@ -327,26 +329,26 @@ def natural_order(path: Path) -> tuple[list[tuple[int, int, str]], str]:
 def pictures_of(address: str) -> list[Path]:
     """Return the pictures that an address names, in order.
 
-    Raises SourceNotFound or SourceError where there are none.
+    Raises SourceNotFound or SourceError if there are none.
     """
     if is_pattern(address):
-        found = [Path(name) for name in glob.iglob(address, recursive=True)]
-        if not found:
+        paths = [Path(name) for name in glob.iglob(address, recursive=True)]
+        if not paths:
             raise SourceNotFound(f"no file matches {address}; check the pattern, or give the folder alone")
-        where = f"what {address} names"
+        place = f"what {address} names"
     else:
-        found = [path for path in _listed(Path(address)) if not path.name.startswith(".")]
-        where = address
+        paths = [path for path in _listed(Path(address)) if not path.name.startswith(".")]
+        place = address
     pictures = sorted(
-        (path for path in found if path.suffix.casefold() in SUFFIXES and path.is_file()), key=natural_order
+        (path for path in paths if path.suffix.casefold() in SUFFIXES and path.is_file()), key=natural_order
     )
     if not pictures:
-        raise SourceError(_none_there(where, found))
+        raise SourceError(_no_pictures(place, paths))
     return pictures
 
 
 def root_of(address: str) -> Path:
-    """Return the folder that an address names, or in which its pattern looks."""
+    """Return the folder that an address names, or that its pattern searches."""
     if not is_pattern(address):
         return Path(address)
     plain = list(takewhile(lambda part: not glob.has_magic(part), Path(address).parts))
@@ -360,11 +362,11 @@ def _listed(folder: Path) -> list[Path]:
         raise SourceError(f"the folder {folder} cannot be read: {error.strerror}; change its permissions") from error
 
 
-def _none_there(where: str, found: Sequence[Path]) -> str:
-    if not found:
-        return f"{where} is an empty folder; put pictures there ({_PICTURE_KINDS}), or give a video file"
-    videos = sorted(str(path) for path in found if path.suffix.casefold() in _VIDEO_SUFFIXES)
+def _no_pictures(place: str, paths: Sequence[Path]) -> str:
+    if not paths:
+        return f"{place} is an empty folder; put pictures there ({_PICTURE_KINDS}), or give a video file"
+    videos = sorted(str(path) for path in paths if path.suffix.casefold() in _VIDEO_SUFFIXES)
     if videos:
         names = ", ".join(videos[:_SHOWN]) + (", ..." if len(videos) > _SHOWN else "")
-        return f"{where} holds videos and no pictures; give one of them: {names}"
-    return f"no picture is in {where}; pictures are {_PICTURE_KINDS}"
+        return f"{place} holds videos and no pictures; give one of them: {names}"
+    return f"no picture is in {place}; pictures are {_PICTURE_KINDS}"

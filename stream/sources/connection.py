@@ -1,8 +1,7 @@
-"""Opening an address within a time limit; FFmpeg's errors as advice; what FFmpeg may open.
+"""Opening an address within a time limit, FFmpeg's errors as advice, and limits on what FFmpeg may open.
 
-A playlist, or a description of a session, names other files and addresses; so does a name with `%d` in it. Whoever
-gives a file means that file: FFmpeg's whitelists let it open nothing else. An address may lead to other
-addresses, as HLS does, and never to a file.
+A playlist, a session description and a name with `%d` lead to other files and addresses. FFmpeg's whitelists therefore
+allow a local source to open that one file only; an address may lead to other addresses, as HLS does, never to a file.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from stream.sources.hardware import HardwareDecoding
 from stream.sources.tls import ffmpeg_options, problem_at
 
 PLAYLISTS = frozenset({"hls", "dash", "webm_dash_manifest", "concat", "sdp", "imf", "hds", "smoothstreaming", "lavfi"})
-"""Demuxers whose content names what is to be opened next."""
+"""Demuxers whose content names other files or addresses to open."""
 
 SIBLINGS = frozenset({"mlv", "vobsub"})
-"""Demuxers that open a file of a similar name beside the one that they were given."""
+"""Demuxers that open a file of a similar name beside the given file."""
 
 OVER_HTTP = frozenset({"hls", "dash"})
-"""Playlists that are the usual form of video on a web server."""
+"""Usual playlist formats of video on a web server."""
 
 _PROTOCOLS = {
     **dict.fromkeys(("http", "https"), "http,https,tls,tcp,httpproxy,crypto,data"),
@@ -44,12 +43,12 @@ _PROTOCOLS = {
 
 
 def decoder_options(max_pixels: int) -> dict[str, str]:
-    """FFmpeg's options for a decoder that takes no memory for a larger picture."""
+    """Return FFmpeg's options for a decoder that allocates no memory for a larger picture."""
     return {"max_pixels": str(max_pixels)}
 
 
 def file_options(config: CaptureConfig) -> dict[str, str]:
-    """FFmpeg's options for a local file, or for standard input: that alone is opened."""
+    """Return FFmpeg's options for a local file or standard input, which open nothing else."""
     return {
         **decoder_options(config.max_pixels),
         "protocol_whitelist": "file",
@@ -59,7 +58,7 @@ def file_options(config: CaptureConfig) -> dict[str, str]:
 
 
 def address_options(scheme: str, config: CaptureConfig) -> dict[str, str]:
-    """FFmpeg's options for an address on a network: no file is opened, whatever the other end says."""
+    """Return FFmpeg's options for a network address, which never open a file, whatever the server sends."""
     options = {**decoder_options(config.max_pixels), "protocol_whitelist": _PROTOCOLS[scheme]}
     if scheme in ("http", "https"):
         options["format_whitelist"] = _formats_without((PLAYLISTS - OVER_HTTP) | SIBLINGS)
@@ -74,8 +73,7 @@ def too_large(max_pixels: int) -> str:
 
 
 def decoding_failure(error: av.FFmpegError, max_pixels: int) -> str:
-    """Return the reason that a packet does not decode, in FFmpeg's words where there are better ones than "Invalid
-    argument"."""
+    """Return the reason that a packet does not decode: FFmpeg's message, unless it is "Invalid argument"."""
     return too_large(max_pixels) if isinstance(error, av.error.ArgumentError) else error.strerror or str(error)
 
 
@@ -144,7 +142,7 @@ _NETWORK_NUMBERS = {
 
 def network_failure(error: av.FFmpegError, took_s: float, limit_s: float) -> FailureAdvice:
     """Return the reason that an address on a network could not be opened."""
-    # of a time limit: an error that comes this late is the limit's doing, whatever FFmpeg calls it
+    # an error after this share of the time limit is a timeout, whatever FFmpeg calls it
     if isinstance(error, (av.error.ExitError, av.error.TimeoutError)) or took_s >= 0.9 * limit_s:
         return too_slow(limit_s)
     for kind, failure in _NETWORK:
@@ -179,7 +177,7 @@ def silent(stall_s: float) -> str:
 
 
 def reason_of(error: av.FFmpegError) -> str:
-    """Return FFmpeg's own words, which hold no address."""
+    """Return FFmpeg's message, which contains no address."""
     words = error.strerror or type(error).__name__
     return words[:1].lower() + words[1:]
 
@@ -187,11 +185,11 @@ def reason_of(error: av.FFmpegError) -> str:
 US_PER_S = 1_000_000
 
 _DESCRIBED = {"fflags": "nobuffer", "probesize": "32"}
-"""For protocols that say beforehand which streams there are: opening reads hardly anything, and the decoder finds size
-and format by itself. Measured on loopback at 25 FPS: first picture after 0.4 s (the key frame) instead of 1.6 s."""
+"""Options for protocols that announce their streams: opening reads hardly anything, and the decoder detects size and
+format. Measured on loopback at 25 FPS: first picture after 0.4 s (the key frame) instead of 1.6 s."""
 
 _PROBED = {"fflags": "nobuffer", "fpsprobesize": "4", "analyzeduration": str(US_PER_S // 2)}
-"""For the others: opening looks for streams, and measures the frame rate over a few frames only."""
+"""Options for other protocols: opening searches for streams, and measures the frame rate over a few frames only."""
 
 _OPTIONS = {
     **dict.fromkeys(("rtsp", "rtsps"), _DESCRIBED),
@@ -199,27 +197,27 @@ _OPTIONS = {
 }
 
 _RESUMABLE = frozenset({"rtsp", "rtsps"})
-"""A read that timed out gives the last picture, which FFmpeg held back until it saw the next one begin, and may then be
-tried again: two of them make up `capture.stall_s`."""
+"""Schemes whose reads may be repeated after a timeout, which returns the last picture, held back by FFmpeg until the
+next one begins: two such reads make up `capture.stall_s`."""
 
 _RTP_WAIT = str(US_PER_S // 10)
-"""Wait for a gap in RTP over UDP; FFmpeg's own half a second would be seen."""
+"""Wait for missing packets in RTP over UDP, in µs; FFmpeg's default of half a second would be visible."""
 
 _UDP_BUFFER_BYTES = 1 << 22
-"""Bytes of a UDP stream that the system may hold while nobody reads: a key frame comes in one burst."""
+"""Receive buffer of a UDP stream in bytes: a key frame arrives in one burst."""
 
 _HTTP_LIVE_FORMATS = frozenset({"mpjpeg"})
 
 Open = Callable[[float], av.container.InputContainer]
-"""Opens something live within so many seconds; raises SourceError."""
+"""Open a live source within a time limit in seconds. Raises SourceError."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveTarget:
-    """Live source that can be opened, and opened again.
+    """Live source that can be opened repeatedly.
 
-    `name` holds no secrets, `too_slow` says why nothing came within a time limit, and `paced` that pictures come in
-    bursts, and are handed on at the pace of their PTS. `hardware` chose the decoder; None is software.
+    `name` has no secrets. `too_slow` returns the advice if nothing arrives within a time limit. `paced`: pictures
+    arrive in bursts and are released at the pace of their PTS. `hardware` chose the decoder; None is software.
     """
 
     name: str
@@ -243,7 +241,7 @@ def network_target(address: str, config: CaptureConfig) -> LiveTarget:
 def opened_network(
     address: str, name: str, config: CaptureConfig, hardware: HardwareDecoding, limit_s: float
 ) -> av.container.InputContainer:
-    """Open an address, which errors call `name`. Raises SourceError, or ConfigError for a useless `capture.ca_file`."""
+    """Open an address; errors name it `name`. Raises SourceError, or ConfigError for an invalid `capture.ca_file`."""
     scheme = scheme_of(address) or ""
     options = {**network_options(address, config), **address_options(scheme, config), **ffmpeg_options(scheme, config)}
     timeout = (limit_s, config.stall_s / 2 if scheme in _RESUMABLE else config.stall_s)
@@ -262,7 +260,7 @@ def opened_network(
 
 
 def network_options(address: str, config: CaptureConfig) -> dict[str, str]:
-    """Return FFmpeg's options: little delay, and a file on a web server is asked for again where it broke off."""
+    """Return FFmpeg's options for low delay, and for resuming a file from a web server after a broken connection."""
     scheme = scheme_of(address)
     options = dict(_OPTIONS.get(scheme or "", {}))
     if scheme in ("rtsp", "rtsps"):
@@ -278,7 +276,7 @@ def network_options(address: str, config: CaptureConfig) -> dict[str, str]:
 
 
 def is_endless(container: av.container.InputContainer) -> bool:
-    """Return True if a resource over HTTP is live: of no known length, neither in bytes nor in time."""
+    """Return True if a resource over HTTP is live: its length is unknown, in bytes and in time."""
     if container.format.name in _HTTP_LIVE_FORMATS:
         return True
     if container.format.name == "hls":
@@ -287,9 +285,9 @@ def is_endless(container: av.container.InputContainer) -> bool:
 
 
 def opened_within(target: LiveTarget, limit_s: float) -> av.container.InputContainer:
-    """Open a target in a thread of its own, so that nothing that FFmpeg waits for can hold the caller beyond the limit.
+    """Open a target in a separate thread, so that no wait of FFmpeg can hold the caller beyond the limit.
 
-    What opens after that is closed at once. Raises SourceError.
+    A container that opens later is closed at once. Raises SourceError.
     """
     opening: Future[av.container.InputContainer] = Future()
 
@@ -307,7 +305,7 @@ def opened_within(target: LiveTarget, limit_s: float) -> av.container.InputConta
 
     threading.Thread(target=attempt, name="open source", daemon=True).start()
     try:
-        # time that FFmpeg may take beyond its own limit: a name server, for instance, does not know of it
+        # FFmpeg may exceed its limit by this, because name resolution, for instance, does not respect it
         return opening.result(limit_s + 0.5)
     except WaitedTooLong as error:
         if opening.cancel():

@@ -1,4 +1,4 @@
-"""Opening containers, choosing streams and decoding them; the formats that this FFmpeg can read."""
+"""Opening containers, choosing and decoding their streams, and the formats that this FFmpeg can read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DECODERS: Mapping[str, Sequence[str]] = {
     "AV1": ("libdav1d", "libaom-av1", "libgav1"),
     "MJPEG": ("mjpeg",),
 }
-"""Video formats → the decoders of which one is enough. (FFmpeg's own `av1` only drives hardware.)"""
+"""Video formats → decoders, of which one is enough. (FFmpeg's own `av1` only drives hardware.)"""
 
 HEATMAP_ENCODER = "libx264"
 
@@ -39,7 +39,7 @@ PROTOCOLS = ("rtsp", "https", "udp", "rtmp")
 
 
 def ffmpeg_version() -> str:
-    """Return the versions of PyAV and of the libavcodec that it carries."""
+    """Return the versions of PyAV and of its libavcodec."""
     codec = ".".join(map(str, av.library_versions["libavcodec"]))
     return f"{av.__version__} (libavcodec {codec})"
 
@@ -62,7 +62,7 @@ def reads(device_format: str) -> bool:
 
 
 def protocols() -> dict[str, bool]:
-    """Return each network protocol, and whether FFmpeg has it; tries a port of this machine where nothing listens."""
+    """Return each network protocol, and whether FFmpeg has it; the check connects to an unused port of this machine."""
     return {name: _speaks(name) for name in PROTOCOLS}
 
 
@@ -85,19 +85,19 @@ def _speaks(protocol: str) -> bool:
 
 
 AV_TIME_BASE = 1_000_000
-"""FFmpeg's ticks a second for the times of a whole container."""
+"""FFmpeg's ticks per second for the times of a whole container."""
 
 TEXT_DEMUXERS = frozenset({"tty", "bin", "xbin", "adf", "idf"})
-"""Demuxers that draw a text file as a terminal's screen: not what anybody means by a video."""
+"""Demuxers that render a text file as a terminal's screen, which is not a video."""
 
 _MATROSKA_END = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 """The tag DURATION of a Matroska track: the time of its end."""
 
 
 def open_container(path: Path, config: CaptureConfig, hardware: HardwareDecoding) -> av.container.InputContainer:
-    """Open a file for reading, and nothing that it may name.
+    """Open a file for reading, and no other file that it may name.
 
-    Raises SourceNotFound where there is none, SourceError where FFmpeg cannot read it, or may not.
+    Raises SourceNotFound if the file does not exist, SourceError if FFmpeg cannot or may not read it.
     """
     check_file(path, config.max_pixels)
     try:
@@ -117,13 +117,13 @@ def video_stream(
 ) -> av.video.stream.VideoStream:
     """Return video stream `wanted`, counted from 0; by default the first one marked as default, else the first one.
 
-    Cover art is no video stream. Raises SourceError where there is none, or none of that number.
+    Cover art is no video stream. Raises SourceError if there is no video stream, or none of that number.
     """
     streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
     if not streams:
         kinds = sorted({stream.type for stream in container.streams} - {"video"})
-        held = f"only {' and '.join(kinds)}" if kinds else "nothing that moves"
-        raise SourceError(f"{name} has no video stream ({held} in it); give a file with pictures")
+        content = f"only {' and '.join(kinds)}" if kinds else "nothing that moves"
+        raise SourceError(f"{name} has no video stream ({content} in it); give a file with pictures")
     if wanted is None:
         stream = next((stream for stream in streams if stream.disposition & Disposition.default), streams[0])
     elif wanted < len(streams):
@@ -139,7 +139,7 @@ def video_stream(
 
 
 def _described(stream: av.video.stream.VideoStream) -> str:
-    """Return a video stream in a few words: codec, size, language, title."""
+    """Return a short description of a video stream: codec, size, language, title."""
     context = stream.codec_context
     words = ["undecodable"] if context is None else [context.name, f"{context.width}x{context.height}"]
     language, title = stream.metadata.get("language"), stream.metadata.get("title")
@@ -149,14 +149,14 @@ def _described(stream: av.video.stream.VideoStream) -> str:
 
 
 def timeline_of(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> MediaTimeline:
-    """Return the stream's clock, from where players begin."""
+    """Return the stream's clock, with the origin that players use."""
     return MediaTimeline(stream.time_base, rate_of(stream), origin_of(container, stream))
 
 
 def origin_of(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> Fraction:
     """Return the presentation time, in seconds, that players show as 0.
 
-    It is the container's start time where that is positive, else 0, or the video's own start where that is earlier.
+    It is the container's start time if that is positive, else 0 or the video's start, whichever is earlier.
     """
     start = Fraction(container.start_time or 0, AV_TIME_BASE)
     video_start = (stream.start_time or 0) * (stream.time_base or Fraction(0))
@@ -166,16 +166,17 @@ def origin_of(container: av.container.InputContainer, stream: av.video.stream.Vi
 
 
 def rate_of(stream: av.video.stream.VideoStream) -> Fraction | None:
-    """Return frames a second as the container declares or FFmpeg estimates them."""
+    """Return the frames per second that the container declares or FFmpeg estimates."""
     return stream.average_rate or stream.guessed_rate
 
 
 def begin_near(
     container: av.container.InputContainer, stream: av.video.stream.VideoStream, media_ns: int | None
 ) -> None:
-    """Seek to the last key frame before a media time, as far as the container can tell, or (None) to the beginning.
+    """Seek to the last key frame before a media time, or (None) to the beginning, as exactly as the container's index
+    allows.
 
-    Where it cannot, it stays where it is.
+    A container that cannot seek stays at its position.
     """
     seconds = Fraction(media_ns or 0, NS_PER_S) + origin_of(container, stream)
     with contextlib.suppress(av.FFmpegError):
@@ -183,7 +184,7 @@ def begin_near(
 
 
 def declared_end_ns(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> int | None:
-    """Return the media time at which the container says that this stream ends; None if it does not say."""
+    """Return the declared end of the stream as media time; None if the container declares none."""
     if stream.duration is not None and stream.time_base is not None:
         end = ((stream.start_time or 0) + stream.duration) * stream.time_base
     elif match := _MATROSKA_END.fullmatch(stream.metadata.get("DURATION", "")):
@@ -214,7 +215,7 @@ def source_info(
     frames: int | None = None,
     device: str | None = None,
 ) -> SourceInfo:
-    """Return what a stream declares, and what its first frame shows. `device`: the hardware that decodes it, if any."""
+    """Return the properties of a stream, from its declaration and first frame. `device`: decoding hardware, if any."""
     rate = rate_of(stream)
     turned = quarter_turns(first.rotation) % 2 == 1
     return SourceInfo(
@@ -253,47 +254,47 @@ class _Loss:
 
 
 class LossTracker:
-    """Record of packets that failed, in file order, returned in the order in which they would have been shown.
+    """Record of failed packets, added in file order and returned in presentation order.
 
-    A decoder meets packets before it shows their pictures, so a failure is known a few frames too early. Neighbouring
-    packets become one item, with the first one's reason and time; one that fails again counts once.
+    A decoder reads packets before it outputs their pictures, so a failure is known a few frames early. Neighbouring
+    packets become one item, with the reason and time of the first; a packet that fails again counts once.
     """
 
     def __init__(self) -> None:
         self._waiting: list[_Loss] = []
 
     def lost(self, number: int, reason: str, pts: int | None, media_ns: int | None, *, exact: bool = True) -> None:
-        """Note that packet `number` (1-based) failed. `exact` is False where a threaded decoder reported it late."""
+        """Record the failure of packet `number` (1-based). `exact` is False if a threaded decoder reported it late."""
         if self._waiting and number - 1 <= self._waiting[-1].last <= number:
             self._waiting[-1] = replace(self._waiting[-1], last=number)
         else:
             self._waiting.append(_Loss(number, number, reason, pts, media_ns, exact))
 
     def before(self, pts: int | None) -> tuple[SkippedItem, ...]:
-        """Remove and return what lies before a frame with this PTS; all of it where a PTS is missing."""
+        """Remove and return the losses before a frame with this PTS; all losses if a PTS is missing."""
         due = [loss for loss in self._waiting if pts is None or loss.pts is None or loss.pts < pts]
         self._waiting = [loss for loss in self._waiting if loss not in due]
         return tuple(loss.item() for loss in due)
 
     def rest(self) -> tuple[SkippedItem, ...]:
-        """Remove and return everything that is left."""
+        """Remove and return the remaining losses."""
         return self.before(None)
 
 
 ONE_THREAD_MAX_PX = 1920 * 1088
-"""Up to this many pixels one thread decodes faster than frames are taken, leaves the other cores to the other stages,
-and names the very packet that failed."""
+"""Up to this many pixels, one thread decodes faster than frames are consumed, leaves the other cores to the other
+stages, and reports exactly which packet failed."""
 
 LARGE_PICTURE_THREADS = 4
-"""Threads for larger pictures. A failure is then reported this many packets late, and a file that is damaged in its
-last few packets may lose as many of its last frames, because PyAV cannot drain a decoder past an error."""
+"""Threads for larger pictures. A failure is then reported this many packets late, and a file with damage in its last
+packets may lose as many of its last frames, because PyAV cannot drain a decoder past an error."""
 
 MAX_READ_ERRORS = 16
-"""Failed reads in a row after which the rest of a file is given up."""
+"""Consecutive failed reads after which the rest of a file is given up."""
 
 
 class VideoDecoder:
-    """Decoder of one stream of a container; packets that fail are noted and skipped."""
+    """Decoder of one stream of a container; failed packets are recorded and skipped."""
 
     def __init__(
         self,
@@ -317,7 +318,7 @@ class VideoDecoder:
         context.thread_count = 1 if self._one_thread else LARGE_PICTURE_THREADS
 
     def frames(self) -> Iterator[av.VideoFrame]:
-        """Yield the frames that decode, in the order in which they are shown; to be called once, or after a seek."""
+        """Yield the decoded frames in presentation order; to be called once, or after a seek."""
         if self._segments is not None:
             self._segments.restart()
         for packet in self._read():
@@ -328,11 +329,11 @@ class VideoDecoder:
         yield from self._flush()
 
     def lost_before(self, pts: int | None) -> tuple[SkippedItem, ...]:
-        """Remove and return what was lost before the frame with this PTS."""
+        """Remove and return the losses before the frame with this PTS."""
         return self._losses.before(pts)
 
     def lost_after_last(self) -> tuple[SkippedItem, ...]:
-        """Remove and return what else was lost."""
+        """Remove and return the remaining losses."""
         return self._losses.rest()
 
     def _read(self) -> Iterator[av.Packet]:

@@ -21,12 +21,12 @@ from stream.sources.connection import FailureAdvice, LiveTarget, cannot, reason_
 log = logging.getLogger(__name__)
 
 _NONBLOCK = 4
-"""AVFMT_FLAG_NONBLOCK, which FFmpeg knows by number only: a camera that hangs would hold its reader for ever."""
+"""AVFMT_FLAG_NONBLOCK, which FFmpeg knows by number only; without it, a hung camera would block its reader forever."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureSystem:
-    """FFmpeg's names on one system: the inputs of cameras and screens, and the option for a camera's pixel format."""
+    """FFmpeg's names on one system: inputs for cameras and screens, and the option for a camera's pixel format."""
 
     title: str
     camera: str
@@ -43,7 +43,7 @@ _SYSTEMS = {
 
 
 def capture_system(platform: str = sys.platform) -> CaptureSystem:
-    """Return the names of a system as `sys.platform` calls it."""
+    """Return the names for a value of `sys.platform`."""
     return _SYSTEMS.get(platform, _LINUX)
 
 
@@ -85,7 +85,7 @@ def camera_failure(error: av.FFmpegError, limit_s: float) -> FailureAdvice:
 
 
 def camera_too_slow(limit_s: float) -> FailureAdvice:
-    """Return the advice for a camera that gave no picture in time."""
+    """Return the advice for a camera that delivered no picture in time."""
     return FailureAdvice(
         f"gives no picture within {limit_s:g} s", "unplug it and plug it in again, or choose another camera"
     )
@@ -103,7 +103,7 @@ def _screen_too_slow(limit_s: float) -> FailureAdvice:
 
 
 def camera_target(device: str, config: CaptureConfig, system: CaptureSystem | None = None) -> LiveTarget:
-    """Return the target for a camera of this machine: `device` is a path on Linux, elsewhere its number."""
+    """Return the target for a camera of this machine: `device` is a path on Linux, a number on other systems."""
     used = system or capture_system()
 
     def open_it(limit_s: float) -> av.container.InputContainer:
@@ -139,16 +139,16 @@ def camera_options(config: CaptureConfig, system: CaptureSystem = _LINUX) -> dic
 
 
 def _camera_name(device: str, system: CaptureSystem) -> str:
-    """Return the device as FFmpeg opens it. Raises SourceError for a number that no camera has."""
+    """Return FFmpeg's name of the device. Raises SourceError for a number that no camera has."""
     if system.camera == "avfoundation":
         return f"{device}:none"
     if system.camera == "dshow":
-        found = [one for one in av.enumerate_input_devices("dshow") if "video" in one.media_types]
-        if int(device) >= len(found):
+        cameras = [one for one in av.enumerate_input_devices("dshow") if "video" in one.media_types]
+        if int(device) >= len(cameras):
             raise cannot(
                 f"camera {device}", FailureAdvice("is not there", "plug the camera in, or give a lower number")
             )
-        return f"video={found[int(device)].description}"
+        return f"video={cameras[int(device)].description}"
     return device
 
 

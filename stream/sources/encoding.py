@@ -1,4 +1,4 @@
-"""Encoder of frames whose source has no packets that could be copied: H.264, in a thread of its own."""
+"""H.264 encoder, in a separate thread, for sources without packets that can be copied."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from arr_coc.types import NS_PER_S, FramePlanes, Matrix
 from stream.media import SourceFrame
 
 CLOCK_HZ = 90_000
-"""Time base of the video, that of MPEG: it holds every usual frame rate exactly."""
+"""Time base of the video, as in MPEG: it represents every usual frame rate exactly."""
 
 QUALITY = {"preset": "veryfast", "tune": "zerolatency", "crf": "23", "bf": "0", "g": "100000"}
-"""No frame waits for later ones. Key frames are asked for, at the beginning of each segment."""
+"""No frame waits for later ones. Key frames are requested at the beginning of each segment."""
 
 QUEUE_FRAMES = 8
-"""Frames that may wait for the encoder."""
+"""Capacity of the encoder's queue in frames."""
 
 STOP_S = 5.0
-"""Longest wait for the frames that are still in the queue at the end."""
+"""Longest wait for the queued frames at the end."""
 
 _SPACES: dict[Matrix, Colorspace] = {
     "bt709": Colorspace.ITU709, "bt601": Colorspace.ITU601, "fcc": Colorspace.FCC, "smpte240m": Colorspace.SMPTE240M,
@@ -34,15 +34,15 @@ _SPACES: dict[Matrix, Colorspace] = {
 }  # fmt: skip
 
 Take = Callable[[av.Packet, tuple[int, int]], None]
-"""Takes a packet, and (width, height) of its picture."""
+"""Consumer of a packet and the (width, height) of its picture."""
 
 log = logging.getLogger(__name__)
 
 
 class FrameEncoder:
-    """Thread that encodes frames, and gives each packet to `take`; packet times are media time.
+    """Thread that encodes frames and passes each packet to `take`; packet times are media time.
 
-    A key frame comes at the beginning, every `segment_ns`, and where the size changes.
+    Key frames are at the beginning, every `segment_ns`, and at each change of size.
     """
 
     def __init__(self, take: Take, segment_ns: int) -> None:
@@ -57,7 +57,7 @@ class FrameEncoder:
         self._thread.start()
 
     def put(self, frame: SourceFrame, *, wait: bool) -> None:
-        """Take the next frame; where there is no room for it, wait, or leave it out and count it in `dropped`."""
+        """Queue the next frame; if the queue is full, wait, or drop the frame and count it in `dropped`."""
         while self._thread.is_alive():
             try:
                 self._frames.put(frame, block=wait, timeout=0.05)  # longest single wait for room in the queue
@@ -68,7 +68,7 @@ class FrameEncoder:
                     return
 
     def close(self) -> None:
-        """Encode what waits, and end the thread."""
+        """Encode the queued frames and end the thread."""
         if self._thread.is_alive():
             try:
                 self._frames.put(None, timeout=STOP_S)
@@ -81,7 +81,7 @@ class FrameEncoder:
             while (frame := self._frames.get()) is not None:
                 self._encode(frame)
         except (av.FFmpegError, ValueError) as error:
-            log.warning("the video cannot be encoded any more: %s", error)
+            log.warning("the video can no longer be encoded: %s", error)
 
     def _encode(self, frame: SourceFrame) -> None:
         picture = picture_of(frame.planes)
@@ -104,14 +104,14 @@ def _encoder(width_px: int, height_px: int) -> av.VideoCodecContext:
     context.width, context.height = width_px, height_px
     context.pix_fmt = "yuv420p"
     context.time_base = Fraction(1, CLOCK_HZ)
-    context.framerate = Fraction(30)  # rate that the level of the video is chosen by; frames keep their own times
+    context.framerate = Fraction(30)  # determines the video's level only; frames keep their own times
     context.thread_count = 1
     context.options = dict(QUALITY)
     return context
 
 
 def picture_of(planes: FramePlanes) -> av.VideoFrame:
-    """Return a frame in the form that the encoder takes: yuv420p of limited range; odd sides lose a row or column."""
+    """Return a frame in the encoder's format: yuv420p of limited range; odd sides lose a row or column."""
     width, height = max(2, planes.width_px & ~1), max(2, planes.height_px & ~1)
     frame = _frame_of(planes)
     space = _SPACES[planes.colour.matrix] if planes.layout == "yuv" else Colorspace.ITU601

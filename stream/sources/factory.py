@@ -1,4 +1,4 @@
-"""Opening a source by its address: `open_source`; and the check of an address before anything is loaded."""
+"""Factory of sources by address, and the check of an address before anything is loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_source(address: str, capture: CaptureConfig, network: NetworkConfig) -> None:
-    """Raises SourceError, or ConfigError for an endpoint of ZeroMQ, if there cannot be such a source."""
+    """Raise SourceError, or ConfigError for a ZeroMQ endpoint, if the source cannot exist."""
     kind = source_type(address)
     if is_live_address(address) and scheme_of(address) not in ("http", "https"):  # HLS may have an end
         refuse_time_range(capture, redacted(address))
@@ -34,11 +34,11 @@ def open_source(
     network: NetworkConfig | None = None,
     segments: SegmentRecorder | None = None,
 ) -> Source:
-    """Opens what an address names, as docs/sources.md lists them; `network` says who may connect over ZeroMQ, and
-    `segments` records the video.
+    """Open the source at an address (forms: docs/sources.md); `network` has the access rules of ZeroMQ, `segments`
+    records the video.
 
-    Raises SourceNotFound where there is nothing of that name, SourceError where it cannot be read, ConfigError where
-    `capture.size` is beyond measure, or keys are missing.
+    Raises SourceNotFound if the source does not exist, SourceError if it cannot be read, ConfigError if `capture.size`
+    is too large or keys are missing.
     """
     if not address.strip():
         raise SourceNotFound("no source was given; give the path of a video file, or scene:NAME for a generated clip")

@@ -1,4 +1,4 @@
-"""Sources that are containers with an end: a file, an episode within one, and standard input."""
+"""Sources of containers with an end: a file, an episode within a file, and standard input."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ log = logging.getLogger(__name__)
 
 
 class ContainerSource(Source):
-    """One video stream of an open container, read from its first frame to its last.
+    """Video stream of an open container, read from its first frame to its last.
 
-    The first frame is decoded on opening, so that a container without one fails at once.
+    The first frame is decoded on opening, so that a container without frames fails at once.
     """
 
     _remedy = "check the file, or convert it"
@@ -62,10 +62,10 @@ class ContainerSource(Source):
         part: TimeRange | None = None,
         segments: SegmentRecorder | None = None,
     ) -> None:
-        """Owns the container from here on; reads `part` of it, by default what the configuration says, and gives its
-        packets to `segments`.
+        """Take ownership of the container; read `part` of it, by default the configured range, and pass its packets to
+        `segments`.
 
-        Raises SourceError, or ConfigError for a `capture.size` beyond measure.
+        Raises SourceError, or ConfigError for a `capture.size` that is too large.
         """
         self._segments = segments
         self._container = container
@@ -100,17 +100,17 @@ class ContainerSource(Source):
 
     @property
     def timeline(self) -> MediaTimeline:
-        """The stream's clock, with its counts of made and clamped PTS."""
+        """Clock of the stream, with its counts of made and clamped PTS."""
         return self._timeline
 
     def describe(self) -> SourceInfo:
-        """Return the properties that the container declares and the first frame shows."""
+        """Return the properties that the container declares and the first frame has."""
         return self._info
 
     def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame]:
-        """The frames in the order in which they are shown; to be called once.
+        """Yield the frames in presentation order; to be called once.
 
-        Raises SourceError where a frame has a pixel format that cannot be converted, or a shape that cannot be scaled
+        Raises SourceError if a frame has a pixel format that cannot be converted, or a shape that cannot be scaled
         as configured.
         """
         frame: av.VideoFrame | None = self._first
@@ -133,21 +133,21 @@ class ContainerSource(Source):
             if index == self._max_frames:
                 return
             last, frame = frame, next(self._decoded, None)
-        # the last frame lasts as long as its packet says, at least one period
+        # the last frame lasts its packet's duration, at least one period
         declared = (last.duration or 0) * (self._stream.time_base or 0)
         missing = self._missing_end(media_ns + int(max(declared, self._timeline.period) * NS_PER_S))
         self._trailing = self._in_part(self._decoder.lost_after_last() + missing)
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
-        """Return the losses after the last good frame; nothing where `max_frames` ended the run before the file did."""
+        """Return the losses after the last good frame; none if `max_frames` ended the run before the file did."""
         return self._trailing
 
     def repaired_pts(self) -> tuple[int, int]:
-        """Return how many PTS were made, and how many clamped."""
+        """Return the numbers of made and of clamped PTS."""
         return self._timeline.made_pts, self._timeline.clamped_pts
 
     def close(self) -> None:
-        """Closes the file; frames that were handed out stay valid."""
+        """Close the file; yielded frames stay valid."""
         self._container.close()
 
     def _decode_first(self) -> av.VideoFrame:
@@ -164,20 +164,20 @@ class ContainerSource(Source):
         return first
 
     def _nothing_decoded(self, reason: str) -> str:
-        """Return why there is not a single frame, and what to do."""
+        """Return the error message for a source without a single decodable frame, with the remedy."""
         remedy = SCALE_DOWN if too_large(self._max_pixels) in reason else self._remedy
         return f"no frame of {self._name} can be decoded ({reason}); {remedy}"
 
     def _first_after_start(self) -> av.VideoFrame | None:
-        """The first frame of `capture.start_s` or later; what cannot be entered there is read from its beginning.
+        """Return the first frame at or after `capture.start_s`.
 
-        So is a stream without times: its frames are counted.
+        A container that cannot seek there is read from its beginning. So is a stream without times, by counting frames.
         """
         if self._stream.start_time is None:
             return self._first_counted()
         start_ns = self._part.start_ns
-        # seconds before `capture.start_s` at which a key frame is sought, before all is read from the beginning: a
-        # container without an index, such as MPEG-TS, may be entered behind the one that is needed.
+        # seek this many seconds before `capture.start_s`, then read from the beginning: a seek in a container without
+        # an index, such as MPEG-TS, may end behind the key frame that is needed
         for begin_ns in (*(start_ns - rewind_s * NS_PER_S for rewind_s in (0, 2, 20)), None):
             begin_near(self._container, self._stream, begin_ns)
             self._decoded = self._decoder.frames()
@@ -187,7 +187,7 @@ class ContainerSource(Source):
         while first is not None and self._media_ns(first, missing_ns=start_ns) < start_ns:
             first = next(self._decoded, None)
         if first is not None:
-            self._decoder.lost_before(first.pts)  # what lies before the start was not asked for
+            self._decoder.lost_before(first.pts)  # losses before the start are not reported
         return first
 
     def _first_counted(self) -> av.VideoFrame | None:
@@ -200,11 +200,11 @@ class ContainerSource(Source):
         return first
 
     def _shifted_ns(self, media_ns: int) -> int:
-        """Return a media time of the container as one of the source."""
+        """Convert a media time of the container to media time of the source."""
         return max(0, media_ns - self._part.origin_ns)
 
     def _in_part(self, lost: tuple[SkippedItem, ...]) -> tuple[SkippedItem, ...]:
-        """Return losses with the source's times."""
+        """Return losses with media times of the source."""
         if not self._part.origin_ns:
             return lost
         return tuple(
@@ -217,7 +217,7 @@ class ContainerSource(Source):
         return missing_ns if media_ns is None else media_ns
 
     def _duration_ns(self, frame: av.VideoFrame, media_ns: int) -> int:
-        """Return the duration of a frame: its packet's, else one period; not beyond the stream's declared end."""
+        """Return the duration of a frame: its packet's or one period, limited to the stream's declared end."""
         duration_ns = int((frame.duration or 0) * (self._stream.time_base or 0) * NS_PER_S)
         duration_ns = duration_ns if duration_ns > 0 else int(self._timeline.period * NS_PER_S)
         if self._declared_ns is not None and self._declared_ns > media_ns:
@@ -226,8 +226,7 @@ class ContainerSource(Source):
 
     def _missing_end(self, end_ns: int) -> tuple[SkippedItem, ...]:
         declared_ns = self._declared_ns
-        # time by which a video may end earlier than declared before that counts as a loss: containers round and count
-        # differently
+        # tolerance between the declared and the actual end: containers round and count differently
         if declared_ns is None or declared_ns - end_ns <= NS_PER_S // 2:
             return ()
         missing = f"the last {(declared_ns - end_ns) / NS_PER_S:.2f} s"
@@ -236,23 +235,23 @@ class ContainerSource(Source):
 
 
 class FileSource(ContainerSource):
-    """One file."""
+    """Source of one video file."""
 
     def __init__(
         self, path: Path, config: CaptureConfig, clock: Clock, segments: SegmentRecorder | None = None
     ) -> None:
-        """Raises SourceNotFound, SourceError, or ConfigError for a `capture.size` beyond measure."""
+        """Raise SourceNotFound, SourceError, or ConfigError for a `capture.size` that is too large."""
         hardware = HardwareDecoding(config, str(path))
         super().__init__(open_container(path, config, hardware), str(path), config, clock, hardware, segments=segments)
 
 
 class EpisodeSource(ContainerSource):
-    """An episode of a LeRobot dataset: a part of a file, whose media time begins at 0."""
+    """Episode of a LeRobot dataset: part of a file, with media time from 0."""
 
     def __init__(
         self, address: str, config: CaptureConfig, clock: Clock, segments: SegmentRecorder | None = None
     ) -> None:
-        """Raises SourceNotFound, SourceError, or ConfigError for a `capture.size` beyond measure."""
+        """Raise SourceNotFound, SourceError, or ConfigError for a `capture.size` that is too large."""
         episode = EpisodeAddress.of(address).find()
         from_ns, to_ns = round(episode.from_s * NS_PER_S), round(episode.to_s * NS_PER_S)
         part = TimeRange.of(config).within(from_ns, to_ns, round(NS_PER_S / episode.fps / 2))
@@ -263,9 +262,9 @@ class EpisodeSource(ContainerSource):
         except SourceOver as error:
             if config.start_s or config.duration_s is not None:
                 raise
-            where = f"from {episode.from_s:g} to {episode.to_s:g} s"
+            span = f"from {episode.from_s:g} to {episode.to_s:g} s"
             raise SourceError(
-                f"{episode.video} has no frame {where}, where {episode.name} should be; {AGAIN}"
+                f"{episode.video} has no frame {span}, where {episode.name} should be; {AGAIN}"
             ) from error
         self._info = replace(self._info, duration_ns=to_ns - from_ns, frames=episode.frames)
 
@@ -273,23 +272,23 @@ class EpisodeSource(ContainerSource):
 NAME = "standard input"
 
 WAIT_MS = 50
-"""Longest single wait for data, before the reader looks whether it shall stop."""
+"""Longest single wait for data between two checks of `should_stop`."""
 
 SAY_WAITING_S = 3.0
-"""After so long without a first byte a message says what is waited for."""
+"""Time without a first byte after which a message reports the wait."""
 
 REMEDY = "send MPEG-TS or Matroska, or an MP4 with its index in front (-movflags +faststart)"
 
 
 class StdinSource(ContainerSource):
-    """The container that comes in on a descriptor, read to its end without seeking; a redirected file may seek."""
+    """Container from a descriptor, read to its end without seeking; a redirected file may seek."""
 
     _remedy = REMEDY
 
     def __init__(
         self, config: CaptureConfig, clock: Clock, descriptor: int = 0, segments: SegmentRecorder | None = None
     ) -> None:
-        """Waits for the first frame. Raises SourceError, or ConfigError for a `capture.size` beyond measure."""
+        """Wait for the first frame. Raises SourceError, or ConfigError for a `capture.size` that is too large."""
         self._reader = _reader(descriptor)
         hardware = HardwareDecoding(config, NAME)
         try:
@@ -307,17 +306,17 @@ class StdinSource(ContainerSource):
                 raise KeyboardInterrupt
 
     def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame]:
-        """As for a file; where `should_stop` says so, a wait for the writer counts as the end."""
+        """Yield frames as for a file; if `should_stop` returns True, a wait for the writer counts as the end."""
         self._reader.should_stop = should_stop
         return super().frames(should_stop)
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
-        """As for a file; nothing is missing at an end that was asked for."""
+        """Return losses as for a file; none after a requested stop."""
         return () if self._reader.stopped else super().trailing_skipped()
 
 
 class PipeReader:
-    """Input of FFmpeg from a pipe: waits for the writer in slices, and reports an end once it shall stop."""
+    """Pipe as an input of FFmpeg: it waits for the writer in slices, and reports the end once `should_stop` is True."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -329,8 +328,8 @@ class PipeReader:
         self.bytes_read = 0
 
     def read(self, size: int) -> bytes:
-        """Up to `size` bytes as soon as there are some; none at the end, and none after an interrupt, which PyAV would
-        print and then ignore."""
+        """Return up to `size` bytes as soon as any arrive; none at the end, and none after an interrupt, which PyAV
+        would print and then ignore."""
         try:
             since, reported = time.monotonic(), False
             while not self.stopped:
@@ -349,7 +348,7 @@ class PipeReader:
 
 
 class FileReader(PipeReader):
-    """The same for a file that was redirected, in which FFmpeg may seek."""
+    """Redirected file as an input of FFmpeg, with seeking."""
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         return os.lseek(self._descriptor, offset, whence)
@@ -359,7 +358,7 @@ class FileReader(PipeReader):
 
 
 def _reader(descriptor: int) -> PipeReader:
-    """The reader of a descriptor. Raises SourceError where nothing can come from it."""
+    """Return the reader of a descriptor. Raises SourceError if it cannot be read."""
     try:
         mode = None if descriptor == 0 and sys.stdin is None else os.fstat(descriptor).st_mode
     except OSError:

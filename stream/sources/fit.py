@@ -1,4 +1,4 @@
-"""Processing resolution: the scaling of a frame before it meets the tile grid, and the format of a frame."""
+"""Processing resolution: scaling of a frame before it is divided into tiles, and the format of a frame."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ MAX_SIDE_PX = 16_384
 class FrameFitter:
     """Fitting of every frame by `capture.fit`, `capture.size` and `capture.max_tiles`.
 
-    `size` alone scales the planes as they are: fast. With `resize`, and with `pad` where the padded frame would have
-    more than `max_tiles`, the frame becomes exactly what Qwen's processor makes of it: converted to RGB by swscale,
-    then one bicubic resize to multiples of 32 that keeps the aspect ratio as nearly as they allow.
+    `size` alone scales the planes directly, which is fast. With `resize`, and with `pad` if the padded frame would have
+    more than `max_tiles`, the result equals that of Qwen's processor: converted to RGB by swscale, then one bicubic
+    resize to multiples of 32 that keeps the aspect ratio as closely as they allow.
     """
 
     resize: bool = False
@@ -41,21 +41,21 @@ class FrameFitter:
 
     @classmethod
     def of(cls, config: CaptureConfig) -> FrameFitter:
-        """Reads the configuration. Raises ConfigError on a size of more than `MAX_SIDE_PX`."""
+        """Read the configuration. Raises ConfigError on a size of more than `MAX_SIDE_PX`."""
         size = None if config.size is None else _parse_size(config.size)
         return cls(config.fit == "resize", size, config.max_tiles)
 
     def apply(self, planes: FramePlanes, rgb: Callable[[], Image]) -> FramePlanes:
-        """Return the frame at its processing resolution; `rgb` converts it where that is needed.
+        """Return the frame at its processing resolution; `rgb` converts it if needed.
 
         Raises SourceError as `smart_resize`.
         """
         native = planes.height_px, planes.width_px
-        wanted = self.processing_resolution(*native)
+        target = self.processing_resolution(*native)
         if self.resizes_like_qwen(*native):
             picture = rgb()
-            return FramePlanes("rgb", (picture if wanted == native else resize_rgb(picture, wanted),))
-        return planes if wanted == native else resize_planes(planes, wanted)
+            return FramePlanes("rgb", (picture if target == native else resize_rgb(picture, target),))
+        return planes if target == native else resize_planes(planes, target)
 
     def resizes_like_qwen(self, height_px: int, width_px: int) -> bool:
         """Return True if a frame of the given size is prepared as Qwen's processor would."""
@@ -63,7 +63,7 @@ class FrameFitter:
         return self.resize or (self.max_tiles is not None and TileGrid.of(height, width).tiles > self.max_tiles)
 
     def processing_resolution(self, height_px: int, width_px: int) -> tuple[int, int]:
-        """(height, width) in pixels that a frame of the given size is scaled to. Raises SourceError as
+        """Return the (height, width) in pixels to which a frame of the given size is scaled. Raises SourceError as
         `smart_resize`."""
         height, width = self.size or (height_px, width_px)
         if not self.resizes_like_qwen(height_px, width_px):
@@ -75,9 +75,9 @@ class FrameFitter:
 
 
 def smart_resize(height_px: int, width_px: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
-    """The (height, width) that Qwen's image processor gives a picture: multiples of 32, area within bounds.
+    """Return the (height, width) of a picture in Qwen's image processor: multiples of 32, area within bounds.
 
-    `arr_coc.qwen.resize.smart_resize` for tiles of patch 16 and merge 2. Raises SourceError where the longer side
+    `arr_coc.qwen.resize.smart_resize` for tiles of patch 16 and merge 2. Raises SourceError if the longer side
     is more than 200 times the shorter.
     """
     try:
@@ -90,25 +90,24 @@ def smart_resize(height_px: int, width_px: int, min_pixels: int, max_pixels: int
 
 
 def _within(rows: int, cols: int, max_tiles: int) -> tuple[int, int]:
-    """(height, width) of at most `max_tiles`; `smart_resize` alone exceeds its maximum for long, thin pictures."""
+    """Return (height, width) of at most `max_tiles`; `smart_resize` alone exceeds its limit for long, thin pictures."""
     shorter = min(rows, cols, max_tiles)
     longest = max(1, max_tiles // shorter)
     return min(rows, longest) * TILE_PX, min(cols, longest) * TILE_PX
 
 
 def resize_rgb(rgb: Image, size: tuple[int, int]) -> Image:
-    """Bicubic, antialiased, as Pillow and so Qwen's processor does it: uint8 [H, W, 3] → uint8 [height, width, 3]."""
+    """Resize bicubically with antialiasing, like Pillow and Qwen's processor: uint8 [H, W, 3] → [height, width, 3]."""
     return resize_image(rgb, *size)
 
 
 def resize_planes(planes: FramePlanes, size: tuple[int, int]) -> FramePlanes:
-    """Every plane scaled for itself, chroma keeping its subsampling: by area where it shrinks, bicubic where it
-    grows."""
+    """Scale every plane separately, with its chroma subsampling kept: by area to shrink, bicubically to enlarge."""
     scaled = []
     for plane in planes.planes:
         height, width = (
-            math.ceil(wanted / round(whole / own))
-            for wanted, whole, own in zip(size, planes.planes[0].shape, plane.shape, strict=False)
+            math.ceil(target / round(whole / own))
+            for target, whole, own in zip(size, planes.planes[0].shape, plane.shape, strict=False)
         )
         shrinks = height <= plane.shape[0] and width <= plane.shape[1]
         how = cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC

@@ -30,21 +30,21 @@ DAMAGED = (
     OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, TypeError, AttributeError, OverflowError,
     RuntimeError, MemoryError, struct.error, zlib.error, Image.DecompressionBombError,
 )  # fmt: skip
-"""Errors of Pillow for files that are damaged, or no pictures."""
+"""Errors of Pillow for damaged files and for files that are no pictures."""
 
 
 class PictureError(Exception):
-    """A file that shows no picture; the message is the reason alone."""
+    """File without a readable picture; the message is the reason only."""
 
 
 def read_picture(path: Path, max_pixels: int) -> npt.NDArray[np.uint8]:
-    """The picture, of an animation the first: uint8 RGB [H, W, 3].
+    """Read a picture, or the first one of an animation: uint8 RGB [H, W, 3].
 
-    Raises PictureError, for one of more than `max_pixels` before it is decoded.
+    Raises PictureError; for a picture of more than `max_pixels`, before it is decoded.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about tags that do not matter here
+            warnings.simplefilter("ignore")  # about irrelevant tags
             with Image.open(path) as image:
                 if image.width * image.height > max_pixels:
                     raise PictureError(
@@ -59,13 +59,13 @@ def read_picture(path: Path, max_pixels: int) -> npt.NDArray[np.uint8]:
 
 
 def reason_of_damage(error: BaseException) -> str:
-    """Return one of the errors in DAMAGED in a few words."""
+    """Return a short text of an error in DAMAGED."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(reason.split()) or type(error).__name__
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """A picture of one channel of 16 bits, scaled to 8; Pillow's own conversion would cut at 255."""
+    """Scale a picture with one channel of 16 bits to 8 bits; Pillow's conversion would clip at 255."""
     if not image.mode.startswith("I"):
         return image
     samples = np.asarray(image, np.float32)
@@ -84,10 +84,10 @@ def over_white(image: Image.Image) -> Image.Image:
 
 
 class FolderSource(Source):
-    """Pictures in natural order, one every 1 / `capture.fps` seconds (25 a second when absent)."""
+    """Pictures in natural order, one every 1 / `capture.fps` seconds (default: 25 per second)."""
 
     def __init__(self, address: str, config: CaptureConfig, clock: Clock) -> None:
-        """Raises SourceNotFound, SourceError, or ConfigError for a `capture.size` beyond measure."""
+        """Raise SourceNotFound, SourceError, or ConfigError for a `capture.size` that is too large."""
         self._fit = FrameFitter.of(config)
         self._fps = DEFAULT_RATE if config.fps is None else Fraction(str(config.fps))
         self._max_frames = config.max_frames
@@ -109,7 +109,7 @@ class FolderSource(Source):
         self._first = first
 
     def describe(self) -> SourceInfo:
-        """The size and kind of the first picture, and how many there are."""
+        """Return the size and format of the first picture, and the number of pictures."""
         height, width, _ = self._first.rgb.shape
         return SourceInfo(
             name=self._name,
@@ -124,7 +124,7 @@ class FolderSource(Source):
         )
 
     def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame]:
-        """The pictures that can be read, each at its place's time; to be called once."""
+        """Yield the readable pictures, each at the time of its place; to be called once."""
         rest = self._read(self._first.place + 1, should_stop)
         previous: FrameFormat | None = None
         for index, picture in enumerate(chain([self._first], rest)):
@@ -140,17 +140,18 @@ class FolderSource(Source):
                 return
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:
-        """The pictures after the last readable one; nothing where `max_frames` ended the run."""
+        """Return the pictures after the last readable one; none if `max_frames` ended the run."""
         return self._trailing
 
     def _read(self, begin: int, should_stop: Callable[[], bool]) -> Iterator[_FolderPicture]:
-        """Every picture from place `begin` on, with those before it that cannot be read; what is left is `trailing`."""
+        """Yield each readable picture from place `begin` on, with the unreadable ones before it; record the unreadable
+        ones at the end as `_trailing`."""
         skipped: list[SkippedItem] = []
         for place, path in enumerate(self._paths[begin:], begin):
             if should_stop():
                 return
             try:
-                # the name of a folder stands for what lies in it, not for what links there lead to
+                # a folder's name grants access to the files in it, not to targets of links
                 if not path.resolve().is_relative_to(self._root):
                     raise PictureError(f"it is a link that leads out of {self._root}; copy its target there")
                 rgb = read_picture(path, self._max_pixels)
@@ -179,8 +180,8 @@ class _FolderPicture:
 
 
 def _in_few_words(skipped: Sequence[SkippedItem]) -> tuple[SkippedItem, ...]:
-    """A few items as they are; of more, one for all of them."""
-    if len(skipped) <= 3:  # losses in a row that are reported one by one
+    """Return up to three items unchanged, more as one item."""
+    if len(skipped) <= 3:
         return tuple(skipped)
     first, last = skipped[0], skipped[-1]
     return (SkippedItem(f"{first.what} to {last.what}", first.reason, first.media_ns, len(skipped)),)

@@ -1,4 +1,4 @@
-"""Packets of one video → segments of fragmented MP4, as HLS and DASH carry them; nothing is decoded or encoded.
+"""Muxer of a video's packets into segments of fragmented MP4 for HLS and DASH; nothing is decoded or encoded.
 
 Fragmented MP4: ISO/IEC 14496-12. A segment is one fragment or several, each from a key frame to the next.
 """
@@ -14,7 +14,7 @@ import av
 from arr_coc.types import NS_PER_S
 
 COPIED_CODECS = frozenset({"h264", "hevc", "av1", "vp9"})
-"""Video formats that browsers and players take in fragmented MP4."""
+"""Video formats that browsers and players read in fragmented MP4."""
 
 MP4_OPTIONS = {
     "movflags": "frag_keyframe+delay_moov+default_base_moof+skip_trailer",
@@ -22,16 +22,16 @@ MP4_OPTIONS = {
     "flush_packets": "1",
     "frag_duration": "20000000",
 }
-"""A fragment for each group of pictures. `delay_moov`: the header is made from the first packets, because a live source
-may not say its parameters before. `frag_duration` (in microseconds): so much is held of a source without key frames."""
+"""One fragment per group of pictures. `delay_moov`: the header is made from the first packets, because a live source
+may not announce its parameters earlier. `frag_duration` (in microseconds) limits a fragment without key frames."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fragments:
-    """One segment: `data` begins where the one before ended.
+    """Segment of a track: `data` continues that of the segment before.
 
-    `pts_ns` is the presentation time of its first frame as the packets have it, `track_ns` as the track has it, whose
-    first packet is decoded at 0. `header` is the initialization section of the track.
+    `pts_ns` is the presentation time of its first frame by the packets' clock, `track_ns` by the track's clock, on
+    which the first packet is decoded at 0. `header` is the initialization section of the track.
     """
 
     header: bytes
@@ -42,10 +42,10 @@ class Fragments:
 
 
 class Fragmenter:
-    """Muxer of one track. A segment ends with the first key frame after `segment_ns`.
+    """Muxer of one track. A segment ends before the first key frame after `segment_ns`.
 
-    `template`: the stream that the packets come from; without one they are H.264 of the size `size_px` (width, height).
-    Raises av.FFmpegError or ValueError where the format cannot be held by MP4.
+    `template`: stream of the packets; without one they are H.264 of the size `size_px` (width, height).
+    Raises av.FFmpegError or ValueError if MP4 does not support the format.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class Fragmenter:
         if template is not None:
             self._stream = self._container.add_stream_from_template(template, opaque=True)
             size_px = template.codec_context.width, template.codec_context.height
-            if (self._stream.width, self._stream.height) != size_px:  # not told before the first picture, or another
+            if (self._stream.width, self._stream.height) != size_px:  # unknown until the first picture, or changed
                 self._stream.width, self._stream.height = size_px
-                # beginnings of parameters that come with each key frame as well; the newer ones count
+                # parameters in this format also come with each key frame, and the newer ones count
                 if (template.codec_context.extradata or b"").startswith((b"\0\0\1", b"\0\0\0\1")):
                     self._stream.codec_context.extradata = None
             if template.codec_context.codec.canonical_name == "hevc":
@@ -73,43 +73,43 @@ class Fragmenter:
 
     @property
     def started(self) -> bool:
-        """The track holds a packet."""
+        """True once the track has a packet."""
         return self._first_dts_ns is not None
 
     def follows(self, packet: av.Packet, leap_ns: int) -> bool:
-        """Return whether a packet goes on where the last one was: later, and by less than `leap_ns`."""
+        """Return True if a packet continues the track: later than the last one, and by less than `leap_ns`."""
         return not self.started or 0 < _ns(packet, packet.dts) - self._last_dts_ns < leap_ns
 
     def add(self, packet: av.Packet) -> Fragments | None:
-        """Take a packet with PTS and DTS, which is not to be used after that; the first one is a key frame.
+        """Add a packet with PTS and DTS, which must not be used afterwards; the first packet is a key frame.
 
-        Returns the segment that ends before it, if one does. Raises av.FFmpegError.
+        Returns the segment that ends before it, if any. Raises av.FFmpegError.
         """
         pts_ns, dts_ns, key = _ns(packet, packet.pts), _ns(packet, packet.dts), packet.is_keyframe
-        # duration of a last frame that nothing is known of
+        # a frame of unknown duration lasts as long as the step from the packet before, or 1/25 s
         shown_ns = _ns(packet, packet.duration or 0) or (
             dts_ns - self._last_dts_ns if self.started else (NS_PER_S // 25)
         )
-        held = len(self._data)
+        size_before = len(self._data)
         packet.stream = self._stream
         self._container.mux_one(packet)
         if self._first_dts_ns is None:
             self._first_dts_ns, self._start_ns, self._reorder_ns = dts_ns, pts_ns, pts_ns - dts_ns
         begin_ns = pts_ns if key else dts_ns + self._reorder_ns
         done = None
-        if len(self._data) > held and begin_ns - self._start_ns >= self._segment_ns:
+        if len(self._data) > size_before and begin_ns - self._start_ns >= self._segment_ns:
             done = self._cut(begin_ns)
         self._last_dts_ns = dts_ns
         self._end_ns = max(self._end_ns, pts_ns + shown_ns)
         return done
 
     def close(self) -> Fragments | None:
-        """Return the last segment, if there is anything in it. Raises av.FFmpegError."""
+        """Return the last segment unless it is empty. Raises av.FFmpegError."""
         self._container.close()
         return self._cut(self._end_ns) if self.started else None
 
     def _cut(self, end_ns: int) -> Fragments | None:
-        """Take out what has been written, as the segment that ends at `end_ns`."""
+        """Remove and return the data written so far, as the segment that ends at `end_ns`."""
         assert self._first_dts_ns is not None
         data = bytes(self._data)
         self._data.clear()
@@ -123,7 +123,7 @@ class Fragmenter:
 
 
 class _Collector:
-    """A place that the muxer can write to, and not seek in."""
+    """Output for the muxer without seeking."""
 
     def __init__(self, data: bytearray) -> None:
         self._data = data
@@ -139,7 +139,7 @@ def _ns(packet: av.Packet, ticks: int | None) -> int:
 
 
 def _boxes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield place and kind of each box at the top level."""
+    """Yield offset and type of each top-level box."""
     at = 0
     while at + 8 <= len(data):
         size, kind = struct.unpack_from(">I4s", data, at)
@@ -148,7 +148,7 @@ def _boxes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def codec_of(header: bytes) -> str:
-    """Return the name of the video format in an initialization section, as RFC 6381 writes it; "" for one unknown.
+    """Return the RFC 6381 name of the video format in an initialization section; "" if it is unknown.
 
     avcC and hvcC: ISO/IEC 14496-15, annex E; av1C: AV1 in ISO BMFF; vpcC: VP codec in ISO BMFF.
     """

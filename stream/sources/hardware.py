@@ -1,4 +1,4 @@
-"""Decoding in hardware through FFmpeg: the devices, whether they work here, and the choice for one source."""
+"""Hardware decoding through FFmpeg: devices, a test of each, and the choice for one source."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ DEVICES = ("cuda", "vaapi", "videotoolbox")
 """FFmpeg's names for NVDEC, VA-API and VideoToolbox, in the order in which `auto` tries them."""
 
 _FAILURES = (av.FFmpegError, OSError, RuntimeError, NotImplementedError, ValueError)
-"""Exceptions of PyAV where a device is absent, may not be used, or is broken."""
+"""Exceptions of PyAV if a device is absent, may not be used, or is broken."""
 
 log = logging.getLogger(__name__)
 
 
 def device_failure(device: str) -> str | None:
-    """Return why a device cannot decode on this machine; None if it can. Opens the device, and closes it."""
+    """Return why a device cannot decode on this machine; None if it can. Opens and closes the device."""
     if device not in hwdevices_available():
         return "this FFmpeg was built without it"
     try:
@@ -37,14 +37,15 @@ def working_devices() -> dict[str, str | None]:
 
 
 class HardwareDecoding:
-    """Choice of one source's decoder by `capture.decoder`; what cannot be had is told once, and decoded in software.
+    """Choice of one source's decoder by `capture.decoder`.
 
-    `accelerator` goes to `av.open`; None: software. Frames come back to host memory, as NV12 or P010.
+    If the device is unavailable, that is reported once and software decodes. `accelerator` is an argument for
+    `av.open`; None: software. Frames are copied to host memory, as NV12 or P010.
     """
 
     def __init__(self, config: CaptureConfig, name: str) -> None:
         self._name = name
-        self._told = False
+        self._reported = False
         self._device = self._chosen(config.decoder)
         self.accelerator = None if self._device is None else HWAccel(self._device)
 
@@ -53,24 +54,24 @@ class HardwareDecoding:
         context = stream.codec_context
         if self._device is None or context.is_hwaccel:
             return self._device
-        self._tell(f"{self._device} does not decode {context.name}")
+        self._report(f"{self._device} does not decode {context.name}")
         return None
 
-    def _chosen(self, wanted: str) -> str | None:
-        if wanted == "software":
+    def _chosen(self, setting: str) -> str | None:
+        if setting == "software":
             return None
-        if wanted != "auto":
-            failure = device_failure(wanted)
+        if setting != "auto":
+            failure = device_failure(setting)
             if failure is None:
-                return wanted
-            self._tell(f"the decoder {wanted} cannot be used ({failure})")
+                return setting
+            self._report(f"the decoder {setting} cannot be used ({failure})")
             return None
-        found = next((device for device in DEVICES if device_failure(device) is None), None)
-        if found is None:
-            self._tell("no device for decoding can be used (`doctor` says why)")
-        return found
+        usable = next((device for device in DEVICES if device_failure(device) is None), None)
+        if usable is None:
+            self._report("no device for decoding can be used (`doctor` says why)")
+        return usable
 
-    def _tell(self, problem: str) -> None:
-        if not self._told:
-            self._told = True
+    def _report(self, problem: str) -> None:
+        if not self._reported:
+            self._reported = True
             log.warning("%s is decoded in software: %s", self._name, problem)

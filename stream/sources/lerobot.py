@@ -1,8 +1,8 @@
-"""Episodes of LeRobot datasets (format 3) on this machine: their video file, and where in it they lie.
+"""Episodes of local LeRobot datasets (format 3): the video file of each, and its time range in the file.
 
-`meta/info.json` names cameras and counts episodes, tables in `meta/episodes/` say in which file of
-`videos/CAMERA/chunk-000/` an episode lies, and from when to when
-(https://huggingface.co/docs/lerobot/lerobot-dataset-v3). Nothing here opens a video.
+`meta/info.json` names cameras and counts episodes; tables in `meta/episodes/` give an episode's file in
+`videos/CAMERA/chunk-000/` and its start and end (https://huggingface.co/docs/lerobot/lerobot-dataset-v3). This module
+opens no video.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ INFO = Path("meta", "info.json")
 AGAIN = "download the dataset again"
 
 _SHOWN = 12
-"""Names that a message lists."""
+"""Limit of names that a message lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One episode as one camera saw it: part of `video`, in seconds of its media time; `frames` are at `fps`."""
+    """Episode of one camera: part of `video`, in seconds of its media time, with `frames` frames at `fps`."""
 
     name: str
     video: Path
@@ -44,9 +44,9 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeAddress:
-    """Address `lerobot:FOLDER#episode=N&camera=NAME` of an episode that its dataset says to exist.
+    """Address `lerobot:FOLDER#episode=N&camera=NAME` of an episode that its dataset lists.
 
-    `key` is the camera as the dataset names it, `observation.images.top` for `top`.
+    `key` is the camera's name in the dataset, such as `observation.images.top` for `top`.
     """
 
     folder: Path
@@ -56,25 +56,25 @@ class EpisodeAddress:
 
     @classmethod
     def of(cls, address: str) -> EpisodeAddress:
-        """Read an address and its dataset's `meta/info.json`.
+        """Parse an address and read its dataset's `meta/info.json`.
 
-        Raises SourceNotFound where there is no such dataset, episode or camera, and SourceError for an address or a
-        dataset that cannot be used, and a missing library.
+        Raises SourceNotFound if there is no such dataset, episode or camera, and SourceError for an unusable address
+        or dataset, or a missing library.
         """
         given = address.removeprefix(LEROBOT_PREFIX)
         place, _, choice = given.rpartition("#") if "#" in given else (given, "", "")
         if not place:
             raise SourceNotFound(f"{address} names no folder; write {EXAMPLE}")
-        wanted = _choice(address, choice)
+        fields = _choice(address, choice)
         folder = Path(place).expanduser()
         info = _info(folder)
-        key = _camera(folder, info, wanted.get("camera"))
-        episode = _number(folder, info, wanted.get("episode"))
+        key = _camera(folder, info, fields.get("camera"))
+        episode = _number(folder, info, fields.get("episode"))
         LEROBOT.require(LEROBOT_PREFIX, SourceError)
         return cls(folder, episode, key, _fps(info))
 
     def find(self) -> Episode:
-        """Return the episode, by the dataset's tables. Raises SourceError where they cannot be read, or lack it."""
+        """Look up the episode in the dataset's tables. Raises SourceError if they cannot be read or lack it."""
         for table in sorted(self.folder.glob("meta/episodes/*/*.parquet")):
             for row in _rows(table, self._columns):
                 if row["episode_index"] == self.episode:
@@ -102,7 +102,7 @@ class EpisodeAddress:
 
 
 def _choice(address: str, text: str) -> dict[str, str]:
-    """Return what stands behind the `#`. Raises SourceError for anything but an episode and a camera."""
+    """Parse the text behind the `#`. Raises SourceError for anything but an episode and a camera."""
     try:
         pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text))
     except ValueError:
@@ -117,9 +117,9 @@ def _info(folder: Path) -> dict[str, Any]:
     path = folder / INFO
     try:
         if not path.is_file():
-            there = "has no" if folder.is_dir() else "does not exist, so there is no"
+            problem = "has no" if folder.is_dir() else "does not exist, so there is no"
             raise SourceNotFound(
-                f"{folder} {there} {INFO}; give the folder of a LeRobot dataset (hf download --repo-type dataset "
+                f"{folder} {problem} {INFO}; give the folder of a LeRobot dataset (hf download --repo-type dataset "
                 "OWNER/NAME --local-dir FOLDER)"
             )
         with path.open("rb") as file:
@@ -140,8 +140,8 @@ def _info(folder: Path) -> dict[str, Any]:
     return dict(values)
 
 
-def _camera(folder: Path, info: Mapping[str, Any], wanted: str | None) -> str:
-    """Return the key of the wanted camera, or of the only one."""
+def _camera(folder: Path, info: Mapping[str, Any], name: str | None) -> str:
+    """Return the key of the chosen camera, or of the only one."""
     features = info.get("features")
     kinds = {
         str(key): feature.get("dtype")
@@ -150,33 +150,33 @@ def _camera(folder: Path, info: Mapping[str, Any], wanted: str | None) -> str:
     }
     keys = [key for key, kind in kinds.items() if kind == "video" and "/" not in key and ".." not in key]
     named = _listed([_short(key) for key in keys])
-    if wanted is None:
+    if name is None:
         if len(keys) == 1:
             return keys[0]
         if keys:
             raise SourceError(f"{folder} has several cameras; add &camera=NAME, one of {named}")
     elif keys:
-        found = [key for key in keys if wanted in (key, _short(key))]
-        if len(found) == 1:
-            return found[0]
-        raise SourceNotFound(f"{folder} has no camera {wanted!r}; there is {named}")
+        matches = [key for key in keys if name in (key, _short(key))]
+        if len(matches) == 1:
+            return matches[0]
+        raise SourceNotFound(f"{folder} has no camera {name!r}; there is {named}")
     pictures = "its pictures lie in tables, which are not read" if "image" in kinds.values() else "it has no cameras"
     raise SourceError(f"{folder} has no videos: {pictures}; give a dataset with videos")
 
 
-def _number(folder: Path, info: Mapping[str, Any], wanted: str | None) -> int:
-    """Return the number of the wanted episode, or of the only one."""
+def _number(folder: Path, info: Mapping[str, Any], text: str | None) -> int:
+    """Return the number of the chosen episode, or of the only one."""
     count = info.get("total_episodes")
     if not isinstance(count, int) or count < 1:
         raise SourceError(f"{folder / INFO} counts no episodes; {AGAIN}")
-    there = "only episode 0" if count == 1 else f"{counted(count, 'episode')}, 0 to {count - 1}"
-    if wanted is None:
+    episodes = "only episode 0" if count == 1 else f"{counted(count, 'episode')}, 0 to {count - 1}"
+    if text is None:
         if count == 1:
             return 0
-        raise SourceError(f"{folder} has {there}; add #episode=0 or another one")
-    number = chosen_index(wanted, count)
+        raise SourceError(f"{folder} has {episodes}; add #episode=0 or another one")
+    number = chosen_index(text, count)
     if number is None:
-        raise SourceNotFound(f"{folder} has no episode {wanted!r}; it has {there}")
+        raise SourceNotFound(f"{folder} has no episode {text!r}; it has {episodes}")
     return number
 
 
@@ -195,7 +195,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _rows(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
-    """The rows of a table, with these columns. Raises SourceError where it lacks one, or cannot be read."""
+    """Yield the rows of a table, with these columns. Raises SourceError if it lacks one or cannot be read."""
     import pyarrow
     import pyarrow.parquet
 

@@ -1,4 +1,4 @@
-"""Live source: a camera or an address that FFmpeg reads, opened again when it is lost."""
+"""Live source: a camera or an address that FFmpeg reads, reopened when it is lost."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ log = logging.getLogger(__name__)
 
 
 class ConnectionLost(Exception):
-    """Error of a live source that gives nothing any more; its text says why."""
+    """Error of a live source that delivers no more frames; its text is the reason."""
 
 
 class LiveDecoder:
-    """Decoder of one connection. Packets that fail are noted and skipped; `skipped` returns them."""
+    """Decoder of one connection. Failed packets are recorded and skipped; `skipped` returns them."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class LiveDecoder:
         stop: threading.Event,
         take: Callable[[av.Packet], None] | None = None,
     ) -> None:
-        """`take` is given each packet once it has been decoded."""
+        """`take` receives each packet after it has been decoded."""
         self._take = take
         self._container = container
         self._stream = stream
@@ -67,13 +67,13 @@ class LiveDecoder:
         context.options = {**decoder_options(config.max_pixels), **EXPORT_VECTORS}
         context.thread_type = "SLICE"
         one_thread = context.is_hwaccel or context.width * context.height <= ONE_THREAD_MAX_PX
-        # threads for pictures above 1920x1088: slices, because whole frames in parallel would each wait for the next
+        # threads for pictures above 1920x1088: slices, because frame threads would delay each frame until the next one
         context.thread_count = 1 if one_thread else 4
 
     def frames(self, first_within_s: float) -> Iterator[av.VideoFrame]:
-        """Pictures as they come; ends when `stop` is set.
+        """Yield pictures as they arrive, until `stop` is set.
 
-        Raises ConnectionLost where the connection ends, breaks, or gives no picture for `stall_s` (`first_within_s`
+        Raises ConnectionLost if the connection ends, breaks, or delivers no picture for `stall_s` (`first_within_s`
         before the first one).
         """
         limit_s, since_ns = first_within_s, self._clock.now_ns()
@@ -89,7 +89,7 @@ class LiveDecoder:
             self._stop.wait(0.002)  # time between two requests for the next picture of a camera that does not block
 
     def skipped(self) -> tuple[SkippedItem, ...]:
-        """Takes out what could not be used since the last call."""
+        """Remove and return the losses since the last call."""
         return self._losses.rest()
 
     def _check(self, since_ns: int, limit_s: float) -> None:
@@ -97,9 +97,9 @@ class LiveDecoder:
             raise ConnectionLost(silent(limit_s))
 
     def _waiting_packets(self) -> Iterator[av.Packet]:
-        """Packets until there are none at the moment.
+        """Yield packets until none is available.
 
-        A read that times out may still give the last picture, and then only an end: such an end is a silence, too.
+        A read that times out may still return the last picture, followed by an end: such an end counts as silence.
         """
         packets = self._container.demux(self._stream)
         asked_ns = self._clock.now_ns()
@@ -117,7 +117,7 @@ class LiveDecoder:
             return
         except av.FFmpegError as error:
             raise ConnectionLost(reading_failure(error)) from error
-        # of `stall_s`: an end that follows a wait as long as this is not the other end's doing
+        # an end after a wait of this share of `stall_s` is a timeout, not the peer's close
         silence = self._waited_ns >= 0.9 * self._stall_s * NS_PER_S
         raise ConnectionLost(silent(self._stall_s) if silence else "the other end closed the stream")
 
@@ -133,15 +133,15 @@ class LiveDecoder:
 
 
 RETRY_S = 3.0
-"""Longest attempt to reach a lost source again, or twice what the first opening took: an attempt that was begun while
-the other end was still away may hang, and shall not be what keeps it away."""
+"""Time limit of an attempt to reopen a lost source, or twice the time of the first opening if that is longer: an
+attempt begun while the peer is unreachable may hang, and must not delay the next one."""
 
 
 class ReconnectingReader(ReaderThread):
-    """Reader of a live source that begins with an open container, and opens the source again when it is lost.
+    """Reader of a live source that begins with an open container, and reopens the source when it is lost.
 
-    All that FFmpeg waits for happens in this thread, under PyAV's time limits, so it ends by itself; nobody has to wait
-    for it. Every connection is closed where it was used.
+    FFmpeg waits only in this thread, under PyAV's time limits, so the thread ends by itself and need not be joined.
+    Every connection is closed in this thread.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class ReconnectingReader(ReaderThread):
         return cannot(self._target.name, self._target.too_slow(self._config.open_timeout_s))
 
     def _follow(self, container: av.container.InputContainer) -> str | None:
-        """Reads one connection to its end; why it was lost, None where no more is wanted."""
+        """Read one connection to its end; return why it was lost, or None if reading is to stop."""
         begin_ns = self._clock.now_ns()
         try:
             stream = video_stream(container, self._target.name, self._config.stream)
@@ -207,21 +207,21 @@ class ReconnectingReader(ReaderThread):
                 if self._stopping.is_set() or self._index + 1 == self._config.max_frames:
                     return None
         except ConnectionLost as lost:
-            # after so long a connection the waits begin short again
+            # a connection of this length resets the waits
             if self._clock.now_ns() - begin_ns >= 5 * NS_PER_S:
                 self._backoff.reset()
             return str(lost)
         return None
 
     def _record(self, packet: av.Packet) -> None:
-        """Give a packet to the recorded video; what is not wanted yet is forgotten, up to the newest key frame."""
+        """Pass a packet to the recorded video; before `begin`, discard all packets before the newest key frame."""
         assert self._segments is not None
         if not self._begun.is_set() and packet.is_keyframe:
             self._segments.restart()
         self._segments.packet(packet)
 
     def _hand_over(self, frame: av.VideoFrame, decoder: LiveDecoder) -> None:
-        """Stamp a frame and put it into the queue; the first one after an outage ends that."""
+        """Timestamp a frame and put it into the queue; the first frame after an outage ends the outage."""
         now_ns = self._clock.now_ns()
         skipped = decoder.skipped()
         if not self._begun.is_set():
@@ -242,7 +242,7 @@ class ReconnectingReader(ReaderThread):
         self.queue.put(SourceFrame(self._index, media_ns, now_ns, planes, discontinuity, skipped))
 
     def _wait_until_due(self, media_ns: int, now_ns: int) -> int:
-        """Holds a frame of a source that comes in bursts until its time; the time then."""
+        """Wait until a frame of a bursty source is due; return the current time."""
         if self._pacer is None:
             return now_ns
         due_ns = self._pacer.due_ns(media_ns, now_ns)
@@ -252,7 +252,7 @@ class ReconnectingReader(ReaderThread):
         return now_ns
 
     def _reopened(self) -> av.container.InputContainer | None:
-        """Try again with growing waits until it works; return None once the thread shall stop."""
+        """Reopen the source with growing waits between attempts; return None if the thread is to stop."""
         assert self._outage is not None
         while not self._stopping.wait(self._backoff.next_s()):
             self._outage = replace(self._outage, attempts=self._outage.attempts + 1)
@@ -266,10 +266,10 @@ class ReconnectingReader(ReaderThread):
 class LiveSource(ThreadedSource):
     """Source that never ends by itself and delivers frames in real time.
 
-    A thread (`ReconnectingReader`) opens, reads and decodes, because FFmpeg may block. It stamps each frame as it
-    leaves the decoder and puts it into a bounded queue, which drops its oldest frame, counted, when nobody takes them.
-    A loss is reported as a `SourceOutage`, and the source is opened again until it is back; its frame numbers go on,
-    and media time goes on by the time that has passed.
+    A thread (`ReconnectingReader`) opens, reads and decodes, because FFmpeg may block. It timestamps each frame as it
+    leaves the decoder and puts it into a bounded queue; if frames are not consumed in time, the oldest is dropped and
+    counted. A loss is reported as a `SourceOutage`, and the source is reopened until it is back; frame numbers then
+    continue, and media time advances by the elapsed time.
     """
 
     def __init__(
@@ -281,11 +281,11 @@ class LiveSource(ThreadedSource):
         took_s: float = 0.0,
         segments: SegmentRecorder | None = None,
     ) -> None:
-        """Opens the target, unless that was done before, in `took_s`, and waits for its first picture. `segments` is
-        given its packets.
+        """Open the target, unless `container` is given, opened in `took_s`; wait for its first picture. `segments`
+        receives its packets.
 
-        Raises SourceError where there is none within `capture.open_timeout_s`, or ConfigError for a `capture.size`
-        beyond measure or a `capture.start_s`.
+        Raises SourceError if no picture arrives within `capture.open_timeout_s`, or ConfigError for a `capture.size`
+        that is too large or a `capture.start_s`.
         """
         refuse_time_range(config, target.name)
         if container is None:

@@ -1,6 +1,6 @@
-"""Motion vectors of a decoded frame, where its codec has some and FFmpeg's decoder exports them.
+"""Motion vectors of decoded frames, if FFmpeg's decoder exports them.
 
-H.264 and the codecs of MPEG-1, MPEG-2 and MPEG-4 Visual do; HEVC, VP8, VP9 and AV1 do not.
+The decoders of H.264, MPEG-1, MPEG-2 and MPEG-4 Visual do; those of HEVC, VP8, VP9 and AV1 do not.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from av.sidedata.sidedata import SideDataContainer, Type
 from arr_coc.types import TILE_PX, TileGrid
 
 EXPORT_VECTORS = {"flags2": "+export_mvs"}
-"""Option of a decoder; those that export nothing ignore it."""
+"""Decoder option; decoders that cannot export vectors ignore it."""
 
 Floats = npt.NDArray[np.float32]
 
 
 def vectors_of(frame: av.VideoFrame) -> MotionVectors | None:
-    """Return the motion vectors that came with a frame; they keep it alive.
+    """Return the motion vectors of a frame, which keep the frame alive.
 
-    `frame.side_data` would keep its container in the frame, and that keeps the frame: such a frame lives until the
-    garbage collector finds it, and the decoder takes fresh memory for each one meanwhile.
+    `frame.side_data` would create a reference cycle between the frame and its container: the frame would live until
+    garbage collection, and the decoder would allocate new memory for each frame meanwhile.
     """
     try:
         vectors = SideDataContainer(frame).get(Type.MOTION_VECTORS)  # type: ignore[call-arg]
-    except ValueError:  # a type of side data that PyAV's enumeration lacks, such as EXIF: PyAV then lists none at all
+    except ValueError:  # side data of a type that PyAV's enumeration lacks, such as EXIF: PyAV then lists none at all
         return None
     return vectors if isinstance(vectors, MotionVectors) else None
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedVectors:
-    """A `CodedMotion` that is read from a frame when somebody asks: until then it costs nothing.
+    """A `CodedMotion` that is read from its frame on demand, at no cost before.
 
     The coded frame has `coded_px` (height, width) pixels. `turns` quarter turns counterclockwise make it upright; then
     it is scaled to `height_px` × `width_px`.
@@ -49,13 +49,13 @@ class DecodedVectors:
     width_px: int
 
     def over(self, grid: TileGrid) -> tuple[Floats, Floats] | None:
-        """As `CodedMotion.over`: means of the vectors in a tile, by the area of their blocks.
+        """Return motion as `CodedMotion.over`: means of the vectors in a tile, weighted by the area of their blocks.
 
-        Blocks that refer to a frame before count; where there are none, those that refer to a later one, turned round.
+        Blocks that refer to an earlier frame count; in tiles without them, blocks that refer to a later frame, negated.
         """
         vectors = np.asarray(self.exported.to_ndarray())
-        # Pixels of the smallest block that any of these codecs moves, 4×4. A block refers to two frames at most, so a
-        # frame with more vectors than that allows is not believed.
+        # The smallest block of these codecs has 4×4 pixels and refers to two frames at most; a frame with more vectors
+        # is damaged.
         most = 2 * self.coded_px[0] * self.coded_px[1] // 16
         if not 0 < len(vectors) <= most:
             return None
@@ -68,7 +68,8 @@ class DecodedVectors:
         return None if np.isnan(motion).all() else (motion[0], motion[1])
 
     def _on_tiles(self, vectors: npt.NDArray[np.void], grid: TileGrid) -> Floats:
-        """Motion since the frame that vectors refer to: float32 [2, rows, cols], NaN where they cover too little."""
+        """Return motion since the frame that vectors refer to: float32 [2, rows, cols], NaN in tiles with too little
+        coverage."""
         x, y, dx, dy = self._upright(vectors)
         scale = np.float32(self.height_px * self.width_px / (self.coded_px[0] * self.coded_px[1]))
         area = np.asarray(vectors["w"] * (vectors["h"] * scale), np.float32)
@@ -78,14 +79,14 @@ class DecodedVectors:
         tile = row * grid.cols + col
         covered = np.bincount(tile, area, grid.tiles)
         sums = np.stack([np.bincount(tile, area * dy, grid.tiles), np.bincount(tile, area * dx, grid.tiles)])
-        # least share of a tile that vectors speak of
+        # least share of a tile that vectors must cover
         means = np.where(covered >= 0.5 * TILE_PX**2, sums / np.maximum(covered, 1), np.nan)
         motion: Floats = means.astype(np.float32)
         return motion.reshape(2, *grid.shape)
 
     def _upright(self, vectors: npt.NDArray[np.void]) -> tuple[Floats, Floats, Floats, Floats]:
-        """Middles of the blocks and how far their content moved, in pixels of the upright, scaled frame: x, y, dx, dy,
-        float32 [n] each."""
+        """Return the centres of the blocks and the motion of their content, in pixels of the upright, scaled frame: x,
+        y, dx, dy, float32 [n] each."""
         x, y, dx, dy = (vectors[name].astype(np.float32) for name in ("dst_x", "dst_y", "motion_x", "motion_y"))
         scale = np.float32(-1) / vectors["motion_scale"].astype(np.float32)
         dx, dy = dx * scale, dy * scale
@@ -98,5 +99,5 @@ class DecodedVectors:
 
 
 def _chosen(vectors: npt.NDArray[np.void], chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.void]:
-    """Those of an array of structures, each copied at once."""
+    """Select from an array of structures; each structure is copied as a whole."""
     return vectors.view(np.dtype((np.void, vectors.itemsize)))[chosen].view(vectors.dtype)

@@ -1,4 +1,4 @@
-"""Addresses on a network: a file on a web server or a finished HLS stream as a file, all else as a live source."""
+"""Network sources: a file on a web server or a finished HLS stream as a file, all others as live sources."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from stream.sources.threaded import PrefetchSource
 _MAYBE_FILES = frozenset({"http", "https"})
 
 _READ_FAILED = os.strerror(errno.EIO)
-"""FFmpeg's words where data are not to be had, in contrast to data that cannot be decoded."""
+"""FFmpeg's message if data cannot be read, in contrast to data that cannot be decoded."""
 
 
 class WebFileSource(ContainerSource):
-    """A file on a web server. Some servers send it from its beginning only: FFmpeg cannot go back in it then."""
+    """File on a web server. Some servers send it from its beginning only, so that FFmpeg cannot seek backwards."""
 
     def _nothing_decoded(self, reason: str) -> str:
         if "mp4" not in self._container.format.name or _READ_FAILED not in reason:
@@ -38,9 +38,9 @@ class WebFileSource(ContainerSource):
 
 
 def open_network(address: str, config: CaptureConfig, clock: Clock, segments: SegmentRecorder | None = None) -> Source:
-    """Opens an address: what has an end (a file on a web server, a finished HLS stream) as a file, all else as live.
+    """Open an address: a file on a web server or a finished HLS stream as a file, others as live sources.
 
-    Raises SourceError, or ConfigError for a `capture.size` beyond measure.
+    Raises SourceError, or ConfigError for a `capture.size` that is too large.
     """
     check_address(address)
     target = network_target(address, config)

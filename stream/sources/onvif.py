@@ -1,4 +1,4 @@
-"""ONVIF cameras: the stream's RTSP address, asked of the camera by its host, user name and password.
+"""ONVIF cameras: the RTSP address of a stream, requested from the camera.
 
 ONVIF Core and Media services, version 1: GetSystemDateAndTime, GetCapabilities, GetProfiles, GetStreamUri
 (https://www.onvif.org/specs/core/ONVIF-Core-Specification.pdf). Discovery is not used.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from stream.config import CaptureConfig
 
 HTTP = {"onvif": "http", "onvifs": "https"}
-"""Schemes of addresses, and what the camera is asked by."""
+"""Schemes of addresses, and of the requests to the camera."""
 
 PORTS = {"http": 80, "https": 443}
 
@@ -83,7 +83,7 @@ class OnvifAddress:
 
 @dataclass(frozen=True, slots=True)
 class MediaProfile:
-    """One of a camera's streams: its token, name and picture in words."""
+    """Stream of a camera: its token, name, and description of the picture."""
 
     token: str
     name: str
@@ -91,10 +91,10 @@ class MediaProfile:
 
 
 def find_stream(address: str, config: CaptureConfig, limit_s: float) -> str:
-    """Return the RTSP address, with the credentials, of a camera's profile.
+    """Return the RTSP address, with credentials, of a camera's profile.
 
-    Host and credentials are those of `address`, whatever the camera says: nothing that a reply names is trusted with
-    them. Raises SourceError, whose message shows no secret, and ConfigError for a useless `capture.ca_file`.
+    Host and credentials are taken from `address`, never from a reply, so that no other host receives the credentials.
+    Raises SourceError, without secrets in its message, and ConfigError for an invalid `capture.ca_file`.
     """
     given, name = OnvifAddress.of(address), redacted(address)
     client = SoapClient(given.host, given.port, time.monotonic() + limit_s, given.user, given.password)
@@ -120,7 +120,7 @@ def find_stream(address: str, config: CaptureConfig, limit_s: float) -> str:
 
 
 def _asked(client: SoapClient, given: OnvifAddress, transport: str, name: str) -> str:
-    with contextlib.suppress(SoapRefusal):  # some want credentials even for this; then the clocks have to agree
+    with contextlib.suppress(SoapRefusal):  # some cameras require credentials even for this; then the clocks must agree
         asked = client.call(given.path, f'<GetSystemDateAndTime xmlns="{DEVICE}"/>', anonymous=True)
         _follow_clock(client, asked)
     port, path = _media_service(client, given)
@@ -135,7 +135,7 @@ def _asked(client: SoapClient, given: OnvifAddress, transport: str, name: str) -
 
 
 def _follow_clock(client: SoapClient, reply: ElementTree.Element) -> None:
-    """Let a client's tokens carry the camera's time: it refuses those of another."""
+    """Set the camera's time for the client's tokens: a camera rejects tokens of another time."""
     utc = reply.find(f".//{{{SCHEMA}}}UTCDateTime")
     if utc is None:
         return
@@ -143,18 +143,18 @@ def _follow_clock(client: SoapClient, reply: ElementTree.Element) -> None:
     places = (".//" + "/".join(f"{{{SCHEMA}}}{step}" for step in part.split("/")) for part in parts)
     try:
         numbers = [int(utc.findtext(place) or "") for place in places]
-        told = datetime(*numbers, tzinfo=timezone.utc)  # type: ignore[arg-type, misc]
-        if told.year < MAXYEAR:  # its tokens carry a later time
-            client.device_epoch = told - timedelta(seconds=time.monotonic())
+        device_time = datetime(*numbers, tzinfo=timezone.utc)  # type: ignore[arg-type, misc]
+        if device_time.year < MAXYEAR:  # tokens carry a later time
+            client.device_epoch = device_time - timedelta(seconds=time.monotonic())
     except (ValueError, OverflowError):
         return
 
 
 def _media_service(client: SoapClient, given: OnvifAddress) -> tuple[int, str]:
-    """Return port and path of the media service; those of the device service where the camera names no other.
+    """Return port and path of the media service, which default to those of the device service.
 
-    A camera that names another host than the user does is behind a router, whose port is the user's; and what the user
-    asks over HTTPS is not asked without.
+    The camera's port is used only if it names the user's host and scheme: a camera that names another host is behind a
+    router, and a request over HTTPS is never repeated over HTTP.
     """
     request = f'<GetCapabilities xmlns="{DEVICE}"><Category>Media</Category></GetCapabilities>'
     try:
@@ -175,8 +175,8 @@ def _media_service(client: SoapClient, given: OnvifAddress) -> tuple[int, str]:
 
 
 def _profiles(reply: ElementTree.Element) -> list[MediaProfile]:
-    """Return the profiles that have pictures."""
-    found = []
+    """Return the profiles with video."""
+    profiles = []
     for element in reply.iter(f"{{{MEDIA}}}Profiles"):
         video = element.find(f"{{{SCHEMA}}}VideoEncoderConfiguration")
         if video is None or not element.get("token"):
@@ -184,23 +184,23 @@ def _profiles(reply: ElementTree.Element) -> list[MediaProfile]:
         size = [video.findtext(f"{{{SCHEMA}}}Resolution/{{{SCHEMA}}}{side}") or "?" for side in ("Width", "Height")]
         picture = f"{video.findtext(f'{{{SCHEMA}}}Encoding') or 'video'} {'x'.join(size)}"
         name = element.findtext(f"{{{SCHEMA}}}Name") or ""
-        found.append(MediaProfile(element.get("token") or "", name.strip(), picture))
-    return found
+        profiles.append(MediaProfile(element.get("token") or "", name.strip(), picture))
+    return profiles
 
 
-def _chosen(profiles: list[MediaProfile], wanted: str | None, name: str) -> MediaProfile:
-    """Return the wanted profile, by default the first. Raises SourceError."""
+def _chosen(profiles: list[MediaProfile], choice: str | None, name: str) -> MediaProfile:
+    """Return the chosen profile, by default the first. Raises SourceError."""
     if not profiles:
         raise SourceError(f"{name} has no profile with video; add one in the camera's settings")
-    if wanted is None:
+    if choice is None:
         return profiles[0]
-    if (number := chosen_index(wanted, len(profiles))) is not None:
+    if (number := chosen_index(choice, len(profiles))) is not None:
         return profiles[number]
     for profile in profiles:
-        if wanted in (profile.token, profile.name):
+        if choice in (profile.token, profile.name):
             return profile
     listed = "; ".join(f"{number}: {profile.name} ({profile.picture})" for number, profile in enumerate(profiles))
-    raise SourceError(f"{name} has no profile {wanted!r}; there is {listed}")
+    raise SourceError(f"{name} has no profile {choice!r}; there is {listed}")
 
 
 def _stream_request(token: str, transport: str) -> str:
@@ -213,7 +213,7 @@ def _stream_request(token: str, transport: str) -> str:
 
 
 def _with_credentials(uri: str, given: OnvifAddress, name: str) -> str:
-    """Return the address of a stream on the host that the user named, with the user's credentials."""
+    """Return the address of a stream with the user's host and credentials."""
     try:
         parts = urlsplit(uri)
         port = parts.port
@@ -224,24 +224,24 @@ def _with_credentials(uri: str, given: OnvifAddress, name: str) -> str:
     host = f"[{given.host}]" if ":" in given.host else given.host
     credentials = f"{quote(given.user, safe='')}:{quote(given.password, safe='')}@" if given.user else ""
     place = f"{credentials}{host}" + (f":{port}" if port else "")
-    found = parts._replace(netloc=place, fragment="").geturl()
-    check_address(found)
-    return found
+    address = parts._replace(netloc=place, fragment="").geturl()
+    check_address(address)
+    return address
 
 
 def onvif_target(address: str, config: CaptureConfig) -> LiveTarget:
-    """Return the target for an ONVIF camera: its stream is asked for at first, and again after it was lost."""
+    """Return the target for an ONVIF camera; the stream's address is requested at first, and again after a loss."""
     name = redacted(address)
     hardware = HardwareDecoding(config, name)
     stream = _KeptAddress(lambda limit_s: find_stream(address, config, limit_s))
 
     def open_it(limit_s: float) -> av.container.InputContainer:
         start_s = time.monotonic()
-        found = stream.get(limit_s)
-        # left for opening the stream where finding its address took the time
+        stream_address = stream.get(limit_s)
+        # least time for opening the stream if requesting its address took most of the limit
         left_s = max(limit_s - (time.monotonic() - start_s), 0.5)
         try:
-            return opened_network(found, name, config, hardware, left_s)
+            return opened_network(stream_address, name, config, hardware, left_s)
         except SourceError:
             stream.forget()
             raise
@@ -250,16 +250,16 @@ def onvif_target(address: str, config: CaptureConfig) -> LiveTarget:
 
 
 class _KeptAddress:
-    """Address of a stream, kept for as long as it can be opened."""
+    """Cache of a stream's address, kept as long as it can be opened."""
 
     def __init__(self, find: Callable[[float], str]) -> None:
         self._find = find
-        self._found: str | None = None
+        self._address: str | None = None
 
     def get(self, limit_s: float) -> str:
-        if self._found is None:
-            self._found = self._find(limit_s)
-        return self._found
+        if self._address is None:
+            self._address = self._find(limit_s)
+        return self._address
 
     def forget(self) -> None:
-        self._found = None
+        self._address = None

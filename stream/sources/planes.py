@@ -1,4 +1,4 @@
-"""Conversion of a decoded frame to upright planes of 8 bits."""
+"""Conversion of decoded frames to upright planes of 8 bits."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from stream.sources.motion_vectors import DecodedVectors, vectors_of
 Plane = npt.NDArray[np.uint8]
 
 _MATRICES: dict[int, Matrix] = {1: "bt709", 4: "fcc", 7: "smpte240m", 9: "bt2020", 10: "bt2020"}
-"""AVColorSpace → matrix. All others, "unspecified" among them, are BT.601 to swscale, at every picture size."""
+"""AVColorSpace → matrix. swscale reads all others, including "unspecified", as BT.601, at every picture size."""
 
 _SWSCALE_MATRICES = frozenset({0, 1, 2, 4, 5, 6, 7, 9})
-"""The AVColorSpace values that swscale takes; a frame with another one is converted as if it had the nearest of
-them."""
+"""AVColorSpace values that swscale supports; a frame with another value is converted as the nearest of them."""
 
 _TRANSFERS = {
     1: "bt709", 4: "gamma22", 5: "gamma28", 6: "smpte170m", 7: "smpte240m", 8: "linear",
@@ -36,19 +35,19 @@ _PLANAR_YUV = frozenset(
     f"{family}{sampling}p" for family in ("yuv", "yuvj") for sampling in ("420", "422", "444", "440", "411", "410")
 )
 _SEMI_PLANAR_YUV = {"nv12": (0, 1), "nv16": (0, 1), "nv24": (0, 1), "nv21": (1, 0), "nv42": (1, 0)}
-"""Formats with interleaved chroma → where u and v stand in a pair."""
+"""Formats with interleaved chroma → positions of u and v in a pair."""
 
 _DEEP_PLANAR = re.compile(r"(yuv4\d\dp|gray)(9|10|12|14|16)le")
-"""Planar formats of more than 8 bits, in this machine's byte order → layout and bits a sample."""
+"""Planar formats of more than 8 bits, in this machine's byte order → layout and bits per sample."""
 
 _SAMPLINGS = {(1, 1): "444", (2, 1): "422", (2, 2): "420", (1, 2): "440", (4, 1): "411", (4, 4): "410"}
 """Luma samples that share a chroma sample (across, down) → the sampling's name."""
 
 
 def colour_of(frame: av.VideoFrame) -> Colour:
-    """Return the colour encoding of the frame's samples, read as swscale reads it.
+    """Return the colour encoding of the frame's samples, with swscale's defaults.
 
-    Range unspecified means limited, except for gray and the `yuvj` formats, which are full.
+    An unspecified range means limited, except for gray and the `yuvj` formats, which are full.
     """
     name = frame.format.name
     full = name.startswith(("yuvj", "gray")) or int(frame.color_range) == int(ColorRange.JPEG)
@@ -57,11 +56,11 @@ def colour_of(frame: av.VideoFrame) -> Colour:
 
 
 def planes_of(frame: av.VideoFrame) -> FramePlanes:
-    """The frame's planes, upright, 8 bits a sample.
+    """Return the frame's planes, upright, 8 bits per sample.
 
     Planar and semi-planar 8-bit YUV and gray are read-only views on the decoder's buffer. YUV of another depth or
-    packing becomes planar 8-bit YUV of the same sampling, matrix and range; all else becomes RGB. A format
-    with alpha or a palette becomes RGB over white, as players on a white page show it. The transfer is named, not
+    packing becomes planar 8-bit YUV of the same sampling, matrix and range; other formats become RGB. A format
+    with alpha or a palette becomes RGB over white, like in a player on a white page. The transfer is named, not
     applied. A rotated frame is copied into its upright form. Sample aspect ratio is not applied: pixels stay as coded.
     """
     planes = _coded_planes(frame)
@@ -75,14 +74,14 @@ def planes_of(frame: av.VideoFrame) -> FramePlanes:
 
 
 def rgb_of(frame: av.VideoFrame) -> Plane:
-    """The frame as swscale converts it, upright: uint8 [H, W, 3]."""
+    """Return the frame as converted by swscale, upright: uint8 [H, W, 3]."""
     turns = quarter_turns(frame.rotation)
     rgb = _coded_rgb(frame)
     return np.ascontiguousarray(np.rot90(rgb, turns)) if turns else rgb
 
 
 def quarter_turns(rotation_deg: float) -> int:
-    """Counterclockwise quarter turns, 0 to 3, nearest to a rotation in degrees."""
+    """Return the counterclockwise quarter turns, 0 to 3, nearest to a rotation in degrees."""
     return round(rotation_deg / 90) % 4
 
 
@@ -124,7 +123,7 @@ def _may_be_transparent(pixel_format: av.VideoFormat) -> bool:
 
 
 def _over_white(rgba: Plane) -> Plane:
-    """Straight alpha, uint8 [H, W, 4] → [H, W, 3], rounded."""
+    """Blend straight alpha over white, uint8 [H, W, 4] → [H, W, 3], rounded."""
     alpha = rgba[..., 3:]
     if alpha.min() == 255:
         return np.ascontiguousarray(rgba[..., :3])
@@ -140,7 +139,7 @@ def _semi_planar(frame: av.VideoFrame, colour: Colour) -> FramePlanes:
 
 
 def _rounded(frame: av.VideoFrame, bits: int, colour: Colour) -> FramePlanes:
-    """Planar samples of more than 8 bits, rounded to 8: full-range luma by its maximum, all else by powers of two.
+    """Round planar samples of more than 8 bits to 8: full-range luma by its maximum, others by powers of two.
 
     swscale would dither instead, which is slower and adds noise to still pictures.
     """
@@ -155,7 +154,7 @@ def _rounded(frame: av.VideoFrame, bits: int, colour: Colour) -> FramePlanes:
 
 
 def _sampling(pixel_format: av.VideoFormat) -> str | None:
-    """The chroma sampling of a YUV format, "420" and so on; None for all that is not YUV."""
+    """Return the chroma sampling of a YUV format, such as "420"; None for other formats."""
     other = pixel_format.is_rgb or pixel_format.is_bayer
     if other or len(pixel_format.components) < 3 or pixel_format.name.startswith("xyz"):
         return None
@@ -164,7 +163,7 @@ def _sampling(pixel_format: av.VideoFormat) -> str | None:
 
 
 def _same_colour(frame: av.VideoFrame, format_name: str, colour: Colour) -> av.VideoFrame:
-    """The frame in another YUV format, its matrix and range untouched: both sides name the same."""
+    """Convert the frame to another YUV format, with its matrix and range unchanged: both sides name the same."""
     color_range = ColorRange.JPEG if colour.full_range else ColorRange.MPEG
     return frame.reformat(
         format=format_name,
@@ -177,7 +176,7 @@ def _same_colour(frame: av.VideoFrame, format_name: str, colour: Colour) -> av.V
 
 
 def _chroma_would_shift(planes: FramePlanes, turns: int) -> bool:
-    """Return whether turning mirrors an odd number of luma samples that share chroma, which moves chroma by half a
+    """Return True if turning mirrors an odd number of luma samples that share chroma, which shifts chroma by half a
     sample."""
     if planes.layout != "yuv":
         return False
@@ -187,7 +186,7 @@ def _chroma_would_shift(planes: FramePlanes, turns: int) -> bool:
 
 
 def _view(plane: av.video.plane.VideoPlane, width: int, height: int) -> Plane:
-    """A read-only view [height, width] on a plane's samples; a negative stride means rows stored bottom up."""
+    """Return a read-only view [height, width] on a plane's samples; a negative stride means rows stored bottom up."""
     stride = plane.line_size
     offset = 0 if stride > 0 else (height - 1) * -stride
     view: Plane = np.ndarray((height, width), np.uint8, buffer=plane, offset=offset, strides=(stride, 1))
@@ -196,7 +195,7 @@ def _view(plane: av.video.plane.VideoPlane, width: int, height: int) -> Plane:
 
 
 def to_planes(frame: av.VideoFrame, fit: FrameFitter, name: str) -> FramePlanes:
-    """Return a frame's planes at the processing resolution, with its motion vectors where it has some.
+    """Return a frame's planes at the processing resolution, with its motion vectors, if any.
 
     Raises SourceError if format or shape cannot be converted.
     """

@@ -16,27 +16,27 @@ from stream.sources.fit import FrameFitter
 
 
 class SceneSource(Source):
-    """One generated scene, drawn frame by frame; the same on every run. With `capture.loop` its time goes on over its
+    """Generated scene, drawn frame by frame, identical on every run. With `capture.loop` its time continues beyond its
     end."""
 
     def __init__(self, name: str, config: CaptureConfig, clock: Clock) -> None:
-        """Raises SourceNotFound for a name that no scene has, ConfigError for a `capture.size` beyond measure."""
+        """Raise SourceNotFound for a name that no scene has, ConfigError for a `capture.size` that is too large."""
         self._scene = open_scene(name)
         self._name = name
         self._fit = FrameFitter.of(config)
         self._loop = config.loop
-        # frames of a scene with `capture.loop`: more than a run can have.
+        # a scene with `capture.loop` has more frames than a run can reach
         part, frames = TimeRange.of(config), range((2**40) if config.loop else self._scene.frames)
-        wanted = range(
+        indices = range(
             *(bisect_left(frames, bound, key=self._media_ns) for bound in self._bounds_ns(part, len(frames)))
         )
-        if not wanted:
+        if not indices:
             raise part.empty(f"scene:{name}", self._media_ns(len(frames)))
-        self._indices = wanted[: config.max_frames]
+        self._indices = indices[: config.max_frames]
         self._clock = clock
 
     def describe(self) -> SourceInfo:
-        """The scene's own size, rate and length."""
+        """Return the scene's size, rate and length."""
         scene = self._scene
         return SourceInfo(
             name=f"scene:{self._name}",
@@ -51,12 +51,12 @@ class SceneSource(Source):
         )
 
     def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame]:
-        """The frames, frame n at n / fps seconds."""
+        """Yield the frames, frame n at n / fps seconds."""
         for number, index in enumerate(self._indices):
-            shown = index % self._scene.frames
-            drawn = self._scene.planes(shown)
+            scene_index = index % self._scene.frames
+            drawn = self._scene.planes(scene_index)
             capture_ns = self._clock.now_ns()
-            planes = self._fit.apply(drawn, partial(self._scene.render, shown))
+            planes = self._fit.apply(drawn, partial(self._scene.render, scene_index))
             media_ns, discontinuity = self._media_ns(index), None if number else "start"
             duration_ns = self._media_ns(index + 1) - media_ns
             yield SourceFrame(number, media_ns, capture_ns, planes, discontinuity, duration_ns=duration_ns)

@@ -1,4 +1,4 @@
-"""Video of a source as files of segments: its packets copied, or its frames encoded where there are none to copy."""
+"""Video of a source as segment files: its packets are copied, or its frames encoded if there are none to copy."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from stream.sources.encoding import FrameEncoder
 from stream.sources.fragments import COPIED_CODECS, Fragmenter, Fragments, codec_of
 
 SEGMENT_PREFIX = ".segment-"
-"""Beginning of the names of files that no playlist lists yet."""
+"""Prefix of the names of files that no playlist lists yet."""
 
 MAX_FAILURES = 3
-"""Packets in a row that cannot be copied, after which the frames are encoded."""
+"""Consecutive packets that cannot be copied, after which frames are encoded instead."""
 
 log = logging.getLogger(__name__)
 
 
 class SegmentRecorder:
-    """Writes the video of a source into a folder, segment by segment.
+    """Recorder of a source's video into a folder, segment by segment.
 
     A source calls `connect` for each stream that it opens, then `packet` and `shown`; the capture stage calls `attach`
-    and `finish`, in another thread. A video whose packets cannot be held by MP4, or that has none, is encoded from the
-    frames that are attached.
+    and `finish`, in another thread. A video without packets, or whose packets do not fit into MP4, is encoded from the
+    attached frames.
 
-    `folder` exists. `segment_s`: least length of a segment. Where a file cannot be written, the last segment says so in
-    its `error`, and no other follows.
+    `folder` must exist. `segment_s`: least length of a segment. If a file cannot be written, the last segment has the
+    reason as its `error`, and no other follows.
     """
 
     def __init__(self, folder: str, segment_s: float) -> None:
@@ -58,11 +58,11 @@ class SegmentRecorder:
 
     @property
     def dropped(self) -> int:
-        """Frames that were not encoded, because there was no time."""
+        """Frames not encoded because the encoder was too slow."""
         return 0 if self._encoder is None else self._encoder.dropped
 
     def connect(self, stream: av.VideoStream) -> None:
-        """A stream has been opened, and its packets follow: whatever follows has nothing to do with those before."""
+        """Start a newly opened stream, whose packets are independent of those before."""
         with self._lock:
             self._close_track()
             codec = stream.codec_context.codec.canonical_name
@@ -73,20 +73,20 @@ class SegmentRecorder:
                 log.info("the video is encoded for the output: %s cannot be copied", codec)
 
     def restart(self) -> None:
-        """Forget what has not been given out: the video begins with the next key frame."""
+        """Discard the unfinished segments; the video begins with the next key frame."""
         with self._lock:
             self._fragmenter, self._offset_ns = None, None
             self._waiting.clear()
             self._undated.clear()
 
     def packet(self, packet: av.Packet) -> None:
-        """Take a packet that has been decoded; nobody may use it after that."""
+        """Add a decoded packet, which must not be used afterwards."""
         with self._lock:
             if self._copies and not self._ended:
                 self._copy(packet)
 
     def shown(self, frame: av.VideoFrame, media_ns: int) -> None:
-        """A frame of the present stream stands for a media time."""
+        """Relate the PTS of a frame of the current stream to its media time."""
         if frame.pts is None or frame.time_base is None:
             return
         pts_ns = frame.pts * frame.time_base.numerator * NS_PER_S // frame.time_base.denominator
@@ -98,9 +98,9 @@ class SegmentRecorder:
                 self._size = frame.width, frame.height
 
     def attach(self, frame: SourceFrame, *, wait: bool) -> SourceFrame:
-        """Return the frame with the segments that were completed since the one before; encode it, if need be.
+        """Return the frame with the segments completed since the one before; encode it, if required.
 
-        `wait`: no frame is left out where encoding is slow.
+        `wait`: wait for a slow encoder instead of dropping frames.
         """
         with self._lock:
             encodes = not self._copies and not self._ended
@@ -113,7 +113,7 @@ class SegmentRecorder:
         return dataclasses.replace(frame, segments=done) if done else frame
 
     def finish(self) -> tuple[MediaSegment, ...]:
-        """End the video; return the segments that are left."""
+        """End the video; return the remaining segments."""
         if self._encoder is not None:
             self._encoder.close()
         with self._lock:
@@ -123,8 +123,8 @@ class SegmentRecorder:
         return done
 
     def _copy(self, packet: av.Packet) -> None:
-        """Take a packet; the first ones of a stream may come without DTS, which follow from the next one's."""
-        # pictures that H.264 and HEVC may hold back to show them in another order
+        """Add a packet; the first packets of a stream may lack DTS, which are computed from the next packet's."""
+        # 16: reorder limit of H.264 and HEVC in pictures
         if packet.dts is None and packet.pts is not None and len(self._undated) < 16:
             self._undated.append(packet)
             return
@@ -144,7 +144,7 @@ class SegmentRecorder:
             self._give_up_copying("they have no usable times", after=MAX_FAILURES)
             return
         changed = packet.is_keyframe and self._coded_size() != self._track_size
-        # a packet that is later than the one before by so much belongs to another timeline
+        # a packet this much later than the one before belongs to another timeline
         if self._fragmenter is not None and (changed or not self._fragmenter.follows(packet, 10 * NS_PER_S)):
             self._end_track()
         if self._fragmenter is None and not packet.is_keyframe:
@@ -159,7 +159,7 @@ class SegmentRecorder:
             self._fragmenter = None
 
     def _give_up_copying(self, reason: str, after: int) -> None:
-        """Count a failure; encode from here on, where there were so many in a row."""
+        """Count a failure; after `after` consecutive failures, encode from now on."""
         self._failures += 1
         if self._failures >= after:
             self._copies = False
@@ -181,7 +181,7 @@ class SegmentRecorder:
         self._fragmenter, self._header, self._track_size = fragmenter, (b"", ""), self._coded_size()
 
     def _coded_size(self) -> tuple[int, int]:
-        """Width and height of the pictures that are decoded now."""
+        """Return width and height of the pictures that are currently decoded."""
         context = None if self._template is None else self._template.codec_context
         return (0, 0) if context is None else (context.width, context.height)
 
@@ -190,7 +190,7 @@ class SegmentRecorder:
         self._keep(self._fragmenter.add(packet))
 
     def _close_track(self) -> None:
-        """End the track; nothing that follows has to do with it."""
+        """End the track; later packets are independent of it."""
         if self._undated and not self._ended:
             self._copy_undated(min(packet.pts or 0 for packet in self._undated))
         self._end_track()
@@ -204,14 +204,14 @@ class SegmentRecorder:
                 self._keep(fragmenter.close())
 
     def _keep(self, fragments: Fragments | None) -> None:
-        """Write a segment, once it is known for which media time it stands."""
+        """Write a segment once its media time is known."""
         if fragments is not None:
             self._waiting.append(fragments)
         if self._offset_ns is None:
             return
         while self._waiting and not self._ended:
             done = self._waiting.pop(0)
-            if done.pts_ns + done.duration_ns + self._offset_ns > self._first_ns:  # else it was only sought through
+            if done.pts_ns + done.duration_ns + self._offset_ns > self._first_ns:  # else it precedes the source's range
                 self._write(done, self._offset_ns)
 
     def _write(self, fragments: Fragments, offset_ns: int) -> None:
@@ -238,7 +238,7 @@ class SegmentRecorder:
         )
 
     def _put(self, data: bytes, suffix: str) -> str:
-        """Write a file; return its name. Raises OSError, and leaves nothing then."""
+        """Write a file and return its name. Raises OSError, and leaves no file then."""
         name = f"{SEGMENT_PREFIX}{os.getpid()}-{self._files}{suffix}"
         self._files += 1
         try:

@@ -1,4 +1,4 @@
-"""Requests to devices by SOAP 1.2 over HTTP or HTTPS, with WS-Security's UsernameToken and HTTP digest.
+"""Client of SOAP 1.2 over HTTP or HTTPS, with WS-Security's UsernameToken and HTTP digest.
 
 OASIS Web Services Security UsernameToken Profile 1.0; RFC 7616 for digest. The password itself is never sent.
 """
@@ -32,7 +32,7 @@ _HASHES = {"MD5": hashlib.md5, "SHA-256": hashlib.sha256}
 
 
 class SoapRefusal(Exception):
-    """A device that does not do what it was asked: its `reason`, and whether it wants other credentials."""
+    """Refusal of a request by a device: its `reason`; `credentials` is True if it rejects the credentials."""
 
     def __init__(self, reason: str, *, credentials: bool = False) -> None:
         super().__init__(reason)
@@ -42,10 +42,10 @@ class SoapRefusal(Exception):
 
 @dataclass(slots=True)
 class SoapClient:
-    """Client of one device at `host` and `port`, over `tls` where that is given. All requests together end at
+    """Client of one device at `host` and `port`, over `tls` if that is given. All requests together end at
     `deadline_s` of `time.monotonic`.
 
-    Tokens carry the device's time: `device_epoch` is its time when `time.monotonic` was 0; None where it tells none.
+    Tokens carry the device's time: `device_epoch` is its time when `time.monotonic` was 0; None if it is unknown.
     """
 
     host: str
@@ -57,10 +57,10 @@ class SoapClient:
     tls: ssl.SSLContext | None = None
 
     def call(self, path: str, body: str, *, port: int | None = None, anonymous: bool = False) -> ElementTree.Element:
-        """Send the XML of a request, and return the reply's Body.
+        """Send the XML of a request and return the reply's Body.
 
-        Raises SoapRefusal for a fault, for other credentials and for what is no SOAP; ssl.SSLError for a certificate
-        that is not trusted; OSError where nobody answers.
+        Raises SoapRefusal for a fault, rejected credentials, or a reply that is not SOAP; ssl.SSLError for an untrusted
+        certificate; OSError if the device does not answer.
         """
         header = "" if anonymous or not self.user else self._token()
         envelope = (
@@ -91,7 +91,7 @@ class SoapClient:
         )
         try:
             connection.request("POST", path, envelope, headers)
-            # time limit of an exchange whose connection took the rest
+            # least time limit of an exchange whose connection took most of the time
             connection.sock.settimeout(max(self.deadline_s - time.monotonic(), 0.1))
             response = connection.getresponse()
             reply = response.read(REPLY_BYTES_MAX + 1)
@@ -120,21 +120,21 @@ class SoapClient:
 
 
 def digest_answer(challenges: Sequence[str], method: str, path: str, user: str, password: str) -> str | None:
-    """Return the Authorization header that answers the first usable of a server's challenges; None for none."""
+    """Return the Authorization header for the first usable of a server's challenges; None if none is usable."""
     for challenge in challenges:
         scheme, _, rest = challenge.strip().partition(" ")
         if scheme.lower() != "digest":
             continue
         try:
-            said = {key.lower(): value for key, value in parse_keqv_list(parse_http_list(rest)).items()}
+            values = {key.lower(): value for key, value in parse_keqv_list(parse_http_list(rest)).items()}
         except (ValueError, IndexError):
             continue
-        algorithm = said.get("algorithm", "MD5").upper()
-        qualities = [quality.strip() for quality in said.get("qop", "").split(",") if quality.strip()]
-        if algorithm not in _HASHES or "nonce" not in said or (qualities and "auth" not in qualities):
+        algorithm = values.get("algorithm", "MD5").upper()
+        qualities = [quality.strip() for quality in values.get("qop", "").split(",") if quality.strip()]
+        if algorithm not in _HASHES or "nonce" not in values or (qualities and "auth" not in qualities):
             continue
         hashed = partial(_hashed, algorithm)
-        realm, nonce = said.get("realm", ""), said["nonce"]
+        realm, nonce = values.get("realm", ""), values["nonce"]
         ours, asked = hashed(f"{user}:{realm}:{password}"), hashed(f"{method}:{path}")
         fields = {"username": user, "realm": realm, "nonce": nonce, "uri": path}
         if qualities:
@@ -144,8 +144,8 @@ def digest_answer(challenges: Sequence[str], method: str, path: str, user: str, 
         else:
             fields |= {"response": hashed(f"{ours}:{nonce}:{asked}")}
             unquoted = ""
-        if "opaque" in said:
-            fields["opaque"] = said["opaque"]
+        if "opaque" in values:
+            fields["opaque"] = values["opaque"]
         quoted = ", ".join(f'{key}="{_quotable(value)}"' for key, value in fields.items())
         return f"Digest {quoted}, algorithm={algorithm}{unquoted}"
     return None
@@ -178,7 +178,7 @@ def _body(status: int, reply: bytes) -> ElementTree.Element:
 
 
 def _parsed(reply: bytes) -> ElementTree.Element | None:
-    """Return the XML of a reply; None for what is none, too long, or has a document type, which SOAP forbids."""
+    """Parse the XML of a reply; return None if it is invalid, too long, or has a document type, which SOAP forbids."""
     if len(reply) > REPLY_BYTES_MAX or b"<!DOCTYPE" in reply or b"<!ENTITY" in reply:
         return None
     try:

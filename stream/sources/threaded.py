@@ -1,4 +1,4 @@
-"""Sources that a thread reads, and the pollable queue between that thread and the pipeline."""
+"""Sources read by a thread, and the pollable queue between that thread and the pipeline."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from stream.sources.timing import LiveTimeline
 log = logging.getLogger(__name__)
 
 ITEMS_MAX = 64
-"""Frames and outages that may wait together: a bound for a taker that is gone."""
+"""Limit of queued frames and outages together, for a consumer that has stopped."""
 
 Item = SourceFrame | SourceOutage
 
 
 class FrameQueue:
-    """Bounded queue between one producer and one consumer; `fileno` is readable when `drain` has something to return.
+    """Bounded queue between one producer and one consumer; `fileno` is readable when `drain` has items to return.
 
-    `put` drops the oldest frame where there is no room, and counts it in `dropped`; what that frame had to tell (a
-    discontinuity, what was skipped) goes over to the next one. `put_wait` waits instead.
+    If the queue is full, `put` drops the oldest frame and counts it in `dropped`; the metadata of that frame (a
+    discontinuity, losses) are merged into the next one. `put_wait` waits instead.
     """
 
-    # Frames that may wait. Whoever takes them is nearly always waiting; this covers a pause of its thread.
+    # The consumer is nearly always waiting; the default capacity covers a pause of its thread.
     def __init__(self, capacity: int = 4) -> None:
         self._capacity = capacity
         self._items: deque[Item] = deque()
@@ -52,7 +52,7 @@ class FrameQueue:
         return self._readable
 
     def put(self, item: Item) -> None:
-        """Hands an item over; never waits."""
+        """Add an item without waiting."""
         with self._changed:
             if self._closed:
                 return
@@ -62,7 +62,7 @@ class FrameQueue:
             self._signal()
 
     def put_wait(self, item: Item, timeout_s: float) -> bool:
-        """Hands an item over once there is room; whether there was some within the time limit."""
+        """Add an item once there is room; return False if there was none within the time limit."""
         with self._changed:
             room = self._changed.wait_for(lambda: self._closed or self._frames() < self._capacity, timeout_s)
             if room and not self._closed:
@@ -71,13 +71,13 @@ class FrameQueue:
             return room
 
     def finish(self, error: Exception | None = None) -> None:
-        """Nothing more will come; `error` says why, where that is a failure."""
+        """Mark the end of the items; `error`: the failure that ended them, if any."""
         with self._changed:
             self._ended, self._error = True, error
             self._signal()
 
     def drain(self) -> list[Item] | None:
-        """Return what has come since, without waiting; None after the last. Raises the error that ended it."""
+        """Remove and return all items, without waiting; None after the last. Raises the error that ended the items."""
         with self._changed:
             if self._closed:
                 return None
@@ -95,13 +95,13 @@ class FrameQueue:
             return None
 
     def wait(self, timeout_s: float) -> bool:
-        """Return True if `drain` has something to give within the time limit."""
+        """Wait until `drain` has items or the end to return; return False after the time limit."""
         poll = select.poll()
         poll.register(self._readable, select.POLLIN)
         return bool(poll.poll(timeout_s * 1000))
 
     def close(self) -> None:
-        """Gives back the descriptors; what still comes is dropped. May be called twice."""
+        """Close the descriptors; later items are discarded. Idempotent."""
         with self._changed:
             if self._closed:
                 return
@@ -115,7 +115,7 @@ class FrameQueue:
         return sum(isinstance(item, SourceFrame) for item in self._items)
 
     def _drop_oldest(self) -> None:
-        """Drops the oldest frame, or the oldest item where hardly any is a frame."""
+        """Drop the oldest frame, or the oldest item if there are more than ITEMS_MAX."""
         index = next((at for at, item in enumerate(self._items) if isinstance(item, SourceFrame)), 0)
         if len(self._items) > ITEMS_MAX:
             index = 0
@@ -136,10 +136,10 @@ class FrameQueue:
 
 
 WAIT_S = 0.05
-"""Longest single wait for a frame, before `should_stop` is asked."""
+"""Longest single wait for a frame between two checks of `should_stop`."""
 
 CLOSE_S = 0.3
-"""Longest wait of `close` for the reading thread, which mostly ends with the next packet, and always by itself."""
+"""Longest wait of `close` for the reading thread, which usually ends with the next packet, and always by itself."""
 
 
 class ReaderThread(threading.Thread, ABC):
@@ -169,11 +169,11 @@ class ReaderThread(threading.Thread, ABC):
         self._outage: SourceOutage | None = None
 
     def begin(self) -> None:
-        """Put frames into the queue from here on."""
+        """Start putting frames into the queue."""
         self._begun.set()
 
     def stop(self) -> None:
-        """End the thread, as soon as what it waits for returns."""
+        """End the thread as soon as its current wait returns."""
         self._stopping.set()
         self._begun.set()
 
@@ -188,21 +188,21 @@ class ReaderThread(threading.Thread, ABC):
 
     @abstractmethod
     def read(self) -> None:
-        """Read until the end, or until `stop` is called. Raises SourceError where the source is lost for good."""
+        """Read until the end, or until `stop` is called. Raises SourceError if the source is lost for good."""
 
     @abstractmethod
     def no_frame_error(self) -> SourceError:
         """Return the error of a source that gave no frame within `capture.open_timeout_s`."""
 
     def _begin_outage(self, reason: str) -> None:
-        """Report a loss. Raises SourceError where `capture.reconnect` is off."""
+        """Report a loss. Raises SourceError if `capture.reconnect` is off."""
         if not self._config.reconnect:
             raise SourceError(f"{self._source_name} is lost: {reason}; set capture.reconnect = true to wait for it")
         self._outage = SourceOutage(max(self._index, 0), self._media_ns, reason)
         self.queue.put(self._outage)
 
     def _end_outage(self, discontinuity: str | None, now_ns: int) -> str | None:
-        """Report that an outage is over, if there is one; return the discontinuity of the frame that ends it."""
+        """Report the end of an outage, if any; return the discontinuity of the frame that ends it."""
         if self._outage is None:
             return discontinuity
         self.queue.put(replace(self._outage, lasted_s=(now_ns - self._seen_ns) / NS_PER_S))
@@ -211,10 +211,10 @@ class ReaderThread(threading.Thread, ABC):
 
 
 class ThreadedSource(Source):
-    """Source that comes in its own time, through a bounded queue.
+    """Source in real time, read by a thread through a bounded queue.
 
-    Whoever reads the source waits on `fileno` beside other things and calls `poll`, or iterates over `frames`;
-    neither is ever held up.
+    The consumer waits on `fileno`, among other descriptors, and calls `poll`, or iterates over `frames`; neither
+    blocks the reader.
     """
 
     def __init__(self, reader: ReaderThread, limit_s: float) -> None:
@@ -237,13 +237,13 @@ class ThreadedSource(Source):
             raise
 
     def describe(self) -> SourceInfo:
-        """Return the properties that the first frame shows."""
+        """Return the properties of the first frame."""
         return self._info
 
     def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame | SourceOutage]:
-        """Frames and outages as they come; ends when `should_stop` says so, or after `capture.max_frames`.
+        """Yield frames and outages as they arrive, until `should_stop` returns True or `capture.max_frames`.
 
-        Raises SourceError where the source is lost and `capture.reconnect` is off.
+        Raises SourceError if the source is lost and `capture.reconnect` is off.
         """
         while not should_stop():
             items = self.poll()
@@ -256,25 +256,25 @@ class ThreadedSource(Source):
             self._reader.queue.wait(WAIT_S)
 
     def fileno(self) -> int:
-        """A descriptor that is readable when `poll` has something to give."""
+        """Return a descriptor that is readable when `poll` has items to return."""
         return self._reader.queue.fileno()
 
     def poll(self) -> list[SourceFrame | SourceOutage] | None:
-        """Return what has come since the last call, without waiting; None after the end. Raises as `frames`."""
+        """Return the items since the last call, without waiting; None after the end. Raises as `frames`."""
         self._reader.begin()
         return self._reader.queue.drain()
 
     @property
     def dropped(self) -> int:
-        """Frames that nobody took in time."""
+        """Frames dropped because they were not consumed in time."""
         return self._reader.queue.dropped
 
     def repaired_pts(self) -> tuple[int, int]:
-        """Return how many PTS were made, and how many clamped."""
+        """Return the numbers of made and of clamped PTS."""
         return self._reader.timeline.made_pts, self._reader.timeline.clamped_pts
 
     def close(self) -> None:
-        """Lets go of the source; its thread ends at once, or when FFmpeg's time limit is over."""
+        """Release the source; its thread ends at once, or after FFmpeg's time limit."""
         if not self._closed:
             self._closed = True
             self._reader.stop()
@@ -283,13 +283,13 @@ class ThreadedSource(Source):
 
 
 AHEAD = 2
-"""Frames that may have been decoded and not yet been taken."""
+"""Limit of frames decoded ahead of the consumer."""
 
 
 class PrefetchSource(Source):
-    """Source that reads another one ahead in a thread, so that a reader can stop while the network is silent.
+    """Source that reads another source ahead in a thread, so that its consumer can stop while the network is silent.
 
-    The source is read, and closed, by one thread, which waits where it is `AHEAD` frames ahead.
+    One thread reads and closes the source; it waits when it is `AHEAD` frames ahead.
     """
 
     def __init__(self, source: Source) -> None:
@@ -302,7 +302,7 @@ class PrefetchSource(Source):
         return self._source.describe()
 
     def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame | SourceOutage]:
-        """The frames of the source; to be called once. Raises what the source raises."""
+        """Yield the frames of the source; to be called once. Raises the source's errors."""
         self._thread.start()
         while not should_stop():
             items = self._queue.drain()
@@ -318,7 +318,7 @@ class PrefetchSource(Source):
         return self._source.repaired_pts()
 
     def close(self) -> None:
-        """Ends the thread, at once or when the network's time limit is over; it closes the source."""
+        """End the thread, at once or after the network's time limit; the thread closes the source."""
         self._stop.set()
         if self._thread.ident is None:
             self._source.close()

@@ -7,25 +7,25 @@ from fractions import Fraction
 from arr_coc.types import NS_PER_S
 
 DEFAULT_RATE = Fraction(25)
-"""Frames a second where a stream names no usable rate: FFmpeg's own default for raw streams."""
+"""Frames per second of a stream without a usable rate: FFmpeg's default for raw streams."""
 
 MAX_RATE = Fraction(1000)
-"""A rate above this is a tick rate that a container passes off as a frame rate."""
+"""A higher rate is a tick rate that a container reports as its frame rate."""
 
 PAUSE_MAX_NS = 60 * NS_PER_S
-"""Longest pause between two frames that a paced source keeps; a longer one is a damaged timestamp, and is left out."""
+"""Longest pause between two frames of a paced source; a longer one is a damaged timestamp and is skipped."""
 
 MAX_MEDIA_S = Fraction(100 * 365 * 24 * 3600)
-"""A time beyond a hundred years from the origin is damage, not time."""
+"""Times more than a hundred years from the origin count as damaged."""
 
 
 class MediaTimeline:
-    """Turns a stream's PTS into media time, in the order in which frames are shown.
+    """Converter of a stream's PTS to media time, in presentation order.
 
-    `time_base` is seconds a tick, `rate` frames a second, `origin` the presentation time in seconds that counts as 0. A
-    PTS that is missing, or beyond `MAX_MEDIA_S`, is made: the last time plus one period. One that goes backward, or
-    stands still, is clamped to the same. `made_pts` and `clamped_pts` count both. All arithmetic is in fractions, so no
-    error adds up.
+    `time_base` is in seconds per tick, `rate` in frames per second; `origin` is the presentation time in seconds that
+    counts as 0. A missing PTS, or one beyond `MAX_MEDIA_S`, is made: the last time plus one period. A PTS that does not
+    increase is clamped to the same. `made_pts` and `clamped_pts` count both. All arithmetic is in fractions, so no
+    error accumulates.
     """
 
     def __init__(self, time_base: Fraction | None, rate: Fraction | None, origin: Fraction = Fraction(0)) -> None:
@@ -40,7 +40,7 @@ class MediaTimeline:
         self.clamped_pts = 0
 
     def next_ns(self, pts: int | None) -> int:
-        """Media time of the next frame shown, in nanoseconds rounded down; never negative, never backward."""
+        """Return the media time of the next frame, in nanoseconds rounded down; never negative, never backward."""
         time = self._seconds(pts)
         if time is None:
             self.made_pts += 1
@@ -50,15 +50,15 @@ class MediaTimeline:
         else:
             self.clamped_pts += 1
             overtaken = self._newest_pts is not None and time > self._newest_pts
-            # Of a period: how far a good PTS is moved that an earlier clamped one has overtaken. Small, so that the
-            # true times are met again within a frame or two and nothing adds up over a long file.
+            # A good PTS that an earlier clamped one has overtaken advances by this share of a period: small, so that
+            # true times resume within a frame or two and no delay accumulates over a long file.
             self._last += self.period * Fraction(1, 10) if overtaken else self.period
         if time is not None and (self._newest_pts is None or time > self._newest_pts):
             self._newest_pts = time
         return _floor_ns(self._last)
 
     def at_ns(self, pts: int | None) -> int | None:
-        """Media time that a PTS stands for, in nanoseconds, without moving on; None where it stands for none."""
+        """Return the media time of a PTS in nanoseconds, without advancing; None if the PTS is unusable."""
         time = self._seconds(pts)
         return None if time is None or time < 0 else _floor_ns(time)
 
@@ -74,9 +74,9 @@ def _floor_ns(time: Fraction) -> int:
 
 
 FIRST_WAIT_S, LONGER_WAIT_S, LONGEST_WAIT_S = 0.2, 0.5, 2.0
-"""Before the first attempt to reach a lost source again, and at most: each wait is twice the one before. Half a second
-leaves one and a half for opening, the next key frame and the first word, so that text comes within 2 s of the source's
-return. The longest is for what has been away for `LONG_OUTAGE` attempts."""
+"""Waits before attempts to reopen a lost source: the first, the usual limit, and the limit after `LONG_OUTAGE`
+attempts; each wait is twice the one before. A limit of 0.5 s leaves 1.5 s for opening, the next key frame and the first
+token, so that text arrives within 2 s of the source's return."""
 
 LONG_OUTAGE = 120
 
@@ -84,8 +84,8 @@ LONG_OUTAGE = 120
 class LiveTimeline:
     """Media time of a live source, from 0 at its first frame.
 
-    Within a connection it follows the PTS. Where one is missing, goes backward, or leaps, and from the last frame
-    before an outage to the first one after it, it follows the clock. `made_pts` counts the missing, `clamped_pts` the
+    Within a connection it follows the PTS. It follows the clock if a PTS is missing, goes backward, or leaps, and from
+    the last frame before an outage to the first one after it. `made_pts` counts the missing PTS, `clamped_pts` the
     others.
     """
 
@@ -98,14 +98,14 @@ class LiveTimeline:
         self.clamped_pts = 0
 
     def connected(self, time_base: Fraction | None, rate: Fraction | None) -> None:
-        """A new connection, whose PTS have nothing to do with those before."""
+        """Start a new connection, whose PTS are independent of those before."""
         self._time_base = time_base if time_base is not None and time_base > 0 else None
         usable = rate if rate is not None and 0 < rate <= MAX_RATE else DEFAULT_RATE
         self._period_ns = int(NS_PER_S / usable)
         self._anchor = None
 
     def media_ns(self, pts: int | None, now_ns: int) -> int:
-        """Media time of the next frame, which left the decoder at `now_ns`; always later than the one before."""
+        """Return the media time of the next frame, which left the decoder at `now_ns`; always increasing."""
         ticked = None if pts is None or self._time_base is None else int(pts * self._time_base * NS_PER_S)
         by_clock_ns = self._by_clock(now_ns)
         media_ns = by_clock_ns
@@ -135,7 +135,7 @@ class LiveTimeline:
 
 
 class Backoff:
-    """Waits between attempts to reach a lost source: growing, and short again after a steady connection."""
+    """Waits between attempts to reopen a lost source: growing, and reset after a stable connection."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -151,16 +151,17 @@ class Backoff:
 
 
 class Pacer:
-    """Pacer of a source that comes in bursts (HLS: a segment at a time), by its media time.
+    """Pacer of a source with bursts of frames (HLS: a segment at a time), by its media time.
 
-    The first frame is due at once; a late one moves all that follow, and so does one after more than PAUSE_MAX_NS.
+    The first frame is due at once; a late frame delays all that follow, and a frame due after more than PAUSE_MAX_NS
+    advances them.
     """
 
     def __init__(self) -> None:
         self._start_ns: int | None = None
 
     def due_ns(self, media_ns: int, now_ns: int) -> int:
-        """The time at which a frame with this media time is to be handed on; `now_ns` where it is late."""
+        """Return the time at which a frame with this media time is due; `now_ns` if it is late."""
         if self._start_ns is None or not 0 <= self._start_ns + media_ns - now_ns <= PAUSE_MAX_NS:
             self._start_ns = now_ns - media_ns
         return self._start_ns + media_ns

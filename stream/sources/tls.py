@@ -1,7 +1,7 @@
-"""Certificates of the servers that video comes from: which are checked, against whom, and what is wrong with one.
+"""Checks of the certificates of video servers: which servers are checked, against which authorities, and advice.
 
-FFmpeg checks none unless it is told to (libavformat 62; its default changes with 63), and never those of the segments
-that an HLS or DASH playlist names.
+FFmpeg checks certificates only with `tls_verify` (libavformat 62; its default changes with 63), and never for the
+segments of an HLS or DASH playlist.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ PORTS = {"https": 443, "rtsps": 322, "rtmps": 443, "onvifs": 443}
 """Schemes of addresses over TLS, and their usual ports."""
 
 SIGNED = frozenset({"https", "rtmps"})
-"""Those of the web, whose certificates somebody has signed. A camera has usually signed its own."""
+"""Schemes of web servers, whose certificates an authority has signed. Cameras usually have self-signed ones."""
 
 
 def is_checked(scheme: str, config: CaptureConfig) -> bool:
-    """Return whether a server's certificate is checked."""
+    """Return True if a server's certificate is checked."""
     if config.tls_verify == "auto":
         return scheme in SIGNED or config.ca_file is not None
     return config.tls_verify
 
 
 def ffmpeg_options(scheme: str, config: CaptureConfig) -> dict[str, str]:
-    """Return FFmpeg's options for an address over TLS. Raises ConfigError for a `capture.ca_file` that is none."""
+    """Return FFmpeg's options for an address over TLS. Raises ConfigError for an invalid `capture.ca_file`."""
     if scheme not in PORTS:
         return {}
     if not is_checked(scheme, config):
@@ -43,7 +43,7 @@ def ffmpeg_options(scheme: str, config: CaptureConfig) -> dict[str, str]:
 
 
 def context_of(scheme: str, config: CaptureConfig) -> ssl.SSLContext:
-    """Return Python's side of the same. Raises ConfigError for a `capture.ca_file` that is none."""
+    """Return Python's TLS context with the same checks. Raises ConfigError for an invalid `capture.ca_file`."""
     file = config.ca_file
     try:
         context = ssl.create_default_context(cafile=_system_authorities() if file is None else os.path.expanduser(file))
@@ -57,19 +57,21 @@ def context_of(scheme: str, config: CaptureConfig) -> ssl.SSLContext:
 
 
 def problem_of(error: ssl.SSLError) -> tuple[str, str]:
-    """Return what is wrong with the other end, and the remedy."""
+    """Return the reason of a TLS failure, and the remedy."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"has a certificate that cannot be trusted: {error.verify_message.rstrip('.')}",
-            "name a file with it, or with who signed it, as capture.ca_file, or set capture.tls_verify = false to take "
-            "whoever answers",
+            "name a file with it, or with its signer's, as capture.ca_file, or set capture.tls_verify = false to "
+            "accept any certificate",
         )
     return "speaks no TLS there", "check the port, or use the address without the s at the end of its scheme"
 
 
 def problem_at(address: str, config: CaptureConfig, limit_s: float) -> tuple[str, str] | None:
-    """Return what is wrong with the server at an address that FFmpeg could not open, and the remedy; None for nothing
-    that TLS knows of. It is asked once more: FFmpeg's error does not say."""
+    """Return the TLS problem of an address that FFmpeg could not open, and the remedy; None for no TLS problem.
+
+    It connects once more, because FFmpeg's error does not contain the reason.
+    """
     parts = urlsplit(address)
     if parts.scheme not in PORTS or not parts.hostname:
         return None
@@ -86,7 +88,7 @@ def problem_at(address: str, config: CaptureConfig, limit_s: float) -> tuple[str
 
 
 def _system_authorities() -> str | None:
-    """Return a file with those whom this system trusts; None where its libraries know them."""
+    """Return a file with the system's trusted authorities; None if its libraries have them built in."""
     if sys.platform != "linux":
         return None
     if (file := ssl.get_default_verify_paths().cafile) is not None:

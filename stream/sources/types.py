@@ -1,6 +1,6 @@
-"""Every source: the addresses that are its own, their check, its library, and how it is opened. Loads no source before.
+"""Registry of source types: forms of addresses, their check, library, and function that opens and imports the source.
 
-Checks, doctor, docs/sources.md and `stream.sources.factory` read these.
+Checks, doctor, docs/sources.md and `stream.sources.factory` read it.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ class SourceOpening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceType:
-    """Type of source, which the form of an address chooses."""
+    """Type of source, chosen by the form of an address."""
 
     forms: str
-    """Addresses, in the documents."""
+    """Forms of its addresses in the documents."""
     help: str
-    """What they are, in the documents."""
+    """Description in the documents."""
     matches: Callable[[str], bool]
     open: Callable[[SourceOpening], Source]
-    """Opens it. Imports its module."""
+    """Import the source's module and open the source."""
     check: Callable[[str, CaptureConfig, NetworkConfig], object] | None = None
-    """Raises an error of the configuration for what cannot be opened. Imports nothing heavy."""
+    """Raise SourceError or ConfigError for an address that cannot be opened. Imports nothing heavy."""
     one_stream: bool = False
-    """True if it has one video stream, so that `capture.stream` is refused before it is opened."""
+    """True if the source has one video stream, so that `capture.stream` is refused before it is opened."""
     extra: Extra | None = None
 
 
 def source_type(address: str) -> SourceType:
-    """Return the type of the source that an address names; a file if it has no other form."""
+    """Return the type of the source at an address; a file if no other form matches."""
     return next(source for source in SOURCES if source.matches(address))
 
 
@@ -239,4 +239,4 @@ SOURCES = (
     ),
     FILE,
 )
-"""In the order in which their forms are tried."""
+"""Types in the order in which their forms are tried."""

@@ -39,8 +39,8 @@ Image = npt.NDArray[np.uint8]
 
 
 class FrameHeader(msgspec.Struct, frozen=True):
-    """Description of a frame's bytes. `t_ns`: the sender's monotonic clock at capture; `seq` counts the frames that
-    it sent."""
+    """Description of a frame's bytes. `t_ns`: the sender's monotonic clock at capture; `seq`: the frame's number at the
+    sender."""
 
     v: int
     width: Side
@@ -51,19 +51,19 @@ class FrameHeader(msgspec.Struct, frozen=True):
 
 
 class InvalidFrameMessage(Exception):
-    """A message that holds no frame; says why."""
+    """Message without a valid frame; the text is the reason."""
 
 
 class FrameDecoder:
-    """Turns messages into frames. Keeps a JPEG decoder; belongs to one thread."""
+    """Decoder of messages with frames. It keeps a JPEG decoder and is not thread-safe."""
 
     def __init__(self, max_pixels: int = SIDE_PX_MAX**2) -> None:
-        """`max_pixels`: of a frame, width times height."""
+        """`max_pixels`: limit of a frame's width times height."""
         self._max_pixels = max_pixels
         self._jpeg = _jpeg_decoder(max_pixels)
 
     def read(self, parts: Sequence[memoryview]) -> tuple[FrameHeader, FramePlanes, Callable[[], Image]]:
-        """The header, the planes (views on the message where the format allows), and the picture as RGB when called.
+        """Return the header, the planes (views on the message if the format allows), and a function for the RGB image.
 
         Raises InvalidFrameMessage.
         """
@@ -142,12 +142,12 @@ def _rgb(planes: FramePlanes) -> Image:
 
 
 WAIT_MS = 50
-"""Longest single wait for a message, before the reader looks whether it shall stop."""
+"""Longest single wait for a message between two checks for `stop`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameAddress:
-    """Address of a sender of frames, as ZeroMQ names it, and whether they are pulled."""
+    """Address of a sender of frames, with ZeroMQ's endpoint; `pull`: frames are pulled from a PUSH socket."""
 
     name: str
     endpoint: str
@@ -160,23 +160,24 @@ class FrameAddress:
 
 
 class ZmqSource(ThreadedSource):
-    """The frames that a program sends, without an end.
+    """Endless source of the frames that another program sends.
 
-    From a PUB socket the newest, as from a camera. From a PUSH socket every one, as from a file: the sender waits.
+    From a PUB socket it takes the newest frame, as from a camera; from a PUSH socket every frame, while the sender
+    waits.
     """
 
     def __init__(self, address: str, config: CaptureConfig, clock: Clock, network: NetworkConfig) -> None:
-        """Waits for the first frame. Raises SourceError where none comes within `capture.open_timeout_s`, or
-        ConfigError for an address that is none, keys that are missing, or a `capture.size` beyond measure."""
+        """Wait for the first frame. Raises SourceError if none comes within `capture.open_timeout_s`, or
+        ConfigError for an invalid address, missing keys, or a `capture.size` that is too large."""
         refuse_time_range(config, address)
         receiver = _Receiver(FrameAddress.of(address), config, clock, network)
         super().__init__(receiver, config.open_timeout_s)
 
 
 class _Receiver(ReaderThread):
-    """Reader of the frames that another program sends; makes, uses and closes the socket.
+    """Reader of the frames that another program sends; its thread creates, uses and closes the socket.
 
-    Pulled frames are left with their sender until `begin` is called.
+    Pulled frames stay with their sender until `begin` is called.
     """
 
     def __init__(self, address: FrameAddress, config: CaptureConfig, clock: Clock, network: NetworkConfig) -> None:
@@ -223,11 +224,11 @@ class _Receiver(ReaderThread):
                     self._take(parts, passed)
 
     def _take(self, parts: Sequence[memoryview], passed: int) -> None:
-        """Reads one message; `passed` is how many that came before it were passed over."""
+        """Read one message; `passed` is the number of messages skipped before it."""
         try:
             header, planes, rgb = self._frames.read(parts)
         except InvalidFrameMessage as error:
-            # messages that cannot be read, one after the other, are reported as one, by the first one's reason
+            # consecutive unreadable messages are reported as one, with the reason of the first
             problem = str(error)
             self._problem = problem
             what, count = f"message {self._messages}", 1
@@ -267,8 +268,8 @@ class _Receiver(ReaderThread):
         media_ns = self.timeline.media_ns(now_ns if header.t_ns is None else header.t_ns, now_ns)
         self._index += 1
         skipped, self._unreadable = tuple(self._unreadable), []
-        # As the sender says, if it has the same clock; else the time of arrival. A sender on this machine has the same
-        # monotonic clock; a time of its that is older than this is of another one.
+        # The sender's time if it has the same clock, else the time of arrival. A sender on this machine has the same
+        # monotonic clock; a time older than the limit is from another clock.
         sent_ns = header.t_ns if self._same_clock else None
         captured_ns = sent_ns if sent_ns is not None and 0 <= now_ns - sent_ns <= 5 * NS_PER_S else now_ns
         frame = SourceFrame(self._index, media_ns, captured_ns, planes, discontinuity, skipped)
@@ -280,9 +281,9 @@ class _Receiver(ReaderThread):
             pass
 
     def _passed_over(self, header: FrameHeader, passed: int) -> int:
-        """Return how many frames the sender numbered since the last one that was taken, or at least how many came.
+        """Return the number of frames lost since the last one, by the sender's numbers, at least the skipped messages.
 
-        Those of an outage were not dropped: they are reported as an outage.
+        Frames lost in an outage do not count: they are reported as an outage.
         """
         before, self._sequence = self._sequence, header.seq
         if before is None or header.seq is None or header.seq <= before:
@@ -291,7 +292,7 @@ class _Receiver(ReaderThread):
         return max(passed, gap) if gap <= SEQUENCE_GAP_MAX else passed
 
     def _look_for_loss(self) -> None:
-        """Nothing that can be read has come: is the source lost?"""
+        """Begin an outage if no readable message has come for `capture.stall_s`. Raises SourceError for wrong keys."""
         if self.info is None:
             if self._refused:
                 raise SourceError(

@@ -1,4 +1,4 @@
-"""Socket that gives out the frames of a viewer's camera, for a source of this machine."""
+"""Socket that publishes the frames of a viewer's camera to a source on this machine."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from stream.errors import TransportError
 
 
 class CameraSender:
-    """PUB end of a ZeroMQ source; belongs to the thread that made it. Raises TransportError where it cannot be bound.
+    """PUB end of a ZeroMQ source; belongs to the thread that made it. Raises TransportError if it cannot be bound.
 
-    A frame that nobody takes at once is dropped.
+    A frame is dropped if no subscriber takes it at once.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -26,7 +26,7 @@ class CameraSender:
             raise TransportError(f"cannot open {endpoint}: {error}") from error
 
     def send(self, jpeg: bytes, width: int, height: int, t_ns: int, seq: int) -> None:
-        """Give out a frame in JPEG; `t_ns` is its time on the monotonic clock, `seq` its number."""
+        """Publish a frame as JPEG; `t_ns` is its time on the monotonic clock, `seq` its number."""
         header = {"v": 1, "width": width, "height": height, "format": "jpeg", "t_ns": t_ns, "seq": seq}
         self._socket.send_multipart([msgspec.msgpack.encode(header), jpeg])
 

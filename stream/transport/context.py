@@ -1,7 +1,7 @@
 """ZeroMQ context of a process; private directories of its ipc sockets, with records of the runs that own them.
 
-Each run keeps one file, locked for as long as its process lives, in a folder that only this user can enter. A record
-that nobody holds is that of a run that is gone. Where there is no such folder, nothing is recorded and nothing swept.
+Each run keeps one record file, locked as long as its process lives, in a folder that only this user can enter. A record
+without a lock belongs to a run that is gone. Without such a folder, nothing is recorded or swept.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ log = logging.getLogger(__name__)
 
 
 def state_folders() -> list[str]:
-    """Return the folders for records, of which the first usable one is taken: $XDG_RUNTIME_DIR, $XDG_STATE_HOME, or
-    ~/.local/state."""
+    """Return the candidate folders for records, of which the first usable one is taken: in $XDG_RUNTIME_DIR,
+    $XDG_STATE_HOME, and ~/.local/state."""
     bases = [os.environ.get("XDG_RUNTIME_DIR"), os.environ.get("XDG_STATE_HOME"), os.path.expanduser("~/.local/state")]
     return [os.path.join(base, FOLDER) for base in bases if base and os.path.isabs(base)]
 
 
 @contextlib.contextmanager
 def keep_record(record: bytes) -> Iterator[None]:
-    """While inside, this process holds a record. Without a folder to keep it in there is none."""
+    """Context manager in which this process holds a record, if a folder for it is usable."""
     name = f"{_host()}-{secrets.token_hex(16)}{SUFFIX}"
     with _folder_to_write() as folder:
-        held = None if folder is None else _written(folder, name, record)
+        descriptor = None if folder is None else _written(folder, name, record)
         try:
             yield
         finally:
-            if folder is not None and held is not None:
+            if folder is not None and descriptor is not None:
                 with contextlib.suppress(OSError):
                     os.unlink(name, dir_fd=folder)
-                os.close(held)
+                os.close(descriptor)
 
 
 def sweep(tidy: Callable[[bytes], None]) -> None:
-    """Calls `tidy` with the record of every run on this machine that is gone, and removes that record."""
+    """Call `tidy` with the record of every run on this machine that is gone, and remove the record."""
     for path in state_folders():
         folder = _open_private(path)
         if folder is None:
@@ -71,48 +71,48 @@ def sweep(tidy: Callable[[bytes], None]) -> None:
 
 
 def _sweep_one(folder: int, name: str, tidy: Callable[[bytes], None]) -> None:
-    """Raises OSError where its run goes on, or where it is no record."""
-    held = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    """Sweep one record. Raises OSError if its run is alive, or the file cannot be opened."""
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
-        about = os.fstat(held)
+        about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
             return
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        tidy(os.read(held, 8192))  # a path is at most 4096 bytes long
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        tidy(os.read(descriptor, 8192))  # a path is at most 4096 bytes long
         os.unlink(name, dir_fd=folder)
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 def _written(folder: int, name: str, record: bytes) -> int | None:
-    """The descriptor that holds the new record's lock; None where there can be no record.
+    """Write a record and return the descriptor that holds its lock; None if it cannot be written.
 
-    The record gets its name once it is locked: a sweep never finds it without its lock.
+    The record gets its name once it is locked, so that a sweep never sees it unlocked.
     """
     new = f".{name}"
     try:
-        held = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
     except OSError as error:
         log.debug("no record of this run: %s", error)
         return None
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(held, record)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(descriptor, record)
         os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError as error:
         log.debug("no record of this run: %s", error)
-        os.close(held)
+        os.close(descriptor)
         with contextlib.suppress(OSError):
             os.unlink(new, dir_fd=folder)
         return None
-    return held
+    return descriptor
 
 
 @contextlib.contextmanager
 def _folder_to_write() -> Iterator[int | None]:
-    """The folder for a new record, made where there is none; None where nothing can be kept."""
-    folders = state_folders()
-    opened = next((found for path in folders if (found := _open_private(path, make=True)) is not None), None)
+    """Context manager for the folder of a new record, created if it is missing; None if no folder is usable."""
+    folders = (_open_private(path, make=True) for path in state_folders())
+    opened = next((folder for folder in folders if folder is not None), None)
     try:
         yield opened
     finally:
@@ -121,7 +121,7 @@ def _folder_to_write() -> Iterator[int | None]:
 
 
 def _open_private(path: str, *, make: bool = False) -> int | None:
-    """A folder of this user that nobody else can enter or write; None where it is anything else."""
+    """Open a folder that belongs to this user and that no other user can enter or write; None if it is not so."""
     try:
         if make:
             os.makedirs(path, mode=0o700, exist_ok=True)
@@ -138,22 +138,22 @@ def _open_private(path: str, *, make: bool = False) -> int | None:
 
 
 def _host() -> str:
-    """The machine's name: a home folder may be shared by several."""
+    """Return the machine's name: several machines may share a home folder."""
     return os.uname().nodename.replace("/", "_")
 
 
 LONGEST_NAME = "reports"
-"""Of the sockets that lie there."""
+"""Longest name of a socket in the directory."""
 
 
 PREFIX = "arr-coc-"
 
 
 class SocketDirectory(msgspec.Struct, frozen=True):
-    """A directory that a run has made for its sockets. `marker` is the random name of the file that marks it as such;
-    `device` and `inode` are those of the directory.
+    """Directory that a run has made for its sockets. `marker` is the random name of the file that marks it;
+    `device` and `inode` identify the directory.
 
-    It can be sent to another process, which can remove it too.
+    It can be sent to another process, which can remove the directory too.
     """
 
     path: str
@@ -166,7 +166,7 @@ class SocketDirectory(msgspec.Struct, frozen=True):
 
     @classmethod
     def make(cls) -> SocketDirectory:
-        """A new one in the system's temporary directory, which only this user can enter."""
+        """Make a directory in the system's temporary directory that only this user can enter."""
         path = tempfile.mkdtemp(prefix=PREFIX)
         made = os.stat(path)
         directory = cls(path, f".run-{secrets.token_hex(16)}", made.st_dev, made.st_ino)
@@ -174,10 +174,10 @@ class SocketDirectory(msgspec.Struct, frozen=True):
         return directory
 
     def remove(self) -> bool:
-        """Removes the directory, its marker and its sockets; returns whether it is gone.
+        """Remove the directory, its marker and its sockets; return True if it is gone.
 
-        Nothing is removed where it is not the directory that was made, or holds anything but the marker and sockets of
-        this user. Any process may call this at any time, several at once too.
+        Nothing is removed if another directory has taken its place, or if it holds anything but the marker and sockets
+        of this user. Any number of processes may call this at any time.
         """
         with contextlib.suppress(FileNotFoundError):
             try:
@@ -198,7 +198,7 @@ class SocketDirectory(msgspec.Struct, frozen=True):
         os.rmdir(self.path)
 
     def _removable(self, opened: int) -> list[str]:
-        """The names of all that lies in the directory. Raises OSError where something of it is not the run's."""
+        """Return the names of the directory's entries. Raises OSError if one of them is not the run's."""
         about = os.fstat(opened)
         if (about.st_dev, about.st_ino) != (self.device, self.inode):
             raise OSError("another directory has taken its place")
@@ -218,10 +218,10 @@ class SocketDirectory(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def private_directory() -> Iterator[SocketDirectory]:
-    """A directory that only this user can enter (0700), for ipc sockets; gone at the end.
+    """Context manager for a directory of ipc sockets that only this user can enter (0700), removed at the end.
 
-    What runs have left that were killed is swept up first. Raises NoSocketFolder if the system's temporary directory
-    cannot be written, or has too long a name for a Unix socket.
+    Directories of killed runs are removed first. Raises NoSocketFolder if the system's temporary directory cannot be
+    written, or has too long a name for a Unix socket.
     """
     sweep_directories()
     try:
@@ -230,7 +230,7 @@ def private_directory() -> Iterator[SocketDirectory]:
         raise NoSocketFolder(f"no folder for sockets can be made: {error.strerror}", "set TMPDIR to another") from error
     with keep_record(msgspec.json.encode(directory)):
         try:
-            # a Unix socket's path may be this long on Linux (sun_path, less the final zero)
+            # limit of a Unix socket's path on Linux (sun_path, less the final zero)
             if len(os.fsencode(ipc_endpoint(directory, LONGEST_NAME))) - len("ipc://") > 107:
                 raise NoSocketFolder(f"{directory.path} is too long for a Unix socket", "set TMPDIR to a shorter path")
             yield directory
@@ -255,12 +255,12 @@ def _remove_recorded(record: bytes) -> None:
 
 
 def ipc_endpoint(directory: os.PathLike[str], name: str = "answer") -> str:
-    """The address of a socket in `directory`: the answer stage's, or another one's."""
+    """Return the address of a socket in `directory`, by default the answer stage's."""
     return f"ipc://{os.path.join(directory, name)}"
 
 
 EVENT_QUEUE = 256
-"""Events that may wait for the main thread before the allocate stage waits."""
+"""Capacity of the queue of events to the main thread; the allocate stage waits if it is full."""
 
 
 class EventReceiver:
@@ -273,7 +273,7 @@ class EventReceiver:
         self._socket.bind(endpoint)
 
     def receive(self, timeout_ms: int) -> bytes | None:
-        """Return the next encoded event, or None within the time limit."""
+        """Return the next encoded event; None if none arrived within the time limit."""
         return self._socket.recv(NOBLOCK) if self._arrivals.wait(timeout_ms) else None
 
     def close(self) -> None:
@@ -290,7 +290,7 @@ class EventSender:
         self._socket.connect(endpoint)
 
     def send(self, event: bytes, timeout_ms: int) -> bool:
-        """Send an event; return False if it was not taken within the time limit."""
+        """Send an event; return False if there was no room within the time limit."""
         try:
             self._socket.send(event, NOBLOCK)
         except zmq.Again:
@@ -303,19 +303,19 @@ class EventSender:
 
 @dataclass(frozen=True, slots=True)
 class KnownKeys:
-    """Public keys of clients that may connect, as the authenticator of ZeroMQ asks for them."""
+    """Public keys of clients that may connect, as a credentials provider of ZeroMQ's authenticator."""
 
     keys: frozenset[bytes]
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Return whether a key is known."""
+        """Return True if a key is known."""
         return key in self.keys
 
 
 class Transport:
-    """ZeroMQ context of one process, which makes all of its sockets.
+    """ZeroMQ context of one process, and factory of all of its sockets.
 
-    Raises ConfigError if the process may open too few files: libzmq would end it.
+    Raises ConfigError if the process may open too few files, because libzmq would abort it.
     """
 
     def __init__(self) -> None:
@@ -325,11 +325,11 @@ class Transport:
 
     @property
     def context(self) -> zmq.Context[zmq.Socket[bytes]]:
-        """For the other sockets of this package."""
+        """Context for the other sockets of this package."""
         return self._context
 
     def require_curve(self, curve: ServerCurve) -> None:
-        """Let sockets with CURVE take only clients whose public key is in `curve.clients`."""
+        """Let sockets with CURVE accept only clients whose public key is in `curve.clients`."""
         if self._authenticator is None:
             self._authenticator = ThreadAuthenticator(self._context)
             self._authenticator.start()
@@ -359,7 +359,7 @@ class Transport:
         )
 
     def server_link(self, endpoint: str, curve: ServerCurve | None = None) -> ServerLink:
-        """Return the end of a channel that many links may reach; make it in the thread that uses it."""
+        """Return the server's end of a channel, for many links; make it in the thread that uses it."""
         if curve is not None:
             self.require_curve(curve)
         return ServerLink(self._context, endpoint, curve=curve)

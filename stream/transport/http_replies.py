@@ -1,4 +1,4 @@
-"""Replies of HTTP servers, read within limits of bytes and time: a server may send without end, or a byte a second."""
+"""Replies of HTTP servers with limits of bytes and time: a server may send without end, or a byte per second."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from stream.untrusted import MIB
 
 REPLY_BYTES_MAX = 1 * MIB
-"""Longest reply that is read as a whole."""
+"""Size limit of a reply that is read as a whole."""
 
 
 def until(chunks: Iterable[bytes], deadline_s: float) -> Iterator[bytes]:
-    """Yield the chunks of a reply as they come. Raises TimeoutError after `deadline_s` of `time.monotonic`."""
+    """Yield the chunks of a reply as they arrive. Raises TimeoutError after `deadline_s` of `time.monotonic`."""
     for chunk in chunks:
         if time.monotonic() > deadline_s:
             raise TimeoutError("no end of the reply in time")
@@ -35,7 +35,7 @@ def start_of(chunks: Iterable[bytes], bytes_max: int = REPLY_BYTES_MAX) -> bytes
 
 
 class TimedResponse(http.client.HTTPResponse):
-    """Reply whose reads together have the time limit that its socket has for each: TimeoutError after that."""
+    """Reply that applies the socket's time limit to all of its reads together; raises TimeoutError after it."""
 
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
@@ -86,5 +86,5 @@ class _TimedHandler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
 
 
 def timed_opener(*handlers: type[urllib.request.BaseHandler]) -> urllib.request.OpenerDirector:
-    """Return an opener as of `build_opener`, whose `timeout` also limits each reply as a whole."""
+    """Return an opener like `build_opener`'s, whose `timeout` also limits each reply as a whole."""
     return urllib.request.build_opener(_TimedHandler, *handlers)

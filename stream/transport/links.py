@@ -20,72 +20,74 @@ from stream.untrusted import ARRAYS_MAX, PART_BYTES_MAX, REPLY_PART_BYTES_MAX
 log = logging.getLogger(__name__)
 
 SEND_SLICE_MS = 50
-"""Longest single wait for room in a link's queue, before its owner is asked whether to go on."""
+"""Longest single wait for room in a link's queue between two calls of its `check`."""
 
 SEND_LIMIT_MS = 2000
-"""Longest wait for room where the link has no owner to ask."""
+"""Longest wait for room of a link without `check`."""
 
 LINGER_MS = 1000
-"""How long a closing link still tries to hand over what it was given to send."""
+"""Time for which a closing link still tries to send its queued messages."""
 
 RECONNECT_MS, RECONNECT_MAX_MS = 20, 500
 """First and longest wait between attempts to reach another process."""
 
 KEEPALIVE_IDLE_S, KEEPALIVE_EVERY_S, KEEPALIVE_COUNT, UNACKNOWLEDGED_MS = 2, 1, 3, 5000
-"""When TCP asks a quiet peer on another host for a sign of life, how often, and how long it waits for one."""
+"""TCP keep-alive for a silent peer on another host: idle time, interval, number of probes, and limit of
+unacknowledged data."""
 
 HEARTBEAT_EVERY_MS, HEARTBEAT_LIMIT_MS = 1000, 2000
-"""How often a link with a heartbeat asks for a sign of life, and how long it waits for one."""
+"""Interval of a link's heartbeats, and time limit of their replies."""
 
 TURNED_AWAY_MAX = 3
-"""A peer that has closed so many connections before it was met will not be met: a wrong key, or no ZeroMQ there."""
+"""Connections closed by a peer before a handshake after which it counts as refusing: a wrong key, or not ZeroMQ."""
 
 QUEUE_MESSAGES = 64
-"""Bound of each socket's own queue; data stay far below it, because they need credits."""
+"""Bound of each socket's queue; data stay far below it, because they need credits."""
 
 NOBLOCK, SNDMORE, POLLIN = int(zmq.NOBLOCK), int(zmq.SNDMORE), int(zmq.POLLIN)
-"""Plain numbers: a link combines them several times a frame, and members of an enumeration are slow to combine."""
+"""Plain integers: a link combines them several times per frame, and enumeration members are slow to combine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A message and the raw array parts that came with it."""
+    """Message with its raw array parts."""
 
     message: AnyMessage
     parts: tuple[memoryview, ...] = ()
 
 
 class LinkObserver(Protocol):
-    """Observer of a link's messages, called in the thread of the link, which it must not hold up."""
+    """Observer of a link's messages, called in the link's thread, which it must not block."""
 
     def sent(self, message: Message, arrays: Sequence[npt.NDArray[Any]]) -> None:
-        """A message was sent."""
+        """Observe a message that was sent."""
         ...
 
     def received(self, envelope: Envelope) -> None:
-        """A message was received."""
+        """Observe a message that was received."""
         ...
 
 
 def send_arrays(socket: zmq.Socket[bytes], arrays: Sequence[npt.NDArray[Any]]) -> None:
-    """The rest of a message whose first part has been sent: large arrays are not copied."""
+    """Send the remaining parts of a message whose first part has been sent; large arrays are not copied."""
     for index, array in enumerate(arrays, 1):
         more = SNDMORE if index < len(arrays) else 0
         socket.send(np.ascontiguousarray(array).data, more, copy=False)
 
 
 def rest_of(socket: zmq.Socket[bytes]) -> tuple[memoryview, ...]:
-    """The parts of a message whose first part has been received; of too many no more than show that they are."""
+    """Return the remaining parts of a message whose first part has been received; of too many parts, one more than
+    allowed."""
     parts: list[memoryview] = []
     while socket.getsockopt(zmq.RCVMORE):
         part = socket.recv(NOBLOCK, copy=False)
-        if len(parts) < ARRAYS_MAX + 2:  # a message's fields, its arrays, and one more, by which it has too many
+        if len(parts) < ARRAYS_MAX + 2:  # a message's fields, its arrays, and one more to detect too many
             parts.append(part.buffer)
     return tuple(parts)
 
 
 def keep_alive(socket: zmq.Socket[bytes]) -> None:
-    """Has TCP notice within seconds that a peer's host is gone; before the socket is bound or connected."""
+    """Set TCP options that detect the loss of a peer's host within seconds; call before bind or connect."""
     for option, value in (
         (zmq.TCP_KEEPALIVE, 1),
         (zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_IDLE_S),
@@ -97,19 +99,19 @@ def keep_alive(socket: zmq.Socket[bytes]) -> None:
 
 
 def _ask_for_heartbeats(socket: zmq.Socket[bytes]) -> None:
-    """Has ZeroMQ ask the peer's process for signs of life, which its own thread gives whatever the program computes.
+    """Enable ZeroMQ's heartbeats, which the I/O thread of the peer's process answers even while the program is busy.
 
-    No number of messages is too many for such a socket: a peer that leaves while its messages wait for room makes
-    libzmq 4.3.5 abort the process at the next heartbeat (libzmq issues 3937, 4364 and 4767). So they must be small, and
-    taken out soon. Its handshake has no limit: the system takes connections for a process that stands still, and that
-    one is no stranger that turns them away.
+    The socket's queue is unbounded: a peer that disconnects while its messages wait for room makes libzmq 4.3.5 abort
+    the process at the next heartbeat (libzmq issues 3937, 4364 and 4767). So messages must be small, and read soon. The
+    handshake has no time limit: the system accepts connections for a stopped process, which must not count as a peer
+    that refuses them.
     """
     for option, value in (
         (zmq.HEARTBEAT_IVL, HEARTBEAT_EVERY_MS),
         (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_LIMIT_MS),
         (zmq.HANDSHAKE_IVL, 0),
         (zmq.RCVHWM, 0),
-        (zmq.MAXMSGSIZE, 4096),  # of a message to a link with a heartbeat; a KeepAlive has some sixty
+        (zmq.MAXMSGSIZE, 4096),  # bytes of a message to a link with a heartbeat; a KeepAlive has about 60
         (zmq.LINGER, 0),
     ):
         socket.setsockopt(option, value)
@@ -124,8 +126,8 @@ class ArrivalPoller:
         self._poller.register(socket, POLLIN)
 
     def wait(self, timeout_ms: int) -> bool:
-        """Return True if a message has come within the time limit."""
-        # The option first: a poll gives the interpreter to another thread, and has to get it back.
+        """Return True if a message arrives within the time limit."""
+        # The option first: a poll releases the interpreter lock and has to acquire it again.
         if int(self._socket.getsockopt(zmq.EVENTS)) & POLLIN:
             return True
         return timeout_ms > 0 and bool(self._poller.poll(timeout_ms))
@@ -134,10 +136,10 @@ class ArrivalPoller:
 class Link:
     """One end of a two-way channel between two stages; belongs to the thread that made it.
 
-    `check` is called again and again while a message waits for room; it raises to end the wait. A link with `watched`
-    reaches another process, and `lost` tells when that one is gone. With `heartbeat` it counts as gone, too, where its
-    process gives no sign of life within seconds; for a peer that sends little. `observer` learns of every message that
-    was sent or received.
+    `check` is called repeatedly while a message waits for room; it raises to end the wait. With `watched`, the peer is
+    another process, and `lost` is True once it is gone. With `heartbeat`, it also counts as gone if its process does
+    not answer heartbeats within seconds; only for a peer that sends little. `observer` receives every message sent or
+    received.
     """
 
     def __init__(
@@ -160,7 +162,7 @@ class Link:
         self._socket.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
         self._socket.setsockopt(zmq.RCVHWM, QUEUE_MESSAGES)
         if watched:
-            # messages from another process that may wait in the socket; whoever sends more waits
+            # queue of messages from another process; a faster sender waits
             self._socket.setsockopt(zmq.RCVHWM, 16)
             self._socket.setsockopt(zmq.MAXMSGSIZE, REPLY_PART_BYTES_MAX)
         if heartbeat:
@@ -182,9 +184,9 @@ class Link:
 
     @property
     def lost(self) -> bool:
-        """True where a peer that was connected is gone; make a new link to reach it again.
+        """True if a peer that was connected is gone; a new link is needed to reach it again.
 
-        Raises ConnectionRefused where the peer does not accept this end's key.
+        Raises ConnectionRefused if the peer rejects this end's key.
         """
         if self._peer is None:
             return False
@@ -192,34 +194,34 @@ class Link:
         if self._peer.refused:
             raise ConnectionRefused(
                 f"{self._endpoint} turns this end away: give --keys the folder `client` that `keys` made for it, or "
-                "none where it has none, and check that it is an answer server"
+                "none if it has none, and check that it is an answer server"
             )
         return self._peer.lost
 
     @property
     def connected(self) -> bool:
-        """True where the peer has been reached; always so for a link within the process."""
+        """True if the peer has been reached; always True for a link within the process."""
         if self._peer is None:
             return True
         self._peer.update()
         return self._peer.met
 
     def send(self, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> None:
-        """Hand over a message and its arrays, which must not change afterwards: large ones are not copied.
+        """Send a message and its arrays, which must not change afterwards: large ones are not copied.
 
-        Waits for room. Raises what `check` raises; without one, TransportError after SEND_LIMIT_MS.
+        Waits for room. Raises the errors of `check`; without it, TransportError after SEND_LIMIT_MS.
         """
         waited_ms = 0
         while not self.offer(message, arrays):
             if self._check is not None:
                 self._check()
             elif waited_ms >= SEND_LIMIT_MS:
-                raise TransportError(f"nobody takes messages from {self._endpoint}")
+                raise TransportError(f"no peer takes messages from {self._endpoint}")
             self._socket.poll(SEND_SLICE_MS, zmq.POLLOUT)
             waited_ms += SEND_SLICE_MS
 
     def offer(self, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> bool:
-        """Send where there is room at once; returns whether there was."""
+        """Send a message if there is room at once; return False if there is none."""
         try:
             self._socket.send(encode(message), NOBLOCK | (SNDMORE if arrays else 0))
         except zmq.Again:
@@ -230,7 +232,7 @@ class Link:
         return True
 
     def receive(self, timeout_ms: int = 0) -> Envelope | None:
-        """Return the next message, or None within the time limit. Raises TransportError for one that cannot be read."""
+        """Return the next message; None if none arrived in time. Raises TransportError for an invalid message."""
         if not self._arrivals.wait(timeout_ms):
             return None
         head = self._socket.recv(NOBLOCK)
@@ -241,7 +243,7 @@ class Link:
         return received
 
     def close(self) -> None:
-        """Close the socket; what is still on its way gets LINGER_MS, unless the peer is gone."""
+        """Close the socket; queued messages have LINGER_MS to be sent, unless the peer is gone."""
         gone = False
         if self._peer is not None:
             self._peer.update()
@@ -251,7 +253,8 @@ class Link:
 
 
 class _PeerMonitor:
-    """Monitor of a socket's connection: whether its peer was reached, is gone, or refused it."""
+    """Monitor of a socket's connection: `met` if its peer was reached, `lost` if it is gone, `refused` if it rejects
+    this end."""
 
     def __init__(self, watched: zmq.Socket[bytes]) -> None:
         self.met = self.lost = self.refused = False
@@ -296,7 +299,7 @@ class LinkPoller:
             self._poller.register(descriptor, zmq.POLLIN)
 
     def wait(self, timeout_ms: int) -> bool:
-        """Return True if a message has come on some link, or a descriptor is readable, within the time limit."""
+        """Return True if a link has a message, or a descriptor is readable, within the time limit."""
         self._readable = {item for item, _ in self._poller.poll(timeout_ms)}
         return bool(self._readable)
 
@@ -306,18 +309,18 @@ class LinkPoller:
 
 
 FRAME_QUEUE_MESSAGES = 4
-"""Frames that may wait in the socket; only the newest is wanted, or the sender shall wait."""
+"""Queue of the socket in frames; short because either only the newest counts, or the sender is to wait."""
 
 
 class FrameSubscriber:
-    """The end that connects to a sender of frames. Belongs to the thread that made it.
+    """Receiver of frames from another program. Belongs to the thread that made it.
 
-    It subscribes to a PUB socket, and `receive` gives the newest message: what came before it is counted. (ZMQ_CONFLATE
-    would keep the last part of a message only.) With `pull` it takes every message of a PUSH socket, which then waits.
+    It subscribes to a PUB socket, and `receive` returns the newest message and the number of older ones. (ZMQ_CONFLATE
+    would keep only the last part of a message.) With `pull` it takes every message of a PUSH socket, which then waits.
     """
 
     def __init__(self, endpoint: str, *, pull: bool = False, curve: ClientCurve | None = None) -> None:
-        """Raises TransportError for an address to which no socket can be connected."""
+        """Connect the socket. Raises TransportError for an address to which no socket can be connected."""
         self._drains = not pull
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.PULL if pull else zmq.SUB)
@@ -337,12 +340,12 @@ class FrameSubscriber:
             ) from error
 
     def receive(self, timeout_ms: int) -> tuple[list[memoryview] | None, int]:
-        """The parts of the newest message, None without one within the time limit; and how many came before it."""
+        """Return the parts of the newest message, None if none arrived in time; and the number of older messages."""
         self._peer.update()
         if not self._socket.poll(timeout_ms):
             return None, 0
         newest, passed = None, -1
-        # messages taken out at once at most, so that a flood cannot hold the reader
+        # limit of messages per call, so that a flood cannot block the reader
         for _ in range(64 if self._drains else 1):
             try:
                 newest = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -353,27 +356,27 @@ class FrameSubscriber:
 
     @property
     def met(self) -> bool:
-        """A sender has been reached, and it accepted this end."""
+        """True if a sender has been reached and accepted this end."""
         return self._peer.met
 
     @property
     def refused(self) -> bool:
-        """The sender did not accept this end's keys, or wants some."""
+        """True if the sender rejected this end's keys, or requires keys."""
         return self._peer.refused
 
     def close(self) -> None:
-        """Closes the socket at once."""
+        """Close the socket at once."""
         self._peer.close()
         self._socket.close(linger=0)
         self._context.term()
 
 
 Client: TypeAlias = bytes
-"""What ZeroMQ calls one connected peer."""
+"""ZeroMQ's routing id of one connected peer."""
 
 
 class ServerLink:
-    """Server's end: takes messages from any client, and sends to one of them. Belongs to the thread that made it."""
+    """Server's end: it receives from any client and sends to a given one. Belongs to the thread that made it."""
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, *, curve: ServerCurve | None = None
@@ -381,8 +384,8 @@ class ServerLink:
         self._socket = context.socket(zmq.ROUTER)
         for option, value in (
             (zmq.LINGER, LINGER_MS),
-            (zmq.SNDHWM, 64),  # messages to one client that may wait
-            # messages of one client that may wait in the socket: whoever keeps to its turns has one packet on its way
+            (zmq.SNDHWM, 64),  # queue of messages per client
+            # received messages per client: a client that keeps to its turns has one packet in flight
             (zmq.RCVHWM, 8),
             (zmq.ROUTER_MANDATORY, 1),
             (zmq.MAXMSGSIZE, PART_BYTES_MAX),
@@ -401,9 +404,9 @@ class ServerLink:
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def receive(self, timeout_ms: int = 0) -> tuple[Client, Envelope | TransportError] | None:
-        """Return the next message and its sender, or None within the time limit.
+        """Return the next message and its sender; None if none arrived within the time limit.
 
-        For one that cannot be read, the error stands in its place; its sender is named once in the log.
+        An invalid message is replaced by its error, and its sender is logged once.
         """
         if timeout_ms and not self._socket.poll(timeout_ms):
             return None
@@ -419,7 +422,7 @@ class ServerLink:
                 peer = str(name.get("Peer-Address")) or "a process of this machine"
             except zmq.ZMQError:
                 peer = "a process of this machine"
-            # senders of what cannot be read that are named in the log, once each
+            # limit of senders of invalid messages that are logged, once each
             if peer not in self._named and len(self._named) < 16:
                 self._named.add(peer)
                 log.warning("%s sends invalid messages, which are dropped: %s", peer, error)
@@ -427,7 +430,7 @@ class ServerLink:
 
     def send(self, client: Client, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> bool:
         """Send a message; return False if the client is gone. Arrays must not change afterwards."""
-        fields = encode(message)  # first: what cannot be encoded must not leave half a message behind
+        fields = encode(message)  # first: an encoding error must not leave half a message
         try:
             self._socket.send(client, zmq.SNDMORE)
         except zmq.ZMQError as error:
@@ -439,7 +442,7 @@ class ServerLink:
         return True
 
     def close(self) -> None:
-        """Close the socket; what is still on its way gets LINGER_MS."""
+        """Close the socket; queued messages have LINGER_MS to be sent."""
         if self._path is not None:
             self._path.remove()
         self._socket.close()

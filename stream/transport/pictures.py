@@ -1,6 +1,6 @@
-"""Sockets of the live pictures: the frame process sends, the process of the sinks asks, one request for one picture.
+"""Sockets of live pictures: the sinks' process requests, the frame process sends one picture per request.
 
-They are apart from the events: those wait for room, and a picture that waits is worth nothing.
+They are separate from the events, which wait for room: a picture that waits is worthless.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from stream.protocol.pictures import PictureRequest
 from stream.untrusted import MIB
 
 PICTURES_WAITING = 2
-"""Pictures that may wait in a socket."""
+"""Queue of a socket in pictures."""
 
 
 class PictureSender:
-    """End of the frame process; belongs to the thread that made it."""
+    """Frame process's end of the live pictures; belongs to the thread that made it."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
         self._socket = context.socket(zmq.DEALER)
@@ -29,7 +29,7 @@ class PictureSender:
         self._socket.connect(endpoint)
 
     def receive(self, timeout_ms: int) -> PictureRequest | None:
-        """Return the newest request, None without one within the time limit. Raises TransportError for nonsense."""
+        """Return the newest request; None if none arrived in time. Raises TransportError for an invalid message."""
         if not self._socket.poll(timeout_ms):
             return None
         body = b""
@@ -41,7 +41,7 @@ class PictureSender:
             raise TransportError(f"not a request for pictures: {error}") from error
 
     def send(self, pictures: Sequence[tuple[int, bytes]]) -> bool:
-        """Send pictures by their widths; return False where the one before has not been taken yet."""
+        """Send pictures by their widths; return False if earlier ones have not been taken yet."""
         try:
             self._socket.send(msgspec.msgpack.encode([width for width, _ in pictures]), zmq.NOBLOCK | zmq.SNDMORE)
         except zmq.Again:
@@ -55,14 +55,14 @@ class PictureSender:
 
 
 class PictureReceiver:
-    """End of the process that has the viewers; belongs to the thread that made it, but for `wake`."""
+    """Viewers' end of the live pictures; belongs to the thread that made it, except for `wake`."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
-        """Raises TransportError where the address cannot be bound."""
+        """Raise TransportError if the address cannot be bound."""
         self._socket = context.socket(zmq.DEALER)
         for option, value in (
             (zmq.LINGER, 0),
-            (zmq.SNDHWM, 16),  # requests that may; the newest counts
+            (zmq.SNDHWM, 16),  # queue of requests; the newest counts
             (zmq.RCVHWM, PICTURES_WAITING),
             (zmq.MAXMSGSIZE, 32 * MIB),
         ):
@@ -80,14 +80,14 @@ class PictureReceiver:
         self._poller.register(self._woken, zmq.POLLIN)
 
     def wake(self) -> None:
-        """End the wait of `receive`; for any thread."""
+        """End the wait of `receive`. Thread-safe."""
         try:
             os.write(self._wakes, b"1")
         except (BlockingIOError, OSError):
-            return  # it has been woken already, or is closed
+            return  # already woken, or closed
 
     def request(self, request: PictureRequest) -> bool:
-        """Ask for pictures of the next frame; return False where no frame process is there."""
+        """Request pictures of the next frame; return False if no frame process is connected."""
         try:
             self._socket.send(msgspec.msgpack.encode(request), zmq.NOBLOCK)
         except zmq.Again:
@@ -95,7 +95,7 @@ class PictureReceiver:
         return True
 
     def receive(self, timeout_ms: int) -> dict[int, bytes] | None:
-        """Return the newest pictures by width; None where none came within the time limit, or the wait was ended."""
+        """Return the newest pictures by width; None if none arrived within the time limit, or `wake` ended the wait."""
         ready = dict(self._poller.poll(timeout_ms))
         if self._woken in ready:
             os.read(self._woken, 4096)

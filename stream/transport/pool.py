@@ -1,4 +1,4 @@
-"""Pool of answer servers: resolves their names, asks each for its load, and chooses the one to connect to."""
+"""Pool of answer servers: it resolves their names, probes their load, and chooses the one to connect to."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ from stream.untrusted import CLIENTS_MAX
 log = logging.getLogger(__name__)
 
 POLL_MS = 100
-"""Longest wait for a message, before connections are checked."""
+"""Longest wait for a message between two checks of the connections."""
 
 REFUSES = 5
-"""Standing of a server that has refused this run a short while ago."""
+"""Standing of a server that has recently refused this run."""
 
 STALE_NS = 5 * NS_PER_S
-"""A server that has not replied for so long is chosen only where no other one replies: it may hang, or be encoding."""
+"""Silence after which a server is chosen only if no other one replies: it may hang, or be encoding."""
 
 SETTLE_NS = 10 * NS_PER_S
-"""A run stays with a server for at least so long, unless that goes away."""
+"""Least time that a run stays with a server, unless the server goes away."""
 
 AVOID_NS, AVOID_MAX_NS = 2 * NS_PER_S, 60 * NS_PER_S
-"""How long a server that refused or failed is avoided: doubled each time, up to a minute."""
+"""Time for which a server that refused or failed is avoided: doubled each time, up to the second value."""
 
 RESOLVE_S, RESOLVE_MISSING_S = 5.0, 1.0
-"""How often a name is resolved; the shorter time while it is unknown or one of its servers is not ready."""
+"""Interval of name resolution; the shorter one while a name is unknown or one of its servers is not ready."""
 
 Choice = Literal["spread", "order"]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Address of a server as the user gave it, and the keys to connect with."""
+    """Address of a server as given by the user, with the keys to connect."""
 
     address: str
     curve: ClientCurve | None = None
 
     @property
     def name(self) -> tuple[str, str] | None:
-        """Host name and port, where the address has to be resolved; None where it is numeric, local or a path."""
+        """Host name and port if the address has to be resolved; None if it is numeric, local or a path."""
         scheme, _, place = self.address.partition("://")
         host, _, port = place.rpartition(":")
         if scheme != "tcp" or host == "localhost":
@@ -65,22 +65,22 @@ class ServerAddress:
 
 
 def needs_pool(servers: Sequence[ServerAddress]) -> bool:
-    """Return whether there may be more than one server, or an address that changes."""
+    """Return True if there may be more than one server, or an address that changes."""
     return len(servers) > 1 or any(server.name is not None for server in servers)
 
 
 def resolve(host: str, port: str) -> list[str]:
     """Return the endpoints of a name, in the order of the system's resolver. Raises OSError for an unknown name."""
-    found = socket.getaddrinfo(host, int(port), family=socket.AF_INET, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys("tcp://{}:{}".format(*address) for *_, address in found))
+    results = socket.getaddrinfo(host, int(port), family=socket.AF_INET, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys("tcp://{}:{}".format(*address) for *_, address in results))
 
 
 @dataclass(slots=True)
 class PoolMember:
-    """One server: where it is, the newest word of it, and how it behaved.
+    """Server of the pool: its endpoint, its newest load, and its failures.
 
-    `group`: position of its address in the list. `load` is None while it has not said that it is ready;
-    `problem`: the error with which it refused this run, None where it did not.
+    `group`: position of its address in the list. `load` is None until it reports that it is ready; `problem`: the error
+    with which it refused this run, if any.
     """
 
     endpoint: str
@@ -94,7 +94,7 @@ class PoolMember:
     problem: Exception | None = None
 
     def standing(self, now_ns: int) -> int:
-        """Return how fit it is to connect to: 0 is ready, higher numbers are worse."""
+        """Return the rank of the server for a connection: 0 is ready, higher numbers are worse."""
         if self.problem is not None and now_ns < self.avoided_until_ns:
             return REFUSES
         if not self.connected:
@@ -107,18 +107,18 @@ class PoolMember:
 
     @property
     def clients_a_slot(self) -> float:
-        """Clients for each turn that can be served at once."""
+        """Number of clients per turn that can be served at once."""
         return 0.0 if self.load is None else self.load.clients / self.load.slots
 
     @property
     def label(self) -> str:
-        """Its address for people: as it was given, and what a name was resolved to."""
+        """Address for messages: as given, with the endpoint that a name was resolved to."""
         given = self.server.address
         return given if given == self.endpoint else f"{given} ({self.endpoint.partition('://')[2]})"
 
     @property
     def refusal(self) -> str:
-        """Its refusal in words, which name it once."""
+        """Message of its refusal, which names it once."""
         problem = str(self.problem)
         named = problem.startswith(self.endpoint)
         return (
@@ -129,11 +129,11 @@ class PoolMember:
 class ServerPool:
     """Pool of the answer servers of one run.
 
-    `choice`: "spread" takes the server with the fewest clients a slot, "order" the first of the list that is ready;
-    servers of one name share its place, and are spread. A thread probes all of them from `start` to `close`; the other
-    methods are for the thread of the run's client. Servers are named by their endpoints, which are those of links.
-    Probes have connections of their own, with a heartbeat: it goes on while a server is busy with an answer, and ends
-    with its process, also where that only stands still.
+    `choice`: "spread" takes the server with the fewest clients per slot, "order" the first ready one of the list;
+    servers of one name share its place, and are spread. A thread probes all servers from `start` to `close`; the other
+    methods are for the thread of the run's client. Servers are identified by the endpoints of their links. Probes have
+    separate connections with a heartbeat, which continues while a server is busy with an answer, and stops if its
+    process ends or is suspended.
     """
 
     def __init__(
@@ -152,8 +152,8 @@ class ServerPool:
         self._lock = threading.Lock()
         self._members: dict[str, PoolMember] = {}
         self._unresolved: dict[ServerAddress, str] = {}
-        self._untold: list[str] = []
-        self._told: set[str] = set()
+        self._new_refusals: list[str] = []
+        self._refused: set[str] = set()
         self._chosen_ns = 0
         self._probes: dict[str, ServerProbe] = {}
         self._stopping = threading.Event()
@@ -161,7 +161,7 @@ class ServerPool:
         self.set_servers(servers)
 
     def set_servers(self, servers: Sequence[ServerAddress]) -> None:
-        """Replace the list of servers. What is known of those that stay is kept; there may be none for a while."""
+        """Replace the list of servers, which may be empty for a while. Servers that stay keep their state."""
         with self._lock:
             known, self._servers = self._servers, tuple(servers)
             for endpoint, member in list(self._members.items()):
@@ -179,47 +179,47 @@ class ServerPool:
                 self._start_thread("resolve", self._resolve_again, server, *server.name)
 
     def start(self) -> None:
-        """Begin to resolve names and to probe servers."""
+        """Start resolving names and probing servers."""
         for server in self._servers:
             if server.name is not None:
                 self._start_thread("resolve", self._resolve_again, server, *server.name)
         self._start_thread("probe", self._probe_again)
 
     def close(self) -> None:
-        """End the threads. One that waits for a name server is left to itself."""
+        """End the threads, without joining one that waits for a name server."""
         self._stopping.set()
         for thread in self._threads:
             if thread.name.startswith("probe"):
                 thread.join(2.0)
 
     def __contains__(self, endpoint: str) -> bool:
-        """Return whether a server is one of the pool's now."""
+        """Return True if a server is currently in the pool."""
         with self._lock:
             return endpoint in self._members
 
     @property
     def hopeful(self) -> bool:
-        """True while some server is connected and may become ready, or is."""
+        """True while some server is connected, and so is or may become ready."""
         now_ns = self._clock.now_ns()
         with self._lock:
             return any(member.standing(now_ns) < 4 for member in self._members.values())
 
     @property
     def problems(self) -> str:
-        """Reasons that no server can be used, for people; empty where none is known."""
+        """Message with the reasons that servers cannot be used; empty if none is known."""
         with self._lock:
             refusals = [member.refusal for member in self._members.values() if member.problem is not None]
             return "; ".join([*self._unresolved.values(), *refusals])
 
     def choose(self) -> PoolMember | None:
-        """Return the server to connect to now: the fittest, ready or not; None while no name is resolved."""
+        """Return the server to connect to: the best one, ready or not; None while no name is resolved."""
         now_ns = self._clock.now_ns()
         with self._lock:
             self._chosen_ns = now_ns
             return min(self._members.values(), key=lambda member: self._order(member, now_ns), default=None)
 
     def has_fitter(self, endpoint: str) -> bool:
-        """Return whether another server is fitter to connect to, such as one that is ready, and this one is not."""
+        """Return True if another server is a better choice, such as a ready one if this one is not."""
         now_ns = self._clock.now_ns()
         with self._lock:
             here = self._members.get(endpoint)
@@ -227,7 +227,7 @@ class ServerPool:
             return bool(standings) and (here is None or min(standings) < here.standing(now_ns))
 
     def is_lifeless(self, endpoint: str) -> bool:
-        """Return whether a server's process gives the probe no sign of life, while another server is there."""
+        """Return True if a server's process does not answer heartbeats, while another server is usable."""
         now_ns = self._clock.now_ns()
         with self._lock:
             here = self._members.get(endpoint)
@@ -236,11 +236,11 @@ class ServerPool:
             return any(member.standing(now_ns) <= 1 for member in self._members.values() if member is not here)
 
     def reason_to_move(self, endpoint: str, load: KeepAlive, *, keeps_group: bool = False) -> str | None:
-        """Return why a run that is between two answers of the server at `endpoint` should change to another one that is
-        ready; None where it should stay.
+        """Return why a run between two answers of the server at `endpoint` should change to another ready server; None
+        if it should stay.
 
-        `load` is what the server last said to this run. With `keeps_group` the change would cost the frames that the
-        server keeps, so only a server that goes away is left.
+        `load` is the server's newest load in this run. With `keeps_group` the change would lose the frames that the
+        server keeps, so a run leaves only a server that goes away.
         """
         now_ns = self._clock.now_ns()
         with self._lock:
@@ -262,21 +262,21 @@ class ServerPool:
             return "others have fewer clients" if _has_room_for(load, beside) else None
 
     def label(self, endpoint: str) -> str:
-        """Return a server's address for people."""
+        """Return a server's address for messages."""
         with self._lock:
             member = self._members.get(endpoint)
             return endpoint if member is None else member.label
 
     def note_lost(self, endpoint: str) -> None:
-        """Note that the connection to a server was lost: it is not ready until it says so again."""
+        """Record the loss of the connection to a server, which is not ready until it reports so again."""
         with self._lock:
             if (member := self._members.get(endpoint)) is not None:
                 member.connected, member.load = False, None
 
     def note_failed(self, endpoint: str, problem: Exception | None = None) -> None:
-        """Note that a server failed a request, or, with `problem`, that it refused this run.
+        """Record that a server failed a request, or, with `problem`, that it refused this run.
 
-        It is avoided for a while; each time for longer, until it gives an answer.
+        It is avoided for a while, each time for longer, until it gives an answer.
         """
         with self._lock:
             if (member := self._members.get(endpoint)) is not None:
@@ -284,24 +284,24 @@ class ServerPool:
                 member.avoided_until_ns = self._clock.now_ns() + pause_ns
                 member.failures += 1
                 member.problem = problem
-                if problem is not None and endpoint not in self._told:
-                    self._told.add(endpoint)
-                    self._untold.append(member.refusal)
+                if problem is not None and endpoint not in self._refused:
+                    self._refused.add(endpoint)
+                    self._new_refusals.append(member.refusal)
 
     def note_answered(self, endpoint: str) -> None:
-        """Note that a server gave an answer: what it did before is forgiven."""
+        """Record an answer of a server, which resets its failures."""
         with self._lock:
             if (member := self._members.get(endpoint)) is not None:
                 member.failures, member.avoided_until_ns, member.problem = 0, 0, None
 
     def take_refusals(self) -> list[str]:
-        """Return in words which servers have refused this run since the last call, each server once."""
+        """Return the messages of servers that have refused this run since the last call, once per server."""
         with self._lock:
-            refusals, self._untold = self._untold, []
+            refusals, self._new_refusals = self._new_refusals, []
             return refusals
 
     def refusal_of_all(self) -> Exception | None:
-        """Return the error of the first server where every one has refused this run; None where one may take it."""
+        """Return the error of the first server if every server has refused this run; None if one may accept it."""
         with self._lock:
             problems = [member.problem for member in self._members.values()]
             return None if self._unresolved or None in problems else next(iter(problems), None)
@@ -311,7 +311,7 @@ class ServerPool:
         return member.standing(now_ns), group, member.clients_a_slot, member.group
 
     def _set_members(self, server: ServerAddress, endpoints: list[str]) -> None:
-        """Let these be the servers of an address; those that stay keep what is known of them."""
+        """Set the servers of an address; servers that stay keep their state."""
         with self._lock:
             if server not in self._servers:
                 return
@@ -335,7 +335,7 @@ class ServerPool:
         thread.start()
 
     def _resolve_again(self, server: ServerAddress, host: str, port: str) -> None:
-        """Resolve a name now and then, in a thread of its own: a name server may take seconds to reply."""
+        """Resolve a name repeatedly, in a separate thread: a name server may take seconds to reply."""
         while not self._stopping.is_set() and server in self._servers:
             try:
                 self._set_members(server, self._resolver(host, port))
@@ -348,7 +348,7 @@ class ServerPool:
             self._stopping.wait(RESOLVE_S if self._all_ready(server) else RESOLVE_MISSING_S)
 
     def _probe_again(self) -> None:
-        """Probe the servers again and again, in a thread of its own."""
+        """Probe the servers repeatedly, in a separate thread."""
         try:
             while not self._stopping.is_set():
                 self.probe()
@@ -361,9 +361,9 @@ class ServerPool:
                 probe.link.close()
 
     def probe(self) -> None:
-        """Keep a connection to every server, take in what they say, and ask for their load where that is due.
+        """Keep a connection to every server, read their messages, and request their load when due.
 
-        To be called every POLL_MS, in one thread; `start` sees to that.
+        Called every POLL_MS in one thread, which `start` starts.
         """
         self._follow_members()
         for endpoint, probe in list(self._probes.items()):
@@ -371,7 +371,7 @@ class ServerPool:
                 self._probes.pop(endpoint).link.close()
 
     def _follow_members(self) -> None:
-        """Open connections to servers that are new, and close those to servers that are not of the pool any more."""
+        """Open connections to new servers, and close those to servers that have left the pool."""
         now_ns = self._clock.now_ns()
         with self._lock:
             members = {
@@ -386,11 +386,11 @@ class ServerPool:
             self._probes[endpoint] = ServerProbe(link, self._clock)
 
     def _update(self, endpoint: str, probe: ServerProbe) -> bool:
-        """Take in what a server says; return False where the connection has to be made anew."""
+        """Read a server's messages; return False if a new connection is needed."""
         try:
             load = probe.update()
             lost = probe.link.lost
-        except TransportError as error:  # it refuses the key, or is no answer server
+        except TransportError as error:  # it rejects the key, or is no answer server
             load, lost = None, True
             self.note_failed(endpoint, error)
         with self._lock:
@@ -404,7 +404,7 @@ class ServerPool:
 
 
 class ServerProbe:
-    """Connection that asks one server for its load; belongs to the thread that made it."""
+    """Connection that requests the load of one server; belongs to the thread that made it."""
 
     def __init__(self, link: Link, clock: Clock) -> None:
         self.link = link
@@ -413,19 +413,19 @@ class ServerProbe:
         self._due = True
 
     def update(self) -> KeepAlive | None:
-        """Return the newest load that came, and ask for the next one where that is due; one question at a time.
+        """Return the newest load, if any arrived, and request the next one when due; one request at a time.
 
-        Raises TransportError for a message that no server sends, or that it was not asked for.
+        Raises TransportError for a message that no server sends, or that was not requested.
         """
         load = None
         while (received := self.link.receive()) is not None:
             if not isinstance(received.message, KeepAlive):
                 raise TransportError(f"{type(received.message).__name__} in reply to a probe")
             if self._due:
-                raise TransportError("it tells its load again and again")
+                raise TransportError("it reports its load unasked")
             load, self._due = received.message, True
         now_ns = self._clock.now_ns()
-        # how often a server is asked for its load
+        # interval of the requests for a server's load
         if (
             self._due
             and (self._asked_ns is None or now_ns - self._asked_ns >= 1 * NS_PER_S)
@@ -436,8 +436,8 @@ class ServerProbe:
 
 
 def _has_room_for(load: KeepAlive, others: Sequence[PoolMember]) -> bool:
-    """Return whether a client of a server with this load is one of those that are too many there, by place, and others
-    have fewer than their share."""
+    """Return True if a client, by its place, exceeds the share of its server with this load, and another server has
+    fewer clients than its share."""
     loads = [member.load for member in others if member.load is not None]
     clients = load.clients + sum(other.clients for other in loads)
     slots = load.slots + sum(other.slots for other in loads)

@@ -1,6 +1,6 @@
-"""CURVE keys, who needs them, binding an endpoint with readable errors.
+"""CURVE keys of endpoints, and binding of an endpoint with clear error messages.
 
-ZeroMQ's CURVE (RFC 26, https://rfc.zeromq.org/spec/26/) encrypts, and proves each end to the other. The end that binds
+ZeroMQ's CURVE (RFC 26, https://rfc.zeromq.org/spec/26/) encrypts, and authenticates both ends. The end that binds
 holds `server.key_secret` and a folder `clients/` of public keys that may connect; the end that connects holds
 `client.key_secret` and `server.key`. `make_keys` makes both halves.
 """
@@ -24,7 +24,7 @@ from stream.config import PORT_MAX, NetworkConfig, check_reachable, needs_keys
 from stream.errors import ConfigError, OutputError
 
 BACKLOG = 1_024
-"""Connections that may wait to be taken: with a short queue the system makes others wait for seconds."""
+"""Backlog of connections: with a short one, the system delays further connections for seconds."""
 
 REASONS = {
     errno.EADDRINUSE: "another program uses it; stop that one, or name another port",
@@ -38,14 +38,14 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class BoundPath:
-    """File of an ipc socket that was bound here; ZeroMQ leaves it when the socket is closed."""
+    """File of an ipc socket that this process bound; ZeroMQ leaves it when the socket is closed."""
 
     path: str
     device: int
     inode: int
 
     def remove(self) -> None:
-        """Remove the file, unless another one has taken its place."""
+        """Remove the file, unless another file has taken its place."""
         with suppress(OSError):
             entry = os.lstat(self.path)
             if (entry.st_dev, entry.st_ino) == (self.device, self.inode):
@@ -53,9 +53,9 @@ class BoundPath:
 
 
 def bind_endpoint(bound: zmq.Socket[bytes], endpoint: str) -> BoundPath | None:
-    """Bind `endpoint`, and return the file of an ipc socket, to remove once it is closed.
+    """Bind `endpoint`; return the file of an ipc socket, to be removed once the socket is closed.
 
-    Raises OutputError if the endpoint cannot be bound, or would take a path from another program.
+    Raises OutputError if the endpoint cannot be bound, or another program uses its path.
     """
     scheme, _, path = endpoint.partition("://")
     is_file = scheme == "ipc" and not path.startswith("@")
@@ -64,7 +64,7 @@ def bind_endpoint(bound: zmq.Socket[bytes], endpoint: str) -> BoundPath | None:
     port = endpoint.rpartition(":")[2]
     if scheme == "tcp" and port.isdigit() and int(port) > PORT_MAX:
         raise OutputError(f"cannot open {endpoint}: ports end at {PORT_MAX}")
-    bound.setsockopt(zmq.HANDSHAKE_IVL, 5_000)  # time that a connection has for its handshake, before it is closed
+    bound.setsockopt(zmq.HANDSHAKE_IVL, 5_000)  # time limit of a connection's handshake, in ms
     bound.setsockopt(zmq.BACKLOG, BACKLOG)
     try:
         bound.bind(endpoint)
@@ -82,7 +82,7 @@ def bind_endpoint(bound: zmq.Socket[bytes], endpoint: str) -> BoundPath | None:
 
 
 def _check_path(endpoint: str, path: str) -> None:
-    """ZeroMQ removes whatever lies at an ipc path before it binds; so a file, and a socket in use, are refused here."""
+    """Raise OutputError for a file or a socket in use: ZeroMQ would remove whatever lies at an ipc path."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:
@@ -106,42 +106,42 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class ServerCurve:
-    """The end that binds: its key pair, and the public keys that may connect."""
+    """Keys of the end that binds: its key pair, and the public keys that may connect."""
 
     secret: bytes = field(repr=False)
     public: bytes
     clients: frozenset[bytes]
 
     def apply(self, bound: zmq.Socket[bytes]) -> None:
-        """Prepare a socket, before it binds, to accept known keys only; needs `Transport.require_curve`."""
+        """Configure a socket, before it binds, to accept known keys only; needs `Transport.require_curve`."""
         bound.curve_secretkey, bound.curve_publickey, bound.curve_server = self.secret, self.public, True
 
 
 @dataclass(frozen=True, slots=True)
 class ClientCurve:
-    """The end that connects: its own keys, and the server's public key."""
+    """Keys of the end that connects: its key pair, and the server's public key."""
 
     secret: bytes = field(repr=False)
     public: bytes
     server: bytes
 
     def apply(self, connecting: zmq.Socket[bytes]) -> None:
-        """Makes a socket that is about to connect prove itself, and the server to it."""
+        """Configure a socket, before it connects, for authentication of both ends."""
         connecting.curve_secretkey, connecting.curve_publickey = self.secret, self.public
         connecting.curve_serverkey = self.server
 
 
 def new_curves() -> tuple[ServerCurve, ClientCurve]:
-    """Returns new keys for the end that binds, and for the ends that connect."""
+    """Return new keys for the end that binds and for the ends that connect."""
     (server, server_secret), (client, client_secret) = zmq.curve_keypair(), zmq.curve_keypair()
     return ServerCurve(server_secret, server, frozenset({client})), ClientCurve(client_secret, client, server)
 
 
 def make_keys(folder: Path) -> list[Path]:
-    """Makes a key pair for the end that binds and one for the ends that connect; returns the two folders.
+    """Make a key pair for the end that binds and one for the ends that connect; return the two folders.
 
-    `folder/server` is for the machine that binds, `folder/client` for those that connect. Raises ConfigError where
-    keys are there already, or nothing can be written.
+    `folder/server` is for the machine that binds, `folder/client` for those that connect. Raises ConfigError if a
+    folder exists or cannot be written.
     """
     halves = [folder / "server", folder / "client"]
     for half in halves:
@@ -160,7 +160,7 @@ def make_keys(folder: Path) -> list[Path]:
 
 
 def server_curve(network: NetworkConfig, endpoint: str) -> ServerCurve | None:
-    """The keys to bind `endpoint` with, or None where it needs none. Raises ConfigError where it needs some."""
+    """Return the keys to bind `endpoint`; None if it needs none. Raises ConfigError if required keys are missing."""
     if not needs_keys(network, endpoint):
         return None
     folder = _half(network, "server")
@@ -176,9 +176,9 @@ def server_curve(network: NetworkConfig, endpoint: str) -> ServerCurve | None:
 
 
 def client_curve(network: NetworkConfig, endpoint: str) -> ClientCurve | None:
-    """The keys to connect to `endpoint` with, or None where it needs none.
+    """Return the keys to connect to `endpoint`; None if it needs none.
 
-    Raises ConfigError where it needs some, and for a port at which nobody can be.
+    Raises ConfigError if required keys are missing, and for an invalid port.
     """
     guarded = needs_keys(network, endpoint)
     check_reachable(endpoint)
@@ -217,7 +217,7 @@ def _loaded(path: Path) -> tuple[bytes, bytes | None]:
 
 
 def _whole(key: bytes) -> bool:
-    """Return whether this is the Z85 form of a key; ZeroMQ refuses others."""
+    """Return True for a valid key in Z85; ZeroMQ refuses others."""
     try:
         return len(z85.decode(key)) == KEY_BYTES
     except (KeyError, ValueError, struct.error):

@@ -1,8 +1,7 @@
-"""Sockets with a thread of their own: `Publisher` (XPUB), `RequestServer` (ROUTER), `request` (REQ).
+"""Sockets with separate threads: `Publisher` (XPUB), `RequestServer` (ROUTER); and `request` (REQ).
 
-The end that binds is a ROUTER, so that a client that dies between request and reply holds up nobody.
-
-ZeroMQ's XPUB with a thread of its own, so that somebody who subscribes is answered although nothing happens in the run.
+The request server is a ROUTER, so that a client that dies between request and reply blocks no other client. The
+publisher has a thread so that a new subscriber gets the last state even while the run has no events.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from stream.transport.security import BoundPath, ClientCurve, ServerCurve, bind_
 log = logging.getLogger(__name__)
 
 LINGER_MS = 500
-"""Time that a closing socket has to send what waits."""
+"""Time limit for a closing socket to send its queued messages."""
 
 START_LIMIT_S = 5.0
 RELEASE_POLL_S = 0.01
@@ -33,7 +32,7 @@ STOP_LIMIT_S = 5.0
 
 
 class SocketThread(ABC):
-    """Bound socket with a thread of its own. Whoever calls `start` calls `finish`, also where `start` fails."""
+    """Bound socket with a separate thread. A caller of `start` must call `finish`, even if `start` fails."""
 
     def __init__(self, name: str, kind: int, endpoint: str, curve: ServerCurve | None) -> None:
         self._kind = kind
@@ -45,9 +44,9 @@ class SocketThread(ABC):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> str:
-        """Start the thread, and return the endpoint once it is open: a port that was left open is a number now.
+        """Start the thread and return the bound endpoint, with the actual port number.
 
-        Raises OutputError where the endpoint cannot be bound.
+        Raises OutputError if the endpoint cannot be bound.
         """
         if self._curve is not None:
             self._transport.require_curve(self._curve)
@@ -59,7 +58,7 @@ class SocketThread(ABC):
             raise OutputError(f"cannot open {self._asked_endpoint}: nothing happens") from error
 
     def finish(self) -> None:
-        """Waits for the thread, which has been asked to end, and ends the context."""
+        """Wait for the thread, which has been asked to end, and end the context."""
         self._thread.join(STOP_LIMIT_S)
         self._transport.close()
 
@@ -70,7 +69,7 @@ class SocketThread(ABC):
 
     @abstractmethod
     def serve(self, public: zmq.Socket[bytes]) -> None:
-        """Serve in the thread until it is asked to end."""
+        """Serve in the thread until the end is requested."""
 
     def _run(self) -> None:
         with suppress(zmq.ContextTerminated):
@@ -90,8 +89,8 @@ class SocketThread(ABC):
                 self._public.close(linger=LINGER_MS)
 
     def renewed(self) -> zmq.Socket[bytes]:
-        """Closes the socket with all its connections, and returns another one at the same address, to which peers come
-        back by themselves. Raises OutputError where the address cannot be bound again within START_LIMIT_S.
+        """Close the socket with all its connections, and return a new one at the same address, to which peers reconnect
+        by themselves. Raises OutputError if the address cannot be bound again within START_LIMIT_S.
         """
         endpoint = self._public.getsockopt_string(zmq.LAST_ENDPOINT)
         self._public.close(linger=0)
@@ -103,7 +102,7 @@ class SocketThread(ABC):
             except OutputError:
                 if time.monotonic() > limit_s:
                     raise
-                time.sleep(RELEASE_POLL_S)  # ZeroMQ closes the old socket in a thread of its own
+                time.sleep(RELEASE_POLL_S)  # ZeroMQ closes the old socket in another thread
 
     def _opened(self, endpoint: str) -> zmq.Socket[bytes]:
         public = self._transport.context.socket(self._kind)
@@ -120,16 +119,16 @@ class SocketThread(ABC):
 
 
 REQUEST_BYTES_MAX = 64 * 1024
-"""Larger requests close their sender's connection."""
+"""Size limit of a request; a larger one closes its sender's connection."""
 
 WAITING_MAX = 64
-"""Requests, and replies to one client, that may wait."""
+"""Queue of requests, and of replies per client."""
 
 
 class RequestServer(SocketThread):
-    """Answers each request at `endpoint` with what `reply` makes of it, in a thread of its own.
+    """Server that answers each request at `endpoint` with the result of `reply`, in a separate thread.
 
-    `reply` must return soon and raise nothing. Raises OutputError where the endpoint cannot be bound.
+    `reply` must return soon and raise nothing. Raises OutputError if the endpoint cannot be bound.
     """
 
     def __init__(self, endpoint: str, curve: ServerCurve | None, reply: Callable[[bytes], bytes]) -> None:
@@ -151,21 +150,20 @@ class RequestServer(SocketThread):
         while not self._stop.is_set():
             if public.poll(100):
                 parts = public.recv_multipart()
-                # A client's name, then for REQ an empty part; the reply goes back behind the same ones.
+                # the client's routing id, then for REQ an empty part; the reply begins with the same parts
                 envelope = parts[:2] if len(parts) > 2 and not parts[1] else parts[:1]
                 public.send_multipart([*envelope, self._reply(parts[-1])])
 
     def close(self) -> None:
-        """Ends the thread; may be called twice."""
+        """End the thread. Idempotent."""
         if not self._closed:
             self._closed = True
             self._stop.set()
             self.finish()
 
 
-# longest wait of a client for its reply
 def request(endpoint: str, curve: ClientCurve | None, body: bytes, limit_s: float = 3.0) -> bytes:
-    """The reply of the run at `endpoint`. Raises TransportError where none comes in time."""
+    """Return the reply of the run at `endpoint`. Raises TransportError if none arrives within `limit_s`."""
     transport = Transport()
     try:
         with closing(transport.context.socket(zmq.REQ)) as client:
@@ -192,29 +190,29 @@ def request(endpoint: str, curve: ClientCurve | None, body: bytes, limit_s: floa
 TopicMessage = tuple[str, bytes]
 
 SUBSCRIBER_BUFFER_BYTES = 128 * 1024
-"""Of the system's own send buffer for one TCP connection, which would otherwise grow to megabytes of old frames."""
+"""Size of the system's send buffer per TCP connection, which would otherwise grow to megabytes of old frames."""
 
 SUBSCRIPTIONS_REMEMBERED_MAX = 20_000
-"""libzmq remembers every subscription while its connection lasts, also those to topics that do not exist: 3 KB each.
-After so many the socket is opened anew; whoever subscribes to what exists comes back by itself."""
+"""Limit of subscriptions to unknown topics, of which libzmq keeps 3 KB each while the connection lasts. Beyond it the
+socket is reopened; subscribers to known topics reconnect by themselves."""
 
-HANDED_OVER = 256
-"""Messages that may wait for the publisher's thread."""
+QUEUE_MESSAGES = 256
+"""Queue of messages to the publisher's thread."""
 
 TICK_S = 1.0
-NEWCOMERS_AT_ONCE = 64
+SUBSCRIPTIONS_AT_ONCE = 64
 
 INSIDE = "inproc://publish"
 STOP = b""
 
 
 class Publisher:
-    """Publishes topics at `endpoint`; `publish` and `close` are for the thread that made it.
+    """Publisher of topics at `endpoint`; `publish` and `close` are for the thread that made it.
 
-    The last message of every topic in `kept` is sent again where somebody subscribes to it; others who listen to that
-    topic get it again too. `topics` are all that will ever be published, any where that is None. `tick` is called once
-    a second, in the publisher's thread, and gives messages of its own.
-    Raises OutputError where the endpoint cannot be bound.
+    The last message of a topic in `kept` is sent again on each new subscription to it, to all of its subscribers.
+    `topics` are all topics that will be published; None allows any. `tick` is called once a second, in the publisher's
+    thread, and returns further messages.
+    Raises OutputError if the endpoint cannot be bound.
     """
 
     def __init__(
@@ -237,14 +235,14 @@ class Publisher:
             raise
 
     def publish(self, topic: str, body: bytes) -> None:
-        """Hands a message over and returns at once; `dropped` counts those for which there was no room."""
+        """Queue a message without waiting; `dropped` counts messages for which there was no room."""
         try:
             self._way_in.send_multipart((topic.encode(), body), zmq.NOBLOCK)
         except zmq.Again:
             self.dropped += 1
 
     def close(self) -> None:
-        """Sends what was published, as far as somebody takes it within `LINGER_MS`. May be called twice."""
+        """Send the queued messages, within `LINGER_MS`, and end the thread. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -255,7 +253,7 @@ class Publisher:
 
 
 class _PublicSocket(SocketThread):
-    """The publisher's thread: what is handed over goes out, and newcomers get the last state."""
+    """Thread of the publisher: it sends the queued messages, and the last state to new subscribers."""
 
     def __init__(
         self,
@@ -272,9 +270,9 @@ class _PublicSocket(SocketThread):
         self._last: dict[bytes, bytes | None] = {topic.encode(): None for topic in kept}
 
     def way_in(self) -> zmq.Socket[bytes]:
-        """Return the socket that takes messages; it belongs to the thread that asks for it."""
+        """Return the socket that takes messages; it belongs to the calling thread."""
         way_in = self._transport.context.socket(zmq.PUSH)
-        way_in.setsockopt(zmq.SNDHWM, HANDED_OVER)
+        way_in.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
         way_in.setsockopt(zmq.LINGER, LINGER_MS)
         way_in.setsockopt(zmq.SNDTIMEO, LINGER_MS)
         way_in.bind(INSIDE)
@@ -284,16 +282,16 @@ class _PublicSocket(SocketThread):
     def options(self) -> Mapping[int, int]:
         return {
             zmq.XPUB_MANUAL: 1,
-            zmq.RCVHWM: 64,  # requests of one subscriber that may wait
-            # messages that may wait for one subscriber; whoever is slower loses those that follow, and nobody else does
+            zmq.RCVHWM: 64,  # queue of requests per subscriber
+            # high-water mark per subscriber: a slow subscriber drops messages; others are not affected
             zmq.SNDHWM: 32,
             zmq.SNDBUF: SUBSCRIBER_BUFFER_BYTES,
-            zmq.MAXMSGSIZE: 1024,  # subscribers send nothing but the names of topics
+            zmq.MAXMSGSIZE: 1024,  # subscribers send only the names of topics
         }
 
     def serve(self, public: zmq.Socket[bytes]) -> None:
         with closing(self._transport.context.socket(zmq.PULL)) as handed_over:
-            handed_over.setsockopt(zmq.RCVHWM, HANDED_OVER)
+            handed_over.setsockopt(zmq.RCVHWM, QUEUE_MESSAGES)
             handed_over.connect(INSIDE)
             poller = zmq.Poller()
             poller.register(handed_over, zmq.POLLIN)
@@ -323,8 +321,8 @@ class _PublicSocket(SocketThread):
             return ()
 
     def _pass_on(self, handed_over: zmq.Socket[bytes], public: zmq.Socket[bytes]) -> bool:
-        """Publishes everything that was handed over; whether there may be more."""
-        for _ in range(HANDED_OVER):
+        """Publish the queued messages; return False at the end."""
+        for _ in range(QUEUE_MESSAGES):
             try:
                 parts = handed_over.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
@@ -335,30 +333,30 @@ class _PublicSocket(SocketThread):
         return True
 
     def _greet(self, public: zmq.Socket[bytes]) -> None:
-        """Sends the last state of the topics that somebody has just subscribed to."""
-        wanted: dict[bytes, None] = {}
-        for _ in range(NEWCOMERS_AT_ONCE):
+        """Send the last state of topics with new subscriptions."""
+        topics: dict[bytes, None] = {}
+        for _ in range(SUBSCRIPTIONS_AT_ONCE):
             try:
                 sent = public.recv(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            # no topic has a longer name; whoever subscribes to one is not served
+            # no topic has a longer name
             if len(sent) - 1 > 64 or not self._is_known(sent[1:]):
                 self._unknown += 1
                 continue
-            # XPUB_MANUAL: the socket remembers what it is set to, for whoever has just sent it.
+            # XPUB_MANUAL: these options apply to the subscriber whose request was just received
             if sent[:1] == b"\x00":
                 public.setsockopt(zmq.UNSUBSCRIBE, sent[1:])
             if sent[:1] == b"\x01":
                 public.setsockopt(zmq.SUBSCRIBE, sent[1:])
-                wanted |= dict.fromkeys(topic for topic in self._last if topic.startswith(sent[1:]))
-        for topic in wanted:
+                topics |= dict.fromkeys(topic for topic in self._last if topic.startswith(sent[1:]))
+        for topic in topics:
             body = self._last[topic]
             if body is not None:
                 public.send_multipart((topic, body))
 
     def _is_known(self, prefix: bytes) -> bool:
-        """Return whether a topic begins so: a subscriber cannot make the socket remember all else."""
+        """Return True if a known topic begins with `prefix`, so that the socket stores no other subscriptions."""
         return self._topics is None or any(topic.startswith(prefix) for topic in self._topics)
 
     def _send(self, public: zmq.Socket[bytes], topic: bytes, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Captions cut into the segments of a video: one WebVTT file for each. Pure.
+"""Captions cut into the segments of a video: one WebVTT file per segment. Pure.
 
 WebVTT in HLS: RFC 8216, section 3.5. Times in a file are presentation times of the video's track.
 """
@@ -13,11 +13,11 @@ from stream.sinks.hls.playlists import PlaylistSegment
 
 
 class SegmentedCaptions:
-    """Cues of a run, given out segment by segment.
+    """Cues of a run, released segment by segment.
 
-    A cue that crosses an edge is cut there, and goes on in the next segment. `late` counts the cues that came when the
-    segment in which they begin had been given out; they begin with the next one. `latest_s` is the longest time from
-    the frame of such a cue until it came, in seconds of media time.
+    A cue that crosses an edge is cut there and continues in the next segment. `late` counts the cues that arrived after
+    the segment in which they begin was released; they begin with the next one. `latest_s` is the longest delay of such
+    a cue after its frame, in seconds of media time.
     """
 
     def __init__(self) -> None:
@@ -28,32 +28,32 @@ class SegmentedCaptions:
         self.latest_s = 0.0
 
     def answer(self, at_s: float, text: str, now_s: float) -> None:
-        """Show an answer about the frame at `at_s` from there on; the newest frame is that at `now_s`."""
+        """Show an answer about the frame at `at_s` from that time on; `now_s` is the time of the newest frame."""
         before = self._track.open
         done = self._track.answer(at_s, caption_text(text))
         if done is not None:
             self._cues.append(done)
-        shown = self._track.open
-        if shown is None or shown is before:
+        newest = self._track.open
+        if newest is None or newest is before:
             return
         self.count += 1
-        if shown.start_ms < self._given_ms:
+        if newest.start_ms < self._given_ms:
             self.late += 1
             self.latest_s = max(self.latest_s, now_s - at_s)
 
     def cut(self, segment: PlaylistSegment) -> str:
-        """Return the WebVTT file of a segment. Segments are asked for in their order."""
+        """Return the WebVTT file of a segment. Segments are cut in order."""
         start_ms, end_ms = round(segment.start_s * 1000), round(segment.end_s * 1000)
         shift_ms = round(segment.track_s * 1000) - start_ms
         while self._cues and self._cues[0].end_ms <= start_ms:
             self._cues.popleft()
-        shown = [(cue.start_ms, cue.end_ms, cue.text) for cue in self._cues]
+        cues = [(cue.start_ms, cue.end_ms, cue.text) for cue in self._cues]
         if (last := self._track.open) is not None:
-            shown.append((last.start_ms, end_ms, last.text))
+            cues.append((last.start_ms, end_ms, last.text))
         self._given_ms = end_ms
         # times of the file are those of the track
         lines = ["WEBVTT", "X-TIMESTAMP-MAP=LOCAL:00:00:00.000,MPEGTS:0", ""]
-        for begins_ms, ends_ms, text in shown:
+        for begins_ms, ends_ms, text in cues:
             begins_ms, ends_ms = max(begins_ms, start_ms), min(ends_ms, end_ms)
             if begins_ms < ends_ms:
                 begins, ends = timestamp(begins_ms + shift_ms, "."), timestamp(ends_ms + shift_ms, ".")

@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 VERSION = 7
-"""Least protocol version with fragmented MP4 outside of I-frame playlists."""
+"""Lowest protocol version with fragmented MP4 outside of I-frame playlists."""
 
 VIDEO_SUFFIX = ".m4s"
 CAPTIONS_SUFFIX = ".vtt"
 
 BANDWIDTH_UNKNOWN = 1_000_000
-"""Bits a second that are named where nothing has been measured; the tag is required."""
+"""Bandwidth in bits per second before any was measured; the tag is required."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlaylistSegment:
     """Segment of a playlist; video and captions share its number.
 
-    `header` names the initialization section; a segment with another one than that before it begins a new timeline,
-    which is a discontinuity. Times are in seconds: `start_s` media time, `track_s` presentation time in the track.
+    `header` names the initialization section; a segment whose header differs from the previous one begins a new
+    timeline, a discontinuity. Times are in seconds: `start_s` media time, `track_s` presentation time in the track.
     """
 
     number: int
@@ -46,8 +46,8 @@ class PlaylistSegment:
 class PlaylistState:
     """State that both playlists share.
 
-    `discontinuities`: how many there were before the first of `segments`. `longest_s`: the longest segment so far.
-    `growing`: nothing is ever removed. `ended`: nothing will follow.
+    `discontinuities`: their number before the first of `segments`. `longest_s`: the longest segment so far.
+    `growing`: segments are never removed. `ended`: no segment will follow.
     """
 
     segments: Sequence[PlaylistSegment]
@@ -82,8 +82,8 @@ def media_playlist(state: PlaylistState, suffix: str) -> str:
 def master_playlist(
     video: str, captions: str, codec: str, size_px: tuple[int, int], segments: Sequence[PlaylistSegment]
 ) -> str:
-    """Return the master playlist of one video and its captions; `segments` are those that its bandwidth is measured of,
-    `size_px` is (width, height)."""
+    """Return the master playlist of one video and its captions; its bandwidth is measured over `segments`, `size_px` is
+    (width, height)."""
     rates = [8 * segment.size_bytes / segment.duration_s for segment in segments]
     spans_s = sum(segment.duration_s for segment in segments)
     peak = math.ceil(max(rates, default=BANDWIDTH_UNKNOWN))

@@ -1,4 +1,4 @@
-"""Folder of an HTTP live stream: segments that the frame process has written, their captions, and the playlists."""
+"""Folder of an HTTP live stream: segments written by the frame process, their captions, and the playlists."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from stream.sinks.output_file import HLS_MARK, LISTED, check_writable, claim
 from stream.sinks.output_file import VIDEO_PLAYLIST as VIDEO
 
 UNLISTED = re.compile(r"\.segment-\d+-\d+\.(m4s|mp4)|\.[\w.-]+\.\d+\.new")
-"""Names of files that are not listed yet, or were left by a run that was killed."""
+"""Names of files that no playlist lists yet, or that a killed run left."""
 
 NEW = ".new"
 
@@ -37,17 +37,17 @@ log = logging.getLogger(__name__)
 
 
 class HlsSink(Sink):
-    """Gives out the segments of the source's video, each with its captions once they are known.
+    """Publisher of the segments of the source's video, each with its captions once they are known.
 
-    A segment is held back until the newest frame is `config.hold_s` later than its end, the source is away, or the run
-    has ended. The captions' file is there before the playlist names it; each playlist takes the place of the one before
-    as a whole. However the run ends, both are complete (`EXT-X-ENDLIST`).
+    A segment is held back until the newest frame is `config.hold_s` later than its end, the source is lost, or the run
+    has ended. A captions file is written before the playlist lists it; playlists are replaced atomically. However the
+    run ends, both are complete (`EXT-X-ENDLIST`).
 
-    `live`: the source has no end, so that old segments are deleted, unless the configuration says otherwise. They stay
-    in the folder twice as long as in the playlists, for players that are behind.
+    `live`: the source has no end, so old segments are deleted unless the configuration keeps them. They stay in the
+    folder twice as long as in the playlists, for players that lag behind.
 
-    The folder is made if its own parent is there, and claimed: two runs cannot write to one. Raises OutputError where
-    it cannot be written, OutputFailed where that happens later.
+    The folder is created if its parent exists, and claimed: two runs cannot write to one. Raises OutputError if it
+    cannot be written at the start, OutputFailed if a later write fails.
     """
 
     def __init__(self, path: str, config: HlsConfig, *, live: bool) -> None:
@@ -98,7 +98,7 @@ class HlsSink(Sink):
         if self._claim is None:
             return
         try:
-            if self._broken:  # room for the ends of the playlists
+            if self._broken:  # make room for the ends of the playlists
                 self._ended = False
                 self._waiting.clear()
                 self._remove_all(UNLISTED)
@@ -111,11 +111,11 @@ class HlsSink(Sink):
                 self._remove(HLS_MARK)
             if self._made:
                 with suppress(OSError):
-                    self._folder.rmdir()  # nothing came
+                    self._folder.rmdir()  # succeeds if it is empty
             os.close(self._claim)
             self._claim = None
         if self._now_s and not self._number and not self._broken:
-            log.warning("%s was not written: no video came that a stream could hold", self._master)
+            log.warning("%s was not written: no video arrived that a stream could hold", self._master)
         if self._captions.late:
             late = of_counted(self._captions.late, self._captions.count, "caption")
             log.warning(
@@ -124,7 +124,7 @@ class HlsSink(Sink):
             )
 
     def _end(self) -> None:
-        """Give out all that there is; nothing follows."""
+        """Release all waiting segments and end the playlists."""
         if self._ended:
             return
         self._ended = True
@@ -134,7 +134,7 @@ class HlsSink(Sink):
             self._write_master()
 
     def _give_out(self, until_s: float) -> None:
-        """Give out the segments that end by then."""
+        """Release the segments that end by `until_s`."""
         due = 0
         while self._waiting and self._waiting[0].start_s + self._waiting[0].duration_s <= until_s:
             self._add(self._waiting.popleft())
@@ -180,7 +180,7 @@ class HlsSink(Sink):
         self._number += 1
 
     def _begin(self) -> None:
-        """Let what an earlier run left give way to the first segment of this one."""
+        """Remove the files of an earlier run before the first segment of this one."""
         if self._number:
             return
         if (self._folder / CAPTIONS).exists():
@@ -203,7 +203,7 @@ class HlsSink(Sink):
         self._put(self._master.name, master_playlist(VIDEO, CAPTIONS, self._codec, self._size, self._listed))
 
     def _put(self, name: str, text: str) -> None:
-        """Write a file as a whole, in the place of the one that is there."""
+        """Replace a file atomically."""
         new = self._folder / f".{name}.{os.getpid()}{NEW}"
         try:
             new.write_text(text, encoding="utf-8", errors="replace")
@@ -235,7 +235,7 @@ class HlsSink(Sink):
                     self._remove(name)
 
     def _mark(self, path: str) -> bool:
-        """Mark the folder as one of a stream; return whether it was not marked before."""
+        """Mark the folder as a stream's; return False if it was marked before."""
         mark, folder = self._folder / HLS_MARK, self._claim
         if mark.exists():
             return False

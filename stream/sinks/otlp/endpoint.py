@@ -15,9 +15,9 @@ EXAMPLE = "http://localhost:4318"
 
 
 def traces_url(base: str) -> str:
-    """Return where traces are posted, for the address that `--otlp` names.
+    """Return the URL to which traces are posted, for the address that `--otlp` names.
 
-    Raises ConfigError for what is no address, and where the library is missing.
+    Raises ConfigError if the address is invalid or the library is missing.
     """
     try:
         parts = urlsplit(base)

@@ -1,4 +1,4 @@
-"""Sink that sends a trace of each answer to an OpenTelemetry collector, for which the run never waits."""
+"""Sink that sends a trace of each answer to an OpenTelemetry collector. The run never waits for the collector."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stream.sources.address import redacted
 from stream.untrusted import printable
 
 QUEUE_SPANS = 512
-"""Spans that wait for the collector, 64 answers; where it is slower, the oldest are dropped."""
+"""Length of the queue to the collector, 64 answers; the oldest spans are dropped if the collector is slower."""
 
 NAME = "arr-coc-stream"
 
@@ -33,13 +33,13 @@ log = logging.getLogger(__name__)
 
 
 class OtlpSink(Sink):
-    """Makes a trace of each answer afterwards, from its timestamps, and leaves it to a thread that sends batches.
+    """Sink that builds a trace of each answer from its timestamps, and queues it for a thread that sends batches.
 
-    Without a collector nothing waits: traces are dropped, which is told once and at the end. Text is only in them with
+    Without a collector, traces are dropped, which is reported once and at the end. Traces contain text only with
     `output.otlp_text`. Raises ConfigError as `traces_url`.
     """
 
-    # longest time that a span waits for others to be sent with it
+    # longest time that a span waits for others of its batch
     def __init__(self, config: Config, every_ms: float = 1000) -> None:
         assert config.output.otlp is not None
         url = traces_url(config.output.otlp)
@@ -48,8 +48,8 @@ class OtlpSink(Sink):
         self._times = FrameTimes()
         self._answers = 0
         if not log.isEnabledFor(logging.DEBUG):
-            logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # it tells of each batch that is lost
-        # time that the collector has for a request and its repetitions
+            logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # it logs each lost batch
+        # time limit of a request and its retries
         self._exporter = CountingExporter(OTLPSpanExporter(url, timeout=2.0), redacted(url))
         resource = Resource.create(
             {"service.name": NAME, "service.version": program_version(), "arr_coc.source": redacted(config.source)}
@@ -84,14 +84,14 @@ class OtlpSink(Sink):
         self._exporter.ending = True
         thread = threading.Thread(target=self._provider.shutdown, name="otlp end", daemon=True)
         thread.start()
-        # time that the last traces have
-        thread.join(2.0)  # one that still waits for the collector goes with the program
+        # time limit of the last traces
+        thread.join(2.0)  # a thread that still waits for the collector ends with the program
         if self._exporter.answers < self._answers:
             sent = of_counted(self._exporter.answers, self._answers, "trace")
             logs.say(f"note: {sent} reached the collector at {self._exporter.url}", "warning", event="otlp")
 
     def _send(self, trace: AnswerTrace, answer: AnswerPoint) -> None:
-        """Make the spans of an answer, each with the times that it had."""
+        """Send the spans of an answer, with their original times."""
         unix_ns = time.time_ns() - time.monotonic_ns()
         root = self._tracer.start_span(
             f"chat {self._model}",
@@ -107,10 +107,10 @@ class OtlpSink(Sink):
         root.end(trace.whole.end_ns + unix_ns)
 
     def _attributes(self, answer: AnswerPoint) -> dict[str, str | int | float | bool]:
-        """Attributes of an answer: those of the semantic conventions for generative AI, and the run's own."""
+        """Return the attributes of an answer: the semantic conventions for generative AI, and this program's own."""
         settings, timing = self._config.answer, answer.timing
         assert timing is not None
-        told: dict[str, str | int | float | bool] = {
+        attributes: dict[str, str | int | float | bool] = {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": "arr_coc" if settings.api.url is None else "openai",
             "gen_ai.request.model": self._model,
@@ -132,17 +132,17 @@ class OtlpSink(Sink):
             "arr_coc.turn_ms": timing.turn_ms,
         }
         if self._config.output.otlp_text:
-            told["gen_ai.input.messages"] = _message("user", answer.query)
-            told["gen_ai.output.messages"] = _message("assistant", answer.text)
-        return told
+            attributes["gen_ai.input.messages"] = _message("user", answer.query)
+            attributes["gen_ai.output.messages"] = _message("assistant", answer.text)
+        return attributes
 
 
 class CountingExporter(SpanExporter):
-    """Exporter that counts the `answers` whose traces arrived, and tells once that none do, until one does again."""
+    """Exporter that counts the `answers` whose traces arrived, and reports a loss once until traces arrive again."""
 
     def __init__(self, exporter: SpanExporter, url: str) -> None:
         self._exporter = exporter
-        self._told_lost = False
+        self._reported_lost = False
         self.url = url
         self.answers = 0
         self.ending = False
@@ -155,11 +155,11 @@ class CountingExporter(SpanExporter):
             result = SpanExportResult.FAILURE
         if result is SpanExportResult.SUCCESS:
             self.answers += sum(span.parent is None for span in spans)
-            if self._told_lost:
+            if self._reported_lost:
                 logs.say(f"the collector at {self.url} is there", event="otlp", address=self.url)
-            self._told_lost = False
-        elif not self._told_lost and not self.ending:
-            self._told_lost = True
+            self._reported_lost = False
+        elif not self._reported_lost and not self.ending:
+            self._reported_lost = True
             text = f"note: the collector at {self.url} takes no traces; the run goes on, and newer ones are tried"
             logs.say(text, "warning", event="otlp", address=self.url, spans=counted(len(spans), "span"))
         return result
@@ -172,5 +172,5 @@ class CountingExporter(SpanExporter):
 
 
 def _message(role: str, text: str) -> str:
-    """A message as the semantic conventions have it, in JSON."""
+    """Return a message in JSON, in the form of the semantic conventions."""
     return json.dumps([{"role": role, "parts": [{"type": "text", "content": printable(text)}]}], ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Parts of an answer's time, from the timestamps of its frame and of itself."""
+"""Time spans of an answer, from the timestamps of its frame and of the answer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from arr_coc.types import NS_PER_MS
 from stream.events import AnswerPoint, FrameReady
 
 FRAMES_KNOWN = 512
-"""Newest frames that an answer may be about."""
+"""Number of newest frames whose times are kept for their answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """A part of an answer's time, in monotonic nanoseconds."""
+    """Part of an answer's time, in monotonic nanoseconds."""
 
     name: str
     start_ns: int
@@ -23,7 +23,7 @@ class TimeSpan:
 
 @dataclass(frozen=True, slots=True)
 class AnswerTrace:
-    """An answer's time, from the capture of its frame to its last word: the whole, its parts, and its first word."""
+    """Time of an answer from its frame's capture to its last token: the whole, its parts, and the first token."""
 
     whole: TimeSpan
     parts: tuple[TimeSpan, ...]
@@ -31,22 +31,21 @@ class AnswerTrace:
 
 
 class FrameTimes:
-    """Times of the newest frames, from which those of answers are made. Pure."""
+    """Times of the newest frames, from which answers' traces are computed. Pure."""
 
     def __init__(self) -> None:
         self._frames: OrderedDict[int, FrameReady] = OrderedDict()
 
     def add(self, frame: FrameReady) -> None:
-        """Note a frame."""
+        """Add a frame."""
         self._frames[frame.frame_index] = frame
         while len(self._frames) > FRAMES_KNOWN:
             self._frames.popitem(last=False)
 
     def trace(self, answer: AnswerPoint, now_ns: int) -> AnswerTrace | None:
-        """Return the trace of an answer that has just come; None where its times are not known.
+        """Return the trace of an answer that has just arrived; None if its times are not known.
 
-        So it is without a latency, for a frame too long ago, and for an answer of an earlier run (`--resume`), whose
-        times are not of this frame.
+        They are unknown without a latency, for a frame too long ago, and for an answer of an earlier run (`--resume`).
         """
         frame, timing = self._frames.get(answer.frame_index), answer.timing
         if frame is None or timing is None or timing.sent_ms <= 0:

@@ -1,4 +1,4 @@
-"""Place of a Rerun viewer. Imports no Rerun."""
+"""Address of a Rerun viewer. Does not import Rerun."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stream.config import PORT_MAX
 from stream.errors import ConfigError
 
 PORT = 9876
-"""Port of a viewer that nobody gave another one."""
+"""Default port of a viewer."""
 
 SCHEMES = ("rerun+http", "rerun+https")
 
@@ -19,7 +19,7 @@ EXAMPLE = "HOST:PORT, a rerun+http:// address, or spawn"
 
 @dataclass(frozen=True, slots=True)
 class ViewerAddress:
-    """Place of a viewer: `host` and `port`, and the `url` that the library takes. `spawn`: it is opened here."""
+    """Address of a viewer: `host` and `port`, and the `url` for the library. `spawn`: this program opens the viewer."""
 
     host: str
     port: int
@@ -28,8 +28,8 @@ class ViewerAddress:
 
     @classmethod
     def of(cls, text: str) -> ViewerAddress:
-        """Return the place that `--rerun` names. Raises ConfigError where it is none."""
-        if text == "spawn":  # in place of an address: a viewer of this machine, which is opened if there is none
+        """Return the address that `--rerun` names. Raises ConfigError if it is invalid."""
+        if text == "spawn":  # a viewer on this machine, opened if none is running
             return cls("127.0.0.1", PORT, _url("127.0.0.1", PORT), spawn=True)
         try:
             parts = urlsplit(text if "://" in text else f"rerun+http://{text}")

@@ -16,19 +16,18 @@ from stream.sinks.rerun.library import DISCONNECT_LIMIT_S, disconnect, rr
 from stream.sinks.rerun.recording import APPLICATION, RunRecording, blueprint
 
 DISK_WAIT_S, DISK_WAITS = 1.0, 30
-"""Longest single wait for the disk, and how many follow each other before it counts as one that takes nothing."""
+"""Longest single wait for the disk, and number of consecutive waits before the disk counts as stuck."""
 
 
 LEAST_BYTES = 1 << 20
-"""A disk with less room than this is full."""
+"""A disk with less free space than this counts as full."""
 
 
 class RerunFileSink(Sink):
-    """Writes all events but pieces of text to a file, which can be read while it grows.
+    """Writer of all events except pieces of text to a file, which can be read while it grows.
 
-    A run that is killed leaves what was written up to the newest answer. The file's index, which `rerun rrd verify`
-    asks for, is written by `close`. Raises OutputError and OutputFailed as OutputFile does. `name`: shown for the
-    recording.
+    A killed run leaves a file complete up to the newest answer. `close` writes the file's index, which `rerun rrd
+    verify` requires. Raises OutputError and OutputFailed as OutputFile does. `name`: title of the recording.
     """
 
     def __init__(self, path: str, name: str) -> None:
@@ -62,16 +61,16 @@ class RerunFileSink(Sink):
                 disconnect(stream, 0.5 if self._failed else DISCONNECT_LIMIT_S)
             if self._failed and self._claim.regular:
                 with suppress(OSError):
-                    os.truncate(self._claim.path, self._whole_bytes)  # a part of a message cannot be read
+                    os.truncate(self._claim.path, self._whole_bytes)  # a partial message cannot be read
             self._claim.close()
 
     def _flush(self, stream: rr.RecordingStream) -> None:
-        """Wait until all is in the file."""
+        """Wait until everything is in the file."""
         for again in reversed(range(DISK_WAITS)):
             try:
                 stream.flush(timeout_sec=DISK_WAIT_S)
                 break
-            except RuntimeError as error:  # the disk is slow, or its writer has ended: the library waits in both cases
+            except RuntimeError as error:  # a slow disk, or a writer that has ended: the library waits in both cases
                 if not again or "timed out" not in str(error) or _is_full(self._claim.path):
                     raise
         self._whole_bytes = os.stat(self._claim.path).st_size
@@ -88,8 +87,8 @@ class RerunFileSink(Sink):
 
 
 def _reason(path: str, error: Exception) -> str:
-    """Return why a file could not be written; once its writer has ended, the library does not tell."""
-    if isinstance(error, OSError):  # of this program: somebody removed the file
+    """Return why a file could not be written; once its writer has ended, the library gives no reason."""
+    if isinstance(error, OSError):  # raised by this program: the file was removed
         return error.strerror or str(error)
     if number := re.search(r"\(os error (\d+)\)", str(error)):
         return os.strerror(int(number[1]))

@@ -1,4 +1,4 @@
-"""Import of Rerun's library, which else writes its own log on the run's stderr and waits for viewers at the end."""
+"""Import of Rerun's library with its own log on stderr and its wait for viewers at exit turned off."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ finally:
     if _LOG is None:
         del os.environ["RUST_LOG"]
 
-rr.unregister_shutdown()  # at the end of the program it waits without limit for a viewer that hangs
+rr.unregister_shutdown()  # it would wait without limit for a hung viewer when the program ends
 
 __all__ = ["DISCONNECT_LIMIT_S", "disconnect", "rr", "rrb"]
 
@@ -22,9 +22,9 @@ DISCONNECT_LIMIT_S = 10.0
 
 
 def disconnect(stream: rr.RecordingStream, limit_s: float) -> None:
-    """Complete what a recording goes to, and let go of it; or of nothing, where that waits for what never comes.
+    """Complete and release the target of a recording, or give up after `limit_s`.
 
-    The library has no limit for it. A thread that waits for ever keeps the recording, and goes with the program.
+    The library has no time limit. A thread that waits forever keeps the recording, and ends with the program.
     """
     thread = threading.Thread(target=stream.disconnect, name="rerun end", daemon=True)
     thread.start()

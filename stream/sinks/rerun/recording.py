@@ -2,8 +2,8 @@
 
 | entity | holds |
 | --- | --- |
-| `frame` | the frame that is answered about, as JPEG |
-| `frame/tokens` | its regions as boxes; the class tells their size |
+| `frame` | the frame of an answer, as JPEG |
+| `frame/tokens` | its regions as boxes; the class is their size |
 | `relevance` | its relevance, a value for each tile |
 | `answer` | question and newest answer |
 | `text` | answers, notices, cuts, outages, one line each |
@@ -51,7 +51,7 @@ COLOURS = ((255, 226, 92), (150, 190, 255), (120, 220, 160), (240, 150, 110), (2
 
 
 def blueprint() -> rrb.Blueprint:
-    """Return the layout in which a viewer shows a recording at first."""
+    """Return the initial layout of a recording in the viewer."""
     return rrb.Blueprint(
         rrb.Horizontal(
             rrb.Vertical(
@@ -74,7 +74,7 @@ def blueprint() -> rrb.Blueprint:
 
 
 class RunRecording:
-    """Logs a run's events to `stream`, whose layout and classes it sends first. Belongs to one thread."""
+    """Logger of a run's events to `stream`, after its layout and classes. Not thread-safe."""
 
     def __init__(self, stream: rr.RecordingStream, name: str) -> None:
         self._stream = stream
@@ -92,11 +92,11 @@ class RunRecording:
         stream.log("frame/tokens", rr.AnnotationContext(classes), static=True)
 
     def write(self, event: Event) -> None:
-        """Log an event. What has no time of its own is logged at the newest frame's."""
+        """Log an event. Events without a time are logged at the newest frame's time."""
         if isinstance(event, FrameReady):
             self._frame_index, self._pts_s = event.frame_index, event.pts_s
             self._waiting.append(event)
-            if len(self._waiting) >= 64:  # frames whose figures are sent together; an answer sends what waits
+            if len(self._waiting) >= 64:  # figures are sent in batches of 64 frames, and with each answer
                 self.send_figures()
         if isinstance(event, (FrameReady, AnswerDeltaEvent)):
             return
@@ -118,7 +118,7 @@ class RunRecording:
             self.send_figures()
 
     def send_figures(self) -> None:
-        """Send the figures that wait."""
+        """Send the waiting figures."""
         frames, self._waiting = self._waiting, []
         if not frames:
             return
@@ -135,32 +135,32 @@ class RunRecording:
             self._stream.send_columns(entity, indexes, rr.Scalars.columns(scalars=values))
 
     def _rate(self, ready_ns: int) -> float:
-        """Return the frame rate of the last seconds; 0 where one frame does not tell."""
+        """Return the frame rate of the last two seconds; 0 for a single frame."""
         self._ready_ns.append(ready_ns)
-        # frames so old count in the frame rate, as they do in `stats`
+        # the same window as in `stats`
         while self._ready_ns[0] < ready_ns - 2 * NS_PER_S:
             self._ready_ns.popleft()
         return frames_per_second(np.array(self._ready_ns, np.int64)) or 0.0
 
     def _log_picture(self, picture: AskedPicture) -> None:
-        """Log a picture with its map, once: a frame may be answered about and looked at."""
+        """Log a picture with its map, once: the same frame may be used for an answer and a look."""
         this = picture.frame_index, picture.map.regions if picture.map is not None else b""
         if this == self._asked:
             return
         self._asked = this
         self._stream.log("frame", rr.EncodedImage(contents=picture.jpeg, media_type="image/jpeg"))
-        shown = picture.map
-        if shown is None:
+        frame_map = picture.map
+        if frame_map is None:
             return
-        regions = np.frombuffer(shown.regions, "<i2").reshape(-1, 3).astype(np.int64)
-        boxes = tile_boxes(regions, (shown.rows, shown.cols))[:, [1, 0, 3, 2]] * (TILE_PX >> picture.level)
+        regions = np.frombuffer(frame_map.regions, "<i2").reshape(-1, 3).astype(np.int64)
+        boxes = tile_boxes(regions, (frame_map.rows, frame_map.cols))[:, [1, 0, 3, 2]] * (TILE_PX >> picture.level)
         with Image.open(io.BytesIO(picture.jpeg)) as image:
             boxes = np.minimum(boxes, [*image.size, *image.size])
         self._stream.log(
             "frame/tokens",
             rr.Boxes2D(array=boxes, array_format=rr.Box2DFormat.XYXY, class_ids=regions[:, 0], show_labels=False),
         )
-        relevance = np.frombuffer(shown.relevance, np.uint8).reshape(shown.rows, shown.cols)
+        relevance = np.frombuffer(frame_map.relevance, np.uint8).reshape(frame_map.rows, frame_map.cols)
         heat = rr.DepthImage(relevance / np.float32(255), meter=1.0, depth_range=(0.0, 1.0), colormap="inferno")
         self._stream.log("relevance", heat)
 
@@ -185,7 +185,7 @@ def _size_of(shape: tuple[int, int]) -> str:
 
 
 def _line_of(event: Event) -> tuple[str, str] | None:
-    """Return level and text of an event's line; None for those that have none."""
+    """Return level and text of an event's line, or None."""
     if isinstance(event, Started):
         return "INFO", f"{event.model} · {event.source}"
     if isinstance(event, Notice):

@@ -1,4 +1,4 @@
-"""Sink that shows a run in a Rerun viewer, which nobody waits for: a thread sends what is newest."""
+"""Sink that shows a run in a Rerun viewer. A thread sends the newest events; the run never waits for the viewer."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from stream.sinks.rerun.library import rr
 from stream.sinks.rerun.recording import APPLICATION, RunRecording, blueprint
 
 EVENTS_MAX = 512
-"""Events that wait for a viewer; the oldest make room. Of pictures only the newest waits."""
+"""Limit of events that wait for a viewer; the oldest are dropped. Of pictures only the newest waits."""
 
 RETRY_S = (0.5, 10.0)
-"""First and longest wait before another attempt to connect; each is twice the one before."""
+"""First and longest wait before another attempt to connect; each wait is twice the one before."""
 
 FLUSH_S = 0.5
-"""Longest single wait for a viewer to take what was sent."""
+"""Longest single wait for a viewer to receive the sent events."""
 
-REMEDY = "write -o FILE.rrd and open that where there is one, or name a viewer elsewhere as HOST:PORT"
+REMEDY = "write -o FILE.rrd and open it on a machine with a display, or name a viewer elsewhere as HOST:PORT"
 
 STOP_LIMIT_S = 2.0
-"""Time that the last events have."""
+"""Time limit of the last events."""
 
 log = logging.getLogger(__name__)
 
 
 class EventMailbox:
-    """The newest events for a thread that is slower than the run. For any thread; `put` never waits.
+    """Mailbox of the newest events for a slower thread. Thread-safe; `put` never waits.
 
-    `dropped` counts events that a newer one displaced.
+    `dropped` counts events displaced by newer ones.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class EventMailbox:
         return len(self._events) + (self._picture is not None)
 
     def put(self, event: Event) -> None:
-        """Leave an event."""
+        """Add an event."""
         with self._changed:
             if isinstance(event, AskedPicture):
                 self.dropped += self._picture is not None and self._picture.frame_index != event.frame_index
@@ -75,7 +75,7 @@ class EventMailbox:
             self._changed.notify()
 
     def take(self, timeout_s: float) -> list[Event]:
-        """Return all that waits, the picture first; nothing after the time limit."""
+        """Return all waiting events, the picture first; an empty list after the time limit."""
         with self._changed:
             if not len(self):
                 self._changed.wait(timeout_s)
@@ -86,10 +86,10 @@ class EventMailbox:
 
 
 class RerunViewerSink(Sink):
-    """Sends events to the viewer at `address`; the run never waits for it.
+    """Sender of events to the viewer at `address`; the run never waits for it.
 
-    A viewer that is not there is tried again, and that is told. Raises OutputError where one was to be opened here and
-    cannot be. `name`: shown for the recording. `retry_s`: as RETRY_S.
+    An unreachable viewer is reported once and retried. Raises OutputError if `address.spawn` is set and the viewer
+    cannot be opened. `name`: title of the recording. `retry_s`: as RETRY_S.
     """
 
     def __init__(self, address: ViewerAddress, name: str, retry_s: tuple[float, float] = RETRY_S) -> None:
@@ -99,7 +99,7 @@ class RerunViewerSink(Sink):
         self._started: Started | None = None
         self._ending = threading.Event()
         self._end_s = 0.0
-        self._told_lost = False
+        self._reported_lost = False
         if address.spawn and not is_listening(address):
             open_viewer(address)
         self._thread = threading.Thread(target=self._run, name="rerun", daemon=True)
@@ -110,13 +110,13 @@ class RerunViewerSink(Sink):
             self.mailbox.put(event)
 
     def close(self) -> None:
-        """End the thread once what waits is sent, or after `STOP_LIMIT_S`."""
+        """End the thread once the waiting events are sent, or after `STOP_LIMIT_S`."""
         if self._ending.is_set():
             return
         self._end_s = time.monotonic() + STOP_LIMIT_S
         self._ending.set()
         self.mailbox.wake()
-        self._thread.join(STOP_LIMIT_S)  # one that still waits for a viewer goes with the program
+        self._thread.join(STOP_LIMIT_S)  # a thread that still waits for a viewer ends with the program
         if lost := self.mailbox.dropped + len(self.mailbox):
             log.info("rerun: %d events were not shown", lost)
 
@@ -128,10 +128,10 @@ class RerunViewerSink(Sink):
                     wait_s = self._retry_s[0]
                     self._serve()
                 elif not self._ending.is_set():
-                    self._tell_lost("nobody listens there")
+                    self._report_lost("no program listens at this address")
             except Exception as error:
                 log.debug("the connection to the Rerun viewer failed", exc_info=True)
-                self._tell_lost(f"unexpected {type(error).__name__}")
+                self._report_lost(f"unexpected {type(error).__name__}")
             self._ending.wait(wait_s)
             wait_s = min(self._retry_s[1], 2 * wait_s)
 
@@ -144,8 +144,8 @@ class RerunViewerSink(Sink):
             recording.write(self._started)
         if not self._is_taken(stream):
             return
-        if self._told_lost:
-            self._told_lost = False
+        if self._reported_lost:
+            self._reported_lost = False
             logs.say(f"the Rerun viewer at {self._address.url} is there", event="rerun", address=self._address.url)
         while True:
             ending = self._ending.is_set()
@@ -160,30 +160,30 @@ class RerunViewerSink(Sink):
                 return
 
     def _is_taken(self, stream: rr.RecordingStream) -> bool:
-        """Wait until the viewer has what was sent; return False where it is gone, or the run ends first."""
+        """Wait until the viewer has received the sent events; return False if it is gone, or the run ends first."""
         while not self._ending.is_set() or time.monotonic() < self._end_s:
             try:
                 stream.flush(timeout_sec=FLUSH_S)
                 return True
             except (RuntimeError, ValueError) as error:
                 if "timed out" not in str(error):
-                    self._tell_lost("it is gone")
+                    self._report_lost("it is gone")
                     log.debug("the Rerun viewer is gone: %s", error)
                     return False
         return False
 
-    def _tell_lost(self, reason: str) -> None:
-        """Tell that there is no viewer, once until there is one."""
-        if self._told_lost or self._ending.is_set():
+    def _report_lost(self, reason: str) -> None:
+        """Report that the viewer is unreachable, once until it is reached again."""
+        if self._reported_lost or self._ending.is_set():
             return
-        self._told_lost = True
+        self._reported_lost = True
         url = self._address.url
         text = f"note: no Rerun viewer at {url}: {reason}; the run goes on, and it is tried again"
         logs.say(text, "warning", event="rerun", address=url, reason=reason)
 
 
 def is_listening(address: ViewerAddress) -> bool:
-    """Return True if somebody accepts connections there."""
+    """Return True if a program accepts connections at the address."""
     try:
         socket.create_connection((address.host, address.port), 1.0).close()
     except OSError:
@@ -191,25 +191,25 @@ def is_listening(address: ViewerAddress) -> bool:
     return True
 
 
-# longest wait for a viewer that was opened here to listen
+# longest wait for the new viewer to listen
 def open_viewer(address: ViewerAddress, limit_s: float = 30.0) -> None:
-    """Open a viewer of this machine that listens on loopback only, and outlives the run.
+    """Open a viewer on this machine that listens on loopback only and outlives the run.
 
-    Raises OutputError where it ends at once, or does not listen within the time limit.
+    Raises OutputError if it ends at once, or does not listen within the time limit.
     """
     if sys.platform == "linux" and not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
         raise OutputError("a Rerun viewer cannot be opened: there is no display", REMEDY)
     spec = find_spec("rerun_cli")
     program = Path((spec and spec.origin) or "").with_name("rerun")
     if not program.is_file():
-        raise OutputError("the Rerun viewer is not where its library is installed", f"reinstall it: {RERUN.install}")
+        raise OutputError("the Rerun viewer is missing beside its library", f"reinstall it: {RERUN.install}")
     command = [str(program), "--bind", address.host, "--port", str(address.port), "--hide-welcome-screen"]
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         viewer = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
             env={**os.environ, "RERUN_APP_ONLY": "true", "RUST_LOG": "error"},
             start_new_session=True,
         )
@@ -217,10 +217,10 @@ def open_viewer(address: ViewerAddress, limit_s: float = 30.0) -> None:
         listening_s: float | None = None
         while time.monotonic() < end_s:
             if viewer.poll() is not None:
-                raise OutputError(f"the Rerun viewer ended at once: {_last_line(said.fileno())}", REMEDY)
+                raise OutputError(f"the Rerun viewer ended at once: {_last_line(output.fileno())}", REMEDY)
             if listening_s is None and is_listening(address):
                 listening_s = time.monotonic()
-            # a viewer listens before it has a window, and ends where it gets none
+            # a viewer listens before it has a window, and exits if it gets none
             if listening_s is not None and time.monotonic() - listening_s > 1.0:
                 return
             time.sleep(0.05)
@@ -231,4 +231,4 @@ def open_viewer(address: ViewerAddress, limit_s: float = 30.0) -> None:
 
 def _last_line(fd: int) -> str:
     lines = os.pread(fd, 1 << 16, 0).decode("utf-8", "replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")

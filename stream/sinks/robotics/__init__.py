@@ -1,1 +1,1 @@
-"""Sinks for robots' tools: recordings as MCAP files and ROS 2 bags, and a live connection for Foxglove."""
+"""Sinks for robotics tools: recordings as MCAP files and ROS 2 bags, and a live connection for Foxglove."""

@@ -1,4 +1,4 @@
-"""Address at which the Foxglove app connects. Imports no library of it."""
+"""Address at which the Foxglove app connects. Does not import Foxglove's library."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from stream.web.access import is_loopback, parse_address
 def foxglove_address(config: Config) -> tuple[str, int]:
     """Return host and port of `output.foxglove`.
 
-    Raises ConfigError for an address that is none, a missing library, and an address that other machines reach where
-    the network does not allow anybody in.
+    Raises ConfigError for an invalid address, a missing library, and an address that other machines reach unless
+    `network.plain_tcp` is set.
     """
     address = config.output.foxglove
     assert address is not None

@@ -1,4 +1,4 @@
-"""JSON schemas of events, in the part of JSON Schema that Foxglove reads: one type a field, nothing by reference."""
+"""JSON schemas of events, in the subset of JSON Schema that Foxglove reads: one type per field, no references."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from stream.events import OF_FRAMES, PICTURE, AnyEvent, Event, FrameReady
 LOGGED: tuple[type[Event], ...] = tuple(
     kind for kind in get_args(AnyEvent) if kind not in OF_FRAMES or kind is FrameReady
 )
-"""Events that are written as JSON: those of a .jsonl, and each frame's figures."""
+"""Events that are written as JSON: the events of a .jsonl, and each frame's figures."""
 
 
 def topic_of(kind: type[Event]) -> str:
-    """Return the topic of a kind of event: the name under which it is published over ZeroMQ, too."""
+    """Return the topic of a kind of event: a slash and its tag, which is also its ZeroMQ topic."""
     return f"/{inspect.type_info(kind).tag}"  # type: ignore[attr-defined]
 
 
 def schema_of(kind: type[Event]) -> dict[str, Any]:
-    """Return the JSON schema of what `encode_event` makes of such an event. A field may be null or absent."""
+    """Return the JSON schema of the output of `encode_event` for a kind of event. A field may be null or absent."""
     return {"title": kind.__name__, **_schema(inspect.type_info(kind))}
 
 

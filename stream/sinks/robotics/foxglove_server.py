@@ -17,16 +17,16 @@ from stream.sinks.robotics.pictures import EventClock
 ERRORS = {
     "Address already in use": "another program uses that port; name another with --foxglove",
     "Cannot assign requested address": "this machine does not have that address; give --foxglove PORT",
-    "failed to lookup address": "nobody knows that name; give --foxglove PORT",
+    "failed to lookup address": "no name server knows that name; give --foxglove PORT",
     "Permission denied": "ports below 1024 are for the system; name another with --foxglove",
 }
-"""Remedies by what the SDK says where it cannot listen."""
+"""Remedies by the SDK's error message if it cannot listen."""
 
 
 class FoxgloveSink(Sink):
-    """Serves a run at `config.output.foxglove`; threads of the SDK send, and the run never waits for a viewer.
+    """Server of a run at `config.output.foxglove`. Threads of the SDK send; the run never waits for a viewer.
 
-    Raises ConfigError as `foxglove_address`, OutputError where the address cannot be had.
+    Raises ConfigError as `foxglove_address`, OutputError if the address is not available.
     """
 
     def __init__(self, config: Config) -> None:
@@ -36,7 +36,7 @@ class FoxgloveSink(Sink):
         self._topics = FoxgloveTopics(context, clock, config.output.frame_id)
         try:
             self._server = foxglove.start_server(
-                # messages that wait for one viewer; where more come, the oldest is dropped, and nobody else waits
+                # queue length per viewer; a slow viewer loses its oldest messages, other viewers are not affected
                 name="ARR-COC Stream",
                 host=host,
                 port=port,
@@ -44,10 +44,10 @@ class FoxgloveSink(Sink):
                 message_backlog_size=128,
             )
         except RuntimeError as error:
-            remedy = next((remedy for said, remedy in ERRORS.items() if said in str(error)), str(error))
+            remedy = next((remedy for text, remedy in ERRORS.items() if text in str(error)), str(error))
             raise OutputError(f"Foxglove cannot be served at {host}:{port}; {remedy}") from error
-        shown = f"[{host}]" if ":" in host else host
-        self.address = f"ws://{shown}:{self._server.port}"
+        place = f"[{host}]" if ":" in host else host
+        self.address = f"ws://{place}:{self._server.port}"
         self._open = True
         logs.say(f"Foxglove connects to {self.address}", event="foxglove", address=self.address)
 

@@ -44,12 +44,12 @@ OUTLINE_COLOURS = [Color(r=red / 255, g=green / 255, b=blue / 255, a=1.0) for re
 TEXT_COLOUR, TEXT_GROUND = Color(r=1.0, g=1.0, b=1.0, a=1.0), Color(r=0.05, g=0.06, b=0.09, a=0.8)
 
 CAPTION_SHARE = 1 / 24
-"""Height of a caption's letters, of the picture's height."""
+"""Height of a caption's letters as a share of the picture's height."""
 
 LETTER_PX_MIN = 8.0
 
 LETTER_SHARE = 0.55
-"""Width of a letter, of its height; a usual mean of sans-serif fonts."""
+"""Width of a letter as a share of its height; a usual mean of sans-serif fonts."""
 
 PICTURE, RELEVANCE, HEAT_MAP, REGIONS, CAPTION, LOG = (
     "/picture",
@@ -62,10 +62,10 @@ PICTURE, RELEVANCE, HEAT_MAP, REGIONS, CAPTION, LOG = (
 
 
 class FoxgloveTopics:
-    """Writes events to `context`; its sinks (a file, or a server) take the messages from there.
+    """Writer of events to `context`, from which its sinks (a file or a server) read the messages.
 
-    Every message has its event's time by `clock`. Without `timing` nothing is written that depends on the machine's
-    speed, as in a .jsonl. `frame_id` names the camera.
+    Every message has its event's time by `clock`. Without `timing`, nothing that depends on the machine's speed is
+    written, as in a .jsonl. `frame_id` names the camera.
     """
 
     def __init__(self, context: Context, clock: EventClock, frame_id: str, *, timing: bool = True) -> None:
@@ -90,22 +90,22 @@ class FoxgloveTopics:
         self._pictures = PictureSequence()
 
     def write(self, event: Event) -> None:
-        """Write the messages that an event makes."""
+        """Write the messages of an event."""
         at_ns = self._clock.time_ns(event)
         if isinstance(event, AskedPicture):
             self._show(event, at_ns)
         if isinstance(event, Answer):
-            self._say(event.text, at_ns)
+            self._caption_answer(event.text, at_ns)
         for level, name, text in _log_lines(event):
             message = Log(timestamp=_stamp(at_ns), level=level, message=printable(text), name=name)
             self._log.log(message, log_time=at_ns)
         channel = self._events.get(type(event))
         if channel is not None and (self._timing or not isinstance(event, FrameReady)):
-            told = event if self._timing else without_timing(event)
-            channel.log(encode_event(told).encode(), log_time=at_ns)
+            logged = event if self._timing else without_timing(event)
+            channel.log(encode_event(logged).encode(), log_time=at_ns)
 
     def _show(self, event: AskedPicture, at_ns: int) -> None:
-        """Write a frame's picture and its map, so far as they are new."""
+        """Write a frame's picture and its map, if they are new."""
         taken = self._pictures.take(event)
         if taken is None:
             return
@@ -130,7 +130,7 @@ class FoxgloveTopics:
         outlines = [_outline(box, stamp) for box in picture.boxes()]
         self._regions.log(ImageAnnotations(timestamp=stamp, points=outlines), log_time=at_ns)
 
-    def _say(self, text: str, at_ns: int) -> None:
+    def _caption_answer(self, text: str, at_ns: int) -> None:
         """Write an answer's text over the picture of its frame."""
         width, height = self._size
         if not height:
@@ -168,7 +168,7 @@ def _outline(box: RegionBox, stamp: Timestamp) -> PointsAnnotation:
 
 
 def _log_lines(event: Event) -> Iterator[tuple[LogLevel, str, str]]:
-    """Yield level, name and text of what an event says to people."""
+    """Yield level, name and text of an event's log messages."""
     if isinstance(event, Answer):
         yield LogLevel.Info, "answer", event.text
     elif isinstance(event, VerdictChanged):

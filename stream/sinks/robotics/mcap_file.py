@@ -1,4 +1,4 @@
-"""MCAP file of a run (https://mcap.dev): complete when it is closed, and readable when the disk fills before that."""
+"""MCAP file of a run (https://mcap.dev): complete when it is closed, and readable if the disk fills before that."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from stream.sinks.robotics.mcap_records import RecordFile
 from stream.sinks.robotics.pictures import EventClock
 
 PART = ".part"
-"""Ending of what a continued run writes, until it takes the place of the file."""
+"""Suffix of a continued run's file until it replaces the old one."""
 
 CHUNK_BYTES = 256 * 1024
-"""Size of a chunk before it is compressed; a killed run loses one at most, and nothing from before its last answer."""
+"""Size of a chunk before compression; a killed run loses at most one, and nothing from before its last answer."""
 
 
 class McapSink(Sink):
-    """Writes a run to an MCAP file at `path`, with the topics of FoxgloveTopics.
+    """Writer of a run to an MCAP file at `path`, with the topics of FoxgloveTopics.
 
     The file is claimed at once and emptied with the first event. `resume`: it was written by a run that is now
-    continued from its beginning; what is written takes its place in the end, unless it is less and the run has not
-    finished. Raises OutputError where it cannot be written, and OutputFailed where it cannot be written any more: what
-    it holds then stays readable.
+    continued from its beginning; the new file replaces it at the end, unless the new one is smaller and the run has not
+    finished. Raises OutputError if it cannot be written, and OutputFailed if a later write fails: the file then stays
+    readable.
     """
 
     def __init__(self, path: str, output: OutputConfig, *, resume: bool = False) -> None:
@@ -58,7 +58,7 @@ class McapSink(Sink):
                 self._recording.close()
         finally:
             if self._recording is not None and self._written != self._path:
-                # what a continued run has written takes the place of the file, unless it is less
+                # the continued run's file replaces the old one, unless it is smaller
                 old, new = os.path.realpath(self._path), self._written
                 with suppress(OSError):
                     if self._finished or os.path.getsize(new) >= os.path.getsize(old):
@@ -69,7 +69,7 @@ class McapSink(Sink):
 
 
 class _Recording:
-    """An open file at `place`, its writer and the topics that feed it; messages about it name `path`."""
+    """Open file at `place`, its writer and the topics that feed it; error messages name `path`."""
 
     def __init__(self, path: str, place: str, output: OutputConfig) -> None:
         self._path = path
@@ -85,24 +85,24 @@ class _Recording:
         self._writer.write_metadata("arr_coc_stream", {"log_time": output.log_time})
         clock = EventClock(unix=output.log_time == "unix")
         self._topics = FoxgloveTopics(context, clock, output.frame_id, timing=output.timing)
-        self._tell_failure()
+        self._raise_failure()
 
     def write(self, event: Event) -> None:
         self._topics.write(event)
         if isinstance(event, Answer):
             self._writer.flush()
-        self._tell_failure()
+        self._raise_failure()
 
     def close(self) -> None:
-        """Complete the file. Raises OutputFailed where there is no room for its index, and no write has told so."""
-        told = self._file.error is not None
-        with suppress(RuntimeError):  # of a write that failed before, and was told
+        """Complete the file. Raises OutputFailed if the index cannot be written and no earlier write failed."""
+        failed = self._file.error is not None
+        with suppress(RuntimeError):  # an earlier write failed and was reported
             self._writer.close()
         self._file.close()
-        if not told:
-            self._tell_failure()
+        if not failed:
+            self._raise_failure()
 
-    def _tell_failure(self) -> None:
+    def _raise_failure(self) -> None:
         error = self._file.error
         if error is not None:
             raise OutputFailed(f"cannot write {self._path!r}: {error.strerror}") from error

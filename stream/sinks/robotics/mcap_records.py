@@ -1,4 +1,4 @@
-"""Records of MCAP files (https://mcap.dev/spec), so far as a file must be ended that cannot be written any more."""
+"""Records of MCAP files (https://mcap.dev/spec), as far as needed to end a file after a failed write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import BinaryIO
 MAGIC = b"\x89MCAP0\r\n"
 
 RECORD = struct.Struct("<BQ")
-"""Head of a record: opcode, and length of its content in bytes."""
+"""Header of a record: opcode, and length of its content in bytes."""
 
 DATA_END = 0x0F
 
@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 
 
 class RecordFile:
-    """A file for a writer of MCAP that only appends. From the first write that fails on it takes nothing more: `error`
-    says why, and closing it leaves the whole records that it holds as a complete file without an index.
+    """File for an MCAP writer that only appends. After the first failed write, whose error is `error`, writes are
+    ignored, and closing the file leaves its whole records as a complete file without an index.
 
-    Raises OSError where it cannot be opened.
+    Raises OSError if it cannot be opened.
     """
 
     def __init__(self, path: str) -> None:
@@ -40,20 +40,20 @@ class RecordFile:
                 while rest:
                     rest = rest[self._file.write(rest) :]
             except OSError as error:
-                log.debug("an MCAP file cannot be written any more", exc_info=True)
+                log.debug("an MCAP file can no longer be written", exc_info=True)
                 self.error = error
         self._written += len(data)
         return len(data)
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Return the place; the writer asks for it and never moves."""
+        """Return the position; the writer asks for it and never moves it."""
         return self._written
 
     def flush(self) -> None:
-        """Every write is in the file already."""
+        """Do nothing: the file is unbuffered."""
 
     def close(self) -> None:
-        """Close the file, completed where a write has failed."""
+        """Close the file; after a failed write, complete it first."""
         if self._file.closed:
             return
         with self._file:
@@ -63,10 +63,9 @@ class RecordFile:
 
 
 def end_records(fd: int) -> bool:
-    """Make of the whole records at the beginning of an MCAP file a complete one without an index; return whether there
-    was one after the header.
+    """End an MCAP file without an index after its last whole record; return whether a record follows the header.
 
-    Where the disk has no room for the ending, records are given up for it. Raises OSError.
+    If the disk has no room for the ending, records are removed for it. Raises OSError.
     """
     ends = _record_ends(fd)
     while ends:
@@ -82,7 +81,7 @@ def end_records(fd: int) -> bool:
 
 
 def _record_ends(fd: int) -> list[int]:
-    """Return the places at which the whole records before the end of the data end."""
+    """Return the end offsets of the whole records before the end of the data."""
     size, at = os.fstat(fd).st_size, len(MAGIC)
     ends: list[int] = []
     while len(head := os.pread(fd, RECORD.size, at)) == RECORD.size:

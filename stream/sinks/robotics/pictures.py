@@ -1,4 +1,4 @@
-"""Times of events, and what is drawn of a picture, for the outputs for robots' tools."""
+"""Times of events, and pictures with their regions and heat maps, for outputs to robotics tools."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ US_PER_S = 1_000_000
 
 
 class EventClock:
-    """Times of events in nanoseconds: media time, or with `unix` that of the clock on the wall.
+    """Clock of events in nanoseconds: media time, or with `unix` wall-clock time.
 
     Media time is the `pts_s` of a .jsonl. Unix time adds one constant to it for the whole run: the time at which the
-    first frame was captured. An event without a time of its own has that of the newest event before it.
+    first frame was captured. An event without a time gets the time of the newest event before it.
     """
 
     def __init__(self, *, unix: bool = False) -> None:
@@ -46,13 +46,13 @@ class EventClock:
 
 
 def _media_ns(pts_s: float) -> int:
-    """Return media time to the microsecond, as a .jsonl has it."""
+    """Return media time rounded to microseconds, as in a .jsonl."""
     return round(pts_s * US_PER_S) * (NS_PER_S // US_PER_S)
 
 
 @dataclass(frozen=True, slots=True)
 class RegionBox:
-    """A chosen region in a picture, in its pixels; `shape` is its code, `level` that of its longer side, `relevance`
+    """Chosen region of a picture, in its pixels; `shape` is its code, `level` the level of its longer side, `relevance`
     its mean in [0, 1]."""
 
     shape: int
@@ -65,7 +65,7 @@ class RegionBox:
 
 
 class ShownPicture:
-    """A picture of a frame that is answered about, opened for drawing."""
+    """Picture of an answer's frame, decoded for drawing."""
 
     def __init__(self, event: AskedPicture) -> None:
         assert event.map is not None
@@ -85,7 +85,7 @@ class ShownPicture:
         return np.frombuffer(self._map.relevance, np.uint8).reshape(self._map.rows, self._map.cols)
 
     def boxes(self) -> list[RegionBox]:
-        """Return the chosen regions in token order, cut off at the picture's edge, without those of an overview."""
+        """Return the chosen regions in token order, clipped to the picture, without the regions of an overview."""
         regions = np.frombuffer(self._map.regions, "<i2").reshape(-1, 3)[self._map.overview :].astype(np.int64)
         if not len(regions):
             return []
@@ -115,13 +115,13 @@ class ShownPicture:
 
 
 class PictureSequence:
-    """Pictures of a run: each frame's is written once, and its map again where that has changed."""
+    """Filter of a run's pictures: each frame's picture is written once, its map again if it has changed."""
 
     def __init__(self) -> None:
         self._newest: tuple[int, FrameMap] | None = None
 
     def take(self, event: AskedPicture) -> tuple[ShownPicture, bool] | None:
-        """Return a picture, and whether its frame is a new one; None without a map, and where nothing has changed."""
+        """Return a picture, and whether its frame is new; None without a map, or if nothing has changed."""
         if event.map is None or self._newest == (event.frame_index, event.map):
             return None
         new = self._newest is None or self._newest[0] != event.frame_index

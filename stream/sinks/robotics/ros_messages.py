@@ -1,4 +1,4 @@
-"""ROS 2 messages of a run, without ROS: pictures, answers, regions and relevance, as CDR."""
+"""ROS 2 messages of a run as CDR, without ROS: pictures, answers, regions and relevance."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ VISION_MSGS = {
     ),
     "Detection2DArray": "std_msgs/Header header\nvision_msgs/Detection2D[] detections",
 }
-"""Messages of vision_msgs 4 that are used: their fields as in a .msg file."""
+"""Messages of vision_msgs 4 in use: their fields as in a .msg file."""
 
 
 class RosMessages:
-    """Makes messages of the camera `frame_id`, with the times of their pictures in their headers."""
+    """Builder of messages of the camera `frame_id`, with the times of their pictures in the headers."""
 
     def __init__(self, frame_id: str) -> None:
         self.store = get_typestore(Stores.ROS2_HUMBLE)
@@ -47,7 +47,7 @@ class RosMessages:
         point = self._new("geometry_msgs/msg/Point", x=0.0, y=0.0, z=0.0)
         turn = self._new("geometry_msgs/msg/Quaternion", x=0.0, y=0.0, z=0.0, w=1.0)
         pose = self._new("geometry_msgs/msg/Pose", position=point, orientation=turn)
-        self._nowhere = self._new("geometry_msgs/msg/PoseWithCovariance", pose=pose, covariance=np.zeros(36))
+        self._unknown_pose = self._new("geometry_msgs/msg/PoseWithCovariance", pose=pose, covariance=np.zeros(36))
 
     def picture(self, jpeg: bytes, at_ns: int) -> bytes:
         """Return a sensor_msgs/CompressedImage."""
@@ -59,7 +59,7 @@ class RosMessages:
         return self._packed(self._new(TEXT, data=text), TEXT)
 
     def grid(self, relevance: npt.NDArray[np.uint8], at_ns: int) -> bytes:
-        """Return a sensor_msgs/Image, mono8, of a map uint8 [rows, cols]: one pixel a tile."""
+        """Return a sensor_msgs/Image, mono8, of a map uint8 [rows, cols]: one pixel per tile."""
         rows, cols = relevance.shape
         message = self._new(
             GRID,
@@ -76,8 +76,8 @@ class RosMessages:
     def detections(self, boxes: Sequence[RegionBox], at_ns: int) -> bytes:
         """Return a vision_msgs/Detection2DArray: a region's shape is its class, its mean relevance its score."""
         header = self._header(at_ns)
-        found = [self._detection(box, header) for box in boxes]
-        return self._packed(self._new(DETECTIONS, header=header, detections=found), DETECTIONS)
+        detections = [self._detection(box, header) for box in boxes]
+        return self._packed(self._new(DETECTIONS, header=header, detections=detections), DETECTIONS)
 
     def _detection(self, box: RegionBox, header: Any) -> Any:
         middle = self._new("vision_msgs/msg/Point2D", x=(box.left + box.right) / 2, y=(box.top + box.bottom) / 2)
@@ -86,7 +86,7 @@ class RosMessages:
             "vision_msgs/msg/BoundingBox2D", center=centre, size_x=box.right - box.left, size_y=box.bottom - box.top
         )
         guess = self._new("vision_msgs/msg/ObjectHypothesis", class_id=str(box.shape), score=box.relevance)
-        result = self._new("vision_msgs/msg/ObjectHypothesisWithPose", hypothesis=guess, pose=self._nowhere)
+        result = self._new("vision_msgs/msg/ObjectHypothesisWithPose", hypothesis=guess, pose=self._unknown_pose)
         return self._new("vision_msgs/msg/Detection2D", header=header, results=[result], bbox=bounds, id="")
 
     def _header(self, at_ns: int) -> Any:

@@ -29,11 +29,11 @@ TOPICS = {"/picture/compressed": PICTURE, "/answer": TEXT, "/regions": DETECTION
 
 
 class RosbagSink(Sink):
-    """Writes pictures that are answered about, their regions and relevance, and answers into a new bag at `path`.
+    """Writer of answers, their pictures, regions and relevance into a new bag at `path`.
 
-    Messages have the times of their frames. The folder is made at once, and removed where nothing was written. Raises
-    OutputError where it is there already or cannot be made, and OutputFailed where it cannot be written any more: its
-    MCAP file then stays readable, and `ros2 bag reindex` makes a bag of it again.
+    Messages have the times of their frames. The folder is created at once, and removed if nothing was written. Raises
+    OutputError if it exists or cannot be created, and OutputFailed if a later write fails: its MCAP file then stays
+    readable, and `ros2 bag reindex` restores the bag.
     """
 
     def __init__(self, path: str, output: OutputConfig) -> None:
@@ -64,7 +64,7 @@ class RosbagSink(Sink):
             self._put("/relevance", at_ns, self._messages.grid(picture.relevance, at_ns))
         else:
             return
-        # so that the file has all that was written, not whole chunks only
+        # write the open chunk too, so that the file holds every message
         storage = self._writer.storage
         assert isinstance(storage, McapWriter)
         if storage.chunk.msgs:
@@ -94,7 +94,7 @@ class RosbagSink(Sink):
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """End the bag where its place cannot be written, and say so."""
+        """Context manager that ends the bag and raises OutputFailed if a write fails."""
         try:
             yield
         except OSError as error:

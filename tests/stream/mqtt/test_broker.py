@@ -1,4 +1,4 @@
-"""Addresses of brokers, and what is refused before anything is connected."""
+"""Addresses of brokers, and configurations refused before any connection."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_an_address_is_read() -> None:
         ("mqtt://a:secret/word@home", "has a / in its password; write it as %2F"),
     ],
 )
-def test_what_is_no_address_is_told_without_its_password(url: str, why: str) -> None:
+def test_an_invalid_address_is_reported_without_its_password(url: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why) as caught:
         of(url)
     assert "secret" not in str(caught.value)
@@ -51,9 +51,9 @@ def test_a_password_needs_a_user() -> None:
         of("mqtt://home", {PASSWORD: "secret"})
 
 
-def test_questions_are_taken_only_where_not_anybody_can_ask() -> None:
+def test_questions_are_taken_only_from_a_private_broker() -> None:
     for url in ("mqtt://home", "mqtt://a:b@home", "mqtts://home"):
-        with pytest.raises(ConfigError, match="--mqtt-ask lets whoever reaches the broker ask"):
+        with pytest.raises(ConfigError, match="--mqtt-ask lets every client of the broker ask"):
             of(url, mqtt_ask=True)
         of(url, mqtt_ask=True, plain_tcp=True)
     for url in ("mqtt://127.0.0.1", "mqtt://localhost", "mqtts://a:b@home"):

@@ -1,4 +1,4 @@
-"""The newest message of each topic waits; what is retained is told to every new connection."""
+"""The newest message of each topic waits; retained messages are sent to every new connection."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from stream.mqtt.topics import MqttMessage
 
 
 def taken(outbox: Outbox) -> list[bytes]:
-    found = []
+    payloads = []
     while (message := outbox.take()) is not None:
-        found.append(message.payload)
-    return found
+        payloads.append(message.payload)
+    return payloads
 
 
 def test_the_newest_of_a_topic_takes_the_place_of_the_one_before() -> None:
@@ -23,7 +23,7 @@ def test_the_newest_of_a_topic_takes_the_place_of_the_one_before() -> None:
     assert len(outbox) == 0
 
 
-def test_a_new_connection_is_told_what_is_retained_first_and_in_its_order() -> None:
+def test_a_new_connection_sends_retained_messages_first_and_in_order() -> None:
     outbox = Outbox()
     for message in (MqttMessage("config", b"c", True), MqttMessage("there", b"1", True), MqttMessage("answer", b"a")):
         outbox.put(message)

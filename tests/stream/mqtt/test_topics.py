@@ -1,4 +1,4 @@
-"""The device is described as Home Assistant's discovery wants it."""
+"""The device's description follows Home Assistant's discovery."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from stream.mqtt.topics import RunTopics
 def described(**has: bool) -> dict[str, Any]:
     message = RunTopics("door", **has).discovery("homeassistant", "1.2")
     assert (message.topic, message.retain) == ("homeassistant/device/arr_coc_door/config", True)
-    found: dict[str, Any] = json.loads(message.payload)
-    return found
+    fields: dict[str, Any] = json.loads(message.payload)
+    return fields
 
 
 def test_the_whole_device_is_one_message() -> None:
@@ -38,7 +38,7 @@ def test_the_whole_device_is_one_message() -> None:
     assert diagnostic == {"state", "fps", "latency", "dropped"}
 
 
-def test_what_a_run_does_not_have_is_taken_away() -> None:
+def test_components_that_a_run_lacks_are_removed() -> None:
     components = described(picture=False)["components"]
     assert components["until"] == {"platform": "binary_sensor"}
     assert components["question"] == {"platform": "text"}

@@ -1,4 +1,4 @@
-"""Credits and one slot: what a sender may send, and what is lost."""
+"""Credits and one slot: items that a sender may send, and items that are replaced."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_full_table_takes_the_next_object_as_soon_as_a_slot_is_free() -> None:
     assert len(slots) == 1
 
 
-def test_numbers_are_never_used_again_and_discarding_an_empty_slot_is_no_mistake() -> None:
+def test_numbers_are_never_used_again_and_discarding_an_empty_slot_is_no_error() -> None:
     slots: SlotTable[str] = SlotTable(1)
     numbers = []
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Packets, embeddings and feedback on the wire: equal at the other end, refused where anything is off."""
+"""Packets, embeddings and feedback in messages: equal after decoding, refused if invalid."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_packet_that_announces_other_arrays_is_refused(specs: tuple[ArraySpec,
 
 
 def group(*counts: int) -> list[TokenPacket]:
-    """Frames of a group of pictures, with so many regions each; each frame supersedes a token of the one before."""
+    """Frames of a group of pictures, with `counts` regions; each frame supersedes a token of the one before."""
     packets = [dataclasses.replace(tokens(count), stamp=FrameStamp(at, at, at)) for at, count in enumerate(counts)]
     return [
         dataclasses.replace(packet, place=GroupPlace(3, at), superseded=np.arange(at - 1, at, dtype=np.int32)[:at])
@@ -249,7 +249,7 @@ def test_more_frames_than_a_group_can_have_are_not_read() -> None:
 def test_a_grid_that_contradicts_itself_is_refused() -> None:
     message, arrays = token_message(0, 0, tokens())
     for grid in (TileGrid(3, 5, 70, 100), TileGrid(0, 0, 0, 0)):
-        with pytest.raises(TransportError, match="not the tile grid of its own picture"):
+        with pytest.raises(TransportError, match="not the tile grid of its picture"):
             token_packet(replace(message, grid=grid), wire(arrays))
 
 

@@ -87,7 +87,7 @@ def test_memory_that_cannot_be_opened_is_refused_with_the_reason(cuda_on_cpu: Cp
 
 
 def test_more_regions_than_there_are_cannot_be_read(cuda_on_cpu: CpuMachine) -> None:
-    """A message may lie about how many there are; memory beyond is not read."""
+    """A message may claim too many regions; memory beyond is not read."""
     sender, receiver = IpcPixelSender(), IpcPixelReceiver()
     place = sender.put(pixels(3))
     with pytest.raises(TransportError, match="cannot be read"):

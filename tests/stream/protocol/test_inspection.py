@@ -1,4 +1,4 @@
-"""Inspections: every map by its name, in a message that can be read again."""
+"""Inspections: every map by its name, in a message that can be parsed again."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_part_of_a_message_is_none(cut: int) -> None:
         read_inspection(b"P" + message[1:])
 
 
-def test_a_failure_is_told_with_its_reason() -> None:
+def test_a_failure_is_reported_with_its_reason() -> None:
     with pytest.raises(TransportError, match="still loading"):
         read_inspection(pack_failure("the model is still loading"))
 
@@ -90,7 +90,7 @@ def test_every_channel_and_every_step_to_relevance_has_a_map() -> None:
     assert (shown["gradient across"].low, shown["red"].low) == (-1.0, 0.0)
 
 
-def test_where_nothing_moved_motion_is_none_and_there_are_no_directions() -> None:
+def test_without_movement_motion_is_0_and_there_are_no_directions() -> None:
     shown = tile_maps(maps())
     assert not shown["motion, px"].values.any()
     assert "motion right, px" not in shown

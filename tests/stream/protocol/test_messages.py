@@ -1,4 +1,4 @@
-"""What stages say to each other, and that nothing else is understood."""
+"""Messages between stages, and rejection of other data."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def test_a_message_survives_the_way(message: Message) -> None:
     assert decode(encode(message)) == message
 
 
-def test_whoever_joins_says_which_protocol_it_speaks() -> None:
+def test_a_client_reports_its_protocol_version() -> None:
     assert Connect(query="What?").protocol == PROTOCOL
     assert msgspec.msgpack.decode(encode(Connect(query="What?")))["protocol"] == PROTOCOL
 
 
-def test_every_kind_has_a_name_of_its_own() -> None:
+def test_every_kind_has_a_distinct_name() -> None:
     kinds = typing.get_args(AnyMessage)
     names = {kind.__struct_config__.tag for kind in kinds}
     assert len(names) == len(kinds) == len(Message.__subclasses__())
@@ -114,7 +114,7 @@ def test_every_kind_has_a_name_of_its_own() -> None:
         msgspec.msgpack.encode({"kind": "cancel", "arrays": [["uint8", [-1]]]}),
     ],
 )
-def test_what_is_no_message_is_refused(data: bytes) -> None:
+def test_an_invalid_message_is_refused(data: bytes) -> None:
     with pytest.raises(TransportError, match="cannot be read"):
         decode(data)
 
@@ -129,7 +129,7 @@ def test_noise_is_refused_or_read_but_never_breaks(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("side_px", [(2**20, 2**20), (1, 2**20 + 1), (20_000, 20_000)])
-def test_a_frame_that_nobody_has_is_refused(side_px: tuple[int, int]) -> None:
+def test_a_frame_of_impossible_size_is_refused(side_px: tuple[int, int]) -> None:
     with pytest.raises(TransportError, match="is not the tile grid"):
         decode(encode(TokenPacketMessage(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(*side_px))))
 

@@ -1,4 +1,4 @@
-"""Picture messages, and the exchange by which a stage leaves frames for whoever wants them."""
+"""Picture messages, and the exchange of frames between a stage and the thread that encodes them."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def test_a_frame_is_wanted_once_and_the_newest_is_taken() -> None:
     assert exchange.take(0) is None
 
 
-def test_so_many_widths_at_most() -> None:
+def test_the_number_of_widths_is_limited() -> None:
     exchange = PictureExchange()
     exchange.want(PictureRequest(tuple(range(100, 200))))
     assert exchange.request is not None
     assert len(exchange.request.widths) == 4
 
 
-def test_whoever_waits_is_woken() -> None:
+def test_a_waiting_thread_is_woken() -> None:
     exchange, taken = PictureExchange(), []
     waiting = threading.Thread(target=lambda: taken.append(exchange.take(60.0)))
     waiting.start()

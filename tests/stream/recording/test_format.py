@@ -1,4 +1,4 @@
-"""Arrays made small and back: not a bit is lost, and what is damaged is said to be."""
+"""Compression of arrays without loss, and recordings whose damage is reported."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def test_what_is_no_such_array_is_reported() -> None:
 BEGAN = SessionStarted("0.1.0", "clip.mp4", "2026-01-01T00:00:00+00:00")
 
 
-def said(number: int) -> SentMessage:
-    """A packet of two tokens."""
+def packet_record(number: int) -> SentMessage:
+    """Return the record of a packet of two tokens."""
     rng = np.random.default_rng(number)
     regions = rng.integers(0, (1, 2, 3), (2, 3), dtype=np.int32)
     pixels = rng.integers(0, 256, (2, 3, 32, 32), dtype=np.uint8)
@@ -113,7 +113,7 @@ def happened(number: int) -> EventRecord:
 
 
 def written(folder: Path, *records: AnyRecord) -> Path:
-    """A part with these records; its path."""
+    """Write a part with these records; return its path."""
     part = open_part(folder)
     for record in records:
         part.append(encode_record(record))
@@ -125,7 +125,7 @@ def test_records_come_back_in_order_and_packets_to_the_bit(tmp_path: Path) -> No
     records = [
         BEGAN,
         SentMessage(SetQuery(query="ünsaid?")),
-        said(1),
+        packet_record(1),
         ReceivedMessage(SetQuery(query="x")),
         happened(2),
     ]
@@ -133,11 +133,11 @@ def test_records_come_back_in_order_and_packets_to_the_bit(tmp_path: Path) -> No
     recording = Recording(tmp_path / "a")
     assert list(recording.records()) == records
     assert recording.damage == []
-    (found,) = (
+    (sent,) = (
         r for r in recording.records() if isinstance(r, SentMessage) and isinstance(r.message, TokenPacketMessage)
     )
-    assert isinstance(found.message, TokenPacketMessage)
-    packet = token_packet(found.message, unpacked_parts(found))
+    assert isinstance(sent.message, TokenPacketMessage)
+    packet = token_packet(sent.message, unpacked_parts(sent))
     rng = np.random.default_rng(1)
     np.testing.assert_array_equal(packet.regions, rng.integers(0, (1, 2, 3), (2, 3), dtype=np.int32))
     np.testing.assert_array_equal(packet.pixels, rng.integers(0, 256, (2, 3, 32, 32), dtype=np.uint8))
@@ -154,7 +154,7 @@ def test_each_process_writes_a_part_and_they_are_read_in_order(tmp_path: Path) -
 
 
 def test_of_a_part_that_was_cut_short_all_before_is_read_and_the_rest_reported(tmp_path: Path) -> None:
-    path = written(tmp_path, BEGAN, happened(1), said(2))
+    path = written(tmp_path, BEGAN, happened(1), packet_record(2))
     whole = path.read_bytes()
     written(tmp_path, BEGAN, happened(3))
     path.write_bytes(whole[:-7])
@@ -171,11 +171,11 @@ def test_of_a_part_that_was_cut_short_all_before_is_read_and_the_rest_reported(t
 
 
 def whole_until(path: Path, records: int) -> bytes:
-    """The beginning of a part with so many whole records."""
+    """Return the beginning of a part with `records` whole records."""
     log = RecordLog(path, MAGIC)
-    found = log.records()
+    payloads = log.records()
     for _ in range(records):
-        next(found)
+        next(payloads)
     return path.read_bytes()[: log.end]
 
 
@@ -210,7 +210,7 @@ def test_a_whole_record_of_an_unknown_kind_is_reported(tmp_path: Path) -> None:
         list(Recording(tmp_path).records())
 
 
-def test_where_the_disk_is_full_nothing_of_the_record_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_the_disk_is_full_nothing_of_the_record_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part = open_part(tmp_path)
     part.append(encode_record(BEGAN))
     write, room = os.write, 100
@@ -225,7 +225,7 @@ def test_where_the_disk_is_full_nothing_of_the_record_stays(tmp_path: Path, monk
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match="No space left"):
-        part.append(encode_record(said(1)))
+        part.append(encode_record(packet_record(1)))
     part.close()
     recording = Recording(tmp_path)
     assert list(recording.records()) == [BEGAN]
@@ -241,7 +241,7 @@ def test_a_part_that_cannot_be_begun_leaves_no_descriptor_open(tmp_path: Path, m
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
-def test_a_folder_is_claimed_and_goes_again_where_nothing_came(tmp_path: Path) -> None:
+def test_a_folder_is_claimed_and_removed_if_nothing_is_recorded(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     with claimed_folder(str(folder)):
         assert folder.is_dir()

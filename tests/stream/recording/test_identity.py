@@ -1,4 +1,4 @@
-"""What answers depend on, told and read again."""
+"""Provenance of answers and fingerprints of runs, encoded and decoded."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_was_reported_answers_alike() -> None:
         assert getattr(config.answer, key) == getattr(CONFIG.answer, key)
 
 
-def test_nothing_is_reported_that_is_nobodys_business() -> None:
+def test_private_settings_are_not_reported() -> None:
     provenance = answer_provenance(CONFIG)
     assert not any(secret in provenance for secret in ("secret", "10.0.0.2", "Where?"))
 

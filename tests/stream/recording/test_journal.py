@@ -1,4 +1,4 @@
-"""The journal of a run: what was kept comes back exactly, and nothing else does."""
+"""Journal of a run: recorded answers are read back exactly, and nothing else."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def begun(path: Path) -> Journal:
 
 
 def kept(path: Path, count: int = 3) -> Path:
-    """A journal that holds so many answers; every other one has taught something."""
+    """Write a journal with `count` answers; every other one has feedback."""
     journal = begun(path)
     for number in range(count):
         journal.append(numbered(number), feedback(number) if number % 2 else None)
@@ -128,7 +128,7 @@ def test_a_fresh_run_recalls_nothing_and_replaces_what_lay_there(path: Path) -> 
     journal.close()
 
 
-def test_a_continued_journal_goes_on_where_it_stopped(path: Path) -> None:
+def test_a_continued_journal_goes_on_at_its_end(path: Path) -> None:
     journal = Journal.continued(kept(path), IDENTITY)
     journal.open()
     journal.open()
@@ -148,7 +148,7 @@ def test_each_answer_is_on_the_disk_before_the_next_is_asked(path: Path) -> None
     journal.close()
 
 
-def test_a_torn_end_is_dropped_wherever_it_was_torn(path: Path) -> None:
+def test_an_incomplete_end_of_any_length_is_dropped(path: Path) -> None:
     whole = kept(path, 2).read_bytes()
     one = len(kept(path, 1).read_bytes())
     for length in range(one, len(whole)):
@@ -179,7 +179,7 @@ def test_a_damaged_record_and_what_follows_it_is_dropped(path: Path) -> None:
         MAGIC + FRAMING.pack(1, 3963480197) + b"\xc1",
     ],
 )
-def test_what_is_no_journal_is_refused(path: Path, data: bytes) -> None:
+def test_a_file_that_is_no_journal_is_refused(path: Path, data: bytes) -> None:
     path.write_bytes(data)
     with pytest.raises(ResumeError, match="not a journal of a run; leave --resume out"):
         Journal.continued(path, IDENTITY)
@@ -352,7 +352,7 @@ def test_outputs_are_needed_and_they_must_be_files(video: str, tmp_path: Path) -
         journal_for(config(video, tmp_path / "pipe.jsonl"), resume=True)
 
 
-def test_a_file_that_is_not_there_is_for_the_source_to_tell(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_by_the_source(tmp_path: Path) -> None:
     assert journal_for(config(str(tmp_path / "absent.mp4"), tmp_path / "a.vtt"), resume=True) is None
 
 
@@ -362,7 +362,7 @@ def test_a_finished_output_has_nothing_to_continue(video: str, tmp_path: Path) -
         journal_for(config(video, tmp_path / "a.vtt", tmp_path / "b.vtt"), resume=True)
 
 
-def test_where_nothing_was_written_yet_a_continued_run_is_a_fresh_one(video: str, tmp_path: Path) -> None:
+def test_without_outputs_a_continued_run_is_a_fresh_one(video: str, tmp_path: Path) -> None:
     (tmp_path / "a.vtt").touch()
     journal = journal_for(config(video, tmp_path / "a.vtt"), resume=True)
     assert journal is not None
@@ -380,7 +380,7 @@ def test_whether_a_fresh_run_replaces_something_of_use(video: str, tmp_path: Pat
 
 
 class Runs:
-    """Runs of `caption` on one clip with a fake answer model, each in a folder of its own."""
+    """Runs of `caption` on one clip with a fake answer model, each in a separate folder."""
 
     def __init__(self, video: str, folder: Path) -> None:
         self.video, self.folder = video, folder
@@ -400,7 +400,7 @@ class Runs:
         return main(self.arguments(name, "--single-process", *more))
 
     def killed(self, name: str, at_frame: int, *more: str) -> None:
-        """In a process that is killed while it speaks about that frame."""
+        """Run in a process that is killed while it answers about that frame."""
         arguments = self.arguments(name, "--single-process", *more)
         done = subprocess.run(
             [sys.executable, "-m", "tests.support.fake_command", str(at_frame), *arguments],
@@ -445,7 +445,7 @@ def test_a_run_that_was_killed_twice_ends_as_one_that_was_not(
 
 
 def failing(runs: Runs, monkeypatch: pytest.MonkeyPatch, name: str, *more: str) -> dict[str, bytes]:
-    """A run that fails while it speaks about frame 15; what it leaves."""
+    """Remains of a run that fails while it answers about frame 15."""
     with monkeypatch.context() as patch:
         patch.setattr("tests.support.answer_models.on_packet", fail)
         assert runs.run(name, *more) == 1
@@ -457,7 +457,7 @@ def fail(frame_index: int) -> None:
         raise ArithmeticError("the spoon is bent")
 
 
-def test_a_run_that_failed_tells_and_can_be_continued(
+def test_a_failed_run_reports_that_it_can_be_continued(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing(runs, monkeypatch, "a")

@@ -1,4 +1,4 @@
-"""Records in a file: whole ones come back, and nothing of one that was cut short or damaged."""
+"""Records in a file: whole records are read back, incomplete and damaged ones are not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def read(path: Path, data: bytes) -> tuple[list[bytes], int]:
-    """The records in that data, and the bytes after them."""
+    """Return the records in the data, and the number of bytes after them."""
     path.write_bytes(data)
     log = RecordLog(path, MAGIC)
     return list(log.records()), log.torn_bytes
@@ -31,7 +31,7 @@ def test_whole_records_come_back(path: Path) -> None:
     assert read(path, MAGIC) == ([], 0)
 
 
-def test_wherever_a_file_was_cut_off_the_records_before_are_whole(path: Path) -> None:
+def test_a_file_cut_off_at_any_byte_keeps_the_records_before(path: Path) -> None:
     for length in range(len(MAGIC), len(WHOLE)):
         whole = sum(end <= length for end in ENDS)
         assert read(path, WHOLE[:length]) == (PAYLOADS[:whole], length - [len(MAGIC), *ENDS][whole])
@@ -44,7 +44,7 @@ def test_a_damaged_record_ends_the_reading(path: Path, at: int) -> None:
     assert len(read(path, bytes(damaged))[0]) <= 1
 
 
-def test_a_length_beyond_the_file_is_not_believed(path: Path) -> None:
+def test_a_length_beyond_the_file_is_ignored(path: Path) -> None:
     torn = FRAMING.pack(4_000_000_000, 0) + b"rest"
     assert read(path, MAGIC + frame_record(b"a") + torn) == ([b"a"], len(torn))
 

@@ -1,4 +1,4 @@
-"""The thread that records: it keeps nobody waiting, and where it cannot go on it says so once and ends well."""
+"""Recording thread: no caller waits for it, and if it cannot continue it reports that once and ends cleanly."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ HELLO = ServerHello(model_id="m", knows_levels=True, known_world=None, provenanc
 
 
 def met(folder: Path, source: str = "") -> Recorder:
-    """A recorder whose run has met its model."""
+    """Recorder of a run whose model has greeted."""
     recorder = Recorder(folder, source)
     recorder.received(HELLO, [])
     return recorder
 
 
 def recorded(folder: Path) -> list[AnyRecord]:
-    """What was recorded after the greeting."""
+    """Return the records after the greeting."""
     began, greeting, *rest = Recording(folder).records()
     assert isinstance(began, SessionStarted)
     assert greeting == ReceivedMessage(HELLO)
@@ -72,7 +72,7 @@ def recorded(folder: Path) -> list[AnyRecord]:
 
 
 class StuckLog(RecordLog):
-    """A disk that takes nothing until it is told to."""
+    """Log on a disk that blocks writes until `free` is set."""
 
     free = threading.Event()
 
@@ -130,7 +130,7 @@ def test_pieces_of_text_and_what_pictures_are_drawn_from_are_left_out(tmp_path: 
     assert reported == EventRecord(frame(0, 0.0))
 
 
-def test_nobody_waits_for_a_disk_that_takes_nothing(
+def test_a_run_does_not_wait_for_a_blocked_disk(
     tmp_path: Path, stuck: threading.Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "CLOSE_LIMIT_S", 0.05)
@@ -158,7 +158,7 @@ def test_what_was_written_waits_no_more(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(recorded(tmp_path)) == 10
 
 
-def test_where_the_disk_cannot_follow_it_ends_after_what_waits(
+def test_a_recording_ends_after_its_queue_if_the_disk_is_too_slow(
     tmp_path: Path, stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "WAITING_BYTES", 20_000)
@@ -211,7 +211,7 @@ def test_what_goes_wrong_at_the_very_end_is_logged(tmp_path: Path, caplog: pytes
     assert "the recording ends here (" in caplog.text
 
 
-def test_a_fault_of_its_own_ends_the_recording_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_ends_the_recording_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(arrays: list[np.ndarray]) -> tuple[bytes, ...]:
         if arrays:
             raise ValueError("no such array")
@@ -271,7 +271,7 @@ def test_a_frame_in_the_snapshot_is_recorded_as_it_was_when_it_was_sent(tmp_path
     stuck.set()
     recorder.close()
     snapshot.close()
-    (said,) = recorded(tmp_path)
-    assert isinstance(said, SentMessage)
-    assert isinstance(said.message, FramePacketMessage)
-    np.testing.assert_array_equal(frame_packet(said.message, decompress_arrays(said)).image, image)
+    (sent,) = recorded(tmp_path)
+    assert isinstance(sent, SentMessage)
+    assert isinstance(sent.message, FramePacketMessage)
+    np.testing.assert_array_equal(frame_packet(sent.message, decompress_arrays(sent)).image, image)

@@ -1,4 +1,4 @@
-"""Captions: when each is shown, what its text may hold, and that the file is valid at every moment."""
+"""Captions: times and text of each cue, and a file that is valid at every moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests change the question or ask how it goes; whatever is none gets a reply that says so."""
+"""Requests change the question or ask for the status; an invalid request gets an error in reply."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_msgpack_is_answered_in_msgpack() -> None:
     assert run.questions == ["Who?"]
 
 
-def test_the_status_is_that_which_is_published() -> None:
+def test_the_status_is_the_published_one() -> None:
     reply = read_reply(replies(WatchedRun()).handle(b'{"v": 1, "status": true}'))
     assert reply.ok
     assert reply.status is not None
@@ -69,7 +69,7 @@ def test_the_status_is_that_which_is_published() -> None:
         (b'{"ask": "' + b"x" * 4001 + b'"}', "at most 4000 characters"),
     ],
 )
-def test_what_is_no_request_is_answered_all_the_same(body: bytes, error: str) -> None:
+def test_an_invalid_request_gets_a_reply(body: bytes, error: str) -> None:
     run = WatchedRun()
     codec = msgspec.json if body[:1] in (b"{", b"[", b'"', b"") else msgspec.msgpack
     reply = codec.decode(replies(run).handle(body))
@@ -78,7 +78,7 @@ def test_what_is_no_request_is_answered_all_the_same(body: bytes, error: str) ->
     assert not run.questions
 
 
-def test_before_and_after_the_run_nobody_can_be_asked() -> None:
+def test_questions_are_refused_before_and_after_the_run() -> None:
     assert "not begun" in json.loads(replies(None).handle(ask_request("What?")))["error"]
     monitor = RunMonitor(Config(source="a.mp4"))
     monitor.follow(WatchedRun())

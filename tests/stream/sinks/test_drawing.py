@@ -1,4 +1,4 @@
-"""The strip below a drawn picture, and the fonts that it is written in."""
+"""Strip below a drawn picture, and the fonts of its text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDS = "a red circle moves right and a blue square stays still, "
 @pytest.fixture
 def fresh_fonts() -> None:
     """Let each missing script be reported again."""
-    fonts._say_missing.cache_clear()
+    fonts._log_missing.cache_clear()
 
 
 def drawn(letters: TextRenderer, text: str) -> np.ndarray:
@@ -73,14 +73,14 @@ def test_a_word_wider_than_the_strip_is_broken() -> None:
     assert "".join(lines) == "x" * 100
 
 
-def test_an_accent_is_left_out_where_no_font_has_it(fresh_fonts: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_accent_is_left_out_if_no_font_has_it(fresh_fonts: None, caplog: pytest.LogCaptureFixture) -> None:
     letters = TextRenderer(20, ())
     assert not has(ImageFont.load_default(20), "é")
     np.testing.assert_array_equal(drawn(letters, "né – ñ"), drawn(letters, "ne - n"))
     assert caplog.messages == []
 
 
-def test_a_script_that_no_font_has_is_drawn_as_boxes_and_said_once(
+def test_a_script_that_no_font_has_is_drawn_as_boxes_and_logged_once(
     fresh_fonts: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     letters = TextRenderer(20, ())
@@ -98,11 +98,11 @@ def test_a_script_that_no_font_has_is_drawn_as_boxes_and_said_once(
 def test_a_font_of_the_machine_gives_what_pillows_own_lacks(
     fresh_fonts: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = [path for path in fonts.font_files() if (font := opened(path, 20)) is not None and has(font, "Ж")]
-    if not found:
+    usable = [path for path in fonts.font_files() if (font := opened(path, 20)) is not None and has(font, "Ж")]
+    if not usable:
         pytest.skip("no font of this machine has Cyrillic letters")
-    letters, without = TextRenderer(20, (found[0],)), TextRenderer(20, ())
-    font = opened(found[0], 20)
+    letters, without = TextRenderer(20, (usable[0],)), TextRenderer(20, ())
+    font = opened(usable[0], 20)
     assert font is not None
     with caplog.at_level(logging.WARNING):
         assert letters.width_px("aЖ") == without.width_px("a") + font.getlength("Ж")

@@ -1,4 +1,4 @@
-"""The outputs for other programs are opened before the run, all or none."""
+"""Outputs for other programs are opened before the run, all or none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def config(tmp_path: Path, port: int) -> Config:
     )
 
 
-def test_nothing_is_opened_where_nothing_is_asked_for() -> None:
+def test_without_outputs_nothing_is_opened() -> None:
     _, sinks = open_services(Config(source="camera"))
     assert sinks == []
 
@@ -68,7 +68,7 @@ def test_all_of_them_see_the_same_run(tmp_path: Path) -> None:
             sink.close()
 
 
-def test_where_one_cannot_be_opened_none_is_left(tmp_path: Path) -> None:
+def test_if_one_service_cannot_be_opened_none_is_left(tmp_path: Path) -> None:
     with closing(socket.socket()) as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -153,7 +153,7 @@ def test_what_is_no_file_may_be_named_twice() -> None:
     check_distinct(["/dev/null", "/dev/null"], "/dev/null", None)
 
 
-def test_where_one_cannot_be_opened_none_is_left_open(tmp_path: Path) -> None:
+def test_if_one_file_cannot_be_opened_none_is_left_open(tmp_path: Path) -> None:
     config = OutputConfig(paths=(str(tmp_path / "a.vtt"), str(tmp_path / "no" / "b.vtt")))
     with pytest.raises(OutputError, match="there is no folder"):
         open_sinks(config, "in.mp4", no_run)

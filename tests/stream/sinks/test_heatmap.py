@@ -1,4 +1,4 @@
-"""The drawing and its video: right tiles bright, right times, valid however it ends."""
+"""Drawing and its video: brightness of tiles, times, and a valid file however the run ends."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_wide_region_is_shown_along_its_line_and_outlined_as_such() -> None:
     assert np.ptp(middle[tile - 8 : tile + 8]) < 5, "no edge between the region's tiles"
 
 
-def test_relevance_is_tinted_where_it_is_high() -> None:
+def test_high_relevance_is_tinted() -> None:
     plain = overlay(regions=[(3, 0, 0)])
     relevance = plain.relevance.copy()
     relevance[0, 3] = 0.2
@@ -144,7 +144,7 @@ def test_caption_and_note_stand_below_the_picture_and_cover_nothing_of_it() -> N
 
 @pytest.mark.parametrize("grey", [0, 128, 255])
 def test_outlines_are_seen_on_any_picture(grey: int) -> None:
-    """Where a sharp tile meets its neighbour, a line differs from what it is drawn on."""
+    """At the edge of a sharp tile, one of the lines differs from the picture below."""
     plain = overlay(regions=[(0, 1, 1), (0, 1, 2)])
     drawn = draw_allocation(AllocationOverlay(np.full_like(plain.image, grey), plain.regions, plain.relevance))
     tile = 32 * drawn.shape[1] // 128
@@ -168,7 +168,7 @@ def test_any_size_is_drawn_at_the_promised_size_with_even_sides(width: int, heig
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 3), (3, 640), (640, 2)])
 def test_a_tiny_frame_is_drawn_in_little_memory(height: int, width: int) -> None:
-    """Its tile reaches far beyond it, and would be enlarged as much as the frame is."""
+    """Its tile extends far beyond the frame, and would be enlarged by the same factor."""
     drawn_bytes = 3 * 640 * 640
     tracemalloc.start()
     try:
@@ -216,7 +216,7 @@ def test_a_frame_is_drawn_as_it_was_allocated_after_a_glance(tmp_path: Path) -> 
     sink.close()
     assert not slots.waiting
     with av.open(str(path)) as container:
-        (picture,) = (found.to_ndarray(format="rgb24") for found in container.decode(video=0))
+        (picture,) = (drawn.to_ndarray(format="rgb24") for drawn in container.decode(video=0))
     drawn, before = (draw(item, "", "64 of 240 tokens · 0:00.0").astype(int) for item in (anew, overlay()))
     assert np.abs(picture - drawn).mean() < np.abs(picture - before).mean() / 4
 
@@ -230,8 +230,8 @@ def test_an_overview_is_shown_coarse_and_has_no_outlines() -> None:
     assert edge[tile + 1 : 2 * tile - 1, tile + 1 : 2 * tile - 1].max() == 0
 
 
-def test_what_was_drawn_can_be_played_although_the_program_is_killed(tmp_path: Path) -> None:
-    """The file as it is on the disk while the sink is open, which is what `kill -9` leaves."""
+def test_drawn_frames_can_be_played_after_the_program_is_killed(tmp_path: Path) -> None:
+    """The file on the disk while the sink is open is what `kill -9` leaves."""
     slots, path, killed = Slots(), tmp_path / "out.mp4", tmp_path / "killed.mp4"
     sink = HeatmapSink(str(path), lambda: slots)
     readable = []
@@ -311,7 +311,7 @@ def test_more_layers_than_fit_beside_each_other_go_into_another_row() -> None:
     assert sizes[1][0] % 2 == 0
 
 
-def test_the_things_of_a_drawn_scene_are_outlined_where_they_are(tmp_path: Path) -> None:
+def test_objects_of_a_drawn_scene_are_outlined(tmp_path: Path) -> None:
     scene, path = load_scene("static"), tmp_path / "seen.png"
     slots = Slots()
     sink = HeatmapSink(str(path), lambda: slots, scene="scene:static")
@@ -333,7 +333,7 @@ def test_the_things_of_a_drawn_scene_are_outlined_where_they_are(tmp_path: Path)
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_what_is_really_there_is_drawn_only_on_request_and_named_so(asked: bool, tmp_path: Path) -> None:
+def test_ground_truth_is_drawn_only_on_request_and_labelled(asked: bool, tmp_path: Path) -> None:
     path, slots = tmp_path / "seen.png", Slots()
     image = np.zeros((384, 640, 3), np.uint8)
     empty = AllocationOverlay(image, np.zeros((0, 3), np.int32), np.zeros((12, 20), np.float32))
@@ -349,7 +349,7 @@ def test_what_is_really_there_is_drawn_only_on_request_and_named_so(asked: bool,
 def test_a_live_frame_is_drawn_from_the_picture_that_comes_on_request(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The events of frames come by themselves; each picture is asked for once the one before has been drawn."""
+    """Events of frames arrive unasked; each picture is requested once the one before has been drawn."""
     path, endpoint = tmp_path / "out.mp4", f"ipc://{tmp_path}/heatmap"
     slots = Slots()
     slots.picture_endpoints = PictureEndpoints(heatmap=endpoint)
@@ -408,7 +408,7 @@ def test_a_live_heat_map_that_cannot_be_written_ends_the_run(tmp_path: Path, mon
 
 
 def viewed(index: int) -> ViewedFrame:
-    """A frame that somebody wants to see, with its maps, as the stage leaves it."""
+    """Return a requested frame with its maps, as the stage provides it."""
     item = overlay()
     maps = {"information": TileMap("scores", layer("").values, 0.0, 1.0)}
     inspected = InspectedFrame(

@@ -1,4 +1,4 @@
-"""JSON lines: what is written, in which form, and when."""
+"""JSON lines: events, format, and time of writing."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from tests.support.runs import WatchedRun
 
 
 def scraped(server: MetricsServer) -> dict[str, float]:
-    """Values by name and labels, as in the text: without the prefix, labels by name."""
+    """Return values by name and labels, as in the text: without the prefix, labels by name."""
     status, text = fetched(server.address, "/metrics")
     assert status == 200
     assert "secret" not in text
@@ -42,12 +42,12 @@ def scraped(server: MetricsServer) -> dict[str, float]:
 
 
 def subset(samples: Mapping[str, float], names: Mapping[str, float]) -> dict[str, float | None]:
-    """The samples of these names."""
+    """Return the samples of these names."""
     return {name: samples.get(name) for name in names}
 
 
 def health_of(server: MetricsServer, path: str = "/healthz") -> tuple[int, str, str | None]:
-    """Status of a health page, and `status` and `reason` of its report."""
+    """Return the HTTP status of a health page, and `status` and `reason` of its report."""
     code, text = fetched(server.address, path)
     report = json.loads(text)
     return code, report["status"], report.get("reason")
@@ -142,7 +142,7 @@ def test_jitter_is_reported_of_a_source_with_a_schedule(served: Served) -> None:
     assert samples["deadline_misses_total"] == 0
 
 
-def test_target_and_budget_are_reported_where_a_latency_is_held(served: Served) -> None:
+def test_target_and_budget_are_reported_if_a_latency_is_held(served: Served) -> None:
     served.take(answer(1.0, "a"))
     assert served.samples().keys().isdisjoint({"budget", "ttft_target_seconds"})
     served.take(replace(answer(2.0, "b"), target_ms=500.0, budget=212))
@@ -160,8 +160,8 @@ def test_agreement_with_all_tokens_is_reported(served: Served) -> None:
 
 def test_groups_of_pictures_are_counted_by_reason(served: Served) -> None:
     assert "appended_tokens_total" not in served.samples()
-    said = replace(answer(1.0, "a"), group=1, began="first", appended_tokens=64)
-    served.take(said, replace(said, began="", tokens_used=70, appended_tokens=6, superseded_tokens=9))
+    point = replace(answer(1.0, "a"), group=1, began="first", appended_tokens=64)
+    served.take(point, replace(point, began="", tokens_used=70, appended_tokens=6, superseded_tokens=9))
     expected = {
         "groups_total{first}": 1,
         "appended_tokens_total": 70,
@@ -217,7 +217,7 @@ def feed(metrics: RunMetrics, name: str, *events: Event) -> None:
 
 
 def test_each_metric_names_its_camera(cameras: RunMetrics) -> None:
-    feed(cameras, "door", frame(0, 0.0), frame(1, 0.04), answer(0.0, "nobody"), look(0.5, holds="yes"))
+    feed(cameras, "door", frame(0, 0.0), frame(1, 0.04), answer(0.0, "an empty room"), look(0.5, holds="yes"))
     samples = scraped(cameras)
     expected = {
         "frames_total{door}": 2,
@@ -254,7 +254,7 @@ def test_all_are_ready_once_each_has_answered() -> None:
         for name, monitor in monitors.items():
             assert fetched(metrics.address, "/readyz")[0] == 503
             monitor.follow(WatchedRun())
-            feed(metrics, name, frame(0, 0.0), answer(0.0, "nobody"))
+            feed(metrics, name, frame(0, 0.0), answer(0.0, "an empty room"))
         assert fetched(metrics.address, "/readyz")[0] == 200
         assert health_of(metrics) == (200, "ok", None)
 
@@ -362,8 +362,8 @@ def exposed(server: MetricsServer) -> set[str]:
 
 def test_the_document_lists_all_metrics(served: Served, answers: AnswerServerFixture) -> None:
     frames = [frame(index, index * 0.04, capture_ns=index, ready_ns=index + 1) for index in range(5)]
-    said = replace(answer(1.0, "a"), target_ms=500.0, budget=212, group=1, began="first")
-    served.take(*frames, said, shadow(1.0), look(1.0, holds="yes"))
+    point = replace(answer(1.0, "a"), target_ms=500.0, budget=212, group=1, began="first")
+    served.take(*frames, point, shadow(1.0), look(1.0, holds="yes"))
     answers.statistics.memory_is(1, 60, 0)
     assert exposed(served.sink.metrics) == {f"arr_coc_{name}" for name in documented("Metrics")}
     names = {f"arr_coc_server_{name}" for name in documented("Of `serve-answers`")}

@@ -1,4 +1,4 @@
-"""The HTTP server of metrics and health serves its pages, whatever its clients send."""
+"""HTTP server of metrics and health: it serves its pages, whatever its clients send."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _threads(name: str) -> int:
     return sum(name in thread.name for thread in threading.enumerate())
 
 
-def test_where_no_thread_can_be_started_only_that_client_has_to_go(
+def test_if_no_thread_can_be_started_only_that_client_is_disconnected(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     class Exhausted(threading.Thread):
@@ -111,7 +111,7 @@ def test_where_no_thread_can_be_started_only_that_client_has_to_go(
     assert capfd.readouterr().err == ""
 
 
-def test_clients_that_dawdle_keep_nobody_out(server: HttpServer) -> None:
+def test_idle_clients_block_no_other_client(server: HttpServer) -> None:
     with ExitStack() as stack:
         for _ in range(3 * metrics_server.CONNECTIONS_MAX):
             client = stack.enter_context(closing(socket.create_connection(server.address, timeout=LIMIT_S)))
@@ -124,13 +124,13 @@ def test_clients_that_dawdle_keep_nobody_out(server: HttpServer) -> None:
 
 
 @pytest.mark.parametrize("nonsense", [b"\0" * 100, b"GET\r\n\r\n", b"x" * 70_000 + b"\r\n", b"GET / HTTP/9.9\r\n\r\n"])
-def test_what_is_no_request_harms_nobody(server: HttpServer, nonsense: bytes) -> None:
+def test_an_invalid_request_affects_no_other_client(server: HttpServer, nonsense: bytes) -> None:
     with closing(socket.create_connection(server.address, timeout=LIMIT_S)) as client:
         client.sendall(nonsense)
     assert fetched(server.address, "/well")[0] == 200
 
 
-def test_a_port_that_cannot_be_had_is_said_in_one_line(server: HttpServer) -> None:
+def test_an_unavailable_port_is_reported_in_one_line(server: HttpServer) -> None:
     host, port = server.address
     for address, reason in [
         ((host, port), f"cannot serve metrics at {host}:{port}: another program uses that port"),

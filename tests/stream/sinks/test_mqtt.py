@@ -1,4 +1,4 @@
-"""What a run says reaches a real MQTT broker, whatever happens to that, and the run never waits for it."""
+"""Events of a run reach a real MQTT broker, whatever happens to it, and the run never waits for it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def mosquitto(folder: Path) -> Iterator[Mosquitto]:
         yield made
 
 
-class Told:
+class FedSink:
     """A sink and its monitor, as a session feeds them."""
 
     def __init__(self, url: str, *, query: str | None = None, **output: object) -> None:
@@ -59,22 +59,22 @@ class Told:
         self.sink = MqttSink(config, self.monitor, AT_ONCE)
         self.monitor.follow(self.run)  # type: ignore[arg-type]
 
-    def tell(self, *events: Event) -> None:
+    def feed(self, *events: Event) -> None:
         for event in events:
             self.monitor.add(event)
             self.sink.write(event)
 
 
 @contextmanager
-def telling(url: str, *, query: str | None = None, **output: object) -> Iterator[Told]:
-    told = Told(url, query=query, **output)
-    with closing(told.sink):
-        yield told
+def fed_sink(url: str, *, query: str | None = None, **output: object) -> Iterator[FedSink]:
+    fed = FedSink(url, query=query, **output)
+    with closing(fed.sink):
+        yield fed
 
 
-def test_a_run_is_told_from_its_beginning_to_its_end(mosquitto: Mosquitto) -> None:
+def test_a_run_is_published_from_its_beginning_to_its_end(mosquitto: Mosquitto) -> None:
     with subscribed(mosquitto.port) as subscriber:
-        with telling(f"mqtt://127.0.0.1:{mosquitto.port}", query="is it here?") as told:
+        with fed_sink(f"mqtt://127.0.0.1:{mosquitto.port}", query="is it here?") as fed:
             described = subscriber.next(CONFIG)
             assert described.payload in [json.dumps(json.loads(described.payload)).encode()]
             assert subscriber.next("arr_coc/door/availability").payload == b"online"
@@ -82,19 +82,19 @@ def test_a_run_is_told_from_its_beginning_to_its_end(mosquitto: Mosquitto) -> No
             assert subscriber.next("arr_coc/door/question").payload == b"What?"
             assert subscriber.next("arr_coc/door/state").payload == b"loading"
             assert json.loads(subscriber.next("arr_coc/door/figures").payload)["answers"] == 0
-            told.tell(STARTED, frame(0, 0.0))
+            fed.feed(STARTED, frame(0, 0.0))
             assert subscriber.next("arr_coc/door/state").payload == b"running"
-            told.tell(AskedPicture(frame_index=0, pts_s=0.0, jpeg=b"\xff\xd8 a picture"))
+            fed.feed(AskedPicture(frame_index=0, pts_s=0.0, jpeg=b"\xff\xd8 a picture"))
             assert subscriber.next("arr_coc/door/picture").payload == b"\xff\xd8 a picture"
-            told.tell(answer(0.0, "a cat"))
-            said = json.loads(subscriber.next("arr_coc/door/answer").payload)
-            assert (said["type"], said["text"], said["query"]) == ("answer", "a cat", "What?")
-            told.tell(look(0.5))
+            fed.feed(answer(0.0, "a cat"))
+            fields = json.loads(subscriber.next("arr_coc/door/answer").payload)
+            assert (fields["type"], fields["text"], fields["query"]) == ("answer", "a cat", "What?")
+            fed.feed(look(0.5))
             assert json.loads(subscriber.next("arr_coc/door/until/details").payload)["yes"] == 0.97
             assert subscriber.next("arr_coc/door/until").payload == b"ON"
-            told.tell(QueryChanged(query="Where?"))
+            fed.feed(QueryChanged(query="Where?"))
             assert subscriber.next("arr_coc/door/question").payload == b"Where?"
-            told.tell(QueryChanged(query="Refused?", error="no"), summary())
+            fed.feed(QueryChanged(query="Refused?", error="no"), summary())
             assert subscriber.next("arr_coc/door/state").payload == b"ended"
         assert subscriber.next("arr_coc/door/availability").payload == b"offline"
     with subscribed(mosquitto.port) as late:
@@ -103,73 +103,75 @@ def test_a_run_is_told_from_its_beginning_to_its_end(mosquitto: Mosquitto) -> No
 
 
 @pytest.mark.parametrize(("output", "asked"), [({"mqtt_picture": False}, True), ({}, False)])
-def test_pictures_for_another_output_or_that_nobody_asked_about_are_not_sent(
+def test_pictures_for_another_output_or_without_an_answer_are_not_sent(
     mosquitto: Mosquitto, output: dict[str, bool], asked: bool
 ) -> None:
     with (
         subscribed(mosquitto.port) as subscriber,
-        telling(f"mqtt://127.0.0.1:{mosquitto.port}", **output) as told,
+        fed_sink(f"mqtt://127.0.0.1:{mosquitto.port}", **output) as fed,
     ):
-        told.tell(STARTED, AskedPicture(frame_index=0, pts_s=0.0, jpeg=b"a picture", asked=asked), answer(0.0, "a cat"))
+        fed.feed(STARTED, AskedPicture(frame_index=0, pts_s=0.0, jpeg=b"a picture", asked=asked), answer(0.0, "a cat"))
         subscriber.next("arr_coc/door/answer")
         subscriber.publish("arr_coc/door/picture", b"the first one")
         assert subscriber.next("arr_coc/door/picture").payload == b"the first one"
 
 
 def test_a_broker_that_is_killed_ten_times_knows_the_state_each_time(folder: Path) -> None:
-    """It keeps nothing itself, so all that is retained must come again; answers go on and the newest arrives."""
-    with broker(folder) as mosquitto, telling(f"mqtt://127.0.0.1:{mosquitto.port}", query="is it here?") as told:
-        told.tell(STARTED, frame(0, 0.0), look(0.0))
+    """The broker keeps nothing, so retained messages are sent again; answers continue and the newest arrives."""
+    with broker(folder) as mosquitto, fed_sink(f"mqtt://127.0.0.1:{mosquitto.port}", query="is it here?") as fed:
+        fed.feed(STARTED, frame(0, 0.0), look(0.0))
         for number in range(10):
             mosquitto.kill()
             for again in range(100):
-                told.tell(frame(number, 1.0), answer(1.0, f"answer {again}"))
-            assert len(told.sink.link.outbox) <= 8
+                fed.feed(frame(number, 1.0), answer(1.0, f"answer {again}"))
+            assert len(fed.sink.link.outbox) <= 8
             mosquitto.start()
             with subscribed(mosquitto.port) as subscriber:
                 for topic, payload in (("availability", b"online"), ("until", b"ON"), ("state", b"running")):
                     message = subscriber.next(f"arr_coc/door/{topic}")
                     assert message.payload == payload
-                told.tell(answer(2.0, f"after {number}"))
+                fed.feed(answer(2.0, f"after {number}"))
                 while json.loads(subscriber.next("arr_coc/door/answer").payload)["text"] != f"after {number}":
                     pass
             with subscribed(mosquitto.port) as late:
                 assert late.next(CONFIG).retain
 
 
-def test_a_broker_that_takes_nothing_holds_nobody_up(folder: Path) -> None:
-    """It is stopped in the middle: the connection fills, and the newest picture waits alone."""
-    with broker(folder) as mosquitto, telling(f"mqtt://127.0.0.1:{mosquitto.port}") as told:
-        told.tell(STARTED)
-        until(lambda: not len(told.sink.link.outbox))
+def test_a_run_does_not_wait_for_a_stopped_broker(folder: Path) -> None:
+    """The broker is stopped: the connection fills, and only the newest picture waits."""
+    with broker(folder) as mosquitto, fed_sink(f"mqtt://127.0.0.1:{mosquitto.port}") as fed:
+        fed.feed(STARTED)
+        until(lambda: not len(fed.sink.link.outbox))
         mosquitto.signal(signal.SIGSTOP)
         picture = bytes(1 << 20)
         for number in range(200):
-            told.tell(AskedPicture(frame_index=number, pts_s=0.0, jpeg=picture))
-            assert len(told.sink.link.outbox) <= 6
-        until(lambda: len(told.sink.link.outbox) == 1)
-        told.tell(AskedPicture(frame_index=200, pts_s=0.0, jpeg=b"the newest"))
+            fed.feed(AskedPicture(frame_index=number, pts_s=0.0, jpeg=picture))
+            assert len(fed.sink.link.outbox) <= 6
+        until(lambda: len(fed.sink.link.outbox) == 1)
+        fed.feed(AskedPicture(frame_index=200, pts_s=0.0, jpeg=b"the newest"))
         mosquitto.signal(signal.SIGCONT)
         with subscribed(mosquitto.port, "arr_coc/door/availability") as subscriber:
             assert subscriber.next("arr_coc/door/availability").payload == b"online"
-        until(lambda: not len(told.sink.link.outbox))
+        until(lambda: not len(fed.sink.link.outbox))
 
 
-def test_a_place_that_accepts_and_says_nothing_holds_nobody_up() -> None:
+def test_a_run_does_not_wait_for_a_silent_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        told = Told(f"mqtt://127.0.0.1:{silent.getsockname()[1]}")
+        fed = FedSink(f"mqtt://127.0.0.1:{silent.getsockname()[1]}")
         for number in range(1000):
-            told.tell(frame(number, 0.0), answer(0.0, "a cat"))
-        assert told.sink.link.outbox.dropped >= 999
-        told.sink.close()
-        told.sink.close()
+            fed.feed(frame(number, 0.0), answer(0.0, "a cat"))
+        assert fed.sink.link.outbox.dropped >= 999
+        fed.sink.close()
+        fed.sink.close()
 
 
-def test_no_broker_is_told_once_and_so_is_its_return(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_broker_is_reported_once_and_so_is_its_return(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     mosquitto = Mosquitto(folder)
     try:
-        with telling(f"mqtt://127.0.0.1:{mosquitto.port}") as told:
-            told.tell(STARTED, answer(0.0, "a cat"))
+        with fed_sink(f"mqtt://127.0.0.1:{mosquitto.port}") as fed:
+            fed.feed(STARTED, answer(0.0, "a cat"))
             mosquitto.start()
             with subscribed(mosquitto.port) as subscriber:
                 assert subscriber.next("arr_coc/door/availability").payload == b"online"
@@ -183,7 +185,7 @@ def test_no_broker_is_told_once_and_so_is_its_return(folder: Path, capsys: pytes
 def test_a_connection_that_breaks_off_leaves_its_last_will(mosquitto: Mosquitto) -> None:
     will = RunTopics("door").set_availability(False)
     with subscribed(mosquitto.port, "arr_coc/door/availability") as subscriber:
-        session = BrokerSession(Broker("127.0.0.1", mosquitto.port, tls=False), "somebody", will, None)
+        session = BrokerSession(Broker("127.0.0.1", mosquitto.port, tls=False), "client", will, None)
         session.connect()
         session.close()
         assert subscriber.next("arr_coc/door/availability").payload == b"offline"
@@ -204,7 +206,7 @@ class TestPasswords:
         monkeypatch.setenv(PASSWORD, "right word")
         with (
             subscribed(guarded.port, user="me", password="right word") as subscriber,
-            telling(f"mqtt://me@127.0.0.1:{guarded.port}"),
+            fed_sink(f"mqtt://me@127.0.0.1:{guarded.port}"),
         ):
             assert subscriber.next("arr_coc/door/availability").payload == b"online"
 
@@ -221,7 +223,7 @@ class TestPasswords:
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <s.*socket:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed <s.*socket:ResourceWarning")
 class TestTls:
-    """Where TLS fails, paho leaves the socket to garbage collection."""
+    """If TLS fails, paho leaves the socket to garbage collection."""
 
     @pytest.fixture
     def certificate(self, folder: Path) -> Path:
@@ -240,48 +242,46 @@ class TestTls:
 
     def test_its_certificate_is_checked(self, secured: Mosquitto, certificate: Path) -> None:
         url = f"mqtts://localhost:{secured.port}"
-        with telling(url, mqtt_ca=str(certificate)) as told:
-            told.tell(STARTED)
+        with fed_sink(url, mqtt_ca=str(certificate)) as fed:
+            fed.feed(STARTED)
             for number in range(20):
-                told.tell(AskedPicture(frame_index=number, pts_s=0.0, jpeg=bytes(1 << 18)))
-            until(lambda: not len(told.sink.link.outbox))
+                fed.feed(AskedPicture(frame_index=number, pts_s=0.0, jpeg=bytes(1 << 18)))
+            until(lambda: not len(fed.sink.link.outbox))
         with pytest.raises(OutputError, match=r"certificate is not valid: .*; name the file .* in output\.mqtt_ca"):
-            Told(url)
+            FedSink(url)
 
     def test_the_other_kind_of_broker_is_one_line(
         self, folder: Path, secured: Mosquitto, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        with telling(f"mqtt://127.0.0.1:{secured.port}"):
+        with fed_sink(f"mqtt://127.0.0.1:{secured.port}"):
             assert "it closed the connection at once (one with TLS needs mqtts://); " in capsys.readouterr().err
         secured.kill()
-        with broker(folder) as plain, telling(f"mqtts://127.0.0.1:{plain.port}"):
+        with broker(folder) as plain, fed_sink(f"mqtts://127.0.0.1:{plain.port}"):
             assert "it closed the connection at once (one without TLS needs mqtt://); " in capsys.readouterr().err
 
 
 class TestQuestions:
-    def test_they_are_asked_where_they_are_taken(
-        self, mosquitto: Mosquitto, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_they_are_asked_if_enabled(self, mosquitto: Mosquitto, capsys: pytest.CaptureFixture[str]) -> None:
         with subscribed(mosquitto.port, "arr_coc/door/state") as subscriber:
             subscriber.publish("arr_coc/door/question/set", "An old wish?", retain=True)
-            with telling(f"mqtt://127.0.0.1:{mosquitto.port}", mqtt_ask=True) as told:
-                told.tell(STARTED, frame(0, 0.0))
+            with fed_sink(f"mqtt://127.0.0.1:{mosquitto.port}", mqtt_ask=True) as fed:
+                fed.feed(STARTED, frame(0, 0.0))
                 subscriber.publish("arr_coc/door/question/set", " Where is it? ")
-                until(lambda: told.run.questions)
+                until(lambda: fed.run.questions)
                 subscriber.publish("arr_coc/door/question/set", " ")
                 until(lambda: "refused" in "".join(capsys.readouterr().err))
                 for number in range(8):
                     subscriber.publish("arr_coc/door/question/set", f"And {number}?")
                 until(lambda: "too many questions at once" in "".join(capsys.readouterr().err))
-                assert told.run.questions[0] == "Where is it?"
-                assert len(told.run.questions) < 9
+                assert fed.run.questions[0] == "Where is it?"
+                assert len(fed.run.questions) < 9
             subscriber.publish("arr_coc/door/question/set", b"", retain=True)
 
     def test_they_are_not_taken_otherwise(self, mosquitto: Mosquitto) -> None:
-        with telling(f"mqtt://127.0.0.1:{mosquitto.port}") as told:
-            told.tell(STARTED)
+        with fed_sink(f"mqtt://127.0.0.1:{mosquitto.port}") as fed:
+            fed.feed(STARTED)
             with subscribed(mosquitto.port, "arr_coc/door/answer") as subscriber:
                 subscriber.publish("arr_coc/door/question/set", "Where is it?")
-                told.tell(answer(0.0, "a cat"))
+                fed.feed(answer(0.0, "a cat"))
                 subscriber.next("arr_coc/door/answer")
-            assert told.run.questions == []
+            assert fed.run.questions == []

@@ -1,4 +1,4 @@
-"""Files that are claimed early, emptied late, and never left half made."""
+"""Files that are claimed early, emptied late, and never left incomplete."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_file_that_was_never_written_is_not_left_behind(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("rename", [False, True])
-def test_what_somebody_else_wrote_there_meanwhile_is_not_removed(tmp_path: Path, rename: bool) -> None:
+def test_a_file_that_another_program_wrote_meanwhile_is_not_removed(tmp_path: Path, rename: bool) -> None:
     path, other = tmp_path / "a.txt", tmp_path / "other.txt"
     file = OutputFile(str(path))
     (other if rename else path).write_text("mine")

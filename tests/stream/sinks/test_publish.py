@@ -1,4 +1,4 @@
-"""What is published is what docs/robots.md says, and its listeners work as they are printed there."""
+"""Published messages are as documented in docs/robots.md, and the listeners printed there work."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_frame_without_a_map_says_so() -> None:
     assert {fields[name] for name in ("rows", "cols", "relevance", "regions")} == {None}
 
 
-def test_who_comes_late_gets_the_last_status_answer_frame_and_statistics(
+def test_a_late_subscriber_gets_the_last_status_answer_frame_and_statistics(
     output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher_module, "TICK_S", 0.02)
@@ -155,7 +155,7 @@ def test_a_port_in_use(output: Output) -> None:
 
 
 def test_the_document_names_every_topic_and_field() -> None:
-    """Those of events are compared as they arrive."""
+    """Fields of events are compared when they arrive."""
     assert set(ROWS) == set(TOPICS)
     for topic, kind in (("status", StatusMessage), ("stats", StatsMessage)):
         assert {field.name for field in dataclasses.fields(kind)} <= set(re.findall(r"`(\w+)`", ROWS[topic]))
@@ -165,8 +165,8 @@ def test_the_document_names_every_topic_and_field() -> None:
 
 
 def all_fields(message: dict[str, Any]) -> Iterator[str]:
-    """The fields of a message, and of what lies in it; processes, queues and the summary's times have names of their
-    own."""
+    """Yield the fields of a message, also nested ones, except for the names of processes, queues and the summary's
+    times."""
     for name, value in message.items():
         if name not in HEADER:
             yield name

@@ -1,4 +1,4 @@
-"""The web sink: a session serves its page from the beginning, and says where."""
+"""Web sink: a session serves its page from the beginning, and prints its address."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ def opened(**output: object) -> tuple[RunMonitor, WebSink]:
     return monitor, sinks[-1]
 
 
-def test_the_page_is_served_before_the_run_begins_and_its_address_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_is_served_before_the_run_begins_and_its_address_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monitor, sink = opened()
     try:
-        told = re.search(r"web page at (http://127\.0\.0\.1:\d+/)\n", capsys.readouterr().err)
-        assert told is not None
-        with connect(told[1].replace("http", "ws") + "live", compression=None) as socket:
+        match = re.search(r"web page at (http://127\.0\.0\.1:\d+/)\n", capsys.readouterr().err)
+        assert match is not None
+        with connect(match[1].replace("http", "ws") + "live", compression=None) as socket:
             viewer = PageClient(socket)
             viewer.next("hello")
             monitor.follow(PagedRun())  # type: ignore[arg-type]
@@ -70,7 +72,7 @@ def test_a_live_view_that_takes_the_terminal_over_shows_the_address_again(
     assert before.startswith("web page at http://127.0.0.1:")
 
 
-def test_a_page_that_cannot_be_is_one_line() -> None:
+def test_a_page_that_cannot_be_served_is_one_line() -> None:
     with pytest.raises(ConfigError, match="--web-token auto"):
         opened(web="0.0.0.0:0")
     with pytest.raises(OutputError, match="cannot serve the web page"):

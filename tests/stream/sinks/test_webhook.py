@@ -1,4 +1,4 @@
-"""Events reach a real HTTP server, signed; one that stalls, refuses or fails holds nobody up."""
+"""Events reach a real HTTP server, signed; a server that stalls, refuses or fails does not delay the run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.network import LIMIT_S, free_port, until
 
 
 class Server(LoopbackServer):
-    """Takes requests. Each gets the next of `statuses`, or 204; before that it waits for `go`."""
+    """Server whose replies have the next of `statuses`, or 204, each once `go` is set."""
 
     def __init__(self) -> None:
         self.received: queue.Queue[tuple[dict[str, str], bytes]] = queue.Queue()
@@ -64,22 +64,22 @@ def server() -> Iterator[Server]:
 
 def test_answers_and_changes_are_posted_as_in_a_jsonl(server: Server) -> None:
     _, sinks = open_services(Config(output=OutputConfig(webhook=server.url)))
-    said = []
+    kinds = []
     for event in (frame(0, 0.0), look(0.0), answer(0.5, "a cat"), turned(1.0), summary()):
         for sink in sinks:
             sink.write(event)
         if not isinstance(event, (type(frame(0, 0.0)), type(look(0.0)))):
             headers, fields = server.next()
-            said.append(fields["type"])
+            kinds.append(fields["type"])
             assert headers["content-type"] == "application/json"
             assert "webhook-signature" not in headers
     for sink in sinks:
         sink.close()
-    assert said == ["answer", "turned", "summary"]
+    assert kinds == ["answer", "turned", "summary"]
 
 
 def test_a_message_is_signed_with_the_secret(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = b"a key that nobody knows"
+    key = b"a key that only the sender has"
     for secret in (key.decode(), f"whsec_{base64.b64encode(key).decode()}"):
         monkeypatch.setenv(SECRET, secret)
         with closing(WebhookSink(server.url.replace("//", "//me:p%40ss@"))) as sink:
@@ -110,7 +110,9 @@ def test_a_server_that_fails_is_asked_three_times(server: Server, capsys: pytest
 
 
 @pytest.mark.parametrize("status", [404, 302])
-def test_a_refusal_is_told_and_not_tried_again(server: Server, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_is_reported_and_not_tried_again(
+    server: Server, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     server.statuses.put(status)
     with closing(WebhookSink(server.url, retry_s=0.001)) as sink:
         sink.write(answer(0.5, "a cat"))
@@ -139,8 +141,8 @@ def test_a_server_that_answers_byte_by_byte_is_given_up(capsys: pytest.CaptureFi
     with DrippingServer() as server:
         sink = WebhookSink(f"{server.address}/head", retry_s=0.001, reply_limit_s=0.3)
         sink.write(answer(1.0, "a cat"))
-        told: list[str] = []
-        until(lambda: told.append(capsys.readouterr().err) or "takes nothing: " in "".join(told))
+        printed: list[str] = []
+        until(lambda: printed.append(capsys.readouterr().err) or "takes nothing: " in "".join(printed))
         sink.close()
 
 
@@ -149,18 +151,18 @@ def test_a_server_that_stalls_too_long_is_given_up(server: Server, capsys: pytes
     with closing(WebhookSink(server.url, retry_s=0.001, reply_limit_s=0.05)) as sink:
         sink.write(answer(0.0, "a cat"))
         until(lambda: server.count == 3)
-        told: list[str] = []
-        until(lambda: told.append(capsys.readouterr().err) or "timed out" in "".join(told))
+        printed: list[str] = []
+        until(lambda: printed.append(capsys.readouterr().err) or "timed out" in "".join(printed))
 
 
-def test_no_server_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_server_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     with closing(WebhookSink(f"http://127.0.0.1:{free_port()}", retry_s=0.001)) as sink:
         sink.write(answer(0.0, "a cat"))
         sink.write(turned(0.0))
-        told: list[str] = []
-        until(lambda: told.append(capsys.readouterr().err) or "".join(told))
-    told.append(capsys.readouterr().err)
-    (line,) = "".join(told).splitlines()
+        printed: list[str] = []
+        until(lambda: printed.append(capsys.readouterr().err) or "".join(printed))
+    printed.append(capsys.readouterr().err)
+    (line,) = "".join(printed).splitlines()
     assert "takes nothing: Connection refused; " in line
 
 

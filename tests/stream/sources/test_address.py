@@ -1,4 +1,4 @@
-"""Addresses, and what of them may be seen."""
+"""Addresses, and their forms without secrets."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_text_is_scrubbed_of_an_addresss_secrets(text: str, address: str, show
         ("rtsp://me:secret@camera.local/1", "rtsp://***@camera.local/1"),
     ],
 )
-def test_viewers_elsewhere_learn_no_path_of_this_machine(address: str, name: str) -> None:
+def test_names_for_other_viewers_have_no_local_path(address: str, name: str) -> None:
     assert name_of(address) == name
 
 
@@ -120,8 +120,8 @@ def test_no_event_no_log_and_no_configuration_holds_the_password(caplog: pytest.
                 pipeline.end()
     outages = [event for event in events if isinstance(event, Outage)]
     assert [outage.lasted_s is None for outage in outages] == [True, False]
-    said = [encode_event(event) for event in events if not isinstance(event, FrameReady)]
-    said += [caplog.text, json.dumps(shown_config(config).model_dump(mode="json")), repr(pipeline.source_info)]
+    texts = [encode_event(event) for event in events if not isinstance(event, FrameReady)]
+    texts += [caplog.text, json.dumps(shown_config(config).model_dump(mode="json")), repr(pipeline.source_info)]
     assert isinstance(events[0], Started)
     assert events[0].source == f"rtsp://***@127.0.0.1:{server.port}/live"
-    assert not [text for text in said if SECRET in text]
+    assert not [text for text in texts if SECRET in text]

@@ -1,4 +1,4 @@
-"""Addresses that cannot be any: told from their text alone, with what is missing."""
+"""Invalid addresses: rejected by their text alone, with the missing part in the message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.clock import FakeClock
         "zmq+tcp://127.0.0.1:1", "clip.mp4", "a:b.mp4", "C:/clip.mp4", "-", "0",
     ],
 )  # fmt: skip
-def test_what_may_be_an_address_is_left_to_be_tried(address: str) -> None:
+def test_plausible_addresses_are_accepted(address: str) -> None:
     check_address(address)
 
 

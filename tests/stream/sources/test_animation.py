@@ -1,4 +1,4 @@
-"""Animated WebP: its frames, their times, and what is no such file."""
+"""Animated WebP: its frames, their times, and other files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DURATIONS_MS = [100, 250, 0, 40]
 
 @pytest.fixture
 def animation(tmp_path: Path) -> Path:
-    """Four frames, each of a grey of its own, the third without a duration."""
+    """Animation of four frames, each of a different grey, the third without a duration."""
     path = tmp_path / "moving.webp"
     frames = [Image.new("RGB", (64, 48), (40 * number,) * 3) for number in range(4)]
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=DURATIONS_MS, lossless=True)

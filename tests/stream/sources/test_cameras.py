@@ -1,4 +1,4 @@
-"""Cameras as V4L2 describes them. No camera was at hand: a stand-in fills in the kernel's own structures."""
+"""Cameras as V4L2 describes them. A stand-in without hardware fills in the kernel's structures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CAPTURE, MPLANE, METADATA, DEVICE_CAPS = 0x1, 0x1000, 0x00800000, 0x80000000
 
 
 class Capability(ctypes.Structure):
-    """struct v4l2_capability of linux/videodev2.h, as the others here are declared there."""
+    """struct v4l2_capability; this and the other structures are declared in linux/videodev2.h."""
 
     _fields_ = (
         ("driver", ctypes.c_char * 16), ("card", ctypes.c_char * 32), ("bus_info", ctypes.c_char * 32),
@@ -107,7 +107,7 @@ class FakeDevice:
     def interval(self, asked: Any) -> None:
         sizes = self.sizes(asked)
         size = (asked.width, asked.height)
-        intervals = sizes[size] if size in sizes else next(found for any_size, found in sizes.items() if any_size)
+        intervals = sizes[size] if size in sizes else next(steps for any_size, steps in sizes.items() if any_size)
         numbers = intervals[asked.index]
         asked.type = 1 if len(numbers) == 2 else 2
         asked.union = (u32 * 6)(*numbers)
@@ -126,7 +126,7 @@ WEBCAM = {
 }
 
 
-def test_a_webcam_tells_every_mode_that_can_be_read() -> None:
+def test_a_webcam_lists_every_readable_mode() -> None:
     device = FakeDevice(WEBCAM)
     assert read_camera("/dev/video0", device.open) == Camera(
         "/dev/video0",
@@ -143,7 +143,7 @@ def test_a_webcam_tells_every_mode_that_can_be_read() -> None:
     assert (device.opened, device.closed) == (1, 1)
 
 
-def test_a_mode_is_written_as_the_configuration_takes_it() -> None:
+def test_a_mode_is_written_in_the_form_of_the_configuration() -> None:
     from stream.config import CaptureConfig
 
     mode = CameraMode(1920, 1080, "mjpeg").setting
@@ -151,7 +151,7 @@ def test_a_mode_is_written_as_the_configuration_takes_it() -> None:
     assert (options["video_size"], options["input_format"]) == ("1920x1080", "mjpeg")
 
 
-def test_a_camera_of_any_size_tells_the_usual_ones_and_its_largest() -> None:
+def test_a_camera_of_any_size_lists_the_usual_ones_and_its_largest() -> None:
     device = FakeDevice({"NV12": {(32, 2592, 2, 32, 1944, 2): [(1, 90, 1, 1, 0, 1)]}})
     camera = camera_of(device.open)
     assert [mode.setting.partition(":")[0] for mode in camera.modes] == [
@@ -168,11 +168,11 @@ def test_a_step_leaves_out_sizes_that_it_misses() -> None:
 
 @pytest.mark.parametrize("whole", [None, METADATA])
 def test_a_node_without_pictures_is_none(whole: int | None) -> None:
-    """A webcam's second node gives metadata; `capabilities` speak of the whole device, `device_caps` of the node."""
+    """A webcam's second node provides metadata; `capabilities` describe the device, `device_caps` the node."""
     assert read_camera("/dev/video1", FakeDevice({}, METADATA, whole).open) is None
 
 
-def test_an_old_driver_tells_of_the_whole_device_only() -> None:
+def test_an_old_driver_describes_the_whole_device_only() -> None:
     camera = camera_of(FakeDevice({"GREY": {(64, 64): []}}, 0, CAPTURE).open)
     assert len(camera.modes) == 1
 
@@ -216,7 +216,7 @@ def test_an_error_among_the_modes_is_a_problem_too() -> None:
     assert device.closed == 1
 
 
-def test_a_driver_that_never_ends_is_believed_so_far() -> None:
+def test_a_list_that_never_ends_is_cut_off() -> None:
     device = FakeDevice({"MJPG": {(64, 64): []}})
     device.interval = lambda asked: setattr(asked, "union", (u32 * 6)(1, 30))  # type: ignore[method-assign]
     camera = camera_of(device.open)
@@ -226,8 +226,8 @@ def test_a_driver_that_never_ends_is_believed_so_far() -> None:
 def test_devices_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for name in ("video10", "video2", "video0", "videodev", "vbi0"):
         (tmp_path / name).touch()
-    found = list_cameras(tmp_path, FakeDevice(WEBCAM).open)
-    assert [Path(camera.device).name for camera in found] == ["video0", "video2", "video10"]
+    cameras = list_cameras(tmp_path, FakeDevice(WEBCAM).open)
+    assert [Path(camera.device).name for camera in cameras] == ["video0", "video2", "video10"]
 
 
 def test_the_address_is_the_number() -> None:

@@ -1,4 +1,4 @@
-"""How live things are opened: options, and errors in words."""
+"""Opening of live sources: options, and messages of errors."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class TestErrors:
     def test_an_address(self, number: int, words: str) -> None:
         assert network_failure(error(number), 0.0, 10.0).reason.startswith(words)
 
-    def test_one_that_comes_with_the_time_limit_is_the_limits(self) -> None:
+    def test_an_error_at_the_time_limit_is_a_timeout(self) -> None:
         assert network_failure(error(errno.ECONNRESET), 9.9, 10.0).reason == "does not answer within 10 s"
 
     @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which stream is taken, and where its time begins and ends, from what containers declare."""
+"""Choice of the stream, and start and end of its time, from the container's declarations."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_origin(container_ms: int | None, stream_ms: int | None, origin_ms: int)
     assert origin_of(container(container_ms), stream(stream_ms)) == Fraction(origin_ms, 1000)
 
 
-def test_origin_is_the_streams_own_exact_start_where_only_rounding_differs() -> None:
+def test_origin_is_the_streams_exact_start_if_only_rounding_differs() -> None:
     video = stream()
     video.start_time, video.time_base = 1, Fraction(1, 3)
     whole = container()
@@ -126,7 +126,7 @@ def test_the_stream_asked_for_is_read_else_the_default_one(several: Path, number
         assert {frame.planes.width_px for frame in source.frames()} == {width_px}
 
 
-def test_a_stream_that_is_not_there_names_those_that_are(several: Path) -> None:
+def test_a_missing_stream_names_the_existing_ones(several: Path) -> None:
     with pytest.raises(SourceError) as raised:
         FileSource(several, CaptureConfig(stream=3), FakeClock())
     assert str(raised.value).endswith(
@@ -144,7 +144,7 @@ def test_a_stream_without_a_decoder_is_listed_and_refused() -> None:
 
 
 class FailingReads:
-    """A container whose reads fail as told, in between the packets of a real one."""
+    """Container whose reads fail at given places between the packets of a real one."""
 
     def __init__(self, container: Any, failures_before: dict[int, int]) -> None:
         self._packets = iter(container.demux(video=0))
@@ -183,7 +183,7 @@ def clip(tmp_path: Path) -> Path:
         ({2: MAX_READ_ERRORS - 1, 6: MAX_READ_ERRORS - 1}, 10, 2 * MAX_READ_ERRORS - 2),  # counted in a row
     ],
 )
-def test_a_failed_read_is_noted_and_reading_goes_on(
+def test_a_failed_read_is_recorded_and_reading_goes_on(
     clip: Path, failures: dict[int, int], frames: int, failed: int
 ) -> None:
     with av.open(str(clip)) as container:

@@ -80,12 +80,14 @@ def test_an_area_has_a_corner_and_a_size(server: XServer, monkeypatch: pytest.Mo
         opened("screen:+300,80", camera_mode="64x48")
 
 
-def test_a_display_that_is_not_there_says_so(tmp_path: Path) -> None:
+def test_a_missing_display_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="screen::9999 is no display that can be opened; check that DISPLAY"):
         opened("screen::9999")
 
 
-def test_on_wayland_it_is_said_what_is_seen(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_on_wayland_a_warning_names_the_captured_windows(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("XDG_SESSION_TYPE", "wayland")
     screen_target("screen::0", CaptureConfig(), capture_system("linux"))
     assert "on Wayland only the windows of X11 programs are captured" in caplog.text
@@ -126,7 +128,7 @@ def test_an_address_of_no_screen_is_refused(address: str, platform: str, message
 
 
 class Calls:
-    """Stands in for FFmpeg where it has not the inputs of other systems, and notes what it was asked to open."""
+    """Stand-in for an FFmpeg with the inputs of other systems; it records the arguments of each opening."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[str, str, dict[str, str]]] = []

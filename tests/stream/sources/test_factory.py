@@ -30,7 +30,7 @@ def opened(address: str, **capture: object) -> Source:
 
 
 class TestContract:
-    def test_it_describes_what_it_gives_and_may_be_closed_twice(self, address: str) -> None:
+    def test_it_describes_its_frames_and_may_be_closed_twice(self, address: str) -> None:
         with opened(address) as source:
             info = source.describe()
             frames = list(source.frames())
@@ -67,7 +67,7 @@ class TestContract:
         with opened(address, size="96x64", max_frames=1) as source:
             assert next(source.frames()).planes.planes[0].shape[:2] == (64, 96)
 
-    def test_a_stream_that_it_does_not_have_and_a_work_size_beyond_measure_are_refused(self, address: str) -> None:
+    def test_a_stream_that_it_does_not_have_and_a_work_size_too_large_are_refused(self, address: str) -> None:
         with pytest.raises(SourceError, match="has no video stream 7"):
             opened(address, stream=7)
         with pytest.raises(ConfigError, match=r"capture\.size"):
@@ -83,7 +83,7 @@ class TestContract:
         ("nowhere.mp4", SourceNotFound, "nowhere.mp4 does not exist"),
         ("n" * 5000, SourceNotFound, "does not exist"),
         ("null\0.mp4", SourceNotFound, "does not exist"),
-        ("~nobody-of-that-name/a.mp4", SourceNotFound, "~nobody-of-that-name/a.mp4 does not exist"),
+        ("~no-such-user/a.mp4", SourceNotFound, "~no-such-user/a.mp4 does not exist"),
         ("ftp://u:hush@camera/1", SourceError, r"ftp://\*\*\*@camera/1 begins with no scheme that can be read"),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_looped_scene_begins_anew_and_its_time_goes_on() -> None:
 
 
 def test_a_looped_scene_goes_on_behind_its_end() -> None:
-    """As for a frame process that takes the place of one that died."""
+    """As for a frame process that replaces a dead one."""
     with opened("scene:static", loop=True, start_s=1000.0, max_frames=1) as source:
         (frame,) = source.frames()
     assert frame.media_ns >= 1000 * 10**9

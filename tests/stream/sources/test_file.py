@@ -1,4 +1,4 @@
-"""Files as a source: times, losses, changes of size, fitting, and what cannot be opened."""
+"""Files as a source: times, losses, changes of size, fitting, and unreadable files."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_max_frames_ends_the_run_early(clip: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts", "flv", "mov", "mpg"])
 def test_media_time_starts_where_players_start(tmp_path: Path, suffix: str) -> None:
-    """MPEG-TS, FLV and others begin at some time of their own, which players show as 0."""
+    """MPEG-TS, FLV and others begin at an arbitrary time, which players show as 0."""
     codec = "mpeg2video" if suffix == "mpg" else "libx264"
     path = make_video(tmp_path / f"clip.{suffix}", moving_square(5), codec=codec)
     assert [frame.media_ns // MS for frame in read(path)] == [0, 40, 80, 120, 160]
@@ -474,7 +474,7 @@ def test_a_part_of_what_is_live_is_refused_before_it_is_opened(address: str) -> 
 
 @contextmanager
 def pipe_of(write: Callable[[int], None]) -> Iterator[int]:
-    """The reading end of a pipe whose writing end `write` gets in a thread, and which is closed after it."""
+    """Reading end of a pipe; `write` writes to the other end in a thread, which closes it."""
     reading, writing = os.pipe()
 
     def run() -> None:
@@ -654,7 +654,7 @@ class TestWhatIsNoVideo:
 
 
 def test_the_address_is_a_dash(tmp_path: Path) -> None:
-    """In a process of its own, because this one's standard input is the test runner's."""
+    """In a separate process, because this one's standard input is the test runner's."""
     path = make_video(tmp_path / "clip.ts", moving_square(12))
     code = (
         "from stream.sources.factory import open_source; from stream.config import CaptureConfig;"

@@ -1,4 +1,4 @@
-"""Real clips: every one is read whole, at its sizes and times, and what is wrong with it is told."""
+"""Real clips: each is read whole, with its sizes and times, and its faults are reported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stream.sources.file import FileSource
 from tests.support.clock import FakeClock
 
 MAX_FRAMES = 120
-"""Enough of each clip to meet everything odd about it."""
+"""Limit of frames per clip, enough for all of its peculiarities."""
 
 NAMES = (
     "anim_1200x1200_60fps.mp4",
@@ -35,8 +35,8 @@ NAMES = (
 
 
 def entry(clips: Path, name: str) -> dict[str, Any]:
-    (found,) = [item for item in json.loads((clips / "manifest.json").read_text()) if item["file"] == name]
-    return found
+    (entry,) = [item for item in json.loads((clips / "manifest.json").read_text()) if item["file"] == name]
+    return entry
 
 
 def opened(clips: Path, name: str) -> FileSource:
@@ -68,7 +68,7 @@ def test_frames_sizes_and_times_are_those_of_the_manifest(clips: Path, name: str
 
 
 def test_cut_times_of_the_manifest_are_media_times(clips: Path) -> None:
-    """The manifest's times were read off the file's own PTS: origin and rounding must agree with them."""
+    """The manifest's times are from the file's PTS: origin and rounding must agree with them."""
     expected = entry(clips, "multistream_nasa.mp4")
     with FileSource(clips / "multistream_nasa.mp4", CaptureConfig(), FakeClock()) as source:
         times = [frame.media_ns for frame in source.frames()]

@@ -1,4 +1,4 @@
-"""The processing resolution, and parity with Qwen's image processor."""
+"""Processing resolution, and parity with Qwen's image processor."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_processing_resolution(capture: dict[str, object], height: int, widt
     assert fit(**capture).processing_resolution(height, width) == size
 
 
-def test_a_size_beyond_measure_names_the_remedy() -> None:
+def test_a_size_too_large_names_the_remedy() -> None:
     with pytest.raises(ConfigError, match=r"capture\.size is at most 16384x16384, got 20000x10; give a smaller one"):
         fit(size="20000x10")
 
@@ -102,9 +102,9 @@ def test_halving_is_the_mean_of_two_by_two() -> None:
     assert np.abs(scaled - rgb.reshape(4, 2, 6, 2, 3).mean(axis=(1, 3))).max() <= 0.5
 
 
-def test_rgb_is_asked_for_only_where_qwens_processor_would_see_it() -> None:
+def test_rgb_is_requested_only_if_qwens_processor_would_see_it() -> None:
     def refuse() -> np.ndarray:
-        raise AssertionError("nobody needs RGB here")
+        raise AssertionError("RGB is not needed here")
 
     planes = picture_planes(64, 64)
     assert fit().apply(planes, refuse) is planes
@@ -112,7 +112,7 @@ def test_rgb_is_asked_for_only_where_qwens_processor_would_see_it() -> None:
     assert fit(size="32x32").apply(planes, refuse).layout == "yuv"
 
 
-def test_parity_gives_swscales_rgb_even_where_the_size_fits() -> None:
+def test_parity_gives_swscales_rgb_even_if_the_size_fits() -> None:
     rgb = np.zeros((256, 256, 3), np.uint8)
     fitted = fit(fit="resize").apply(picture_planes(256, 256), lambda: rgb)
     assert (fitted.layout, fitted.planes[0] is rgb) == ("rgb", True)

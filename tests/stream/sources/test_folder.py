@@ -1,4 +1,4 @@
-"""Folders of pictures: order, pace, what is upright, what is skipped, and what is said where there are none."""
+"""Folders of pictures: order, pace, orientation, skipped files, and messages for folders without pictures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shades(frames: list[SourceFrame]) -> list[int]:
 
 @pytest.fixture
 def shots(tmp_path: Path) -> Path:
-    """Pictures 1 to 12, named without zeros, of every kind, among things that are none."""
+    """Pictures 1 to 12 of every kind, named without leading zeros, among other files."""
     folder = tmp_path / "shots"
     folder.mkdir()
     kinds = ["png", "bmp", "tif", "PNG", "tiff", "png"] * 2
@@ -52,7 +52,7 @@ def shots(tmp_path: Path) -> Path:
     return folder
 
 
-def test_pictures_come_as_people_count(shots: Path) -> None:
+def test_pictures_come_in_natural_order(shots: Path) -> None:
     frames = read(shots)
     assert shades(frames) == [number * 10 for number in range(1, 13)]
     assert [frame.frame_index for frame in frames] == list(range(12))
@@ -80,7 +80,7 @@ def test_the_pace_is_asked_for(shots: Path) -> None:
     assert (info.name, info.codec, info.width_px, info.height_px, info.live) == (str(shots), "png", 40, 24, False)
 
 
-def test_it_begins_where_it_is_asked_to(shots: Path) -> None:
+def test_it_begins_at_the_start_time(shots: Path) -> None:
     frames = read(shots, start_s=0.07)
     assert shades(frames) == [number * 10 for number in range(3, 13)]
     assert [frame.media_ns // MS for frame in frames[:2]] == [80, 120]
@@ -154,7 +154,7 @@ class TestPicture:
     """The picture as a viewer shows it."""
 
     def quarters(self) -> npt.NDArray[np.uint8]:
-        """Red, green over blue, white: which corner is where can be seen."""
+        """Picture of red, green over blue, white, so that its corners differ."""
         image = np.zeros((16, 24, 3), np.uint8)
         image[:8, :12], image[:8, 12:], image[8:, :12], image[8:, 12:] = (255, 0, 0), (0, 255, 0), (0, 0, 255), 255
         return image
@@ -269,7 +269,7 @@ class TestWhereThereAreNone:
         self.fails(tmp_path / pattern, kind, message)
 
     def test_a_folder_that_may_not_be_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Asked of a stand-in, because the tests may run as root, who may read everything."""
+        """With a stand-in, because the tests may run as root, who may read everything."""
 
         monkeypatch.setattr(Path, "iterdir", Mock(side_effect=PermissionError(13, "Permission denied")))
         self.fails(tmp_path, SourceError, "cannot be read: Permission denied; change its permissions")

@@ -1,4 +1,4 @@
-"""Decoding in hardware: the choice of a device, and software where it cannot be had. No device is needed."""
+"""Hardware decoding: the choice of a device, and software if it is unavailable. No device is needed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def clip(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def working(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes these devices seem to work, and no other."""
+    """Make these devices seem to work, and no other."""
 
     def only(*devices: str) -> None:
         monkeypatch.setattr(hardware, "device_failure", lambda device: None if device in devices else "it is off")
@@ -56,7 +56,7 @@ def test_every_device_is_tried() -> None:
 
 
 @pytest.mark.parametrize("decoder", ["software", "auto", *DEVICES])
-def test_a_file_is_decoded_in_software_where_no_device_works(
+def test_a_file_is_decoded_in_software_if_no_device_works(
     decoder: Any, clip: Path, working: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     working()
@@ -67,7 +67,7 @@ def test_a_file_is_decoded_in_software_where_no_device_works(
     assert all(message.startswith(f"{clip} is decoded in software: ") for message in caplog.messages)
 
 
-def test_a_stream_that_the_device_does_not_decode_is_told_once(
+def test_a_stream_that_the_device_does_not_decode_is_reported_once(
     clip: Path, working: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """PyAV opens the file with the device, and finds that it does not suit the codec."""
@@ -85,7 +85,7 @@ def test_auto_takes_the_first_device_that_works(working: Callable[..., None]) ->
     assert choice.device_of(opened(accelerated=True)) == "vaapi"
 
 
-def test_a_reconnected_source_is_told_once(working: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reconnected_source_is_reported_once(working: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
     working("cuda")
     choice = HardwareDecoding(CaptureConfig(decoder="cuda"), "rtsp://camera")
     assert [choice.device_of(opened(accelerated=False)) for _ in range(3)] == [None] * 3

@@ -1,4 +1,4 @@
-"""Episodes of LeRobot datasets: which part of which file they are, and what is wrong with an address or a dataset."""
+"""Episodes of LeRobot datasets: their file and time range, and messages for invalid addresses and datasets."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_no_folder_and_no_dataset_say_how_to_get_one(tmp_path: Path) -> None:
         opened(tmp_path / "none", "episode=0")
 
 
-def test_what_is_lost_is_told_in_the_episodes_time(copy: Path) -> None:
+def test_losses_are_reported_in_the_episodes_time(copy: Path) -> None:
     video = next(copy.glob("videos/*top/*/*.mp4"))
     import av
 

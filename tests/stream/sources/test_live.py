@@ -32,7 +32,7 @@ FPS = 50
 MS = 1_000_000
 
 STALL_S = 1.5
-"""Far longer than a busy machine holds up a thread, so that only the test's own silences count."""
+"""Far longer than a busy machine delays a thread, so that only the test's own silences count."""
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_frames_with_b_frames_come_in_the_order_in_which_they_are_shown() -> Non
     assert times == sorted(times)
     lefts = [int((frame.planes.planes[0][18] != frame.planes.planes[0][40]).argmax()) for frame in frames[10:]]
     steps = [after - before for before, after in itertools.pairwise(lefts)]
-    assert sum(step < 0 for step in steps) <= 2, f"the square goes back only where the clip begins again: {lefts}"
+    assert sum(step < 0 for step in steps) <= 2, f"the square goes back only when the clip begins again: {lefts}"
 
 
 def test_nothing_old_is_handed_over_to_a_late_reader(server: RtspServer) -> None:
@@ -144,7 +144,7 @@ def test_without_reconnecting_a_loss_ends_it(units: list[bytes]) -> None:
 
 
 def test_it_stops_while_it_is_lost_stalled_or_running(server: RtspServer) -> None:
-    """Its own time limits are those of a hang, so waiting for one of them would fail."""
+    """The source's time limits are long, so waiting for one of them would fail."""
     for trouble in (lambda: None, lambda: setattr(server, "stalled", True), server.cut):
         server.stalled = False
         source = opened(server.url)

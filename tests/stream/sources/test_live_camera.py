@@ -1,4 +1,4 @@
-"""A V4L2 camera, played by a library that stands between FFmpeg and the system."""
+"""A V4L2 camera, simulated by a library between FFmpeg and the system."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def test_a_camera_is_read_brought_back_and_its_faults_are_named(tmp_path: Path, 
         timeout=LIMIT_S,
     )
     assert ran.returncode == 0, ran.stderr
-    said = json.loads(ran.stdout)
-    assert said["busy"].startswith("/dev/video42 is in use by another program")
-    assert said["denied"].startswith("/dev/video42 may not be opened by this user")
-    assert said["gone"].startswith("/dev/video42 is not there")
-    assert said["mode"].startswith("/dev/video42 does not support this mode")
-    assert said["hang"].startswith("/dev/video42 gives no picture within 0.3 s")
-    assert said["info"] == ["/dev/video42", 640, 480, 30.0, True, "rawvideo"]
-    assert said["rise"]
-    assert said["outages"] == ["no picture for 1.5 s", "reconnect", "no such device", "reconnect"]
+    report = json.loads(ran.stdout)
+    assert report["busy"].startswith("/dev/video42 is in use by another program")
+    assert report["denied"].startswith("/dev/video42 may not be opened by this user")
+    assert report["gone"].startswith("/dev/video42 is not there")
+    assert report["mode"].startswith("/dev/video42 does not support this mode")
+    assert report["hang"].startswith("/dev/video42 gives no picture within 0.3 s")
+    assert report["info"] == ["/dev/video42", 640, 480, 30.0, True, "rawvideo"]
+    assert report["rise"]
+    assert report["outages"] == ["no picture for 1.5 s", "reconnect", "no such device", "reconnect"]
     assert ran.stderr == ""

@@ -33,7 +33,7 @@ MS = 1_000_000
 COUNT = 20
 
 STALL_S = 1.5
-"""Far longer than a busy machine holds up a thread, so that only the test's own silences count."""
+"""Far longer than a busy machine delays a thread, so that only the test's own silences count."""
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +235,7 @@ class TestUdp:
             assert reading.frames(1)[0].discontinuity == "reconnect"
         source.close()
 
-    def test_where_nothing_comes_opening_ends_within_its_limit(self, port: int) -> None:
+    def test_without_data_opening_ends_within_its_limit(self, port: int) -> None:
         with pytest.raises(SourceError, match=r"udp://127.* does not answer within 0\.3 s"):
             opened(f"udp://127.0.0.1:{port}", open_timeout_s=0.3)
 

@@ -1,4 +1,4 @@
-"""Live sources over servers that other people wrote: nginx for RTMP, GStreamer for RTSP with login and TLS."""
+"""Live sources over other projects' servers: nginx for RTMP, GStreamer for RTSP with login and TLS."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def gstreamer() -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate that nobody signed, with its key."""
+    """A self-signed certificate with its key."""
     folder = tmp_path_factory.mktemp("tls")
     key, signed, both = (folder / name for name in ("key.pem", "signed.pem", "both.pem"))
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
@@ -42,7 +42,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def published(address: str) -> Sender:
-    """Somebody who sends there; waits until the server gives it out."""
+    """A sender to the address; waits until the server serves its stream."""
     sender = Sender(address, "flv")
 
     def there() -> bool:
@@ -72,9 +72,9 @@ def test_rtmp_gives_frames_at_their_times_and_comes_back(rtmp: str) -> None:
             assert reading.frames(3)[0].media_ns > frames[-1].media_ns
 
 
-def test_a_stream_that_nobody_sends_to_rtmp_is_told(rtmp: str) -> None:
+def test_a_stream_without_an_rtmp_sender_is_reported(rtmp: str) -> None:
     with pytest.raises(SourceError, match="has no such stream, or does not give it out; check the path"):
-        opened(f"{rtmp}/nobody")
+        opened(f"{rtmp}/unused")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Motion vectors of encoded clips: which codecs have them, where they lie on the grid, and what is not believed."""
+"""Motion vectors of encoded clips: the codecs that have them, their places on the grid, and damaged vectors."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def read(path: Path, **capture: object) -> list[SourceFrame]:
 
 
 def motion(frame: SourceFrame) -> tuple[float, float] | None:
-    """Median (down, right) of the inner tiles; None where the codec says nothing."""
+    """Return the median (down, right) of the inner tiles; None if the codec has no vectors."""
     planes = frame.planes
-    found = None
+    result = None
     if planes.coded_motion is not None:
-        found = planes.coded_motion.over(TileGrid.of(planes.height_px, planes.width_px))
-    return None if found is None else (float(np.nanmedian(found[0][INNER])), float(np.nanmedian(found[1][INNER])))
+        result = planes.coded_motion.over(TileGrid.of(planes.height_px, planes.width_px))
+    return None if result is None else (float(np.nanmedian(result[0][INNER])), float(np.nanmedian(result[1][INNER])))
 
 
 @pytest.mark.parametrize(("codec", "name"), [("libx264", "a.mp4"), ("mpeg4", "a.mp4"), ("mpeg2video", "a.ts")])
 def test_a_pan_has_its_motion_in_all_but_key_frames(codec: str, name: str, tmp_path: Path) -> None:
     frames = read(panned(tmp_path / name, codec, bf="0"))
     assert motion(frames[0]) is None
-    found = [told for frame in frames[1:] if (told := motion(frame)) is not None]
-    assert len(found) >= 5  # MPEG-2 codes the last one of a file by itself
-    assert found == [pytest.approx((-DOWN_PX, -RIGHT_PX), abs=0.5)] * len(found)
+    motions = [vector for frame in frames[1:] if (vector := motion(frame)) is not None]
+    assert len(motions) >= 5  # MPEG-2 codes the last frame of a file by itself
+    assert motions == [pytest.approx((-DOWN_PX, -RIGHT_PX), abs=0.5)] * len(motions)
 
 
 def test_frames_of_kind_b_have_motion_over_one_or_a_few_frames(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_vectors_are_turned_and_scaled_with_the_picture(tmp_path: Path) -> None:
     assert motion(over[3]) == pytest.approx((DOWN_PX, RIGHT_PX), abs=0.5)
 
 
-def test_a_frame_that_nobody_holds_is_gone_at_once(tmp_path: Path) -> None:
+def test_an_unreferenced_frame_is_freed_at_once(tmp_path: Path) -> None:
     clip = panned(tmp_path / "a.mp4", "libx264", bf="0")
 
     def alive() -> int:
@@ -113,12 +113,12 @@ def left_after_motion(frames: list[SourceFrame], *, coded: bool) -> float:
     updater, left, before = TextureUpdater(TextureOptions("cpu", cuts=False)), [], None
     for frame in frames:
         planes = frame.planes if coded else replace(frame.planes, coded_motion=None)
-        found = updater.process(planes, FrameStamp(frame.frame_index, frame.media_ns, 0)).motion
+        result = updater.process(planes, FrameStamp(frame.frame_index, frame.media_ns, 0)).motion
         luma = np.ascontiguousarray(planes.planes[0])
-        if before is not None and found is not None:
+        if before is not None and result is not None:
             row, col = np.mgrid[0 : luma.shape[0], 0 : luma.shape[1]].astype(np.float32)
             tiles = tuple((at // TILE_PX).astype(int) for at in (row, col))
-            down, right = found.dy_px[tiles], found.dx_px[tiles]
+            down, right = result.dy_px[tiles], result.dx_px[tiles]
             moved = cv2.remap(before, col - right, row - down, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
             left.append(float(cv2.absdiff(moved, luma).mean()))
         before = luma
@@ -128,7 +128,7 @@ def left_after_motion(frames: list[SourceFrame], *, coded: bool) -> float:
 
 @dataclass
 class Vectors:
-    """What a decoder could export; stands in for a hostile file, which no encoder makes."""
+    """Exported vectors of a hostile file, which no encoder makes."""
 
     values: npt.NDArray[np.void]
 
@@ -149,27 +149,27 @@ GRID = TileGrid.of(64, 64)
 
 
 def test_a_tile_takes_the_mean_by_area_and_needs_half_of_it() -> None:
-    found = decoded((-1, 32, 16, 16, -16, 8, 4), (-1, 16, 40, 8, 40, 0, 4)).over(GRID)
-    assert found is not None
-    assert found[1].tolist()[0] == pytest.approx([4, np.nan], nan_ok=True)
-    assert found[0].tolist()[0] == pytest.approx([-2, np.nan], nan_ok=True)
-    assert np.isnan(found[0][1]).all()
+    result = decoded((-1, 32, 16, 16, -16, 8, 4), (-1, 16, 40, 8, 40, 0, 4)).over(GRID)
+    assert result is not None
+    assert result[1].tolist()[0] == pytest.approx([4, np.nan], nan_ok=True)
+    assert result[0].tolist()[0] == pytest.approx([-2, np.nan], nan_ok=True)
+    assert np.isnan(result[0][1]).all()
 
 
-def test_a_later_frame_counts_where_none_before_is_referred_to() -> None:
-    found = decoded((-1, 32, 16, 16, -16, 0, 4), (1, 32, 16, 16, 80, 0, 4), (1, 32, 48, 16, 24, 0, 4)).over(GRID)
-    assert found is not None
-    assert found[1][0].tolist() == pytest.approx([4, 6])
+def test_a_later_frame_counts_if_no_earlier_one_is_referred_to() -> None:
+    result = decoded((-1, 32, 16, 16, -16, 0, 4), (1, 32, 16, 16, 80, 0, 4), (1, 32, 48, 16, 24, 0, 4)).over(GRID)
+    assert result is not None
+    assert result[1][0].tolist() == pytest.approx([4, 6])
 
 
-def test_what_cannot_be_is_not_believed() -> None:
+def test_impossible_vectors_are_ignored() -> None:
     good = (-1, 32, 16, 16, -16, 8, 4)
     outside = [(-1, 32, x, y, 4, 4, 4) for x, y in ((-20, 5), (5, -20), (64, 5), (5, 3000), (-32768, 32767))]
     far = [(-1, 32, 48, 48, 4000, 0, 4), (-1, 32, 48, 16, 0, -(2**31), 1)]
-    found = decoded(good, *outside, *far).over(GRID)
-    assert found is not None
-    assert found[1][0, 0] == 4
-    assert np.isnan(found[1]).sum() == 3
+    result = decoded(good, *outside, *far).over(GRID)
+    assert result is not None
+    assert result[1][0, 0] == 4
+    assert np.isnan(result[1]).sum() == 3
     assert decoded(good, (-1, 32, 48, 16, 4, 4, 0)).over(GRID) is None
     assert decoded(good, times=2 * 64 * 64 // 16 + 1).over(GRID) is None
     assert decoded().over(GRID) is None

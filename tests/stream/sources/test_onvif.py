@@ -1,4 +1,4 @@
-"""ONVIF cameras: which stream is found and with whose credentials, and what is wrong with a camera that gives none."""
+"""ONVIF cameras: the stream's address and its credentials, and messages for cameras without a stream."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def camera() -> Iterator[OnvifCamera]:
         yield running
 
 
-def found(camera: OnvifCamera, query: str = "", credentials: str = WRITTEN) -> str:
+def address_of(camera: OnvifCamera, query: str = "", credentials: str = WRITTEN) -> str:
     return find_stream(f"onvif://{credentials}@127.0.0.1:{camera.port}{query}", CaptureConfig(), LIMIT_S)
 
 
 def refused(camera: OnvifCamera, query: str = "", credentials: str = WRITTEN) -> str:
     with pytest.raises(SourceError) as raised:
-        found(camera, query, credentials)
+        address_of(camera, query, credentials)
     message = str(raised.value)
     assert "hush" not in message
     assert message.startswith(f"onvif://***@127.0.0.1:{camera.port}")
@@ -50,13 +50,13 @@ STREAM = f"rtsp://{WRITTEN}@127.0.0.1:8554/live?channel=1&subtype=0"
 
 
 def test_the_first_profiles_stream_is_found_with_the_credentials(camera: OnvifCamera) -> None:
-    assert found(camera) == STREAM
+    assert address_of(camera) == STREAM
     assert camera.asked == ["GetSystemDateAndTime", "GetCapabilities", "GetProfiles", "GetStreamUri token_0"]
 
 
 def test_the_password_is_never_sent(camera: OnvifCamera) -> None:
     for camera.auth in ("token", "digest"):
-        found(camera)
+        address_of(camera)
     sent = b"".join(camera.raw)
     assert b"hush" not in sent
     assert b"Basic" not in sent
@@ -65,13 +65,13 @@ def test_the_password_is_never_sent(camera: OnvifCamera) -> None:
 @pytest.mark.parametrize("ahead", [timedelta(), timedelta(days=400), -timedelta(hours=7)])
 def test_tokens_carry_the_cameras_time(camera: OnvifCamera, ahead: timedelta) -> None:
     camera.ahead = ahead
-    assert found(camera) == STREAM
+    assert address_of(camera) == STREAM
 
 
 @pytest.mark.parametrize("algorithm", ["MD5", "SHA-256"])
 def test_a_camera_may_want_http_digest(camera: OnvifCamera, algorithm: str) -> None:
     camera.auth, camera.algorithm = "digest", algorithm
-    assert found(camera) == STREAM
+    assert address_of(camera) == STREAM
 
 
 def test_an_open_camera_needs_no_credentials(camera: OnvifCamera) -> None:
@@ -84,7 +84,7 @@ def test_an_open_camera_needs_no_credentials(camera: OnvifCamera) -> None:
 
 @pytest.mark.parametrize("profile", ["1", "Sub", "token_1"])
 def test_a_profile_is_chosen_by_number_name_or_token(camera: OnvifCamera, profile: str) -> None:
-    found(camera, f"?profile={profile}")
+    address_of(camera, f"?profile={profile}")
     assert camera.asked[-1] == "GetStreamUri token_1"
 
 
@@ -92,10 +92,10 @@ def test_a_clock_at_the_end_of_time_is_not_followed(camera: OnvifCamera) -> None
     time = "<t:Time><t:Hour>23</t:Hour><t:Minute>59</t:Minute><t:Second>59</t:Second></t:Time>"
     date = "<t:Date><t:Year>9999</t:Year><t:Month>12</t:Month><t:Day>31</t:Day></t:Date>"
     camera.replies["GetSystemDateAndTime"] = 200, envelope_of(f"<t:UTCDateTime>{time}{date}</t:UTCDateTime>")
-    assert found(camera) == STREAM
+    assert address_of(camera) == STREAM
 
 
-def test_another_profile_names_those_that_are_there(camera: OnvifCamera) -> None:
+def test_an_unknown_profile_names_the_existing_ones(camera: OnvifCamera) -> None:
     assert "has no profile '00002'" in refused(camera, "?profile=00002"), "not the first one"
     assert refused(camera, "?profile=2").endswith(
         "?profile=2 has no profile '2'; there is 0: Main & loud (H264 640x480); 1: Sub (H264 320x240)"
@@ -107,25 +107,25 @@ def test_another_profile_names_those_that_are_there(camera: OnvifCamera) -> None
 def test_the_credentials_go_to_the_named_host_only(camera: OnvifCamera) -> None:
     camera.media_address = "http://elsewhere.invalid:1/onvif/media"
     camera.stream_uri = "rtsp://thief:me@elsewhere.invalid/live"
-    assert found(camera) == f"rtsp://{WRITTEN}@127.0.0.1/live"
+    assert address_of(camera) == f"rtsp://{WRITTEN}@127.0.0.1/live"
 
 
 def test_services_may_be_behind_another_port_or_unnamed(camera: OnvifCamera) -> None:
     with OnvifCamera("rtsp://127.0.0.1/two", LOGIN) as other:
         camera.media_address = f"http://127.0.0.1:{other.port}/media"
-        assert found(camera).endswith("@127.0.0.1/two")
+        assert address_of(camera).endswith("@127.0.0.1/two")
         assert other.asked == ["GetProfiles", "GetStreamUri token_0"]
     for address in ("", "http://127.0.0.1:nonsense/media"):
         camera.replies["GetCapabilities"] = 200, envelope_of(f"<t:Media><t:XAddr>{address}</t:XAddr></t:Media>")
-        assert found(camera) == STREAM
+        assert address_of(camera) == STREAM
     camera.replies["GetCapabilities"] = 400, fault("ter:ActionNotSupported", "gone")
-    assert found(camera) == STREAM
+    assert address_of(camera) == STREAM
     camera.replies["GetCapabilities"] = 400, fault("ter:NotAuthorized", "no")
     assert "rejects the user name or password" in refused(camera)
 
 
 @pytest.mark.parametrize("auth", ["token", "digest"])
-def test_wrong_credentials_are_said_to_be_wrong(camera: OnvifCamera, auth: str) -> None:
+def test_wrong_credentials_are_reported(camera: OnvifCamera, auth: str) -> None:
     camera.auth = auth
     for credentials in ("admin:hushed", "other:hush"):
         message = refused(camera, credentials=credentials)
@@ -149,17 +149,17 @@ NOT_ONVIF = "; check that ONVIF is switched on in the camera's settings, and its
         ((400, fault("wsse:FailedAuthentication", "no")), "rejects the user name or password"),
     ],
 )
-def test_a_reply_that_is_none_is_said_in_one_line(camera: OnvifCamera, reply: tuple[int, bytes], message: str) -> None:
+def test_an_invalid_reply_is_reported_in_one_line(camera: OnvifCamera, reply: tuple[int, bytes], message: str) -> None:
     camera.replies["GetProfiles"] = reply
     assert message in refused(camera)
     assert "\n" not in refused(camera)
 
 
-def test_a_camera_that_tells_no_time_is_asked_all_the_same(camera: OnvifCamera) -> None:
+def test_a_camera_without_a_time_is_still_asked(camera: OnvifCamera) -> None:
     times = (fault("ter:NotAuthorized", "no"), envelope_of("<t:UTCDateTime/>"), envelope_of("<nothing/>"))
     for reply in times:
         camera.replies["GetSystemDateAndTime"] = 200, reply
-        assert found(camera) == STREAM
+        assert address_of(camera) == STREAM
 
 
 @pytest.mark.parametrize("uri", ["", "http://127.0.0.1/live", "file:///etc/passwd", "rtsp://[1"])

@@ -31,7 +31,7 @@ HEIGHT, WIDTH = 24, 32
 
 
 def gradient(height: int = HEIGHT, width: int = WIDTH) -> Pixels:
-    """Luma varies from pixel to pixel, chroma hardly: what chroma interpolation does stays out of the comparison."""
+    """Luma varies from pixel to pixel, chroma hardly, so that chroma interpolation does not affect the comparison."""
     rows, cols = np.mgrid[0:height, 0:width]
     luma = (40 + 3 * rows + 2 * cols) % 160
     return np.stack([luma + 60, luma + 20, luma + 40], axis=-1).astype(np.uint8)
@@ -274,7 +274,7 @@ def test_a_phone_held_upright_is_shown_upright(tmp_path: Path) -> None:
 
 
 def test_turning_keeps_chroma_on_its_luma(tmp_path: Path) -> None:
-    """Where an odd side would put chroma between two luma samples, the frame becomes RGB before it is turned."""
+    """If an odd side would put chroma between two luma samples, the frame becomes RGB before it is turned."""
     assert planes_of(rotated_frame(tmp_path, 180, 24, 32)).layout == "yuv"
     assert planes_of(rotated_frame(tmp_path, 180, 24, 33)).layout == "rgb"
     assert planes_of(rotated_frame(tmp_path, 90, 25, 32)).layout == "yuv"

@@ -91,7 +91,7 @@ def test_each_segment_can_be_decoded_alone_and_says_its_times(reordered: Path, t
         assert segment.codec.startswith("avc1.")
 
 
-def test_segments_are_as_long_as_asked_where_key_frames_allow(reordered: Path, tmp_path: Path) -> None:
+def test_segments_are_as_long_as_asked_if_key_frames_allow(reordered: Path, tmp_path: Path) -> None:
     assert [segment.duration_ns / NS_PER_S for segment in recorded(str(reordered), tmp_path, 1.5)] == [2, 2]
     assert [segment.duration_ns / NS_PER_S for segment in recorded(str(reordered), tmp_path, 0.5)] == [1, 1, 1, 1]
 
@@ -248,7 +248,7 @@ def test_a_copied_video_that_changes_its_size_begins_another_track(tmp_path: Pat
 
 
 def test_a_live_source_is_recorded_through_an_outage(tmp_path: Path) -> None:
-    """Each connection is a track, from a key frame on, and stands for the media time of its frames."""
+    """Each connection is a track, from a key frame on, at the media time of its frames."""
     recorder = SegmentRecorder(str(tmp_path), 0.2)
     made: list[MediaSegment] = []
     units = encode(list(moving_square(20)), FPS, gop=5)
@@ -256,7 +256,7 @@ def test_a_live_source_is_recorded_through_an_outage(tmp_path: Path) -> None:
         reading = Reading(source)
 
         def record(tracks: int) -> list[SourceFrame]:
-            """Read until there are three segments of so many tracks."""
+            """Read until there are three segments of `tracks` tracks."""
             frames: list[SourceFrame] = []
             while [segment.header for segment in made].count(made[-1].header if made else "") < 3 or (
                 len({segment.header for segment in made}) < tracks
@@ -282,7 +282,7 @@ def test_a_live_source_is_recorded_through_an_outage(tmp_path: Path) -> None:
         assert len(shown) == round(segment.duration_ns * FPS / NS_PER_S)
 
 
-def test_a_disk_that_is_full_is_told_once_and_leaves_no_part(reordered: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_once_and_leaves_no_part(reordered: Path, tmp_path: Path) -> None:
     with room_for(2000):
         segments = recorded(str(reordered), tmp_path)
     assert [segment.error for segment in segments] == ["File too large"]

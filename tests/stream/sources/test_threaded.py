@@ -1,4 +1,4 @@
-"""The queue between the thread that reads a live source and the one that takes its frames."""
+"""Queue between the thread that reads a live source and its consumer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_it_is_readable_while_there_is_something_to_take(queue: FrameQueue) -> N
     assert queue.wait(0)
 
 
-def test_the_oldest_frame_gives_way_and_is_counted_and_its_news_go_over(queue: FrameQueue) -> None:
+def test_the_oldest_frame_is_dropped_and_counted_and_its_metadata_kept(queue: FrameQueue) -> None:
     lost = SkippedItem("packet 3", "bad")
     queue.put(frame(0, "reconnect", lost))
     outage = SourceOutage(0, 0, "gone")
@@ -81,7 +81,7 @@ def test_what_had_come_before_the_end_is_taken_first(queue: FrameQueue) -> None:
         queue.drain()
 
 
-def test_a_giver_can_wait_for_room(queue: FrameQueue) -> None:
+def test_a_producer_can_wait_for_room(queue: FrameQueue) -> None:
     assert queue.put_wait(frame(0), 0)
     assert queue.put_wait(frame(1), 0)
     assert not queue.put_wait(frame(2), 0.001)
@@ -93,7 +93,7 @@ def test_a_giver_can_wait_for_room(queue: FrameQueue) -> None:
     assert queue.dropped == 0
 
 
-def test_closing_gives_back_its_descriptors_and_takes_no_more(queue: FrameQueue) -> None:
+def test_closing_closes_its_descriptors_and_takes_no_more(queue: FrameQueue) -> None:
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
     other = FrameQueue()
     other.close()

@@ -37,13 +37,13 @@ def test_a_burst_keeps_the_spacing_of_its_pts() -> None:
     assert times(timeline(), (0, 10), (40, 10), (80, 10), (120, 11)) == [0, 40, 80, 120]
 
 
-def test_where_pts_are_missing_it_follows_the_clock() -> None:
+def test_if_pts_are_missing_it_follows_the_clock() -> None:
     line = timeline()
     assert times(line, (None, 100), (None, 150), (5000, 190), (5040, 240)) == [0, 50, 90, 130]
     assert line.made_pts == 2
 
 
-def test_where_pts_go_back_or_leap_it_follows_the_clock_and_then_the_new_pts() -> None:
+def test_if_pts_go_back_or_leap_it_follows_the_clock_and_then_the_new_pts() -> None:
     line = timeline()
     frames = ((0, 0), (40, 40), (0, 80), (40, 120), (900_000, 160), (900_040, 200))
     assert times(line, *frames) == [0, 40, 80, 120, 160, 200]

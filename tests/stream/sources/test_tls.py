@@ -1,4 +1,4 @@
-"""Sources over TLS: whose certificate is checked, and what is said where one cannot be trusted."""
+"""Sources over TLS: checked certificates, and messages for untrusted ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.video import moving_square
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A certificate that nobody signed, and its key."""
+    """A self-signed certificate and its key."""
     return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
@@ -40,7 +40,7 @@ def camera() -> Iterator[RtspServer]:
         yield server
 
 
-def test_a_camera_that_signed_its_own_certificate_is_read_unless_it_shall_be_checked(
+def test_a_camera_with_a_self_signed_certificate_is_read_unless_it_is_checked(
     camera: RtspServer, pair: tuple[str, str]
 ) -> None:
     with behind_tls(camera.port, *pair) as port:
@@ -52,7 +52,7 @@ def test_a_camera_that_signed_its_own_certificate_is_read_unless_it_shall_be_che
             opened(address, tls_verify=True)
     assert str(raised.value) == (
         f"{address} has a certificate that cannot be trusted: self-signed certificate; name a file with it, or with "
-        "who signed it, as capture.ca_file, or set capture.tls_verify = false to take whoever answers"
+        "its signer's, as capture.ca_file, or set capture.tls_verify = false to accept any certificate"
     )
 
 
@@ -64,7 +64,7 @@ def test_a_certificate_of_another_host_is_not_trusted(camera: RtspServer, elsewh
             opened(f"https://127.0.0.1:{port}/clip.mp4")
 
 
-def test_what_speaks_no_tls_is_told() -> None:
+def test_a_server_without_tls_is_reported() -> None:
     words = "speaks no TLS there; check the port, or use the address without the s"
     with OnvifCamera("rtsp://127.0.0.1/live") as camera:
         with pytest.raises(SourceError, match=words):
@@ -73,7 +73,7 @@ def test_what_speaks_no_tls_is_told() -> None:
             find_stream(f"onvifs://127.0.0.1:{camera.port}", CaptureConfig(), LIMIT_S)
 
 
-def test_a_file_without_certificates_is_told_at_once(tmp_path: Path) -> None:
+def test_a_file_without_certificates_is_reported_at_once(tmp_path: Path) -> None:
     empty = tmp_path / "empty.pem"
     empty.write_text("no certificate")
     for file in (empty, tmp_path / "missing.pem"):
@@ -81,7 +81,7 @@ def test_a_file_without_certificates_is_told_at_once(tmp_path: Path) -> None:
             opened("rtsps://127.0.0.1:1/live", ca_file=str(file))
 
 
-def test_a_camera_is_asked_over_https_and_never_without(pair: tuple[str, str]) -> None:
+def test_a_camera_is_asked_over_https_only(pair: tuple[str, str]) -> None:
     with OnvifCamera("rtsp://127.0.0.1/live", ("admin", "hush!")) as camera, behind_tls(camera.port, *pair) as port:
         camera.media_address = f"http://127.0.0.1:{camera.port}/onvif/media"
         address = f"onvifs://admin:hush%21@127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""Messages with frames: every format, and every way in which they can be wrong."""
+"""Messages with frames: every format, and every kind of invalid message."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_yuv_has_its_planes_one_after_the_other() -> None:
         ([head(format="jpeg", width=64), jpeg(picture())], r"its JPEG has 32x16 pixels, its header says 64x16"),
     ],
 )
-def test_what_is_wrong_is_said(parts: Sequence[bytes], why: str) -> None:
+def test_invalid_messages_are_refused_with_the_reason(parts: Sequence[bytes], why: str) -> None:
     with pytest.raises(InvalidFrameMessage, match=why):
         FrameDecoder().read([memoryview(part) for part in parts])
 
@@ -197,7 +197,7 @@ def test_another_size_or_format_is_a_discontinuity() -> None:
 
 
 def test_times_are_the_senders_if_it_sends_them() -> None:
-    """Its clock has another zero; only the differences count."""
+    """The sender's clock has another zero; only the differences count."""
     clock = FakeClock(50 * S)
     with FrameSender(message(t_ns=9 * S)) as sender, opened(sender, clock) as source:
         reading = Reading(source)
@@ -205,19 +205,19 @@ def test_times_are_the_senders_if_it_sends_them() -> None:
         assert before.media_ns == 0
         clock.advance(S)
         sender.now = message(200, t_ns=9 * S + S // 4)
-        # The first message may come once more; its time does not advance, so that frame follows the clock.
+        # The first message may arrive twice; its time does not advance, so that frame follows the clock.
         while shade_of(frame := reading.frames(1)[0]) != 200:
             before = frame
         assert frame.media_ns - before.media_ns == S // 4
 
 
 @pytest.mark.parametrize(("t_ns", "captured_ns"), [(49 * S, 49 * S), (51 * S, 50 * S), (4 * S, 50 * S), (None, 50 * S)])
-def test_a_capture_time_is_believed_where_it_can_be_true(t_ns: int | None, captured_ns: int) -> None:
+def test_a_capture_time_is_used_if_it_is_plausible(t_ns: int | None, captured_ns: int) -> None:
     with FrameSender(message(t_ns=t_ns)) as sender, opened(sender, FakeClock(50 * S), max_frames=1) as source:
         assert Reading(source).frames(1)[0].capture_ns == captured_ns
 
 
-def test_frames_that_nobody_had_time_for_are_counted() -> None:
+def test_dropped_frames_are_counted() -> None:
     with FrameSender(message(seq=1)) as sender, opened(sender) as source:
         reading = Reading(source)
         reading.frames(1)
@@ -255,7 +255,7 @@ Silenced = tuple[FrameSender, Source, Reading, FakeClock]
 
 @contextmanager
 def silenced(then: Message | None = None, **capture: object) -> Iterator[Silenced]:
-    """A source that gave a frame, and has had nothing, or only `then`, for six seconds since."""
+    """A source after one frame and six seconds without messages, or with `then` only."""
     clock = FakeClock()
     with FrameSender(message(seq=1)) as sender, opened(sender, clock, **{"stall_s": 5.0, **capture}) as source:
         reading = Reading(source)
@@ -293,7 +293,7 @@ def test_nonsense_is_silence_too() -> None:
         assert reading.lost().reason.startswith("no frame for 5 s, only invalid messages: a frame has 2 parts")
 
 
-def test_a_silence_ends_the_run_where_that_is_asked_for() -> None:
+def test_a_silence_ends_the_run_without_reconnection() -> None:
     lost = r"is lost: no frame for 5 s; set capture\.reconnect = true to wait for it"
     with silenced(reconnect=False) as (_, _, reading, _), pytest.raises(SourceError, match=lost):
         reading.frames(10**9)
@@ -316,21 +316,21 @@ class TestNoSender:
             open_source(address, CaptureConfig(open_timeout_s=limit_s), MonotonicClock(), network)
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("receive")]
 
-    def test_nobody_there(self) -> None:
+    def test_no_sender(self) -> None:
         self.fails("zmq+tcp://127.0.0.1:9", r"sent nothing within 0\.3 s; start the sender, check the address$")
 
-    def test_somebody_who_sends_nothing(self) -> None:
+    def test_a_sender_without_frames(self) -> None:
         with FrameSender(None) as sender:
             self.fails(f"zmq+{sender.endpoint}", r"is there, but sent no frame within 0\.3 s; .* on a PUB socket\?")
         with FrameSender(None, kind=zmq.PUSH) as sender:
             self.fails(f"zmq+{sender.endpoint}?pull", r"on a PUSH socket\?")
 
-    def test_somebody_who_sends_other_things(self) -> None:
+    def test_a_sender_of_other_messages(self) -> None:
         with FrameSender([msgspec.msgpack.encode({"v": 9}), b""]) as sender:
             self.fails(f"zmq+{sender.endpoint}", r"sends only invalid messages: its header is wrong: .*; docs/")
 
     @pytest.mark.parametrize("address", ["zmq+tcp://nowhere", "zmq+tcp://host:port", "zmq+udp://h:1", "zmq+ipc://"])
-    def test_an_address_that_is_none(self, address: str) -> None:
+    def test_an_invalid_address(self, address: str) -> None:
         self.fails(address, "is not a socket address; write tcp://HOST:PORT or ipc://PATH")
 
     def test_an_address_that_zeromq_refuses(self) -> None:
@@ -346,7 +346,7 @@ class TestNoSender:
             ({"size": "99999x1"}, r"capture\.size"),
         ],
     )
-    def test_a_beginning_and_a_work_size_beyond_measure(self, capture: dict[str, Any], pattern: str) -> None:
+    def test_a_beginning_and_a_work_size_too_large(self, capture: dict[str, Any], pattern: str) -> None:
         with pytest.raises(ConfigError, match=pattern):
             open_source("zmq+tcp://127.0.0.1:9", CaptureConfig(**capture), FakeClock())
 
@@ -378,7 +378,7 @@ class TestKeys:
 
 
 def test_the_documented_sender_is_understood(tmp_path: Path) -> None:
-    """The example of docs/sources.md runs as it stands, but for its clip, its port and its pace."""
+    """The example of docs/sources.md runs as printed, except for its clip, port and pace."""
     (example,) = re.findall(r"```python\n(import time\n.*?send_multipart.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
     clip = make_video(tmp_path / "clip.mkv", moving_square(25), codec="ffv1")
     endpoint = f"ipc://{tmp_path}/frames"

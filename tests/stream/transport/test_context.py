@@ -1,4 +1,4 @@
-"""Directories for sockets: private while they are used, and removed when their owner was killed; nothing else is."""
+"""Directories for sockets: private while in use, and removed after their owner was killed; nothing else is removed."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ def next_run() -> None:
 
 
 def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """All that lies below a folder: modes, and contents of files."""
-    found = {}
+    """Return modes and contents of all files below a folder."""
+    entries = {}
     for path in sorted(folder.rglob("*")):
         regular = path.is_file() and not path.is_symlink()
-        found[str(path.relative_to(folder))] = (path.lstat().st_mode, path.read_bytes() if regular else b"")
-    return found
+        entries[str(path.relative_to(folder))] = (path.lstat().st_mode, path.read_bytes() if regular else b"")
+    return entries
 
 
 def test_the_directory_is_private_and_gone_at_the_end(temporary: Path) -> None:
@@ -220,7 +220,7 @@ def test_records_in_a_folder_that_others_may_enter_are_neither_made_nor_read(
     assert not Path(directory).exists()
 
 
-def test_what_is_no_record_is_left_where_it_is(temporary: Path) -> None:
+def test_files_that_are_no_records_stay(temporary: Path) -> None:
     killed_run(temporary)
     folder = Path(state_folders()[0])
     (record,) = folder.iterdir()

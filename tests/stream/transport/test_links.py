@@ -77,7 +77,7 @@ def test_messages_go_both_ways_in_order(ends: tuple[Link, Link]) -> None:
 
 
 class Notes:
-    """An observer that notes kinds of messages and the sizes of their arrays."""
+    """Observer that records kinds of messages and the sizes of their arrays."""
 
     def __init__(self) -> None:
         self.messages_sent: list[tuple[object, list[int]]] = []
@@ -93,7 +93,7 @@ class Notes:
 def test_an_observer_learns_what_was_sent_and_received_and_nothing_else() -> None:
     transport, notes = Transport(), Notes()
     lonely = transport.link("inproc://test", bind=True, observer=notes)
-    assert not lonely.offer(Cancel()), "nobody is there to take it"
+    assert not lonely.offer(Cancel()), "no peer takes it"
     other = transport.link("inproc://test")
     lonely.send(Credit(), [np.zeros(3, np.float32)])
     other.send(AnswerDelta(answer=0, text="x"), [np.zeros(5, np.uint8)])
@@ -172,10 +172,10 @@ def test_a_peer_that_is_gone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(link_module, "SEND_LIMIT_MS", 1)
     monkeypatch.setattr(link_module, "SEND_SLICE_MS", 1)
     transport = Transport()
-    lonely = transport.link("inproc://nobody", bind=True)
-    with pytest.raises(TransportError, match="nobody takes messages from inproc://nobody"):
+    lonely = transport.link("inproc://unused", bind=True)
+    with pytest.raises(TransportError, match="no peer takes messages from inproc://unused"):
         lonely.send(Cancel())
-    with pytest.raises(TransportError, match="nobody takes messages"):
+    with pytest.raises(TransportError, match="no peer takes messages"):
         lonely.send(Cancel(), [np.zeros(1, np.uint8)])
     assert not lonely.offer(Credit())
     lonely.close()
@@ -192,7 +192,7 @@ def test_a_sender_waits_for_room_until_its_owner_gives_up(monkeypatch: pytest.Mo
             raise InterruptedError
 
     transport = Transport()
-    lonely = transport.link("inproc://nobody", bind=True, check=check)
+    lonely = transport.link("inproc://unused", bind=True, check=check)
     with pytest.raises(InterruptedError):
         lonely.send(Cancel())
     lonely.close()
@@ -316,13 +316,13 @@ def test_what_is_pulled_comes_one_by_one() -> None:
         assert [received(socket) for _ in range(4)] == [([b"%d" % number, b"x"], 0) for number in range(4)]
 
 
-def test_nobody_there_is_no_error_yet() -> None:
+def test_a_missing_sender_is_no_error_yet() -> None:
     with frame_socket("tcp://127.0.0.1:9") as socket:
         assert socket.receive(20) == (None, 0)
         assert not socket.met
 
 
-def test_an_address_that_is_none_is_an_error() -> None:
+def test_an_invalid_address_is_an_error() -> None:
     with pytest.raises(TransportError, match=r"cannot connect to tcp://no host:5: Invalid argument; check the address"):
         FrameSubscriber("tcp://no host:5")
 
@@ -344,7 +344,7 @@ LOOPBACK = "tcp://127.0.0.1:*"
 
 
 class Places:
-    """Makes ports and links, and closes them."""
+    """Factory of ports and links, which it closes."""
 
     def __init__(self, stack: ExitStack, directory: Path) -> None:
         self._stack = stack
@@ -373,7 +373,7 @@ def places() -> Iterator[Places]:
 
 
 def until(done: Callable[[], bool], link: Link) -> None:
-    """Waits for what becomes of a link that nothing comes over."""
+    """Wait for a condition of a link that receives no messages."""
     for _ in range(LIMIT_MS // STEP_MS):
         if done():
             return
@@ -388,7 +388,7 @@ def next_message(port: ServerLink) -> tuple[Client, AnyMessage]:
 
 
 def met(port: ServerLink, link: Link) -> Client:
-    """What the port calls this link."""
+    """Return the server's id of this link."""
     link.send(TurnRequest())
     return next_message(port)[0]
 
@@ -422,7 +422,7 @@ def test_what_cannot_be_read_is_an_error_of_its_sender_and_the_next_message_come
 
 
 @pytest.mark.parametrize("scheme", ["inproc", "ipc"])
-def test_whoever_is_gone_gets_nothing(places: Places, scheme: str) -> None:
+def test_a_client_that_is_gone_gets_nothing(places: Places, scheme: str) -> None:
     port = places.port("inproc://answers" if scheme == "inproc" else places.ipc)
     link = places.link(port.endpoint, watched=False)
     client, other = met(port, link), places.link(port.endpoint, watched=False)
@@ -439,7 +439,7 @@ def test_whoever_is_gone_gets_nothing(places: Places, scheme: str) -> None:
     assert expect(other, AnswerDelta).answer == 1
 
 
-def test_whoever_never_reads_counts_as_gone(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_never_reads_counts_as_gone(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "SEND_LIMIT_MS", 1)
     port = places.port("inproc://answers")
     idle = places.link("inproc://answers", watched=False)
@@ -543,7 +543,7 @@ def test_a_link_within_the_process_is_connected_and_never_lost(places: Places) -
     assert not link.lost
 
 
-def test_a_peer_that_leaves_its_messages_waiting_takes_nobody_with_it() -> None:
+def test_a_peer_that_leaves_its_messages_waiting_ends_no_other_process() -> None:
     """With ZeroMQ's heartbeats libzmq 4.3.5 aborts the process here."""
     code = """
 import time, zmq
@@ -567,7 +567,7 @@ with private_directory() as directory:
     assert subprocess.run([sys.executable, "-c", code], timeout=LIMIT_MS / 1000 + 20).returncode == 0
 
 
-def test_with_a_heartbeat_a_peer_that_floods_and_leaves_takes_nobody_with_it() -> None:
+def test_with_a_heartbeat_a_peer_that_floods_and_leaves_ends_no_other_process() -> None:
     """With a bound on messages that wait, libzmq 4.3.5 aborts the process here."""
     code = """
 import time
@@ -601,7 +601,7 @@ def test_a_host_that_is_gone_is_noticed(places: Places) -> None:
 
 
 def test_what_is_no_answer_stage_turns_a_link_away(places: Places) -> None:
-    """A listener that closes every connection, as a web server does that is spoken to in another language."""
+    """A listener that closes every connection, like a web server that receives another protocol."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def close_each() -> None:
@@ -631,7 +631,7 @@ def key(network: NetworkConfig, endpoint: str) -> ClientCurve:
 
 
 @pytest.mark.parametrize("who", ["without", "another server", "unknown client"])
-def test_only_whoever_holds_a_key_sends_and_receives(
+def test_only_clients_with_a_key_send_and_receive(
     places: Places, ours: NetworkConfig, tmp_path: Path, who: str
 ) -> None:
     port = places.port(LOOPBACK, ours)
@@ -655,10 +655,10 @@ def test_only_whoever_holds_a_key_sends_and_receives(
     assert not good.lost
 
 
-def test_a_key_is_of_no_use_where_none_is_asked_for(places: Places, ours: NetworkConfig) -> None:
+def test_a_key_is_refused_if_none_is_required(places: Places, ours: NetworkConfig) -> None:
     port = places.port(LOOPBACK)
     link = places.link(port.endpoint, key(ours, port.endpoint))
-    with pytest.raises(ConnectionRefused, match="or none where it has none"):
+    with pytest.raises(ConnectionRefused, match="or none if it has none"):
         until(lambda: link.lost, link)
     assert port.receive() is None
 

@@ -1,4 +1,4 @@
-"""The sockets of live pictures: one request, one picture, and nobody waits."""
+"""Sockets of live pictures: one picture per request, without waits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_newest_request_counts(ends: tuple[PictureSender, PictureReceiver]) 
     assert sender.receive(0) is None
 
 
-def test_a_sender_never_waits_for_somebody_who_takes_nothing(ends: tuple[PictureSender, PictureReceiver]) -> None:
+def test_a_sender_never_waits_for_a_blocked_receiver(ends: tuple[PictureSender, PictureReceiver]) -> None:
     sender, _ = ends
     until(lambda: not sender.send([(1280, bytes(1 << 20))]))
 

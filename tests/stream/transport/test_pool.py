@@ -1,4 +1,4 @@
-"""Pool of answer servers: names, load, and which server is chosen."""
+"""Pool of answer servers: names, load, and the choice of a server."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Maker = Callable[..., ServerPool]
 
 @pytest.fixture
 def pool_of(transport: Transport, clock: FakeClock) -> Maker:
-    """A pool that nobody probes: its servers are what a test says of them."""
+    """Pool without probes: a test sets the state of its servers."""
 
     def made(*servers: str, choice: Choice = "spread") -> ServerPool:
         pool = ServerPool([ServerAddress(server) for server in servers], transport, clock, choice)
@@ -62,7 +62,7 @@ def pool_of(transport: Transport, clock: FakeClock) -> Maker:
 
 
 def says(pool: ServerPool, endpoint: str, clock: FakeClock, **load: object) -> PoolMember:
-    """Let a server say that it is ready, with this load."""
+    """Mark a server as ready, with this load."""
     member = pool._members[endpoint]
     member.connected, member.load, member.heard_ns = True, KeepAlive(**load), clock.now_ns()  # type: ignore[arg-type]
     return member
@@ -164,7 +164,7 @@ def test_one_that_drains_or_is_full_is_left_out(pool_of: Maker, clock: FakeClock
     assert chosen(pool) == B
 
 
-def test_one_that_does_not_reply_is_chosen_only_where_no_other_replies(pool_of: Maker, clock: FakeClock) -> None:
+def test_one_that_does_not_reply_is_chosen_only_if_no_other_replies(pool_of: Maker, clock: FakeClock) -> None:
     pool = pool_of(A, B)
     says(pool, A, clock)
     clock.advance(STALE_NS + 1)
@@ -199,7 +199,7 @@ def test_one_that_fails_is_avoided_for_longer_each_time_and_one_that_was_lost_un
     assert chosen(pool) == A
 
 
-def test_one_without_a_sign_of_life_is_given_up_where_another_one_has_some(pool_of: Maker, clock: FakeClock) -> None:
+def test_one_without_a_heartbeat_is_given_up_if_another_one_has_it(pool_of: Maker, clock: FakeClock) -> None:
     pool = pool_of(A, B)
     says(pool, A, clock)
     says(pool, B, clock).load = None
@@ -212,7 +212,7 @@ def test_one_without_a_sign_of_life_is_given_up_where_another_one_has_some(pool_
     assert not pool.is_lifeless(C)
 
 
-def test_refusals_are_told_once_and_are_the_end_where_all_refuse(pool_of: Maker, clock: FakeClock) -> None:
+def test_refusals_are_reported_once_and_are_the_end_if_all_refuse(pool_of: Maker, clock: FakeClock) -> None:
     pool = pool_of(A, B)
     first, other = TransportError("it is full"), TransportError(f"{B} turns this end away")
     says(pool, A, clock)
@@ -238,7 +238,7 @@ def test_a_run_leaves_a_server_that_drains_at_once(pool_of: Maker, clock: FakeCl
     assert pool.reason_to_move(A, draining) is None, "there is no other one"
     says(pool, B, clock, clients=60)
     assert pool.reason_to_move(A, draining, keeps_group=True) == "it is draining"
-    assert chosen(pool) == B, "also where the probe has not heard of it"
+    assert chosen(pool) == B, "even if the probe does not know it"
 
 
 def test_a_run_returns_to_the_first_of_the_list_once_it_has_settled(pool_of: Maker, clock: FakeClock) -> None:
@@ -298,13 +298,13 @@ def test_clients_spread_and_then_stay(
 
 
 def test_names_are_resolved_again_and_again(transport: Transport) -> None:
-    found: list[str] = []
+    endpoints: list[str] = []
 
     def resolver(host: str, port: str) -> list[str]:
         assert (host, port) == ("gpu.lan", "5555")
-        if not found:
+        if not endpoints:
             raise OSError(-2, "Name or service not known")
-        return list(found)
+        return list(endpoints)
 
     pool = ServerPool([ServerAddress("tcp://gpu.lan:5555")], transport, MonotonicClock(), resolver=resolver)
     pool._stopping.wait = lambda limit_s=None: False  # type: ignore[method-assign]
@@ -314,17 +314,17 @@ def test_names_are_resolved_again_and_again(transport: Transport) -> None:
         assert pool.choose() is None
         assert pool.refusal_of_all() is None
         address = f"tcp://127.0.0.1:{free_port()}"
-        found.append(address)
+        endpoints.append(address)
         until(lambda: pool.choose() is not None)
         assert chosen(pool) == address
         assert pool.label(address) == f"tcp://gpu.lan:5555 ({address.removeprefix('tcp://')})"
         assert pool.problems == ""
-        found[:] = ["tcp://127.0.0.1:1"]
+        endpoints[:] = ["tcp://127.0.0.1:1"]
         until(lambda: chosen(pool) == "tcp://127.0.0.1:1")
 
 
 def reply(port: ServerLink, load: KeepAlive) -> bool:
-    """Whether a probe came, which is replied to."""
+    """Reply to a probe; return True if one came."""
     received = port.receive(10)
     if received is None:
         return False
@@ -377,7 +377,7 @@ def test_a_server_that_stands_still_is_away_until_it_goes_on(
 
 @pytest.mark.parametrize(
     ("replies", "problem"),
-    [([KeepAlive(), KeepAlive()], "it tells its load again and again"), ([Probe()], "Probe in reply to a probe")],
+    [([KeepAlive(), KeepAlive()], "it reports its load unasked"), ([Probe()], "Probe in reply to a probe")],
 )
 def test_a_server_that_replies_otherwise_is_left_alone(
     transport: Transport, replies: list[KeepAlive | Probe], problem: str

@@ -1,4 +1,4 @@
-"""CURVE keys: made once, read with care, and asked for wherever a socket leaves this machine."""
+"""CURVE keys: made once, checked when read, and required for every socket that other machines reach."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_keys_are_never_overwritten(tmp_path: Path, there: str) -> None:
     assert files(tmp_path) == before
 
 
-def test_where_nothing_can_be_written_no_keys_are_made(tmp_path: Path) -> None:
+def test_if_nothing_can_be_written_no_keys_are_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"cannot make keys in .*file: Not a directory"):
         make_keys(tmp_path / "file")
@@ -152,7 +152,7 @@ def test_what_is_no_address_is_refused(endpoint: str) -> None:
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "99999999999"])
-def test_nobody_can_be_reached_at_a_port_that_is_none(port: str) -> None:
+def test_an_invalid_port_is_refused(port: str) -> None:
     with pytest.raises(ConfigError, match=r"is not a valid address: a port is a number from 1 to 65535"):
         client_curve(NetworkConfig(plain_tcp=True), f"tcp://10.0.0.2:{port}")
 

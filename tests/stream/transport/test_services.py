@@ -1,4 +1,4 @@
-"""A control socket answers everybody, whoever dies in between; a client says plainly that nobody answers."""
+"""A control socket answers every client, even if another one dies; a client reports a missing reply."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_client_without_an_envelope_is_answered_too(server: RequestServer) -> 
         assert dealer.recv_multipart() == [b"BARE"]
 
 
-def test_a_client_that_dies_in_the_middle_holds_up_nobody(server: RequestServer) -> None:
+def test_a_client_that_dies_in_the_middle_blocks_no_other(server: RequestServer) -> None:
     with client(zmq.REQ, server.endpoint) as dying:
         dying.send(b"never mind")
     assert request(server.endpoint, None, b"next") == b"NEXT"
@@ -98,7 +98,7 @@ def body(value: object) -> bytes:
     return msgspec.msgpack.encode(value)
 
 
-def test_whoever_comes_late_gets_the_last_state_of_its_topics_only(publisher: Publisher) -> None:
+def test_a_late_subscriber_gets_the_last_state_of_its_topics_only(publisher: Publisher) -> None:
     for number in range(3):
         publisher.publish("state", body(number))
         publisher.publish("frame", body(number + 10))
@@ -112,7 +112,7 @@ def test_whoever_comes_late_gets_the_last_state_of_its_topics_only(publisher: Pu
         assert one.next_or_none("word", 0.05) is None
 
 
-def test_a_newcomer_to_a_topic_that_has_no_state_gets_nothing(publisher: Publisher) -> None:
+def test_a_new_subscriber_to_a_topic_that_has_no_state_gets_nothing(publisher: Publisher) -> None:
     with listening(publisher.endpoint, "word", "fra") as listener:
         assert listener.next_or_none(limit_s=0.1) is None
         publisher.publish("frame", body(1))
@@ -145,11 +145,11 @@ def test_the_last_message_reaches_a_live_subscriber(publisher: Publisher) -> Non
         publisher.close()
         publisher.close()
         received = iter(listener.next, 19)
-        assert [word for word in received if word != "begin"] == list(range(19)), "the state may be told once more"
+        assert [word for word in received if word != "begin"] == list(range(19)), "the state may be sent once more"
 
 
 def test_a_subscriber_that_stalls_costs_nothing() -> None:
-    """It never reads; the other one gets every message, and memory does not grow."""
+    """It never reads; the other subscriber gets every message, and memory does not grow."""
     payload = body(bytes(8000))
 
     def stall(socket: zmq.Socket[bytes]) -> None:
@@ -175,7 +175,7 @@ def test_a_subscriber_that_stalls_costs_nothing() -> None:
 @pytest.mark.parametrize(
     "make", [lambda endpoint: Publisher(endpoint, None), lambda endpoint: RequestServer(endpoint, None, shouting)]
 )
-def test_a_port_in_use_is_said_in_one_line(publisher: Publisher, make: Callable[[str], object]) -> None:
+def test_a_port_in_use_is_reported_in_one_line(publisher: Publisher, make: Callable[[str], object]) -> None:
     with pytest.raises(OutputError, match=r"cannot open tcp://127.0.0.1:\d+: another program uses it; stop that one"):
         make(publisher.endpoint)
 
@@ -203,7 +203,7 @@ def test_a_thread_that_does_not_start_in_time_is_reported(monkeypatch: pytest.Mo
         Publisher(ANYWHERE, None)
 
 
-def test_an_ipc_path_is_never_taken_from_somebody_else(tmp_path: Path) -> None:
+def test_an_ipc_path_of_another_program_is_never_taken(tmp_path: Path) -> None:
     precious, endpoint = tmp_path / "notes.txt", f"ipc://{tmp_path}/socket"
     precious.write_text("precious", encoding="utf-8")
     with pytest.raises(OutputError, match="something else at that path"):

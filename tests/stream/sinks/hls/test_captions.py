@@ -60,7 +60,7 @@ def test_a_late_answer_begins_with_the_next_segment_and_is_counted() -> None:
     assert (captions.count, captions.late, captions.latest_s) == (2, 1, 4.5)
 
 
-def test_what_a_model_says_is_no_markup_and_no_cue() -> None:
+def test_the_text_of_a_model_is_neither_markup_nor_a_cue() -> None:
     captions = SegmentedCaptions()
     captions.answer(0.0, "<b>x</b> --> \x1b[2J\n\n00:00 & more", 0.0)
     ((_, text),) = cues(captions.cut(segment(0)))

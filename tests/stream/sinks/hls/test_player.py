@@ -56,7 +56,7 @@ def browser(script: Path) -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser, script: Path, tmp_path: Path) -> Iterator[Page]:
-    """A page beside the folder `live` of the stream."""
+    """Page beside the stream's folder `live`."""
     (tmp_path / "index.html").write_text(PAGE, encoding="utf-8")
     (tmp_path / "hls.js").write_bytes(script.read_bytes())
     (tmp_path / "live").mkdir()

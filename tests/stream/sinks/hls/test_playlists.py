@@ -1,4 +1,4 @@
-"""Playlists as RFC 8216 writes them."""
+"""Playlists in the format of RFC 8216."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of a stream: what is listed is there, captions come with their pictures, and every end leaves it whole."""
+"""Folder of a stream: listed files exist, captions match their pictures, and every end leaves the folder complete."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAKE = "tests.support.answer_models:FakeAnswerModel"
 
 
 class Stream:
-    """A sink, and the segments that a frame process would have written for it."""
+    """Sink, with the segments that a frame process would write for it."""
 
     def __init__(self, folder: Path, *, live: bool = False, **config: object) -> None:
         self.folder = folder
@@ -37,7 +37,7 @@ class Stream:
         self._files = 0
 
     def show(self, start_s: float, duration_s: float = 2.0, header: str = "a", **fields: object) -> None:
-        """The frame process has written a segment, and the frame after it has come."""
+        """Write a segment and its event, and the frame after it."""
         names = f".segment-1-{self._files}.m4s", f".segment-1-{ord(header)}.mp4"
         self._files += 1
         for name in names:
@@ -116,7 +116,7 @@ def test_every_end_gives_out_what_there_is(tmp_path: Path, with_summary: bool) -
     assert not [name for name in stream.names() if name.startswith(".")]
 
 
-def test_late_captions_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_late_captions_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     stream = Stream(tmp_path, hold_s=0.0)
     stream.sink.write(answer(0.0, "a cat"))
     stream.show(0.0)
@@ -128,7 +128,7 @@ def test_late_captions_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture
     ]
 
 
-def test_what_an_earlier_run_left_goes_with_the_first_segment_and_nothing_else(tmp_path: Path) -> None:
+def test_the_first_segment_removes_only_the_files_of_an_earlier_run(tmp_path: Path) -> None:
     first = Stream(tmp_path)
     for number in range(3):
         first.show(number * 2.0)
@@ -155,7 +155,7 @@ def test_files_of_another_program_are_not_overwritten(name: str, tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_a_folder_is_made_and_removed_where_no_video_came_which_is_reported(
+def test_a_folder_without_video_is_removed_and_that_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "live"
@@ -164,7 +164,7 @@ def test_a_folder_is_made_and_removed_where_no_video_came_which_is_reported(
     stream.sink.write(frame(7, 0.5))
     stream.sink.close()
     assert not folder.exists()
-    assert caplog.messages == [f"{folder}/master.m3u8 was not written: no video came that a stream could hold"]
+    assert caplog.messages == [f"{folder}/master.m3u8 was not written: no video arrived that a stream could hold"]
 
 
 def test_two_runs_cannot_write_to_one_folder(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_disk_that_is_full_ends_the_run_and_leaves_what_is_listed(
 def test_what_is_not_listed_makes_room_for_the_end_of_the_playlists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that has room only once the segments are gone that nobody will see."""
+    """Disk that has room only after the segments that no playlist lists are removed."""
     stream = Stream(tmp_path, hold_s=2.0)
     stream.show(0.0)
     stream.show(2.0)
@@ -255,13 +255,13 @@ def test_a_stream_cannot_be_continued(tmp_path: Path) -> None:
         journal_for(config, resume=True)
 
 
-def test_streams_of_several_sources_need_folders_of_their_own() -> None:
+def test_streams_of_several_sources_need_separate_folders() -> None:
     with pytest.raises(OutputError, match=r"'live/a\.m3u8' and 'live/b\.m3u8' are two streams in one folder"):
         check_distinct(["live/a.m3u8", "live/b.m3u8"], "scene:demo")
     check_distinct(["a/master.m3u8", "b/master.m3u8"], "scene:demo")
 
 
-def test_nothing_is_claimed_where_folders_have_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_claimed_if_folders_have_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = Mock(side_effect=OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP)))
     monkeypatch.setattr("stream.sinks.output_file.fcntl.flock", refused)
     Stream(tmp_path).sink.close()

@@ -1,4 +1,4 @@
-"""Addresses of collectors, and what is told where the library is missing."""
+"""Addresses of collectors, and the message if the library is missing."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from stream.sinks.otlp.endpoint import traces_url
         ("https://otel.example/team", "https://otel.example/team/v1/traces"),
     ],
 )
-def test_addresses_that_are_taken(given: str, posted_to: str) -> None:
+def test_valid_addresses(given: str, posted_to: str) -> None:
     assert traces_url(given) == posted_to
 
 
 @pytest.mark.parametrize(
     "given", ["localhost:4318", "grpc://x:1", "http://", "http://x:0", "http://x:99999", "http://x?a=b"]
 )
-def test_addresses_that_are_none(given: str) -> None:
+def test_invalid_addresses(given: str) -> None:
     with pytest.raises(ConfigError, match=r"--otlp needs .*http://localhost:4318; got"):
         traces_url(given)
 
 
 def test_a_password_is_not_shown() -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as raised:
         traces_url("ftp://me:secret@host")
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(raised.value)

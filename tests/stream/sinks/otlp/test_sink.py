@@ -1,4 +1,4 @@
-"""Traces of answers reach a real receiver, and a run loses nothing but them where there is none."""
+"""Traces of answers reach a real receiver; without a receiver a run loses only its traces."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def sink(url: str, *, text: bool = False) -> OtlpSink:
     return OtlpSink(config, AT_ONCE_MS)
 
 
-def tell(to: OtlpSink, number: int) -> None:
-    """A frame that was captured a second ago, and its answer; of every second one that it is the same again."""
+def feed(to: OtlpSink, number: int) -> None:
+    """Write a frame captured a second ago and its answer; every second answer is without news."""
     captured_ns = time.monotonic_ns() - 1_000_000_000
     to.write(frame(number, 0.0, capture_ns=captured_ns, ready_ns=captured_ns + 20_000_000))
     new = answer(0.0, "a cat", frame_index=number, timing=TIMING)
@@ -45,7 +45,7 @@ def test_a_trace_of_each_answer_arrives() -> None:
         with closing(sink(collector.url)) as sending:
             sending.write(Started(source="camera", model="tiny", query="What?", backend="cpu"))
             for number in range(3):
-                tell(sending, number)
+                feed(sending, number)
         roots = collector.roots()
     assert collector.paths == {"/v1/traces"}
     assert len({root.trace for root in roots}) == 3
@@ -55,20 +55,24 @@ def test_a_trace_of_each_answer_arrives() -> None:
     assert root.name == "chat tiny"
     assert abs(root.start_ns - time.time_ns()) < 3600 * 10**9
     assert (root.end_ns - root.start_ns, root.events["first text"] - root.start_ns) == (100_000_000, 75_000_000)
-    told = root.attributes
-    assert (told["gen_ai.operation.name"], told["gen_ai.request.model"]) == ("chat", "tiny")
-    assert (told["gen_ai.usage.input_tokens"], told["gen_ai.usage.output_tokens"]) == (64, 5)
-    assert told["gen_ai.response.time_to_first_chunk"] == pytest.approx(0.04)
-    assert (told["arr_coc.trigger"], told["arr_coc.turn_ms"], told["arr_coc.tiles"]) == ("every", 12.0, 240)
+    attributes = root.attributes
+    assert (attributes["gen_ai.operation.name"], attributes["gen_ai.request.model"]) == ("chat", "tiny")
+    assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (64, 5)
+    assert attributes["gen_ai.response.time_to_first_chunk"] == pytest.approx(0.04)
+    assert (attributes["arr_coc.trigger"], attributes["arr_coc.turn_ms"], attributes["arr_coc.tiles"]) == (
+        "every",
+        12.0,
+        240,
+    )
     assert root.resource["service.name"] == "arr-coc-stream"
     assert root.resource["arr_coc.source"] == "rtsp://***@camera/x"
     assert "a cat" not in str(collector.spans)
 
 
-def test_texts_are_sent_where_that_is_asked_for() -> None:
+def test_texts_are_sent_only_on_request() -> None:
     with collecting() as collector:
         with closing(sink(collector.url, text=True)) as sending:
-            tell(sending, 0)
+            feed(sending, 0)
         (root,) = collector.roots()
     assert json.loads(root.attributes["gen_ai.input.messages"])[0]["parts"][0]["content"] == "What?"
     assert json.loads(root.attributes["gen_ai.output.messages"])[0]["role"] == "assistant"
@@ -89,29 +93,29 @@ def test_a_run_is_traced_from_capture_to_its_last_word(tmp_path: Path) -> None:
         roots = collector.roots()
     answers = result.of(Answer)
     assert [root.attributes["arr_coc.frame_index"] for root in roots] == [one.frame_index for one in answers]
-    for root, said in zip(roots, answers, strict=True):
-        assert said.timing is not None
-        assert root.end_ns - root.start_ns == pytest.approx(said.timing.total_ms * 1e6, abs=2)
+    for root, point in zip(roots, answers, strict=True):
+        assert point.timing is not None
+        assert root.end_ns - root.start_ns == pytest.approx(point.timing.total_ms * 1e6, abs=2)
         children = {child.name: child for child in collector.children(root)}
         assert list(children) == PARTS
         assert children["encode"].start_ns >= children["wait for a turn"].end_ns
 
 
-def test_a_collector_that_is_not_there_is_told_once_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_collector_is_reported_once_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     port = free_port()
     with closing(sink(f"http://127.0.0.1:{port}")) as sending:
-        told: list[str] = []
+        printed: list[str] = []
 
         def heard(text: str) -> bool:
-            told.append(capsys.readouterr().err)
-            return text in "".join(told)
+            printed.append(capsys.readouterr().err)
+            return text in "".join(printed)
 
         number = 0
 
         def answered(text: str) -> bool:
             nonlocal number
             number += 1
-            tell(sending, number)
+            feed(sending, number)
             return heard(text)
 
         until(lambda: answered("takes no traces; the run goes on"))
@@ -119,21 +123,21 @@ def test_a_collector_that_is_not_there_is_told_once_and_at_the_end(capsys: pytes
             until(lambda: answered(f"the collector at http://127.0.0.1:{port}/v1/traces is there"))
             assert collector.roots()
     end = capsys.readouterr().err
-    assert "takes no traces" not in end + "".join(told[:-1]).replace("takes no traces", "", 1)
+    assert "takes no traces" not in end + "".join(printed[:-1]).replace("takes no traces", "", 1)
     assert f"of {number} traces reached the collector" in end
 
 
 @pytest.mark.parametrize("status", [400, 404])
-def test_a_server_that_takes_no_traces_is_told(status: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_takes_no_traces_is_reported(status: int, capsys: pytest.CaptureFixture[str]) -> None:
     with collecting(status=status) as collector, closing(sink(collector.url)) as sending:
-        tell(sending, 0)
+        feed(sending, 0)
         until(lambda: "takes no traces" in capsys.readouterr().err)
 
 
-def test_nobody_waits_for_a_collector_that_hangs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_does_not_wait_for_a_collector_that_hangs(capsys: pytest.CaptureFixture[str]) -> None:
     with collecting(holds=True) as collector:
         sending = sink(collector.url)
         for number in range(QUEUE_SPANS):
-            tell(sending, number)
+            feed(sending, number)
         sending.close()
         assert f"of {QUEUE_SPANS} traces reached the collector" in capsys.readouterr().err

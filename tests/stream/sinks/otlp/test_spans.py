@@ -1,4 +1,4 @@
-"""Parts of an answer's time: they lie inside it, follow each other, and are those that were measured."""
+"""Parts of an answer's time: they lie inside it, follow each other, and match the measured times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FRAME = frame(7, 0.0, capture_ns=1000 * MS, ready_ns=1020 * MS, texture_ms=4.0, 
 LATER = 10**18
 
 
-def test_parts_are_where_they_were() -> None:
+def test_parts_have_their_measured_times() -> None:
     times = FrameTimes()
     times.add(FRAME)
     trace = times.trace(answer(0.0, "a cat", frame_index=7, timing=TIMING), LATER)
@@ -38,16 +38,16 @@ def test_parts_are_where_they_were() -> None:
 
 def test_answers_whose_times_are_not_known_have_no_trace() -> None:
     times = FrameTimes()
-    said = answer(0.0, "a cat", frame_index=7, timing=TIMING)
-    assert times.trace(said, LATER) is None
+    point = answer(0.0, "a cat", frame_index=7, timing=TIMING)
+    assert times.trace(point, LATER) is None
     times.add(FRAME)
-    assert times.trace(said, LATER) is not None
-    assert times.trace(replace(said, timing=None), LATER) is None
-    assert times.trace(replace(said, timing=replace(TIMING, sent_ms=0.0)), LATER) is None
-    assert times.trace(said, 1099 * MS) is None, "it is of an earlier run"
+    assert times.trace(point, LATER) is not None
+    assert times.trace(replace(point, timing=None), LATER) is None
+    assert times.trace(replace(point, timing=replace(TIMING, sent_ms=0.0)), LATER) is None
+    assert times.trace(point, 1099 * MS) is None, "it is of an earlier run"
     for number in range(FRAMES_KNOWN):
         times.add(frame(100 + number, 0.0))
-    assert times.trace(said, LATER) is None
+    assert times.trace(point, LATER) is None
 
 
 @given(st.lists(st.floats(0, 1e4), min_size=7, max_size=7), *[st.floats(0, 1e3)] * 4)

@@ -1,4 +1,4 @@
-"""Addresses of Rerun viewers, and what is told where the library is missing."""
+"""Addresses of Rerun viewers, and the message if the library is missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stream.sinks.rerun.address import ViewerAddress
         ("rerun+https://desk:443", "desk", 443, "rerun+https://desk:443/proxy"),
     ],
 )
-def test_addresses_that_are_taken(text: str, host: str, port: int, url: str) -> None:
+def test_valid_addresses(text: str, host: str, port: int, url: str) -> None:
     assert ViewerAddress.of(text) == ViewerAddress(host, port, url)
 
 
@@ -27,7 +27,7 @@ def test_a_viewer_that_is_opened_here_listens_on_this_machine_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("desk", "needs a port, such as desk:9876"),
         ("desk:0", "a port is a number from 1 to 65535"),
@@ -39,6 +39,6 @@ def test_a_viewer_that_is_opened_here_listens_on_this_machine_only() -> None:
         (":9876", "--rerun needs HOST:PORT"),
     ],
 )
-def test_addresses_that_are_none(text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_addresses(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         ViewerAddress.of(text)

@@ -68,7 +68,7 @@ def written(path: Path, *events: Event) -> dict[str, list[support.Row]]:
     return support.rows_of(path)
 
 
-def test_frames_that_were_answered_about_come_back_with_their_tokens(tmp_path: Path) -> None:
+def test_frames_of_answers_are_read_back_with_their_tokens(tmp_path: Path) -> None:
     shown = picture(5, 0.25)
     rows = written(tmp_path / "a.rrd", STARTED, frame(5, 0.25), shown, shown, answer(0.25, "a cat", frame_index=5))
     (image,) = rows["/frame"]
@@ -142,7 +142,7 @@ def test_texts_and_figures_stand_at_their_times(tmp_path: Path) -> None:
     assert [row["scalars"][0] for row in rows["/figures/yes"]] == [0.75]
 
 
-def test_a_run_writes_what_it_says(tmp_path: Path) -> None:
+def test_a_run_writes_its_answers(tmp_path: Path) -> None:
     video = str(make_video(tmp_path / "a.mp4", list(moving_square(12, 192, 128)), 10))
     path = tmp_path / "run.rrd"
     output = OutputConfig(paths=(str(path),))
@@ -173,7 +173,7 @@ def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
         RerunFileSink(str(tmp_path / "a.rrd"), "camera")
 
 
-def test_a_full_disk_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "full.rrd").symlink_to("/dev/full")
     with (
         closing(RerunFileSink(str(tmp_path / "full.rrd"), "camera")) as sink,
@@ -211,8 +211,8 @@ def test_a_disk_that_fills_on_the_way_leaves_what_was_written(disk: str, reason:
     done = subprocess.run(
         [sys.executable, "-c", FILLS, path, disk], timeout=LIMIT_S, env=ENVIRONMENT, capture_output=True, text=True
     )
-    number, told = done.stdout.strip().split(" ", 1)
-    assert (told, done.stderr) == (f"cannot write {str(path)!r}: {reason}", "")
+    number, message = done.stdout.strip().split(" ", 1)
+    assert (message, done.stderr) == (f"cannot write {str(path)!r}: {reason}", "")
     assert len(support.rows_of(path)["/text"]) == int(number) > 5
 
 

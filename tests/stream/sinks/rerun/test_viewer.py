@@ -1,4 +1,4 @@
-"""A run in a Rerun viewer: what is sent arrives, whatever happens to the viewer, and the run never waits for it."""
+"""A run in a Rerun viewer: events arrive, whatever happens to the viewer, and the run never waits for it."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ def test_a_run_reaches_a_viewer(server: support.RerunServer, tmp_path: Path) -> 
     assert rows["/figures/tokens"][0]["scalars"] == [64.0]
 
 
-def test_a_viewer_that_comes_late_and_again_is_told_what_is_new(
+def test_a_late_or_restarted_viewer_receives_the_newest_events(
     server: support.RerunServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with closing(RerunViewerSink(at(server.port), "camera", AT_ONCE)) as sink:
-        told: list[str] = []
+        printed: list[str] = []
 
         def heard(text: str) -> bool:
-            told.append(capsys.readouterr().err)
-            return text in "".join(told)
+            printed.append(capsys.readouterr().err)
+            return text in "".join(printed)
 
         sink.write(STARTED)
-        until(lambda: heard("nobody listens there; the run goes on"))
+        until(lambda: heard("no program listens at this address; the run goes on"))
         server.start()
         until(lambda: heard("is there"))
         sink.write(answer(0.5, "first", frame_index=1))
         server.wait_for(tmp_path, "/text", "first")
         server.kill()
-        told.clear()
+        printed.clear()
         number = 2
 
         def spoken(text: str) -> bool:
@@ -81,8 +81,8 @@ def test_a_viewer_that_comes_late_and_again_is_told_what_is_new(
         assert "32×32 px" in str(rows["/frame/tokens"])
 
 
-def test_nobody_waits_for_a_viewer_that_hangs() -> None:
-    """It accepts and never reads. Pictures take the places of older ones, and the sink ends all the same."""
+def test_a_run_does_not_wait_for_a_viewer_that_hangs() -> None:
+    """The viewer accepts and never reads. Newer pictures replace older ones, and the sink still ends."""
     with socket.socket() as hung:
         hung.bind(("127.0.0.1", 0))
         hung.listen()
@@ -113,7 +113,7 @@ def test_without_a_display_no_viewer_is_opened(monkeypatch: pytest.MonkeyPatch) 
         open_viewer(at(free_port()))
 
 
-def test_a_viewer_that_ends_at_once_is_told_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_viewer_that_ends_at_once_is_reported_with_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPLAY", "127.0.0.1:99")
     with pytest.raises(OutputError, match=r"the Rerun viewer ended at once: ."):
         open_viewer(at(free_port()))

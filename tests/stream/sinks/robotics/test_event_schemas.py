@@ -1,4 +1,4 @@
-"""Schemas of events: what Foxglove can read, and what events are."""
+"""Schemas of events: Foxglove can read them, and events match them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = {
 
 
 def fits(value: Any, schema: dict[str, Any]) -> bool:
-    """True where a value has the one type of a schema, and nothing in it is unknown to that."""
+    """Return True if a value has the type of a schema and no field that the schema lacks."""
     if value is None:
         return True
     if not isinstance(value, KINDS[schema["type"]]):

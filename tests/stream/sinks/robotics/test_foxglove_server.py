@@ -1,4 +1,4 @@
-"""The live connection for Foxglove, from a client of its protocol."""
+"""Live connection for Foxglove, from a client of its protocol."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def viewer(address: str) -> Iterator[ClientConnection]:
 
 
 def channels(client: ClientConnection) -> dict[str, dict[str, Any]]:
-    """The channels that the server offers, by topic."""
-    found: dict[str, dict[str, Any]] = {}
-    while len(found) < len(TOPICS) + len(LOGGED):
+    """Return the channels that the server offers, by topic."""
+    channels: dict[str, dict[str, Any]] = {}
+    while len(channels) < len(TOPICS) + len(LOGGED):
         message = json.loads(client.recv(LIMIT_S))
-        found.update({channel["topic"]: channel for channel in message.get("channels", ())})
-    return found
+        channels.update({channel["topic"]: channel for channel in message.get("channels", ())})
+    return channels
 
 
-def test_a_viewer_is_told_of_answers_and_pictures() -> None:
-    said, shown = answer(1.5, "a cat"), picture(3, 1.5)
+def test_a_viewer_receives_answers_and_pictures() -> None:
+    event, shown = answer(1.5, "a cat"), picture(3, 1.5)
     with served() as sink, viewer(sink.address) as client:
         offered = channels(client)
         assert offered.keys() >= {*TOPICS, "/answer", "/frame"}
@@ -61,10 +61,10 @@ def test_a_viewer_is_told_of_answers_and_pictures() -> None:
         wanted = {offered[topic]["id"]: topic for topic in ("/answer", "/picture")}
         asked = [{"id": number, "channelId": number} for number in wanted]
         client.send(json.dumps({"op": "subscribe", "subscriptions": asked}))
-        channels_of = sink._topics._events[type(said)], sink._topics._picture
+        channels_of = sink._topics._events[type(event)], sink._topics._picture
         until(lambda: all(channel.has_sinks() for channel in channels_of))
         sink.write(shown)
-        sink.write(said)
+        sink.write(event)
         got = {}
         while len(got) < 2:
             message = client.recv(LIMIT_S)
@@ -72,18 +72,18 @@ def test_a_viewer_is_told_of_answers_and_pictures() -> None:
                 opcode, number, time_ns = struct.unpack_from("<BIQ", message)
                 assert (opcode, time_ns) == (1, 1_500_000_000)
                 got[wanted[number]] = message[13:]
-        assert got["/answer"].decode() == encode_event(said)
+        assert got["/answer"].decode() == encode_event(event)
         assert shown.jpeg in got["/picture"]
 
 
-def test_a_run_opens_it_where_it_is_asked_to() -> None:
+def test_a_run_opens_the_server_on_request() -> None:
     _, sinks = open_services(config())
     assert [type(sink) for sink in sinks] == [MonitorSink, FoxgloveSink]
     for sink in sinks:
         sink.close()
 
 
-def test_nobody_has_to_look() -> None:
+def test_a_run_needs_no_viewer() -> None:
     with served() as sink:
         for number in range(300):
             sink.write(picture(number, float(number)))
@@ -106,7 +106,7 @@ def test_an_address_that_this_machine_does_not_have_is_one_line() -> None:
         FoxgloveSink(config("203.0.113.7:8765", plain_tcp=True))
 
 
-def test_what_else_goes_wrong_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         foxglove_server.foxglove, "start_server", Mock(side_effect=RuntimeError("FoxgloveError: something new"))
     )
@@ -114,7 +114,7 @@ def test_what_else_goes_wrong_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         FoxgloveSink(config())
 
 
-def test_a_sink_that_is_closed_lets_go_of_its_port() -> None:
+def test_a_sink_that_is_closed_releases_its_port() -> None:
     sink = FoxgloveSink(config())
     port = int(sink.address.rpartition(":")[2])
     sink.close()
@@ -123,7 +123,7 @@ def test_a_sink_that_is_closed_lets_go_of_its_port() -> None:
     def serves_again() -> bool:
         try:
             again = FoxgloveSink(config(str(port)))
-        except OutputError:  # the SDK ends its server in a thread of its own
+        except OutputError:  # the SDK ends its server in a separate thread
             return False
         again.close()
         return again.address == f"ws://127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""MCAP files read back: messages of events, their times, and files that are there already."""
+"""MCAP files read back: messages of events, their times, and existing files."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def of(messages: Sequence[Recorded], topic: str) -> list[Recorded]:
 def test_events_are_the_lines_of_a_jsonl(tmp_path: Path) -> None:
     messages = recorded(tmp_path / "a.mcap", EVENTS)
     logged = [event for event in EVENTS if type(event) in LOGGED]
-    told = [message for message in messages if message.schema.startswith("arr_coc.")]
-    assert [message.data.decode() for message in told] == [encode_event(event) for event in logged]
-    assert [message.schema for message in told] == [f"arr_coc.{type(event).__name__}" for event in logged]
+    written = [message for message in messages if message.schema.startswith("arr_coc.")]
+    assert [message.data.decode() for message in written] == [encode_event(event) for event in logged]
+    assert [message.schema for message in written] == [f"arr_coc.{type(event).__name__}" for event in logged]
     assert not {AnswerDeltaEvent, Explanation} & {type(event) for event in logged}
 
 
@@ -92,7 +92,7 @@ def test_a_frame_that_is_looked_at_and_answered_about_is_written_once(tmp_path: 
     assert counts == {"/picture": 2, "/regions": 3, "/relevance": 3, "/heatmap": 3}
 
 
-def test_what_people_should_know_is_in_the_log(tmp_path: Path) -> None:
+def test_messages_for_people_are_in_the_log(tmp_path: Path) -> None:
     lost = Outage(frame_index=0, pts_s=1.0, reason="timed out")
     back = Outage(frame_index=0, pts_s=1.0, reason="timed out", lasted_s=2.0, attempts=1)
     events = [
@@ -120,9 +120,9 @@ def test_what_people_should_know_is_in_the_log(tmp_path: Path) -> None:
 
 def test_without_timing_two_runs_write_the_same_bytes(tmp_path: Path) -> None:
     def events(late: int) -> list[Event]:
-        said = answer(0.5, "a cat")
-        assert said.timing is not None
-        return [frame(0, 0.0, allocate_ms=1.0 + late), picture(0, 0.0), said, summary(timing={"x": late})]
+        event = answer(0.5, "a cat")
+        assert event.timing is not None
+        return [frame(0, 0.0, allocate_ms=1.0 + late), picture(0, 0.0), event, summary(timing={"x": late})]
 
     messages = recorded(tmp_path / "a.mcap", events(1), timing=False)
     recorded(tmp_path / "b.mcap", events(2), timing=False)
@@ -169,8 +169,8 @@ def test_a_continued_run_loses_nothing_of_the_file(
     sink.close()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.mcap", "link.mcap"]
     assert (path.read_bytes() == before) == kept
-    said = [message.value.message for message in read_mcap(path, "/log")]
-    assert said == ([f"answer {at}" for at in range(4)] if kept else [f"again {at}" for at in range(answers)])
+    texts = [message.value.message for message in read_mcap(path, "/log")]
+    assert texts == ([f"answer {at}" for at in range(4)] if kept else [f"again {at}" for at in range(answers)])
 
 
 @pytest.mark.parametrize("held", [None, b""])
@@ -196,17 +196,17 @@ def test_a_file_that_another_run_writes_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_was_answered_is_in_the_file_at_once(tmp_path: Path) -> None:
-    """A run that is killed leaves it without an ending, and every whole record can be read."""
+    """A killed run leaves the file without an ending, and every whole record can be read."""
     sink = McapSink(str(tmp_path / "a.mcap"), OutputConfig())
     for number in range(3):
         sink.write(answer(float(number), f"answer {number}"))
         left = (tmp_path / "a.mcap").read_bytes()
-        said = [message.value.message for message in read_mcap(left + ENDING, "/log")]
-        assert said == [f"answer {at}" for at in range(number + 1)]
+        texts = [message.value.message for message in read_mcap(left + ENDING, "/log")]
+        assert texts == [f"answer {at}" for at in range(number + 1)]
     sink.close()
 
 
-def test_a_full_disk_is_told_once_and_the_file_stays_readable(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_once_and_the_file_stays_readable(tmp_path: Path) -> None:
     path = tmp_path / "a.mcap"
     sink = McapSink(str(path), OutputConfig())
     written = 0
@@ -220,9 +220,9 @@ def test_a_full_disk_is_told_once_and_the_file_stays_readable(tmp_path: Path) ->
         with pytest.raises(OutputFailed, match=r"cannot write '.*a\.mcap': File too large"):
             write_all()
         sink.close()
-    said = [message.value.message for message in read_mcap(path, "/log")]
-    assert said == [f"answer {at}" for at in range(len(said))]
-    assert 3 < written - 2 <= len(said) <= written
+    texts = [message.value.message for message in read_mcap(path, "/log")]
+    assert texts == [f"answer {at}" for at in range(len(texts))]
+    assert 3 < written - 2 <= len(texts) <= written
     assert path.stat().st_size <= 9000
 
 
@@ -234,7 +234,7 @@ def test_on_a_disk_without_any_room_no_file_is_left(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_is_full_at_the_end_is_told_too(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_at_the_end_is_reported_too(tmp_path: Path) -> None:
     path = tmp_path / "a.mcap"
     sink = McapSink(str(path), OutputConfig())
     sink.write(answer(0.0, "a cat"))

@@ -16,7 +16,7 @@ from stream.sinks.robotics.mcap_records import ENDING, RecordFile, end_records
 
 
 def written(path: Path, messages: int = 12) -> list[int]:
-    """A whole MCAP file; the place at which each chunk with its index ends."""
+    """Return a whole MCAP file, and the offset at which each chunk with its index ends."""
     ends = []
     with path.open("wb") as file:
         writer = Writer(file, chunk_size=1, compression=CompressionType.NONE)
@@ -34,7 +34,7 @@ def numbers(path: Path) -> list[int]:
         return [message.log_time for _, _, message in make_reader(file, validate_crcs=True).iter_messages()]
 
 
-def test_wherever_a_file_is_cut_off_its_whole_records_can_be_read(tmp_path: Path) -> None:
+def test_a_file_cut_off_at_any_byte_keeps_its_whole_records(tmp_path: Path) -> None:
     path, cut = tmp_path / "a.mcap", tmp_path / "b.mcap"
     ends, data = written(path), path.read_bytes()
     seen: Counter[int] = Counter()
@@ -43,15 +43,15 @@ def test_wherever_a_file_is_cut_off_its_whole_records_can_be_read(tmp_path: Path
         with cut.open("r+b") as file:
             held = end_records(file.fileno())
         whole = sum(end <= size for end in ends)
-        found = numbers(cut)
-        assert whole <= len(found) <= whole + 1  # a chunk's index may be lacking
-        assert found == list(range(len(found)))
-        assert held or not found
-        seen[len(found)] += 1
+        records = numbers(cut)
+        assert whole <= len(records) <= whole + 1  # a chunk's index may be lacking
+        assert records == list(range(len(records)))
+        assert held or not records
+        seen[len(records)] += 1
     assert set(seen) == set(range(13))
 
 
-def test_what_holds_no_record_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_without_records_is_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "a.mcap"
     path.write_bytes(b"\x89MCAP0\r\n\x01")
     with path.open("r+b") as file:
@@ -59,7 +59,7 @@ def test_what_holds_no_record_is_left_alone(tmp_path: Path) -> None:
     assert path.stat().st_size == 9
 
 
-def test_records_are_given_up_where_the_ending_has_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_removed_if_the_ending_has_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.mcap"
     ends = written(path)
     with path.open("r+b") as file:

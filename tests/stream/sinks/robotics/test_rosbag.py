@@ -42,7 +42,7 @@ def write(path: Path, events: Sequence[Event] = EVENTS, **output: object) -> Pat
 
 
 def read(path: Path) -> list[tuple[str, int, Any]]:
-    """Topic, time and message, by rosbags."""
+    """Return topic, time and message of each record, as read by rosbags."""
     store = RosMessages("").store
     with Reader(path) as reader:
         assert {one.topic: one.msgtype for one in reader.connections} == TOPICS
@@ -65,14 +65,14 @@ def test_messages_have_the_times_of_their_frames(tmp_path: Path) -> None:
 
 def test_regions_are_detections(tmp_path: Path) -> None:
     path = write(tmp_path / "a.rosbag", frame_id="front")
-    found = [message for topic, _, message in read(path) if topic == "/regions"][1]
-    assert found.header.frame_id == "front"
+    array = [message for topic, _, message in read(path) if topic == "/regions"][1]
+    assert array.header.frame_id == "front"
     boxes = [
         (one.bbox.center.position.x, one.bbox.center.position.y, one.bbox.size_x, one.bbox.size_y)
-        for one in found.detections
+        for one in array.detections
     ]
     assert boxes[:2] == [(40, 24, 16, 16), (79.5, 46, 31, 28)]
-    guesses = [one.results[0].hypothesis for one in found.detections]
+    guesses = [one.results[0].hypothesis for one in array.detections]
     assert [guess.class_id for guess in guesses] == ["0", "1", "6", "10"]
     assert guesses[0].score == pytest.approx(83 / 255)
 
@@ -98,7 +98,7 @@ def test_another_reader_finds_the_same(tmp_path: Path) -> None:
 
 
 def test_types_are_those_of_ros() -> None:
-    """The hashes that ROS 2 publishes for its types would change with any field."""
+    """ROS 2 publishes hashes of its types, which change with any field."""
     store = RosMessages("camera").store
     hashes = {kind: store.hash_rihs01(kind) for kind in TOPICS.values()}
     assert hashes["std_msgs/msg/String"].endswith("df668c740482bbd48fb39d76a70dfd4bd59db1288021743503259e948f6b1a18")
@@ -115,7 +115,7 @@ def test_a_bag_is_never_overwritten(tmp_path: Path) -> None:
         RosbagSink(str(tmp_path / "no" / "a.rosbag"), OutputConfig())
 
 
-def test_a_bag_that_somebody_makes_meanwhile_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bag_of_another_process_is_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.rosbag"
     opened = Writer.open
 
@@ -135,7 +135,7 @@ def test_a_bag_into_which_nothing_was_written_is_removed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("size", "left"), [(0, False), (9000, True)])
-def test_a_full_disk_is_told_once_and_what_was_written_stays(tmp_path: Path, size: int, *, left: bool) -> None:
+def test_a_full_disk_is_reported_once_and_written_messages_stay(tmp_path: Path, size: int, *, left: bool) -> None:
     path = tmp_path / "a.rosbag"
     sink = RosbagSink(str(path), OutputConfig())
     written = 0

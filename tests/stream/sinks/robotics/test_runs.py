@@ -21,7 +21,7 @@ DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "ros2.md"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run's outputs."""
+    """Folder of a run's outputs."""
     folder = tmp_path_factory.mktemp("run")
     video = str(make_video(folder / "square.mp4", list(moving_square(24, 192, 128)), 12))
     outputs = [part for suffix in ("mcap", "jsonl", "rosbag") for part in ("-o", str(folder / f"a.{suffix}"))]
@@ -49,15 +49,17 @@ def times_ns(lines: list[dict[str, Any]], kind: str) -> list[int]:
 def test_the_mcap_file_has_every_line_of_the_jsonl(
     run: Path, lines: list[dict[str, Any]], messages: list[Recorded]
 ) -> None:
-    told = [one for one in messages if one.schema.startswith("arr_coc.") and one.topic != "/frame"]
+    logged = [one for one in messages if one.schema.startswith("arr_coc.") and one.topic != "/frame"]
     text = (run / "a.jsonl").read_text(encoding="utf-8")
-    assert [one.data.decode() for one in told] == text.splitlines()
-    assert [one.topic for one in told] == [f"/{line['type']}" for line in lines]
+    assert [one.data.decode() for one in logged] == text.splitlines()
+    assert [one.topic for one in logged] == [f"/{line['type']}" for line in lines]
     times = [
-        (one.time_ns, round(line["pts_s"] * NS_PER_S)) for one, line in zip(told, lines, strict=True) if "pts_s" in line
+        (one.time_ns, round(line["pts_s"] * NS_PER_S))
+        for one, line in zip(logged, lines, strict=True)
+        if "pts_s" in line
     ]
     assert len(times) > 5
-    assert [written for written, _ in times] == [told for _, told in times]
+    assert [written for written, _ in times] == [expected for _, expected in times]
 
 
 def test_the_program_in_the_documents_prints_the_answers(
@@ -67,8 +69,8 @@ def test_the_program_in_the_documents_prints_the_answers(
     (run / "drive.mcap").write_bytes((run / "a.mcap").read_bytes())
     monkeypatch.chdir(run)
     exec(program, {})
-    said = [f"{line['pts_s']:.1f} s: {line['text']}" for line in lines if line["type"] == "answer"]
-    assert capsys.readouterr().out.splitlines() == said
+    expected = [f"{line['pts_s']:.1f} s: {line['text']}" for line in lines if line["type"] == "answer"]
+    assert capsys.readouterr().out.splitlines() == expected
 
 
 def test_there_is_a_picture_of_each_frame_that_is_asked_about_and_of_every_tenth(
