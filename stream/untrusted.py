@@ -1,10 +1,10 @@
 """Limits on messages of other programs, and their text made printable.
 
-Everything that comes from another program is held to these at the moment when it is decoded, and is dropped or refused
-where it breaks one. They lie far above what the program itself sends. docs/robustness.md explains them.
+Everything that comes from another program is checked against these limits when it is decoded, and is dropped or
+refused if it breaks one. They lie far above what the program itself sends. docs/robustness.md explains them.
 
-Whoever writes a text can write more than letters: sequences that a terminal obeys (ECMA-48), characters that turn the
-direction of what follows (https://www.unicode.org/reports/tr9/), and some that nobody sees. None of these is left.
+A text from outside can hold more than letters: sequences that a terminal obeys (ECMA-48), characters that turn the
+direction of what follows (https://www.unicode.org/reports/tr9/), and invisible ones. None of these is left.
 Words in any script stay, and so do emoji.
 """
 
@@ -49,7 +49,7 @@ PART_BYTES_MAX = 256 * MIB
 """Any part to an answer stage, and a frame from another program: level 0 of an 8K frame has 100 MB."""
 REPLY_PART_BYTES_MAX = 64 * MIB
 """Any part from an answer stage: an embedding of 4,000 tokens in 4096 dimensions has 62 MiB. A longer one, of a long
-question in a script that takes several tokens a letter, is refused where it is made."""
+question in a script that takes several tokens a letter, is refused when it is made."""
 RECORD_BYTES_MAX = 300 * MIB
 """A record of a recording: a message, and its arrays packed."""
 KEPT_BYTES_MAX = 16 * MIB
@@ -67,7 +67,7 @@ PIECES_MAX = 16_384
 HEARD_AT_ONCE = 64
 """Messages that are heard before a stage goes on with its own work."""
 MISDEEDS_MAX = 1_000
-"""Dropped messages after which an answer stage counts as failed, where it did nothing right between them."""
+"""Dropped messages after which an answer stage counts as failed, if no valid one came between them."""
 QUESTIONS_AT_ONCE = 4
 """Questions of one client that are looked at during one answer; of more of them only the last, after it."""
 GROUP_TOKENS_MAX = 65_536
@@ -79,7 +79,7 @@ HISTORY_MAX = 32
 HISTORY_CHARS_MAX = 2_000
 """One of them, which is cut to that; all of them have a quarter of a message's fields at most."""
 GLANCES_A_TURN_MAX = 2
-"""Glances of one client in one turn: the second one where the first has come to nothing."""
+"""Glances of one client in one turn: the second one if the first failed."""
 SEQUENCE_GAP_MAX = 1_000_000
 """Frames that a sender may have left out between two; numbers further apart do not count anything."""
 
@@ -98,7 +98,7 @@ Weights = Annotated[bytes, Meta(max_length=WEIGHTS_BYTES_MAX)]
 
 
 def cut_to(text: str, chars: int) -> str:
-    """The text in at most so many characters; an ellipsis says that there was more."""
+    """The text cut to at most `chars` characters; an ellipsis marks a cut."""
     return text if len(text) <= chars else f"{text[: chars - 1]}…"
 
 

@@ -62,7 +62,7 @@ class AdaptBar:
         logs.say(STOPPING, message=STOPPING)
 
     def begin(self, phase: str, total: int | None) -> None:
-        """Show a phase of so many pictures or steps."""
+        """Show a phase of `total` pictures or steps."""
         self._total = total
         self._bar.reset(self._task, description=phase, total=total, counts="")
         if not self._drawn:

@@ -69,7 +69,7 @@ class LearningMaterial:
 
 @dataclass(frozen=True, slots=True)
 class TeacherOptions:
-    """The model that is asked: a folder or hub name (None: the bundled one), and where it computes."""
+    """The model that is asked: a folder or hub name (None: the bundled one), and its device."""
 
     model: str | None
     device: str
@@ -79,9 +79,9 @@ class TeacherOptions:
 def run_adaptation(
     material: LearningMaterial, teacher: TeacherOptions, folder: str, options: AdaptOptions, *, resume: bool
 ) -> AdaptResult | None:
-    """Make an allocator in a folder, with a progress bar; None where Ctrl-C ended it.
+    """Make an allocator in a folder, with a progress bar; None if Ctrl-C ended it.
 
-    Raises what `LearningMaterial.plan`, `load_qwen` and `Adaptation.run` raise, and OutputFailed where the folder
+    Raises what `LearningMaterial.plan`, `load_qwen` and `Adaptation.run` raise, and OutputFailed if the folder
     cannot be written.
     """
     made = AdaptFolder(_path(folder))

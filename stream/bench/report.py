@@ -65,7 +65,7 @@ Milliseconds = npt.NDArray[np.float64]
 class RunRecord(Sink):
     """Frames, answers and cuts of a run, its statistics, and samples of its memory.
 
-    `scheduled`: frames came at a pace of their own, so jitter has a meaning.
+    `scheduled`: frames came at their own pace, so jitter has a meaning.
     """
 
     scheduled: bool = False
@@ -98,7 +98,7 @@ class RunRecord(Sink):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One measured value. `value` is None where the run gave nothing to measure it by."""
+    """One measured value. `value` is None if the run had nothing to measure it by."""
 
     name: str
     value: float | None

@@ -64,7 +64,7 @@ def _build_once(root: Path, made_from: str) -> str | None:
 
 
 def _build(root: Path) -> str | None:
-    """Build into a folder of its own, and move what was made into place; returns what failed."""
+    """Build into a temporary folder, and move the result into place; returns what failed."""
     from stream.runtime.child import python_command, python_environment  # sockets, which a check does not need
 
     with tempfile.TemporaryDirectory(dir=root / BUILD_FOLDER) as folder:

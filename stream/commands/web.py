@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stream.web.sources import ChosenSource, SourceChooser
 
 OF_ITS_OWN = {"capture.realtime": True, "pipeline.restart": True}
-"""Files play at their own pace, and every run has processes of its own: one that fails does not take the page along."""
+"""Files play at their own pace, and every run has separate processes: if one fails, the page stays."""
 
 
 @takes_options
@@ -31,7 +31,7 @@ def web(
         list[str] | None,
         typer.Argument(
             metavar="[[HOST:]PORT] [NAME=SOURCE]...",
-            help="Where the page is, and sources that it offers under their names. [8090]",
+            help="Address of the page, and sources that it offers under their names. [8090]",
             show_default=False,
         ),
     ] = None,

@@ -24,7 +24,7 @@ CANCEL_LIMIT_S = 20.0
 
 
 class CompareProcess:
-    """`Comparer` in a process of its own, which keeps its models between jobs. One thread at a time answers."""
+    """`Comparer` in a separate process, which keeps its models between jobs. One thread at a time answers."""
 
     def __init__(self, options: CompareOptions) -> None:
         self._options = options

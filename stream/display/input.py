@@ -26,7 +26,7 @@ HELP_WORDS = ("/help", "/?", "help", "?")
 
 
 def refusal_reason(text: str) -> str | None:
-    """The reason why `text` is no question to ask, None where it is one."""
+    """The reason why `text` cannot be asked, None if it can."""
     if not text.strip():
         return "the question is empty"
     if len(text) > QUERY_LIMIT_CHARS:
@@ -47,7 +47,7 @@ class PendingQuestions:
 
     @property
     def newest(self) -> str:
-        """The last one that waits, "" where none does."""
+        """The newest waiting question, "" if none waits."""
         with self._lock:
             return self._waiting[-1] if self._waiting else ""
 
@@ -77,7 +77,7 @@ class PendingQuestions:
 
 
 class QuestionReader:
-    """Reads lines from a descriptor in a thread of its own, and gives each to `take`.
+    """Reads lines from a descriptor in a separate thread, and passes each to `take`.
 
     It ends at the end of what is read, or with `close`; the descriptor stays open.
     """

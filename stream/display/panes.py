@@ -15,12 +15,13 @@ from stream.monitor.statistics import StatisticsSnapshot
 from stream.untrusted import printable
 
 FIGURES_SHARE = 3
-"""One row of so many shows figures, if a pane has that many rows twice."""
+"""One row in this many shows figures, if a pane has that many rows twice."""
 
 NOTES_SHOWN = 2
 NOTE_ROWS_MAX = 3
 NOTES_HEIGHT = 16
-"""The newest notes have up to so many rows on a terminal of this height or more; on a lower one the newest has one."""
+"""The newest notes have up to NOTE_ROWS_MAX rows on a terminal of this height or more; on a lower one the newest has
+one."""
 
 
 def compose_several(

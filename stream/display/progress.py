@@ -103,7 +103,7 @@ class ProgressDisplay(Display):
         self._questions.close()
         live, self._live = self._live, None
         if live is not None:
-            with suppress(OSError):  # nobody has to read it
+            with suppress(OSError):  # output is optional
                 live.stop()
 
     def _print_answer(self, pts_s: float, text: str) -> None:
@@ -152,7 +152,7 @@ class ProgressDisplay(Display):
 class PlainConsole(Console):
     """A console that takes every text at its letters: neither markup in it nor what a terminal would obey has effect.
 
-    Styles come from objects such as `Text`, with texts that may be anybody's.
+    Styles come from objects such as `Text`, whose texts may be untrusted.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
@@ -162,7 +162,7 @@ class PlainConsole(Console):
         return super().render_str(printable_lines(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Control codes of rich itself are segments of their own, which stay."""
+        """Control codes of rich itself are separate segments, which stay."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable_lines(segment.text), segment.style)
 
@@ -172,7 +172,7 @@ class PlainConsole(Console):
 
 
 class BestEffortConsole(PlainConsole):
-    """Nobody has to read it: where it cannot be written, the run goes on."""
+    """Console whose output is optional: if it cannot be written, the run goes on."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         with suppress(OSError):

@@ -30,7 +30,7 @@ from stream.untrusted import printable
 
 
 def cut_path(path: str, width: int) -> str:
-    """A path or an address in at most `width` cells: its end stays, from a whole folder on where one fits, and of an
+    """A path or an address in at most `width` cells: its end stays, from a whole folder on if one fits, and of an
     address its beginning too. `…/clips/a.mp4`, `rtsp://camera.l…/stream`."""
     if cell_len(path) <= width:
         return path
@@ -51,7 +51,7 @@ def _cut_start(text: str, width: int) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most `width` cells, broken between words where that is possible; at least one line."""
+    """Lines of at most `width` cells, broken between words if possible; at least one line."""
     lines, line = [], ""
     for word in text.split(" "):
         longer = f"{line} {word}" if line else word
@@ -172,7 +172,7 @@ def label_text(camera: str, width: int) -> str:
 
 
 def summary_text(summary: Summary) -> str:
-    """The run in one or two lines; none where it failed before its first frame."""
+    """The run in one or two lines; empty if it failed before its first frame."""
     if summary.error is not None and not summary.frames:
         return ""
     parts = [

@@ -93,7 +93,7 @@ class FrameWorker(Protocol):
         ...
 
     def recover(self, error: Exception, *, source_lost: bool) -> None:
-        """Goes on after the failure that it reported, or raises it. `source_lost`: it may be there again soon."""
+        """Recovers from the failure that it reported, or raises it. `source_lost`: the source may come back soon."""
         ...
 
     def processes(self) -> dict[str, int]:
@@ -164,7 +164,7 @@ class Run:
         return self._worker.picture_endpoints
 
     def end(self, outcome: str = INTERRUPTED) -> None:
-        """Takes no new frames; what is in flight is finished. `outcome` stands in the summary."""
+        """Accepts no new frames and finishes those in flight. `outcome` stands in the summary."""
         self.control.end(outcome)
 
     def cancel(self) -> None:
@@ -369,7 +369,7 @@ class RunContinuity:
         return self._rebaser.apply(event)
 
     def next_config(self) -> Config:
-        """Begins another frame worker; returns its configuration, which goes on from where things stand."""
+        """Begins another frame worker; returns its configuration, which continues from the present position."""
         self._drops_before = self._drops_before + self._drops  # another object: any thread reads the one there was
         self._drops = Counter()
         answer = self._config.answer.model_copy(update={"query": self._query})
@@ -397,7 +397,7 @@ class EventRebaser:
     """Adds to the numbers and times of a frame worker what those before it came to. Pure.
 
     A live source counts time from the moment at which it was opened, so the time that was lost is added as well; a file
-    is opened again where it would be by now, and keeps its own times.
+    is reopened at the position that it would have reached, and keeps its own times.
     """
 
     def __init__(self, live: bool = True) -> None:

@@ -70,7 +70,7 @@ def placed(shape: str, x_px: float, y_px: float, size_px: float, angle_deg: floa
 def fill(image: Image, contours: tuple[Contour, ...], rgb: RGB) -> None:
     """Fills what lies inside an odd number of contours, with smooth edges; what lies outside the image is cut off.
 
-    (0, 0) is the image's corner, where for OpenCV it is the middle of the first pixel.
+    (0, 0) is the image's corner; for OpenCV it is the middle of the first pixel.
     """
     fixed = [np.round((points - 0.5) * 2**_SUBPIXEL_BITS).astype(np.int32) for points in contours]
     cv2.fillPoly(image, fixed, rgb, cv2.LINE_AA, _SUBPIXEL_BITS)

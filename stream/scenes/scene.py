@@ -96,7 +96,7 @@ class PacedScene:
 
     @property
     def _circle(self) -> SceneObject:
-        """What moves, in its own box."""
+        """The moving circle, in its own box."""
         size_px = 0.24 * self.height_px
         return SceneObject("circle", "red", self._box_px[1] - 0.55 * size_px, self._box_px[0] / 2, size_px, "right")
 
@@ -123,7 +123,7 @@ class PacedScene:
 
 
 def _even(value: float) -> int:
-    """Rounded down to where chroma samples lie."""
+    """Rounded down to a position with a chroma sample."""
     return int(value) // 2 * 2
 
 

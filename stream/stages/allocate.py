@@ -165,7 +165,7 @@ class AllocateStage:
         return packet
 
     def on_glance(self, glance: GlanceOutcome) -> None:
-        """Let where the model looked change later allocations, and that of the newest frame at once."""
+        """Apply the model's glance to later allocations, and to that of the newest frame at once."""
         self._allocator.apply_glance(glance.feedback)
         frame = self._read(self._reallocate_view)
         if frame is None:
@@ -250,7 +250,7 @@ class AllocateStage:
                 self._texture.offer(Credit())
 
     def _process_frame(self, update: TextureUpdated, motion: TileMotion | None) -> None:
-        """Allocate one frame, whose tiles moved by `motion`, emit its events, and ask about it where that is due."""
+        """Allocate one frame, whose tiles moved by `motion`, emit its events, and ask about it if a question is due."""
         start_ns = self._clock.now_ns()
         if update.fallback is not None:
             self._emit_store_lost(update.fallback)
@@ -284,7 +284,7 @@ class AllocateStage:
         return self._clock.now_ns()
 
     def _read(self, make: Callable[[TextureView], T]) -> T:
-        """Return what `make` reads from the texture; it reads again where the hardware under it gave up."""
+        """Return what `make` reads from the texture; read again after the hardware texture failed."""
         try:
             with self._context.lease() as view:
                 return make(view)
@@ -304,7 +304,7 @@ class AllocateStage:
         return frame, frame_events.events_before(update, view.grid, first=self._last is None), done_ns
 
     def _allocate(self, view: TextureView, motion: TileMotion | None) -> FrameAllocation:
-        """Return the frame's allocation; all of its tiles where that fails."""
+        """Return the frame's allocation; all of its tiles if allocation fails."""
 
         def allocated() -> FrameAllocation:
             frame = self._allocator.observe(view, motion, *self._limits(view))
@@ -313,13 +313,13 @@ class AllocateStage:
         return self._or_all_tokens(view, allocated)
 
     def _chosen(self, view: TextureView) -> FrameAllocation:
-        """Return the newest frame with its regions; all of its tiles where choosing them fails."""
+        """Return the newest frame with its regions; all of its tiles if choosing them fails."""
         frame = self._last
         assert frame is not None
         return self._or_all_tokens(view, frame.with_regions)
 
     def _or_all_tokens(self, view: TextureView, allocate: Callable[[], FrameAllocation]) -> FrameAllocation:
-        """Return what `allocate` gives; all tokens where it fails: better answered about than lost."""
+        """Return what `allocate` returns; all tokens if it fails, so that the frame can still be answered about."""
         try:
             return allocate()
         except (StoreError, BudgetError):
@@ -343,7 +343,7 @@ class AllocateStage:
         return frame
 
     def _limits(self, view: TextureView) -> tuple[int | None, int | None]:
-        """Return the budget that the latency target allows, and the most tokens; None where nothing limits them."""
+        """Return the budget that the latency target allows, and the maximum number of tokens; None without a limit."""
         latency = self._context.latency
         return (None, None) if latency is None else latency.limits(view.grid.tiles)
 
@@ -379,7 +379,7 @@ class AllocateStage:
     def _finish(self, end: End) -> None:
         """Give the last answer, and wait until the answer server has done all that it was sent.
 
-        Where the standing query has ended the run, what was read beyond that is not reported.
+        If the standing query has ended the run, later reads of the source are not reported.
         """
         self._emit(*map(frame_events.segment_written, end.segments))
         if self._control.found:

@@ -90,7 +90,7 @@ def frame_ready(
 
 
 def skipped_events(items: tuple[SkippedItem, ...], frame_index: int, at_s: float) -> list[Skipped]:
-    """Return an event for each part of the source that could not be used; `at_s` if it has no time of its own."""
+    """Return an event for each unusable part of the source; `at_s` is the time of those without one."""
     return [
         Skipped(
             frame_index=frame_index,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PAGE = Path(__file__).parent / "page"
 
 VIEWERS_MAX = 64
-"""Viewers of the page at a time, of one camera or of all; one more is told so."""
+"""Limit of concurrent viewers of the page, of one camera or of all; further ones are refused."""
 
 WRONG_TOKEN_S = 0.5
 """Time that a wrong token costs."""
@@ -124,7 +124,7 @@ class Gate:
         await (reply or self._application)(scope, receive, send_guarded)
 
     def _problem(self, scope: Scope, headers: Headers) -> str | None:
-        """Return why a request is refused: "host", "origin" or "token"; None where it is let in."""
+        """Return why a request is refused: "host", "origin" or "token"; None if it is allowed."""
         if not self._access.allows_host(headers.get("host")):
             return "host"
         changes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD")
@@ -327,4 +327,4 @@ async def _receive(socket: WebSocket, viewers: Mapping[str, Viewer], cameras: Ma
             if unreadable > UNREADABLE_MAX:
                 await socket.close(REFUSED, "messages that cannot be followed")
                 return
-            next(iter(viewers.values())).tell(encoded("refused", {"error": str(error)}))
+            next(iter(viewers.values())).send(encoded("refused", {"error": str(error)}))

@@ -28,7 +28,7 @@ CAMERA = "camera"
 """Name of the camera's socket in a private directory."""
 
 WAIT_S = 86_400.0
-"""Time within which somebody is to allow their camera."""
+"""Time within which a viewer is to allow their camera."""
 
 
 def of_camera(config: Config, endpoint: str) -> Config:

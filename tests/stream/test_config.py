@@ -196,7 +196,7 @@ def test_a_memory_that_cannot_be_is_refused_with_the_remedy(options: list[str], 
         (["--budget", "4000", "--max-budget", "4000"], True),
     ],
 )
-def test_a_memory_is_kept_where_it_can_be(options: list[str], kept: bool) -> None:
+def test_a_memory_is_kept_if_it_can_be(options: list[str], kept: bool) -> None:
     assert run_config(*options).answer.keeps_groups is kept
 
 
@@ -302,7 +302,7 @@ def test_files_that_cannot_be_used_say_why(tmp_path: Path) -> None:
 
 
 def refusal(key: str, text: str) -> str:
-    """What is wrong with that text as that key's value; empty where nothing is."""
+    """The error of that text as that key's value; empty for a valid one."""
     try:
         build_config([layer_from_option("--set", key, text)])
     except ConfigError as error:

@@ -50,7 +50,7 @@ A = TypeVar("A", bound=Action)
 
 
 def received(message: Message, arrays: Sequence[np.ndarray] = ()) -> Envelope:
-    """What arrives of a message. Raises TransportError if it cannot be read."""
+    """The envelope of a message as it arrives. Raises TransportError if it cannot be read."""
     return Envelope(decode(encode(message)), tuple(np.ascontiguousarray(array).data for array in arrays))
 
 
@@ -205,7 +205,7 @@ Opener = Callable[..., ClientFixture]
 
 
 class FakeJournal:
-    """Holds the answers of an earlier run by number, and what is kept."""
+    """Answers of an earlier run by number, and kept records."""
 
     def __init__(self, *recalled: JournalEntry) -> None:
         self._recalled = {one.answer.answer: one for one in recalled}

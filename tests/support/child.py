@@ -17,7 +17,7 @@ def main() -> None:
         os._exit(int(status))
     if order == "beat":
         Heartbeat(int(rest)).ready()
-    if order == "tell":
+    if order == "print":
         print(os.environ["FAKE_CHILD"], flush=True)
     if order == "modules":
         print(*sys.modules, flush=True)

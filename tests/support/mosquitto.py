@@ -1,4 +1,4 @@
-"""A real MQTT broker, that can be killed and started again, and somebody who listens there."""
+"""A real MQTT broker, that can be killed and started again, and a client that listens there."""
 
 from __future__ import annotations
 

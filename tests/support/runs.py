@@ -31,7 +31,7 @@ INFO = SourceInfo("a", 64, 64, 25.0, 2_000_000_000, None, False, "h264", "yuv420
 
 
 class ScriptedRun:
-    """Gives the events, and then raises the error, if any."""
+    """Yields the events, and then raises the error, if any."""
 
     source_info = INFO
 
@@ -73,7 +73,7 @@ class ScriptedRun:
 
 
 class EndlessRun(ScriptedRun):
-    """Gives its events, and its summary once it has been told to end."""
+    """Yields its events, and its summary once it has been ended."""
 
     def __init__(self, events: list[Event]) -> None:
         super().__init__(events)
@@ -81,7 +81,7 @@ class EndlessRun(ScriptedRun):
 
     def run(self) -> Iterator[Event]:
         yield from self.events
-        assert self._ending.wait(LIMIT_S), "nobody ended the run"
+        assert self._ending.wait(LIMIT_S), "the run was not ended"
         yield summary(ended=self.calls[0])
 
     def end(self, outcome: str = INTERRUPTED) -> None:
@@ -122,7 +122,7 @@ RUN_LIMIT_S = 5 * LIMIT_S
 
 @dataclass
 class Seen:
-    """What a run has told so far."""
+    """Events of a run so far."""
 
     run: Run
     events: list[Event] = field(default_factory=list)
@@ -138,7 +138,7 @@ class Seen:
         return self.events[-1]
 
     def since(self, kind: type[Event]) -> list[Event]:
-        """What was told after the last event of that kind; everything where there was none."""
+        """Events after the last one of that kind; all of them without one."""
         at = max((index for index, event in enumerate(self.events) if isinstance(event, kind)), default=-1)
         return self.events[at + 1 :]
 

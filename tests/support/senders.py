@@ -165,7 +165,7 @@ class Server(ThreadingHTTPServer):
         self.live = live or {}
         self.login: tuple[str, str] | None = None
         self.ranges = True
-        """Whether a client may ask for a part of a file."""
+        """True if a client may ask for a part of a file."""
         self.clients: set[socket.socket] = set()
         self.stopped = threading.Event()
         self._thread = threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True)
@@ -243,7 +243,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data[start:])
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 def jpegs(pictures: list[Image]) -> list[bytes]:
@@ -306,7 +306,7 @@ class Reading:
         return self.stop
 
     def until(self, enough: Callable[[list[Item]], bool]) -> list[Item]:
-        """What comes until that is enough."""
+        """Items as they come, until `enough` accepts them."""
         items: list[Item] = []
         while not enough(items):
             items.append(next(self._items))

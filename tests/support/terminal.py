@@ -55,7 +55,7 @@ class Pty:
         os.write(self.person, keys.encode())
 
     def read(self) -> str:
-        """What was written since the last call."""
+        """Output since the last call."""
         fresh = b""
         while select.select([self.person], [], [], 0)[0]:
             try:
@@ -71,7 +71,7 @@ class Pty:
         return [row.rstrip() for row in self.screen.display]
 
     def until(self, seen: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
-        """Reads until `seen`; fails where that takes too long."""
+        """Reads until `seen`; fails if that takes too long."""
         deadline_s = time.monotonic() + limit_s
         while not seen():
             assert time.monotonic() < deadline_s, self.rows

@@ -1,4 +1,4 @@
-"""Hosts on the nodes of a cluster: the actors that run one camera, or one answer server, where Ray has placed them.
+"""Hosts on the nodes of a cluster: actors that each run one camera, or one answer server.
 
 Each runs what the command would run on one machine, in a thread; its methods are called by the command.
 """

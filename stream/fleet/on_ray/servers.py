@@ -1,4 +1,4 @@
-"""Answer servers of a fleet on a cluster: as many as are needed, and where each of them is now."""
+"""Answer servers of a fleet on a cluster: as many as are needed, and the node of each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CALM_S = 120.0
 """Time for which the wait must be short before a server is drained."""
 
 SETTLE_S = 60.0
-"""Time after a change: the p95 is that of the last minute, so it still tells of what was before."""
+"""Time after a change: the p95 is that of the last minute, so until then it includes the time before."""
 
 
 class ScalingPolicy:

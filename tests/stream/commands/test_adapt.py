@@ -119,7 +119,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-def test_where_nothing_more_can_be_written_what_was_saved_stays(model: Path, clip: Path, tmp_path: Path) -> None:
+def test_on_a_full_disk_what_was_saved_stays(model: Path, clip: Path, tmp_path: Path) -> None:
     made = tmp_path / "made"
     asked = ["adapt", str(clip), "-m", str(model), "-o", str(made), "--frames", "10", "--steps", "3"]
     failed = subprocess.run(
@@ -151,6 +151,6 @@ def test_ctrl_c_saves_and_says_how_to_go_on(model: Path, clip: Path, tmp_path: P
         rest = run.stderr.read()
         assert run.wait(LIMIT_S) == 130
     assert "stopping: what was learned is being saved" in rest
-    assert "not finished: the same command with --resume goes on where this one stopped" in rest
+    assert "not finished: the same command with --resume continues from here" in rest
     assert {path.name for path in made.iterdir()} >= {"adapt.json", "checkpoint.pt", "pictures.pt", "config.json"}
     assert main([*asked, "--steps", "1", "--resume"]) == 0

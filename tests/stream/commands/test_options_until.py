@@ -69,7 +69,7 @@ def test_with_another_question_both_are_asked(clips: dict[str, str], capsys: pyt
         (["--until", "x" * 4001], "4001 characters"),
         (["--go-on"], "--go-on needs --until"),
         (["--until", "is it?", "--set", "answer.target_ms=100"], "answer.target_ms needs answers"),
-        (["--until", "is it?", "-o", "a.vtt"], "nothing would be said in 'a.vtt'"),
+        (["--until", "is it?", "-o", "a.vtt"], "nothing would be written to 'a.vtt'"),
         (["--until", "is it?", "--set", "answer.until.sure=2"], "answer.until.sure should be less than or equal to 1"),
         (["--until", "is it?", "-o", "a.jsonl", "--resume"], "a journal has no yes/no checks"),
     ],

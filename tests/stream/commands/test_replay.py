@@ -152,7 +152,7 @@ def test_another_model_is_refused_and_a_copy_is_not(
         (["{folder}", "--budget", "3"], "no such option: --budget"),
     ],
 )
-def test_what_cannot_be_replayed_is_said_in_one_line(
+def test_what_cannot_be_replayed_is_reported_in_one_line(
     arguments: list[str], message: str, recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["replay", *(argument.format(folder=recorded) for argument in arguments)]) == 2

@@ -73,7 +73,7 @@ def test_what_cannot_be_asked(arguments: list[str], message: str, capsys: pytest
 
 
 @pytest.mark.parametrize("extra", [(), ("--plain-tcp",)])
-def test_nobody_there(
+def test_no_program_at_the_address(
     extra: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control_module.request, "__defaults__", (0.05,))

@@ -27,7 +27,7 @@ def clips(tmp_path: Path) -> list[str]:
     return [str(make_video(tmp_path / f"{name}.mp4", moving_square(6), fps=10)) for name in ("one", "two")]
 
 
-def test_each_source_has_outputs_of_its_own_and_one_that_fails_stops_none(
+def test_each_source_has_its_own_outputs_and_one_that_fails_stops_none(
     clips: list[str], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = str(tiny_folder(tmp_path_factory.mktemp("model")))

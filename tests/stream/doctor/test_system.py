@@ -1,4 +1,4 @@
-"""What works here: every check in each of its states."""
+"""The doctor's checks of this machine: every check in each of its states."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class TestHardware:
         check = system.texture("cpu", "auto")
         assert (check.part, check.state, check.found.partition(",")[0]) == ("texture cpu", "works", "host memory")
 
-    def test_what_makes_the_cpu_store_faster_is_said(self) -> None:
+    def test_what_makes_the_cpu_store_faster_is_reported(self) -> None:
         program = "print('host memory, NumPy and OpenCV'); print('install a compiler')"
         check = system.texture("cpu", "auto", [sys.executable, "-c", program])
         expected = DiagnosticCheck("texture cpu", "works", "host memory, NumPy and OpenCV", "install a compiler")

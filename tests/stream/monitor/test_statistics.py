@@ -61,7 +61,7 @@ def play(figures: Measured, count: int, latency_ms: float = 5, first: int = 0) -
     return (first + count - 1) * PERIOD + round(latency_ms * MS)
 
 
-def test_before_the_first_frame_there_is_little_to_tell() -> None:
+def test_before_the_first_frame_few_figures_are_known() -> None:
     figures = Measured().at(2 * S)
     assert (figures.uptime_s, figures.frames, figures.fps, figures.answers) == (2, 0, 0, 0)
     nothing = (figures.media_s, figures.fps_run, figures.latency_ms, figures.jitter, figures.dirty_share)
@@ -205,7 +205,7 @@ def test_every_kind_is_counted_in_the_summary() -> None:
     assert (summary.mean_motion_px, summary.mean_moving_share) == (4, 0.25)
     assert summary.duration_s == pytest.approx(0.2)
     assert summary.timing == {"wall_s": 15.0, "fps": 2.0}
-    assert summary.work_ratio is None, "the model does not tell"
+    assert summary.work_ratio is None, "the model does not report it"
 
 
 def test_the_summary_says_what_choosing_tokens_saved() -> None:
@@ -222,7 +222,7 @@ def test_a_run_without_frames_has_a_summary_too() -> None:
     assert (summary.ended, summary.error, summary.backend) == ("error", "the capture stage died: …", "gl")
 
 
-def test_a_standing_query_was_found_where_it_once_held() -> None:
+def test_a_standing_query_was_found_if_it_once_held() -> None:
     run = Measured()
     found = [run.summary().found]
     for holds in (None, "yes", "no"):

@@ -1,4 +1,4 @@
-"""ChildProcess processes: what they are told, how they end, and what is said of it."""
+"""ChildProcess processes: their input, how they end, and the message about it."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_who_is_gone_need_not_be_informed(make: MakeChild) -> None:
 
 
 def test_it_has_the_environment_that_it_was_given(make: MakeChild) -> None:
-    child = make("tell", FAKE_CHILD="here")
+    child = make("print", FAKE_CHILD="here")
     until(lambda: "here" in child._printed())
 
 
@@ -224,7 +224,7 @@ def test_one_that_exited_may_still_be_received() -> None:
     assert kept.supervisor.poll() == Restarted(process="answers", cause="exited with status 1", count=1)
 
 
-def test_each_death_has_last_words_of_its_own() -> None:
+def test_each_death_has_its_own_last_words() -> None:
     kept = Kept(RESTART)
     for number in range(2):
         kept.children[number].die("exited", by_signal=False)
@@ -234,7 +234,7 @@ def test_each_death_has_last_words_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("by_signal", [True, False])
-def test_where_nothing_is_started_again_a_death_is_raised_once_it_could_be_explained(by_signal: bool) -> None:
+def test_without_restarts_a_death_is_raised_once_it_could_be_explained(by_signal: bool) -> None:
     kept = Kept(RestartPolicy(restart=False))
     kept.children[0].die("gone", by_signal=by_signal)
     assert kept.supervisor.poll() is None
@@ -317,7 +317,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 class Beating:
-    """What a Heartbeat asks before each beat; `stop` returns once there will be no other one."""
+    """Called by a Heartbeat before each beat; `stop` returns once there will be no other one."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -398,7 +398,7 @@ def test_a_child_that_is_not_lively_is_silent(reader: HeartbeatMonitor, monkeypa
         os.read(reader._reader, 100)
 
 
-def test_a_full_pipe_blocks_nobody(reader: HeartbeatMonitor, beating: Beating) -> None:
+def test_a_full_pipe_does_not_block(reader: HeartbeatMonitor, beating: Beating) -> None:
     with contextlib.suppress(BlockingIOError):
         while True:
             os.write(reader.writer, LOADING * 4096)

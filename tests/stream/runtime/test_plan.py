@@ -243,7 +243,7 @@ def interop(monkeypatch: pytest.MonkeyPatch, problem: str | None, backend: str =
     return texture_interop(config, backend)
 
 
-def test_a_model_on_cuda_reads_a_texture_of_opengl_where_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_on_cuda_reads_a_texture_of_opengl_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     assert interop(monkeypatch, None) == (1, None)
     assert interop(monkeypatch, None, interop="off") == (None, None)
     assert interop(monkeypatch, None, backend="cuda") == (None, None)

@@ -203,4 +203,4 @@ def test_a_process_that_dies_before_its_first_frame_changes_nothing() -> None:
     assert numbers(numbering.apply(captured(0, 0.0, 107))) == (1, 7.0)
     assert numbers(numbering.apply(captured(1, 0.5, 107.5))) == (2, 7.5)
     numbering.next_epoch(0)
-    assert numbers(numbering.apply(captured(0, 0.0, 109))) == (3, 9.0), "a third one goes on where the second was"
+    assert numbers(numbering.apply(captured(0, 0.0, 109))) == (3, 9.0), "a third one goes on from the second"

@@ -48,7 +48,7 @@ def asked_with_shadow(server: ClientFixture) -> FramePacket:
     return shadow
 
 
-def test_the_check_follows_its_answer_in_a_turn_of_its_own(opened: Opener) -> None:
+def test_the_check_follows_its_answer_in_a_separate_turn(opened: Opener) -> None:
     server = opened()
     shadow = asked_with_shadow(server)
     (reported,) = server.hear(answered(0))
@@ -78,7 +78,7 @@ def test_the_check_follows_its_answer_in_a_turn_of_its_own(opened: Opener) -> No
     assert server.ask(turn=3) == 1
 
 
-def test_the_frame_lies_in_the_snapshot_where_there_is_one(opened: Opener) -> None:
+def test_the_frame_lies_in_the_snapshot_if_there_is_one(opened: Opener) -> None:
     writer = SharedFrameWriter()
     try:
         server = opened(snapshot=writer)

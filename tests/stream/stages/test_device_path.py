@@ -107,7 +107,7 @@ def test_a_glance_costs_no_copy(cuda_on_cpu: CpuMachine, elsewhere: DeviceTensor
 
 
 def test_the_host_copies_maps_and_pixels_for_each_frame(cuda_on_cpu: CpuMachine, elsewhere: DeviceTensors) -> None:
-    """What the counters count, if a frame of a device's texture is allocated in host memory."""
+    """The counters, if a frame of a device's texture is allocated in host memory."""
     updater = TextureUpdater(TextureOptions(backend="cuda", cuts=False))
     allocator = StreamAllocator(dataclasses.replace(OPTIONS, budget="adaptive"), RelevanceRealiser())
     for index in range(2):

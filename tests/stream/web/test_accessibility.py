@@ -43,7 +43,7 @@ def live(run: ServedPage, page: Page) -> None:
     page.goto(run.url + "?layers=thdm")
     shown(page)
     for event in (answer(1.0, "a cat"), Cut(1, 1.0, 0.9), Outage(1, 1.0, "unplugged"), look(2.0)):
-        run.tell(event)
+        run.emit(event)
     page.locator("#lines", has_text="unplugged").wait_for()
     page.locator("#stage").focus()
     page.keyboard.press("ArrowRight")

@@ -322,7 +322,7 @@ def test_columns_are_answered_and_compared(page: ComparePage, visit: Visit, tmp_
         "same answer",
         "80 % equal words",
     ]
-    assert on.locator(".said").nth(2).inner_text() == "<b>a blue</b> circle."
+    assert on.locator(".answer-text").nth(2).inner_text() == "<b>a blue</b> circle."
     assert alpha(visit, 1, 0, 0) > 100
     assert alpha(visit, 1, 5, 5) == 0
     assert "encode\t" in on.locator("#table").inner_text()
@@ -341,7 +341,7 @@ def test_columns_are_answered_and_compared(page: ComparePage, visit: Visit, tmp_
     assert saved["columns"][1]["right"] is None
 
 
-def test_an_answer_is_right_or_wrong_where_it_is_known(page: ComparePage, visit: Visit) -> None:
+def test_an_answer_is_right_or_wrong_if_it_is_known(page: ComparePage, visit: Visit) -> None:
     on = visit.page
     on.goto(page.url + "compare?example=place&c=full,auto,auto&c=sparse,auto,auto")
     has_picture(visit, WIDTH_PX)
@@ -402,8 +402,8 @@ def test_a_model_that_does_not_fit_is_one_line_in_its_column(page: ComparePage, 
     has_picture(visit, WIDTH_PX)
     page.engine.go.release()
     on.get_by_role("button", name="Compare", exact=True).click()
-    on.locator(".said.bad", has_text="needs about 90.0 GB").wait_for()
-    assert on.locator(".said").nth(0).inner_text() == "a red circle."
+    on.locator(".answer-text.bad", has_text="needs about 90.0 GB").wait_for()
+    assert on.locator(".answer-text").nth(0).inner_text() == "a red circle."
     assert "90.0 GB" in on.locator("#table").inner_text()
 
 
@@ -490,7 +490,7 @@ def test_on_a_phone_nothing_is_wider_than_the_screen_and_everything_has_a_name(p
     assert nameless == []
 
 
-def test_the_live_page_leads_here_and_a_lost_program_is_told(page: ComparePage, visit: Visit) -> None:
+def test_the_live_page_leads_here_and_a_lost_program_is_reported(page: ComparePage, visit: Visit) -> None:
     visit.allowed = "WebSocket"
     visit.see(page.url)
     visit.page.get_by_role("link", name="Compare").click()
