@@ -20,12 +20,12 @@ settings.load_profile("repeatable")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # `nohup make test`: tests close terminals of their own
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # `nohup make test`: tests close their own terminals
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 CONCURRENT = ("watch", "Reading", "StageRunner", "Transport", "Heartbeat")
-"""What a test module imports where its tests follow live sources, stages, links or supervised processes."""
+"""Names imported by a test module whose tests follow live sources, stages, links or supervised processes."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -46,7 +46,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fails a run that took too much memory; not where there is a CUDA device, whose context takes gigabytes."""
+    """Fails a run that took too much memory, unless there is a CUDA device, whose context takes gigabytes."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         LARGEST_BYTES.append(largest_process_bytes())
@@ -98,7 +98,7 @@ def clips() -> Path:
 
 @pytest.fixture(scope="session")
 def _cuda_machine(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A GPU in the CPU's place, where there is none."""
+    """A GPU emulated on the CPU, if the machine has none."""
     from tests.cuda_on_cpu.machine import machine
 
     return machine(tmp_path_factory.mktemp("cuda"))

@@ -50,7 +50,7 @@ OTHER = TokenPacket(FrameStamp(1, 1, 1, 9), HONEST.grid, HONEST.regions, HONEST.
 
 
 class EchoingAnswerModel(GlancingAnswerModel):
-    """Says the question with its answer, so that another client's would be seen; trips over some questions."""
+    """Answers with the question, so that another client's would be seen; fails on some questions."""
 
     def embed_query(self, query: str) -> Any:
         if "\x00" in query:
@@ -100,7 +100,7 @@ class Honest:
 
 
 def structured(rng: random.Random) -> list[bytes]:
-    """A message of a client, with some of its fields changed, or in a place where it does not belong."""
+    """A message of a client, with some of its fields changed or misplaced."""
     packet, arrays = token_message(rng.randrange(3), rng.randrange(50), OTHER)
     overview, _ = glance_message(rng.randrange(3), rng.randrange(50), OTHER)
     seeds: list[tuple[Message, list[bytes]]] = [

@@ -1,4 +1,4 @@
-"""Recordings, journals and configurations that somebody has tampered with: refused, and nothing else is read."""
+"""Recordings, journals and configurations that were tampered with: refused, and nothing else is read."""
 
 from __future__ import annotations
 

@@ -16,11 +16,11 @@ FAILOVER_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What one server's work takes in ms, by how many answers it is done for at once.
+    """Times of one server's work in ms, by the number of concurrent answers.
 
-    `begin_ms`: encoding and prefilling so many newcomers; `step_ms`: one more token for so many answers. Both are
+    `begin_ms`: encoding and prefilling that many new answers; `step_ms`: one more token for that many answers. Both are
     measured for some numbers, and lie on straight lines between them and beyond. An answer has `tokens`. `message_ms`
-    is what the server adds to a step for so many beside the model: taking in messages, sending tokens, keeping account.
+    is what the server adds to a step for that many beside the model: receiving messages, sending tokens, accounting.
     """
 
     begin_ms: Mapping[int, float]
@@ -51,7 +51,7 @@ def _between(known: Mapping[int, float], count: int) -> float:
 
 @dataclass(slots=True)
 class Turn:
-    """One answer: when it was asked for, begun, and heard of first and last, in seconds; None where it never was."""
+    """One answer: when it was asked for, begun, and heard of first and last, in seconds; None if it never was."""
 
     camera: int
     asked_s: float
@@ -126,7 +126,7 @@ class Fleet:
         self._lost = 0
 
     def run(self, seconds: float, *, warm_s: float = 0.0, outages: tuple[Outage, ...] = ()) -> Served:
-        """Simulate so many seconds."""
+        """Simulate `seconds` seconds."""
         for server in self._servers:
             self._env.process(self._serve(server))
         for camera in range(len(self._turns)):

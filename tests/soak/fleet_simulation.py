@@ -1,8 +1,8 @@
-"""Many cameras and several answer servers, simulated: where they are full, and what the death of one does.
+"""Many cameras and several answer servers, simulated: their capacity, and the effect of the death of one.
 
     python -m tests.soak.fleet_simulation [--figures FILE] [--every SECONDS] [--seconds N] [--out FILE]
 
-What encoding and prefilling so many newcomers takes, and one more token for so many answers, is measured here with the
+What encoding and prefilling several new answers takes, and one more token for several, is measured here with the
 bundled model on one thread, 63 visual and 12 text tokens, in processor time. So is what a server adds to a step beside
 the model (`message_ms`, by slots and by answers at once): one client asks it alone, then four do, and what the model
 takes for that is taken off. `--figures` gives those of another machine instead, as JSON: {"name", "begin_ms": {"1": …,
@@ -12,7 +12,7 @@ them stand those of a GPU, which are an estimate.
 The simulation is compared with what was measured: eight clients that ask without a pause, by slots (`batching.json`),
 and paced cameras (`fleet.json`). Nothing of that goes into its costs. Target: answers a second within 15 %.
 
-A server is *full* where the worst camera gets less than 0.9 of its answers, or the first text of one answer in twenty
+A server is *full* if the worst camera gets less than 0.9 of its answers, or the first text of one answer in twenty
 comes later than a second after it was due; `first` says which of the two comes first with a tenth more cameras.
 `one_more`: how many cameras more one more server serves. `death`: one server of several dies at 70 % of their cameras,
 for a minute. Figures are medians of simulations that begin by chance.
@@ -139,7 +139,7 @@ def together(model: QwenAnswerModel, packets: Sequence[TokenPacket]) -> list[flo
 
 
 def compared(figures: dict[str, Any], every_s: float) -> list[dict[str, Any]]:
-    """Simulated answers a second beside the measured ones, where a benchmark has written some."""
+    """Simulated answers a second beside the measured ones, if a benchmark has written some."""
     rows = []
 
     def add(case: str, found: float, simulated: float) -> None:
@@ -228,10 +228,10 @@ def table(rows: list[dict[str, Any]]) -> str:
     ]
     for row in rows:
         death, more = row.get("death"), row["one_more"]
-        told = "" if death is None else f"; {death['lost']:.0f} lost, p95 first {death['p95_first_s']:.2f} s"
+        losses = "" if death is None else f"; {death['lost']:.0f} lost, p95 first {death['p95_first_s']:.2f} s"
         lines.append(
             f"{row['servers']:8}{row['cameras']:9}{row['answers_hz']:11.1f}{row['p95_first_s']:14.2f}"
-            f"{row['busy_share']:6.0%}{'' if more is None else f'+{more}':>10}  {row['first'] or 'nothing'}{told}"
+            f"{row['busy_share']:6.0%}{'' if more is None else f'+{more}':>10}  {row['first'] or 'nothing'}{losses}"
         )
     return "\n".join(lines)
 
