@@ -1,6 +1,6 @@
 """Loading of the configuration from layers: preset or TOML file, `--set`, options.
 
-Every mistake becomes a ConfigError that names its file or option, the key, and what is accepted or the nearest key.
+Every mistake becomes a ConfigError that names its file or option, the key, and the accepted values or the nearest key.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def read_toml(path: Path, name: str) -> dict[str, Any]:
         if len(data) > CONFIG_BYTES_MAX:
             raise OSError(0, f"it has more than {CONFIG_BYTES_MAX} bytes")
         values = tomllib.loads(data.decode("utf-8"))
-        list(leaves(values))  # so that what is nested too deeply is refused here
+        list(leaves(values))  # so that values nested too deeply are refused here
     except FileNotFoundError as error:
         raise ConfigError(f"no configuration file {name!r}") from error
     except (OSError, UnicodeDecodeError) as error:

@@ -59,11 +59,11 @@ class RunControl:
         return self._servers.pop() if self._servers else None
 
     def end(self, outcome: str = INTERRUPTED) -> None:
-        """Ends the run: no new frames; what is in flight is finished. Of several outcomes the first counts."""
+        """Ends the run: no new frames, and those in flight are finished. Of several outcomes the first counts."""
         self._end = self._end or outcome
 
     def cancel(self) -> None:
-        """Stops everything; what is in flight is dropped."""
+        """Stops everything and drops the frames in flight."""
         self.end()
         self.cancelled = True
 
@@ -85,7 +85,7 @@ class RunControl:
 
     @property
     def outcome(self) -> str:
-        """The end of the run, as things stand: "finished", "cancelled", "error", or what `end` was called with."""
+        """The outcome of the run so far: "finished", "cancelled", "error", or the argument of `end`."""
         if self.failure is not None:
             return "error"
         return "cancelled" if self.cancelled else self._end or "finished"

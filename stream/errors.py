@@ -72,7 +72,7 @@ class SourceNotFound(SourceError, FileNotFoundError):
 
 
 class OutputError(StreamError, OSError):
-    """An output that cannot be written, or whose suffix says no known format."""
+    """An output that cannot be written, or whose suffix is no known format."""
 
     user_fixable = True
 

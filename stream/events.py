@@ -18,8 +18,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class Started(Event, frozen=True, tag="started"):
-    """The run begins. `backend` is the texture store that runs, `kernel` what works on texels in host memory: the
-    instruction set that the compiled kernel uses, or "reference" without it."""
+    """The run begins. `backend` is the texture store that runs, `kernel` the implementation for texels in host memory:
+    the instruction set that the compiled kernel uses, or "reference" without it."""
 
     source: str
     model: str
@@ -65,11 +65,11 @@ ANSWERS_LOST = "answers-lost"
 
 
 PEER_MISBEHAVES = "peer-misbehaves"
-"""The code of the notice that an answer stage sends what it may not."""
+"""The code of the notice that an answer stage sends invalid messages."""
 
 
 STORE_LOST = "store-lost"
-"""The code of the notice that the hardware under the texture gave up: it goes on in the CPU store."""
+"""The code of the notice that the hardware under the texture failed: the run continues in the CPU store."""
 
 
 class Notice(Event, frozen=True, tag="notice"):
@@ -160,8 +160,8 @@ class Glance(Event, frozen=True, tag="glance"):
 
 
 class AnswerTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """Milliseconds. `sent`, `ttft` and `total` count from the capture time of the packet's frame; `turn` is how long
-    its turn was waited for, `glance` what the glances before it took, each from its sending to its reply."""
+    """Milliseconds. `sent`, `ttft` and `total` count from the capture time of the packet's frame; `turn` is the wait
+    for its turn, `glance` the sum of the glances before it, each from its sending to its reply."""
 
     encode_ms: float
     prefill_ms: float
@@ -174,10 +174,10 @@ class AnswerTiming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerPoint(Event, frozen=True):
-    """Moment of an answer: what came of it, and what it took. The answer speaks of `frames` frames from `start_s` to
-    `end_s`; `trigger` says why it was given.
+    """Moment of an answer, its figures and its cost. The answer is about `frames` frames from `start_s` to
+    `end_s`; `trigger` is why it was given.
 
-    `kept_bytes`: what the model keeps of frames and prompt in memory, for the next question. `flops`: operations
+    `kept_bytes`: memory of frames and prompt that the model keeps for the next question. `flops`: operations
     to encode, prefill and decode it from the tokens that were shown, `full_flops` from all tokens of its frames; 0
     if unknown. `glances`: how many overviews the model looked at before it, since the last answer,
     and `glance_tokens` their visual tokens; `flops` counts them in. `target_ms`: the latency that is held, if one is,
@@ -261,7 +261,7 @@ class YesNoTiming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class YesNoResult(Event, frozen=True, tag="look"):
-    """One look at a standing question. `trigger` says why it was taken.
+    """One look at a standing question. `trigger` is why it was taken.
 
     `yes`: the probability of yes, given that it is yes or no; `certain`: that of one of the two. `holds`: the answer
     that holds after it, "yes" or "no"; None before the first. `warning`: why the values mean nothing, if that is
@@ -340,7 +340,7 @@ class AskedPicture(Event, frozen=True, tag="picture"):
     """The frame that is being answered about, or looked at for a standing question, if an output sends it on.
 
     `jpeg` shows the frame without padding, reduced to mipmap `level`: a tile is 32 >> level pixels wide in it. `map` is
-    the frame's relevance and what was chosen of it. A frame that is answered about and looked at comes twice. With
+    the frame's relevance and its chosen regions. A frame that is answered about and looked at comes twice. With
     `asked` false no question is about it: it is one of the output's regular pictures.
     """
 
@@ -478,7 +478,7 @@ _decoder = msgspec.msgpack.Decoder(AnyEvent)
 
 
 def pack_event(event: Event) -> bytes:
-    """The event in the form in which it travels between threads."""
+    """The event in the form that travels between threads."""
     return _encoder.encode(event)
 
 

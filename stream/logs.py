@@ -167,7 +167,7 @@ class RepeatedRecords(logging.Filter):
 
 
 class NotesHandler(logging.Handler):
-    """Warnings as lines for people, on whatever stderr is at that moment: a display may stand in for it."""
+    """Warnings as lines for people, on the present stderr: a display may stand in for it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         _print(f"note: {printable(record.getMessage())}")

@@ -72,8 +72,8 @@ class MediaSegment:
 
     `file` and `header` (initialization section) are names in the folder of the segments. Times are in nanoseconds:
     `start_ns` is the media time of its first frame, `track_ns` the presentation time of that frame in the track, which
-    begins anew with every header. `codec` is named as RFC 6381 says. `error`: why nothing more can be written; the rest
-    then means nothing.
+    begins at 0 with every header. `codec` is named as in RFC 6381. `error`: why nothing more can be written; the other
+    fields then mean nothing.
     """
 
     file: str = ""
@@ -90,7 +90,7 @@ class MediaSegment:
 
 @dataclass(frozen=True, slots=True)
 class SourceFrame:
-    """One decoded frame and what a reader needs to place it.
+    """One decoded frame with its place in the source.
 
     `frame_index` counts decoded frames from 0; `media_ns` is media time; `capture_ns` the monotonic time at which the
     frame left the decoder. `discontinuity` is set if the picture cannot be compared with the one before: "start",
@@ -111,7 +111,7 @@ class SourceFrame:
 
 
 def merge_metadata(old: SourceFrame, new: SourceFrame) -> SourceFrame:
-    """The newer frame, with what must be reported of the older one that it replaces."""
+    """The newer frame, with the losses and marks of the older one that it replaces."""
     return replace(
         new,
         discontinuity=new.discontinuity or old.discontinuity,
@@ -229,7 +229,7 @@ class PollableSource(Protocol):
         ...
 
     def poll(self) -> list[SourceFrame | SourceOutage] | None:
-        """Return what has come since the last call, without waiting; None after the end. Raises as `Source.frames`."""
+        """Return the items since the last call, without waiting; None after the end. Raises as `Source.frames`."""
         ...
 
     @property

@@ -19,7 +19,7 @@ KIB, MIB = 1024, 1024 * 1024
 
 # Texts, in characters.
 QUERY_LIMIT_CHARS = 4000
-"""Longest question. Far above any real one; a model with a short context says so itself."""
+"""Longest question. Far above any real one; a model with a short context has its own limit."""
 ANSWER_CHARS_MAX = 65_536
 """A whole answer; at 64 tokens, the default, one has some 300."""
 REASON_CHARS_MAX = 4_000
@@ -53,7 +53,7 @@ question in a script that takes several tokens a letter, is refused when it is m
 RECORD_BYTES_MAX = 300 * MIB
 """A record of a recording: a message, and its arrays packed."""
 KEPT_BYTES_MAX = 16 * MIB
-"""A record of a journal: an answer, and what it taught."""
+"""A record of a journal: an answer, and its feedback."""
 CONFIG_BYTES_MAX = 1 * MIB
 """A configuration file."""
 JOURNAL_BYTES_MAX = 1024 * MIB
@@ -65,7 +65,7 @@ CLIENTS_MAX = 64
 PIECES_MAX = 16_384
 """Pieces of one answer."""
 HEARD_AT_ONCE = 64
-"""Messages that are heard before a stage goes on with its own work."""
+"""Messages that are received before a stage goes on with its own work."""
 MISDEEDS_MAX = 1_000
 """Dropped messages after which an answer stage counts as failed, if no valid one came between them."""
 QUESTIONS_AT_ONCE = 4
@@ -77,7 +77,7 @@ EARLIER_MAX = 5_000
 HISTORY_MAX = 32
 """Earlier answers before one question."""
 HISTORY_CHARS_MAX = 2_000
-"""One of them, which is cut to that; all of them have a quarter of a message's fields at most."""
+"""One of them, cut to this length; all of them have a quarter of a message's fields at most."""
 GLANCES_A_TURN_MAX = 2
 """Glances of one client in one turn: the second one if the first failed."""
 SEQUENCE_GAP_MAX = 1_000_000
@@ -160,7 +160,7 @@ def printable_lines(text: str) -> str:
 
 
 def printable_json(line: str) -> str:
-    """JSON that says the same, with what a terminal or a reader of lines would obey as `\\u` escapes.
+    """JSON of the same value, with control sequences for a terminal or a reader of lines as `\\u` escapes.
 
     `line` is JSON whose control characters below a space are escaped already, as JSON demands.
     """
@@ -169,7 +169,7 @@ def printable_json(line: str) -> str:
 
 def whole(text: str) -> str:
     """The text as UTF-8 can carry it, all else in it as it was."""
-    # stands for what is no character: half of a surrogate pair, or a byte of a file's name that is no UTF-8
+    # replaces half of a surrogate pair, or a byte of a file's name that is not UTF-8
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 

@@ -69,7 +69,7 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keeps what runs remember of each other out of the user's own folders."""
+    """Keeps the memories of runs out of the user's own folders."""
     os.environ["XDG_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("runtime"))
 
 
@@ -79,7 +79,7 @@ def _growth(request: pytest.FixtureRequest) -> Iterator[None]:
     if (mark := request.node.get_closest_marker("growth_max_bytes")) is None:
         yield
         return
-    import stream.runtime.frame_stages  # noqa: F401  (what a run loads is no growth)
+    import stream.runtime.frame_stages  # noqa: F401  (a run's imports are no growth)
 
     before = psutil.Process().memory_info().rss
     yield

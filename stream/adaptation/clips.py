@@ -29,7 +29,7 @@ Image = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class SampledFrame:
-    """A frame uint8 RGB [H, W, 3] as it is learned from; its source is `width_px` wide and `height_px` high."""
+    """A training frame uint8 RGB [H, W, 3]; its source is `width_px` wide and `height_px` high."""
 
     image: Image
     width_px: int

@@ -27,7 +27,7 @@ class Label:
 
 
 def read_labels(path: Path) -> list[Label]:
-    """All lines of a file. Raises ConfigError, naming the line, for what is wrong, and for a file without any."""
+    """All lines of a file. Raises ConfigError, naming the line, for an invalid line, and for a file without any."""
     return read_question_lines(path, _label)
 
 

@@ -1,4 +1,4 @@
-"""A run of `adapt`: what it is made of, planned before a model is loaded, and carried out."""
+"""A run of `adapt`: its material, planned before a model is loaded, and its execution."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class LearningMaterial:
     max_tiles: int
 
     def plan(self, seed: int) -> list[PlannedLesson]:
-        """Plan what is learned, in order.
+        """Plan the training material, in order.
 
-        Raises SourceError, ConfigError and OptionError for what cannot be read, and OptionError for too few frames.
+        Raises SourceError, ConfigError and OptionError for unreadable input, and OptionError for too few frames.
         """
         asked = GENERIC_QUESTIONS if self.questions is None else read_question_file(_path(self.questions))
         labels = [] if self.boxes is None else read_labels(_path(self.boxes))
@@ -57,7 +57,7 @@ class LearningMaterial:
         return planned
 
     def made_of(self) -> dict[str, str]:
-        """Digests of what another run must be given to go on, named for people."""
+        """Digests of the inputs that must be equal for `--resume`, by their names in messages."""
         return {
             "clips": _digest(source_fingerprint(clip) or clip for clip in self.clips),
             "questions": "generic" if self.questions is None else _digest([_path(self.questions).read_text("utf-8")]),

@@ -88,7 +88,7 @@ class RunRecord(Sink):
             self.summary = event
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
     @property
     def frames(self) -> Frames:
@@ -211,7 +211,7 @@ def config_json(config: Config) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """The processor, how many of its cores this process may use, how busy they are, and the versions of what counts.
+    """The processor, how many of its cores this process may use, their load, and the versions of relevant libraries.
 
     Every benchmark writes this beside its figures.
     """

@@ -127,7 +127,7 @@ def demo(
     *,
     options: GivenOptions,
 ) -> int:
-    """Caption a drawn clip, and draw what the model looked at."""
+    """Caption a drawn clip, and draw where the model looked."""
     from stream.commands.run import also_written, report_written
     from stream.config_loading import ConfigLayer, layer_from_file
 

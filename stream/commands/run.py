@@ -56,7 +56,7 @@ RunOne = Callable[["Config", "AnswerService | None"], "Summary"]
 
 
 def report_written(paths: Sequence[str]) -> None:
-    """Report the files that were written; of outputs that nothing came for there are none."""
+    """Report the files that were written; an output without content is not written."""
     for path in paths:
         if path == STDOUT or not os.path.lexists(path):
             continue
@@ -88,8 +88,8 @@ def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:
 def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
     """Run one after another with one model; return the exit status of all.
 
-    The failure of a source is reported, and the others go on; so they do after one that an earlier run has finished.
-    Ctrl-C ends all.
+    The failure of a source is reported, and the next one follows; so it does after one that an earlier run has
+    finished. Ctrl-C ends all.
     """
     from stream.runtime.answer_service import early_answers
 

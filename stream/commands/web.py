@@ -58,7 +58,7 @@ def web(
 
 
 def _check(config: Config) -> None:
-    """Raise ConfigError or ModelError for what would fail with every source, or makes no sense here."""
+    """Raise ConfigError or ModelError for a configuration that would fail with every source, or makes no sense here."""
     from stream.sinks.checks import output_files
     from stream.web.access import WebAccess
 
@@ -73,7 +73,7 @@ def _check(config: Config) -> None:
 
 
 def _serve(config: Config) -> int:
-    """Serve the page and run what is chosen, until a signal ends the program."""
+    """Serve the page and run the chosen sources, until a signal ends the program."""
     from stream.control import signals_handled
     from stream.runtime.answer_service import AnswerService
     from stream.runtime.child import start_fork_server
@@ -224,7 +224,7 @@ def _run(
         problem = str(error)
         if isinstance(error, (ModelError, StageDied)):
             kept.close()  # the next run begins with a new answer process
-    except Exception as error:  # the page goes on, whatever one source does to its run
+    except Exception as error:  # the page outlives any failure of a run
         problem = f"unexpected {describe(error)}; this is a bug: `watch --debug` shows where"
     interrupted = summary is not None and summary.ended in ("interrupted", "cancelled")
     if problem is not None and not chooser.left:

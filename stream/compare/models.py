@@ -26,7 +26,7 @@ GB = 1e9
 
 
 class QwenLoader:
-    """Loader of models on one device, and what it knows of their memory. `models` are all that it may load."""
+    """Loader of models on one device, with estimates of their memory. `models` are all that it may load."""
 
     def __init__(self, device: str = "auto", dtype: str = "auto", models: Sequence[str | None] = (None,)) -> None:
         self._device = device

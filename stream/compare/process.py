@@ -88,7 +88,7 @@ class CompareProcess:
             if self._child is None or self._replies is None:
                 reader, writer = os.pipe()
                 self._replies = os.fdopen(reader, "rb")
-                # What libraries print, such as a warning about a model, goes to stderr, as in one process.
+                # Output of libraries, such as a warning about a model, goes to stderr, as in one process.
                 output = os.fdopen(os.dup(2), "wb")
                 self._child = ChildProcess("compare", "stream.compare.worker", (writer,), output=output)
                 os.close(writer)

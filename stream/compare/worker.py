@@ -116,7 +116,7 @@ class DeviceMemory:
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def figures(self, generation: Generation) -> dict[str, int | str]:
-        """Return what is kept of the answer, and the peak, in bytes."""
+        """Return the memory kept after the answer, and the peak, in bytes."""
         import torch
 
         if self._device is not None:

@@ -52,7 +52,7 @@ class PendingQuestions:
             return self._waiting[-1] if self._waiting else ""
 
     def put(self, line: str, refuse: Callable[[str], None]) -> None:
-        """Ask what was typed; `refuse` gets a line if it is no question, and the help if that is wanted."""
+        """Ask the typed question; `refuse` gets a line if it cannot be asked, and the help on request."""
         question = printable(line)
         if question.strip().lower() in HELP_WORDS:
             refuse(HELP)
@@ -162,7 +162,7 @@ class Questions:
             self._reader.close()
 
     def put(self, line: str, reply: Callable[[str], None]) -> None:
-        """Ask what was typed; `reply` gets a line if it cannot be asked."""
+        """Ask the typed question; `reply` gets a line if it cannot be asked."""
         with self._lock:
             cameras = dict(self._cameras)
         if not cameras:

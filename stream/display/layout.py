@@ -1,4 +1,4 @@
-"""Layout of the live view: the rows above the input line, in the width and height that there are. Pure."""
+"""Layout of the live view: the rows above the input line, in a given width and height. Pure."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ SEPARATOR = " · "
 
 
 def compose(view: CameraSnapshot, message: str, width: int, height: int) -> list[Row]:
-    """The whole view of a camera that is alone, from its run on, but its last line, which is for input: `height` rows.
-    The terminal cuts what is too wide.
+    """The whole view of a single camera, once its run has begun, without its last line, which is for input: `height`
+    rows. The terminal cuts rows that are too wide.
 
-    `message` is shown in the place of what the run is waiting for.
+    `message` is shown in place of the run's status.
     """
     assert view.info is not None
     assert view.figures is not None
@@ -46,7 +46,7 @@ def compose(view: CameraSnapshot, message: str, width: int, height: int) -> list
 
 
 def figure_lines(figures: StatisticsSnapshot, width: int, without: Sequence[str] = ()) -> list[Row]:
-    """The figures in as many columns as fit; what does not fit into a row is left out from its end.
+    """The figures in as many columns as fit; figures that do not fit into a row are left out from its end.
 
     `without`: names of rows that are left out.
     """

@@ -96,7 +96,7 @@ class TerminalModes:
         self._before: list[Any] | None = None
 
     def take(self) -> None:
-        """Sets the modes. At the end of the program they are set back, whatever happens."""
+        """Sets the modes. They are restored at the end of the program in any case."""
         with contextlib.suppress(termios.error):
             self._before = termios.tcgetattr(self._descriptor)
             modes = [*self._before[:6], list(self._before[6])]
@@ -139,10 +139,10 @@ class _PlainOutput(Vt100_Output):
 
 
 class LiveView:
-    """Draws on the terminal `out` in a separate thread, so that it goes on while no event comes.
+    """Draws on the terminal `out` in a separate thread, also while no event comes.
 
-    `rows` returns all but the input line for a message, which is shown in place of what a run is waiting for, a width
-    and a height. `put` gets what was typed, and a function that shows a reply. `keys` is the descriptor that questions
+    `rows` returns all but the input line for a message, which is shown in place of the run's status, a width
+    and a height. `put` gets the typed text, and a function that shows a reply. `keys` is the descriptor that questions
     are typed on, None if they cannot be; then `hints` are not shown. A terminal that takes no output delays this thread
     and no other.
     """
@@ -277,8 +277,7 @@ class LiveDisplay(Display):
 
     `keys` is the descriptor of the terminal that questions are typed on, `typed` one that lines to ask are read from;
     None if there is none. Lines on stderr meanwhile become messages in the view. Before `attach`, while libraries are
-    loaded and the source of a camera that is alone is opened, one word shows that something happens; what is typed then
-    comes into the view.
+    loaded and the source of a single camera is opened, one word shows progress; text typed then moves into the view.
     """
 
     def __init__(

@@ -86,7 +86,7 @@ class ProgressDisplay(Display):
             self._partial = ""
             self._print_answer(event.pts_s, printable(event.text))
         elif isinstance(event, VerdictChanged):
-            # a verdict is printed in any case: it is what the run was started for
+            # a verdict is printed in any case: the run was started for it
             if self._captions:
                 self._print_answer(event.pts_s, verdict_text(event))
             else:
@@ -150,7 +150,7 @@ class ProgressDisplay(Display):
 
 
 class PlainConsole(Console):
-    """A console that takes every text at its letters: neither markup in it nor what a terminal would obey has effect.
+    """A console that prints every text literally: neither markup in it nor control sequences have an effect.
 
     Styles come from objects such as `Text`, whose texts may be untrusted.
     """
@@ -179,5 +179,5 @@ class BestEffortConsole(PlainConsole):
             super().print(*objects, **options)
 
     def on_broken_pipe(self) -> None:
-        """Not the end of the program, which is what rich makes of it."""
+        """Stop printing; rich would end the program."""
         self.quiet = True

@@ -225,7 +225,7 @@ class CameraState:
             self._questions = questions
 
     def add(self, event: Event) -> list[TranscriptEntry]:
-        """Take an event; returns what it adds to the transcript."""
+        """Add an event; returns the entry that it adds to the transcript."""
         assert self._run is not None, "a run is attached before its events come"
         passed = self._questions.settle(event) if isinstance(event, QueryChanged) else []
         with self._lock:
@@ -250,7 +250,7 @@ class CameraState:
             self._transcript.add_message(message)
 
     def fail(self, message: str, *, over: bool) -> None:
-        """Show what is wrong with a camera: it has failed, or cannot be reached yet."""
+        """Show the problem of a camera: it has failed, or cannot be reached yet."""
         with self._lock:
             self._waiting, self._ill, self._over = message, True, over
 

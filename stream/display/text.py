@@ -91,7 +91,7 @@ def discards_partial_answer(event: Event) -> bool:
 class EventText:
     """One line for each event that a person should know about. Many losses in a row are summed up.
 
-    `clock` writes media time for people; `cuts` says whether scene cuts have lines.
+    `clock` writes media time for people; `cuts` is whether scene cuts have lines.
     """
 
     def __init__(self, clock: Callable[[float], str] = clock_text, *, cuts: bool = False) -> None:
@@ -149,7 +149,7 @@ class EventText:
 
 
 DROPPED = {"capture": "frame", "texture": "frame", "answer": "answer", "answer.refused": "message", "glance": "glance"}
-"""Queues, and causes that differ from their queue → what is dropped there."""
+"""Queues, and causes that differ from their queue → the dropped items."""
 
 
 def dropped_text(dropped: Mapping[str, int]) -> str:
@@ -204,7 +204,7 @@ def memory_text(memory: MemorySummary) -> str:
 
 
 def saved_text(summary: Summary) -> str:
-    """The tokens that were shown, and what that saved: `63 of 240 tokens a frame, 5.1× less work`."""
+    """The tokens that were shown, and the saving: `63 of 240 tokens a frame, 5.1× less work`."""
     shown, tiles = round(summary.mean_tokens), round(summary.mean_tiles)
     if shown >= tiles:
         return f"{counted(shown, 'token')} a frame" + (", which is all" if tiles else "")

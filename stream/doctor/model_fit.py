@@ -73,7 +73,7 @@ def _on_hub(name: str) -> FoundModel:
 
 
 def model(config: Config, free_disk: Callable[[], int] | None = None) -> DiagnosticCheck:
-    """Check that the model is there and whole, or can be downloaded, and its context long enough."""
+    """Check that the model is present and whole, or can be downloaded, and its context long enough."""
     try:
         found = find_model(config)
     except ArrCocError as error:
@@ -184,7 +184,7 @@ def texture_bytes(config: Config) -> int:
 
 
 def load_of(config: Config, streams: int = 1) -> Workload:
-    """Return the most that the model is asked. A whole frame is as large as `capture.size` says, else 1080p."""
+    """Return the largest request to the model. A whole frame has the size `capture.size`, else 1080p."""
     answer = config.answer
     visual, other = tokens_of(config)
     whole = tiles_of(config)

@@ -1,4 +1,4 @@
-"""Cameras of one command: their names, their configurations, and what no two of them may share."""
+"""Cameras of one command: their names, their configurations, and the checks across them."""
 
 from __future__ import annotations
 
@@ -140,8 +140,8 @@ def answering_options(config: Config) -> str | None:
 
 
 def answered_together(cameras: Iterable[NamedCamera]) -> dict[str, list[NamedCamera]]:
-    """Return the cameras for which one answer process may answer, by what it must be started with; none of those that
-    have an answer server elsewhere."""
+    """Return the cameras that one answer process may serve, by its options; none of those that have a remote answer
+    server."""
     together: dict[str, list[NamedCamera]] = {}
     for camera in cameras:
         options = answering_options(camera.config)

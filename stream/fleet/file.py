@@ -26,7 +26,7 @@ CAMERAS = "cameras"
 """Table that holds a table for each camera."""
 
 CLUSTER = "ray"
-"""Table of what cameras need of the nodes of a Ray cluster."""
+"""Table of resources that cameras need of the nodes of a Ray cluster."""
 
 CONFIG = "config"
 """Key of a camera's presets and configuration files."""

@@ -1,4 +1,4 @@
-"""Runs of several cameras at once: a thread for each, one process that answers for all, and what becomes of each."""
+"""Runs of several cameras at once: a thread for each, one process that answers for all, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -101,13 +101,13 @@ class Fleet:
         self._unreachable: dict[str, str] = {}
 
     def processes(self) -> dict[str, int]:
-        """Return the processes that are no camera's own, by what they do, and their ids; for any thread."""
+        """Return the shared processes, by what they do, and their ids; for any thread."""
         services = dict.fromkeys(self._answers.values())
         pids = {f"answers-{n}" if n > 1 else "answers": service.pid for n, service in enumerate(services, 1)}
         return {"main": os.getpid(), **{name: pid for name, pid in pids.items() if pid is not None}}
 
     def run(self) -> list[CameraOutcome]:
-        """Run until every camera has ended; return what became of each, in their order.
+        """Run until every camera has ended; return the outcome of each, in their order.
 
         Raises OutputError if a file of JSON lines cannot be written, ReaderGone if the reader of stdout has gone.
         """

@@ -1,4 +1,4 @@
-"""Health of a run: what state it is in and whether it is well, fed by one thread and asked from any."""
+"""Health of a run: its state, and whether it is well; fed by one thread and read from any."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ TOPICS = (*(kind.__struct_config__.tag for kind in get_args(AnyEvent) if kind no
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusMessage:
-    """`status`: what runs, and in what state; published when it changes.
+    """`status`: the source, the model and the state of the run; published when it changes.
 
     `known_world`: the only world that the model knows; None for a general model, and for one on another host.
     """

@@ -45,7 +45,7 @@ from stream.monitor.schema import RecentJitter, StatsMessage
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
-    """Resident bytes of each process that was there at `at_ns` (monotonic), by what the process does."""
+    """Resident bytes of each process that ran at `at_ns` (monotonic), by what the process does."""
 
     at_ns: int
     rss_bytes: Mapping[str, int]
@@ -126,7 +126,7 @@ class ActiveOutage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticsSnapshot(StatsMessage):
-    """The statistics of a run at one moment: those that are published, and what displays show beside them.
+    """The statistics of a run at one moment: the published ones, and those that only displays show.
 
     `media_s` is the time of the newest frame, `fps_run` the frame rate of the whole run.
     """
@@ -204,7 +204,7 @@ class RunStatistics:
                 if event.timing is not None:
                     self._glance_ms = event.timing.total_ms
             elif isinstance(event, Outage):
-                # an outage is no jitter: what came before it is not compared with what comes after
+                # an outage is no jitter: the frame before it is not compared with the frame after it
                 if event.lasted_s is not None:
                     self._outage = None
                     self.totals.outages_s += event.lasted_s

@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def _load_for_several(worker: AnswerWorkerConfig, config: Config) -> AnswerModel:
-    """Load the model with a slot for each run, unless the configuration sets them; with one if it takes no more."""
+    """Load the model with a slot for each run, unless the configuration sets them; with one if no more fit."""
     slots = min(worker.runs, SLOTS_MAX)
     if slots > config.answer.slots == 1:
         answer = config.answer.model_copy(update={"slots": slots})

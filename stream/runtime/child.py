@@ -53,8 +53,8 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 
 def python_environment(more: dict[str, str] | None = None) -> dict[str, str]:
-    """Returns this process's environment with `more`, without what lets a child import from the working folder."""
-    environment = {**os.environ, **(more or {}), "PYTHONSAFEPATH": "1"}  # for what the child itself may start
+    """Returns this process's environment with `more`, and without imports of a child from the working folder."""
+    environment = {**os.environ, **(more or {}), "PYTHONSAFEPATH": "1"}  # for processes that the child starts
     paths = [path for path in environment.pop("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(path)]
     if paths:
         environment["PYTHONPATH"] = os.pathsep.join(paths)
@@ -131,10 +131,10 @@ class ChildProcess:
 
     The child inherits the descriptors `inherited` and the writing end of a heartbeat, whose number is
     `heartbeat_writer`. It takes the end of its stdin as the end of its parent. It runs in a separate session, so that
-    Ctrl-C reaches only the parent, which decides what follows.
+    Ctrl-C reaches only the parent, which decides how to end.
 
     `forks`, if given and able to, forks the process, and `preload` imports the module there for the next one.
-    `output` takes what the child prints, instead of a temporary file that the errors quote; it is closed by `stop`.
+    `output` receives the child's output, instead of a temporary file that the errors quote; it is closed by `stop`.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ import msgspec
 from stream.transport import sweep_directories
 
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
-"""Device files of CUDA, ROCm, and CUDA in WSL. What such a driver sets up in a process does not survive a fork."""
+"""Device files of CUDA, ROCm, and CUDA in WSL. The state of such a driver in a process does not survive a fork."""
 
 SHARED_IMPORTS = ("torch", "stream.runtime.answer_worker", "arr_coc.layer_weights")
 """Imported before the first fork, because every process of a run needs them."""
@@ -136,7 +136,7 @@ class ForkServer:
 
     @classmethod
     def split_off(cls) -> ForkServer | None:
-        """Imports what is shared into this process, and forks a server from it.
+        """Imports the shared modules into this process, and forks a server from it.
 
         Returns None if torch was imported before or other threads run: their state could be lost in a fork.
         """
@@ -237,7 +237,7 @@ def _fork() -> int:
 
 
 def _run_and_exit(run: Callable[[], object]) -> NoReturn:
-    """Calls `run` and ends the process with the status that it returns, whatever happens."""
+    """Calls `run` and ends the process with the status that it returns, in any case."""
     status: object = 1
     try:
         status = run()

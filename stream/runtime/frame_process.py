@@ -150,7 +150,7 @@ class FrameProcess:
         log.debug("the frame process failed: %s", error)
 
     def stop(self) -> None:
-        """Stops the processes, and gives back what they shared."""
+        """Stops the processes, and releases what they shared."""
         self._supervisor.child.stop()
         if self._spare is not None:  # it holds nothing, and may still be importing
             self._spare.kill()

@@ -221,7 +221,7 @@ class FrameStages:
     def reports(self) -> Generator[bytes, None, None]:
         """Yields packed reports: the open source, the events of the stages, and their end. Nothing for a moment is b"".
 
-        The stages begin with the second report. Raises what they failed of.
+        The stages begin with the second report. Raises the error of a stage that failed.
         """
         yield pack_report(SourceOpened(self._info, self._backend, kernel_in_use()))
         reported_s = time.monotonic()

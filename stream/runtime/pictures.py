@@ -31,7 +31,7 @@ from stream.protocol.pictures import INSPECTION, PictureExchange, ViewedFrame, p
 from stream.transport import Transport
 
 FINE_QUALITY = 90
-"""JPEG quality of what is looked at closely."""
+"""JPEG quality of pictures for close inspection."""
 
 EXACT_LEVEL = 3
 """From this mipmap level on texels are seen one by one, so pictures are PNG."""

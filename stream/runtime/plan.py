@@ -1,4 +1,4 @@
-"""Plan of a run: everything that is decided once, from the configuration and what the source says about itself."""
+"""Plan of a run: everything that is decided once, from the configuration and the properties of the source."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RunPlan:
     def of(
         cls, config: Config, info: SourceInfo, *, journal: Journal | None = None, initial_verdict: bool | None = None
     ) -> RunPlan:
-        """Decides what follows from the configuration and the source.
+        """Makes the plan from the configuration and the source.
 
         `journal` holds the answers of a run that this one continues, `initial_verdict` that to its standing query.
         """

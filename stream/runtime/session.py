@@ -112,8 +112,8 @@ def run_session(
 
 
 def service_state(monitor: RunMonitor) -> ServiceState:
-    """Returns the state of a run for whatever has started the program: ready with the first frame, and alive for as
-    long as frames or answers come. A lost source is no reason to restart it, because it is opened again."""
+    """Returns the state of a run for a service manager: ready with the first frame, and alive for as long as frames or
+    answers come. A lost source is no reason to restart the run, because the source is opened again."""
     health = monitor.health()
     status = health.status if health.reason is None else f"{health.status}: {health.reason}"
     return ServiceState(status, ready=health.status != "loading", alive=health.status != "stalled")
@@ -132,7 +132,7 @@ def deliver(events: Iterator[Event], sinks: Sequence[Sink]) -> Summary:
 
 
 def expected_frames(info: SourceInfo, capture: CaptureConfig) -> int | None:
-    """Returns how many frames the source will give, as far as its container, the part to read and the limit say."""
+    """Returns the number of frames of the source, as far as its container, the part to read and the limit show it."""
     frames, limit = info.frames, capture.max_frames
     if info.fps is not None and info.duration_ns is not None and (capture.start_s or capture.duration_s):
         left_s = max(0.0, info.duration_ns / 1e9 - capture.start_s)

@@ -69,7 +69,7 @@ class SourceOpened(msgspec.Struct, frozen=True, tag_field="type", tag="source-op
 
 
 class DropReport(msgspec.Struct, frozen=True, tag_field="type", tag="drops"):
-    """Report of what the worker has dropped so far, by queue and cause."""
+    """Report of the worker's drops so far, by queue and cause."""
 
     drops: dict[str, int]
 

@@ -1,7 +1,7 @@
 """Generated clips: a scene of shots with actors, and a scene that costs the same for every frame.
 
-What a frame costs to make is a copy of the picture, the same for every frame, so that jitter that is measured behind it
-is not its own. Planes are 4:2:0, as a decoder of real video gives them.
+Making a frame costs a copy of the picture, the same for every frame, so that jitter measured behind it is not the
+scene's. Planes are 4:2:0, as a decoder of real video gives them.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class PacedScene:
 
     @property
     def _box_px(self) -> tuple[int, int]:
-        """Height and width of what moves."""
+        """Height and width of the moving circle."""
         return _even(0.28 * self.height_px), _even(0.55 * self.height_px)
 
     def _left_px(self, frame_index: int) -> int:

@@ -143,7 +143,7 @@ class AllocateStage:
         self._tap.set_allocator(self._allocator)
 
     def on_feedback(self, feedback: Feedback) -> None:
-        """Let the feedback of an answer change later allocations."""
+        """Apply the feedback of an answer to later allocations."""
         if self._policy.learns:
             self._allocator.apply_feedback(feedback)
 
@@ -154,7 +154,7 @@ class AllocateStage:
     def make_glance_packet(self, kept: GroupPlace | None = None) -> TokenPacket | None:
         """Return the newest frame's overview, if the texture still holds that frame; the model looks at it.
 
-        If the group of pictures that the model has `kept` goes on, it looks at that: then no regions are sent.
+        If the group of pictures that the model has `kept` goes on, the model glances at that, and no regions are sent.
         """
         frame = self._last
         if frame is None:
@@ -200,7 +200,7 @@ class AllocateStage:
         self._send_picture()
 
     def _send_picture(self, *, asked: bool = True) -> None:
-        """Send the picture of the newest frame, if an output wants it and the texture still holds the frame."""
+        """Send the picture of the newest frame, if an output shows it and the texture still holds the frame."""
         if (frame := self._last) is None or not self._tap.policy.asked:
             return
         if not self._tap.has_picture(frame):
@@ -211,7 +211,7 @@ class AllocateStage:
     def make_packet(self, kept: GroupPlace | None = None) -> TokenPacket | FramePacket | None:
         """Return the newest frame's packet, if the texture still holds that frame.
 
-        If the model has a memory, it holds what is new to the group of pictures that the model has `kept`.
+        With a visual memory, it holds the regions that are new to the group of pictures that the model has `kept`.
         """
         return self._read(lambda view: self._packet(view, kept))
 
@@ -275,7 +275,7 @@ class AllocateStage:
         )
 
     def _wait_until_due(self, capture_ns: int, done_ns: int) -> int:
-        """Wait until a frame whose allocation was done at `done_ns` may be let out; returns when it is ready."""
+        """Wait until a frame whose allocation was done at `done_ns` is due; returns when it is ready."""
         if self._playout is None:
             return done_ns
         rest_ns = self._playout.release_ns(capture_ns, done_ns) - self._clock.now_ns()

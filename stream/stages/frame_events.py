@@ -30,7 +30,7 @@ from stream.protocol.messages import Discontinuity, End, SourceLost, TextureUpda
 
 
 def events_before(update: TextureUpdated, grid: TileGrid, *, first: bool) -> list[Event]:
-    """Return the events that come before a frame's own: what was skipped, a cut, another size or form.
+    """Return the events that come before a frame's own: skipped items, a cut, another size or form.
 
     `grid` covers the frame; the `first` frame of a run is no change.
     """
@@ -122,7 +122,7 @@ def explanation_of(frame: FrameAllocation, shown: GroupFrame | None = None) -> E
 
 
 def with_group(answer: AnswerPoint, shown: GroupFrame | None) -> AnswerPoint:
-    """Return an answer with the figures of the group of pictures that it was made from; as it is if that was none."""
+    """Return an answer with the figures of its group of pictures; unchanged without a group."""
     if shown is None or shown.place is None or shown.stamp.frame_index != answer.frame_index:
         return answer
     return structs.replace(

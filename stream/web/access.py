@@ -1,4 +1,4 @@
-"""Access to the web page: its address, and the hosts, origins and tokens that are let in. Imports no server."""
+"""Access to the web page: its address, and the allowed hosts, origins and tokens. Imports no server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page and its socket as an ASGI application: who is let in, the headers of every reply, and what a viewer gets."""
+"""The page and its socket as an ASGI application: access, the headers of every reply, and the messages of viewers."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class PageCamera:
 
 
 class Gate:
-    """Middleware that lets in whom the access rules allow, and gives every reply its security headers.
+    """Middleware that enforces the access rules, and adds the security headers to every reply.
 
     Files of the page hold nothing of the run, and need no token: the page that asks for one uses them.
     """
@@ -277,8 +277,8 @@ async def _refuse(_request: Request, refusal: Exception) -> Response:
 
 
 async def _send(socket: WebSocket, viewers: Sequence[Viewer], wake: asyncio.Event) -> None:
-    """Send what waits for the viewers of one connection, a message of each in turn, until it is closed or takes nothing
-    any more."""
+    """Send the waiting messages of one connection's viewers, one of each in turn, until it is closed or accepts no
+    more."""
     while True:
         await wake.wait()
         wake.clear()
@@ -293,7 +293,7 @@ async def _send(socket: WebSocket, viewers: Sequence[Viewer], wake: asyncio.Even
 
 
 async def _take_frames(socket: WebSocket, camera: BrowserCamera, hub: Hub) -> None:
-    """Give out a camera's frames until it leaves or the run is over, and confirm each: then the page sends the next."""
+    """Publish a camera's frames until it leaves or the run is over, and confirm each: then the page sends the next."""
     camera.in_use = True
     try:
         while hub.takes_camera:

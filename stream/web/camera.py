@@ -41,7 +41,7 @@ def of_camera(config: Config, endpoint: str) -> Config:
 class BrowserCamera:
     """Frames of a viewer's camera, given out at a ZeroMQ endpoint. All belongs to the event loop.
 
-    The socket is there while a camera is: a source that reads it notices that a camera has gone by the silence.
+    The socket exists while a camera is connected: a source that reads it detects by the silence that a camera has gone.
     """
 
     def __init__(self, endpoint: str) -> None:

@@ -46,7 +46,7 @@ CLIENTS_MAX = 32
 """Viewers of the compare page at a time."""
 
 MESSAGES_WAITING = 4000
-"""Messages that may wait for a viewer; one that does not read them is let go."""
+"""Messages that may wait for a viewer; one that does not read them is disconnected."""
 
 MESSAGES_A_SECOND, MESSAGES_AT_ONCE = 5.0, 30.0
 
@@ -327,11 +327,11 @@ class CompareDesk:
             await asyncio.to_thread(self._engine.answer, job, partial(call_in, loop, pass_on))
         except CompareFailed as error:
             client.enqueue(ENDED, error=str(error))
-        except Exception as error:  # the page and the run beside it go on, whatever one comparison does
+        except Exception as error:  # the page and the run outlive any failure of a comparison
             client.enqueue(ENDED, error=f"unexpected {describe(error)}")
 
 
 async def _send(socket: WebSocket, client: CompareClient) -> None:
-    """Send what waits for a viewer until it is gone, or takes nothing any more."""
+    """Send a viewer's waiting messages until the viewer has left, or accepts no more."""
     while not client.gone and await send(socket, (await client.outgoing.get()).decode()):
         pass

@@ -1,4 +1,4 @@
-"""The viewers of a camera's run, or of one run after another: each gets the state so far, then what happens."""
+"""The viewers of a camera's run, or of one run after another: each gets the state so far, then the events."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class HubOptions:
 
 
 class Hub:
-    """Viewers of the run that `begin` names, until `finish`. Belongs to the event loop of the thread that serves, but
-    for the methods that say otherwise.
+    """Viewers of the run that `begin` names, until `finish`. Belongs to the event loop of the serving thread, except
+    for methods marked otherwise.
 
     `pictures` shows them the run's pictures. With a `chooser` viewers choose the source.
     """
@@ -176,7 +176,7 @@ class Hub:
         self._send_count()
 
     def follow(self, viewer: Viewer, message: ViewerMessage) -> None:
-        """Do as a viewer's message says."""
+        """Act on a viewer's message."""
         viewer.choose(message)
         if message.clock is not None:
             viewer.send(self._encoded("clock", {"clock": message.clock}))

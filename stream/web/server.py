@@ -106,7 +106,7 @@ class WebServer:
         self._begun.result(START_LIMIT_S)
 
     def close(self) -> None:
-        """Let the viewers go and end the thread; may be called twice."""
+        """Disconnect the viewers and end the thread; may be called twice."""
         if self._compare is not None:
             self._compare.close()
         self._server.should_exit = True

@@ -38,7 +38,7 @@ State = Literal["idle", "opening", "running", "ending"]
 
 @dataclass(frozen=True, slots=True)
 class OfferedSource:
-    """A source under the name by which the page asks for it. `address` may hold a password, and never leaves here.
+    """A source with its name on the page. `address` may hold a password, and is never sent to viewers.
 
     `problem` is why it cannot be chosen, if that is known in advance.
     """

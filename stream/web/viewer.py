@@ -1,4 +1,4 @@
-"""One viewer of the page: the messages that wait for it, its credits for pictures, and limits on what it sends."""
+"""One viewer of the page: the messages that wait for it, its credits for pictures, and limits on its messages."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Viewer:
         self._next_s = 0.0
 
     def choose(self, message: ViewerMessage) -> None:
-        """Follow what a viewer wishes for its pictures."""
+        """Apply a viewer's settings of its pictures."""
         if message.ok is not None:
             self.credits = min(CREDITS, self.credits + message.ok)
         if message.rate is not None:
@@ -154,7 +154,7 @@ class Viewer:
         return self._next_s if self.credits > 0 and self._picture is None else None
 
     def show(self, picture: bytes, now_s: float) -> bool:
-        """Give the viewer a picture, if it wants one now; return whether it does."""
+        """Queue a picture for the viewer, if it is ready for one; return whether it is."""
         due_s = self.due_s()
         interval_s = 1 / self.rate
         if due_s is None or now_s < due_s - interval_s / 4:

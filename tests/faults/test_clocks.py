@@ -1,4 +1,4 @@
-"""Clocks that jump: the wall clock means nothing, and a monotonic clock that stands still or leaps breaks nothing."""
+"""Clocks that jump: the wall clock has no effect, and a monotonic clock that stops or leaps causes no failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kill -9` of a whole run at random moments, with the bundled model: it goes on, and ends with the same bytes."""
+"""`kill -9` of a whole run at random moments, with the bundled model: it continues, and ends with the same bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A crowd of connections that say nothing, and one that says too much."""
+"""A crowd of connections that send nothing, and one that sends too much."""
 
 from __future__ import annotations
 

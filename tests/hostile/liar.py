@@ -1,4 +1,4 @@
-"""An answer stage that lies: it greets a client as it should, and answers with whatever it is given to say."""
+"""An answer stage that lies: it greets a client as it should, and answers with the messages of a test."""
 
 from __future__ import annotations
 

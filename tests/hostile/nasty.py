@@ -1,4 +1,4 @@
-"""One text with everything that a server may say and a terminal, a player or a reader of lines would obey."""
+"""One text with every sequence that a terminal, a player or a reader of lines would obey."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def structured(rng: random.Random) -> list[bytes]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServedAnswers]:
-    """An answer server that only holders of a key reach; whatever they send, it does not fail."""
+    """An answer server that only holders of a key reach; none of their messages makes it fail."""
     with ExitStack() as stack:
         served = ServedAnswers(stack, f"tcp://127.0.0.1:{free_port()}", EchoingAnswerModel, tmp_path / "keys")
         yield served

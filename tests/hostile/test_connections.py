@@ -1,4 +1,4 @@
-"""A thousand connections that never say who they are, at every port: an honest client beside them is served."""
+"""A thousand connections that never finish their greeting, at every port: an honest client beside them is served."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.served_answers import ServedAnswers
 ANYWHERE = "tcp://127.0.0.1:*"
 GROWTH_MAX_BYTES = 200 << 20
 ZMTP_GREETING = b"\xff" + bytes(8) + b"\x7f\x03"
-"""The first half of what a ZeroMQ peer says."""
+"""The first half of a ZeroMQ peer's greeting."""
 
 pytestmark = [
     pytest.mark.growth_max_bytes(GROWTH_MAX_BYTES),
@@ -102,7 +102,7 @@ with zmq.Context() as context, context.socket(zmq.XSUB) as flood:
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_a_subscriber_cannot_make_the_publisher_remember_all_it_says(count: int) -> None:
-    """It may subscribe to anything; what nothing is published about is forgotten."""
+    """It may subscribe to anything; topics without publications are forgotten."""
     topics = ("state", "frame")
     with ExitStack() as stack:
         publisher = stack.enter_context(closing(Publisher(ANYWHERE, None, kept=("state",), topics=topics)))

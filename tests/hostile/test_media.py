@@ -1,4 +1,4 @@
-"""Media made to harm: what unfolds to gigabytes, and what leads to other files than the one that was named."""
+"""Media made to harm: files that unfold to gigabytes, and files that lead to others than the named one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GROWTH_MAX_BYTES = 200 << 20
 """Limit of memory that all bombs together may add to a process; most would add more, each by itself."""
 
 LIMIT_S = 120.0
-"""Far above what refusing takes; a bomb that unfolds takes minutes."""
+"""Far above the time of a refusal; a bomb that unfolds takes minutes."""
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
@@ -241,7 +241,7 @@ def playlist(name: str, video: Path) -> str:
 class TestOtherFiles:
     @pytest.fixture
     def private(self, tmp_path: Path) -> Path:
-        """A video that lies beside what is opened, and is not what was asked for."""
+        """A video that lies beside the opened file, and was not asked for."""
         return make_video(tmp_path / "private.ts", moving_square(5), codec="mpeg2video")
 
     @pytest.mark.parametrize(("name", "kind"), list(zip(PLAYLISTS, [*KINDS, KINDS[0]], strict=True)))

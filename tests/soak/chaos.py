@@ -53,7 +53,7 @@ QUESTIONS = {
     "own1": "What is there?",
     "own2": "What happens now?",
 }
-"""Cameras, and what each of them asks; the first two ask servers."""
+"""Cameras, and the question of each; the first two ask servers."""
 
 MARK = "ARR_COC_KILLS"
 """Environment variable that marks the processes of a run, orphans included."""
@@ -66,7 +66,7 @@ SILENCE_MAX_S = 30.0
 """A frame process that is stopped is killed after 5 s, and the model loads for a while on a busy machine."""
 END_LIMIT_S = 60.0
 GONE_LIMIT_S = 5.0
-"""The processes of a run end within 3 s (docs/robustness.md); this is what a busy machine takes."""
+"""The processes of a run end within 3 s (docs/robustness.md); this limit is for a busy machine."""
 FORKS_DIE_AT = 0.9
 
 
@@ -81,7 +81,7 @@ def marked(mark: str) -> list[psutil.Process]:
 
 
 class FleetCommand:
-    """`fleet` with its cameras, and what it has answered so far."""
+    """`fleet` with its cameras, and its answers so far."""
 
     def __init__(self, folder: Path, servers: Sequence[str], environment: Mapping[str, str], seconds: float) -> None:
         self.folder = folder
@@ -177,7 +177,7 @@ class Kills:
     _number: Iterator[int] = field(default_factory=itertools.count)
 
     def step(self, now_s: float) -> None:
-        """Do what is due; start servers again that have died."""
+        """Send the due signals; start servers again that have died."""
         while self._due and self._due[0][0] <= now_s:
             heapq.heappop(self._due)[2]()
 
@@ -187,7 +187,7 @@ class Kills:
             self._later(now_s, lambda name=name: self._keep(name))  # type: ignore[misc]
 
     def kill_forks(self) -> None:
-        """Kill what forks the processes: from then on they are started afresh."""
+        """Kill the fork server: from then on processes are started afresh."""
         if (forks := self.command.children().get("forks")) is not None:
             self._send(forks, "forks", signal.SIGKILL)
 
@@ -231,7 +231,7 @@ class Kills:
             self.servers[name].stopped = how == signal.SIGSTOP
 
     def release(self) -> None:
-        """Let all go on that are stopped, without doing anything else."""
+        """Resume all stopped processes, without doing anything else."""
         for name, server in self.servers.items():
             if server.lives:
                 self._send(psutil.Process(server.process.pid), name, signal.SIGCONT)
@@ -365,7 +365,7 @@ def _file_faults(folder: Path, name: str, answers: Sequence[dict[str, Any]], *, 
 
 
 def long_run(folder: Path, seconds: float, every_s: float, seed: int) -> dict[str, Any]:
-    """Run, kill, and return what was found."""
+    """Run, kill, and return the findings."""
     mark = secrets.token_hex(8)
     temporary = folder / "tmp"
     temporary.mkdir()

@@ -52,7 +52,7 @@ FRAME_NS, PROBES_NS = NS_PER_S // 4, NS_PER_S // 4
 EVERY_NS, FILM_EVERY_NS = 4 * NS_PER_S, NS_PER_S // 2
 HOP_NS = NS_PER_MS // 2
 COARSE = 5
-"""Factor of a server's waits for messages: what it does after an empty wait has limits of a second."""
+"""Factor of a server's waits for messages: its work after an empty wait has limits of a second."""
 LOAD_S = (3.0, 10.0)
 PIECE_S = (0.02, 0.15)
 LONG_PREFILL, LONG_S = 0.01, 12.0
@@ -159,7 +159,7 @@ class SimulatedLink(Link):
             self._server.clients.pop(self._name, None)
 
     def _connect(self) -> None:
-        """Reach the server, if it runs and is not stopped, and send what waits."""
+        """Reach the server, if it runs and is not stopped, and send the waiting messages."""
         if self._server is None:
             server = self._network.servers.get(self._endpoint)
             if server is None or server.process.dead or server.process.stopped_ns is not None:
@@ -180,7 +180,7 @@ class SimulatedLink(Link):
 
 
 def _travelled(message: Message, arrays: Sequence[npt.NDArray[Any]]) -> Envelope:
-    """Return what arrives of a message."""
+    """Return a message as it arrives."""
     return Envelope(decode(encode(message)), tuple(np.ascontiguousarray(array).data for array in arrays))
 
 
@@ -363,7 +363,7 @@ class SimulatedChild(ChildProcess):
 
 
 class MortalCamera:
-    """Run of one camera: its frame process under a supervisor, and what has come of its answers.
+    """Run of one camera: its frame process under a supervisor, and its answers.
 
     With `lockstep` it reads a film frame by frame, and no answer may be missing.
     """
@@ -562,7 +562,7 @@ class ChaosFleet:
             server.process.kill()
 
     def faults(self) -> list[str]:
-        """Return what must not be."""
+        """Return the faults."""
         found = [f"camera {camera.number}: {fault}" for camera in self.cameras for fault in camera.faults]
         for camera in self.cameras:
             if camera.longest_silence_s > SILENCE_MAX_S:

@@ -1,4 +1,4 @@
-"""Ten hours in virtual time in which answer servers and frame processes die at random: who is served, what grows.
+"""Ten hours in virtual time in which answer servers and frame processes die at random: service and growth.
 
     python -m tests.soak.chaos_simulated [--hours 10] [--cameras 6] [--servers 3] [--every 12] [--seed 1] [--out FILE]
 
@@ -34,7 +34,7 @@ from tests.soak.chaos_fleet import ChaosFleet
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "chaos_simulated.json"
 HOUR_S = 3600.0
 OBJECTS_GROW_MAX = 0.03
-"""Share of the objects after the first hour: what is under way differs from moment to moment."""
+"""Share of the objects after the first hour: the work in flight differs from moment to moment."""
 
 
 def measure(hours: float, cameras: int, servers: int, every_s: float, seed: int) -> dict[str, Any]:

@@ -55,9 +55,9 @@ LEAST_SHARE, LATEST_FIRST_S = 0.9, 1.0
 WITHIN = 0.15
 SEEDS = (0, 1, 2)
 ALONE_ANSWERS = 4
-"""Of each client, for each time that what messages cost is measured."""
+"""Of each client, for each measurement of the cost of messages."""
 ASKING = 4
-"""Clients of the second measurement of what messages cost; eight are what the simulation is compared with."""
+"""Clients of the second measurement of the cost of messages; the simulation is compared with eight."""
 
 GPU_ESTIMATE = {
     "name": "Qwen3-VL-2B on a data-center GPU (estimate, not measured)",
@@ -180,8 +180,8 @@ def most_cameras(figure: Callable[[int], dict[str, float]], likely: int) -> int:
 
 
 def law(figures: dict[str, Any], every_s: float, seconds: float) -> list[dict[str, Any]]:
-    """For each number of servers: the most cameras, what fails with more, what one more server brings, and what a death
-    does."""
+    """For each number of servers: the most cameras, the first failure with more, the gain of one more server, and the
+    effect of a death."""
     costs, rows = costs_of(figures), []
 
     def simulated(cameras: int, servers: int, outages: tuple[Outage, ...] = ()) -> dict[str, float]:
@@ -221,7 +221,7 @@ def fails_first(beyond: dict[str, float]) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """As it is printed."""
+    """The report as text."""
     lines = [
         f"{'servers':>8}{'cameras':>9}{'answers/s':>11}{'p95 first, s':>14}{'busy':>6}{'one more':>10}  "
         "fails first; a death"

@@ -85,7 +85,7 @@ def test_a_simulation_of_no_length_is_refused_in_one_line(value: str, capsys: py
 
 
 def leave(folder: Path, answers: dict[str, list[dict[str, Any]]], captions: dict[str, list[str]]) -> None:
-    """Write what a run would have left."""
+    """Write the files of a run."""
     lines = [
         json.dumps({"type": "answer", "camera": name, "query": QUESTIONS[name], **given})
         for name, all_given in answers.items()

@@ -1,6 +1,6 @@
 """Virtual time: threads that run one at a time, each until it waits, in the order of the moments they wait for.
 
-Code that blocks runs in it as it is; only what it waits for has to be made of `VirtualTime.wait`. Two runs with the
+Blocking code runs in it unchanged; only its waits have to be made of `VirtualTime.wait`. Two runs with the
 same random numbers are equal.
 """
 
@@ -45,19 +45,19 @@ class VirtualProcess:
             thread.end()
 
     def stop(self) -> None:
-        """Let its threads stand still."""
+        """Stop its threads."""
         if not self.dead and self.stopped_ns is None:
             self.stopped_ns = self._time.now_ns()
 
     def go_on(self) -> None:
-        """Let its threads go on that stand still."""
+        """Resume its stopped threads."""
         self.stopped_ns = None
         held, self._held = self._held, []
         for thread, number in held:
             self._time.wake(thread, number)
 
     def hold(self, thread: _VirtualThread, number: int) -> bool:
-        """Return whether it stands still; then the thread goes on with it."""
+        """Return whether it is stopped; then the thread goes on with it."""
         if self.stopped_ns is not None:
             self._held.append((thread, number))
         return self.stopped_ns is not None
@@ -78,7 +78,7 @@ class _VirtualThread:
         self._thread.start()
 
     def turn(self) -> None:
-        """Let it run until it waits or has ended. Raises what it raised."""
+        """Run it until it waits or has ended. Raises its error."""
         if self._ended:
             return
         self._go.release()

@@ -47,7 +47,7 @@ def clip(tmp_path: Path) -> str:
 
 
 def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """The exit status and the error, which is the last line and the only one that says so."""
+    """The exit status and the error, which is the last line and the only one that reports it."""
     status = main(list(arguments))
     lines = capsys.readouterr().err.splitlines()
     assert [line.startswith("error: ") for line in lines].count(True) == 1, lines

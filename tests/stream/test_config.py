@@ -1,4 +1,4 @@
-"""Configuration in layers: what wins, and what each mistake says."""
+"""Configuration in layers: precedence, and the message of each mistake."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ ELSEWHERE = {
     ("stream.sinks.output_file", "_write_all", "os.write"),
     ("stream.web.uploads.decoder", "main", "sys.stdout.buffer.write"),
 }
-"""Files, pipes, and what a child prints for its parent, which shows it through a gate."""
+"""Files, pipes, and the output of a child for its parent, which shows it through a gate."""
 
 
 def dotted(node: ast.expr) -> str:
@@ -56,7 +56,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def printing(node: ast.AST, function: str = "") -> Iterator[tuple[str, str]]:
-    """Each call that prints: the function that it stands in, and what is called."""
+    """Each call that prints: the function around it, and the called function."""
     for child in ast.iter_child_nodes(node):
         inside = child.name if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) else function
         if isinstance(child, ast.Call) and dotted(child.func) in PRINTS:

@@ -1,4 +1,4 @@
-"""Text from elsewhere: what of it a terminal may see."""
+"""Text from elsewhere, as a terminal may show it."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class ClientFixture:
         self.hear(TurnGrant(turn=turn))
 
     def grant_again(self, turn: int, kind: type[M]) -> M:
-        """Grants the turn that an open request or glance asks for; the message in which it is sent again."""
+        """Grants the turn of an open request or glance; the message in which it is sent again."""
         self.expect(TurnRequest)
         self.hear(TurnGrant(turn=turn))
         return self.expect(kind)
@@ -182,7 +182,7 @@ class ClientFixture:
         return message.answer
 
     def lose(self) -> list[object]:
-        """The server is gone, and another one is there."""
+        """Replaces the server by another one."""
         self.client.connect("another server", "loss")
         return []
 

@@ -24,16 +24,16 @@ def on_packet(frame_index: int) -> None:
 
 
 GLANCED_AT = "ARR_COC_TEST_GLANCED_AT"
-"""Environment variable: the file that a killed process leaves."""
+"""Environment variable: the file that a killed process writes."""
 
 BRIGHT = 200
-"""Of 255: a pixel that is brighter makes a check say yes."""
+"""Of 255: a brighter pixel makes a check answer yes."""
 
 
 class FakeAnswerModel:
     """Answers with what it was shown; deterministic, and so is its feedback.
 
-    Its yes/no checks report whether something bright is there.
+    Its yes/no checks report whether any pixel is bright.
     """
 
     model_id = "fake"
@@ -184,7 +184,7 @@ class GlancingAnswerModel(FakeAnswerModel):
 
 
 class KilledGlancingAnswerModel(GlancingAnswerModel):
-    """Its process is killed in the middle of the first glance of all, after which the named file is there."""
+    """Its process is killed in the middle of the very first glance, after which the named file exists."""
 
     def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
         mark = Path(os.environ[GLANCED_AT])

@@ -109,7 +109,7 @@ class ApiHandler(QuietHandler, BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _keep_pictures(self, body: dict[str, Any]) -> tuple[int, object] | None:
-        """Keep the pictures of a request by their names as vLLM does; returns what is wrong with them."""
+        """Keep the pictures of a request by their names as vLLM does; returns the error about them."""
         contents = [message["content"] for message in body.get("messages", [])]
         parts = [part for content in contents for part in content if isinstance(part, dict) and "image_url" in part]
         if self.fake.owner != "vllm":

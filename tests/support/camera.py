@@ -1,4 +1,4 @@
-"""Reads the fake camera in a process into which it was preloaded, and prints what came as JSON.
+"""Reads the fake camera in a process into which it was preloaded, and prints the result as JSON.
 
 FAKE_CAMERA=FOLDER LD_PRELOAD=fake_camera.so python -m tests.support.camera
 """

@@ -50,7 +50,7 @@ def wall_with_picture(seed: int, height: int = 2 * HEIGHT, width: int = 2 * WIDT
 
 
 def matrix_of(shape: tuple[int, ...], pose: Pose) -> Places:
-    """The affine matrix [2, 3] from a wide picture of `shape` to what a camera in `pose` shows."""
+    """The affine matrix [2, 3] from a wide picture of `shape` to the view of a camera in `pose`."""
     right, down, zoom, angle_deg = pose
     x, y = shape[1] / 2 + right, shape[0] / 2 + down
     matrix = cv2.getRotationMatrix2D((x, y), angle_deg, zoom)

@@ -1,4 +1,4 @@
-"""A child process that imports next to nothing and does what the first line on its stdin says."""
+"""A child process that imports next to nothing and obeys the first line on its stdin."""
 
 from __future__ import annotations
 

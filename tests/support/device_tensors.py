@@ -1,4 +1,4 @@
-"""Tensors of a device that is not here: they hold values, lie elsewhere, and count what comes to the host.
+"""Tensors of a device that is not here: they hold values, lie elsewhere, and count copies to the host.
 
     with DeviceTensors() as device:
         there = torch.ones(3).to(device.place)   # lies on `device.place`; cannot become an array
@@ -23,7 +23,7 @@ READS_BACK = ("_local_scalar_dense", "item", "is_nonzero", "equal", "allclose", 
 """Operations that report a value to the host, or wait until the device has reported how large a result is."""
 
 TAKES_HOST_NUMBERS = ("index", "index_put", "_index_put_impl")
-"""Operations that CUDA lets take indices of the host."""
+"""Operations of CUDA that accept indices of the host."""
 
 
 class DeviceTensor(torch.Tensor):

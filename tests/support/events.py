@@ -1,4 +1,4 @@
-"""Events, packets and replies made by hand, for tests of what takes them."""
+"""Events, packets and replies made by hand."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from stream.config import NetworkConfig
 from stream.transport.security import make_keys
 
 LIMIT_S = 120.0
-"""Only what hangs takes this long: a test that waits for an event never measures the machine's speed."""
+"""Only a hang takes this long: a test that waits for an event never measures the machine's speed."""
 
 LIMIT_MS = int(LIMIT_S * 1000)
 
@@ -90,7 +90,7 @@ class Relay:
         self._passes.clear()
 
     def go_on(self) -> None:
-        """Pass on what has come meanwhile, and all that follows."""
+        """Pass on the messages so far, and all that follow."""
         self._passes.set()
 
     def _accept(self) -> None:
@@ -114,7 +114,7 @@ class Relay:
 
 
 class Listener:
-    """Hears one publisher."""
+    """Subscriber of one publisher."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self.socket = socket

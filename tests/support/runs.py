@@ -1,4 +1,4 @@
-"""Runs without stages, for what shows and ends runs."""
+"""Runs without stages, for displays and for code that ends runs."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ WATCHED_INFO = SourceInfo("camera", 64, 48, 25.0, None, None, True, "h264", "yuv
 
 
 class WatchedRun:
-    """Remembers what was asked."""
+    """Records the questions."""
 
     source_info = WATCHED_INFO
 
@@ -114,7 +114,7 @@ class WatchedRun:
 E = TypeVar("E", bound=Event)
 
 ENDLESS = "scene:paced-720p30"
-"""An hour long: a run of it ends when the test says so, however long its processes take to start."""
+"""An hour long: a run of it ends on the test's signal, however long its processes take to start."""
 
 RUN_LIMIT_S = 5 * LIMIT_S
 """Several processes start one after the other."""
@@ -199,7 +199,7 @@ M = TypeVar("M", bound=Message)
 
 
 class StageRunner:
-    """A context, a control, and what the test needs of both; closes everything at the end."""
+    """A context, a control, and the parts that the test needs of both; closes everything at the end."""
 
     def __init__(self) -> None:
         self.transport = Transport()
@@ -251,7 +251,7 @@ def expect(link: Link, kind: type[M]) -> M:
 
 
 def expect_whole(link: Link, kind: type[M]) -> tuple[M, Envelope]:
-    """The next message, which must be of this kind, and what came with it."""
+    """The next message, which must be of this kind, and its envelope."""
     received = link.receive(LIMIT_MS)
     assert received is not None, f"no {kind.__name__} came"
     assert isinstance(received.message, kind), f"{received.message} came"

@@ -32,7 +32,7 @@ FPS = 50
 
 
 class Sender:
-    """Encodes a moving square at its pace into whatever FFmpeg can write to, until it is closed."""
+    """Encodes a moving square at its pace into any output of FFmpeg, until it is closed."""
 
     def __init__(self, target: str, container_format: str, *, gop: int = 10, **options: str) -> None:
         self._target = target
@@ -154,7 +154,7 @@ TYPES = {
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the files of a folder, and what `live` gives under its name. Close it by `cut`."""
+    """Serves the files of a folder, and the content of `live` under its name. Close it by `cut`."""
 
     daemon_threads = True
     block_on_close = False
@@ -192,7 +192,7 @@ class Server(ThreadingHTTPServer):
         self.cut()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Clients may leave when they like."""
+        """Clients may leave at any time."""
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""A terminal made in the test, and what a program wrote on it."""
+"""A terminal made in the test, and the output of a program on it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Pty:
-    """`program` is the program's end, `written` all that it wrote. `rows` is what the terminal shows."""
+    """`program` is the program's end, `written` all of its output. `rows` is the screen of the terminal."""
 
     def __init__(self, columns: int = 80, rows: int = 24) -> None:
         self.person, self.program = os.openpty()

@@ -1,4 +1,4 @@
-"""Small video, made in code: what the tests feed to whatever reads files."""
+"""Small video, made in code: the input of tests that read files."""
 
 from __future__ import annotations
 

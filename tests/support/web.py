@@ -1,4 +1,4 @@
-"""A web page over a run made by hand: pictures drawn on request, events when the test says so, and a browser."""
+"""A web page over a run made by hand: pictures drawn on request, events on the test's signal, and a browser."""
 
 from __future__ import annotations
 

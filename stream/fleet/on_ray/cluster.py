@@ -50,7 +50,7 @@ class ClusterActor:
             return ray.get(getattr(self._handle, method).remote(*arguments), timeout=limit_s)
 
     def stream(self, method: str, *arguments: object) -> ActorStream:
-        """Return what a method yields."""
+        """Yield the items of a method."""
         # batches of reports that may wait for the command before an actor waits
         call = getattr(self._handle, method).options(_generator_backpressure_num_objects=16)
         return ActorStream(self.name, call.remote(*arguments))
@@ -208,7 +208,7 @@ def _stderr_to_nowhere() -> Iterator[None]:
 
 
 def _silence() -> None:
-    """Log what Ray prints for people about its nodes: standard output belongs to answers and JSON lines.
+    """Log Ray's messages about its nodes: standard output belongs to answers and JSON lines.
 
     Ray has no option for it (2.60): `log_to_driver` is about the output of actors.
     """

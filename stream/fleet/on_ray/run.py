@@ -39,7 +39,7 @@ PLACE_LIMIT_S = 120.0
 log = logging.getLogger(__name__)
 
 MOVED = "host-moved"
-"""Code of the notice that says on which node a camera runs."""
+"""Code of the notice that reports the node of a camera."""
 
 
 class FrameActor:

@@ -1,4 +1,4 @@
-"""Making the runs: their order, their limits, and what becomes of those that are stopped or fail."""
+"""Making the runs: their order, their limits, and runs that are stopped or fail."""
 
 from __future__ import annotations
 

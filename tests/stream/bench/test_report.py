@@ -1,4 +1,4 @@
-"""The benchmark's report of one run: what is measured, what is left out, and its JSON."""
+"""The benchmark's report of one run: its measured values, the parts left out, and its JSON."""
 
 from __future__ import annotations
 

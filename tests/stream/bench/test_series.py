@@ -1,4 +1,4 @@
-"""Several runs and two configurations: medians, spreads, what differs and what is noise, and the JSON of it all."""
+"""Several runs and two configurations: medians, spreads, differences and noise, and their JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`adapt` makes an allocator that other commands use, and says in one line what is wrong."""
+"""`adapt` makes an allocator that other commands use, and reports each mistake in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bench` on the command line: its options, and what it refuses."""
+"""`bench` on the command line: its options, and the mistakes that it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--until` as a user meets it: what is printed, exit statuses, and what is refused in one line."""
+"""`--until` for a user: output, exit statuses, and mistakes that are refused in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--record` and `replay` as a user meets them: what is printed, exit statuses, and what is refused in one line."""
+"""`--record` and `replay` for a user: output, exit statuses, and mistakes that are refused in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ask` reaches a run, or says in one line why not."""
+"""`ask` reaches a run, or reports in one line why not."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 @contextmanager
 def answering(endpoint: str, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """The command, from when it says that it answers until it is ended by Ctrl-C, with what shells call 130."""
+    """The command, from its ready line until Ctrl-C ends it with status 130, as in shells."""
     served = start("serve-answers", endpoint, *options)
     assert served.stderr is not None
     try:

@@ -1,4 +1,4 @@
-"""`web` runs what viewers choose, one source after another, and outlives each of them."""
+"""`web` runs the sources that viewers choose, one after another, and outlives each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A display is what the output can show, for one camera as for several."""
+"""The choice of a display by the abilities of the output, for one camera as for several."""
 
 from __future__ import annotations
 

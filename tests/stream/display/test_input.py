@@ -22,7 +22,7 @@ from tests.support.runs import ScriptedRun
 
 
 class Piped:
-    """A reader at the end of a pipe, and what it did."""
+    """A reader at the end of a pipe, and its calls."""
 
     def __init__(self) -> None:
         self.asked: queue.Queue[str] = queue.Queue()

@@ -1,4 +1,4 @@
-"""Panes of cameras in the rows that there are."""
+"""Panes of cameras in a number of rows."""
 
 from __future__ import annotations
 

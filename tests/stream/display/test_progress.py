@@ -17,7 +17,7 @@ from tests.support.runs import ScriptedRun
 
 
 class Screen(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True

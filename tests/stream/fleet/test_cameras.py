@@ -1,4 +1,4 @@
-"""Cameras by name, and what two of them may not share."""
+"""Cameras by name, and the checks across them."""
 
 from __future__ import annotations
 

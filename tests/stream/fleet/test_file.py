@@ -1,4 +1,4 @@
-"""Files of cameras: what holds for all, what for one, and each mistake with its file, camera and remedy."""
+"""Files of cameras: common keys, keys of one camera, and each mistake with its file, camera and remedy."""
 
 from __future__ import annotations
 

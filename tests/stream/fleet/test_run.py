@@ -1,4 +1,4 @@
-"""Cameras that run at once: one model for all, and what becomes of the others when one fails."""
+"""Cameras that run at once: one model for all, and the others after one has failed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def to_lines(given: Config, path: Path) -> Config:
 
 
 def test_what_happens_to_one_camera_or_to_the_model_ends_no_other(tmp_path: Path) -> None:
-    """One is not there, one loses its frame process, one answer process dies: the others go on with one model."""
+    """One is absent, one loses its frame process, one answer process dies: the others go on with one model."""
     lines = tmp_path / "all.jsonl"
     cameras = [NamedCamera(name, to_lines(config(), lines)) for name in ("door", "yard")]
     cameras.append(NamedCamera("gone", to_lines(config(str(tmp_path / "gone.mp4")), lines)))

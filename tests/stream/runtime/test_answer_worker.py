@@ -232,7 +232,7 @@ def continued(
 ) -> tuple[bytes, list[int]]:
     """Fail a run of `caption` while it speaks about frame 25, and continue it: the bytes are those of a whole run.
 
-    Returns what the failed run wrote, and the frames that the continued one asked about.
+    Returns the output of the failed run, and the frames that the continued one asked about.
     """
     monkeypatch.setitem(run_in_threads.__kwdefaults__, "model_loader", f"tests.support.answer_models:{model}")
 

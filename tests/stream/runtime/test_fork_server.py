@@ -1,4 +1,4 @@
-"""Fork server: what its processes share, how they end, and what happens without it."""
+"""Fork server: shared memory, the ends of its processes, and runs without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frame process while its source is still being opened: it hears its parent all the same."""
+"""The frame process while its source is still being opened: it follows its parent all the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole runs that glance, with a fake answer model that looks at what is brightest."""
+"""Whole runs that glance, with a fake answer model that looks at the brightest region."""
 
 from __future__ import annotations
 

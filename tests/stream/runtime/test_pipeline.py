@@ -1,4 +1,4 @@
-"""Whole runs on small videos, with a fake answer model: what comes out, and how runs end."""
+"""Whole runs on small videos, with a fake answer model: their events, and how they end."""
 
 from __future__ import annotations
 
@@ -515,7 +515,7 @@ class TestHardwareThatGivesUp:
         ]
         assert (result.of(Started)[0].backend, result.summary.backend) == ("cuda", "cpu")
         assert result.summary.dropped == {"texture.fallbacks": 1}
-        if encode == "prune" and "fails_reading" in fails:  # the picture is the same, whatever was chosen of it before
+        if encode == "prune" and "fails_reading" in fails:  # the picture is the same for any earlier choice
             assert [a.text for a in result.of(Answer)] == [a.text for a in undisturbed.of(Answer)]
 
     @pytest.mark.parametrize("fails", [{"fails_writing": 7}, {"fails_reading": 30}])

@@ -1,4 +1,4 @@
-"""The plan of a run: what the configuration and the source decide."""
+"""The plan of a run, by configuration and source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that are recorded and answered again: what is the same, what is not, and what is refused."""
+"""Runs that are recorded and answered again: equal events, differing ones, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs with several answer servers: they go on with another one, and nothing crosses from one camera to another."""
+"""Runs with several answer servers: they fail over, and no data crosses from one camera to another."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.network import LIMIT_S, Relay, free_port, keyed, until
 from tests.support.video import make_video
 
 GREYS = (60, 180)
-"""The secrets: what the one camera sees and the other must never hear of."""
+"""The secrets: data of one camera that must never reach the other."""
 
 
 class RememberingModel(FakeAnswerModel):

@@ -1,4 +1,4 @@
-"""Runs that watch for something, with a fake answer model that sees whether something bright is there."""
+"""Runs that watch for something, with a fake answer model that detects brightness."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_a_spare_process_takes_over() -> None:
 
 
 class LastWords:
-    """A frame process that says why it ends, and ends, while its parent looks the other way."""
+    """A frame process that reports its error and ends, while its parent looks the other way."""
 
     def __init__(self) -> None:
         self._dead = False
@@ -361,7 +361,7 @@ def test_a_question_may_be_refused_and_the_old_one_stays() -> None:
 
 
 def watching(*, go_on: bool) -> Config:
-    """The scene has something bright in it all the time, which this model takes for what is watched for."""
+    """The scene is bright all the time, for which this model answers yes."""
     given = config()
     until = StandingQueryConfig(question="is it there?", go_on=go_on, every_s=0.2)
     return given.model_copy(update={"answer": given.answer.model_copy(update={"until": until})})

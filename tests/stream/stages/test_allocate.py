@@ -194,7 +194,7 @@ class Fixture:
         return self
 
     def credit(self) -> None:
-        """The stage wants another frame."""
+        """The stage waits for another frame."""
         expect(self.texture, Credit)
 
     def grant(self, kept: GroupPlace | None = None) -> None:

@@ -300,7 +300,7 @@ class TestSourcesThatComeInTheirOwnTime:
     def test_a_frame_goes_out_as_it_comes_if_it_is_awaited(
         self, runner: StageRunner, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A stage that slept through its turn would not be heard within the limit of this test."""
+        """A stage that slept through its turn would send nothing within the limit of this test."""
         monkeypatch.setattr(capture_module, "WAIT_MS", 2 * LIMIT_MS)
         source = CameraSource()
         fixture = Fixture(runner, source, drop_frames=True)

@@ -1,4 +1,4 @@
-"""A frame's way on a device, from its planes to the model's door: what comes to the host on it is counted.
+"""A frame's way on a device, from its planes to the model's input: copies to the host are counted.
 
 The driver is `tests.cuda_on_cpu`, the device's tensors are `tests.support.device_tensors`; both count.
 """

@@ -40,7 +40,7 @@ class Fixture:
         runner.start(self.stage)
 
     def begin(self) -> Fixture:
-        """Grants the first credit, and notes how many frames the stage then wants."""
+        """Grants the first credit, and notes how many frames the stage then asks for."""
         self.allocate.send(Credit())
         self.wanted_frames = expect(self.capture, Credit).count
         return self

@@ -1,4 +1,4 @@
-"""The compare page: who may ask, what is refused, the queue, and the page in a browser. Answers are made up here."""
+"""The compare page: access, refusals, the queue, and the page in a browser. Answers are made up here."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def made_up(text: str, tokens: int, total_ms: float) -> dict[str, Any]:
 
 
 class MadeUpAnswers:
-    """An engine that answers when the test says so."""
+    """An engine that answers on the test's signal."""
 
     def __init__(self) -> None:
         self.jobs: list[CompareJob] = []

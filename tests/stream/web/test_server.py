@@ -45,7 +45,7 @@ def test_the_page_comes_with_a_strict_policy_and_an_etag(run: ServedPage) -> Non
 
 
 def files_of(page: str) -> set[Path]:
-    """A page and everything that it loads, and what that loads."""
+    """A page and everything that it loads, recursively."""
     found, left = set(), {application.PAGE / page}
     while left:
         file = left.pop()

@@ -1,4 +1,4 @@
-"""Sources that viewers choose: what is offered, who may, and that no password and no other address gets through."""
+"""Sources that viewers choose: the offer, the rights, and that no password and no other address gets through."""
 
 from __future__ import annotations
 
