@@ -13,7 +13,7 @@ from arr_coc.errors import counted
 from stream import logs
 from stream.display.progress import BestEffortConsole, PlainConsole
 
-STOPPING = "stopping: what was learned is being saved; Ctrl-C again ends at once"
+STOPPING = "stopping: saving the allocator; Ctrl-C again ends at once"
 
 
 class AdaptBar:

@@ -98,7 +98,7 @@ def run_adaptation(
             if error.strerror is None or error.errno is None:
                 raise
             raise OutputFailed(
-                f"cannot write {made.path}: {os.strerror(error.errno)}; what was saved before is whole",
+                f"cannot write {made.path}: {os.strerror(error.errno)}; the last save is intact",
                 "make room, and go on with --resume",
             ) from error
 

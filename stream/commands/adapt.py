@@ -51,7 +51,7 @@ def adapt(
         str | None, text_option("--scorer", metavar="NAME", help="Kind of query scorer: cross or film. [cross]")
     ] = None,
     seed: Annotated[
-        str | None, text_option("--seed", metavar="N", help=f"Seed of weights and of what is drawn. [{SEED}]")
+        str | None, text_option("--seed", metavar="N", help=f"Seed of weights and of random draws. [{SEED}]")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted or killed.")] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log as JSON lines on stderr.")] = False,

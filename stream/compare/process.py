@@ -52,7 +52,7 @@ class CompareProcess:
             assert error is not None, "it has been stopped"
             remedy = "; there may be too little memory: compare a smaller model or picture"
             remedy = remedy if "SIGKILL" in error.cause else ""
-            raise CompareFailed(f"the comparison failed: {error.cause}{remedy}; ask again, and it is started anew")
+            raise CompareFailed(f"the comparison failed: {error.cause}{remedy}; ask again to start it again")
         finally:
             with self._lock:
                 self._running = None

@@ -123,7 +123,7 @@ def hardware_decoding(found: dict[str, str | None] | None = None) -> DiagnosticC
         found = working_devices()
     works = [device for device, failure in found.items() if failure is None]
     if works:
-        return DiagnosticCheck("hardware", "works", f"{', '.join(works)} decodes video, if capture.decoder says so")
+        return DiagnosticCheck("hardware", "works", f"{', '.join(works)} decodes video, if capture.decoder selects it")
     reasons = "; ".join(f"{device}: {failure}" for device, failure in found.items())
     remedy = "install the driver of the graphics card, or leave capture.decoder at software"
     return DiagnosticCheck("hardware", "absent", f"no device decodes video ({reasons})", remedy)

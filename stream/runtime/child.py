@@ -320,7 +320,7 @@ class ProcessSupervisor:
             raise StageDied(
                 error.stage,
                 f"it died {times} within a minute, the last time because {error.cause}; --debug "
-                "shows what it printed, and pipeline.restart_limit allows more",
+                "shows its output, and pipeline.restart_limit allows more",
             )
         self.child.stop()
         self.child = self._start()

@@ -202,7 +202,7 @@ class CompareDesk:
     async def _show_picture(self, request: Request) -> Response:
         picture = self._pictures.get(request.path_params["key"])
         if picture is None:
-            raise PictureRefused("that picture is not kept any more; give it again", 404)
+            raise PictureRefused("that picture has expired; send it again", 404)
         return Response(picture.jpeg, media_type="image/jpeg")
 
     async def _serve(self, socket: WebSocket) -> None:
@@ -269,7 +269,7 @@ class CompareDesk:
         """Put a comparison into the queue. Raises MessageRefused."""
         picture = self._pictures.get(request.picture)
         if picture is None:
-            raise MessageRefused("that picture is not kept any more; give it again")
+            raise MessageRefused("that picture has expired; send it again")
         self._check_room(client)
         height, width = picture.rgb.shape[:2]
         known = self._known_answer(request)

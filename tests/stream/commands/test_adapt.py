@@ -127,7 +127,7 @@ def test_on_a_full_disk_what_was_saved_stays(model: Path, clip: Path, tmp_path: 
     )
     assert failed.returncode == 1
     (line,) = [line for line in failed.stderr.splitlines() if line.startswith("error: ")]
-    assert f"cannot write {made}: File too large; what was saved before is whole; make room, and go on" in line
+    assert f"cannot write {made}: File too large; the last save is intact; make room, and go on" in line
     assert [path.name for path in made.iterdir()] == ["adapt.json"]
     assert main([*asked, "--resume"]) == 0
 
@@ -150,7 +150,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(model: Path, clip: Path, tmp_path: P
         run.send_signal(signal.SIGINT)
         rest = run.stderr.read()
         assert run.wait(LIMIT_S) == 130
-    assert "stopping: what was learned is being saved" in rest
+    assert "stopping: saving the allocator" in rest
     assert "not finished: the same command with --resume continues from here" in rest
     assert {path.name for path in made.iterdir()} >= {"adapt.json", "checkpoint.pt", "pictures.pt", "config.json"}
     assert main([*asked, "--steps", "1", "--resume"]) == 0

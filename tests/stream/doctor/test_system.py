@@ -111,7 +111,7 @@ class TestSoftware:
 
     def test_hardware_decoding(self) -> None:
         some = system.hardware_decoding({"cuda": None, "vaapi": "it is off"})
-        assert (some.state, some.found) == ("works", "cuda decodes video, if capture.decoder says so")
+        assert (some.state, some.found) == ("works", "cuda decodes video, if capture.decoder selects it")
         none = system.hardware_decoding({"cuda": "operation not permitted", "vaapi": "it is off"})
         assert (none.state, none.found) == (
             "absent",

@@ -274,7 +274,7 @@ def test_a_crash_loop_is_given_up_with_the_last_cause() -> None:
         kept.supervisor.poll()
     assert str(raised.value) == (
         "the answer stage died: it died 3 times within a minute, the last time because exited with status 3 "
-        "(no more memory); --debug shows what it printed, and pipeline.restart_limit allows more"
+        "(no more memory); --debug shows its output, and pipeline.restart_limit allows more"
     )
 
 

@@ -248,7 +248,7 @@ def test_an_answer_process_that_always_dies_is_a_crash_loop() -> None:
     assert isinstance(seen.error, StageDied)
     assert str(seen.error) == (
         "the answer stage died: it died 2 times within a minute, the last time because its process was killed by "
-        "SIGKILL; --debug shows what it printed, and pipeline.restart_limit allows more"
+        "SIGKILL; --debug shows its output, and pipeline.restart_limit allows more"
     )
     assert (seen.summary.ended, seen.summary.error) == ("error", str(seen.error))
     assert [count for _, _, count in seen.restarts()] == [1]

@@ -201,7 +201,7 @@ def test_answers_come_piece_by_piece_and_then_whole(page: ComparePage) -> None:
         ({"columns": [FULL] * 7}, "from 1 to 6 columns"),
         ({"max_tokens": 0}, "from 1 to 256"),
         ({"seed": -1}, "the seed is from 0"),
-        ({"picture": "0" * 24}, "not kept any more"),
+        ({"picture": "0" * 24}, "has expired"),
         ({"columns": [{"model": "/etc/passwd"}]}, "model is one of one, two"),
         ({"columns": [{"model": "one", "encode": "all"}]}, "encode is one of full"),
         ({"columns": [{"model": "one", "strategy": "all"}]}, "strategy is one of auto"),
