@@ -118,7 +118,7 @@ def failure_of(stage: str, error: Exception) -> Exception:
 
 
 def is_user_fixable(error: BaseException | None) -> bool:
-    """Returns whether it is an error of this project that the user can put right."""
+    """Returns whether it is an error of this project that the user can fix."""
     return isinstance(error, (ArrCocError, StreamError)) and error.user_fixable
 
 

@@ -90,7 +90,7 @@ class TransportError(StreamError, ConnectionError):
 
 
 class ConnectionRefused(TransportError, ConnectionRefusedError):
-    """A peer that cannot be reached, or does not accept this end's key; the user can put that right."""
+    """A peer that cannot be reached, or does not accept this end's key; the user can fix that."""
 
     user_fixable = True
 

@@ -80,7 +80,7 @@ class Notice(Event, frozen=True, tag="notice"):
 
 
 def store_lost(reason: str) -> Notice:
-    """The notice that the hardware under the texture gave up."""
+    """The notice that the hardware under the texture failed."""
     return Notice(code=STORE_LOST, message=f"the CPU store takes over the texture: {reason}")
 
 

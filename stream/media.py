@@ -72,7 +72,7 @@ class MediaSegment:
 
     `file` and `header` (initialization section) are names in the folder of the segments. Times are in nanoseconds:
     `start_ns` is the media time of its first frame, `track_ns` the presentation time of that frame in the track, which
-    begins at 0 with every header. `codec` is named as in RFC 6381. `error`: why nothing more can be written; the other
+    restarts with every header. `codec` is named as in RFC 6381. `error`: why nothing more can be written; the other
     fields then mean nothing.
     """
 

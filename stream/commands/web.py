@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stream.web.compare import CompareDesk
     from stream.web.sources import ChosenSource, SourceChooser
 
-OF_ITS_OWN = {"capture.realtime": True, "pipeline.restart": True}
+RUN_DEFAULTS = {"capture.realtime": True, "pipeline.restart": True}
 """Files play at their own pace, and every run has separate processes: if one fails, the page stays."""
 
 
@@ -52,7 +52,7 @@ def web(
     top = [ConfigLayer("[HOST:]PORT", {"output.web": place}) for place in places]
     top += [ConfigLayer("NAME=SOURCE", {"output.web_sources": named})] if named else []
     # not 8080, which is llama.cpp's own
-    config = options.configuration(base=[ConfigLayer("web", {"output.web": "8090", **OF_ITS_OWN})], top=top)
+    config = options.configuration(base=[ConfigLayer("web", {"output.web": "8090", **RUN_DEFAULTS})], top=top)
     _check(config)
     return _serve(config)
 

@@ -1,4 +1,4 @@
-"""Checks of the model: whether it is there, and fits this machine and graphics cards of usual sizes."""
+"""Checks of the model: its files, and its fit to this machine and to graphics cards of usual sizes."""
 
 from __future__ import annotations
 

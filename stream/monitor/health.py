@@ -187,7 +187,7 @@ class RunMonitor:
         return StatsMessage(**values)
 
     def health(self) -> HealthReport:
-        """Report on whether the run gets on."""
+        """Report on the progress of the run."""
         with self._lock:
             now_ns = self._clock.now_ns()
             status, reason = self._state()

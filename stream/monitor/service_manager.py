@@ -1,4 +1,4 @@
-"""Word to systemd about a program that it started: ready, alive, ending (the protocol of sd_notify(3))."""
+"""Notifications to systemd by a program that it started: ready, alive, ending (the protocol of sd_notify(3))."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class FrameProcess:
-    """Frame stages of `run` in a supervised child process; owns the answer process.
+    """Frame stages of `run` in a supervised child process; holds the answer process.
 
     `config` is the whole run's. `answers` is an answer process shared with other runs; without it the run starts a
     separate one, unless its answer server is elsewhere. `forks` starts the processes and is closed by the caller;
@@ -142,7 +142,7 @@ class FrameProcess:
         return reports
 
     def recover(self, error: Exception, *, source_lost: bool) -> None:
-        """Raises an error that the user can put right; another one leads to a restart."""
+        """Raises an error that the user can fix; another one leads to a restart."""
         if source_lost:
             self._supervisor.reset_crash_count()
         elif is_user_fixable(error):

@@ -40,7 +40,6 @@ class RunPlan:
     apply if the model is to glance.
     `must_glance`: the model is to, whatever allocator comes with it. `served_by` is the address of a remote answer
     server, and `expected_model` the name of the model that it is to serve; None for any.
-    and `expected_model` the name of the model that it is to serve; None for any.
     """
 
     paced: bool

@@ -40,13 +40,13 @@ VIEWERS_MAX = 64
 """Limit of concurrent viewers of the page, of one camera or of all; further ones are refused."""
 
 WRONG_TOKEN_S = 0.5
-"""Time that a wrong token costs."""
+"""Delay of the reply to a wrong token."""
 
 CLOSE_CHARS_MAX = 100
 """A reason for closing has at most 123 bytes (RFC 6455)."""
 
 UNREADABLE_MAX = 10
-"""So many messages that cannot be followed end a viewer's connection."""
+"""Number of invalid messages after which a viewer's connection is closed."""
 
 HEADERS = {
     "content-security-policy": (

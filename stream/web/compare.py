@@ -125,7 +125,7 @@ class CompareClient:
     gone: bool = False
 
     def enqueue(self, topic: str, **fields: Any) -> None:
-        """Queue a message for the viewer, who is gone if too many wait."""
+        """Queue a message for the viewer; disconnect the viewer beyond the limit."""
         try:
             self.outgoing.put_nowait(msgspec.json.encode({"topic": topic, **fields}))
         except asyncio.QueueFull:

@@ -2,15 +2,15 @@
 
     python -m tests.soak.fleet_simulation [--figures FILE] [--every SECONDS] [--seconds N] [--out FILE]
 
-What encoding and prefilling several new answers takes, and one more token for several, is measured here with the
-bundled model on one thread, 63 visual and 12 text tokens, in processor time. So is what a server adds to a step beside
-the model (`message_ms`, by slots and by answers at once): one client asks it alone, then four do, and what the model
-takes for that is taken off. `--figures` gives those of another machine instead, as JSON: {"name", "begin_ms": {"1": …,
+The costs of encoding and prefilling several new answers, and of one more token for several, are measured here with the
+bundled model on one thread, 63 visual and 12 text tokens, in processor time. So is the overhead of a server in a step
+(`message_ms`, by slots and by answers at once): one client asks it alone, then four do, and the model's time is
+subtracted. `--figures` gives the costs of another machine instead, as JSON: {"name", "begin_ms": {"1": …,
 "8": …}, "step_ms": {"1": …, "8": …}, "message_ms": {"1": {"1": …}, "8": {"1": …, "4": …}}, "tokens", "slots"}. Beside
 them stand those of a GPU, which are an estimate.
 
-The simulation is compared with what was measured: eight clients that ask without a pause, by slots (`batching.json`),
-and paced cameras (`fleet.json`). Nothing of that goes into its costs. Target: answers a second within 15 %.
+The simulation is compared with measurements: eight clients that ask without a pause, by slots (`batching.json`),
+and paced cameras (`fleet.json`). They do not enter its costs. Target: answers a second within 15 %.
 
 A server is *full* if the worst camera gets less than 0.9 of its answers, or the first text of one answer in twenty
 comes later than a second after it was due; `first` says which of the two comes first with a tenth more cameras.

@@ -2,9 +2,10 @@
 
     python -m tests.soak.hostile_client [--answers N] [--out FILE]
 
-The answer stage runs in a separate process, with a model that takes 20 ms for an answer, so that what others cost is
-seen. The hostile client runs in a third process. A latency is from asking for a turn to the whole answer. Target: the
-median beside any hostile client at most twice the median alone; a client that takes its turns doubles it by right.
+The answer stage runs in a separate process, with a model that takes 20 ms for an answer, so that the cost of other
+clients is seen. The hostile client runs in a third process. A latency is from asking for a turn to the whole answer.
+Target: the median beside any hostile client at most twice the median alone; a client that takes its turns doubles it by
+right.
 """
 
 from __future__ import annotations

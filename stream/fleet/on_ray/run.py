@@ -1,4 +1,4 @@
-"""Frame worker on a node of a cluster, as the command sees it: frames are there, outputs are here."""
+"""Frame worker on a node of a cluster, as the command sees it: frames are read there, outputs are written here."""
 
 from __future__ import annotations
 

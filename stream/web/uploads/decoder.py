@@ -1,4 +1,4 @@
-"""Decoder of one uploaded picture, run as a program in a process apart. It imports nothing of the product.
+"""Decoder of one uploaded picture, run as a program in a separate process. It imports nothing of the product.
 
     decoder.py LONGEST_PX PATH… < FILE > PIXELS
 
