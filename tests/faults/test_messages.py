@@ -175,7 +175,7 @@ def unpack(message: Message, parts: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_arrays_are_what_their_header_says_or_refused(count: int) -> None:
+def test_arrays_match_their_header_or_are_refused(count: int) -> None:
     rng = random.Random(1)
     read = 0
     for number, data in enumerate(many([part for parts in WITH_PARTS for part in parts], count)):

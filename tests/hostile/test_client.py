@@ -163,7 +163,7 @@ def test_a_flood_of_questions_is_looked_at_a_few_at_a_time(server: ServedAnswers
             honest.ask()
 
 
-def test_one_that_wants_turns_and_takes_none_loses_them_sooner_and_sooner(
+def test_a_client_that_asks_for_turns_and_uses_none_loses_them_sooner_and_sooner(
     server: ServedAnswers, honest: Honest
 ) -> None:
     bad = server.raw()

@@ -77,7 +77,7 @@ def test_a_failure_after_a_cancel_follows_from_it() -> None:
 
 
 @pytest.mark.parametrize("error", [SourceError("gone"), ModelError("gated"), StageDied("answer", "x")])
-def test_what_the_user_can_put_right_is_reported_as_it_is(error: Exception) -> None:
+def test_an_error_that_the_user_can_fix_is_reported_as_it_is(error: Exception) -> None:
     assert failure_of("capture", error) is error
 
 

@@ -92,7 +92,7 @@ def test_captions_that_go_to_a_file_are_not_printed(capfd: pytest.CaptureFixture
 
 
 @pytest.mark.usefixtures("machine")
-def test_what_the_command_says_is_an_object_too(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_remarks_of_the_command_are_objects_too(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     written = tmp_path / "a.vtt"
     written.touch()
     report_error("cannot\nread")

@@ -159,7 +159,7 @@ def test_no_command_runs_code_of_the_working_folder(command: str, trapped: Path,
 
 
 @pytest.mark.slow
-def test_neither_does_one_where_python_is_set_to_look_there(tmp_path: Path) -> None:
+def test_neither_does_one_on_the_path_of_python(tmp_path: Path) -> None:
     """An empty entry of PYTHONPATH is the working folder; Python's own imports at its start are out of reach."""
     bare = subprocess.run([sys.executable, "-c", "import sys; print(*sys.modules)"], capture_output=True, text=True)
     elsewhere = {name for name in sys.stdlib_module_names if importlib.util.find_spec(name) is None}

@@ -74,7 +74,7 @@ def test_any_text_becomes_printable_utf8_and_stays_so(text: str) -> None:
 
 
 @given(st.text())
-def test_json_says_the_same_and_is_printable(text: str) -> None:
+def test_json_keeps_its_value_and_is_printable(text: str) -> None:
     printed = printable_json(json.dumps({"text": text}, ensure_ascii=False))
     assert json.loads(printed) == {"text": text}
     assert not FORBIDDEN.search(printed)

@@ -113,7 +113,7 @@ def test_the_tables_fit_80_columns(
     assert any("--realtime" in line for line in lines) != scheduled
 
 
-def test_the_comparison_s_table_fits_80_columns_and_says_what_differs(
+def test_the_comparison_s_table_fits_80_columns_and_marks_differences(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
@@ -130,7 +130,7 @@ def test_the_note_on_queueing_fits_eighty_columns() -> None:
     assert max(map(len, QUEUEING.splitlines())) <= 80
 
 
-def test_a_comparison_of_few_runs_says_once_that_they_are_few(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_of_few_runs_reports_once_that_they_are_few(capsys: pytest.CaptureFixture[str]) -> None:
     print_report([series("A", 5), series("B", 6)], "clip.mp4", scheduled=False)
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if "too few" in line.lower()] == [

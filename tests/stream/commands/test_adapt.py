@@ -132,7 +132,7 @@ def test_on_a_full_disk_what_was_saved_stays(model: Path, clip: Path, tmp_path: 
     assert main([*asked, "--resume"]) == 0
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(model: Path, clip: Path, tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_reports_how_to_continue(model: Path, clip: Path, tmp_path: Path) -> None:
     made = tmp_path / "made"
     asked = ["adapt", str(clip), "-m", str(model), "-o", str(made), "--frames", "10"]
     with subprocess.Popen(

@@ -37,9 +37,7 @@ def run(command: str, clip: str, *options: str) -> int:
 
 
 @pytest.mark.parametrize("command", ["caption", "watch"])
-def test_the_status_says_whether_it_came(
-    command: str, clips: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_status_is_the_verdict(command: str, clips: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(command, clips["light"]) == 0
     assert capsys.readouterr().out == "0:00.4  yes (99 %): is there a light?\n"
     assert run(command, clips["dark"]) == 3

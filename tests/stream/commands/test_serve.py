@@ -177,7 +177,7 @@ def test_keys_that_are_not_there_are_named(tmp_path: Path, capsys: pytest.Captur
     assert "holds no server.key_secret; make keys with `keys FOLDER`" in error
 
 
-def test_a_model_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, error = error_of(capsys, "serve-answers", "tcp://127.0.0.1:5555", "-m", str(tmp_path / "nothing"))
     assert status == 2
     assert "nothing" in error

@@ -143,7 +143,7 @@ def test_what_is_watched_for_may_be_in_any(found: tuple[bool, ...], status: int)
     ("error", "goes_on"),
     [(SourceError("x"), True), (ConfigError("x"), False), (ResumeError("x"), False), (ReaderGone("x"), False)],
 )
-def test_what_is_wrong_with_all_ends_all(error: Exception, goes_on: bool) -> None:
+def test_a_problem_of_all_ends_all(error: Exception, goes_on: bool) -> None:
     done: list[str] = []
 
     def one(config: Config, shared: object) -> Summary:

@@ -223,7 +223,7 @@ def test_what_others_write_to_stderr_becomes_a_message(terminal: Terminal, monke
     screen.close()
 
 
-def test_before_the_view_one_word_says_that_something_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_the_view_one_word_shows_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     pty = Pty()
     with os.fdopen(os.dup(pty.program), "w", encoding="utf-8") as screen:
         monkeypatch.setattr(sys, "stderr", screen)

@@ -45,7 +45,7 @@ def test_each_camera_has_a_pane_with_its_figures_and_its_newest_answer() -> None
     assert composed(camera("door"), message="finishing")[-1] == " finishing"
 
 
-def test_what_is_wrong_stands_in_its_pane_beside_the_last_answer_and_in_the_header() -> None:
+def test_a_problem_stands_in_its_pane_beside_the_last_answer_and_in_the_header() -> None:
     lost = camera("yard", state="source lost for 3s: " + "no frame comes " * 8, ill=True)
     new = camera("new", state="opening", figures=None, entries=[], query="")
     rows = composed(camera("door"), lost, new, height=14)

@@ -52,7 +52,7 @@ def test_a_snapshot_holds_what_the_run_has_reported() -> None:
     assert state.snapshot().query == "Who?", "the other one was refused"
 
 
-def test_what_is_wrong_with_a_camera_is_its_state_until_its_run_begins() -> None:
+def test_the_problem_of_a_camera_is_its_state_until_its_run_begins() -> None:
     run, clock = ScriptedRun([]), FakeClock()
     state = CameraState(clock, "door")
     assert state.snapshot() == CameraSnapshot("door", "opening")

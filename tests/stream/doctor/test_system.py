@@ -160,7 +160,7 @@ class TestAbilities:
         assert abilities.encodes_heatmaps()
         assert all(abilities.protocols().values())
 
-    def test_what_is_not_there_is_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_absent_parts_are_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(abilities, "DECODERS", {"X": ("no-such-codec",)})
         monkeypatch.setattr(abilities, "PROTOCOLS", ("nosuch",))
         monkeypatch.setattr(abilities, "HEATMAP_ENCODER", "no-such-encoder")

@@ -80,7 +80,7 @@ def test_an_even_stream_has_its_rate_and_no_jitter() -> None:
     assert figures.media_s == pytest.approx(99 / 25)
 
 
-def test_the_rate_falls_where_frames_stop_coming() -> None:
+def test_the_rate_falls_if_frames_stop_coming() -> None:
     live = Measured(FPS)
     last_ns = play(live, 100)
     assert live.at(last_ns + S).fps == pytest.approx(12.5, abs=0.5)
@@ -208,7 +208,7 @@ def test_every_kind_is_counted_in_the_summary() -> None:
     assert summary.work_ratio is None, "the model does not report it"
 
 
-def test_the_summary_says_what_choosing_tokens_saved() -> None:
+def test_the_summary_has_the_saving_by_choosing_tokens() -> None:
     run = Measured()
     for flops in (10, 30):
         run.add(replace(answer(0.0, ""), flops=flops, full_flops=50))

@@ -273,7 +273,7 @@ def test_a_run_is_answered_without_a_separate_child(endpoint: str) -> None:
     assert Notice(code="loading", message=f"connecting to {endpoint}") in events
 
 
-def test_runs_that_share_an_answer_stage_hear_what_each_would_hear_alone(endpoint: str) -> None:
+def test_runs_that_share_an_answer_stage_get_the_answers_that_each_would_get_alone(endpoint: str) -> None:
     queries = ["What?", "Where is the square?"]
     with serving_at(endpoint, model="SlowAnswerModel"):
         alone = [without_clock(events_of(client(endpoint, query))) for query in queries]

@@ -45,7 +45,7 @@ def captions(folder: Path, source: str, backend: str, *options: str) -> tuple[by
 
 @pytest.mark.parametrize("source", ["scene:demo", "scene:cuts"])
 @pytest.mark.parametrize("backend", BACKENDS[1:])
-def test_the_bundled_model_says_the_same_byte_for_byte(
+def test_the_bundled_model_answers_the_same_byte_for_byte(
     tmp_path: Path, backend: Backend, source: str, request: pytest.FixtureRequest
 ) -> None:
     prepare(backend, request)
@@ -85,7 +85,7 @@ def test_a_stream_that_changes_its_size_stays_in_its_store(
             pass
 
 
-def test_where_a_store_is_missing_its_tests_are_skipped_but_fail_in_continuous_integration(
+def test_if_a_store_is_missing_its_tests_are_skipped_but_fail_in_continuous_integration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(backends, "_problem", lambda backend: "no EGL; install it")

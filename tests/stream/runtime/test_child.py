@@ -83,7 +83,7 @@ def test_a_death_by_a_signal_is_reported_with_its_name(make: MakeChild, number: 
     assert child.died_by_signal
 
 
-def test_the_last_line_that_it_printed_says_why(make: MakeChild, caplog: pytest.LogCaptureFixture) -> None:
+def test_its_last_printed_line_is_the_reason(make: MakeChild, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "stream.runtime.child")
     child = make("exit 3 no more memory")
     death = death_of(child)
@@ -104,7 +104,7 @@ def test_an_output_of_the_parent_takes_what_the_child_prints(forks: SharedForkSe
     assert (tmp_path / "printed").read_text() == "no more memory\n"
 
 
-def test_it_hears_the_pulse(make: MakeChild) -> None:
+def test_it_receives_the_heartbeat(make: MakeChild) -> None:
     child = make()
     assert child.silence_s() == 0
     child.send_line(f"beat {child.heartbeat_writer}".encode())
@@ -377,7 +377,7 @@ def test_once_ready_it_stays_so(seconds: list[float], reader: HeartbeatMonitor) 
     assert reader.silence_s() == 3
 
 
-def test_the_child_first_says_that_it_loads_then_that_it_is_ready(reader: HeartbeatMonitor, beating: Beating) -> None:
+def test_the_child_first_reports_loading_then_readiness(reader: HeartbeatMonitor, beating: Beating) -> None:
     heartbeat = Heartbeat(reader.writer, beating)
     beating.some()
     assert set(os.read(reader._reader, 100)) == {LOADING[0]}

@@ -100,7 +100,7 @@ def test_in_lockstep_a_server_that_dies_changes_no_answer(
     assert without_clock(answers_of(events)) == without_clock(expected)
 
 
-def test_runs_that_share_a_server_hear_what_each_would_hear_alone(video: str, endpoint: str) -> None:
+def test_runs_that_share_a_server_get_the_answers_that_each_would_get_alone(video: str, endpoint: str) -> None:
     queries = ["What?", "Where is the square?"]
     expected = [[answer.text for answer in answers_of(alone(video, query=query))] for query in queries]
     together: dict[str, list[str]] = {}

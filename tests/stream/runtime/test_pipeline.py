@@ -173,7 +173,7 @@ def test_runs_give_the_same_events_in_one_process_and_in_two(video: str) -> None
         assert other == first
 
 
-def test_a_target_is_left_alone_where_every_run_gives_the_same(video: str) -> None:
+def test_a_target_has_no_effect_if_every_run_must_give_the_same(video: str) -> None:
     targeted = run(configured(video, answer=AnswerConfig(every_s=1.0, target_ms=0.001)))
     plain = run(configured(video))
     (off,) = [event for event in targeted.of(Notice) if event.code == "target-off"]
@@ -300,7 +300,7 @@ def test_a_model_that_cannot_glance_is_reported_once_if_it_would() -> None:
     assert not [n for n in run(scene).of(Notice) if n.code == "glances-off"]
 
 
-def test_a_model_of_drawn_scenes_says_so_on_real_video_only(video: str) -> None:
+def test_a_model_of_drawn_scenes_gives_notice_on_real_video_only(video: str) -> None:
     notices = [n for n in run(configured(video), "DrawnWorldAnswerModel").of(Notice) if n.code == "model-world"]
     assert len(notices) == 1
     assert "drawn scenes" in notices[0].message
@@ -405,7 +405,7 @@ def test_a_model_that_cannot_be_loaded_is_the_users_to_put_right(video: str, two
     assert result.summary.ended == "error"
 
 
-def test_an_answer_stage_that_says_nothing_for_too_long_is_named(video: str) -> None:
+def test_an_answer_stage_that_is_silent_for_too_long_is_named(video: str) -> None:
     policy = PipelineConfig(timeout_s=0.01)
     result = run(configured(video, pipeline=policy), "SilentAnswerModel", fails=True)
     assert str(result.error) == ("the answer stage died: silent for 0.01 s; raise pipeline.timeout_s for slow models")

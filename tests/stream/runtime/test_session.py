@@ -63,7 +63,7 @@ def test_live_sources_are_supervised_and_files_if_that_is_configured_and_frames_
     assert {is_supervised(config(source, **pipeline)) for source in sources} == {supervised}
 
 
-def test_a_heat_map_is_drawn_where_the_pictures_are() -> None:
+def test_a_run_with_a_heat_map_is_supervised() -> None:
     assert is_supervised(config("0").model_copy(update={"output": OutputConfig(heatmap="seen.mp4")}))
 
 
@@ -197,7 +197,7 @@ def test_frames_to_expect_come_from_the_container_and_the_limit() -> None:
     assert expected_frames(unknown, CaptureConfig(max_frames=7)) == 7
 
 
-def test_a_run_whose_time_is_over_ends_well_and_says_so(tmp_path: Path) -> None:
+def test_a_run_whose_time_is_over_ends_well_and_reports_it(tmp_path: Path) -> None:
     run = EndlessRun([frame(0, 0.0)])
     result = run_session(
         config_of_session(tmp_path), ProgressDisplay(captions=False), make_run=lambda _: run, limit_s=0.01

@@ -131,7 +131,7 @@ def test_in_lockstep_a_check_is_repeated_by_the_successor(opened: Opener) -> Non
 
 @pytest.mark.parametrize("two_processes", [False, True])
 @pytest.mark.parametrize("encode", ["sparse", "prune"])
-def test_every_so_many_answers_one_is_checked_and_nothing_else_changes(
+def test_one_in_n_answers_is_checked_and_nothing_else_changes(
     tmp_path_factory: pytest.TempPathFactory, two_processes: bool, encode: Any
 ) -> None:
     video = str(make_video(tmp_path_factory.mktemp("v") / "a.mp4", list(moving_square(12, 192, 128)), 10))

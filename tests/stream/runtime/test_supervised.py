@@ -432,7 +432,7 @@ def test_a_texture_store_that_cannot_run_here_is_the_users_to_put_right() -> Non
         open_supervised(given=config().model_copy(update={"texture": TextureConfig(backend="cuda")}))
 
 
-def test_the_frame_process_says_which_store_it_runs() -> None:
+def test_the_frame_process_reports_which_store_it_runs() -> None:
     require("gl")
     given = config().model_copy(update={"texture": TextureConfig(backend="gl")})
 

@@ -581,7 +581,7 @@ def test_what_happened_to_a_frame_comes_before_the_frame_and_its_answer(runner: 
     assert (frame.texture_ms, frame.dirty_share, frame.slot, frame.map) == (0.5, 1.0, None, None)
 
 
-def test_a_frame_says_how_far_its_tiles_surely_moved(runner: StageRunner) -> None:
+def test_a_frame_has_the_distance_that_its_tiles_surely_moved(runner: StageRunner) -> None:
     fixture = Fixture(runner).begin()
     right = np.zeros((3, 4), np.float32)
     right[0], right[1], right[2, 0] = 6, 2, 0.1
@@ -622,7 +622,7 @@ def test_an_outage_is_reported_at_its_place_and_costs_no_credit(runner: StageRun
     assert fixture.texture.receive(30) is None
 
 
-def test_a_map_goes_with_each_frame_where_the_run_publishes(runner: StageRunner) -> None:
+def test_a_map_goes_with_each_frame_if_the_run_publishes(runner: StageRunner) -> None:
     fixture = Fixture(runner, tap=TapPolicy(maps=True)).begin()
     fixture.show(0)
     frame = fixture.next_of(FrameReady)
@@ -645,7 +645,7 @@ def test_a_picture_goes_with_each_frame_if_a_sink_draws_it(runner: StageRunner) 
     fixture.credit()
 
 
-def test_whole_frames_are_sent_where_the_model_encodes_them(runner: StageRunner) -> None:
+def test_whole_frames_are_sent_if_the_model_encodes_them(runner: StageRunner) -> None:
     fixture = Fixture(runner, replace(POLICY, whole_frames=True)).begin()
     fixture.show(0)
     message, received = fixture.packet(FramePacketMessage)

@@ -214,7 +214,7 @@ def test_repaired_times_are_counted_in_the_end(runner: StageRunner) -> None:
     assert expect(fixture.link, End) == End(reason="finished", made_pts=3, clamped_pts=2)
 
 
-def test_ending_sends_what_was_read_and_says_interrupted(runner: StageRunner) -> None:
+def test_ending_sends_the_frames_read_and_reports_interrupted(runner: StageRunner) -> None:
     source = ListedSource([frame(index) for index in range(100)])
     fixture = Fixture(runner, source)
     fixture.next()

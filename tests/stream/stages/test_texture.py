@@ -57,7 +57,7 @@ class Fixture:
         )
 
 
-def test_it_wants_nothing_before_the_allocate_stage_does(runner: StageRunner) -> None:
+def test_it_asks_for_nothing_before_the_allocate_stage_does(runner: StageRunner) -> None:
     fixture = Fixture(runner)
     assert fixture.capture.receive(30) is None
     assert fixture.begin().wanted_frames == LOSSLESS_CREDITS

@@ -93,9 +93,7 @@ def test_axe_finds_nothing_amiss(
         assert violations(visit.page, axe) == []
 
 
-def test_axe_finds_nothing_amiss_where_a_token_is_asked_for(
-    axe: str, visit: Visit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_axe_finds_nothing_amiss_on_the_token_page(axe: str, visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
     visit.allowed = "401"
     with served(web_token="a secret of some length") as run:
         visit.page.goto(run.url)

@@ -160,7 +160,7 @@ def test_another_site_gives_no_picture(page: ComparePage, path: str) -> None:
     assert ask(page, path, png(8, 8), Origin=f"http://127.0.0.1:{page.port}").status == 200
 
 
-def test_who_may_only_look_gives_no_picture_and_compares_nothing() -> None:
+def test_viewers_that_may_only_look_send_no_picture_and_compare_nothing() -> None:
     with closing(ComparePage(web_control=False)) as page:
         for path in TAKES_PICTURES:
             reply = ask(page, path, png(8, 8))
@@ -244,7 +244,7 @@ def test_one_comparison_at_a_time_in_their_order(page: ComparePage) -> None:
         assert third.next("ended")["cancelled"] is True
 
 
-def test_who_leaves_takes_the_comparison_along(page: ComparePage) -> None:
+def test_a_viewer_that_leaves_ends_its_comparison(page: ComparePage) -> None:
     picture = page.picture()
     with comparing(page) as viewer, comparing(page) as patient:
         viewer.send(run=request(picture))
@@ -372,7 +372,7 @@ def test_a_known_answer_is_that_of_an_examples_own_question(page: ComparePage) -
     assert known_of(gradient, "What is in the picture?") is None
 
 
-def test_the_page_says_what_a_columns_model_knows(page: ComparePage, visit: Visit) -> None:
+def test_the_page_shows_what_a_columns_model_knows(page: ComparePage, visit: Visit) -> None:
     on = visit.page
     on.goto(page.url + "compare?c=full,auto,auto,one")
     note = on.locator("#world", has_text="one: knows drawn scenes only; answers about other pictures mean nothing.")

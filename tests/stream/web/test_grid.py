@@ -138,7 +138,7 @@ def test_the_most_of_viewers_is_that_of_the_whole_page(page: SharedPage, monkeyp
         assert len(hellos(viewer)) == 3
 
 
-def test_a_camera_that_has_ended_or_never_began_says_so_to_a_newcomer(page: SharedPage) -> None:
+def test_a_new_viewer_sees_that_a_camera_has_ended_or_never_began(page: SharedPage) -> None:
     door = page.cameras["door"]
     door.emit(summary(ended="finished"))
     door.hub.finish()

@@ -171,7 +171,7 @@ WHY = """(strategy) => {
         ("fixation", (7, 14), "Distance: detail falls off"),
     ],
 )
-def test_a_tile_without_full_detail_says_why(
+def test_a_tile_without_full_detail_shows_why(
     run: ServedPage, visit: Visit, strategy: str, tile: tuple[int, int], words: str
 ) -> None:
     look(visit, run)

@@ -56,7 +56,7 @@ def test_a_chosen_tile_is_outlined_and_another_is_not(run: ServedPage, visit: Vi
     assert "layers=" in visit.page.url
 
 
-def test_a_level_can_be_hidden_and_the_address_says_so(run: ServedPage, visit: Visit) -> None:
+def test_a_level_can_be_hidden_and_the_address_has_it(run: ServedPage, visit: Visit) -> None:
     visit.see(run.url)
     visit.page.get_by_label("L0 full 2: regions of level 0").click()
     assert outline(visit.page, 0, 1) == 0
@@ -223,7 +223,7 @@ def test_a_server_that_is_gone_and_back_is_found_again(visit: Visit) -> None:
     assert all("WebSocket" in error for error in visit.errors)
 
 
-def test_a_run_that_has_ended_says_how(run: ServedPage, visit: Visit) -> None:
+def test_a_run_that_has_ended_shows_how(run: ServedPage, visit: Visit) -> None:
     visit.see(run.url)
     run.emit(summary(ended="finished"))
     has(visit.page, "#state-words", "ended: finished")

@@ -73,7 +73,7 @@ def test_nothing_else_is_served(run: ServedPage, path: str) -> None:
     assert ask(run, path)[0] in (404, 405)
 
 
-def test_without_a_page_to_compare_it_says_how_to_get_it(run: ServedPage) -> None:
+def test_without_a_compare_page_it_shows_how_to_get_it(run: ServedPage) -> None:
     status, _, body = ask(run, "/compare")
     assert status == 404
     assert b"run_stream.py web 8090" in body

@@ -108,7 +108,7 @@ def test_a_choice_is_taken_and_another_one_ends_its_run() -> None:
     assert states == ["idle", "opening", "running", "ending", "idle", "opening", "ending", "idle"]
 
 
-def test_a_run_that_fails_or_ends_says_so_without_a_password() -> None:
+def test_a_run_that_fails_or_ends_shows_it_without_a_password() -> None:
     chooser = make_chooser()
     chooser.choose("named/door")
     chooser.take()
